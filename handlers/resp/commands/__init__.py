@@ -1,0 +1,11 @@
+"""The commands, a file for each of Redis's groups; importing one enters its commands into the table."""
+
+from importlib import import_module
+
+_GROUPS = ("sets", "lists", "keys", "connection", "server")
+
+
+def load() -> None:
+    """Enter all commands into the table."""
+    for group in _GROUPS:
+        import_module(f"{__name__}.{group}")

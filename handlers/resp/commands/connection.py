@@ -1,0 +1,211 @@
+"""Commands on the connection: greeting, login, the database, and CLIENT."""
+
+from __future__ import annotations
+
+from handlers.resp.commands.clients import client_line, kill_filter
+from handlers.resp.commands.words import integer_of
+from handlers.resp.connection import RespConnection
+from handlers.resp.errors import syntax_error
+from handlers.resp.parser import Command, integer_from
+from handlers.resp.replies import OK, CommandError, bulk, encode
+from handlers.resp.table import command, container
+from handlers.resp.version import FOLLOWED_VERSION
+from pressure_server.broker.broker import DatabaseNumberError
+
+_PONG = b"+PONG\r\n"
+
+
+@command("PING [message]", "Says PONG, or the message.", group="connection", flags="fast")
+def ping(client: RespConnection, words: Command) -> None:
+    """As Redis."""
+    if len(words) > 2:
+        raise CommandError("ERR wrong number of arguments for 'ping' command")
+    client.reply(_PONG if len(words) == 1 else bulk(words[1]))
+
+
+@command("ECHO message", "Says the message.", group="connection", flags="fast")
+def echo(client: RespConnection, words: Command) -> None:
+    """As Redis."""
+    client.reply(bulk(words[1]))
+
+
+@command("QUIT", "Says OK and closes the connection.", group="connection", flags="fast")
+def quit_(client: RespConnection, _words: Command) -> None:
+    """What was sent before is answered before."""
+    client.reply(encode(OK, client.protocol))
+    client.close_when_replied()
+
+
+@command("RESET", "Puts the connection into the state it began in.", group="connection", flags="fast")
+async def reset(client: RespConnection, _words: Command) -> str:
+    """As Redis; the database is the one the backend's address names."""
+    client.speak(2)
+    client.name = b""
+    client.database = client.context.broker.default_database
+    return "RESET"
+
+
+@command("SELECT index", "Chooses a database of the backend, by its number.", group="connection", flags="fast")
+async def select(client: RespConnection, words: Command) -> str:
+    """The queues there are those a native client finds with REDIS_DB set to that number."""
+    number = integer_from(words[1])
+    if number is None:
+        raise CommandError("ERR invalid DB index")
+    try:
+        client.database = await client.context.broker.database(number)
+    except DatabaseNumberError as error:
+        raise CommandError(f"ERR {error}") from error
+    return OK
+
+
+def _log_in(user: bytes) -> None:
+    """No password is set, so Redis's default user takes any, and there is no other user."""
+    if user != b"default":
+        raise CommandError("WRONGPASS invalid username-password pair or user is disabled.")
+
+
+@command("AUTH [username] password", "Logs in; no password is set, so there is no need.", group="connection", flags="fast")
+async def auth(_client: RespConnection, words: Command) -> str:
+    """As a Redis without a password."""
+    if len(words) > 3:
+        raise syntax_error()
+    if len(words) == 2:
+        raise CommandError(
+            "ERR AUTH <password> called without any password configured for the default user. "
+            "Are you sure your configuration is correct?"
+        )
+    _log_in(words[1])
+    return OK
+
+
+@command(
+    "HELLO [protover] [AUTH username password] [SETNAME clientname]",
+    "Chooses the version of RESP, 2 or 3, and says what server this is.",
+    group="connection",
+    flags="fast",
+)
+async def hello(client: RespConnection, words: Command) -> dict[str | bytes, object]:
+    """As Redis."""
+    protocol, name = client.protocol, client.name
+    if len(words) > 1:
+        number = integer_from(words[1])
+        if number is None:
+            raise CommandError("ERR Protocol version is not an integer or out of range")
+        if number not in (2, 3):
+            raise CommandError("NOPROTO unsupported protocol version")
+        protocol = number
+    rest = words[2:]
+    while rest:
+        match rest[0].upper():
+            case b"AUTH" if len(rest) >= 3:
+                _log_in(rest[1])
+                rest = rest[3:]
+            case b"SETNAME" if len(rest) >= 2:
+                name = _checked_name(rest[1])
+                rest = rest[2:]
+            case option:
+                shown = option.decode("utf-8", "backslashreplace").lower()
+                raise CommandError(f"ERR Syntax error in HELLO option '{shown}'")
+    client.speak(protocol)
+    client.name = name
+    return {
+        b"server": b"redis",
+        b"version": FOLLOWED_VERSION.encode(),
+        b"proto": protocol,
+        b"id": client.id,
+        b"mode": b"standalone",
+        b"role": b"master",
+        b"modules": [],
+    }
+
+
+def _checked_name(name: bytes) -> bytes:
+    if any(byte < ord("!") or byte > ord("~") for byte in name):
+        raise CommandError("ERR Client names cannot contain spaces, newlines or special characters.")
+    return name
+
+
+container("CLIENT", "Commands on connections.", group="connection")
+
+
+@command("CLIENT|ID", "Says the number of this connection.", group="connection", flags="fast")
+async def client_id(client: RespConnection, _words: Command) -> int:
+    """As Redis."""
+    return client.id
+
+
+@command("CLIENT|GETNAME", "Says the name of this connection.", group="connection", flags="fast")
+async def client_getname(client: RespConnection, _words: Command) -> bytes | None:
+    """As Redis: nil where it has none."""
+    return client.name or None
+
+
+@command("CLIENT|SETNAME connection-name", "Names this connection.", group="connection", flags="fast")
+async def client_setname(client: RespConnection, words: Command) -> str:
+    """As Redis."""
+    client.name = _checked_name(words[2])
+    return OK
+
+
+@command("CLIENT|SETINFO attribute value", "Notes the client library's name or version.", group="connection", flags="fast")
+async def client_setinfo(client: RespConnection, words: Command) -> str:
+    """As Redis: LIB-NAME or LIB-VER."""
+    attribute = words[2].upper()
+    if attribute not in (b"LIB-NAME", b"LIB-VER"):
+        shown = words[2].decode("utf-8", "backslashreplace")
+        raise CommandError(f"ERR Unrecognized option '{shown}'")
+    if any(byte < ord("!") or byte > ord("~") for byte in words[3]):
+        shown = attribute.decode().lower()
+        raise CommandError(f"ERR {shown} cannot contain spaces, newlines or special characters.")
+    name, version = client.library or (b"", b"")
+    client.library = (words[3], version) if attribute == b"LIB-NAME" else (name, words[3])
+    return OK
+
+
+def _resp_clients(client: RespConnection) -> list[RespConnection]:
+    found = [other for other in client.clients.connected if isinstance(other, RespConnection)]
+    return sorted(found, key=lambda other: other.id)
+
+
+@command("CLIENT|INFO", "Describes this connection.", group="connection")
+async def client_info(client: RespConnection, _words: Command) -> bytes:
+    """As Redis: one line."""
+    return client_line(client) + b"\n"
+
+
+@command("CLIENT|LIST [TYPE client-type] [ID client-id [client-id ...]]", "Describes all connections.", group="connection")
+async def client_list(client: RespConnection, words: Command) -> bytes:
+    """As Redis: a line each. All are of type normal."""
+    options, found = words[2:], _resp_clients(client)
+    if options and options[0].upper() == b"TYPE" and len(options) == 2:
+        kind = options[1].lower()
+        if kind not in (b"normal", b"master", b"replica", b"slave", b"pubsub"):
+            raise CommandError(f"ERR Unknown client type '{options[1].decode('utf-8', 'backslashreplace')}'")
+        found = found if kind == b"normal" else []
+    elif options and options[0].upper() == b"ID" and len(options) > 1:
+        wanted = {integer_of(word) for word in options[1:]}
+        found = [other for other in found if other.id in wanted]
+    elif options:
+        raise syntax_error()
+    return b"".join(client_line(other) + b"\n" for other in found)
+
+
+@command(
+    "CLIENT|KILL [addr] [ID client-id] [ADDR ip:port] [LADDR ip:port] [SKIPME yes/no]",
+    "Closes connections.",
+    group="connection",
+)
+async def client_kill(client: RespConnection, words: Command) -> object:
+    """As Redis: OK for one address, else how many were closed."""
+    if len(words) == 2:
+        raise CommandError("ERR wrong number of arguments for 'client|kill' command")
+    matches, skip_me = kill_filter(words[2:])
+    victims = [other for other in _resp_clients(client) if matches(other) and not (skip_me and other is client)]
+    if len(words) == 3 and not victims:
+        raise CommandError("ERR No such client")
+    for victim in victims:
+        if victim is client:
+            client.close_when_replied()
+        else:
+            victim.transport.abort()
+    return OK if len(words) == 3 else len(victims)

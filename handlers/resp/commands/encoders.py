@@ -1,0 +1,91 @@
+"""What an operation that has ended replies, for each of the commands it stands for.
+
+A queue that does not exist is empty to a Redis client: who reads or takes gets zero, nil or an empty list.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from handlers.resp.replies import INTEGERS, NullArray, bulk, encode, error
+from pressure_server.broker.operation import Operation
+from pressure_server.errors import QueueDoesNotExistError
+
+
+def _failed(operation: Operation, when_missing: bytes) -> bytes:
+    """The same reply for each command: its error, or `when_missing` where only the queue is."""
+    reason = operation.error
+    assert reason is not None
+    missing = isinstance(reason, QueueDoesNotExistError) and not operation.kind.puts
+    return (when_missing if missing else error(reason)) * len(operation.sizes)
+
+
+def _per_command(operation: Operation) -> list[list[Any]]:
+    """The results, cut into those of each command."""
+    cut: list[list[Any]] = []
+    start = 0
+    for size in operation.sizes:
+        cut.append(operation.results[start : start + size])
+        start += size
+    return cut
+
+
+def integers(operation: Operation) -> bytes:
+    """An integer a command."""
+    if operation.error is not None:
+        return _failed(operation, b":0\r\n")
+    return b"".join([INTEGERS[value] for value in operation.results])
+
+
+def sums(operation: Operation) -> bytes:
+    """How many of each command's messages got 1."""
+    if operation.error is not None:
+        return _failed(operation, b":0\r\n")
+    return b"".join([INTEGERS[sum(flags)] for flags in _per_command(operation)])
+
+
+def flags(operation: Operation) -> bytes:
+    """A list of 1 and 0 a command."""
+    if operation.error is not None:
+        zeros = b"".join(b"*%d\r\n" % size + b":0\r\n" * size for size in operation.sizes)
+        return zeros if isinstance(operation.error, QueueDoesNotExistError) else _failed(operation, b"")
+    return b"".join([b"*%d\r\n" % len(cut) + b"".join([INTEGERS[f] for f in cut]) for cut in _per_command(operation)])
+
+
+def one_message(operation: Operation) -> bytes:
+    """A message or nil a command."""
+    null: bytes = operation.owner.null
+    if operation.error is not None:
+        return _failed(operation, null)
+    messages = operation.results
+    missing = len(operation.sizes) - len(messages)
+    return b"".join([b"$%d\r\n%b\r\n" % (len(m), m) for m in messages]) + null * missing
+
+
+def _lists(operation: Operation, sign: bytes) -> bytes:
+    parts: list[bytes] = []
+    for messages in _per_command(operation):
+        parts.append(b"%b%d\r\n" % (sign, len(messages)))
+        parts += map(bulk, messages)
+    return b"".join(parts)
+
+
+def message_sets(operation: Operation) -> bytes:
+    """The messages of each command: a set in RESP3."""
+    sign = b"~" if operation.owner.protocol == 3 else b"*"
+    if operation.error is not None:
+        return _failed(operation, sign + b"0\r\n")
+    return _lists(operation, sign)
+
+
+def message_lists(operation: Operation) -> bytes:
+    """The messages of each command; null where there is none, as for a list that does not exist."""
+    null = encode(NullArray(), operation.owner.protocol)
+    if operation.error is not None:
+        return _failed(operation, null)
+    if not operation.results and any(operation.sizes):
+        return null * len(operation.sizes)
+    return b"".join(
+        b"*%d\r\n" % len(messages) + b"".join(map(bulk, messages)) if messages or not size else null
+        for size, messages in zip(operation.sizes, _per_command(operation), strict=True)
+    )

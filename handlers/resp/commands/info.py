@@ -1,0 +1,174 @@
+"""INFO: Redis's sections and line format, so that monitoring for Redis can read it, and two of our own."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import time
+from collections.abc import Awaitable, Callable
+from urllib.parse import quote
+
+from handlers.resp.connection import RespConnection
+from handlers.resp.version import FOLLOWED_VERSION
+from pressure_server import __version__
+from pressure_server.broker import operation as kinds
+from pressure_server.errors import PressureError
+
+# INFO is asked for every few seconds, and the backend may hold millions of other keys, so queues are listed
+# from so many steps of a thousand keys, and so many lines are written.
+_SCAN_STEPS = 20
+_QUEUE_LINES = 128
+
+_Fields = dict[str, object]
+
+
+async def _server(client: RespConnection) -> _Fields:
+    up = int(time.time() - client.context.started)
+    return {
+        "redis_version": FOLLOWED_VERSION,
+        "redis_mode": "standalone",
+        "pressure_server_version": __version__,
+        "os": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "arch_bits": 64,
+        "multiplexing_api": "uvloop",
+        "process_id": os.getpid(),
+        "run_id": client.context.broker.identity,
+        "tcp_port": next((listen.port for listen in client.context.listening if listen.port), 0),
+        "server_time_usec": time.time_ns() // 1000,
+        "uptime_in_seconds": up,
+        "uptime_in_days": up // 86400,
+        "python_version": platform.python_version(),
+    }
+
+
+async def _clients(client: RespConnection) -> _Fields:
+    return {
+        "connected_clients": len(client.clients.connected),
+        "maxclients": client.clients.max_clients,
+        "blocked_clients": 0,
+    }
+
+
+async def _memory(_client: RespConnection) -> _Fields:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    try:
+        with open("/proc/self/statm") as statm:
+            used = int(statm.read().split()[1]) * resource.getpagesize()
+    except OSError:
+        used = peak
+    return {
+        "used_memory": used,
+        "used_memory_human": f"{used / 2**20:.2f}M",
+        "used_memory_rss": used,
+        "used_memory_peak": peak,
+        "used_memory_peak_human": f"{peak / 2**20:.2f}M",
+        "maxmemory": 0,
+        "maxmemory_human": "0B",
+        "maxmemory_policy": "noeviction",
+    }
+
+
+async def _persistence(_client: RespConnection) -> _Fields:
+    return {"loading": 0}
+
+
+async def _stats(client: RespConnection) -> _Fields:
+    clients = client.clients
+    return {
+        "total_connections_received": clients.accepted + clients.rejected,
+        "total_commands_processed": clients.commands,
+        "instantaneous_ops_per_sec": clients.commands_per_second,
+        "rejected_connections": clients.rejected,
+    }
+
+
+async def _replication(_client: RespConnection) -> _Fields:
+    return {"role": "master", "connected_slaves": 0}
+
+
+async def _cpu(_client: RespConnection) -> _Fields:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return {"used_cpu_sys": f"{usage.ru_stime:.6f}", "used_cpu_user": f"{usage.ru_utime:.6f}"}
+
+
+async def _cluster(_client: RespConnection) -> _Fields:
+    return {"cluster_enabled": 0}
+
+
+async def _backend(client: RespConnection) -> _Fields:
+    broker = client.context.broker
+    return {
+        "backend_url": broker.address,
+        "backend_database": broker.address.database,
+        "backend_link_status": "up" if broker.is_up else "down",
+        "backend_version": broker.version,
+        "identity": broker.identity,
+        "prefix": client.context.settings.prefix,
+    }
+
+
+async def _some_queues(client: RespConnection) -> tuple[list[bytes], bool]:
+    """Names of queues, and whether they are all."""
+    names: dict[bytes, None] = {}
+    cursor = b"0"
+    for _ in range(_SCAN_STEPS):
+        cursor, found = await client.database.scan(cursor)
+        names.update(dict.fromkeys(found))
+        if cursor == b"0":
+            return list(names), True
+    return list(names), False
+
+
+async def _keyspace(client: RespConnection) -> _Fields:
+    names, _complete = await _some_queues(client)
+    return {f"db{client.database.number}": f"keys={len(names)},expires=0,avg_ttl=0"} if names else {}
+
+
+async def _queues(client: RespConnection) -> _Fields:
+    names, complete = await _some_queues(client)
+    fields: _Fields = {
+        "queues_listed": min(len(names), _QUEUE_LINES),
+        "queues_complete": int(complete and len(names) <= _QUEUE_LINES),
+    }
+    for name in sorted(names)[:_QUEUE_LINES]:
+        try:
+            about = (await client.database.run(kinds.INFO, name))[0]
+        except PressureError:
+            continue
+        fields[f"queue_{quote(name, safe='')}"] = (
+            f"length={about[1]},bound={about[0]},closed={about[2]},"
+            f"produced={about[7]},produced_bytes={about[8]},consumed={about[9]},consumed_bytes={about[10]}"
+        )
+    return fields
+
+
+_SECTIONS: dict[str, Callable[[RespConnection], Awaitable[_Fields]]] = {
+    "Server": _server,
+    "Clients": _clients,
+    "Memory": _memory,
+    "Persistence": _persistence,
+    "Stats": _stats,
+    "Replication": _replication,
+    "CPU": _cpu,
+    "Cluster": _cluster,
+    "Keyspace": _keyspace,
+    "Backend": _backend,
+    "Queues": _queues,
+}
+_ALL = {b"all", b"everything", b"default"}
+
+
+async def info_text(client: RespConnection, wanted: list[bytes]) -> str:
+    """The sections asked for, all without a name. While the backend is away, those that need it are empty."""
+    names = {name.lower() for name in wanted}
+    blocks: list[str] = []
+    for title, fields_of in _SECTIONS.items():
+        if names and not names & _ALL and title.lower().encode() not in names:
+            continue
+        try:
+            fields = await fields_of(client)
+        except PressureError:
+            fields = {}
+        blocks.append("".join([f"# {title}\r\n", *(f"{name}:{value}\r\n" for name, value in fields.items())]))
+    return "\r\n".join(blocks)

@@ -1,0 +1,146 @@
+"""Commands on keys, which are queues: to a Redis client each is a set that does not expire."""
+
+from __future__ import annotations
+
+import random
+import re
+
+from handlers.resp.commands.reading import scan_options
+from handlers.resp.commands.words import cursor_of
+from handlers.resp.connection import RespConnection
+from handlers.resp.errors import syntax_error
+from handlers.resp.glob import glob_regex
+from handlers.resp.parser import Command
+from handlers.resp.replies import OK
+from handlers.resp.table import command
+from pressure_server.broker import operation as kinds
+from pressure_server.broker.database import Database
+from pressure_server.errors import QueueDoesNotExistError, QueueInUseError
+
+# A queue has about so many keys on the backend: a scan for some queues looks at as many keys.
+_KEYS_OF_A_QUEUE = 12
+
+
+async def _delete(database: Database, queue: bytes) -> bool:
+    try:
+        await database.run(kinds.DELETE, queue)
+    except QueueDoesNotExistError:
+        return False
+    return True
+
+
+async def _del(client: RespConnection, words: Command) -> int:
+    deleted = 0
+    for queue in words[1:]:
+        deleted += await _delete(client.database, queue)
+    return deleted
+
+
+for _name in ("DEL", "UNLINK"):
+    command(
+        f"{_name} key [key ...]",
+        "Deletes queues with what is in them, and says how many there were.",
+        group="generic",
+        flags="write",
+    )(_del)
+
+
+@command("EXISTS key [key ...]", "Says how many of the queues exist.", group="generic", flags="readonly fast")
+async def exists(client: RespConnection, words: Command) -> int:
+    """As Redis, a queue named twice counts twice. An empty queue exists."""
+    return sum([await client.database.exists(queue) for queue in words[1:]])
+
+
+@command("TYPE key", "Says set for a queue, none for what is none.", group="generic", flags="readonly fast")
+async def type_(client: RespConnection, words: Command) -> str:
+    """To Redis clients a queue is a set."""
+    return "set" if await client.database.exists(words[1]) else "none"
+
+
+async def _ttl(client: RespConnection, words: Command) -> int:
+    return -1 if await client.database.exists(words[1]) else -2
+
+
+for _name in ("TTL", "PTTL"):
+    command(
+        f"{_name} key",
+        "Says -1 for a queue, which never expires, and -2 for what is none.",
+        group="generic",
+        flags="readonly fast",
+    )(_ttl)
+
+
+@command("KEYS pattern", "Returns the names of the queues that match.", group="generic", flags="readonly")
+async def keys(client: RespConnection, words: Command) -> list[bytes]:
+    """As Redis."""
+    pattern: re.Pattern[bytes] = glob_regex(words[1])
+    return [queue async for queue in client.database.queues() if pattern.fullmatch(queue)]
+
+
+@command(
+    "SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]",
+    "Returns the names of some queues, and where to go on.",
+    group="generic",
+    flags="readonly",
+)
+async def scan(client: RespConnection, words: Command) -> list[object]:
+    """As Redis: the next cursor, and names."""
+    cursor = cursor_of(words[1])
+    options = scan_options(words[2:], with_type=True)
+    after, queues = await client.database.scan(b"%d" % cursor, options.count * _KEYS_OF_A_QUEUE)
+    if options.type != b"set":
+        queues = []
+    return [after, [queue for queue in queues if options.matches(queue)]]
+
+
+@command("DBSIZE", "Says how many queues there are.", group="server", flags="readonly fast")
+async def dbsize(client: RespConnection, _words: Command) -> int:
+    """Counts queues, not the backend's keys."""
+    return sum([1 async for _ in client.database.queues()])
+
+
+@command("RANDOMKEY", "Returns the name of a random queue; nil when there is none.", group="generic", flags="readonly")
+async def randomkey(client: RespConnection, _words: Command) -> bytes | None:
+    """Each queue is as likely as any other."""
+    queues = [queue async for queue in client.database.queues()]
+    return random.choice(queues) if queues else None
+
+
+async def _flush(database: Database) -> None:
+    """Delete every queue that can be. Raises QueueInUseError where one cannot."""
+    in_use: QueueInUseError | None = None
+    for queue in [queue async for queue in database.queues()]:
+        try:
+            await _delete(database, queue)
+        except QueueInUseError as error:
+            in_use = error
+    if in_use is not None:
+        raise in_use
+
+
+def _check_flush(words: Command) -> None:
+    if len(words) > 2 or (len(words) == 2 and words[1].upper() not in (b"SYNC", b"ASYNC")):
+        raise syntax_error()
+
+
+@command(
+    "FLUSHDB [ASYNC]",
+    "Deletes all queues of the selected database, and nothing else in it.",
+    group="server",
+    flags="write",
+)
+async def flushdb(client: RespConnection, words: Command) -> str:
+    """Other keys of that Redis are not touched."""
+    _check_flush(words)
+    await _flush(client.database)
+    return OK
+
+
+@command("FLUSHALL [ASYNC]", "Deletes all queues of all databases, and nothing else.", group="server", flags="write")
+async def flushall(client: RespConnection, words: Command) -> str:
+    """Other keys of that Redis are not touched."""
+    _check_flush(words)
+    keyspace = await client.database.command(b"INFO", b"keyspace")
+    for number in re.findall(rb"^db(\d+):", keyspace, re.MULTILINE):
+        await _flush(await client.context.broker.database(int(number)))
+    return OK

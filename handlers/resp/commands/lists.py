@@ -1,0 +1,83 @@
+"""Commands on a queue as a list. A queue is FIFO whatever end a command names: a push puts at the newest
+end, a pop takes at the oldest, and positions count from the oldest.
+"""
+
+from __future__ import annotations
+
+from handlers.resp.commands.encoders import integers, message_lists, one_message
+from handlers.resp.commands.reading import read
+from handlers.resp.commands.words import count_of, position_of
+from handlers.resp.connection import RespConnection
+from handlers.resp.errors import wrong_arity
+from handlers.resp.parser import Command, Repeated
+from handlers.resp.table import command
+from pressure_server.broker import operation as kinds
+
+
+def _push_repeated(client: RespConnection, commands: Repeated) -> None:
+    client.submit(kinds.PUT, commands.words[1], commands.thirds, 1, integers, commands=commands.count)
+
+
+def _pop_repeated(client: RespConnection, commands: Repeated) -> None:
+    if commands.thirds:
+        client.execute_instead(commands.commands())
+    else:
+        client.submit(kinds.GET, commands.words[1], [], 1, one_message, commands=commands.count)
+
+
+def _push(client: RespConnection, words: Command) -> None:
+    client.submit(kinds.PUT, words[1], words[2:], len(words) - 2, integers)
+
+
+def _pop(client: RespConnection, words: Command) -> None:
+    if len(words) == 2:
+        client.submit(kinds.GET, words[1], [], 1, one_message)
+    elif len(words) == 3:
+        client.submit(kinds.GET, words[1], [], count_of(words[2]), message_lists)
+    else:
+        raise wrong_arity(words[0].lower().decode())
+
+
+for _name in ("LPUSH", "RPUSH"):
+    command(
+        f"{_name} key element [element ...]",
+        "Puts messages, repeats allowed, and returns the queue's length. Creates the queue.",
+        group="list",
+        flags="write denyoom fast",
+        repeated=_push_repeated,
+    )(_push)
+
+for _name in ("LPOP", "RPOP"):
+    command(
+        f"{_name} key [count]",
+        "Takes the oldest message, or up to count of them; nil when there is none.",
+        group="list",
+        flags="write fast",
+        repeated=_pop_repeated,
+    )(_pop)
+
+
+@command("LLEN key", "Says how many messages are queued.", group="list", flags="readonly fast")
+def llen(client: RespConnection, words: Command) -> None:
+    """pressure 0.15, Length."""
+    client.submit(kinds.LENGTH, words[1], [], 1, integers)
+
+
+@command(
+    "LRANGE key start stop",
+    "Returns the messages from start to stop, oldest first; they stay queued.",
+    group="list",
+    flags="readonly",
+)
+async def lrange(client: RespConnection, words: Command) -> object:
+    """As Redis, from the oldest."""
+    first, last = position_of(words[2]), position_of(words[3])
+    return await read(client, kinds.RANGE, words[1], [b"%d" % first, b"%d" % last], missing=[])
+
+
+@command("LINDEX key index", "Returns the message at a position; it stays queued.", group="list", flags="readonly")
+async def lindex(client: RespConnection, words: Command) -> object:
+    """As Redis, from the oldest."""
+    position = b"%d" % position_of(words[2])
+    found = await read(client, kinds.RANGE, words[1], [position, position], missing=[])
+    return found[0] if found else None

@@ -1,0 +1,117 @@
+"""Commands on the server: INFO, COMMAND, CONFIG GET, TIME."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from time import time_ns
+from typing import Any
+
+from handlers.resp.commands.info import info_text
+from handlers.resp.connection import RespConnection
+from handlers.resp.describe import command_docs, command_info
+from handlers.resp.glob import glob_regex
+from handlers.resp.parser import Command
+from handlers.resp.replies import CommandError, NullArray, Text
+from handlers.resp.table import COMMANDS, Spec, command, container, dispatch, help_of
+from pressure_server.settings import EMBEDDED
+
+
+@command("TIME", "Says the server's time: seconds, and microseconds.", group="server", flags="fast")
+async def time(_client: RespConnection, _words: Command) -> list[bytes]:
+    """As Redis."""
+    seconds, nanoseconds = divmod(time_ns(), 10**9)
+    return [b"%d" % seconds, b"%d" % (nanoseconds // 1000)]
+
+
+@command("INFO [section [section ...]]", "Describes server, backend and queues.", group="server")
+async def info(client: RespConnection, words: Command) -> Text:
+    """In Redis's format: its sections, and ours, Backend and Queues."""
+    return Text((await info_text(client, words[1:])).encode())
+
+
+@command("COMMAND [subcommand [argument ...]]", "Describes the commands.", group="server")
+def command_(client: RespConnection, words: Command) -> Coroutine[Any, Any, Any] | None:
+    """Without a subcommand, all commands, as COMMAND INFO describes them."""
+    return dispatch(client, words) if len(words) > 1 else _all_commands()
+
+
+async def _all_commands() -> list[object]:
+    return [command_info(spec) for spec in COMMANDS.values()]
+
+
+def _find(name: bytes) -> Spec | None:
+    first, _, sub = name.upper().partition(b"|")
+    spec = COMMANDS.get(first)
+    return spec.subcommands.get(sub) if spec is not None and sub else spec
+
+
+@command("COMMAND|COUNT", "Says how many commands there are.", group="server")
+async def command_count(_client: RespConnection, _words: Command) -> int:
+    """As Redis."""
+    return len(COMMANDS)
+
+
+@command("COMMAND|INFO [command-name [command-name ...]]", "Describes commands for clients.", group="server")
+async def command_info_(_client: RespConnection, words: Command) -> list[object]:
+    """As Redis: null for a name that is none."""
+    if len(words) == 2:
+        return await _all_commands()
+    found = [_find(name) for name in words[2:]]
+    return [command_info(spec) if spec is not None else NullArray() for spec in found]
+
+
+@command("COMMAND|DOCS [command-name [command-name ...]]", "Describes commands for people.", group="server")
+async def command_docs_(_client: RespConnection, words: Command) -> dict[bytes, object]:
+    """As Redis: nothing for a name that is none."""
+    specs = [_find(name) for name in words[2:]] if len(words) > 2 else list(COMMANDS.values())
+    return {spec.name.encode(): command_docs(spec) for spec in specs if spec is not None}
+
+
+@command("COMMAND|LIST", "Lists the names of the commands.", group="server")
+async def command_list(_client: RespConnection, _words: Command) -> list[bytes]:
+    """As Redis, without its filters."""
+    return [spec.name.encode() for spec in COMMANDS.values()]
+
+
+@command("COMMAND|GETKEYS command [argument ...]", "Says which words of a command are keys.", group="server")
+async def command_getkeys(_client: RespConnection, words: Command) -> list[bytes]:
+    """As Redis."""
+    spec = COMMANDS.get(words[2].upper())
+    if spec is None:
+        raise CommandError("ERR Invalid command specified")
+    if not spec.accepts(len(words) - 2):
+        raise CommandError("ERR Invalid number of arguments specified for command")
+    first, last, step = spec.keys
+    if not first:
+        raise CommandError("ERR The command has no key arguments")
+    return words[2:][first : len(words) if last < 0 else last + 1 : step]
+
+
+@command("COMMAND|HELP", "Lists the subcommands.", group="server")
+async def command_help(_client: RespConnection, _words: Command) -> list[str]:
+    """From the table."""
+    return help_of("COMMAND")
+
+
+container("CONFIG", "Says how the server is configured.", group="server")
+
+
+@command("CONFIG|GET parameter [parameter ...]", "Says what parameters of these names are.", group="server")
+async def config_get(client: RespConnection, words: Command) -> dict[bytes, bytes]:
+    """Parameters of Redis that mean something here, with patterns. They are set when the server starts."""
+    settings = client.context.settings
+    parameters = {
+        "appendonly": "yes" if settings.backend == EMBEDDED else "no",
+        "maxclients": str(client.clients.max_clients),
+        "maxmemory": "0",
+        "maxmemory-policy": "noeviction",
+        "proto-max-bulk-len": str(settings.max_message_bytes),
+        "save": "",
+        "timeout": f"{settings.idle_timeout:g}",
+    }
+    patterns = [glob_regex(pattern.lower()) for pattern in words[2:]]
+    return {
+        name.encode(): value.encode()
+        for name, value in parameters.items()
+        if any(pattern.fullmatch(name.encode()) for pattern in patterns)
+    }

@@ -1,0 +1,146 @@
+"""Commands on a queue as a set: SADD puts what is not queued yet, SPOP takes the oldest."""
+
+from __future__ import annotations
+
+import random
+
+from handlers.resp.commands.encoders import flags, integers, message_sets, one_message, sums
+from handlers.resp.commands.reading import read, scan_options
+from handlers.resp.commands.words import count_of, cursor_of, integer_of
+from handlers.resp.connection import RespConnection
+from handlers.resp.errors import out_of_range, syntax_error
+from handlers.resp.parser import Command, Repeated
+from handlers.resp.replies import SetReply
+from handlers.resp.table import command
+from pressure_server.broker import operation as kinds
+
+# Redis would return billions.
+_MOST_PICKS = 1_000_000
+
+
+def _sadd_repeated(client: RespConnection, commands: Repeated) -> None:
+    client.submit(kinds.ADD, commands.words[1], commands.thirds, 1, integers, commands=commands.count)
+
+
+def _spop_repeated(client: RespConnection, commands: Repeated) -> None:
+    if commands.thirds:
+        client.execute_instead(commands.commands())
+    else:
+        client.submit(kinds.GET, commands.words[1], [], 1, one_message, commands=commands.count)
+
+
+def _sismember_repeated(client: RespConnection, commands: Repeated) -> None:
+    client.submit(kinds.CONTAINS, commands.words[1], commands.thirds, 1, integers, commands=commands.count)
+
+
+@command(
+    "SADD key member [member ...]",
+    "Puts each message that is not queued yet, and says how many were put. Creates the queue.",
+    group="set",
+    flags="write denyoom fast",
+    repeated=_sadd_repeated,
+)
+def sadd(client: RespConnection, words: Command) -> None:
+    """pressure 0.15, Put (Non-Blocking), for messages that are not queued."""
+    client.submit(kinds.ADD, words[1], words[2:], len(words) - 2, integers)
+
+
+@command(
+    "SPOP key [count]",
+    "Takes the oldest message, or up to count of them; nil or an empty list when there is none.",
+    group="set",
+    flags="write fast",
+    repeated=_spop_repeated,
+)
+def spop(client: RespConnection, words: Command) -> None:
+    """pressure 0.15, Get (Non-Blocking)."""
+    if len(words) == 2:
+        client.submit(kinds.GET, words[1], [], 1, one_message)
+    elif len(words) == 3:
+        client.submit(kinds.GET, words[1], [], count_of(words[2]), message_sets)
+    else:
+        raise syntax_error()
+
+
+@command("SCARD key", "Says how many messages are queued.", group="set", flags="readonly fast")
+def scard(client: RespConnection, words: Command) -> None:
+    """pressure 0.15, Length."""
+    client.submit(kinds.LENGTH, words[1], [], 1, integers)
+
+
+@command(
+    "SISMEMBER key member",
+    "Says whether the message is queued.",
+    group="set",
+    flags="readonly fast",
+    repeated=_sismember_repeated,
+)
+def sismember(client: RespConnection, words: Command) -> None:
+    """1 or 0."""
+    client.submit(kinds.CONTAINS, words[1], words[2:], 1, integers)
+
+
+@command(
+    "SMISMEMBER key member [member ...]",
+    "Says of each message whether it is queued.",
+    group="set",
+    flags="readonly fast",
+)
+def smismember(client: RespConnection, words: Command) -> None:
+    """A list of 1 and 0."""
+    client.submit(kinds.CONTAINS, words[1], words[2:], len(words) - 2, flags)
+
+
+@command(
+    "SREM key member [member ...]",
+    "Removes messages wherever they are queued, and says how many were. They count as consumed.",
+    group="set",
+    flags="write",
+)
+def srem(client: RespConnection, words: Command) -> None:
+    """As Redis: how many of the messages were there."""
+    client.submit(kinds.REMOVE, words[1], words[2:], len(words) - 2, sums)
+
+
+@command("SMEMBERS key", "Returns all messages, oldest first; they stay queued.", group="set", flags="readonly")
+async def smembers(client: RespConnection, words: Command) -> SetReply:
+    """All messages."""
+    return SetReply(await read(client, kinds.RANGE, words[1], [b"0", b"-1"], missing=[]))
+
+
+@command(
+    "SSCAN key cursor [MATCH pattern] [COUNT count]",
+    "Returns some messages, oldest first, and where to go on. What stays queued meanwhile is not missed.",
+    group="set",
+    flags="readonly",
+)
+async def sscan(client: RespConnection, words: Command) -> list[object]:
+    """As Redis: the next cursor, and messages."""
+    cursor = cursor_of(words[2])
+    options = scan_options(words[3:])
+    found = await read(
+        client, kinds.SCAN, words[1], [b"%d" % cursor, b"%d" % options.count], missing=[b"0", []]
+    )
+    return [found[0], [message for message in found[1] if options.matches(message)]]
+
+
+@command(
+    "SRANDMEMBER key [count]",
+    "Returns random messages, which stay queued; with a negative count, maybe the same more than once.",
+    group="set",
+    flags="readonly",
+)
+async def srandmember(client: RespConnection, words: Command) -> object:
+    """As Redis: one message or nil; with a count a list."""
+    if len(words) > 3:
+        raise syntax_error()
+    count = integer_of(words[2]) if len(words) == 3 else 1
+    if count < -_MOST_PICKS:
+        raise out_of_range()
+    seed = random.getrandbits(31)
+    picked = await read(
+        client, kinds.SAMPLE, words[1], [b"%d" % seed, b"%d" % min(count, 2**53)], missing=[]
+    )
+    if len(words) == 3:
+        return picked
+    return picked[0] if picked else None

@@ -1,0 +1,87 @@
+"""A RESP client's connection: the parser before, the command table behind, and what the client has set."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from handlers.resp import errors
+from handlers.resp.parser import Limits, Repeated, RequestError, RequestParser
+from handlers.resp.replies import NULL, CommandError, encode, error
+from handlers.resp.table import BY_SPELLING, COMMANDS
+from pressure_server.connection import Connection
+from pressure_server.errors import PressureError
+from pressure_server.handler import Context
+
+logger = logging.getLogger(__name__)
+
+
+class RespConnection(Connection):
+    """One client. `protocol` is the version of RESP it speaks, `null` what nothing is in it."""
+
+    __slots__ = ("_parser", "context", "id", "library", "name", "null", "protocol", "since")
+
+    def __init__(self, context: Context, limits: Limits) -> None:
+        super().__init__(context.clients, context.broker.default_database)
+        self.context = context
+        self._parser = RequestParser(limits)
+        self.id = next(context.clients.ids)
+        self.name = b""
+        self.library: tuple[bytes, bytes] | None = None
+        self.protocol = 2
+        self.null = NULL[2]
+        self.since = context.clients.now
+
+    def speak(self, protocol: int) -> None:
+        """Reply in this version of RESP from now on."""
+        self.protocol = protocol
+        self.null = NULL[protocol]
+
+    def parse(self, data: bytes) -> list[Any]:
+        """Requests, and a RequestError at the end of those that can be read."""
+        return self._parser.feed(data)
+
+    def execute(self, command: Any) -> Coroutine[Any, Any, bytes] | None:
+        """Find the command in the table and do it."""
+        if type(command) is not list:
+            return self._execute_special(command)
+        spec = BY_SPELLING.get(command[0]) or COMMANDS.get(command[0].upper())
+        try:
+            if spec is None:
+                raise errors.unknown_command(command)
+            if not spec.accepts(len(command)):
+                raise errors.wrong_arity(spec.name)
+            return spec.function(self, command)
+        except (CommandError, PressureError) as refusal:
+            self.reply(error(refusal))
+            return None
+
+    def _execute_special(self, command: Repeated | RequestError) -> None:
+        if type(command) is RequestError:
+            self.reply(error(CommandError(f"ERR {command}")))
+            self.close_when_replied()
+        elif type(command) is Repeated:
+            spec = BY_SPELLING.get(command.words[0])
+            if spec is None or spec.repeated is None or not spec.accepts(3 if command.thirds else 2):
+                self.execute_instead(command.commands())
+                return
+            try:
+                spec.repeated(self, command)
+            except PressureError as refusal:
+                self.reply(error(refusal) * command.count)
+
+    def encode(self, value: Any) -> bytes:
+        """The reply that a coroutine has returned."""
+        return encode(value, self.protocol)
+
+    def failed(self, reason: Exception) -> bytes:
+        """The reply for an error that a coroutine has raised."""
+        if not isinstance(reason, CommandError | PressureError):
+            logger.error("a command failed", exc_info=reason)
+            reason = CommandError("ERR internal error: the server's log has the details")
+        return error(reason)
+
+    def refused(self) -> bytes:
+        """Redis's words for one client too many."""
+        return b"-ERR max number of clients reached\r\n"

@@ -1,0 +1,59 @@
+"""Redis's glob patterns (util.c, stringmatchlen) as regular expressions that cannot backtrack for long."""
+
+from __future__ import annotations
+
+import re
+
+
+def glob_regex(pattern: bytes) -> re.Pattern[bytes]:
+    """The expression whose `fullmatch` tells what the pattern matches: `*`, `?`, `[a-z]`, `[^a]` and `\\`."""
+    parts: list[list[bytes]] = [[]]  # what stands between stars
+    position = 0
+    while position < len(pattern):
+        char = pattern[position : position + 1]
+        position += 1
+        if char == b"*":
+            if parts[-1] or len(parts) == 1:
+                parts.append([])
+        elif char == b"?":
+            parts[-1].append(b".")
+        elif char == b"[":
+            expression, position = _class(pattern, position)
+            parts[-1].append(expression)
+        else:
+            if char == b"\\" and position < len(pattern):
+                char = pattern[position : position + 1]
+                position += 1
+            parts[-1].append(re.escape(char))
+    chunks = [b"".join(part) for part in parts]
+    if len(chunks) == 1:
+        return re.compile(chunks[0], re.DOTALL)
+    # Once the part after a star has matched, nothing is gained by trying it further on: so fnmatch does it.
+    middle = b"".join(b"(?>.*?%b)" % chunk for chunk in chunks[1:-1] if chunk)
+    return re.compile(chunks[0] + middle + b".*" + chunks[-1], re.DOTALL)
+
+
+def _class(pattern: bytes, position: int) -> tuple[bytes, int]:
+    """The class that begins after `[`, and the position behind it. One that is not closed ends with the pattern."""
+    negated = pattern[position : position + 1] == b"^"
+    position += negated
+    members: set[int] = set()
+    while position < len(pattern) and pattern[position] != ord("]"):
+        if pattern[position] == ord("\\") and position + 1 < len(pattern):
+            members.add(pattern[position + 1])
+            position += 2
+        elif position + 2 < len(pattern) and pattern[position + 1] == ord("-"):
+            low, high = sorted((pattern[position], pattern[position + 2]))
+            members.update(range(low, high + 1))
+            position += 3
+        else:
+            members.add(pattern[position])
+            position += 1
+    if len(members) == (256 if negated else 0):
+        expression = b"(?!)"
+    elif not members or len(members) == 256:
+        expression = b"."
+    else:
+        body = b"".join(b"\\x%02x" % member for member in sorted(members))
+        expression = b"[%b%b]" % (b"^" if negated else b"", body)
+    return expression, position + 1

@@ -1,0 +1,34 @@
+"""What the core knows of this handler: how to make a connection, and how to ask whether a server is well."""
+
+from __future__ import annotations
+
+import redis
+
+from handlers.resp import commands
+from handlers.resp.connection import RespConnection
+from handlers.resp.parser import Limits
+from pressure_server.handler import Context
+from pressure_server.settings import Listen
+
+
+class RespHandler:
+    """See pressure_server.handler.Handler."""
+
+    def __init__(self, context: Context) -> None:
+        commands.load()
+        self._context = context
+        self._limits = Limits(context.settings.max_message_bytes)
+
+    def connect(self) -> RespConnection:
+        """A connection for a client that has just come."""
+        return RespConnection(self._context, self._limits)
+
+    @staticmethod
+    def ping(listen: Listen, timeout: float) -> None:
+        """Send PING, as a Redis client does. Raises OSError with the reason if the server is not well."""
+        where = {"unix_socket_path": listen.path} if listen.path else {"host": listen.host, "port": listen.port}
+        try:
+            with redis.Redis(**where, socket_timeout=timeout, socket_connect_timeout=timeout) as client:
+                client.ping()
+        except redis.RedisError as error:
+            raise OSError(str(error)) from error

@@ -1,0 +1,56 @@
+"""Inline commands: a line split into arguments, with the quotes and escapes of redis-cli and Redis.
+
+After Redis's sdssplitargs (sds.c).
+"""
+
+from __future__ import annotations
+
+import re
+
+# An argument: pieces that are bare, "quoted with \\escapes" or 'quoted with \\' only'.
+_SPACE = re.compile(rb"[ \t\r\n\v\f\0]*")
+_BARE = re.compile(rb"[^ \t\r\n\v\f\0\"']+")
+_DOUBLE = re.compile(rb'"((?:[^"\\]|\\.)*)"', re.DOTALL)
+_SINGLE = re.compile(rb"'((?:[^'\\]|\\.)*)'", re.DOTALL)
+_ESCAPE = re.compile(rb"\\(x[0-9a-fA-F]{2}|.)", re.DOTALL)
+_ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"a": b"\a"}
+
+
+def split_inline(line: bytes) -> list[bytes] | None:
+    """The arguments of a line, maybe none; None where its quotes are not balanced."""
+    arguments: list[bytes] = []
+    position = _end(_SPACE, line, 0)
+    while position < len(line):
+        argument = b""
+        while position < len(line) and _end(_SPACE, line, position) == position:
+            if (bare := _BARE.match(line, position)) is not None:
+                argument += bare[0]
+                position = bare.end()
+                continue
+            quoted = _DOUBLE.match(line, position) or _SINGLE.match(line, position)
+            if quoted is None:
+                return None
+            position = quoted.end()
+            if position < len(line) and _end(_SPACE, line, position) == position:
+                return None
+            argument += _unescape(quoted)
+        arguments.append(argument)
+        position = _end(_SPACE, line, position)
+    return arguments
+
+
+def _end(pattern: re.Pattern[bytes], line: bytes, position: int) -> int:
+    match = pattern.match(line, position)
+    return match.end() if match else position
+
+
+def _unescape(quoted: re.Match[bytes]) -> bytes:
+    if quoted.re is _SINGLE:
+        return quoted[1].replace(b"\\'", b"'")
+    return _ESCAPE.sub(lambda m: _escaped(m[1]), quoted[1])
+
+
+def _escaped(code: bytes) -> bytes:
+    if len(code) == 3:
+        return bytes([int(code[1:], 16)])
+    return _ESCAPES.get(code, code)

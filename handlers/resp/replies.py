@@ -1,0 +1,103 @@
+"""Replies: values in, bytes out, for RESP2 and RESP3. Sans-IO.
+
+None is null, str a simple string, bytes a bulk string, an exception an error; the classes below are what
+Python has no type for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pressure_server.errors import PressureError
+
+OK = "OK"
+
+
+class CommandError(Exception):
+    """An error reply, worded as Redis words it; the first word is its code."""
+
+
+class NullArray:
+    """RESP2's null array; null in RESP3."""
+
+
+class SetReply(list[Any]):
+    """A set in RESP3, an array in RESP2."""
+
+
+class Text(bytes):
+    """A verbatim string in RESP3, a bulk string in RESP2."""
+
+
+class Integers(dict[Any, bytes]):
+    """Replies for the entries of Operation.results: integers, or the error one command of a run met."""
+
+    def __missing__(self, value: Any) -> bytes:
+        """Build what is not at hand, and do not keep it."""
+        return b":%d\r\n" % value if isinstance(value, int) else error(value)
+
+
+INTEGERS = Integers({value: b":%d\r\n" % value for value in range(1024)})
+NULL = {2: b"$-1\r\n", 3: b"_\r\n"}
+
+
+def bulk(value: bytes) -> bytes:
+    """A bulk string."""
+    return b"$%d\r\n%b\r\n" % (len(value), value)
+
+
+def error(value: Exception) -> bytes:
+    """An error. Line breaks in its text, which may come from a client, become spaces."""
+    text = f"{value.code} {value}" if isinstance(value, PressureError) else str(value)
+    return b"-" + text.replace("\r", " ").replace("\n", " ").encode("utf-8", "backslashreplace") + b"\r\n"
+
+
+def encode(value: Any, protocol: int) -> bytes:
+    """Any reply, for RESP version `protocol` (2 or 3)."""
+    parts: list[bytes] = []
+    _append(parts, value, protocol)
+    return b"".join(parts)
+
+
+def _append(parts: list[bytes], value: Any, protocol: int) -> None:
+    for kind in type(value).__mro__:
+        if kind in _ENCODERS:
+            _ENCODERS[kind](parts, value, protocol)
+            return
+    raise TypeError(f"no reply for {type(value).__name__}")
+
+
+def _append_dict(parts: list[bytes], value: dict[Any, Any], protocol: int) -> None:
+    parts.append(b"%%%d\r\n" % len(value) if protocol == 3 else b"*%d\r\n" % (2 * len(value)))
+    for key, item in value.items():
+        _append(parts, key, protocol)
+        _append(parts, item, protocol)
+
+
+def _append_items(sign: bytes, parts: list[bytes], value: list[Any], protocol: int) -> None:
+    parts.append(b"%b%d\r\n" % (sign, len(value)))
+    for item in value:
+        if type(item) is bytes:
+            parts.append(b"$%d\r\n%b\r\n" % (len(item), item))
+        else:
+            _append(parts, item, protocol)
+
+
+_ENCODERS: dict[type, Callable[[list[bytes], Any, int], None]] = {
+    type(None): lambda parts, _, protocol: parts.append(NULL[protocol]),
+    NullArray: lambda parts, _, protocol: parts.append(b"*-1\r\n" if protocol == 2 else NULL[3]),
+    int: lambda parts, value, _: parts.append(b":%d\r\n" % value),
+    bytes: lambda parts, value, _: parts.append(bulk(value)),
+    Text: lambda parts, value, protocol: parts.append(
+        bulk(value) if protocol == 2 else b"=%d\r\ntxt:%b\r\n" % (len(value) + 4, value)
+    ),
+    str: lambda parts, value, _: parts.append(b"+%b\r\n" % value.encode()),
+    Exception: lambda parts, value, _: parts.append(error(value)),
+    list: lambda parts, value, protocol: _append_items(b"*", parts, value, protocol),
+    tuple: lambda parts, value, protocol: _append_items(b"*", parts, value, protocol),
+    SetReply: lambda parts, value, protocol: _append_items(
+        b"~" if protocol == 3 else b"*", parts, value, protocol
+    ),
+    dict: _append_dict,
+}

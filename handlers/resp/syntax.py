@@ -1,0 +1,90 @@
+"""Syntax lines, in the notation of Redis's documentation, as data: `key [COUNT count] member [member ...]`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+_TOKEN = re.compile(r"\[|\]|[^\s\[\]]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument, or, with a `token`, a word that comes before it (and stands alone where `name` is empty)."""
+
+    name: str
+    token: str = ""
+    optional: bool = False
+    multiple: bool = False
+
+    @property
+    def words(self) -> int:
+        """How many words of a request it takes."""
+        return (1 if self.token else 0) + (1 if self.name else 0)
+
+    @property
+    def type(self) -> str:
+        """Redis's name for what the argument is."""
+        if self.name == "key":
+            return "key"
+        if not self.name:
+            return "pure-token"
+        if self.name == "pattern":
+            return "pattern"
+        return "integer" if self.name in _INTEGERS else "string"
+
+
+_INTEGERS = {"count", "cursor", "start", "stop", "index", "seconds", "protover", "client-id"}
+
+
+def parse_syntax(line: str) -> tuple[Argument, ...]:
+    """The arguments of a command. `name [name ...]` is one argument that may be repeated."""
+    return tuple(_parse(iter(_TOKEN.findall(line)), optional=False))
+
+
+def _parse(words: Iterator[str], *, optional: bool) -> list[Argument]:
+    """The arguments up to the bracket that closes this group."""
+    arguments: list[Argument] = []
+    token = ""
+    for word in words:
+        if token and (word.isupper() or word in "[]"):
+            arguments.append(Argument("", token, optional))
+            token = ""
+        if word == "]":
+            break
+        if word == "[":
+            group = _parse(words, optional=True)
+            if group[-1].name == "...":
+                repeated = group[0]
+                if arguments and arguments[-1].name == repeated.name:
+                    repeated = arguments.pop()
+                group = [replace(repeated, multiple=True)]
+            arguments += group
+        elif word.isupper():
+            token = word
+        else:
+            arguments.append(Argument(word, token, optional))
+            token = ""
+    if token:
+        arguments.append(Argument("", token, optional))
+    return arguments
+
+
+def arity_of(arguments: tuple[Argument, ...], named: int) -> int:
+    """Redis's arity: the number of words, `named` of them being the name; negative for "at least"."""
+    needed = named + sum(argument.words for argument in arguments if not argument.optional)
+    return -needed if any(argument.optional or argument.multiple for argument in arguments) else needed
+
+
+def keys_of(arguments: tuple[Argument, ...], named: int) -> tuple[int, int, int]:
+    """The positions of the first and the last key, and the step between keys; zeros where there is none."""
+    position, positions, repeated = named, [], False
+    for argument in arguments:
+        if argument.type == "key":
+            positions.append(position)
+            repeated = repeated or argument.multiple
+        position += argument.words
+    if not positions:
+        return (0, 0, 0)
+    return (positions[0], -1 if repeated else positions[-1], 1)

@@ -1,0 +1,112 @@
+"""The command table: dispatch, arity checks, COMMAND, COMMAND DOCS and docs/commands.md all come from it.
+
+A command is a function with the decorator `command`, whose syntax line, in Redis's notation, is the one
+place that says what arguments there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from handlers.resp.errors import unknown_subcommand, wrong_arity
+from handlers.resp.parser import Command, Repeated
+from handlers.resp.syntax import Argument, arity_of, keys_of, parse_syntax
+
+# A plain function replies by client.reply or client.submit; a coroutine function returns the reply's value.
+Function = Callable[[Any, Command], "Coroutine[Any, Any, Any] | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """One command, or one subcommand, named `container|sub`."""
+
+    name: str
+    function: Function
+    syntax: str
+    summary: str
+    group: str
+    flags: tuple[str, ...]
+    arguments: tuple[Argument, ...]
+    arity: int
+    keys: tuple[int, int, int]
+    repeated: Callable[[Any, Repeated], None] | None = None
+    subcommands: dict[bytes, Spec] = field(default_factory=dict)
+
+    def accepts(self, words: int) -> bool:
+        """Whether so many words, the name among them, can be right."""
+        return words == self.arity if self.arity > 0 else words >= -self.arity
+
+
+# By name, in upper case; and by the usual spellings, so that dispatch need not change case.
+COMMANDS: dict[bytes, Spec] = {}
+BY_SPELLING: dict[bytes, Spec] = {}
+
+
+def command(
+    syntax: str,
+    summary: str,
+    *,
+    group: str,
+    flags: str = "",
+    repeated: Callable[[Any, Repeated], None] | None = None,
+) -> Callable[[Function], Function]:
+    """Enter a function into the table, as `NAME arguments…` or, for a subcommand, `NAME|SUB arguments…`.
+
+    `repeated` does many such commands at once, where that is faster than one by one.
+    """
+
+    def enter(function: Function) -> Function:
+        name, _, rest = syntax.partition(" ")
+        container_name, _, sub = name.partition("|")
+        arguments = parse_syntax(rest)
+        named = 2 if sub else 1
+        spec = Spec(
+            name=name.lower(),
+            function=function,
+            syntax=syntax.replace("|", " ", 1) if sub else syntax,
+            summary=summary,
+            group=group,
+            flags=tuple(flags.split()),
+            arguments=arguments,
+            arity=arity_of(arguments, named),
+            keys=keys_of(arguments, named),
+            repeated=repeated,
+        )
+        if sub:
+            COMMANDS[container_name.encode()].subcommands[sub.encode()] = spec
+        else:
+            COMMANDS[name.encode()] = spec
+            for spelling in (name, name.lower(), name.capitalize()):
+                BY_SPELLING[spelling.encode()] = spec
+        return function
+
+    return enter
+
+
+def dispatch(client: Any, words: Command) -> Coroutine[Any, Any, Any] | None:
+    """Do the subcommand that a container's second word names. Raises CommandError."""
+    spec = COMMANDS[words[0].upper()].subcommands.get(words[1].upper())
+    if spec is None:
+        raise unknown_subcommand(words)
+    if not spec.accepts(len(words)):
+        raise wrong_arity(spec.name)
+    return spec.function(client, words)
+
+
+def container(name: str, summary: str, *, group: str) -> None:
+    """Enter a command that has subcommands, and HELP, which lists them."""
+    command(f"{name} subcommand [argument ...]", summary, group=group)(dispatch)
+
+    @command(f"{name}|HELP", "Lists the subcommands.", group=group)
+    async def _help(_client: Any, _words: Command) -> list[str]:
+        return help_of(name)
+
+
+def help_of(name: str) -> list[str]:
+    """What `NAME HELP` replies."""
+    lines = [f"{name} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"]
+    for spec in COMMANDS[name.encode()].subcommands.values():
+        lines += [spec.syntax.partition(" ")[2], f"    {spec.summary}"]
+    return lines

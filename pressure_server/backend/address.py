@@ -1,0 +1,73 @@
+"""Where the backend is: a URL, as redis-py reads it, and how to open a connection there."""
+
+from __future__ import annotations
+
+import asyncio
+from ssl import SSLContext
+from typing import Any
+from urllib.parse import urlsplit
+
+from redis.asyncio import ConnectionPool
+
+from pressure_server.errors import BackendError
+
+CONNECT_TIMEOUT = 5.0
+SCHEMES = ("redis", "rediss", "unix")
+
+
+class Address:
+    """A backend's address. Raises ValueError where the URL cannot be one.
+
+    `redis://[user:password@]host:port/db`, `rediss://` (with redis-py's `ssl_…` options in the query), or
+    `unix://[user:password@]/path?db=n`.
+    """
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in SCHEMES:
+            raise ValueError(f"'{url}' is no backend: it must begin with redis://, rediss:// or unix://")
+        if parts.scheme == "unix" and not parts.path:
+            raise ValueError(f"'{url}' names no socket: write unix:///path/to/socket")
+        if parts.scheme != "unix" and parts.path.strip("/") and not parts.path.strip("/").isdigit():
+            raise ValueError(f"'{url}' names no database: what follows the port must be its number")
+        # Reading the port checks it.
+        self._port = parts.port or 6379
+        try:
+            connection: Any = ConnectionPool.from_url(url).make_connection()
+        except TypeError as error:
+            raise ValueError(f"'{url}' has an option that is not known: {error}") from error
+        self._path: str | None = getattr(connection, "path", None)
+        self._host: str = getattr(connection, "host", "")
+        self._connection = connection
+        self.username: str | None = connection.username
+        self.password: str | None = connection.password
+        self.database = int(connection.db)
+
+    def __str__(self) -> str:
+        """The address without its secrets."""
+        if self._path:
+            return f"unix://{self._path}"
+        scheme = "rediss" if hasattr(self._connection, "ssl_context") else "redis"
+        return f"{scheme}://{self._host}:{self._port}"
+
+    async def open(self, protocol: asyncio.Protocol) -> asyncio.WriteTransport:
+        """Open a connection. Raises BackendError when there is none within CONNECT_TIMEOUT seconds."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT):
+                if self._path:
+                    transport, _ = await loop.create_unix_connection(lambda: protocol, self._path)
+                else:
+                    transport, _ = await loop.create_connection(
+                        lambda: protocol, self._host, self._port, ssl=self._tls()
+                    )
+        except TimeoutError as error:
+            raise BackendError(f"no connection to {self} within {CONNECT_TIMEOUT:g} seconds") from error
+        except OSError as error:
+            raise BackendError(f"no connection to {self}: {error.strerror or error}") from error
+        return transport
+
+    def _tls(self) -> SSLContext | None:
+        tls = getattr(self._connection, "ssl_context", None)
+        context: SSLContext | None = tls.get() if tls is not None else None
+        return context

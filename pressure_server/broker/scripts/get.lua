@@ -1,0 +1,92 @@
+-- Get, for many commands at once, and remove, which takes messages out of the middle.
+-- Both act as the consumer, and what they take counts as consumed.
+--
+-- Touches  the list, :consumer, :not_full, :stats:consumed_*, the mirror.
+
+-- What one call may take: a reply is in memory three times on its way to the client.
+local GET_BYTES = 1048576
+local GET_MESSAGES = 1000
+
+local function make_get()
+  local operations = {}
+
+  -- Takes    how many messages are wanted
+  -- Returns  the messages, oldest first; and how many are left for another call
+  function operations.get(wanted)
+    if queue.length == 0 then
+      return {}, 0
+    end
+    local refusal = in_use('consumer')
+    if refusal then
+      return refusal, 0
+    end
+    act_as('consumer')
+    local messages, bytes = {}, 0
+    while queue.length > 0 and #messages < wanted and bytes < GET_BYTES do
+      local count = math.min(wanted - #messages, GET_MESSAGES)
+      if count > 1 then
+        -- The oldest stands for those behind it; where they are heavier, the next round is the last.
+        local weight = math.max(1, #call('LINDEX', base, -1))
+        count = math.max(1, math.min(count, math.floor((GET_BYTES - bytes) / weight)))
+      end
+      local some = call('RPOP', base, count)
+      local weight = sum_of_bytes(some)
+      queue.length = queue.length - #some
+      count_as('consumed', #some, weight)
+      if mirror then
+        mirror.forget_taken(some)
+      end
+      bytes = bytes + weight
+      if #messages == 0 then
+        messages = some
+      else
+        for i = 1, #some do messages[#messages + 1] = some[i] end
+      end
+    end
+    if mirror then
+      mirror.extend(SLICE)
+    end
+    settle_not_full()
+    return messages, queue.length > 0 and wanted - #messages or 0
+  end
+
+  -- Takes    messages
+  -- Returns  1 for each that was queued, 0 for each that was not; and how many are left for another call
+  function operations.remove(messages)
+    local refusal = queue.length > 0 and in_use('consumer')
+    if refusal then
+      return refusal, 0
+    end
+    local removed, walked = {}, 0
+    for i, message in ipairs(messages) do
+      if walked > SCAN then
+        break
+      end
+      removed[i] = 0
+      if queue.length > 0 and (not mirror or mirror.queued({ message })[1] == 1) then
+        local in_head = 0
+        if mirror and mirror.unmirrored > 0 then
+          in_head = #call('LPOS', base, message, 'RANK', -1, 'COUNT', 0, 'MAXLEN', mirror.unmirrored)
+        end
+        walked = walked + queue.length
+        local count = call('LREM', base, 0, message)
+        if count > 0 then
+          act_as('consumer')
+          removed[i] = 1
+          queue.length = queue.length - count
+          count_as('consumed', count, count * #message)
+          if mirror then
+            mirror.unmirrored = mirror.unmirrored - in_head
+            mirror.forget_all(message)
+          end
+        end
+      end
+    end
+    if walked > 0 then
+      settle_not_full()
+    end
+    return removed, #messages - #removed
+  end
+
+  return operations
+end

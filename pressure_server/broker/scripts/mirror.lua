@@ -1,0 +1,258 @@
+-- The mirror: which messages are queued, answered without walking the list.
+--
+-- Touches  :ext:members  a set of the mirrored messages
+--          :ext:copies   a hash, message -> how often it is queued beyond once (plain puts repeat)
+--          :ext:index    'length unmirrored mirrored producer consumer', what the two are worth:
+--            length      of the list when the index was written
+--            unmirrored  how many messages at the head (the oldest, the list's right end) are not mirrored
+--            mirrored    how many messages the mirror holds, repeats counted
+--            producer    the :producer last written by a client that keeps the mirror; empty for none
+--            consumer    the same for :consumer
+--
+-- Every client writes its name when it takes a role, so a name that is not the recorded one says that
+-- somebody else may have put, or taken, since. docs/architecture.md has the reasoning, case by case.
+--
+-- A queue has no mirror, and puts and gets cost nothing for it, until the first question is asked.
+
+-- Messages mirrored in one call: 1000 take about half a millisecond.
+local SLICE = 1000
+-- List entries looked at in one call, by LPOS: a million take about 5 milliseconds.
+local SCAN = 1000000
+
+local mirror -- nil while no mirror is kept
+
+local function make_mirror()
+  local members, copies = base .. ':ext:members', base .. ':ext:copies'
+  local self = {
+    mirrored = 0,
+    unmirrored = queue.length,
+    garbage = true,   -- :ext:members may not be trusted: drop it before its next use
+    producer = nil,   -- the recorded names; a missing :producer is false, and equal to none
+    consumer = nil,
+    changed = false,
+  }
+
+  function self.start_over()
+    self.garbage = true
+    self.mirrored, self.unmirrored = 0, queue.length
+    self.changed = true
+  end
+
+  local function drop_garbage()
+    if self.garbage then
+      call('UNLINK', members, copies)
+      self.garbage = false
+    end
+  end
+
+  local function note_roles()
+    if queue.producer == identity then self.producer = identity end
+    if queue.consumer == identity then self.consumer = identity end
+  end
+
+  -- One of the recorded names still stands, so what anybody else does to the list will show.
+  local function watched()
+    return queue.producer == self.producer or queue.consumer == self.consumer
+  end
+
+  -- The mirror may hold messages that a native consumer has taken.
+  function self.stale()
+    return self.mirrored > queue.length - self.unmirrored
+  end
+
+  -- Mirrors messages that have just come to be in the list.
+  function self.remember(messages)
+    if #messages == 0 then
+      return
+    end
+    drop_garbage()
+    local fresh, seen = {}, {}
+    for first = 1, #messages, CHUNK do
+      local last = math.min(first + CHUNK - 1, #messages)
+      local present = call('SMISMEMBER', members, unpack(messages, first, last))
+      for i = first, last do
+        local message = messages[i]
+        if present[i - first + 1] == 1 or seen[message] then
+          call('HINCRBY', copies, message, 1)
+        else
+          seen[message] = true
+          fresh[#fresh + 1] = message
+        end
+      end
+    end
+    if #fresh > 0 then
+      call_with_all('SADD', members, fresh)
+    end
+    self.mirrored = self.mirrored + #messages
+    self.changed = true
+  end
+
+  -- Forgets all that the mirror holds of one message.
+  function self.forget_all(message)
+    self.changed = true
+    if not self.garbage and call('SREM', members, message) == 1 then
+      local extra = tonumber(call('HGET', copies, message) or 0)
+      call('HDEL', copies, message)
+      self.mirrored = self.mirrored - 1 - extra
+    end
+  end
+
+  -- Messages have left the head of the list, oldest first.
+  function self.forget_taken(messages)
+    self.changed = true
+    note_roles()
+    local count = #messages
+    local skip = math.min(self.unmirrored, count)
+    self.unmirrored = self.unmirrored - skip
+    if skip == count then
+      return
+    end
+    self.mirrored = self.mirrored - (count - skip)
+    if call('EXISTS', copies) == 0 then
+      for first = skip + 1, count, CHUNK do
+        call('SREM', members, unpack(messages, first, math.min(first + CHUNK - 1, count)))
+      end
+      return
+    end
+    for i = skip + 1, count do
+      local extra = tonumber(call('HGET', copies, messages[i]) or 0)
+      if extra > 1 then
+        call('HINCRBY', copies, messages[i], -1)
+      elseif extra == 1 then
+        call('HDEL', copies, messages[i])
+      else
+        call('SREM', members, messages[i])
+      end
+    end
+  end
+
+  -- Mirrors up to `limit` more messages, from the newest unmirrored one towards the head.
+  function self.extend(limit)
+    note_roles()
+    if self.unmirrored == 0 or not watched() then
+      return
+    end
+    local first = queue.length - self.unmirrored
+    local slice = call('LRANGE', base, first, first + math.min(limit, self.unmirrored) - 1)
+    self.remember(slice)
+    self.unmirrored = self.unmirrored - #slice
+  end
+
+  -- Takes what the index says, and works out what has happened since it was written.
+  function self.load(index)
+    local noted
+    noted, self.unmirrored, self.mirrored, self.producer, self.consumer =
+      string.match(index, '^(%d+) (%d+) (%d+) (%S*) (%S*)$')
+    noted, self.unmirrored, self.mirrored = tonumber(noted), tonumber(self.unmirrored), tonumber(self.mirrored)
+    self.garbage = false
+    if self.producer == '' then self.producer = nil end
+    if self.consumer == '' then self.consumer = nil end
+    local same_producer = queue.producer == self.producer
+    local same_consumer = queue.consumer == self.consumer
+    if same_producer and (same_consumer or not (queue.consumer or self.consumer)) then
+      if queue.length ~= noted then
+        self.start_over()
+      end
+    elseif same_producer then
+      -- Others took: from the unmirrored head first; what they took beyond it is stale in the mirror.
+      local taken = noted - queue.length
+      if taken < 0 then
+        self.start_over()
+      elseif taken > 0 then
+        self.unmirrored = math.max(0, self.unmirrored - taken)
+        self.changed = true
+        if self.mirrored - (queue.length - self.unmirrored) > queue.length + SLICE then
+          self.start_over()
+        end
+      end
+    elseif same_consumer then
+      -- Others put: the newest ones, and as many as the list has grown by.
+      local added = queue.length - noted
+      if added < 0 or added > 5 * SLICE then
+        self.start_over()
+      elseif added > 0 then
+        self.remember(call('LRANGE', base, 0, added - 1))
+      end
+    else
+      self.start_over()
+    end
+  end
+
+  function self.save()
+    note_roles()
+    if self.changed and watched() then
+      drop_garbage()
+      call('SET', base .. ':ext:index', string.format('%d %d %d %s %s',
+        queue.length, self.unmirrored, self.mirrored, self.producer or '', self.consumer or ''))
+    end
+  end
+
+  -- Which of the messages are in the list: an array of 1 and 0, exact, and how many of them were decided
+  -- before the call had walked over enough of the list (at least one was).
+  function self.queued(messages)
+    local present, count = {}, #messages
+    if self.mirrored > 0 and not self.garbage then
+      for first = 1, count, CHUNK do
+        local last = math.min(first + CHUNK - 1, count)
+        local flags = call('SMISMEMBER', members, unpack(messages, first, last))
+        if count <= CHUNK then
+          present = flags
+        else
+          for i = first, last do present[i] = flags[i - first + 1] end
+        end
+      end
+      if self.unmirrored == 0 and not self.stale() then
+        return present, count
+      end
+    end
+    local found, walked = {}, 0
+    for i = 1, count do
+      local held = present[i] == 1
+      local is_queued = held and not self.stale()
+      if not is_queued and (held or self.unmirrored > 0) then
+        local walk = held and queue.length or self.unmirrored
+        if walked > 0 and walked + walk > SCAN then
+          return found, i - 1
+        end
+        walked = walked + walk
+        if held then
+          is_queued = call('LPOS', base, messages[i])
+          if not is_queued then self.forget_all(messages[i]) end
+        else
+          is_queued = call('LPOS', base, messages[i], 'RANK', -1, 'MAXLEN', self.unmirrored)
+        end
+      end
+      found[i] = is_queued and 1 or 0
+    end
+    return found, count
+  end
+
+  -- Mirrors messages that are known not to be in the mirror; returns how many different ones there were.
+  function self.add(messages)
+    drop_garbage()
+    local added = call_with_all('SADD', members, messages)
+    self.mirrored = self.mirrored + added
+    self.changed = true
+    return added
+  end
+
+  -- No message is unmirrored or stale, so that the set alone knows.
+  function self.exact()
+    return self.unmirrored == 0 and not self.garbage and not self.stale()
+  end
+
+  return self
+end
+
+local function need_mirror()
+  if not mirror then
+    mirror = make_mirror()
+  end
+  mirror.extend(SLICE)
+  return mirror
+end
+
+if queue.index and queue.bound then
+  mirror = make_mirror()
+  mirror.load(queue.index)
+end

@@ -1,0 +1,81 @@
+-- Questions. None takes a role, and none changes a message; looking for messages may extend the mirror.
+
+local function make_read()
+  local operations = {}
+
+  -- Takes    messages
+  -- Returns  1 for each that is queued, 0 for each that is not; and how many are left for another call
+  function operations.contains(messages)
+    local found, decided = need_mirror().queued(messages)
+    return found, #messages - decided
+  end
+
+  function operations.length()
+    return queue.length
+  end
+
+  function operations.exists()
+    return queue.bound and 1 or 0
+  end
+
+  -- Takes    first, last: positions in queue order, 0 is the oldest; negative from the newest end, as LRANGE
+  -- Returns  the messages between them, oldest first
+  function operations.range(first, last)
+    local newest_first = call('LRANGE', base, -1 - last, -1 - first)
+    local count = #newest_first
+    for i = 1, math.floor(count / 2) do
+      newest_first[i], newest_first[count + 1 - i] = newest_first[count + 1 - i], newest_first[i]
+    end
+    return newest_first
+  end
+
+  -- Takes    an absolute position (how many messages had been consumed before this one), and a count
+  -- Returns  the position to go on from, 0 at the end; then up to count messages, oldest first.
+  -- Counted so, a position stays true while messages are taken from the head: a scan never skips one.
+  function operations.scan(position, count)
+    local consumed = tonumber(call('GET', base .. ':stats:consumed_messages') or 0)
+    local first = math.max(0, position - consumed)
+    local messages = operations.range(first, first + count - 1)
+    local next_position = first + #messages < queue.length and consumed + first + #messages or 0
+    return { string.format('%d', next_position), messages }
+  end
+
+  -- Takes    a seed; how many distinct positions to pick, or if negative, how many picks with repeats
+  -- Returns  the messages there
+  function operations.sample(seed, count)
+    local picked = {}
+    if queue.length == 0 then
+      return picked
+    end
+    if count >= queue.length then
+      return operations.range(0, -1)
+    end
+    math.randomseed(seed)
+    local taken = {}
+    for last = queue.length - math.abs(count), queue.length - 1 do
+      local position = math.random(0, queue.length - 1)
+      if count > 0 then
+        -- Floyd's way of picking without repeats.
+        position = math.random(0, last)
+        if taken[position] then position = last end
+        taken[position] = true
+      end
+      picked[#picked + 1] = call('LINDEX', base, position)
+    end
+    return picked
+  end
+
+  -- Returns  bound, length, closed, the token of each role, who last held it, and the statistics
+  function operations.info()
+    local stats = call('MGET', base .. ':stats:produced_messages', base .. ':stats:produced_bytes',
+      base .. ':stats:consumed_messages', base .. ':stats:consumed_bytes')
+    return {
+      queue.bound, queue.length, call('EXISTS', base .. ':closed'),
+      call('EXISTS', base .. ':producer_free'), queue.producer or '',
+      call('EXISTS', base .. ':consumer_free'), queue.consumer or '',
+      tonumber(stats[1] or 0), tonumber(stats[2] or 0), tonumber(stats[3] or 0), tonumber(stats[4] or 0),
+    }
+  end
+
+  return operations
+end

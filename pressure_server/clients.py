@@ -1,0 +1,76 @@
+"""The clients that are connected, over all listeners: how many may be, and which have been idle too long."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import count
+
+from pressure_server.connection import Connection
+
+# How exactly the time of a client's last command is known, in seconds.
+_TICK = 1.0
+
+
+class Clients:
+    """Admits connections up to `max_clients`, and closes those that are idle for `idle_timeout` seconds (0: never)."""
+
+    def __init__(self, max_clients: int, idle_timeout: float) -> None:
+        self.max_clients = max_clients
+        self.idle_timeout = idle_timeout
+        self.connected: set[Connection] = set()
+        self.ids = count(1)
+        self.accepted = 0
+        self.rejected = 0
+        self.commands = 0
+        self.commands_per_second = 0
+        self._loop = asyncio.get_running_loop()
+        self.now = self._loop.time()
+        self._emptied = asyncio.Event()
+        self._ticking = self._loop.create_task(self._tick())
+
+    def admit(self, connection: Connection) -> bool:
+        """Count the connection in, unless there are too many."""
+        if len(self.connected) >= self.max_clients:
+            self.rejected += 1
+            return False
+        connection.active = self.now
+        self.accepted += 1
+        self.connected.add(connection)
+        return True
+
+    def leave(self, connection: Connection) -> None:
+        """Count the connection out."""
+        self.connected.discard(connection)
+        if not self.connected:
+            self._emptied.set()
+
+    async def _tick(self) -> None:
+        while True:
+            before = self.commands
+            await asyncio.sleep(_TICK)
+            self.now = self._loop.time()
+            self.commands_per_second = round((self.commands - before) / _TICK)
+            if self.idle_timeout:
+                oldest = self.now - self.idle_timeout
+                for connection in [c for c in self.connected if c.active < oldest]:
+                    connection.close_if_idle()
+
+    async def drain(self, timeout: float) -> int:
+        """Let every connection finish what it has begun, and close it.
+
+        Returns how many had to be cut off after `timeout` seconds.
+        """
+        self._ticking.cancel()
+        for connection in list(self.connected):
+            connection.drain()
+        self._emptied.clear()
+        if self.connected:
+            try:
+                async with asyncio.timeout(timeout):
+                    await self._emptied.wait()
+            except TimeoutError:
+                pass
+        left = list(self.connected)
+        for connection in left:
+            connection.transport.abort()
+        return len(left)

@@ -1,0 +1,237 @@
+"""A client's connection, whatever its wire protocol: replies in the order of the commands, and backpressure.
+
+A handler's sub-class parses bytes into commands and executes one. A command either replies at once, or
+submits operations whose replies take their place in the order, or is a coroutine that runs alone: after
+all replies before it, and before any command behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, cast
+
+from pressure_server.broker.database import Database
+from pressure_server.broker.operation import Kind, Operation
+
+if TYPE_CHECKING:
+    from pressure_server.clients import Clients
+
+logger = logging.getLogger(__name__)
+
+# A client with so many commands unanswered is not read further until some are.
+MAX_UNANSWERED = 1024
+
+Encode = Callable[[Operation], bytes]
+
+
+class Connection(asyncio.Protocol):
+    """The part of a connection that all handlers share. Sub-classes define `parse`, `execute`, `failed`."""
+
+    __slots__ = (
+        "_alone", "_backlog", "_closing", "_last", "_next", "_paused", "_reading", "_replies", "_unanswered",
+        "active", "clients", "database", "transport",
+    )  # fmt: skip
+
+    transport: asyncio.Transport
+
+    def __init__(self, clients: Clients, database: Database) -> None:
+        self.clients = clients
+        self.database = database
+        self.active = 0.0
+        self._replies: list[bytes | Operation] = []
+        self._last: Operation | None = None
+        self._unanswered = 0
+        self._backlog: list[Any] = []
+        self._next = 0
+        self._alone: Coroutine[Any, Any, bytes] | asyncio.Task[None] | None = None
+        self._reading = True
+        self._paused = False
+        self._closing = False
+
+    def parse(self, data: bytes) -> list[Any]:
+        """The commands that are complete with these bytes. A command may stand for a protocol error."""
+        raise NotImplementedError
+
+    def execute(self, command: Any) -> Coroutine[Any, Any, bytes] | None:
+        """Do a command: by `reply`, by `submit`, or by the coroutine that is returned."""
+        raise NotImplementedError
+
+    def failed(self, error: Exception) -> bytes:
+        """The reply that reports an error which a coroutine raised."""
+        raise NotImplementedError
+
+    def refused(self) -> bytes:
+        """What a client is told when there are too many."""
+        raise NotImplementedError
+
+    def reply(self, data: bytes) -> None:
+        """Reply to the command that is being executed."""
+        if self._replies:
+            self._replies.append(data)
+            self._last = None
+        else:
+            self.transport.write(data)
+
+    def execute_instead(self, commands: list[Any]) -> None:
+        """Execute these next, in place of the command that is being executed, which stood for them."""
+        self._backlog[self._next : self._next] = commands
+
+    def submit(
+        self,
+        kind: Kind,
+        name: bytes,
+        messages: list[bytes],
+        size: int,
+        encode: Encode,
+        *,
+        commands: int = 1,
+    ) -> None:
+        """Submit the operation that a command stands for; `encode(operation)` is to be its reply.
+
+        `size` is how many messages the command brings or wants. With `commands`, so many equal ones of that
+        size are submitted at once, and `messages` are those of all. Equal commands in a row become one
+        operation, so `encode` replies for all that `sizes` lists. Raises QueueNameError.
+        """
+        last = self._last
+        if (
+            last is not None
+            and last.kind is kind
+            and last.name == name
+            and not last.sealed
+            and last.reply is encode
+            and kind.folds
+        ):
+            last.extend(messages, size, commands)
+        else:
+            operation = Operation(kind, name, messages, size, self, encode, commands)
+            self.database.submit(operation)
+            self._replies.append(operation)
+            self._last = operation
+        self._unanswered += commands
+
+    def completed(self, operation: Operation) -> None:
+        """The broker: an operation of ours has ended."""
+        replies = self._replies
+        self._unanswered -= len(operation.sizes)
+        if operation is self._last:
+            self._last = None
+        data = operation.reply(operation)
+        if replies and replies[0] is operation:
+            if len(replies) == 1:
+                replies.clear()
+            else:
+                ready = 1
+                while ready < len(replies) and type(replies[ready]) is bytes:
+                    ready += 1
+                data += b"".join(cast(list[bytes], replies[1:ready]))
+                del replies[:ready]
+            if not self.transport.is_closing():
+                self.transport.write(data)
+            if not replies or not self._reading:
+                self._proceed()
+        elif operation in replies:
+            replies[replies.index(operation)] = data
+
+    def close_when_replied(self) -> None:
+        """Execute nothing more; close when every reply is written."""
+        self._closing = True
+        self._backlog.clear()
+        self._next = 0
+        self._proceed()
+
+    def drain(self) -> None:
+        """Read nothing more; close when what has been read is done and answered."""
+        self._stop_reading()
+        if self._backlog or self._alone or self._replies:
+            self._backlog.append(None)
+        else:
+            self.close_when_replied()
+
+    def _proceed(self) -> None:
+        """Execute what has been read, as far as it may be executed now."""
+        backlog = self._backlog
+        while self._next < len(backlog):
+            if self._alone is not None or self._paused or self._closing or self._unanswered >= MAX_UNANSWERED:
+                break
+            command = backlog[self._next]
+            self._next += 1
+            if command is None:
+                self.close_when_replied()
+                return
+            self._alone = self.execute(command)
+        else:
+            if backlog:
+                backlog.clear()
+                self._next = 0
+        if self._alone is not None and not self._replies and not isinstance(self._alone, asyncio.Task):
+            self._alone = asyncio.create_task(self._run_alone(self._alone))
+        if self._closing and not self._replies and self._alone is None:
+            self.transport.close()
+        elif self._backlog or self._alone is not None:
+            self._stop_reading()
+        elif not self._reading and not self._closing:
+            self._reading = True
+            self.transport.resume_reading()
+
+    def _stop_reading(self) -> None:
+        if self._reading:
+            self._reading = False
+            self.transport.pause_reading()
+
+    async def _run_alone(self, command: Coroutine[Any, Any, bytes]) -> None:
+        try:
+            data = self.encode(await command)
+        except Exception as error:
+            data = self.failed(error)
+        self._alone = None
+        if not self.transport.is_closing():
+            self.transport.write(data)
+        self._proceed()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio: a client has connected."""
+        self.transport = cast(asyncio.Transport, transport)
+        if not self.clients.admit(self):
+            self.transport.write(self.refused())
+            self.transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        """asyncio: the client has sent something."""
+        if self._closing:
+            return
+        commands = self.parse(data)
+        self.clients.commands += len(commands)
+        self.active = self.clients.now
+        if self._backlog:
+            self._backlog += commands
+        else:
+            self._backlog = commands
+            self._proceed()
+
+    def pause_writing(self) -> None:
+        """asyncio: the client does not read its replies as fast as they come."""
+        self._paused = True
+        self._stop_reading()
+
+    def resume_writing(self) -> None:
+        """asyncio: it has read some."""
+        self._paused = False
+        self._proceed()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio: the connection has ended. What was not yet sent to the backend to take messages, is not."""
+        self._closing = True
+        self.clients.leave(self)
+        for reply in self._replies:
+            if isinstance(reply, Operation) and reply.kind.takes and not reply.sealed:
+                reply.cancelled = True
+        self._replies.clear()
+        self._backlog = []
+        self._next = 0
+        if isinstance(self._alone, asyncio.Task):
+            self._alone.cancel()
+        elif self._alone is not None:
+            self._alone.close()
+        self._alone = None

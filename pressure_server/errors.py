@@ -1,0 +1,70 @@
+"""What can go wrong with a queue: one exception for each error of pressure 0.15, and the backend's own."""
+
+from __future__ import annotations
+
+
+class PressureError(Exception):
+    """The root of every error that an operation on a queue can end with.
+
+    Each class has a `code`, one upper-case word, by which a wire protocol may name it; the text says
+    which queue it is about and what can be done.
+    """
+
+    code = "ERR"
+
+
+class QueueDoesNotExistError(PressureError):
+    """The queue has not been created, or has been deleted."""
+
+    code = "NOQUEUE"
+
+    def __init__(self, queue: str) -> None:
+        super().__init__(f"queue '{queue}' does not exist: create it, or put with auto-create on")
+
+
+class QueueAlreadyExistsError(PressureError):
+    """Create was asked for a queue that exists."""
+
+    code = "EXISTS"
+
+    def __init__(self, queue: str) -> None:
+        super().__init__(f"queue '{queue}' already exists: use it, or delete it first")
+
+
+class QueueClosedError(PressureError):
+    """A put on a closed queue."""
+
+    code = "CLOSED"
+
+    def __init__(self, queue: str) -> None:
+        super().__init__(f"queue '{queue}' is closed: take what is left, then delete it")
+
+
+class QueueFullError(PressureError):
+    """A put that would exceed the queue's bound."""
+
+    code = "FULL"
+
+    def __init__(self, queue: str) -> None:
+        super().__init__(f"queue '{queue}' is full: take messages from it, then put again")
+
+
+class QueueInUseError(PressureError):
+    """Another client holds the role (producer or consumer) that the operation needs."""
+
+    code = "INUSE"
+
+    def __init__(self, queue: str, reason: str) -> None:
+        super().__init__(f"queue '{queue}' is in use {reason}: try again")
+
+
+class QueueNameError(PressureError):
+    """The name would alias keys of another queue."""
+
+    code = "ERR"
+
+
+class BackendError(PressureError):
+    """The backend cannot be reached, or answered an operation with an error of its own."""
+
+    code = "BACKEND"

@@ -1,0 +1,51 @@
+"""What a handler is to the core, and how the core finds it.
+
+A package offers a handler as an entry point in the group `pressure_server.handlers`; the entry point's
+name is the scheme of the listeners that use it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from time import time
+from typing import Protocol, cast
+
+from pressure_server.broker.broker import Broker
+from pressure_server.clients import Clients
+from pressure_server.connection import Connection
+from pressure_server.settings import Listen, Settings, SettingsError
+
+GROUP = "pressure_server.handlers"
+
+
+@dataclass
+class Context:
+    """What the server gives its handlers."""
+
+    settings: Settings
+    broker: Broker
+    clients: Clients
+    listening: list[Listen] = field(default_factory=list)
+    started: float = field(default_factory=time)
+
+
+class Handler(Protocol):
+    """A wire protocol; one is made for each listener."""
+
+    def __init__(self, context: Context) -> None: ...
+
+    def connect(self) -> Connection:
+        """A connection for a client that has just come."""
+
+    @staticmethod
+    def ping(listen: Listen, timeout: float) -> None:
+        """Ask a server of this protocol whether it is well. Raises OSError with the reason if not."""
+
+
+def find_handler(name: str) -> type[Handler]:
+    """The handler of that name. Raises SettingsError."""
+    found = entry_points(group=GROUP)
+    if name not in found.names:
+        raise SettingsError(f"there is no handler '{name}': there are {', '.join(sorted(found.names))}")
+    return cast(type[Handler], found[name].load())

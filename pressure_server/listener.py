@@ -1,0 +1,56 @@
+"""Listeners: sockets opened for handlers, and removed again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import stat
+from collections.abc import Callable
+from dataclasses import replace
+
+from pressure_server.connection import Connection
+from pressure_server.settings import Listen
+
+_BACKLOG = 1024
+
+
+class Listener:
+    """One open socket. `listen` is where: with the port that was picked, where 0 was asked for."""
+
+    def __init__(self, server: asyncio.Server, listen: Listen) -> None:
+        self._server = server
+        self.listen = listen
+
+    @classmethod
+    async def open(cls, listen: Listen, connect: Callable[[], Connection]) -> Listener:
+        """Listen, and make a connection by `connect` for each client. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        if listen.path:
+            _remove_stale_socket(listen.path)
+            return cls(await loop.create_unix_server(connect, listen.path, backlog=_BACKLOG), listen)
+        server = await loop.create_server(connect, listen.host, listen.port, backlog=_BACKLOG)
+        return cls(server, replace(listen, port=server.sockets[0].getsockname()[1]))
+
+    def close(self) -> None:
+        """Accept no more clients."""
+        self._server.close()
+        if self.listen.path and os.path.exists(self.listen.path):
+            os.unlink(self.listen.path)
+
+
+def _remove_stale_socket(path: str) -> None:
+    """Remove a socket on which nobody listens. Raises OSError where somebody does, or it is no socket."""
+    try:
+        is_socket = stat.S_ISSOCK(os.stat(path).st_mode)
+    except FileNotFoundError:
+        return
+    if not is_socket:
+        raise FileExistsError(f"{path} exists and is no socket")
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+            return
+    raise FileExistsError(f"somebody listens on {path} already")

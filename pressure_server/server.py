@@ -1,0 +1,105 @@
+"""The server's life: start the backend and the listeners, serve, drain, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import signal
+
+from pressure_server.backend.address import Address
+from pressure_server.backend.embedded import Embedded
+from pressure_server.broker.broker import Broker
+from pressure_server.clients import Clients
+from pressure_server.handler import Context, Handler, find_handler
+from pressure_server.listener import Listener
+from pressure_server.settings import EMBEDDED, Listen, Settings
+
+logger = logging.getLogger(__name__)
+
+DRAIN_TIMEOUT = 10.0
+# Files we need beside one for each client: listeners, the backend's connections, the interpreter's own.
+_OTHER_FILES = 64
+
+
+class StartError(Exception):
+    """The server cannot start; the text says why."""
+
+
+async def serve(settings: Settings) -> None:
+    """Serve until SIGTERM or SIGINT. Raises StartError, BackendError or SettingsError when it cannot start."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    handlers = {listen: find_handler(listen.handler) for listen in settings.listen}
+    embedded = Embedded(settings.data_dir) if settings.backend == EMBEDDED else None
+    try:
+        if embedded is not None:
+            await embedded.start()
+        address = Address(embedded.url) if embedded is not None else settings.address()
+        await _serve_on(address, settings, handlers, embedded, stop)
+    finally:
+        if embedded is not None:
+            await embedded.stop()
+    logger.info("stopped")
+
+
+async def _serve_on(
+    address: Address,
+    settings: Settings,
+    handlers: dict[Listen, type[Handler]],
+    embedded: Embedded | None,
+    stop: asyncio.Event,
+) -> None:
+    broker = Broker(
+        address,
+        prefix=settings.prefix,
+        create_bound=settings.default_bound if settings.auto_create else None,
+    )
+    listeners: list[Listener] = []
+    try:
+        await broker.start()
+        clients = Clients(_clients_possible(settings.max_clients), settings.idle_timeout)
+        context = Context(settings, broker, clients)
+        for listen, handler in handlers.items():
+            try:
+                listeners.append(await Listener.open(listen, handler(context).connect))
+            except OSError as error:
+                raise StartError(f"cannot listen on {listen}: {error.strerror or error}") from error
+        context.listening += [listener.listen for listener in listeners]
+        _announce(context, embedded)
+        await stop.wait()
+        logger.info("stopping: no new clients, %d connected", len(clients.connected))
+        for listener in listeners:
+            listener.close()
+        if cut_off := await clients.drain(DRAIN_TIMEOUT):
+            logger.warning("%d clients were cut off: not done within %g seconds", cut_off, DRAIN_TIMEOUT)
+    finally:
+        for listener in listeners:
+            listener.close()
+        await broker.close()
+
+
+def _announce(context: Context, embedded: Embedded | None) -> None:
+    broker = context.broker
+    for listen in context.listening:
+        logger.info("listening on %s", listen)
+    what = broker.version if broker.is_up else "away for now: operations fail until it is back"
+    if embedded is not None:
+        logger.info("backend: embedded %s, data in %s", what, embedded.data_dir)
+    else:
+        logger.info("backend: %s, database %d (%s)", broker.address, broker.address.database, what)
+    logger.info("ready: queues are keys under '%s:', we are '%s'", context.settings.prefix, broker.identity)
+
+
+def _clients_possible(wanted: int) -> int:
+    """As many clients as are wanted, or as the limit on open files allows after raising it as far as it goes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = wanted + _OTHER_FILES
+    if hard != resource.RLIM_INFINITY and needed > hard:
+        logger.warning("at most %d clients: the limit on open files is %d", hard - _OTHER_FILES, hard)
+        needed = hard
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    return needed - _OTHER_FILES

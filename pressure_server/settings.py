@@ -1,0 +1,98 @@
+"""Settings: what can be set, as values that have been checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from pressure_server.backend.address import Address
+
+EMBEDDED = "embedded:"
+DEFAULT_LISTEN = ("resp://127.0.0.1:4000",)
+
+
+class SettingsError(ValueError):
+    """A value that cannot work; the text names the setting."""
+
+
+@dataclass(frozen=True)
+class Listen:
+    """Where to listen and by which handler: `HANDLER://HOST:PORT` or `HANDLER+unix:///PATH`."""
+
+    handler: str
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+    def __str__(self) -> str:
+        if self.path:
+            return f"{self.handler}+unix://{self.path}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.handler}://{host}:{self.port}"
+
+    @classmethod
+    def parse(cls, url: str) -> Listen:
+        """Raises SettingsError."""
+        form = f"'{url}' cannot be listened on: write HANDLER://HOST:PORT or HANDLER+unix:///PATH"
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError as error:
+            raise SettingsError(f"{form} ({error})") from error
+        handler, _, transport = parts.scheme.partition("+")
+        if transport == "unix" and parts.path.startswith("/") and not parts.netloc:
+            return cls(handler, path=parts.path)
+        if not handler or transport or parts.hostname is None or port is None or parts.path.strip("/"):
+            raise SettingsError(form)
+        return cls(handler, host=parts.hostname, port=port)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All settings of `pressure-server serve`; times in seconds, sizes in bytes."""
+
+    listen: tuple[Listen, ...]
+    backend: str
+    data_dir: Path
+    prefix: str
+    default_bound: int
+    auto_create: bool
+    max_clients: int
+    idle_timeout: float
+    max_message_bytes: int
+
+    def __post_init__(self) -> None:
+        """Check what can be checked without opening anything. Raises SettingsError."""
+        if not self.prefix:
+            raise SettingsError("the prefix must not be empty: keys of queues would be told from no others")
+        if self.backend != EMBEDDED:
+            self.address()
+
+    def address(self) -> Address:
+        """The address of a backend that is not embedded. Raises SettingsError."""
+        try:
+            return Address(self.backend)
+        except ValueError as error:
+            raise SettingsError(str(error)) from error
+
+
+def backend_from_specification(environment: Mapping[str, str]) -> str | None:
+    """The backend that pressure 0.15's variables name (Message Brokers); None where none is set.
+
+    REDIS_SERVER, REDIS_PORT and REDIS_DB; any of them selects Redis, with the defaults for the others.
+    Raises SettingsError.
+    """
+    names = ("REDIS_SERVER", "REDIS_PORT", "REDIS_DB")
+    if not any(environment.get(name) for name in names):
+        return None
+    server = environment.get("REDIS_SERVER") or "127.0.0.1"
+    numbers = {}
+    for name, default, largest in (("REDIS_PORT", "6379", 65535), ("REDIS_DB", "0", 9999)):
+        text = environment.get(name) or default
+        if not text.isascii() or not text.isdigit() or int(text) > largest:
+            raise SettingsError(f"{name}='{text}' must be a number from 0 to {largest}")
+        numbers[name] = int(text)
+    host = f"[{server}]" if ":" in server else server
+    return f"redis://{host}:{numbers['REDIS_PORT']}/{numbers['REDIS_DB']}"

@@ -1,0 +1,88 @@
+"""Fixtures: one backend and one server for all tests that only use them; factories for those that harm them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from tests.programs import Server, Valkey
+
+
+@pytest.fixture(scope="session")
+def shared_backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
+    valkey = Valkey(tmp_path_factory.mktemp("backend"))
+    yield valkey
+    valkey.stop()
+
+
+@pytest.fixture(scope="session")
+def shared_server(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("server") / "log", "--backend", shared_backend.url)
+    yield server
+    assert server.stop() == 0, server.log
+    assert "ERROR" not in server.log, server.log
+    assert "Traceback" not in server.log, server.log
+
+
+@pytest.fixture
+def backend(shared_backend: Valkey) -> Valkey:
+    """A backend without data."""
+    with shared_backend.client() as client:
+        client.flushall()
+    return shared_backend
+
+
+@pytest.fixture
+def server(backend: Valkey, shared_server: Server) -> Server:
+    """A server on a backend without data."""
+    return shared_server
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[redis.Redis]:
+    """redis-py, connected to the server."""
+    with server.client() as connected:
+        yield connected
+
+
+@pytest.fixture
+def direct(backend: Valkey) -> Iterator[redis.Redis]:
+    """redis-py, connected to the backend itself."""
+    with backend.client() as connected:
+        yield connected
+
+
+@pytest.fixture
+def start_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
+    """Start servers of the test's own, which are killed at its end where they still run."""
+    started: list[Server] = []
+
+    def start(*arguments: str, **options: dict[str, str]) -> Server:
+        server = Server(tmp_path / f"server-{len(started)}.log", *arguments, **options)
+        started.append(server)
+        return server
+
+    yield start
+    for server in started:
+        server.process.kill()
+        server.process.wait()
+
+
+@pytest.fixture
+def start_valkey(tmp_path: Path) -> Iterator[Callable[..., Valkey]]:
+    """Start backends of the test's own, which are killed at its end."""
+    started: list[Valkey] = []
+
+    def start(*options: str) -> Valkey:
+        folder = tmp_path / f"valkey-{len(started)}"
+        folder.mkdir()
+        started.append(Valkey(folder, *options))
+        return started[-1]
+
+    yield start
+    for valkey in started:
+        valkey.process.kill()
+        valkey.process.wait()

