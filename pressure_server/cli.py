@@ -126,8 +126,20 @@ _OPTIONS = (
         show_default=True,
         type=click.IntRange(1, _LARGEST_MESSAGE),
     ),
-    _option("--log-level", "How much is logged.", default="info", show_default=True, type=click.Choice(logs.LEVELS)),
-    _option("--log-format", "How it is written.", default="text", show_default=True, type=click.Choice(logs.FORMATS)),
+    _option(
+        "--log-level",
+        "How much is logged.",
+        default="info",
+        show_default=True,
+        type=click.Choice(logs.LEVELS),
+    ),
+    _option(
+        "--log-format",
+        "How it is written.",
+        default="text",
+        show_default=True,
+        type=click.Choice(logs.FORMATS),
+    ),
 )
 
 
@@ -146,7 +158,7 @@ def cli() -> None:
 @cli.command("serve")
 @_with_options
 @click.pass_context
-def serve_command(ctx: click.Context, log_level: str, log_format: str, **values: Any) -> None:
+def serve_command(ctx: click.Context, /, log_level: str, log_format: str, **values: Any) -> None:
     """Serve queues until SIGTERM or SIGINT."""
     settings = _settings(ctx, values)
     logs.configure(log_level, log_format)
@@ -159,7 +171,7 @@ def serve_command(ctx: click.Context, log_level: str, log_format: str, **values:
 @cli.command("ping")
 @_with_options
 @click.pass_context
-def ping_command(ctx: click.Context, log_level: str, log_format: str, **values: Any) -> None:
+def ping_command(ctx: click.Context, /, log_level: str, log_format: str, **values: Any) -> None:
     """Ask the server that runs with these options whether it is well; exit status 1 if it is not."""
     for listen in _settings(ctx, values).listen:
         try:
@@ -184,7 +196,7 @@ def _settings(ctx: click.Context, values: dict[str, Any]) -> Settings:
 
 
 def run() -> None:
-    """The console script: a wrong option is one line, and exit status 2; what cannot start, one line and 1."""
+    """The console script. A wrong option: one line, exit status 2. What cannot start: one line, 1."""
     try:
         status = cli.main(standalone_mode=False)
     except click.UsageError as error:

@@ -12,7 +12,7 @@ _TICK = 1.0
 
 
 class Clients:
-    """Admits connections up to `max_clients`, and closes those that are idle for `idle_timeout` seconds (0: never)."""
+    """Admits up to `max_clients`, and closes those that are idle for `idle_timeout` seconds (0: never)."""
 
     def __init__(self, max_clients: int, idle_timeout: float) -> None:
         self.max_clients = max_clients

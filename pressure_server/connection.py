@@ -8,7 +8,7 @@ all replies before it, and before any command behind it.
 from __future__ import annotations
 
 import asyncio
-import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,16 +18,14 @@ from pressure_server.broker.operation import Kind, Operation
 if TYPE_CHECKING:
     from pressure_server.clients import Clients
 
-logger = logging.getLogger(__name__)
-
 # A client with so many commands unanswered is not read further until some are.
 MAX_UNANSWERED = 1024
 
 Encode = Callable[[Operation], bytes]
 
 
-class Connection(asyncio.Protocol):
-    """The part of a connection that all handlers share. Sub-classes define `parse`, `execute`, `failed`."""
+class Connection(asyncio.Protocol, ABC):
+    """The part of a connection that all handlers share. Sub-classes define the methods up to `refused`."""
 
     __slots__ = (
         "_alone", "_backlog", "_closing", "_last", "_next", "_paused", "_reading", "_replies", "_unanswered",
@@ -50,26 +48,31 @@ class Connection(asyncio.Protocol):
         self._paused = False
         self._closing = False
 
+    @abstractmethod
     def parse(self, data: bytes) -> list[Any]:
         """The commands that are complete with these bytes. A command may stand for a protocol error."""
-        raise NotImplementedError
 
+    @abstractmethod
     def execute(self, command: Any) -> Coroutine[Any, Any, bytes] | None:
         """Do a command: by `reply`, by `submit`, or by the coroutine that is returned."""
-        raise NotImplementedError
 
+    @abstractmethod
+    def encode(self, value: Any) -> bytes:
+        """The reply for the value that a coroutine has returned."""
+
+    @abstractmethod
     def failed(self, error: Exception) -> bytes:
         """The reply that reports an error which a coroutine raised."""
-        raise NotImplementedError
 
+    @abstractmethod
     def refused(self) -> bytes:
         """What a client is told when there are too many."""
-        raise NotImplementedError
 
     def reply(self, data: bytes) -> None:
         """Reply to the command that is being executed."""
         if self._replies:
             self._replies.append(data)
+            self._unanswered += 1
             self._last = None
         else:
             self.transport.write(data)
@@ -127,9 +130,10 @@ class Connection(asyncio.Protocol):
                     ready += 1
                 data += b"".join(cast(list[bytes], replies[1:ready]))
                 del replies[:ready]
+                self._unanswered -= ready - 1
             if not self.transport.is_closing():
                 self.transport.write(data)
-            if not replies or not self._reading:
+            if not self._reading or self._closing:
                 self._proceed()
         elif operation in replies:
             replies[replies.index(operation)] = data
@@ -140,6 +144,11 @@ class Connection(asyncio.Protocol):
         self._backlog.clear()
         self._next = 0
         self._proceed()
+
+    def close_if_idle(self) -> None:
+        """Close, unless the client waits for something."""
+        if not self._replies and not self._backlog and self._alone is None:
+            self.close_when_replied()
 
     def drain(self) -> None:
         """Read nothing more; close when what has been read is done and answered."""
@@ -165,6 +174,7 @@ class Connection(asyncio.Protocol):
             if backlog:
                 backlog.clear()
                 self._next = 0
+        self.database.flush()
         if self._alone is not None and not self._replies and not isinstance(self._alone, asyncio.Task):
             self._alone = asyncio.create_task(self._run_alone(self._alone))
         if self._closing and not self._replies and self._alone is None:
@@ -194,6 +204,7 @@ class Connection(asyncio.Protocol):
         """asyncio: a client has connected."""
         self.transport = cast(asyncio.Transport, transport)
         if not self.clients.admit(self):
+            self._closing = True
             self.transport.write(self.refused())
             self.transport.close()
 
@@ -221,7 +232,7 @@ class Connection(asyncio.Protocol):
         self._proceed()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio: the connection has ended. What was not yet sent to the backend to take messages, is not."""
+        """asyncio: the connection has ended. Its gets that were not sent to the backend yet never are."""
         self._closing = True
         self.clients.leave(self)
         for reply in self._replies:

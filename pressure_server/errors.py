@@ -68,3 +68,7 @@ class BackendError(PressureError):
     """The backend cannot be reached, or answered an operation with an error of its own."""
 
     code = "BACKEND"
+
+
+class BackendReplyError(BackendError):
+    """The backend was reached, and answered with an error."""

@@ -27,7 +27,7 @@ class StartError(Exception):
 
 
 async def serve(settings: Settings) -> None:
-    """Serve until SIGTERM or SIGINT. Raises StartError, BackendError or SettingsError when it cannot start."""
+    """Serve until SIGTERM or SIGINT. Raises StartError, BackendError or SettingsError."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -94,7 +94,7 @@ def _announce(context: Context, embedded: Embedded | None) -> None:
 
 
 def _clients_possible(wanted: int) -> int:
-    """As many clients as are wanted, or as the limit on open files allows after raising it as far as it goes."""
+    """As many clients as are wanted, or as the limit on open files, raised if need be, allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = wanted + _OTHER_FILES
     if hard != resource.RLIM_INFINITY and needed > hard:

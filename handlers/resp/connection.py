@@ -45,7 +45,8 @@ class RespConnection(Connection):
     def execute(self, command: Any) -> Coroutine[Any, Any, bytes] | None:
         """Find the command in the table and do it."""
         if type(command) is not list:
-            return self._execute_special(command)
+            self._execute_special(command)
+            return None
         spec = BY_SPELLING.get(command[0]) or COMMANDS.get(command[0].upper())
         try:
             if spec is None:
@@ -62,6 +63,7 @@ class RespConnection(Connection):
             self.reply(error(CommandError(f"ERR {command}")))
             self.close_when_replied()
         elif type(command) is Repeated:
+            self.clients.commands += command.count - 1
             spec = BY_SPELLING.get(command.words[0])
             if spec is None or spec.repeated is None or not spec.accepts(3 if command.thirds else 2):
                 self.execute_instead(command.commands())

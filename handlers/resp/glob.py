@@ -6,7 +6,7 @@ import re
 
 
 def glob_regex(pattern: bytes) -> re.Pattern[bytes]:
-    """The expression whose `fullmatch` tells what the pattern matches: `*`, `?`, `[a-z]`, `[^a]` and `\\`."""
+    r"""The expression whose `fullmatch` tells what the pattern matches: `*`, `?`, `[a-z]`, `[^a]` and `\`."""
     parts: list[list[bytes]] = [[]]  # what stands between stars
     position = 0
     while position < len(pattern):
@@ -34,7 +34,7 @@ def glob_regex(pattern: bytes) -> re.Pattern[bytes]:
 
 
 def _class(pattern: bytes, position: int) -> tuple[bytes, int]:
-    """The class that begins after `[`, and the position behind it. One that is not closed ends with the pattern."""
+    """The class that begins after `[`, and the position behind it. The pattern's end closes it, too."""
     negated = pattern[position : position + 1] == b"^"
     position += negated
     members: set[int] = set()

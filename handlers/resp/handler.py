@@ -26,7 +26,9 @@ class RespHandler:
     @staticmethod
     def ping(listen: Listen, timeout: float) -> None:
         """Send PING, as a Redis client does. Raises OSError with the reason if the server is not well."""
-        where = {"unix_socket_path": listen.path} if listen.path else {"host": listen.host, "port": listen.port}
+        where = (
+            {"unix_socket_path": listen.path} if listen.path else {"host": listen.host, "port": listen.port}
+        )
         try:
             with redis.Redis(**where, socket_timeout=timeout, socket_connect_timeout=timeout) as client:
                 client.ping()

@@ -128,6 +128,8 @@ class RequestParser:
                 break
             commands.append(command)
             start = end
+        if start == last:
+            return tokens[last]
         return b"\r\n".join(tokens[start:])
 
     def _repeated(self, tokens: list[bytes], start: int, stride: int, last: int) -> Repeated | None:

@@ -1,4 +1,4 @@
-"""Syntax lines, in the notation of Redis's documentation, as data: `key [COUNT count] member [member ...]`."""
+"""Syntax lines, in the notation of Redis's documentation, as data: `key [count] member [member ...]`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TOKEN = re.compile(r"\[|\]|[^\s\[\]]+")
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument, or, with a `token`, a word that comes before it (and stands alone where `name` is empty)."""
+    """One argument. A `token` is a word that comes before it, or stands alone where `name` is empty."""
 
     name: str
     token: str = ""

@@ -33,7 +33,8 @@ class Address:
         # Reading the port checks it.
         self._port = parts.port or 6379
         try:
-            connection: Any = ConnectionPool.from_url(url).make_connection()
+            pool: Any = ConnectionPool.from_url(url)
+            connection = pool.make_connection()
         except TypeError as error:
             raise ValueError(f"'{url}' has an option that is not known: {error}") from error
         self._path: str | None = getattr(connection, "path", None)

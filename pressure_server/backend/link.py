@@ -11,7 +11,7 @@ from typing import Any
 
 from pressure_server.backend.address import Address
 from pressure_server.backend.channel import Channel, Received
-from pressure_server.errors import BackendError
+from pressure_server.errors import BackendError, BackendReplyError
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class Link:
         except TimeoutError:
             channel.close()
             raise BackendError(f"{self._address} accepts connections but does not answer") from None
-        except BackendError:
+        except BaseException:
             channel.close()
             raise
         self._channel = channel
@@ -71,14 +71,10 @@ class Link:
         await channel.command(b"SCRIPT", b"LOAD", self._script)
 
     async def _must(self, channel: Channel, *command: bytes) -> Any:
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        channel.send(lambda reply: answer.done() or answer.set_result(reply), *command)
-        reply = await answer
-        if isinstance(reply, BackendError):
-            raise reply
-        if isinstance(reply, Exception):
-            raise BackendRefusedError(f"{self._address} answered {command[0].decode()}: {reply}")
-        return reply
+        try:
+            return await channel.command(*command)
+        except BackendReplyError as error:
+            raise BackendRefusedError(f"{self._address}: {error}") from error
 
     def keep_open(self) -> None:
         """Go on trying, in the background, until the channel is open."""
@@ -108,7 +104,9 @@ class Link:
         if channel is not self._channel or self._closed:
             return
         self._channel = None
-        self._why_down = BackendError(f"the connection to {self._address} was lost ({exc or 'it was closed'})")
+        self._why_down = BackendError(
+            f"the connection to {self._address} was lost ({exc or 'it was closed'})"
+        )
         logger.warning("backend database %d: %s", self.number, self._why_down)
         self.keep_open()
 
@@ -144,6 +142,6 @@ def _supported_version(info: str, address: Address) -> str:
         raise BackendRefusedError(f"{address} does not say which version of Redis it is")
     if (int(redis[2]), int(redis[3])) < OLDEST_REDIS:
         raise BackendRefusedError(
-            f"{address} is Redis {redis[1]}; Redis 6.2 or Valkey is needed, for SMISMEMBER, LPOS and RPOP with a count"
+            f"{address} is Redis {redis[1]}; Redis 6.2 or Valkey is needed (for SMISMEMBER, LPOS, RPOP count)"
         )
     return f"Redis {redis[1]}"

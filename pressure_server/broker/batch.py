@@ -29,7 +29,7 @@ _kind_of = attrgetter("kind")
 
 
 def take(waiting: list[Operation]) -> list[Operation]:
-    """Remove from the front of `waiting` what the next call carries: one operation, or more within the caps."""
+    """Remove from the front of `waiting` what the next call carries: one, or more within the caps."""
     messages = size = count = 0
     for operation in waiting:
         messages += operation.wanted
@@ -45,6 +45,8 @@ def take(waiting: list[Operation]) -> list[Operation]:
 
 def runs_of(batch: Sequence[Operation]) -> list[list[Operation]]:
     """Neighbours of one kind, together; kinds that do not fold, one by one."""
+    if len(batch) == 1:
+        return [list(batch)]
     runs: list[list[Operation]] = []
     for kind, group in groupby(batch, _kind_of):
         if kind.folds:

@@ -35,9 +35,10 @@ class Database:
         self._loop = asyncio.get_running_loop()
 
     def submit(self, operation: Operation) -> None:
-        """Do the operation after those already submitted for its queue; its owner is told when it has ended.
+        """Do the operation after those submitted for its queue; its owner is told of its end.
 
-        Raises QueueNameError.
+        It is sent by `flush`, with what is submitted for its queue until then; or with the next call for
+        the queue, where one is under way. Raises QueueNameError.
         """
         lane = self._lanes.get(operation.name)
         if lane is None:
@@ -45,20 +46,23 @@ class Database:
             self._lanes[operation.name] = lane
         lane.waiting.append(operation)
         if lane.idle:
-            # Not at once: what else has arrived in this turn of the loop goes with it.
             lane.idle = False
-            if not self._to_send:
-                self._loop.call_soon(self._send)
             self._to_send.append(lane)
 
-    def _send(self) -> None:
-        lanes, self._to_send = self._to_send, []
-        for lane in lanes:
-            lane.send()
+    def flush(self) -> None:
+        """Send what has been submitted."""
+        if self._to_send:
+            lanes, self._to_send = self._to_send, []
+            for lane in lanes:
+                lane.send()
 
     def call(self, base: bytes, arguments: list[bytes], received: Callable[[Any], None]) -> None:
         """Call the batch script for a lane. Raises BackendError when there is no connection."""
         self._link.call_script(base, (*self._header, *arguments), received)
+
+    def soon(self, send: Callable[[], None]) -> None:
+        """Call after the loop has looked for input once more."""
+        self._loop.call_soon(self._loop.call_soon, send)
 
     def drop(self, lane: Lane) -> None:
         """Forget a lane on which nothing waits."""
@@ -73,13 +77,14 @@ class Database:
         call = _Call(self._loop)
         operation = Operation(kind, name, arguments or [], size, call)
         self.submit(operation)
+        self.flush()
         await call.ended
         if operation.error is not None:
             raise operation.error
         return operation.results
 
     async def command(self, *arguments: bytes) -> Any:
-        """Send a plain command to the backend. Raises BackendError, also for an error that it answers with."""
+        """Send a plain command to the backend. Raises BackendError, also for an error reply."""
         return await self._link.command(*arguments)
 
     async def scan(self, cursor: bytes, count: int = _SCAN_COUNT) -> tuple[bytes, list[bytes]]:

@@ -27,9 +27,7 @@ _EXTENSION = b":ext"
 
 def is_queue_name(name: bytes) -> bool:
     """Whether no key of a queue of this name can be a key of another queue."""
-    return not (
-        name.endswith(PROTOCOL_SUFFIXES) or name.endswith(_EXTENSION) or b":ext:" in name
-    )
+    return not (name.endswith(PROTOCOL_SUFFIXES) or name.endswith(_EXTENSION) or b":ext:" in name)
 
 
 def base_key(prefix: bytes, name: bytes) -> bytes:

@@ -27,7 +27,19 @@ class Operation:
     the messages, fewer than wanted when the queue ran empty; for other kinds the one value.
     """
 
-    __slots__ = ("cancelled", "error", "kind", "messages", "name", "owner", "reply", "results", "sealed", "sizes", "wanted")
+    __slots__ = (
+        "cancelled",
+        "error",
+        "kind",
+        "messages",
+        "name",
+        "owner",
+        "reply",
+        "results",
+        "sealed",
+        "sizes",
+        "wanted",
+    )
 
     def __init__(
         self,
@@ -42,7 +54,7 @@ class Operation:
         self.kind = kind
         self.name = name
         self.messages = messages
-        self.sizes = [size] * commands
+        self.sizes = [size] if commands == 1 else [size] * commands
         self.wanted = size * commands
         self.owner = owner
         self.reply = reply

@@ -45,7 +45,9 @@ async def reset(client: RespConnection, _words: Command) -> str:
     return "RESET"
 
 
-@command("SELECT index", "Chooses a database of the backend, by its number.", group="connection", flags="fast")
+@command(
+    "SELECT index", "Chooses a database of the backend, by its number.", group="connection", flags="fast"
+)
 async def select(client: RespConnection, words: Command) -> str:
     """The queues there are those a native client finds with REDIS_DB set to that number."""
     number = integer_from(words[1])
@@ -64,7 +66,12 @@ def _log_in(user: bytes) -> None:
         raise CommandError("WRONGPASS invalid username-password pair or user is disabled.")
 
 
-@command("AUTH [username] password", "Logs in; no password is set, so there is no need.", group="connection", flags="fast")
+@command(
+    "AUTH [username] password",
+    "Logs in; no password is set, so there is no need.",
+    group="connection",
+    flags="fast",
+)
 async def auth(_client: RespConnection, words: Command) -> str:
     """As a Redis without a password."""
     if len(words) > 3:
@@ -147,7 +154,12 @@ async def client_setname(client: RespConnection, words: Command) -> str:
     return OK
 
 
-@command("CLIENT|SETINFO attribute value", "Notes the client library's name or version.", group="connection", flags="fast")
+@command(
+    "CLIENT|SETINFO attribute value",
+    "Notes the client library's name or version.",
+    group="connection",
+    flags="fast",
+)
 async def client_setinfo(client: RespConnection, words: Command) -> str:
     """As Redis: LIB-NAME or LIB-VER."""
     attribute = words[2].upper()
@@ -173,7 +185,11 @@ async def client_info(client: RespConnection, _words: Command) -> bytes:
     return client_line(client) + b"\n"
 
 
-@command("CLIENT|LIST [TYPE client-type] [ID client-id [client-id ...]]", "Describes all connections.", group="connection")
+@command(
+    "CLIENT|LIST [TYPE client-type] [ID client-id [client-id ...]]",
+    "Describes all connections.",
+    group="connection",
+)
 async def client_list(client: RespConnection, words: Command) -> bytes:
     """As Redis: a line each. All are of type normal."""
     options, found = words[2:], _resp_clients(client)
@@ -200,7 +216,9 @@ async def client_kill(client: RespConnection, words: Command) -> object:
     if len(words) == 2:
         raise CommandError("ERR wrong number of arguments for 'client|kill' command")
     matches, skip_me = kill_filter(words[2:])
-    victims = [other for other in _resp_clients(client) if matches(other) and not (skip_me and other is client)]
+    victims = [
+        other for other in _resp_clients(client) if matches(other) and not (skip_me and other is client)
+    ]
     if len(words) == 3 and not victims:
         raise CommandError("ERR No such client")
     for victim in victims:

@@ -15,7 +15,8 @@ from pressure_server.errors import QueueDoesNotExistError
 def _failed(operation: Operation, when_missing: bytes) -> bytes:
     """The same reply for each command: its error, or `when_missing` where only the queue is."""
     reason = operation.error
-    assert reason is not None
+    if reason is None:
+        raise ValueError("the operation has not failed")
     missing = isinstance(reason, QueueDoesNotExistError) and not operation.kind.puts
     return (when_missing if missing else error(reason)) * len(operation.sizes)
 
@@ -49,7 +50,9 @@ def flags(operation: Operation) -> bytes:
     if operation.error is not None:
         zeros = b"".join(b"*%d\r\n" % size + b":0\r\n" * size for size in operation.sizes)
         return zeros if isinstance(operation.error, QueueDoesNotExistError) else _failed(operation, b"")
-    return b"".join([b"*%d\r\n" % len(cut) + b"".join([INTEGERS[f] for f in cut]) for cut in _per_command(operation)])
+    return b"".join(
+        [b"*%d\r\n" % len(cut) + b"".join([INTEGERS[f] for f in cut]) for cut in _per_command(operation)]
+    )
 
 
 def one_message(operation: Operation) -> bytes:

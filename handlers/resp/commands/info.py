@@ -50,13 +50,17 @@ async def _clients(client: RespConnection) -> _Fields:
     }
 
 
-async def _memory(_client: RespConnection) -> _Fields:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def _resident_bytes() -> int:
     try:
         with open("/proc/self/statm") as statm:
-            used = int(statm.read().split()[1]) * resource.getpagesize()
+            return int(statm.read().split()[1]) * resource.getpagesize()
     except OSError:
-        used = peak
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+async def _memory(_client: RespConnection) -> _Fields:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    used = _resident_bytes()
     return {
         "used_memory": used,
         "used_memory_human": f"{used / 2**20:.2f}M",

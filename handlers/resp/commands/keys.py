@@ -99,7 +99,12 @@ async def dbsize(client: RespConnection, _words: Command) -> int:
     return sum([1 async for _ in client.database.queues()])
 
 
-@command("RANDOMKEY", "Returns the name of a random queue; nil when there is none.", group="generic", flags="readonly")
+@command(
+    "RANDOMKEY",
+    "Returns the name of a random queue; nil when there is none.",
+    group="generic",
+    flags="readonly",
+)
 async def randomkey(client: RespConnection, _words: Command) -> bytes | None:
     """Each queue is as likely as any other."""
     queues = [queue async for queue in client.database.queues()]
@@ -136,7 +141,12 @@ async def flushdb(client: RespConnection, words: Command) -> str:
     return OK
 
 
-@command("FLUSHALL [ASYNC]", "Deletes all queues of all databases, and nothing else.", group="server", flags="write")
+@command(
+    "FLUSHALL [ASYNC]",
+    "Deletes all queues of all databases, and nothing else.",
+    group="server",
+    flags="write",
+)
 async def flushall(client: RespConnection, words: Command) -> str:
     """Other keys of that Redis are not touched."""
     _check_flush(words)

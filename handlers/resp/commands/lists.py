@@ -1,5 +1,6 @@
-"""Commands on a queue as a list. A queue is FIFO whatever end a command names: a push puts at the newest
-end, a pop takes at the oldest, and positions count from the oldest.
+"""Commands on a queue as a list, which is FIFO whatever end a command names.
+
+A push puts at the newest end, a pop takes at the oldest, and positions count from the oldest.
 """
 
 from __future__ import annotations
@@ -75,7 +76,9 @@ async def lrange(client: RespConnection, words: Command) -> object:
     return await read(client, kinds.RANGE, words[1], [b"%d" % first, b"%d" % last], missing=[])
 
 
-@command("LINDEX key index", "Returns the message at a position; it stays queued.", group="list", flags="readonly")
+@command(
+    "LINDEX key index", "Returns the message at a position; it stays queued.", group="list", flags="readonly"
+)
 async def lindex(client: RespConnection, words: Command) -> object:
     """As Redis, from the oldest."""
     position = b"%d" % position_of(words[2])

@@ -102,7 +102,9 @@ def srem(client: RespConnection, words: Command) -> None:
     client.submit(kinds.REMOVE, words[1], words[2:], len(words) - 2, sums)
 
 
-@command("SMEMBERS key", "Returns all messages, oldest first; they stay queued.", group="set", flags="readonly")
+@command(
+    "SMEMBERS key", "Returns all messages, oldest first; they stay queued.", group="set", flags="readonly"
+)
 async def smembers(client: RespConnection, words: Command) -> SetReply:
     """All messages."""
     return SetReply(await read(client, kinds.RANGE, words[1], [b"0", b"-1"], missing=[]))
@@ -138,9 +140,7 @@ async def srandmember(client: RespConnection, words: Command) -> object:
     if count < -_MOST_PICKS:
         raise out_of_range()
     seed = random.getrandbits(31)
-    picked = await read(
-        client, kinds.SAMPLE, words[1], [b"%d" % seed, b"%d" % min(count, 2**53)], missing=[]
-    )
+    picked = await read(client, kinds.SAMPLE, words[1], [b"%d" % seed, b"%d" % min(count, 2**53)], missing=[])
     if len(words) == 3:
         return picked
     return picked[0] if picked else None
