@@ -63,6 +63,8 @@ class Valkey:
 def _answers(client: redis.Redis) -> bool:
     try:
         return bool(client.ping())
+    except redis.AuthenticationError:
+        return True
     except redis.RedisError:
         return False
 

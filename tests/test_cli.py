@@ -1,0 +1,170 @@
+"""Options: from flags, environment and file; wrong ones; and the listeners they open."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import redis
+
+from pressure_server.settings import SettingsError, backend_from_specification
+from tests.programs import Server, Valkey, run_command
+
+StartServer = Callable[..., Server]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--no-such-option"], "No such option"),
+        (["--max-clients", "many"], "not a valid integer"),
+        (["--max-clients", "0"], "not in the range"),
+        (["--default-bound", "-1"], "not in the range"),
+        (["--idle-timeout", "-1"], "not in the range"),
+        (["--max-message-bytes", "0"], "not in the range"),
+        (["--log-level", "loud"], "is not one of"),
+        (["--log-format", "xml"], "is not one of"),
+        (["--prefix", ""], "prefix must not be empty"),
+        (["--listen", "resp://127.0.0.1"], "cannot be listened on"),
+        (["--listen", "resp://127.0.0.1:99999"], "cannot be listened on"),
+        (["--listen", "resp+unix://relative"], "cannot be listened on"),
+        (["--listen", "gopher://127.0.0.1:70"], "there is no handler 'gopher'"),
+        (["--backend", "http://127.0.0.1"], "is no backend"),
+        (["--backend", "redis://127.0.0.1:x"], "Port could not be cast"),
+        (["--backend", "redis://127.0.0.1/queues"], "names no database"),
+        (["--backend", "redis://127.0.0.1/0?colour=red"], "not known"),
+        (["--backend", "unix://"], "names no socket"),
+        (["--config", "/no/such/file.toml"], "cannot be read"),
+        (["serve", "spare"], "unexpected extra argument"),
+        (["no-such-command"], "No such command"),
+    ],
+)
+def test_a_wrong_option_is_one_clear_line_and_status_2(arguments: list[str], complaint: str) -> None:
+    refused = run_command(*arguments)
+    assert refused.returncode == 2
+    assert complaint in refused.stderr
+    assert len(refused.stderr.strip().splitlines()) == 1
+    assert refused.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("max-client = 5", "sets what is not known: max_client"),
+        ("max-clients = 'many'", "not a valid integer"),
+        ("listen = [", "cannot be read"),
+    ],
+)
+def test_a_wrong_file_is_one_clear_line_and_status_2(tmp_path: Path, text: str, complaint: str) -> None:
+    (tmp_path / "config.toml").write_text(text)
+    refused = run_command("--config", str(tmp_path / "config.toml"))
+    assert refused.returncode == 2
+    assert complaint in refused.stderr
+    assert len(refused.stderr.strip().splitlines()) == 1
+
+
+def test_flags_go_over_environment_over_file(start_server: StartServer, backend: Valkey, tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(
+        f'backend = "{backend.url}"\nprefix = "file"\nmax-clients = 11\nidle-timeout = 77\n'
+    )
+    server = start_server(
+        "--prefix", "flag",
+        environment={
+            "PRESSURE_CONFIG": str(tmp_path / "config.toml"),
+            "PRESSURE_PREFIX": "environment",
+            "PRESSURE_MAX_CLIENTS": "22",
+        },
+    )  # fmt: skip
+    with server.client() as client:
+        assert client.config_get("maxclients") == {"maxclients": "22"}
+        assert client.config_get("timeout") == {"timeout": "77"}
+        client.sadd("q", "a")
+    with backend.client() as direct:
+        assert direct.lrange("flag:q", 0, -1) == [b"a"]
+
+
+def test_several_listeners_from_the_environment(
+    start_server: StartServer, backend: Valkey, tmp_path: Path
+) -> None:
+    path = tmp_path / "queues.sock"
+    server = start_server("--listen", f"resp+unix://{path}", "--backend", backend.url)
+    with redis.Redis(unix_socket_path=str(path)) as over_socket, server.client() as over_tcp:
+        assert over_socket.sadd("q", "a") == 1
+        assert over_tcp.spop("q") == b"a"
+    assert server.stop() == 0
+    assert not path.exists()
+
+
+def test_a_socket_file_that_a_killed_server_left_is_replaced(
+    start_server: StartServer, backend: Valkey, tmp_path: Path
+) -> None:
+    path = tmp_path / "queues.sock"
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(path))
+    server = start_server("--listen", f"resp+unix://{path}", "--backend", backend.url)
+    second = run_command("--listen", f"resp+unix://{path}", "--backend", backend.url)
+    assert second.returncode == 1
+    assert "somebody listens" in second.stderr
+    assert server.stop() == 0
+
+
+def test_a_port_in_use_is_one_clear_line_and_status_1(server: Server, backend: Valkey) -> None:
+    refused = run_command("--listen", f"resp://127.0.0.1:{server.port}", "--backend", backend.url)
+    assert refused.returncode == 1
+    assert f"cannot listen on resp://127.0.0.1:{server.port}" in refused.stderr
+    assert len(refused.stderr.strip().splitlines()) == 1
+
+
+def test_ping_says_whether_the_server_is_well(server: Server) -> None:
+    asked = run_command("ping", "--listen", f"resp://127.0.0.1:{server.port}")
+    assert (asked.returncode, asked.stdout) == (0, f"resp://127.0.0.1:{server.port} is well\n")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        asked = run_command("ping", "--listen", f"resp://127.0.0.1:{free.getsockname()[1]}")
+    assert asked.returncode == 1
+    assert "is not well" in asked.stderr
+
+
+def test_logs_can_be_json(start_server: StartServer, backend: Valkey) -> None:
+    import json
+
+    server = start_server("--backend", backend.url, "--log-format", "json")
+    entries = [json.loads(line) for line in server.log.splitlines()]
+    assert entries[0]["level"] == "info"
+    assert entries[-1]["message"].startswith("ready")
+
+
+@pytest.mark.parametrize(
+    ("environment", "url"),
+    [
+        ({}, None),
+        ({"REDIS_SERVER": "queues.example"}, "redis://queues.example:6379/0"),
+        ({"REDIS_PORT": "7000"}, "redis://127.0.0.1:7000/0"),
+        ({"REDIS_DB": "3"}, "redis://127.0.0.1:6379/3"),
+        ({"REDIS_SERVER": "::1", "REDIS_PORT": "1", "REDIS_DB": "2"}, "redis://[::1]:1/2"),
+    ],
+)
+def test_the_variables_of_the_specification_select_redis(environment: dict[str, str], url: str | None) -> None:
+    assert backend_from_specification(environment) == url
+
+
+@pytest.mark.parametrize("name", ["REDIS_PORT", "REDIS_DB"])
+def test_a_variable_that_is_no_number_is_refused(name: str) -> None:
+    # Kubernetes sets REDIS_PORT so, for a service named redis.
+    with pytest.raises(SettingsError, match=f"{name}='tcp://10.0.0.1:6379' must be a number"):
+        backend_from_specification({name: "tcp://10.0.0.1:6379"})
+
+
+def test_no_auto_create_and_default_bound(start_server: StartServer, backend: Valkey) -> None:
+    strict = start_server("--backend", backend.url, "--no-auto-create")
+    with strict.client() as client, pytest.raises(redis.ResponseError, match="NOQUEUE queue 'q' does not exist"):
+        client.sadd("q", "a")
+    bounded = start_server("--backend", backend.url, "--default-bound", "2")
+    with bounded.client() as client:
+        assert client.sadd("q", "a", "b") == 2
+        with pytest.raises(redis.ResponseError, match="FULL queue 'q' is full"):
+            client.sadd("q", "c")
+        assert client.spop("q") == b"a"
+        assert client.sadd("q", "c") == 1

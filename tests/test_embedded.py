@@ -1,0 +1,114 @@
+"""The embedded backend: data that stays, one server a directory, and what a killed server leaves behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import redis
+
+from tests.programs import Server, run_command, wait_for
+
+StartServer = Callable[..., Server]
+
+
+def test_what_was_queued_is_there_at_the_next_start(start_server: StartServer, tmp_path: Path) -> None:
+    data = str(tmp_path / "data")
+    first = start_server("--data-dir", data)
+    with first.client() as client:
+        assert client.sadd("q", "a", "b", "a") == 2
+        assert client.spop("q") == b"a"
+    assert first.stop() == 0
+    second = start_server("--data-dir", data)
+    with second.client() as client:
+        assert client.spop("q") == b"b"
+        assert client.spop("q") is None
+    assert second.stop() == 0
+
+
+def test_it_says_what_it_listens_on_and_where_its_data_is(start_server: StartServer, tmp_path: Path) -> None:
+    server = start_server("--data-dir", str(tmp_path / "data"))
+    assert f"listening on resp://127.0.0.1:{server.port}" in server.log
+    assert f"backend: embedded Valkey 9.1.2, data in {tmp_path / 'data'}" in server.log
+    assert server.log.strip().splitlines()[-1].startswith(server.log[:4])
+    assert " ready" in server.log.strip().splitlines()[-1]
+
+
+def test_the_backend_listens_on_its_socket_only(start_server: StartServer, tmp_path: Path) -> None:
+    start_server("--data-dir", str(tmp_path / "data"))
+    with redis.Redis(unix_socket_path=str(tmp_path / "data" / "valkey.sock")) as valkey:
+        assert valkey.config_get("port") == {"port": "0"}
+        assert valkey.config_get("appendonly") == {"appendonly": "yes"}
+        mode = (tmp_path / "data" / "valkey.sock").stat().st_mode
+        assert mode & 0o777 == 0o700
+
+
+def test_a_second_server_on_the_same_data_is_refused(start_server: StartServer, tmp_path: Path) -> None:
+    data = str(tmp_path / "data")
+    first = start_server("--data-dir", data)
+    second = run_command("serve", "--listen", "resp://127.0.0.1:0", "--data-dir", data)
+    assert second.returncode == 1
+    assert f"is in use by pressure-server, process {first.process.pid}" in second.stderr
+    assert len(second.stderr.strip().splitlines()) == 1
+    with first.client() as client:
+        assert client.ping()
+
+
+def test_after_kill_9_the_next_start_stops_the_orphan_and_loses_nothing(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    first = start_server("--data-dir", str(data))
+    with first.client() as client:
+        for number in range(1000):
+            client.sadd("q", number)
+    first.stop(signal.SIGKILL)
+    orphan = int((data / "valkey.pid").read_text())
+    os.kill(orphan, 0)
+    second = start_server("--data-dir", str(data))
+    assert f"stopping the Valkey (process {orphan})" in second.log
+    with second.client() as client:
+        assert client.spop("q", 2000) == [b"%d" % number for number in range(1000)]
+    assert second.stop() == 0
+
+
+def test_the_backend_is_started_again_when_it_dies(start_server: StartServer, tmp_path: Path) -> None:
+    server = start_server("--data-dir", str(tmp_path / "data"))
+    with server.client() as client:
+        client.sadd("q", "a")
+        os.kill(int((tmp_path / "data" / "valkey.pid").read_text()), signal.SIGKILL)
+        wait_for(lambda: _size(client) == 1, "the backend to be back")
+        assert client.spop("q") == b"a"
+    assert server.stop() == 0
+    assert "starting it again" in server.log
+
+
+def _size(client: redis.Redis) -> int | None:
+    try:
+        return int(client.scard("q"))  # type: ignore[arg-type] # redis-py's stubs mix sync and async
+    except redis.ResponseError:
+        return None
+
+
+def test_ctrl_c_reaches_the_process_group_but_the_backend_outlives_the_drain(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    server = start_server("--data-dir", str(tmp_path / "data"))
+    with server.client() as client:
+        client.sadd("q", "a")
+    valkey = int((tmp_path / "data" / "valkey.pid").read_text())
+    assert os.getpgid(valkey) != os.getpgid(server.process.pid)
+    os.killpg(server.process.pid, signal.SIGINT)
+    assert server.process.wait(20) == 0
+    assert "Valkey ended" not in server.log
+    assert server.log.rstrip().endswith("stopped")
+
+
+def test_a_path_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
+    refused = run_command(
+        "serve", "--listen", "resp://127.0.0.1:0", "--data-dir", str(tmp_path / ("d" * 100))
+    )
+    assert refused.returncode == 1
+    assert "path is too long" in refused.stderr
