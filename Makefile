@@ -29,5 +29,8 @@ format: $(INSTALLED)
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks
 
+docs: $(INSTALLED)
+	$(BIN)/python -m handlers.resp docs/commands.md
+
 clean:
 	rm -rf $(VENV) build dist *.egg-info

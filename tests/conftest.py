@@ -1,4 +1,4 @@
-"""Fixtures: one backend and one server for all tests that only use them; factories for those that harm them."""
+"""Fixtures: a backend and a server for tests that only use them; factories for those that harm them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import redis
 
-from tests.programs import Server, Valkey
+from tests.programs import Client, Server, Valkey
 
 
 @pytest.fixture(scope="session")
@@ -42,14 +41,14 @@ def server(backend: Valkey, shared_server: Server) -> Server:
 
 
 @pytest.fixture
-def client(server: Server) -> Iterator[redis.Redis]:
+def client(server: Server) -> Iterator[Client]:
     """redis-py, connected to the server."""
     with server.client() as connected:
         yield connected
 
 
 @pytest.fixture
-def direct(backend: Valkey) -> Iterator[redis.Redis]:
+def direct(backend: Valkey) -> Iterator[Client]:
     """redis-py, connected to the backend itself."""
     with backend.client() as connected:
         yield connected

@@ -10,13 +10,13 @@ from collections.abc import Callable
 import pytest
 import redis
 
-from tests.programs import Server, Valkey, run_command, wait_for
+from tests.programs import Client, Server, Valkey, run_command, wait_for
 
 StartServer = Callable[..., Server]
 StartValkey = Callable[..., Valkey]
 
 
-def _sadd(client: redis.Redis, message: str) -> object:
+def _sadd(client: Client, message: str) -> object:
     """What SADD answers, or the code of its error."""
     try:
         return client.sadd("q", message)
@@ -48,7 +48,9 @@ def test_while_the_backend_is_away_operations_fail_at_once_and_then_work_again(
     assert server.log.count("is back after") == 1
 
 
-def test_a_server_starts_while_its_backend_is_away(start_server: StartServer, start_valkey: StartValkey) -> None:
+def test_a_server_starts_while_its_backend_is_away(
+    start_server: StartServer, start_valkey: StartValkey
+) -> None:
     valkey = start_valkey()
     valkey.kill()
     server = start_server("--backend", valkey.url)
@@ -58,7 +60,7 @@ def test_a_server_starts_while_its_backend_is_away(start_server: StartServer, st
         wait_for(lambda: _sadd(client, "a") == 1, "the backend")
 
 
-def test_scripts_that_the_backend_forgot_are_loaded_again(client: redis.Redis, direct: redis.Redis) -> None:
+def test_scripts_that_the_backend_forgot_are_loaded_again(client: Client, direct: Client) -> None:
     client.sadd("q", "a")
     direct.script_flush()
     assert client.sadd("q", "b") == 1
@@ -85,7 +87,9 @@ def test_a_backend_s_own_database_is_where_clients_begin(start_server: StartServ
         assert direct.llen("__pressure__:q") == 1
 
 
-def test_flushall_deletes_the_queues_of_all_databases_and_nothing_else(server: Server, backend: Valkey) -> None:
+def test_flushall_deletes_the_queues_of_all_databases_and_nothing_else(
+    server: Server, backend: Valkey
+) -> None:
     with backend.client() as direct, server.client() as client, server.client(db=2) as other:
         direct.set("somebody's", "value")
         client.sadd("q", "a")
@@ -138,7 +142,9 @@ def test_an_old_redis_is_refused_with_the_reason(version: str) -> None:
     assert len(refused.stderr.strip().splitlines()) == 1
 
 
-def test_what_is_in_flight_at_sigterm_is_finished(start_server: StartServer, start_valkey: StartValkey) -> None:
+def test_what_is_in_flight_at_sigterm_is_finished(
+    start_server: StartServer, start_valkey: StartValkey
+) -> None:
     valkey = start_valkey()
     server = start_server("--backend", valkey.url)
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
@@ -159,4 +165,8 @@ def _received(port: int) -> int:
 
     lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     local = f":{port:04X}"
-    return sum(int(fields[4].split(":")[1], 16) for fields in lines if fields[1].endswith(local) and fields[3] == "01")
+    return sum(
+        int(fields[4].split(":")[1], 16)
+        for fields in lines
+        if fields[1].endswith(local) and fields[3] == "01"
+    )

@@ -65,7 +65,9 @@ def test_a_wrong_file_is_one_clear_line_and_status_2(tmp_path: Path, text: str, 
     assert len(refused.stderr.strip().splitlines()) == 1
 
 
-def test_flags_go_over_environment_over_file(start_server: StartServer, backend: Valkey, tmp_path: Path) -> None:
+def test_flags_go_over_environment_over_file(
+    start_server: StartServer, backend: Valkey, tmp_path: Path
+) -> None:
     (tmp_path / "config.toml").write_text(
         f'backend = "{backend.url}"\nprefix = "file"\nmax-clients = 11\nidle-timeout = 77\n'
     )
@@ -146,7 +148,9 @@ def test_logs_can_be_json(start_server: StartServer, backend: Valkey) -> None:
         ({"REDIS_SERVER": "::1", "REDIS_PORT": "1", "REDIS_DB": "2"}, "redis://[::1]:1/2"),
     ],
 )
-def test_the_variables_of_the_specification_select_redis(environment: dict[str, str], url: str | None) -> None:
+def test_the_variables_of_the_specification_select_redis(
+    environment: dict[str, str], url: str | None
+) -> None:
     assert backend_from_specification(environment) == url
 
 
@@ -159,7 +163,10 @@ def test_a_variable_that_is_no_number_is_refused(name: str) -> None:
 
 def test_no_auto_create_and_default_bound(start_server: StartServer, backend: Valkey) -> None:
     strict = start_server("--backend", backend.url, "--no-auto-create")
-    with strict.client() as client, pytest.raises(redis.ResponseError, match="NOQUEUE queue 'q' does not exist"):
+    with (
+        strict.client() as client,
+        pytest.raises(redis.ResponseError, match="NOQUEUE queue 'q' does not exist"),
+    ):
         client.sadd("q", "a")
     bounded = start_server("--backend", backend.url, "--default-bound", "2")
     with bounded.client() as client:

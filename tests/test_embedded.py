@@ -9,7 +9,7 @@ from pathlib import Path
 
 import redis
 
-from tests.programs import Server, run_command, wait_for
+from tests.programs import Client, Server, run_command, wait_for
 
 StartServer = Callable[..., Server]
 
@@ -85,9 +85,9 @@ def test_the_backend_is_started_again_when_it_dies(start_server: StartServer, tm
     assert "starting it again" in server.log
 
 
-def _size(client: redis.Redis) -> int | None:
+def _size(client: Client) -> int | None:
     try:
-        return int(client.scard("q"))  # type: ignore[arg-type] # redis-py's stubs mix sync and async
+        return int(client.scard("q"))
     except redis.ResponseError:
         return None
 

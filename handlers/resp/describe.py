@@ -73,3 +73,11 @@ def commands_markdown() -> str:
             ]
         lines.append("")
     return "\n".join(lines)
+
+
+_MARKER = "<!-- from the command table: make docs -->\n"
+
+
+def with_tables(document: str) -> str:
+    """The document with all behind its marker replaced by the tables."""
+    return document.partition(_MARKER)[0] + _MARKER + "\n" + commands_markdown()

@@ -1,0 +1,66 @@
+"""Queues as keys."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from tests.programs import Client
+
+
+def test_a_queue_is_a_set_that_does_not_expire(client: Client) -> None:
+    client.sadd("q", "a")
+    assert (client.type("q"), client.type("none")) == (b"set", b"none")
+    assert (client.ttl("q"), client.pttl("q"), client.ttl("none"), client.pttl("none")) == (-1, -1, -2, -2)
+    assert client.exists("q", "q", "none") == 2
+    client.spop("q")
+    assert client.exists("q") == 1
+
+
+def test_delete_leaves_no_key_behind(client: Client, direct: Client) -> None:
+    client.sadd("q", "a", "b")
+    client.rpush("q", "a")
+    client.sadd("other", "x")
+    assert client.delete("q", "none", "q") == 1
+    assert not direct.keys("__pressure__:q*")
+    assert client.unlink("other") == 1
+    assert not direct.keys("*")
+
+
+def test_keys_and_scans_see_queues_only(client: Client, direct: Client) -> None:
+    direct.set("foreign", "1")
+    direct.set("foreign:bound", "1")
+    names = {b"a", b"ab", b"b[1]", b"c:d", b"e*", b"\xff"}
+    for name in names:
+        client.sadd(name, "message")
+    assert set(client.keys("*")) == names
+    assert set(client.keys("a*")) == {b"a", b"ab"}
+    assert client.keys("b\\[1\\]") == [b"b[1]"]
+    assert set(client.scan_iter(count=1)) == names
+    assert set(client.scan_iter(match="?")) == {b"a", b"\xff"}
+    assert set(client.scan_iter(_type="set")) == names
+    assert set(client.scan_iter(_type="list")) == set()
+    assert client.dbsize() == len(names)
+    assert client.randomkey() in names
+    client.flushall()
+    assert client.randomkey() is None
+    assert client.dbsize() == 0
+    assert set(direct.keys("*")) == {b"foreign", b"foreign:bound"}
+
+
+@pytest.mark.parametrize(
+    "name", ["q:bound", "q:producer_free", "q:stats:produced_bytes", "q:ext:members", "a:ext:b", "q:ext"]
+)
+def test_names_that_alias_keys_of_queues_are_refused(client: Client, name: str) -> None:
+    for call in (client.spop, client.scard, client.delete, client.exists, client.smembers):
+        with pytest.raises(redis.ResponseError, match="cannot be a queue's name"):
+            call(name)
+    with pytest.raises(redis.ResponseError, match="cannot be a queue's name"):
+        client.sadd(name, "a")
+
+
+@pytest.mark.parametrize("name", ["", ":", "q:", "bound", "a b\r\nc", "{q}", "ext", "*"])
+def test_other_names_are_names(client: Client, name: str) -> None:
+    assert client.sadd(name, "a") == 1
+    assert client.keys() == [name.encode()]
+    assert client.spop(name) == b"a"

@@ -1,0 +1,70 @@
+"""COMMAND, INFO, CONFIG, CLIENT, and the document that comes from the command table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from handlers.resp import commands
+from handlers.resp.describe import with_tables
+from handlers.resp.table import COMMANDS
+from tests.programs import Client, Server, wait_for
+
+
+def test_the_document_of_commands_is_the_table_s() -> None:
+    commands.load()
+    document = Path(__file__).parent.parent / "docs" / "commands.md"
+    text = document.read_text(encoding="utf-8")
+    assert text == with_tables(text), "run: make docs"
+
+
+def test_command_describes_every_command(server: Server, client: Client) -> None:
+    commands.load()
+    described = client.command()
+    assert set(described) == {name.decode().lower() for name in COMMANDS}
+    sadd = described["sadd"]
+    assert (sadd["arity"], sadd["first_key_pos"], sadd["last_key_pos"]) == (-3, 1, 1)
+    assert client.command_count() == len(COMMANDS)
+    assert client.execute_command("COMMAND GETKEYS", "DEL", "a", "b") in (["a", "b"], [b"a", b"b"])
+    docs = server.client(protocol=3).execute_command("COMMAND DOCS", "sadd", "client", "nonsense")
+    assert set(docs) == {b"sadd", b"client"}
+
+
+def test_info_has_redis_s_sections_and_ours(client: Client) -> None:
+    client.sadd("q", "a")
+    info = client.info()
+    assert info["redis_version"] == "7.0.15"
+    assert info["connected_clients"] >= 1
+    assert info["backend_link_status"] == "up"
+    assert info["db0"] == {"keys": 1, "expires": 0, "avg_ttl": 0}
+    assert info["queue_q"]["length"] == 1
+    assert set(client.info("clients")) == {"connected_clients", "maxclients", "blocked_clients"}
+
+
+def test_counters_count(client: Client) -> None:
+    before = client.info("stats")["total_commands_processed"]
+    pipeline = client.pipeline(transaction=False)
+    for _ in range(100):
+        pipeline.spop("q")
+    pipeline.execute()
+    assert client.info("stats")["total_commands_processed"] == before + 101
+
+
+def test_connections_are_listed_named_and_killed(server: Server) -> None:
+    with server.client(client_name="one") as one, server.client(protocol=3) as two:
+        one.ping()
+        two.ping()
+        listed = {entry["name"]: entry for entry in two.client_list()}
+        assert listed["one"]["db"] == "0"
+        assert one.client_getname() == "one"
+        assert two.client_kill_filter(_id=listed["one"]["id"]) == 1
+        wait_for(lambda: "one" not in {entry["name"] for entry in two.client_list()}, "the client to be gone")
+
+
+def test_config_get_answers_what_clients_ask(client: Client) -> None:
+    assert client.config_get("save") == {"save": ""}
+    assert client.config_get("max*") == {
+        "maxclients": "10000",
+        "maxmemory": "0",
+        "maxmemory-policy": "noeviction",
+    }
+    assert client.config_get("nonsense") == {}
