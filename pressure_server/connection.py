@@ -232,11 +232,11 @@ class Connection(asyncio.Protocol, ABC):
         self._proceed()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio: the connection has ended. Its gets that were not sent to the backend yet never are."""
+        """asyncio: the connection has ended. What its gets have not taken yet, they leave."""
         self._closing = True
         self.clients.leave(self)
         for reply in self._replies:
-            if isinstance(reply, Operation) and reply.kind.takes and not reply.sealed:
+            if isinstance(reply, Operation) and reply.kind.takes:
                 reply.cancelled = True
         self._replies.clear()
         self._backlog = []

@@ -96,7 +96,7 @@ def test_a_scan_misses_nothing_that_stays_while_others_are_taken(client: Client)
 
 def test_statistics_are_right_after_every_operation(client: Client) -> None:
     def queue() -> dict[str, int]:
-        return client.info("queues")["queue_q"]
+        return dict(client.info("queues")["queue_q"])
 
     client.sadd("q", "aa", "bbb", "aa")
     assert (queue()["produced"], queue()["produced_bytes"]) == (2, 5)

@@ -20,7 +20,6 @@ local function make_get()
     if refusal then
       return refusal, 0
     end
-    act_as('consumer')
     local messages, bytes = {}, 0
     while queue.length > 0 and #messages < wanted and bytes < GET_BYTES do
       local count = math.min(wanted - #messages, GET_MESSAGES)
@@ -43,6 +42,8 @@ local function make_get()
         for i = 1, #some do messages[#messages + 1] = some[i] end
       end
     end
+    -- Not before: a backend out of memory refuses a script whose first write is a SET, but lets it take.
+    act_as('consumer')
     if mirror then
       mirror.extend(SLICE)
     end
