@@ -1,0 +1,39 @@
+"""A blocking RESP client that adds as little as it can to what is measured."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import hiredis
+
+from benchmarks.plan import BenchmarkError
+
+_TIMEOUT = 60.0
+
+
+class Client:
+    """One connection, from the given address of this machine; calling it sends a command and waits."""
+
+    def __init__(self, port: int, source: str = "127.0.0.1") -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), _TIMEOUT, (source, 0))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._reader = hiredis.Reader()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._socket.close()
+
+    def __call__(self, *command: str | int) -> Any:
+        """The reply. Raises BenchmarkError where it is an error, OSError where there is none."""
+        self._socket.sendall(hiredis.pack_command(command))  # type: ignore[arg-type]
+        while (reply := self._reader.gets()) is False:
+            received = self._socket.recv(1 << 16)
+            if not received:
+                raise ConnectionResetError("the server closed the connection")
+            self._reader.feed(received)
+        if isinstance(reply, hiredis.ReplyError):
+            raise BenchmarkError(f"{command[0]} was refused: {reply}")
+        return reply

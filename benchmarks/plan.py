@@ -1,0 +1,75 @@
+"""How much is measured: in full, and quickly for a look whether all of it works."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+
+class BenchmarkError(Exception):
+    """Something could not be measured; the text says why."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What redis-benchmark is to do."""
+
+    clients: int
+    pipeline: int
+    requests: int
+
+    def __str__(self) -> str:
+        clients = "1 client" if self.clients == 1 else f"{self.clients} clients"
+        return f"{clients}, pipeline {self.pipeline}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How often, and how much each time."""
+
+    rounds: int
+    single: Load
+    plain: Load
+    pipelined: Load
+    deep: Load
+    native_messages: int
+    connections: tuple[int, ...]
+    lengths: tuple[int, ...]
+    operations: int
+
+    @property
+    def loads(self) -> tuple[Load, ...]:
+        """All of them, the lightest first."""
+        return (self.single, self.plain, self.pipelined, self.deep)
+
+    def each_round(self, part: str) -> Iterator[int]:
+        """The rounds' numbers; who waits at the terminal is told."""
+        for number in range(1, self.rounds + 1):
+            print(f"{part}: round {number} of {self.rounds}", file=sys.stderr, flush=True)
+            yield number
+
+
+FULL = Plan(
+    rounds=3,
+    single=Load(clients=1, pipeline=1, requests=12_000),
+    plain=Load(clients=50, pipeline=1, requests=80_000),
+    pipelined=Load(clients=50, pipeline=16, requests=500_000),
+    deep=Load(clients=50, pipeline=64, requests=800_000),
+    native_messages=1_500,
+    connections=(1_000, 10_000),
+    lengths=(1, 1_000, 1_000_000),
+    operations=2_000,
+)
+QUICK = replace(
+    FULL,
+    rounds=1,
+    single=Load(clients=1, pipeline=1, requests=1_000),
+    plain=Load(clients=50, pipeline=1, requests=5_000),
+    pipelined=Load(clients=50, pipeline=16, requests=30_000),
+    deep=Load(clients=50, pipeline=64, requests=60_000),
+    native_messages=200,
+    connections=(100, 1_000),
+    lengths=(1, 1_000, 20_000),
+    operations=200,
+)

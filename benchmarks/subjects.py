@@ -1,0 +1,168 @@
+"""The programs that are measured: a Redis, twemproxy before a Redis, and pressure-server before a Redis.
+
+Each runs in a temporary folder, on a free port of 127.0.0.1, until its `with` block ends.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks.plan import BenchmarkError
+
+_START_SECONDS = 20.0
+_STOP_SECONDS = 20.0
+_PACKAGES = {"redis-server": "redis-server", "redis-benchmark": "redis-tools", "nutcracker": "nutcracker"}
+# Debian keeps nutcracker where only root's PATH looks.
+_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin"])
+_TWEMPROXY_SETTINGS = """\
+queues:
+  listen: 127.0.0.1:{port}
+  hash: fnv1a_64
+  distribution: ketama
+  redis: true
+  timeout: 4000
+  servers:
+    - 127.0.0.1:{backend}:1
+"""
+
+
+class MissingError(Exception):
+    """A program is not installed."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A program that speaks RESP."""
+
+    name: str
+    port: int
+    pid: int
+
+
+@dataclass(frozen=True)
+class Server(Subject):
+    """A pressure-server, and where its Redis listens."""
+
+    backend_port: int
+
+
+def program(name: str) -> str:
+    """Where it is installed. Raises MissingError."""
+    found = shutil.which(name, path=_PATH)
+    if found is None:
+        raise MissingError(f"{name} is not installed (Debian: apt-get install {_PACKAGES[name]})")
+    return found
+
+
+def require_programs() -> None:
+    """Raise MissingError unless every program that is run is there."""
+    for name in _PACKAGES:
+        program(name)
+
+
+@contextmanager
+def redis_server() -> Iterator[Subject]:
+    """A Redis that writes nothing to disk."""
+    port = _free_port()
+    with TemporaryDirectory(prefix="bench-redis-") as folder:
+        command = [
+            program("redis-server"), "--bind", "127.0.0.1", "--port", str(port),
+            "--save", "", "--appendonly", "no", "--dir", folder,
+        ]  # fmt: skip
+        with _running("redis", command, Path(folder), lambda _log: _listens(port)) as pid:
+            yield Subject("redis", port, pid)
+
+
+@contextmanager
+def twemproxy() -> Iterator[Subject]:
+    """A nutcracker before a Redis of its own."""
+    port = _free_port()
+    with redis_server() as backend, TemporaryDirectory(prefix="bench-twemproxy-") as folder:
+        settings = Path(folder, "nutcracker.yml")
+        settings.write_text(_TWEMPROXY_SETTINGS.format(port=port, backend=backend.port))
+        command = [
+            program("nutcracker"), "-c", str(settings), "-p", f"{folder}/pid", "-s", str(_free_port()),
+        ]  # fmt: skip
+        with _running("twemproxy", command, Path(folder), lambda _log: _listens(port)) as pid:
+            yield Subject("twemproxy", port, pid)
+
+
+@contextmanager
+def ours(*options: str) -> Iterator[Server]:
+    """A pressure-server before a Redis of its own."""
+    with redis_server() as backend, TemporaryDirectory(prefix="bench-ours-") as folder:
+        command = [
+            sys.executable, "-m", "pressure_server", "serve", "--listen", "resp://127.0.0.1:0",
+            "--backend", f"redis://127.0.0.1:{backend.port}", *options,
+        ]  # fmt: skip
+        with _running("ours", command, Path(folder), _port_when_ready) as pid:
+            port = _port_when_ready(_log_file(Path(folder)).read_text())
+            yield Server("ours", port, pid, backend.port)
+
+
+@contextmanager
+def _running(
+    name: str, command: Sequence[str], folder: Path, ready: Callable[[str], object]
+) -> Iterator[int]:
+    """Run the command until the block ends; entered once `ready` says so of the log. Yields its pid."""
+    log = _log_file(folder)
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            env=_environment(),
+            start_new_session=True,
+        )
+    try:
+        end = time.monotonic() + _START_SECONDS
+        while not ready(log.read_text()):
+            if process.poll() is not None or time.monotonic() > end:
+                raise BenchmarkError(f"{name} does not start: {' '.join(log.read_text().split())[-400:]}")
+            time.sleep(0.02)
+        yield process.pid
+    finally:
+        process.terminate()
+        try:
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _log_file(folder: Path) -> Path:
+    return folder / "output.log"
+
+
+def _environment() -> dict[str, str]:
+    """Ours, without what would change pressure-server's settings."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("PRESSURE_", "REDIS_"))}
+
+
+def _port_when_ready(log: str) -> int:
+    found = re.search(r"listening on resp://127\.0\.0\.1:(\d+)", log)
+    return int(found[1]) if found and "ready" in log else 0
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
