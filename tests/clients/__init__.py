@@ -1,0 +1,1 @@
+"""Programs that use the server as its users' do; tests/test_clients.py runs them."""

@@ -1,0 +1,15 @@
+<?php
+// The PHP example of MessageQueue's README, by Predis.
+
+require "/usr/share/php/Predis/Autoloader.php";
+Predis\Autoloader::register();
+
+$r = new Predis\Client(["host" => "localhost", "port" => (int) $argv[1]]);
+
+for ($i = 0; $i < 10; $i++)
+	$r->sadd("niki", "Item $i");
+
+echo "Size: " . $r->scard("niki") . "\n";
+
+while($x = $r->spop("niki"))
+	echo "$x\n";

@@ -1,0 +1,118 @@
+"""Client libraries that people have, in PHP, Ruby and Python, on our server in front of Debian's Redis."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.programs import Server, Valkey
+from tests.requirements import need, need_success
+
+pytestmark = pytest.mark.clients
+
+CLIENTS = Path(__file__).parent / "clients"
+TIMEOUT = 60
+
+PREDIS = "require '/usr/share/php/Predis/Autoloader.php';"
+RUNNERS = {
+    "php": ("php",),
+    "rb": ("ruby",),
+    "py": (sys.executable,),
+}
+
+ITEMS = "Size: 10\n" + "".join(f"Item {i}\n" for i in range(10))
+EXAMPLES = {
+    "message_queue.php": ITEMS,
+    "message_queue_predis.php": ITEMS,
+    "message_queue.rb": ITEMS + 'true\ntrue\n2\nfalse\ntrue\n"12"\n"15"\nnil\n',
+    "message_queue.py": "1\n1\n2\n0\n1\n12\n15\nNone\n",
+}
+COMMANDS = [
+    ("commands.php",),
+    ("commands_predis.php",),
+    ("commands.rb",),
+    ("commands.py", "sync", "2"),
+    ("commands.py", "sync", "3"),
+    ("commands.py", "async", "2"),
+    ("commands.py", "async", "3"),
+]
+
+
+def need_library(script: str) -> None:
+    if script.endswith("predis.php"):
+        need_success("php-predis", "php", "-r", PREDIS)
+    elif script.endswith(".php"):
+        need_success("php-redis", "php", "-r", "exit(class_exists('Redis') ? 0 : 1);")
+    elif script.endswith(".rb"):
+        need_success("ruby-redis", "ruby", "-e", "require 'redis'")
+
+
+def run_script(script: str, *arguments: str) -> str:
+    """What the script prints; it must succeed, and warn of nothing."""
+    need_library(script)
+    runner = RUNNERS[script.rpartition(".")[2]]
+    ended = subprocess.run(
+        [*runner, str(CLIENTS / script), *arguments],
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, ""), ended.stdout + ended.stderr
+    return ended.stdout
+
+
+@pytest.fixture(scope="module")
+def debian_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
+    redis_server = need("redis-server", "redis-server")
+    redis = Valkey(tmp_path_factory.mktemp("redis"), binary=redis_server)
+    yield redis
+    redis.stop()
+
+
+@pytest.fixture(scope="module")
+def shared_front(debian_redis: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    front = Server(tmp_path_factory.mktemp("front") / "log", "--backend", debian_redis.url)
+    yield front
+    assert front.stop() == 0, front.log
+    assert "ERROR" not in front.log, front.log
+
+
+@pytest.fixture
+def port(debian_redis: Valkey, shared_front: Server) -> str:
+    """Where our server listens; there is no data."""
+    with debian_redis.client() as direct:
+        direct.flushall()
+    return str(shared_front.port)
+
+
+@pytest.mark.parametrize("script", EXAMPLES)
+def test_the_examples_of_message_queue(script: str, port: str) -> None:
+    assert run_script(script, port) == EXAMPLES[script]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_commands_say_the_same_in_every_language(command: tuple[str, ...], port: str) -> None:
+    script, *arguments = command
+    assert run_script(script, port, *arguments) == (CLIENTS / "commands.txt").read_text()
+
+
+@pytest.mark.parametrize("script", ["persistent.php", "persistent_predis.php"])
+def test_a_persistent_connection(script: str, port: str) -> None:
+    assert run_script(script, port) == "sadd 1\nsame connection true\nspop message\n"
+
+
+def test_what_one_language_puts_another_takes(port: str, debian_redis: Valkey) -> None:
+    need_library("message_queue.rb")
+    need_library("message_queue.php")
+    put = f"$r = new Redis(); $r->connect('127.0.0.1', {port}); $r->sAdd('mixed', 'from PHP');"
+    take = f"require 'redis'; puts Redis.new(port: {port}).spop('mixed')"
+    subprocess.run(["php", "-r", put], timeout=TIMEOUT, check=True)
+    with debian_redis.client() as direct:
+        assert direct.lrange("__pressure__:mixed", 0, -1) == [b"from PHP"]
+    assert subprocess.check_output(["ruby", "-e", take], timeout=TIMEOUT) == b"from PHP\n"
