@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -66,8 +67,11 @@ def start_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
 
     yield start
     for server in started:
-        server.process.kill()
-        server.process.wait()
+        # So that an embedded backend ends with it, where the test has not killed it.
+        try:
+            server.stop()
+        except subprocess.TimeoutExpired:
+            server.process.kill()
 
 
 @pytest.fixture

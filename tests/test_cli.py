@@ -129,6 +129,14 @@ def test_ping_says_whether_the_server_is_well(server: Server) -> None:
     assert "is not well" in asked.stderr
 
 
+def test_ping_waits_no_longer_than_a_health_check_may() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        # run_command allows 20 seconds.
+        asked = run_command("ping", "--listen", f"resp://127.0.0.1:{silent.getsockname()[1]}")
+    assert asked.returncode == 1
+    assert "is not well" in asked.stderr
+
+
 def test_logs_can_be_json(start_server: StartServer, backend: Valkey) -> None:
     import json
 

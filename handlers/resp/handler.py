@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from handlers.resp import commands
 from handlers.resp.connection import RespConnection
@@ -26,11 +30,15 @@ class RespHandler:
     @staticmethod
     def ping(listen: Listen, timeout: float) -> None:
         """Send PING, as a Redis client does. Raises OSError with the reason if the server is not well."""
-        where = (
+        where: dict[str, Any] = (
             {"unix_socket_path": listen.path} if listen.path else {"host": listen.host, "port": listen.port}
         )
         try:
-            with redis.Redis(**where, socket_timeout=timeout, socket_connect_timeout=timeout) as client:
+            # redis-py would try again for a minute.
+            once = Retry(NoBackoff(), 0)
+            with redis.Redis(
+                **where, retry=once, socket_timeout=timeout, socket_connect_timeout=timeout
+            ) as client:
                 client.ping()
         except redis.RedisError as error:
             raise OSError(str(error)) from error

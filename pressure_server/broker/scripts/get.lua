@@ -58,7 +58,7 @@ local function make_get()
     if refusal then
       return refusal, 0
     end
-    local removed, walked = {}, 0
+    local removed, walked, taken = {}, 0, 0
     for i, message in ipairs(messages) do
       if walked > SCAN then
         break
@@ -73,6 +73,7 @@ local function make_get()
         local count = call('LREM', base, 0, message)
         if count > 0 then
           act_as('consumer')
+          taken = taken + count
           removed[i] = 1
           queue.length = queue.length - count
           count_as('consumed', count, count * #message)
@@ -83,7 +84,8 @@ local function make_get()
         end
       end
     end
-    if walked > 0 then
+    -- Where nothing was taken, a native producer may be about to push the token that is missing.
+    if taken > 0 then
       settle_not_full()
     end
     return removed, #messages - #removed

@@ -205,10 +205,11 @@ local function make_mirror()
         return present, count
       end
     end
-    local found, walked = {}, 0
+    -- Asked once: forgetting a message may make the mirror exact, but not what it has said before.
+    local found, walked, stale = {}, 0, self.stale()
     for i = 1, count do
       local held = present[i] == 1
-      local is_queued = held and not self.stale()
+      local is_queued = held and not stale
       if not is_queued and (held or self.unmirrored > 0) then
         local walk = held and queue.length or self.unmirrored
         if walked > 0 and walked + walk > SCAN then
