@@ -29,10 +29,7 @@ local function make_put()
       call_with_all('LPUSH', base, messages)
       count_as('produced', #messages, sum_of_bytes(messages))
     end
-    -- Where nothing was put, a missing token may be one that a native consumer is about to push.
-    if #messages > 0 or (queue.bound > 0 and queue.length >= queue.bound) then
-      settle_not_full()
-    end
+    settle_not_full()
   end
 
   local function sizes_of(text, messages)
@@ -92,6 +89,7 @@ local function make_put()
         push(messages)
         return 'new'
       elseif count == 1 then
+        settle_not_full()
         return { 0 }
       end
     end

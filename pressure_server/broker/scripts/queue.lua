@@ -59,7 +59,8 @@ local function act_as(role)
   end
 end
 
--- One :not_full token exactly when there is room (pressure 0.15, Put and Get, last steps).
+-- One :not_full token exactly when there is room (pressure 0.15, Put and Get, last steps). Only a native
+-- consumer that has taken a message from a full queue, and is about to push the token, is left to do so.
 local function settle_not_full()
   local key = base .. ':not_full'
   if queue.bound > 0 and queue.length >= queue.bound then
@@ -68,7 +69,9 @@ local function settle_not_full()
   end
   local tokens = call('LLEN', key)
   if tokens == 0 then
-    call('LPUSH', key, 1)
+    if queue.bound == 0 or call('EXISTS', base .. ':consumer_free') == 1 then
+      call('LPUSH', key, 1)
+    end
   elseif tokens > 1 then
     call('LTRIM', key, 0, 0)
   end
