@@ -7,22 +7,26 @@ from __future__ import annotations
 
 import re
 
-# An argument: pieces that are bare, "quoted with \\escapes" or 'quoted with \\' only'.
-_SPACE = re.compile(rb"[ \t\r\n\v\f\0]*")
-_BARE = re.compile(rb"[^ \t\r\n\v\f\0\"']+")
-_DOUBLE = re.compile(rb'"((?:[^"\\]|\\.)*)"', re.DOTALL)
-_SINGLE = re.compile(rb"'((?:[^'\\]|\\.)*)'", re.DOTALL)
+# Between arguments is what C's isspace says is white; fewer characters end a bare one.
+_SPACE = re.compile(rb"[ \t\r\n\v\f]*")
+_BARE = re.compile(rb"[^ \t\r\n\"']+")
+# Possessive: a backslash that escapes a quote is not taken for another.
+_DOUBLE = re.compile(rb'"((?:[^"\\]|\\.)*+)"', re.DOTALL)
+_SINGLE = re.compile(rb"'((?:[^'\\]|\\'|\\)*+)'", re.DOTALL)
+_END = re.compile(rb"[ \t\r\n\v\f]|\Z")
 _ESCAPE = re.compile(rb"\\(x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"a": b"\a"}
 
 
 def split_inline(line: bytes) -> list[bytes] | None:
     """The arguments of a line, maybe none; None where its quotes are not balanced."""
+    # To Redis a line is a C string.
+    line = line.partition(b"\0")[0]
     arguments: list[bytes] = []
     position = _end(_SPACE, line, 0)
     while position < len(line):
         argument = b""
-        while position < len(line) and _end(_SPACE, line, position) == position:
+        while position < len(line) and line[position] not in b" \t\r\n":
             if (bare := _BARE.match(line, position)) is not None:
                 argument += bare[0]
                 position = bare.end()
@@ -31,9 +35,10 @@ def split_inline(line: bytes) -> list[bytes] | None:
             if quoted is None:
                 return None
             position = quoted.end()
-            if position < len(line) and _end(_SPACE, line, position) == position:
-                return None
             argument += _unescape(quoted)
+            if _END.match(line, position) is None:
+                return None
+            break
         arguments.append(argument)
         position = _end(_SPACE, line, position)
     return arguments

@@ -64,12 +64,11 @@ class Limits:
 class RequestParser:
     """Reads one client's requests."""
 
-    __slots__ = ("_announced", "_arguments", "_awaited", "_limits", "_missing", "_unread", "_unread_size")
+    __slots__ = ("_announced", "_arguments", "_awaited", "_limits", "_missing", "_unread")
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._unread: list[bytes] = []
-        self._unread_size = 0
+        self._unread: bytearray | None = None
         self._arguments: Command = []  # of the command being read
         self._missing = 0  # how many it still lacks
         self._awaited = -1  # the length of the one being read; -1 while it is not known
@@ -79,12 +78,12 @@ class RequestParser:
         """The commands that end in `data`. A RequestError is the last of them: feed nothing after it."""
         commands: list[Command | Repeated | RequestError] = []
         if self._unread:
-            self._unread.append(data)
-            self._unread_size += len(data)
-            if self._unread_size < self._awaited + 2:
+            # One buffer: a list of small pieces would take many times what they hold.
+            self._unread += data
+            if len(self._unread) < self._awaited + 2:
                 return commands
-            data = b"".join(self._unread)
-            self._unread = []
+            data = bytes(self._unread)
+            self._unread = None
         try:
             if self._missing:
                 data = self._read(data, commands, stop_after_one=True)
@@ -96,8 +95,7 @@ class RequestParser:
             commands.append(error)
             return commands
         if data:
-            self._unread = [data]
-            self._unread_size = len(data)
+            self._unread = bytearray(data)
         return commands
 
     def _split(self, data: bytes, commands: list[Command | Repeated | RequestError]) -> bytes:
