@@ -16,6 +16,9 @@ from pressure_server.handler import Context
 
 logger = logging.getLogger(__name__)
 
+# A browser that a web page makes send commands here, in the body of a request. Redis hangs up, too.
+_OF_HTTP = (b"post", b"host:")
+
 
 class RespConnection(Connection):
     """One client. `protocol` is the version of RESP it speaks, `null` what nothing is in it."""
@@ -50,6 +53,9 @@ class RespConnection(Connection):
         spec = BY_SPELLING.get(command[0]) or COMMANDS.get(command[0].upper())
         try:
             if spec is None:
+                if command[0].lower() in _OF_HTTP:
+                    self.transport.abort()
+                    return None
                 raise errors.unknown_command(command)
             if not spec.accepts(len(command)):
                 raise errors.wrong_arity(spec.name)

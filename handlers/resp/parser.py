@@ -187,6 +187,7 @@ class RequestParser:
                 position = after
             else:
                 end = data.find(b"\n", position)
+                # The same however the bytes arrive; Redis looks only where the line's end has not come yet.
                 if end - position > MAX_LINE or (end < 0 and len(data) - position > MAX_LINE):
                     raise RequestError("Protocol error: too big inline request")
                 if end < 0:

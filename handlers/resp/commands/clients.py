@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from handlers.resp.commands.words import integer_of
 from handlers.resp.connection import RespConnection
 from handlers.resp.errors import syntax_error
+from handlers.resp.parser import integer_from
 from handlers.resp.replies import CommandError
 
 
@@ -57,8 +57,8 @@ def kill_filter(words: list[bytes]) -> tuple[Callable[[RespConnection], bool], b
         text = value.decode("utf-8", "backslashreplace")
         match name.upper():
             case b"ID":
-                number = integer_of(value)
-                if number < 1:
+                number = integer_from(value)
+                if number is None or number < 1:
                     raise CommandError("ERR client-id should be greater than 0")
                 tests.append(lambda client, number=number: client.id == number)  # type: ignore[misc] # mypy cannot infer lambdas with defaults
             case b"ADDR":

@@ -7,7 +7,7 @@ from handlers.resp.commands.words import integer_of
 from handlers.resp.connection import RespConnection
 from handlers.resp.errors import syntax_error
 from handlers.resp.parser import Command, integer_from
-from handlers.resp.replies import OK, CommandError, bulk, encode
+from handlers.resp.replies import OK, CommandError, Text, bulk, encode
 from handlers.resp.table import command, container
 from handlers.resp.version import FOLLOWED_VERSION
 from pressure_server.broker.broker import DatabaseNumberError
@@ -29,7 +29,7 @@ def echo(client: RespConnection, words: Command) -> None:
     client.reply(bulk(words[1]))
 
 
-@command("QUIT", "Says OK and closes the connection.", group="connection", flags="fast")
+@command("QUIT [ignored ...]", "Says OK and closes the connection.", group="connection", flags="fast")
 def quit_(client: RespConnection, _words: Command) -> None:
     """What was sent before is answered before."""
     client.reply(encode(OK, client.protocol))
@@ -50,9 +50,9 @@ async def reset(client: RespConnection, _words: Command) -> str:
 )
 async def select(client: RespConnection, words: Command) -> str:
     """The queues there are those a native client finds with REDIS_DB set to that number."""
-    number = integer_from(words[1])
-    if number is None:
-        raise CommandError("ERR invalid DB index")
+    number = integer_of(words[1])
+    if not -(2**31) <= number < 2**31:
+        raise CommandError("ERR value is out of range, value must between -2147483648 and 2147483647")
     try:
         client.database = await client.context.broker.database(number)
     except DatabaseNumberError as error:
@@ -110,8 +110,8 @@ async def hello(client: RespConnection, words: Command) -> dict[str | bytes, obj
             case b"SETNAME" if len(rest) >= 2:
                 name = _checked_name(rest[1])
                 rest = rest[2:]
-            case option:
-                shown = option.decode("utf-8", "backslashreplace").lower()
+            case _:
+                shown = rest[0].decode("utf-8", "backslashreplace")
                 raise CommandError(f"ERR Syntax error in HELLO option '{shown}'")
     client.speak(protocol)
     client.name = name
@@ -180,9 +180,9 @@ def _resp_clients(client: RespConnection) -> list[RespConnection]:
 
 
 @command("CLIENT|INFO", "Describes this connection.", group="connection")
-async def client_info(client: RespConnection, _words: Command) -> bytes:
+async def client_info(client: RespConnection, _words: Command) -> Text:
     """As Redis: one line."""
-    return client_line(client) + b"\n"
+    return Text(client_line(client) + b"\n")
 
 
 @command(
@@ -190,7 +190,7 @@ async def client_info(client: RespConnection, _words: Command) -> bytes:
     "Describes all connections.",
     group="connection",
 )
-async def client_list(client: RespConnection, words: Command) -> bytes:
+async def client_list(client: RespConnection, words: Command) -> Text:
     """As Redis: a line each. All are of type normal."""
     options, found = words[2:], _resp_clients(client)
     if options and options[0].upper() == b"TYPE" and len(options) == 2:
@@ -199,11 +199,13 @@ async def client_list(client: RespConnection, words: Command) -> bytes:
             raise CommandError(f"ERR Unknown client type '{options[1].decode('utf-8', 'backslashreplace')}'")
         found = found if kind == b"normal" else []
     elif options and options[0].upper() == b"ID" and len(options) > 1:
-        wanted = {integer_of(word) for word in options[1:]}
+        wanted = {integer_from(word) for word in options[1:]}
+        if None in wanted:
+            raise CommandError("ERR Invalid client ID")
         found = [other for other in found if other.id in wanted]
     elif options:
         raise syntax_error()
-    return b"".join(client_line(other) + b"\n" for other in found)
+    return Text(b"".join(client_line(other) + b"\n" for other in found))
 
 
 @command(

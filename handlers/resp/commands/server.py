@@ -11,7 +11,7 @@ from handlers.resp.connection import RespConnection
 from handlers.resp.describe import command_docs, command_info
 from handlers.resp.glob import glob_regex
 from handlers.resp.parser import Command
-from handlers.resp.replies import CommandError, NullArray, Text
+from handlers.resp.replies import CommandError, Text
 from handlers.resp.table import COMMANDS, Spec, command, container, dispatch, help_of
 from pressure_server.settings import EMBEDDED
 
@@ -57,7 +57,7 @@ async def command_info_(_client: RespConnection, words: Command) -> list[object]
     if len(words) == 2:
         return await _all_commands()
     found = [_find(name) for name in words[2:]]
-    return [command_info(spec) if spec is not None else NullArray() for spec in found]
+    return [command_info(spec) if spec is not None else None for spec in found]
 
 
 @command("COMMAND|DOCS [command-name [command-name ...]]", "Describes commands for people.", group="server")
@@ -73,7 +73,11 @@ async def command_list(_client: RespConnection, _words: Command) -> list[bytes]:
     return [spec.name.encode() for spec in COMMANDS.values()]
 
 
-@command("COMMAND|GETKEYS command [argument ...]", "Says which words of a command are keys.", group="server")
+@command(
+    "COMMAND|GETKEYS command argument [argument ...]",
+    "Says which words of a command are keys.",
+    group="server",
+)
 async def command_getkeys(_client: RespConnection, words: Command) -> list[bytes]:
     """As Redis."""
     spec = COMMANDS.get(words[2].upper())
@@ -109,9 +113,11 @@ async def config_get(client: RespConnection, words: Command) -> dict[bytes, byte
         "save": "",
         "timeout": f"{settings.idle_timeout:g}",
     }
-    patterns = [glob_regex(pattern.lower()) for pattern in words[2:]]
-    return {
-        name.encode(): value.encode()
-        for name, value in parameters.items()
-        if any(pattern.fullmatch(name.encode()) for pattern in patterns)
-    }
+    found: dict[bytes, bytes] = {}
+    for word in words[2:]:
+        pattern = glob_regex(word.lower())
+        for name, value in parameters.items():
+            if pattern.fullmatch(name.encode()):
+                # One that is named is returned as it was written.
+                found[word if word.lower() == name.encode() else name.encode()] = value.encode()
+    return found

@@ -19,8 +19,8 @@ def integer_of(word: bytes) -> int:
 
 def count_of(word: bytes) -> int:
     """How many: a number from 0."""
-    number = integer_of(word)
-    if number < 0:
+    number = integer_from(word)
+    if number is None or number < 0:
         raise must_be_positive()
     return min(number, _LONGEST)
 
