@@ -51,7 +51,8 @@ class Clients:
             self.now = self._loop.time()
             self.commands_per_second = round((self.commands - before) / _TICK)
             if self.idle_timeout:
-                oldest = self.now - self.idle_timeout
+                # A client may have been active up to a tick after the time that was noted.
+                oldest = self.now - self.idle_timeout - _TICK
                 for connection in [c for c in self.connected if c.active < oldest]:
                     connection.close_if_idle()
 

@@ -18,8 +18,11 @@ from pressure_server.broker.operation import Kind, Operation
 if TYPE_CHECKING:
     from pressure_server.clients import Clients
 
-# A client with so many commands unanswered is not read further until some are.
+# A client with so many commands unanswered is not read further until some are; fewer, until it is known how
+# large its replies are, and so that a mebibyte of them is under way.
 MAX_UNANSWERED = 1024
+FIRST_UNANSWERED = 4
+UNANSWERED_BYTES = 1 << 20
 
 Encode = Callable[[Operation], bytes]
 
@@ -28,7 +31,8 @@ class Connection(asyncio.Protocol, ABC):
     """The part of a connection that all handlers share. Sub-classes define the methods up to `refused`."""
 
     __slots__ = (
-        "_alone", "_backlog", "_closing", "_last", "_next", "_paused", "_reading", "_replies", "_unanswered",
+        "_allowed", "_alone", "_backlog", "_closing", "_last", "_next", "_paused", "_reading", "_replies",
+        "_unanswered",
         "active", "clients", "database", "transport",
     )  # fmt: skip
 
@@ -41,6 +45,7 @@ class Connection(asyncio.Protocol, ABC):
         self._replies: list[bytes | Operation] = []
         self._last: Operation | None = None
         self._unanswered = 0
+        self._allowed = FIRST_UNANSWERED
         self._backlog: list[Any] = []
         self._next = 0
         self._alone: Coroutine[Any, Any, bytes] | asyncio.Task[None] | None = None
@@ -76,6 +81,11 @@ class Connection(asyncio.Protocol, ABC):
             self._last = None
         else:
             self.transport.write(data)
+
+    @property
+    def may_submit(self) -> int:
+        """How many more commands may be under way; at least the one that is being executed."""
+        return max(1, self._allowed - self._unanswered)
 
     def execute_instead(self, commands: list[Any]) -> None:
         """Execute these next, in place of the command that is being executed, which stood for them."""
@@ -121,6 +131,8 @@ class Connection(asyncio.Protocol, ABC):
         if operation is self._last:
             self._last = None
         data = operation.reply(operation)
+        mean = len(data) // len(operation.sizes)
+        self._allowed = min(MAX_UNANSWERED, 2 * self._allowed, max(1, UNANSWERED_BYTES // (mean + 1)))
         if replies and replies[0] is operation:
             if len(replies) == 1:
                 replies.clear()
@@ -146,8 +158,10 @@ class Connection(asyncio.Protocol, ABC):
         self._proceed()
 
     def close_if_idle(self) -> None:
-        """Close, unless the client waits for something."""
-        if not self._replies and not self._backlog and self._alone is None:
+        """Close, unless the client waits for something. One that does not read its replies does not."""
+        if self._paused or self.transport.get_write_buffer_size():
+            self.transport.abort()
+        elif not self._replies and not self._backlog and self._alone is None:
             self.close_when_replied()
 
     def drain(self) -> None:
@@ -162,7 +176,7 @@ class Connection(asyncio.Protocol, ABC):
         """Execute what has been read, as far as it may be executed now."""
         backlog = self._backlog
         while self._next < len(backlog):
-            if self._alone is not None or self._paused or self._closing or self._unanswered >= MAX_UNANSWERED:
+            if self._alone is not None or self._paused or self._closing or self._unanswered >= self._allowed:
                 break
             command = backlog[self._next]
             self._next += 1
@@ -176,7 +190,10 @@ class Connection(asyncio.Protocol, ABC):
                 self._next = 0
         self.database.flush()
         if self._alone is not None and not self._replies and not isinstance(self._alone, asyncio.Task):
-            self._alone = asyncio.create_task(self._run_alone(self._alone))
+            command = self._alone
+            self._alone = asyncio.create_task(self._run_alone(command))
+            # A task that is cancelled before it begins leaves its coroutine as it was.
+            self._alone.add_done_callback(lambda _: command.close())
         if self._closing and not self._replies and self._alone is None:
             self.transport.close()
         elif self._backlog or self._alone is not None:

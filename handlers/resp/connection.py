@@ -69,6 +69,10 @@ class RespConnection(Connection):
             self.reply(error(CommandError(f"ERR {command}")))
             self.close_when_replied()
         elif type(command) is Repeated:
+            if command.count > self.may_submit:
+                self.clients.commands += 1
+                self.execute_instead(list(command.split(self.may_submit)))
+                return
             self.clients.commands += command.count - 1
             spec = BY_SPELLING.get(command.words[0])
             if spec is None or spec.repeated is None or not spec.accepts(3 if command.thirds else 2):

@@ -55,3 +55,8 @@ def out_of_range() -> CommandError:
 def invalid_cursor() -> CommandError:
     """A cursor that no scan can have returned."""
     return CommandError("ERR invalid cursor")
+
+
+def pattern_too_long() -> CommandError:
+    """Redis takes any; ours are compiled."""
+    return CommandError("ERR pattern is too long: at most 4096 bytes")

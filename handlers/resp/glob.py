@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import re
 
+from handlers.resp.errors import pattern_too_long
+
+# A compiled pattern takes some hundred times its length.
+_LONGEST = 4096
+
 
 def glob_regex(pattern: bytes) -> re.Pattern[bytes]:
-    r"""The expression whose `fullmatch` tells what the pattern matches: `*`, `?`, `[a-z]`, `[^a]` and `\`."""
+    r"""The expression whose `fullmatch` tells what the pattern matches: `*`, `?`, `[a-z]`, `[^a]` and `\`.
+
+    Raises CommandError for a pattern of more than 4096 bytes.
+    """
+    if len(pattern) > _LONGEST:
+        raise pattern_too_long()
     parts: list[list[bytes]] = [[]]  # what stands between stars
     position = 0
     while position < len(pattern):

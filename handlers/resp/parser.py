@@ -37,6 +37,11 @@ class Repeated:
     thirds: list[bytes]
     count: int
 
+    def split(self, count: int) -> list[Repeated]:
+        """The first `count` commands, and the others."""
+        first = Repeated(self.words, self.thirds[:count], count)
+        return [first, Repeated(self.words, self.thirds[count:], self.count - count)]
+
     def commands(self) -> list[Command]:
         """The commands, one by one."""
         if self.thirds:

@@ -15,6 +15,9 @@ from handlers.resp.replies import CommandError, Text
 from handlers.resp.table import COMMANDS, Spec, command, container, dispatch, help_of
 from pressure_server.settings import EMBEDDED
 
+# Each costs a description, whether or not it was named before.
+_MOST_NAMES = 1000
+
 
 @command("TIME", "Says the server's time: seconds, and microseconds.", group="server", flags="fast")
 async def time(_client: RespConnection, _words: Command) -> list[bytes]:
@@ -56,6 +59,8 @@ async def command_info_(_client: RespConnection, words: Command) -> list[object]
     """As Redis: null for a name that is none."""
     if len(words) == 2:
         return await _all_commands()
+    if len(words) > _MOST_NAMES:
+        raise CommandError(f"ERR too many command names: at most {_MOST_NAMES}")
     found = [_find(name) for name in words[2:]]
     return [command_info(spec) if spec is not None else None for spec in found]
 
