@@ -27,6 +27,22 @@ def test_delete_leaves_no_key_behind(client: Client, direct: Client) -> None:
     assert not direct.keys("*")
 
 
+def test_delete_removes_what_two_deletes_that_met_have_left(client: Client, direct: Client) -> None:
+    direct.lpush("__pressure__:q:not_full", 0)
+    direct.lpush("__pressure__:q:closed", 0, 0)
+    with pytest.raises(redis.ResponseError, match="INUSE"):
+        client.sadd("q", "a")
+    assert client.delete("q") == 0
+    assert client.sadd("q", "a") == 1
+
+
+def test_an_index_that_is_not_ours_is_made_anew(client: Client, direct: Client) -> None:
+    client.sadd("q", "a", "b")
+    direct.set("__pressure__:q:ext:index", "what is this")
+    assert client.sadd("q", "b", "c") == 1
+    assert client.smismember("q", ["a", "b", "c", "d"]) == [1, 1, 1, 0]
+
+
 def test_keys_and_scans_see_queues_only(client: Client, direct: Client) -> None:
     direct.set("foreign", "1")
     direct.set("foreign:bound", "1")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+import redis
+
 from tests.programs import Client
 
 
@@ -77,6 +80,13 @@ def test_random_members_stay_queued(client: Client) -> None:
     assert client.srandmember("q") in {b"%d" % number for number in range(100)}
     assert client.srandmember("none") is None
     assert client.scard("q") == 100
+
+
+def test_random_members_with_repeats_are_bounded(client: Client) -> None:
+    client.sadd("q", b"x" * 1_000_000)
+    assert len(client.srandmember("q", -60)) == 60
+    with pytest.raises(redis.ResponseError, match="would exceed 64 MiB"):
+        client.srandmember("q", -100)
 
 
 def test_a_scan_misses_nothing_that_stays_while_others_are_taken(client: Client) -> None:

@@ -107,4 +107,6 @@ def refusal(name: bytes, text: str) -> PressureError:
         return QueueInUseError(queue, f"by '{rest}'" if rest else "by a client that is creating it")
     if code == "DELETING":
         return QueueInUseError(queue, "by a client that is deleting it")
+    if code == "TOOLARGE":
+        return PressureError(f"the reply for queue '{queue}' would exceed 64 MiB: ask for fewer messages")
     return BackendError(f"the backend answered for queue '{queue}': {text}")

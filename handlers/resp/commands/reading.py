@@ -42,10 +42,11 @@ def scan_options(words: list[bytes], *, with_type: bool = False) -> ScanOptions:
     if len(words) % 2:
         raise syntax_error()
     options: dict[str, Any] = {}
+    pattern: bytes | None = None
     for name, value in zip(words[::2], words[1::2], strict=True):
         match name.upper():
             case b"MATCH":
-                options["pattern"] = glob_regex(value)
+                pattern = value
             case b"COUNT":
                 options["count"] = min(integer_of(value), 2**53)
                 if options["count"] < 1:
@@ -54,4 +55,6 @@ def scan_options(words: list[bytes], *, with_type: bool = False) -> ScanOptions:
                 options["type"] = value.lower()
             case _:
                 raise syntax_error()
+    if pattern is not None:
+        options["pattern"] = glob_regex(pattern)
     return ScanOptions(**options)

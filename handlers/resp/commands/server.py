@@ -17,6 +17,7 @@ from pressure_server.settings import EMBEDDED
 
 # Each costs a description, whether or not it was named before.
 _MOST_NAMES = 1000
+_MOST_PARAMETERS = 64
 
 
 @command("TIME", "Says the server's time: seconds, and microseconds.", group="server", flags="fast")
@@ -118,6 +119,8 @@ async def config_get(client: RespConnection, words: Command) -> dict[bytes, byte
         "save": "",
         "timeout": f"{settings.idle_timeout:g}",
     }
+    if len(words) > _MOST_PARAMETERS:
+        raise CommandError(f"ERR too many parameters: at most {_MOST_PARAMETERS}")
     found: dict[bytes, bytes] = {}
     for word in words[2:]:
         pattern = glob_regex(word.lower())

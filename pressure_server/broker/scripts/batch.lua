@@ -46,7 +46,7 @@ local makers = {
 }
 -- What it takes, where that is not up to two numbers: sizes and messages, or messages.
 local takes = { put = 'puts', add = 'puts', remove = 'messages', contains = 'messages' }
-local without_queue = { exists = true, create = true }
+local without_queue = { exists = true, create = true, delete = true }
 
 local function execute(name, first, count)
   local refusal

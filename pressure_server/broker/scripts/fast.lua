@@ -5,8 +5,8 @@
 -- A call with one message takes 13 microseconds here and 28 below; with 50 clients it is 1.2 times the rate.
 
 -- What mirror.lua has written, if nothing is unmirrored or stale and nobody else has been here since.
-local exact = queue.bound == 0 and queue.producer == identity and queue.index == string.format('%d 0 %d %s %s',
-  queue.length, queue.length, identity, queue.consumer or '') and (queue.consumer or identity) == identity
+local exact = queue.bound == 0 and queue.producer == identity and queue.index == string.format('%d 0 %d %d %s %s',
+  queue.length, queue.length, queue.consumed, identity, queue.consumer or '') and (queue.consumer or identity) == identity
 
 if exact and #ARGV == 4 + tonumber(ARGV[4]) then
   local members, done, result, verb, count, bytes = base .. ':ext:members', false, nil, nil, 0, 0
@@ -42,15 +42,15 @@ if exact and #ARGV == 4 + tonumber(ARGV[4]) then
       base .. ':ext:copies', base .. ':ext:copies', base .. ':ext:copies') == 2 then
     result = call('RPOP', base, 1)
     call('SREM', members, result[1])
-    queue.length = queue.length - 1
+    queue.length, queue.consumed = queue.length - 1, queue.consumed + 1
     done, verb, count, bytes = true, 'consumed', 1, #result[1]
   end
 
   if done then
     call('INCRBY', base .. ':stats:' .. verb .. '_messages', count)
     call('INCRBY', base .. ':stats:' .. verb .. '_bytes', bytes)
-    call('SET', base .. ':ext:index', string.format('%d 0 %d %s %s',
-      queue.length, queue.length, identity, queue.consumer or ''))
+    call('SET', base .. ':ext:index', string.format('%d 0 %d %d %s %s',
+      queue.length, queue.length, queue.consumed, identity, queue.consumer or ''))
     return { 0, result }
   end
 end

@@ -12,7 +12,7 @@ local function make_life()
   local extension_keys = { base .. ':ext:members', base .. ':ext:copies', base .. ':ext:index' }
 
   local function forget(bound)
-    queue.bound, queue.producer, queue.consumer, queue.length = bound, false, false, 0
+    queue.bound, queue.producer, queue.consumer, queue.length, queue.consumed = bound, false, false, 0, 0
     mirror = nil
     call('UNLINK', unpack(extension_keys))
   end
@@ -39,6 +39,11 @@ local function make_life()
   --          which is there to wake those who wait, makes no difference.
   function operations.delete()
     if not queue.bound then
+      -- What a Delete that met another one leaves behind: nobody waits on these, and they would keep the
+      -- queue from being created again.
+      if call('EXISTS', unpack(protocol_keys, 1, 6)) == 0 then
+        call('UNLINK', unpack(protocol_keys, 7))
+      end
       return { err = 'NOQUEUE' }
     end
     local refusal = in_use('producer') or in_use('consumer')

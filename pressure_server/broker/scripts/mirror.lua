@@ -2,10 +2,11 @@
 --
 -- Touches  :ext:members  a set of the mirrored messages
 --          :ext:copies   a hash, message -> how often it is queued beyond once (plain puts repeat)
---          :ext:index    'length unmirrored mirrored producer consumer', what the two are worth:
+--          :ext:index    'length unmirrored mirrored consumed producer consumer', what the two are worth:
 --            length      of the list when the index was written
 --            unmirrored  how many messages at the head (the oldest, the list's right end) are not mirrored
 --            mirrored    how many messages the mirror holds, repeats counted
+--            consumed    :stats:consumed_messages when the index was written
 --            producer    the :producer last written by a client that keeps the mirror; empty for none
 --            consumer    the same for :consumer
 --
@@ -140,16 +141,24 @@ local function make_mirror()
 
   -- Takes what the index says, and works out what has happened since it was written.
   function self.load(index)
-    local noted
-    noted, self.unmirrored, self.mirrored, self.producer, self.consumer =
-      string.match(index, '^(%d+) (%d+) (%d+) (%S*) (%S*)$')
+    local noted, consumed
+    noted, self.unmirrored, self.mirrored, consumed, self.producer, self.consumer =
+      string.match(index, '^(%d+) (%d+) (%d+) (%d+) (%S*) (%S*)$')
+    if not noted then
+      -- Not written by us, or by another version of us.
+      self.start_over()
+      return
+    end
     noted, self.unmirrored, self.mirrored = tonumber(noted), tonumber(self.unmirrored), tonumber(self.mirrored)
     self.garbage = false
     if self.producer == '' then self.producer = nil end
     if self.consumer == '' then self.consumer = nil end
     local same_producer = queue.producer == self.producer
     local same_consumer = queue.consumer == self.consumer
-    if same_producer and (same_consumer or not (queue.consumer or self.consumer)) then
+    if same_consumer and queue.consumed ~= tonumber(consumed) then
+      -- Nobody else consumes under that name: a native Delete has been here, and the queue was made anew.
+      self.start_over()
+    elseif same_producer and (same_consumer or not (queue.consumer or self.consumer)) then
       if queue.length ~= noted then
         self.start_over()
       end
@@ -182,8 +191,8 @@ local function make_mirror()
     note_roles()
     if self.changed and watched() then
       drop_garbage()
-      call('SET', base .. ':ext:index', string.format('%d %d %d %s %s',
-        queue.length, self.unmirrored, self.mirrored, self.producer or '', self.consumer or ''))
+      call('SET', base .. ':ext:index', string.format('%d %d %d %d %s %s', queue.length, self.unmirrored,
+        self.mirrored, queue.consumed, self.producer or '', self.consumer or ''))
     end
   end
 

@@ -15,12 +15,14 @@ local call = redis.call
 -- Redis's Lua can hand about 8000 values to one call.
 local CHUNK = 4000
 
-local values = call('MGET', base .. ':bound', base .. ':producer', base .. ':consumer', base .. ':ext:index')
+local values = call('MGET', base .. ':bound', base .. ':producer', base .. ':consumer', base .. ':ext:index',
+  base .. ':stats:consumed_messages')
 local queue = {
   bound = values[1] and (tonumber(values[1]) or 0), -- false: there is no such queue
   producer = values[2],
   consumer = values[3],
   index = values[4],
+  consumed = tonumber(values[5] or 0),
   length = call('LLEN', base),
 }
 
@@ -79,6 +81,9 @@ end
 
 -- Statistics: `verb` is 'produced' or 'consumed'.
 local function count_as(verb, messages, bytes)
+  if verb == 'consumed' then
+    queue.consumed = queue.consumed + messages
+  end
   call('INCRBY', base .. ':stats:' .. verb .. '_messages', messages)
   call('INCRBY', base .. ':stats:' .. verb .. '_bytes', bytes)
 end

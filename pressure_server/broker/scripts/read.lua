@@ -1,5 +1,7 @@
 -- Questions. None takes a role, and none changes a message; looking for messages may extend the mirror.
 
+local SAMPLE_BYTES = 64 * 1048576
+
 local function make_read()
   local operations = {}
 
@@ -33,15 +35,14 @@ local function make_read()
   -- Returns  the position to go on from, 0 at the end; then up to count messages, oldest first.
   -- Counted so, a position stays true while messages are taken from the head: a scan never skips one.
   function operations.scan(position, count)
-    local consumed = tonumber(call('GET', base .. ':stats:consumed_messages') or 0)
-    local first = math.max(0, position - consumed)
+    local first = math.max(0, position - queue.consumed)
     local messages = operations.range(first, first + count - 1)
-    local next_position = first + #messages < queue.length and consumed + first + #messages or 0
+    local next_position = first + #messages < queue.length and queue.consumed + first + #messages or 0
     return { string.format('%d', next_position), messages }
   end
 
   -- Takes    a seed; how many distinct positions to pick, or if negative, how many picks with repeats
-  -- Returns  the messages there
+  -- Returns  the messages there; or an error, where repeats would make much of little
   function operations.sample(seed, count)
     local picked = {}
     if queue.length == 0 then
@@ -51,7 +52,7 @@ local function make_read()
       return operations.range(0, -1)
     end
     math.randomseed(seed)
-    local taken = {}
+    local taken, bytes = {}, 0
     for last = queue.length - math.abs(count), queue.length - 1 do
       local position = math.random(0, queue.length - 1)
       if count > 0 then
@@ -61,6 +62,10 @@ local function make_read()
         taken[position] = true
       end
       picked[#picked + 1] = call('LINDEX', base, position)
+      bytes = bytes + #picked[#picked]
+      if count < 0 and bytes > SAMPLE_BYTES then
+        return { err = 'TOOLARGE' }
+      end
     end
     return picked
   end

@@ -1,0 +1,438 @@
+"""The same requests to Redis and to us: the bytes of the replies must be the same, but for what is listed.
+
+Where they differ on purpose, DIFFERENCES says why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+import pytest
+
+from handlers.resp import commands
+from handlers.resp.table import COMMANDS
+from handlers.resp.version import FOLLOWED_VERSION
+from tests.programs import Server, Valkey
+from tests.requirements import need
+
+pytestmark = pytest.mark.clients
+
+Command = tuple[bytes, ...]
+
+
+# ---------------------------------------------------------------- raw replies
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A reply's bytes; for an aggregate those of its first line, and its items."""
+
+    line: bytes
+    items: tuple[Reply, ...] = field(default=())
+
+    @property
+    def raw(self) -> bytes:
+        return self.line + b"".join(item.raw for item in self.items)
+
+    def unordered(self) -> Reply:
+        """With the items in an order that does not depend on who sent them."""
+        return Reply(
+            self.line, tuple(sorted((item.unordered() for item in self.items), key=lambda item: item.raw))
+        )
+
+
+def read_reply(stream: BinaryIO) -> Reply:
+    """The next reply; an empty one at the end of the stream."""
+    line = stream.readline()
+    kind = line[:1]
+    if kind in b"$=!" and line[1:2] != b"-" and line:
+        return Reply(line + stream.read(int(line[1:]) + 2))
+    if kind in b"*~>%" and line[1:2] != b"-" and line:
+        count = int(line[1:]) * (2 if kind == b"%" else 1)
+        return Reply(line, tuple(read_reply(stream) for _ in range(count)))
+    return Reply(line)
+
+
+def packed(command: Command) -> bytes:
+    return b"*%d\r\n" % len(command) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in command)
+
+
+class Wire:
+    """One connection, command by command."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.settimeout(20)
+        self._socket = connection
+        self._stream = connection.makefile("rb")
+
+    def do(self, command: Command) -> Reply:
+        self._socket.sendall(packed(command))
+        return read_reply(self._stream)
+
+    def all_for(self, data: bytes) -> bytes:
+        """Everything that comes for these bytes until the other side closes."""
+        found = b""
+        with contextlib.suppress(ConnectionError):
+            self._socket.sendall(data)
+        with contextlib.suppress(ConnectionError):
+            while more := self._socket.recv(65536):
+                found += more
+        return found
+
+    def close(self) -> None:
+        self._stream.close()
+        self._socket.close()
+
+
+class Pair:
+    """Redis and our server, both without data, and a connection to each."""
+
+    def __init__(self, original: Valkey, ours: Server) -> None:
+        self._original, self._ours = original, ours
+        self._open: list[Wire] = []
+
+    def connect(self) -> tuple[Wire, Wire]:
+        unix = socket.socket(socket.AF_UNIX)
+        unix.connect(str(self._original.socket))
+        wires = Wire(unix), Wire(socket.create_connection(("127.0.0.1", self._ours.port)))
+        self._open += wires
+        return wires
+
+    def close(self) -> None:
+        for wire in self._open:
+            wire.close()
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
+    program = need("redis-server", "redis-server")
+    started = Valkey(tmp_path_factory.mktemp("redis"), binary=program)
+    with started.client() as client:
+        version = client.info("server")["redis_version"]
+    if version != FOLLOWED_VERSION:
+        started.stop()
+        pytest.skip(f"this is Redis {version}; replies are those of {FOLLOWED_VERSION}")
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def pair(original: Valkey, server: Server) -> Iterator[Pair]:
+    with original.client() as client:
+        client.flushall()
+    opened = Pair(original, server)
+    yield opened
+    opened.close()
+
+
+# ---------------------------------------------------------------- what differs on purpose
+
+STRICTER = "what makes no sense is refused whether or not the key exists"
+NOT_TEXT = "bytes that are no UTF-8 are shown escaped, and zeros do not end a text"
+LATER = "CLIENT SETINFO came with Redis 7.2, and clients send it"
+OURS = "fewer parameters and commands, and more, than Redis has"
+BOUNDED = "no billions of picks in one reply"
+
+DIFFERENCES = {
+    "LINDEX q x": STRICTER,
+    "LINDEX q ''": STRICTER,
+    **dict.fromkeys(
+        [
+            "SSCAN q -1", "SSCAN q ''", "SSCAN q 01", "SSCAN q 0 COUNT", "SSCAN q 0 COUNT x",
+            "SSCAN q 0 COUNT 0", "SSCAN q 0 COUNT -5",
+            "SSCAN q 0 MATCH", "SSCAN q 0 NONSENSE 1", "SSCAN q 0 TYPE set", "SCAN -1",
+        ],
+        STRICTER,
+    ),
+    "SRANDMEMBER q -9223372036854775808": BOUNDED,
+    "SRANDMEMBER q -9223372036854775807": BOUNDED,
+    "HELLO 2 NONSENSE\\xff": NOT_TEXT,
+    "CLIENT nonsense\\xff": NOT_TEXT,
+    "CLIENT NON\\x00SENSE": NOT_TEXT,
+    "nonsense \\x00\\x01": NOT_TEXT,
+    "nonsense\\xff": NOT_TEXT,
+    "nonsense a\\xffb": NOT_TEXT,
+    "nonsense\\x00x": NOT_TEXT,
+    "CLIENT SETINFO LIB-NAME a": LATER,
+    "CLIENT SETINFO NONSENSE a": LATER,
+    "COMMAND INFO client": OURS,
+    "CONFIG GET maxmemory*": OURS,
+    "GETSET": OURS,
+}  # fmt: skip
+
+
+def words(line: str) -> Command:
+    """The command a line stands for: words at spaces; '' is an empty one, \\xff a byte, \\n a line's end."""
+    bare = (word.replace("''", "").encode("ascii") for word in line.split(" "))
+    return tuple(word.decode("unicode_escape").encode("latin-1") for word in bare)
+
+
+def compare(pair: Pair, lines: list[str], protocol: int, *, unordered: bool = False) -> None:
+    theirs, ours = pair.connect()
+    if protocol == 3:
+        for wire in (theirs, ours):
+            assert wire.do((b"HELLO", b"3")).line.startswith(b"%")
+    differing: list[str] = []
+    for line in lines:
+        expected, found = theirs.do(words(line)), ours.do(words(line))
+        if unordered:
+            expected, found = expected.unordered(), found.unordered()
+        if expected != found and line not in DIFFERENCES:
+            differing.append(f"{line}\n  Redis: {expected.raw!r}\n  ours:  {found.raw!r}")
+    assert not differing, "\n" + "\n".join(differing)
+
+
+# ---------------------------------------------------------------- refusals and missing keys
+
+NUMBERS = """
+SPOP q x|SPOP q -1|SPOP q 1.5|SPOP q ''|SPOP q 99999999999999999999|SPOP q +1|SPOP q 01|SPOP q 1 2|SPOP q -0
+SRANDMEMBER q x|SRANDMEMBER q 1 2|SRANDMEMBER q -9223372036854775808|SRANDMEMBER q 9223372036854775808
+SRANDMEMBER q -9223372036854775807|LPOP q x|LPOP q -1|LPOP q 1 2|RPOP q -1|RPOP q 1.0|LRANGE q a 1
+LRANGE q 0 b|LINDEX q x|LINDEX q ''|SSCAN q x|SSCAN q -1|SSCAN q 1.5|SSCAN q 0 COUNT|SSCAN q 0 COUNT x
+SSCAN q 0 COUNT 0|SSCAN q 0 COUNT -5|SSCAN q 0 MATCH|SSCAN q 0 NONSENSE 1|SSCAN q 0 TYPE set
+SSCAN q 99999999999999999999|SSCAN q ''|SSCAN q 01|SCAN x|SCAN -1|SCAN 0 COUNT x|SCAN 0 COUNT 0|SCAN 0 MATCH
+SCAN 0 NONSENSE 1|SCAN 0 TYPE|SCAN 99999999999999999999|SCAN 0 TYPE list|SCAN 0 TYPE nonsense|SCAN 0
+SCAN 0 COUNT 100000|SCAN 0 MATCH * COUNT 10 TYPE set|SELECT x|SELECT -1|SELECT 16
+SELECT 99999999999999999999|SELECT 2147483648|SELECT ''|SELECT 0|SELECT 1 2|SELECT 1.5|FLUSHDB NOW
+FLUSHDB ASYNC SYNC|FLUSHALL NOW|FLUSHDB SYNC|FLUSHALL ASYNC|HELLO 4|HELLO x|HELLO 1|HELLO 3 NONSENSE
+HELLO 3 AUTH x|HELLO 3 AUTH nobody y|HELLO 3 SETNAME|HELLO 2 SETNAME a\\x20b|HELLO -1
+HELLO 99999999999999999999|HELLO 3 AUTH default|HELLO 3 SETNAME|HELLO AUTH default x|HELLO 2 AUTH default
+HELLO 2 NONSENSE\\xff|HELLO 2 Nonsense\\x0aline|AUTH x|AUTH default x|AUTH nobody x|AUTH a b c|AUTH ''
+AUTH '' ''|AUTH default ''|COMMAND NONSENSE|COMMAND GETKEYS|COMMAND GETKEYS PING|COMMAND GETKEYS SADD
+COMMAND GETKEYS NONSENSE a|COMMAND GETKEYS SADD k a|COMMAND GETKEYS DEL a b c|COMMAND GETKEYS EXISTS a
+COMMAND GETKEYS ECHO a|COMMAND INFO nonsense|COMMAND DOCS nonsense|COMMAND COUNT x|COMMAND INFO client
+nonsense|CONFIG NONSENSE|CONFIG GET|CONFIG GET nonsense|CONFIG GET nonsense other*|CONFIG
+CONFIG GET maxmemory|CONFIG GET MaxMemory|CONFIG GET save|CONFIG GET appendonly|CONFIG GET maxmemory*
+CONFIG GET timeout|CONFIG GET timeou[t]|CONFIG GET nonsense*|CLIENT|CLIENT NONSENSE|CLIENT NONSENSE a b
+CLIENT nonsense\\xff|CLIENT SETNAME|CLIENT SETNAME a b|CLIENT SETNAME a\\x20b|CLIENT SETNAME a\\x0ab
+CLIENT SETNAME \\xff|CLIENT SETNAME ''|CLIENT GETNAME|CLIENT SETNAME me|CLIENT GETNAME|RESET|CLIENT GETNAME
+CLIENT GETNAME x|CLIENT ID x|CLIENT INFO x|CLIENT LIST x|CLIENT LIST TYPE nonsense|CLIENT LIST TYPE
+CLIENT LIST ID|CLIENT LIST ID x|CLIENT LIST TYPE pubsub|CLIENT LIST TYPE normal x|CLIENT LIST ID 0
+CLIENT LIST TYPE replica|CLIENT KILL|CLIENT KILL nonsense|CLIENT KILL ID|CLIENT KILL ID x|CLIENT KILL ID 0
+CLIENT KILL ID 987654321|CLIENT KILL ADDR 1.2.3.4:5|CLIENT KILL NONSENSE x
+CLIENT KILL ADDR 1.2.3.4:5 SKIPME maybe|CLIENT KILL ADDR 1.2.3.4:5 ID|CLIENT KILL ID -1
+CLIENT KILL SKIPME no ID 987654321|CLIENT SETINFO LIB-NAME a|CLIENT SETINFO NONSENSE a
+CLIENT LIST ID 99999999999999999999|CLIENT LIST ID -1|PING a b|PING a|PING|PING ''|ping|PiNg|ECHO|ECHO a b
+ECHO ''|ECHO \\x00\\xff\\x0d\\x0a|TIME x|DBSIZE x|DBSIZE|KEYS|KEYS a b|KEYS *|KEYS nothing|KEYS ''|KEYS [
+KEYS [^|RANDOMKEY|RANDOMKEY x|nonsense|nonsense a b c|nonsense a\\x0ab|NonSense 'x'|nons\\x0d\\x0aense|''
+'' ''|nonsense \\x00\\x01|GETSET|nonsense\\xff|nonsense a\\xffb|nonsense \\xc3\\xa9|nonsense\\x00x
+CLIENT NON\\x0aSENSE|CLIENT NON\\x00SENSE
+"""
+
+LONG = f"nonsense {'a' * 90} {'b' * 30} {'c' * 50} d"
+
+MISSING = """
+SPOP q|SPOP q 0|SPOP q 1|SPOP q 10|SCARD q|SISMEMBER q a|SMISMEMBER q a|SMISMEMBER q a b c|SMEMBERS q
+SREM q a|SREM q a b|SSCAN q 0|SSCAN q 0 MATCH a* COUNT 5|SSCAN q 7|SRANDMEMBER q|SRANDMEMBER q 0
+SRANDMEMBER q 3|SRANDMEMBER q -3|LPOP q|LPOP q 0|LPOP q 1|LPOP q 5|RPOP q|RPOP q 0|RPOP q 2|LLEN q
+LRANGE q 0 -1|LRANGE q 5 2|LINDEX q 0|LINDEX q -1|TYPE q|TTL q|PTTL q|EXISTS q|EXISTS q q r|DEL q|DEL q q r
+UNLINK q|UNLINK q r|KEYS *|RANDOMKEY|DBSIZE|SCAN 0
+"""
+
+
+def split(table: str) -> list[str]:
+    return [line for line in re.split(r"[|\n]", table) if line.strip()]
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+@pytest.mark.parametrize("line", [*split(NUMBERS + MISSING), LONG])
+def test_refusals_and_replies_without_data(pair: Pair, line: str, protocol: int) -> None:
+    compare(pair, [line], protocol)
+
+
+# ---------------------------------------------------------------- arity
+
+# Their keys or counts make Redis look before it counts words, or they end the connection.
+ARITY_ELSEWHERE = {b"QUIT", b"HELLO", b"AUTH", b"RESET", b"COMMAND", b"INFO"}
+
+
+def known_to_both() -> list[bytes]:
+    commands.load()
+    return sorted(name for name in COMMANDS if name not in ARITY_ELSEWHERE and b"." not in name)
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_wrong_numbers_of_words(pair: Pair, protocol: int) -> None:
+    names = [name.decode() for name in known_to_both()]
+    bare = [name for name in names if COMMANDS[name.encode()].arity not in (1, -1)]
+    many = [f"{name} {' '.join('a' * 9)}" for name in names if COMMANDS[name.encode()].arity > 0]
+    assert len(bare) > 20
+    compare(pair, bare + [name.lower() for name in bare] + many, protocol)
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_wrong_numbers_of_words_in_subcommands(pair: Pair, protocol: int) -> None:
+    lines = [
+        f"{container} {sub}{more}"
+        for container, subs in (
+            ("CLIENT", "ID GETNAME SETNAME INFO"),
+            ("COMMAND", "COUNT GETKEYS"),
+            ("CONFIG", "GET"),
+        )
+        for sub in subs.split()
+        for more in ("", " a b c d")
+        if (sub, more) not in {("ID", ""), ("GETNAME", ""), ("INFO", ""), ("COUNT", "")}
+        if (sub, more) not in {("GET", " a b c d"), ("GETKEYS", " a b c d")}
+    ]
+    compare(pair, lines, protocol)
+
+
+# ---------------------------------------------------------------- one after the other, on one connection
+
+ONE_MEMBER = """
+SADD q a|SADD q a|SADD q a a|SCARD q|SISMEMBER q a|SISMEMBER q b|SMISMEMBER q a b a|SMEMBERS q|SRANDMEMBER q
+SRANDMEMBER q 1|SRANDMEMBER q 5|SRANDMEMBER q -3|SRANDMEMBER q 0|SSCAN q 0|SSCAN q 0 MATCH b*
+SSCAN q 0 MATCH a COUNT 5|TYPE q|TTL q|PTTL q|EXISTS q|EXISTS q q nothing|KEYS *|KEYS q|KEYS [a-q]|KEYS x
+RANDOMKEY|DBSIZE|SCAN 0 COUNT 1000|SCAN 0 MATCH q COUNT 1000|SCAN 0 TYPE set COUNT 1000
+SCAN 0 TYPE string COUNT 1000|SPOP q 0|SREM q b|SREM q a a|SCARD q|SADD q ''|SADD q \\x00\\xff\\x0d\\x0a
+SREM q ''|SPOP q|SPOP q|SADD q a|SPOP q 1|SPOP q 1|SADD q a|SPOP q 10|SADD q a|DEL q|DEL q|SADD q a
+UNLINK q q|SADD q a|FLUSHDB|EXISTS q|SADD q a|FLUSHALL|EXISTS q|DBSIZE
+"""
+
+SEVERAL_MEMBERS = """
+SADD q a b c d|SADD q a b e|SCARD q|SMEMBERS q|SMISMEMBER q a x e|SREM q a x|SRANDMEMBER q 100
+SSCAN q 0 COUNT 100|SSCAN q 0 COUNT 100 MATCH [cd]|SADD r 1 2 3|SADD s 4|KEYS *|KEYS [rs]|KEYS ?|KEYS s*
+EXISTS r s q|SCAN 0 COUNT 1000|SCAN 0 MATCH [^r] COUNT 1000|DEL r s nothing|SPOP q 100|SPOP q 100
+"""
+
+LISTS = """
+RPUSH q a|RPUSH q b c|LLEN q|LRANGE q 0 -1|LRANGE q 1 1|LRANGE q -2 -1|LRANGE q 5 9|LRANGE q 2 1|LINDEX q 0
+LINDEX q -1|LINDEX q 3|LINDEX q -4|LINDEX q x|LRANGE q x 1|LRANGE q -9223372036854775808 9223372036854775807
+LPOP q|LPOP q 0|LPOP q 1|LPOP q 9|LLEN q|RPUSH q a a a|LLEN q|LRANGE q 0 99|LPOP q 2|RPUSH q ''|LPUSH r x
+RPOP r|LPUSH r x|RPOP r 5|LPUSH r a b c|LLEN r
+"""
+
+CONNECTION = """
+PING|PING hello|ECHO hello|CLIENT SETNAME me|CLIENT GETNAME|CLIENT SETNAME ''|CLIENT GETNAME|SELECT 1
+SELECT 0|AUTH default anything|HELLO 4|CLIENT SETNAME me|HELLO 9 SETNAME you|CLIENT GETNAME|RESET
+CLIENT GETNAME|PING
+"""
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+@pytest.mark.parametrize(
+    "table",
+    [ONE_MEMBER, SEVERAL_MEMBERS, LISTS, CONNECTION],
+    ids=["one member", "several", "lists", "connection"],
+)
+def test_commands_in_a_row(pair: Pair, table: str, protocol: int) -> None:
+    compare(pair, split(table), protocol, unordered=True)
+
+
+# ---------------------------------------------------------------- bytes that are no arrays of strings
+
+QUIT = b"*1\r\n$4\r\nQUIT\r\n"
+RAW = {
+    "nothing": b"",
+    "inline": b"PING\r\nECHO a\nECHO \"b c\"\r\n  ECHO\t'd'  \r\n",
+    "inline, empty lines": b"\r\n\n   \r\nPING\r\n",
+    "inline, escapes": rb"""ECHO "a\n\r\t\b\a\"\\\z\x41\xzz\x4" """ + b"\r\n",
+    "inline, single quotes": rb"""ECHO 'a\'b\n"\x41'""" + b"\r\n",
+    "inline, backslashes in single quotes": rb"""ECHO 'a\\'b'""" + b"\r\n",
+    "inline, backslash before the quote": rb"""ECHO 'a\\'""" + b"\r\n",
+    "inline, empty words": b"ECHO ''\r\nECHO \"\"\r\n",
+    "inline, quotes in a word": b"ECHO a\"b c\"\r\nECHO a'b c'\r\n",
+    "inline, vertical tab": b"ECHO a\vb\r\nECHO\v\r\n",
+    "inline, form feed": b"ECHO a\fb\r\n",
+    "inline, spaces of all kinds": b"ECHO\t \v\f a\r\n",
+    "inline, carriage return in the middle": b"ECHO a\rb\r\n",
+    "inline, behind quotes a vertical tab": b'ECHO "a"\v\r\n',
+    "inline, unknown": b"nonsense a b\r\n",
+    "inline, arity": b"ECHO\r\n",
+    "inline, unbalanced": b"PING\r\nECHO 'a\r\nPING\r\n",
+    "inline, unbalanced double": b'ECHO "a\\"\r\n',
+    "inline, text behind quotes": b'ECHO "a"b\r\n',
+    "inline, too big": b"A" * 1_000_000,
+    "count, garbage": b"*x\r\n",
+    "count, empty": b"*\r\n",
+    "count, plus": b"*+1\r\n$4\r\nPING\r\n",
+    "count, leading zero": b"*01\r\n$4\r\nPING\r\n",
+    "count, zero": b"*0\r\n*0\r\n",
+    "count, negative": b"*-1\r\n*-99\r\n",
+    "count, beyond 32 bits": b"*4294967296\r\n",
+    "count, beyond 64 bits": b"*18446744073709551617\r\n",
+    "count, long": b"*" + b"1" * 1_000_000,
+    "length, garbage": b"*1\r\n$x\r\n",
+    "length, empty": b"*1\r\n$\r\n",
+    "length, negative": b"*1\r\n$-1\r\n",
+    "length, plus": b"*1\r\n$+4\r\nPING\r\n",
+    "length, leading zero": b"*1\r\n$04\r\nPING\r\n",
+    "length, too large": b"*1\r\n$4294967296\r\n",
+    "length, long": b"*1\r\n$" + b"1" * 1_000_000,
+    "element, integer": b"*1\r\n:1\r\n",
+    "element, array": b"*1\r\n*1\r\n$4\r\nPING\r\n",
+    "element, RESP3": b"*1\r\n_\r\n",
+    "element, binary": b"*1\r\n\xff\r\n",
+    "element, control character": b"*1\r\n\x01\r\n",
+    "element, empty line": b"*1\r\n\r\n",
+    "payload longer than announced": b"*1\r\n$4\r\nPINGPONG\r\n",
+    "payload without CRLF": b"*2\r\n$4\r\nECHOxx$1\r\nayy*1\r\n$4\r\nPINGzz",
+    "line feed only behind a count": b"*1\n$4\nPING\n",
+    "commands before an error": b"*1\r\n$4\r\nPING\r\n*2\r\n$4\r\nECHO\r\n$1\r\na\r\n*x\r\n",
+    "commands behind QUIT": QUIT + b"*1\r\n$4\r\nPING\r\n",
+    "QUIT with words": b"QUIT now please\r\n",
+    "RESP3 types": b"%1\r\n~1\r\n>1\r\n#t\r\n,1.5\r\n(1\r\n",
+    "HTTP": b"GET / HTTP/1.1\r\n",
+    "HTTP POST": b"POST / HTTP/1.1\r\nPING\r\n",
+    "HTTP host": b"hOsT: localhost\r\nPING\r\n",
+    "HTTP POST as an array": b"*1\r\n$4\r\npost\r\n*1\r\n$4\r\nPING\r\n",
+    "empty command": b"*1\r\n$0\r\n\r\n",
+    "pipeline": b"SADD q a\r\nSPOP q\r\nSPOP q\r\nEXISTS q\r\nDEL q\r\n".replace(
+        b"EXISTS q\r\nDEL q\r\n", b""
+    ),
+}
+RAW_DIFFERENCES = {
+    "element, binary": NOT_TEXT,
+    "element, control character": NOT_TEXT,
+    "element, empty line": NOT_TEXT,
+    "HTTP": OURS,
+}
+
+
+@pytest.mark.parametrize("name", RAW)
+def test_raw_bytes(pair: Pair, name: str) -> None:
+    theirs, ours = pair.connect()
+    expected, found = theirs.all_for(RAW[name] + QUIT), ours.all_for(RAW[name] + QUIT)
+    assert (found == expected) != (name in RAW_DIFFERENCES), (expected, found)
+
+
+def test_the_differences_are_differences(pair: Pair) -> None:
+    """What is listed and has become equal is to be taken off the list."""
+    equal = []
+    for line in DIFFERENCES:
+        theirs, ours = pair.connect()
+        if theirs.do(words(line)) == ours.do(words(line)):
+            equal.append(line)
+    assert equal == []
+
+
+# ---------------------------------------------------------------- what differs in principle
+
+
+def replies(pair: Pair, lines: str) -> tuple[list[bytes], list[bytes]]:
+    theirs, ours = pair.connect()
+    both = [(theirs.do(words(line)).raw, ours.do(words(line)).raw) for line in split(lines)]
+    return [first for first, _ in both], [second for _, second in both]
+
+
+def test_a_queue_is_first_in_first_out_where_redis_is_not(pair: Pair) -> None:
+    theirs, ours = replies(pair, "LPUSH q a b|LRANGE q 0 -1|LPOP q")
+    assert theirs[1:] == [b"*2\r\n$1\r\nb\r\n$1\r\na\r\n", b"$1\r\nb\r\n"]
+    assert ours[1:] == [b"*2\r\n$1\r\na\r\n$1\r\nb\r\n", b"$1\r\na\r\n"]
+
+
+def test_an_empty_queue_exists_where_an_empty_set_does_not(pair: Pair) -> None:
+    theirs, ours = replies(pair, "SADD q a|SPOP q|EXISTS q|TYPE q|TTL q|DEL q")
+    assert theirs[2:] == [b":0\r\n", b"+none\r\n", b":-2\r\n", b":0\r\n"]
+    assert ours[2:] == [b":1\r\n", b"+set\r\n", b":-1\r\n", b":1\r\n"]
+
+
+def test_a_queue_is_a_set_and_a_list_at_once(pair: Pair) -> None:
+    theirs, ours = replies(pair, "SADD q a|RPUSH q a|LLEN q|TYPE q")
+    assert theirs[1].startswith(b"-WRONGTYPE ")
+    assert ours == [b":1\r\n", b":2\r\n", b":2\r\n", b"+set\r\n"]

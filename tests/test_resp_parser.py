@@ -1,0 +1,651 @@
+"""The RESP codec as plain functions: requests in any pieces, inline commands, globs, replies, syntax."""
+
+from __future__ import annotations
+
+import re
+import tracemalloc
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from handlers.resp import errors
+from handlers.resp.glob import glob_regex
+from handlers.resp.inline import split_inline
+from handlers.resp.parser import (
+    MAX_ARGUMENTS,
+    MAX_LINE,
+    Command,
+    Limits,
+    Repeated,
+    RequestError,
+    RequestParser,
+    integer_from,
+)
+from handlers.resp.replies import CommandError, NullArray, SetReply, Text, encode, error
+from handlers.resp.syntax import Argument, arity_of, keys_of, parse_syntax
+from pressure_server.errors import QueueFullError
+
+MAX_BULK = 1 << 20
+
+
+def packed(command: Command) -> bytes:
+    """The command as an array of bulk strings."""
+    return b"*%d\r\n" % len(command) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in command)
+
+
+def fed(*pieces: bytes, max_bulk: int = MAX_BULK) -> tuple[list[Command], str | None]:
+    """What comes out for these pieces: commands one by one, and the error's text."""
+    parser = RequestParser(Limits(max_bulk))
+    commands: list[Command] = []
+    for piece in pieces:
+        for item in parser.feed(piece):
+            if isinstance(item, RequestError):
+                return commands, str(item)
+            commands += item.commands() if isinstance(item, Repeated) else [item]
+    return commands, None
+
+
+def cut(stream: bytes, places: list[int]) -> list[bytes]:
+    """The stream in pieces, cut at these places."""
+    ends = [0, *sorted({place % (len(stream) + 1) for place in places}), len(stream)]
+    return [stream[start:end] for start, end in pairwise(ends) if start != end]
+
+
+def bytewise(stream: bytes) -> list[bytes]:
+    return [stream[i : i + 1] for i in range(len(stream))]
+
+
+# ---------------------------------------------------------------- requests, in any pieces
+
+WORDS = st.one_of(
+    st.sampled_from([b"", b"\r\n", b"*1\r\n$4\r\nPING\r\n", b"$3\r\n", b"\r", b"\n", b"$-1\r\n", b"\0\xff"]),
+    st.binary(max_size=12),
+    st.binary(min_size=4090, max_size=4100),
+)
+COMMANDS = st.lists(st.lists(WORDS, min_size=1, max_size=5), max_size=6)
+SPLITS = st.lists(st.integers(0, 1 << 20), max_size=12)
+NOISE = st.sampled_from([b"", b"*0\r\n", b"*-1\r\n", b"\r\n", b"\n", b"   \r\n"])
+
+
+def quoted(word: bytes) -> bytes:
+    """The word as redis-cli writes it."""
+    return b'"' + b"".join(b"\\x%02x" % byte for byte in word) + b'"'
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> tuple[list[Command], bytes]:
+    """Commands, and bytes that stand for them: arrays, inline commands, and requests for nothing."""
+    commands, stream = draw(COMMANDS), b""
+    for command in commands:
+        stream += draw(NOISE)
+        if draw(st.booleans()) or sum(map(len, command)) > 1000:
+            stream += packed(command)
+        else:
+            stream += b" ".join(map(quoted, command)) + draw(st.sampled_from([b"\n", b"\r\n", b" \r\n"]))
+    return commands, stream + draw(NOISE)
+
+
+@settings(max_examples=300, deadline=None)
+@given(streams(), SPLITS)
+def test_any_pieces_of_a_stream_give_the_same_commands(
+    written: tuple[list[Command], bytes], places: list[int]
+) -> None:
+    commands, stream = written
+    assert fed(stream) == (commands, None)
+    assert fed(*cut(stream, places)) == (commands, None)
+
+
+@settings(max_examples=60, deadline=None)
+@given(streams())
+def test_single_bytes_give_the_same_commands(written: tuple[list[Command], bytes]) -> None:
+    commands, stream = written
+    assert fed(*bytewise(stream)) == (commands, None)
+
+
+BROKEN = [
+    b"*x\r\n",
+    b"*1048577\r\n",
+    b"*99999999999999999999\r\n",
+    b"*1\r\n+OK\r\n",
+    b"*2\r\n$1\r\na\r\n$-1\r\n",
+    b"*1\r\n$1048577\r\n",
+    b'"unbalanced\r\n',
+    b"*" + b"1" * (MAX_LINE + 1),
+    b"x" * (MAX_LINE + 1),
+]
+
+
+@settings(max_examples=100, deadline=None)
+@given(streams(), st.sampled_from(BROKEN), SPLITS)
+def test_any_pieces_give_the_same_commands_before_the_same_error(
+    written: tuple[list[Command], bytes], broken: bytes, places: list[int]
+) -> None:
+    commands, stream = written
+    whole, reason = fed(stream + broken)
+    assert whole == commands
+    assert reason is not None
+    assert fed(*cut(stream + broken, places)) == (commands, reason)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.sampled_from([b"*", b"$", b"1", b"2", b"3", b"-", b"\r\n", b"\r", b"\n", b"a", b'"', b" "])),
+    SPLITS,
+)
+def test_nonsense_in_pieces_is_the_same_nonsense(tokens: list[bytes], places: list[int]) -> None:
+    stream = b"".join(tokens)
+    assert fed(*cut(stream, places)) == fed(stream)
+    assert fed(*bytewise(stream)) == fed(stream)
+
+
+# ---------------------------------------------------------------- runs of equal commands
+
+
+def items_of(stream: bytes) -> list[Any]:
+    return RequestParser(Limits(MAX_BULK)).feed(stream)
+
+
+@pytest.mark.parametrize("words", [[b"SPOP", b"q"], [b"SADD", b"q"]])
+@pytest.mark.parametrize("count", [2, 3, 4, 20, 511, 512, 513, 1025])
+def test_runs_of_equal_commands_expand_to_those_that_were_sent(words: Command, count: int) -> None:
+    commands = [words if words[0] == b"SPOP" else [*words, b"%d" % i] for i in range(count)]
+    stream = b"".join(map(packed, commands))
+    if count >= 20:
+        assert any(isinstance(item, Repeated) for item in items_of(stream))
+    assert fed(stream) == (commands, None)
+    assert fed(*bytewise(stream)) == (commands, None)
+
+
+TWINS = st.tuples(
+    st.sampled_from([b"SADD", b"SPOP", b"sadd"]),
+    st.sampled_from([b"q", b"r", b""]),
+    st.sampled_from([None, b"", b"m", b"longer", b"a\r\nb", b"x" * 4097]),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(TWINS, st.integers(1, 25)), max_size=6), SPLITS)
+def test_runs_of_any_commands_expand_to_those_that_were_sent(
+    runs: list[tuple[tuple[bytes, bytes, bytes | None], int]], places: list[int]
+) -> None:
+    commands = [[word for word in words if word is not None] for words, times in runs for _ in range(times)]
+    stream = b"".join(map(packed, commands))
+    assert fed(stream) == (commands, None)
+    assert fed(*cut(stream, places)) == (commands, None)
+
+
+def test_a_run_with_one_wrong_length_ends_before_it() -> None:
+    good, bad = packed([b"SADD", b"q", b"m"]), b"*3\r\n$4\r\nSADD\r\n$1\r\nq\r\n$x\r\nm\r\n"
+    commands, reason = fed(good * 30 + bad + good * 30)
+    assert commands == [[b"SADD", b"q", b"m"]] * 30
+    assert reason == "Protocol error: invalid bulk length"
+
+
+def test_a_run_s_commands_are_not_one_object() -> None:
+    commands, _ = fed(packed([b"SPOP", b"q"]) * 30)
+    commands[0].append(b"more")
+    assert commands[1] == [b"SPOP", b"q"]
+
+
+# ---------------------------------------------------------------- limits
+
+LIMITS: list[tuple[str, bytes, str]] = [
+    ("count, garbage", b"*abc\r\n", "invalid multibulk length"),
+    ("count, empty", b"*\r\n", "invalid multibulk length"),
+    ("count, plus sign", b"*+1\r\n", "invalid multibulk length"),
+    ("count, leading zero", b"*01\r\n", "invalid multibulk length"),
+    ("count, space", b"* 1\r\n", "invalid multibulk length"),
+    ("count, too large", b"*%d\r\n" % (MAX_ARGUMENTS + 1), "invalid multibulk length"),
+    ("count, 4294967295", b"*4294967295\r\n", "invalid multibulk length"),
+    ("count, beyond 64 bits", b"*18446744073709551617\r\n", "invalid multibulk length"),
+    ("count, never ends", b"*" + b"1" * (MAX_LINE + 1), "too big mbulk count string"),
+    ("length, garbage", b"*1\r\n$x\r\n", "invalid bulk length"),
+    ("length, empty", b"*1\r\n$\r\n", "invalid bulk length"),
+    ("length, -1", b"*1\r\n$-1\r\n", "invalid bulk length"),
+    ("length, -0", b"*1\r\n$-0\r\n", "invalid bulk length"),
+    ("length, plus sign", b"*1\r\n$+4\r\nPING\r\n", "invalid bulk length"),
+    ("length, leading zero", b"*1\r\n$04\r\nPING\r\n", "invalid bulk length"),
+    ("length, too large", b"*1\r\n$%d\r\n" % (MAX_BULK + 1), "invalid bulk length"),
+    ("length, beyond 64 bits", b"*1\r\n$18446744073709551620\r\n", "invalid bulk length"),
+    ("length, never ends", b"*1\r\n$" + b"1" * (MAX_LINE + 1), "too big bulk count string"),
+    ("element, integer", b"*1\r\n:1\r\n", "expected '$', got ':'"),
+    ("element, array", b"*1\r\n*1\r\n", "expected '$', got '*'"),
+    ("element, RESP3 blob", b"*1\r\n!3\r\nabc\r\n", "expected '$', got '!'"),
+    ("element, binary", b"*1\r\n\x00\r\n", "expected '$', got '\\x00'"),
+    ("element, empty line", b"*1\r\n\r\n", "expected '$', got '\\x0d'"),
+    ("inline, unbalanced", b"PING 'a\r\n", "unbalanced quotes in request"),
+    ("inline, no space behind quotes", b'PING "a"b\r\n', "unbalanced quotes in request"),
+    ("inline, never ends", b"x" * (MAX_LINE + 1), "too big inline request"),
+    ("inline, too long", b"x" * (MAX_LINE + 1) + b"\r\n", "too big inline request"),
+]
+
+
+@pytest.mark.parametrize(("stream", "complaint"), [case[1:] for case in LIMITS], ids=[c[0] for c in LIMITS])
+def test_what_is_no_request_is_refused_after_what_came_before(stream: bytes, complaint: str) -> None:
+    before = packed([b"PING"]) + b"ECHO a\r\n" + packed([b"ECHO", b"x" * 5000])
+    expected = [[b"PING"], [b"ECHO", b"a"], [b"ECHO", b"x" * 5000]]
+    assert fed(stream) == ([], f"Protocol error: {complaint}")
+    assert fed(before + stream) == (expected, f"Protocol error: {complaint}")
+    assert fed(packed([b"SPOP", b"q"]) * 40 + stream) == (
+        [[b"SPOP", b"q"]] * 40,
+        f"Protocol error: {complaint}",
+    )
+
+
+@pytest.mark.parametrize(
+    "stream", [b"*0\r\n", b"*-1\r\n", b"*-9223372036854775808\r\n", b"\r\n", b"\n", b" \t\r\n"]
+)
+def test_requests_for_nothing_are_passed_over(stream: bytes) -> None:
+    assert fed(stream * 3 + packed([b"PING"])) == ([[b"PING"]], None)
+
+
+def test_the_largest_allowed_of_each_is_allowed() -> None:
+    assert fed(packed([b"x" * MAX_BULK])) == ([[b"x" * MAX_BULK]], None)
+    line = b"x" * MAX_LINE
+    assert fed(line + b"\n") == ([[line]], None)
+    commands, reason = fed(b"*%d\r\n" % MAX_ARGUMENTS + b"$0\r\n\r\n" * MAX_ARGUMENTS, max_bulk=32 << 20)
+    assert reason is None
+    assert commands == [[b""] * MAX_ARGUMENTS]
+
+
+def test_a_request_is_bounded_as_a_whole() -> None:
+    size = 8 << 20
+    parser = RequestParser(Limits(size))
+    argument = b"$%d\r\n%b\r\n" % (size, bytes(size))
+    assert parser.feed(b"*100\r\n") == []
+    arrived = 0
+    for _ in range(100):
+        if out := parser.feed(argument):
+            assert str(out[0]) == "Protocol error: too big request"
+            break
+        arrived += size
+    assert arrived <= size + (64 << 20)
+
+
+def test_announcing_takes_no_memory() -> None:
+    parser = RequestParser(Limits(512 << 20))
+    assert parser.feed(b"*%d\r\n$%d\r\n" % (MAX_ARGUMENTS, 400 << 20)) == []
+    assert parser.feed(b"x") == []
+
+
+class CountingParser(RequestParser):
+    """Counts the bytes that are looked at: each time some are, what was unread is joined to them first."""
+
+    __slots__ = ("looked_at",)
+
+    def __init__(self) -> None:
+        super().__init__(Limits(32 << 20))
+        self.looked_at = 0
+
+    def _split(self, data: bytes, commands: list[Any]) -> bytes:
+        self.looked_at += len(data)
+        return super()._split(data, commands)
+
+    def _read(self, data: bytes, commands: list[Any], *, stop_after_one: bool = False) -> bytes:
+        self.looked_at += len(data)
+        return super()._read(data, commands, stop_after_one=stop_after_one)
+
+
+@pytest.mark.parametrize("size", [1, 2, 1000])
+@pytest.mark.parametrize(
+    "command",
+    [[b"SADD", b"q", b"x" * (1 << 20)], [b"SADD", b"q", *[b"m%d" % i for i in range(100_000)]]],
+    ids=["1 MB message", "100k messages"],
+)
+def test_small_pieces_are_not_read_again_and_again(size: int, command: Command) -> None:
+    stream, parser, found = packed(command), CountingParser(), []
+    for start in range(0, len(stream), size):
+        found += parser.feed(stream[start : start + size])
+    assert found == [command]
+    # A few bytes of a length that is not complete are looked at more than once; no payload is.
+    assert parser.looked_at < 12 * len(stream)
+
+
+@pytest.mark.parametrize("size", [1, 2, 16, 1460])
+def test_small_pieces_take_no_more_memory_than_large_ones(size: int) -> None:
+    stream, parser = b"*1\r\n$%d\r\n" % MAX_BULK + bytes(MAX_BULK - 1), RequestParser(Limits(MAX_BULK))
+    tracemalloc.start()
+    for start in range(0, len(stream), size):
+        assert parser.feed(stream[start : start + size]) == []
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 2.5 * len(stream)
+
+
+# ---------------------------------------------------------------- numbers
+
+INTEGERS = re.compile(rb"0|-?[1-9][0-9]*")
+
+
+@given(
+    st.one_of(
+        st.binary(max_size=22), st.from_regex(rb"\A[-+0]?[0-9]{1,21}\Z"), st.integers().map(b"%d".__mod__)
+    )
+)
+@example(b"9223372036854775807")
+@example(b"9223372036854775808")
+@example(b"-9223372036854775808")
+@example(b"-9223372036854775809")
+@example("٣".encode())
+def test_numbers_are_those_of_redis(text: bytes) -> None:
+    expected = int(text) if INTEGERS.fullmatch(text) else None
+    if expected is not None and not -(2**63) <= expected < 2**63:
+        expected = None
+    assert integer_from(text) == expected
+
+
+# ---------------------------------------------------------------- inline commands
+
+SPACES, BARE_ENDS = b" \t\n\v\f\r", b" \n\r\t\0"
+ESCAPES = {ord("n"): 10, ord("r"): 13, ord("t"): 9, ord("b"): 8, ord("a"): 7}
+
+
+def sdssplitargs(line: bytes) -> list[bytes] | None:
+    """Redis 7.0's sds.c, step by step; what C finds behind the end is a zero."""
+    text, position = line + b"\0\0\0\0", 0
+    found: list[bytes] = []
+    while True:
+        while position < len(line) and text[position] in SPACES:
+            position += 1
+        if position >= len(line):
+            return found
+        argument, position = _one_argument(text, position, len(line))
+        if argument is None:
+            return None
+        found.append(argument)
+
+
+def _one_argument(text: bytes, position: int, end: int) -> tuple[bytes | None, int]:
+    argument, quote = bytearray(), 0
+    while True:
+        char = text[position]
+        if quote:
+            if position >= end:
+                return None, position
+            if quote == ord('"') and re.match(rb"\\x[0-9a-fA-F]{2}", text[position : position + 4]):
+                argument.append(int(text[position + 2 : position + 4], 16))
+                position += 3
+            elif quote == ord('"') and char == ord("\\") and position + 1 < end:
+                position += 1
+                argument.append(ESCAPES.get(text[position], text[position]))
+            elif quote == ord("'") and text[position : position + 2] == b"\\'":
+                position += 1
+                argument.append(ord("'"))
+            elif char == quote:
+                if position + 1 < end and text[position + 1] not in SPACES:
+                    return None, position
+                return bytes(argument), position + 1
+            else:
+                argument.append(char)
+        elif position >= end or char in BARE_ENDS:
+            return bytes(argument), position
+        elif char in b"\"'":
+            quote = char
+        else:
+            argument.append(char)
+        position += 1
+
+
+LINES = st.one_of(
+    st.lists(st.sampled_from([bytes([c]) for c in b"ab01x\\\"' \t\r\v\fn\xff"]), max_size=14).map(b"".join),
+    st.binary(max_size=20).map(lambda line: line.replace(b"\0", b"")),
+)
+
+
+@settings(max_examples=1500, deadline=None)
+@given(LINES)
+@example(rb"'a\\'")
+@example(b"a\vb")
+@example(rb'"\x4"')
+def test_inline_commands_are_split_as_redis_splits_them(line: bytes) -> None:
+    assert split_inline(line) == sdssplitargs(line)
+
+
+@given(st.lists(st.binary(max_size=20), min_size=1, max_size=4))
+def test_inline_commands_carry_any_bytes(command: Command) -> None:
+    line = b" ".join(map(quoted, command))
+    assert split_inline(line) == command
+    assert fed(line + b"\n") == (([command]), None)
+
+
+@pytest.mark.parametrize(
+    ("line", "arguments"),
+    [
+        (b"PING", [b"PING"]),
+        (b"  PING \t hello\r", [b"PING", b"hello"]),
+        (b'SADD q ""', [b"SADD", b"q", b""]),
+        (b"SADD q ''", [b"SADD", b"q", b""]),
+        (rb'ECHO "a\n\r\t\b\a\"\\\z\x41\xzz"', [b"ECHO", b'a\n\r\t\b\a"\\zAxzz']),
+        (rb"ECHO 'a\'b\n\"'", [b"ECHO", rb"a'b\n\""]),
+        (rb"ECHO a\nb", [b"ECHO", rb"a\nb"]),
+        (b'ECHO a"b c"', [b"ECHO", b"ab c"]),
+        (b"", []),
+        (b'"a', None),
+        (b"'a", None),
+        (b"'", None),
+        (b'"a\\"', None),
+        (b"'a'b", None),
+    ],
+)
+def test_inline_commands(line: bytes, arguments: list[bytes] | None) -> None:
+    assert split_inline(line) == arguments
+    assert sdssplitargs(line) == arguments
+
+
+# ---------------------------------------------------------------- globs
+
+
+def stringmatchlen(pattern: bytes, string: bytes) -> bool:
+    """Redis 7.0's util.c, step by step, but for skipLongerMatches, which only saves time.
+
+    Bytes are unsigned, as on ARM, and stars match the empty string, for which Redis has other code.
+    """
+    if not string:
+        return not pattern.strip(b"*")
+    at, pos = 0, 0
+    while at < len(pattern) and pos < len(string):
+        char = pattern[at]
+        if char == ord("*"):
+            while pattern[at + 1 : at + 2] == b"*":
+                at += 1
+            rest = pattern[at + 1 :]
+            return not rest or any(stringmatchlen(rest, string[i:]) for i in range(pos, len(string)))
+        if char == ord("["):
+            matched, at = _in_class(pattern, at + 1, string[pos])
+            if not matched:
+                return False
+        elif char != ord("?"):
+            if char == ord("\\") and at + 1 < len(pattern):
+                at += 1
+            if pattern[at] != string[pos]:
+                return False
+        pos, at = pos + 1, at + 1
+        if pos == len(string):
+            at += len(pattern[at:]) - len(pattern[at:].lstrip(b"*"))
+    return at >= len(pattern) and pos == len(string)
+
+
+def _in_class(pattern: bytes, at: int, byte: int) -> tuple[bool, int]:
+    negated = pattern[at : at + 1] == b"^"
+    at += negated
+    matched = False
+    while True:
+        left = len(pattern) - at
+        if left >= 2 and pattern[at] == ord("\\"):
+            at += 1
+            matched |= pattern[at] == byte
+        elif left and pattern[at] == ord("]"):
+            break
+        elif not left:
+            at -= 1
+            break
+        elif left >= 3 and pattern[at + 1] == ord("-"):
+            low, high = sorted((pattern[at], pattern[at + 2]))
+            matched |= low <= byte <= high
+            at += 2
+        else:
+            matched |= pattern[at] == byte
+        at += 1
+    return matched is not negated, at
+
+
+def glob_texts(alphabet: bytes, size: int) -> st.SearchStrategy[bytes]:
+    return st.lists(st.sampled_from([bytes([c]) for c in alphabet]), max_size=size).map(b"".join)
+
+
+@settings(max_examples=2500, deadline=None)
+@given(glob_texts(b"ab*?[]^-\\\xff\n", 9), glob_texts(b"ab]-^\\*\xff\n", 7))
+@example(b"[", b"a")
+@example(b"[^", b"a")
+@example(b"[a-]", b"b")
+@example(b"[\\", b"\\")
+@example(b"a*", b"a")
+@example(b"**", b"")
+def test_globs_match_what_redis_matches(pattern: bytes, string: bytes) -> None:
+    assert (glob_regex(pattern).fullmatch(string) is not None) == stringmatchlen(pattern, string)
+
+
+@given(st.binary(max_size=20))
+def test_an_escaped_name_matches_itself_alone(name: bytes) -> None:
+    pattern = b"".join(b"\\" + name[i : i + 1] for i in range(len(name)))
+    assert glob_regex(pattern).fullmatch(name)
+    assert not glob_regex(pattern).fullmatch(name + b"x")
+    assert glob_regex(b"*" + pattern + b"*").fullmatch(b"before" + name + b"after")
+
+
+def test_many_stars_are_no_trap() -> None:
+    """Were it exponential, this would not end."""
+    assert glob_regex(b"*a" * 60 + b"b").fullmatch(b"a" * 5000) is None
+    assert glob_regex(b"*?" * 60 + b"b").fullmatch(b"a" * 5000) is None
+
+
+# ---------------------------------------------------------------- replies
+
+REPLIES: list[tuple[Any, bytes, bytes]] = [
+    (None, b"$-1\r\n", b"_\r\n"),
+    (NullArray(), b"*-1\r\n", b"_\r\n"),
+    (5, b":5\r\n", b":5\r\n"),
+    (-(2**63), b":-9223372036854775808\r\n", b":-9223372036854775808\r\n"),
+    (b"", b"$0\r\n\r\n", b"$0\r\n\r\n"),
+    (b"a\r\nb", b"$4\r\na\r\nb\r\n", b"$4\r\na\r\nb\r\n"),
+    ("OK", b"+OK\r\n", b"+OK\r\n"),
+    (Text(b"abc"), b"$3\r\nabc\r\n", b"=7\r\ntxt:abc\r\n"),
+    ([1, b"a", [None]], b"*3\r\n:1\r\n$1\r\na\r\n*1\r\n$-1\r\n", b"*3\r\n:1\r\n$1\r\na\r\n*1\r\n_\r\n"),
+    ((1,), b"*1\r\n:1\r\n", b"*1\r\n:1\r\n"),
+    (SetReply([b"a"]), b"*1\r\n$1\r\na\r\n", b"~1\r\n$1\r\na\r\n"),
+    ({b"a": 1}, b"*2\r\n$1\r\na\r\n:1\r\n", b"%1\r\n$1\r\na\r\n:1\r\n"),
+    (CommandError("ERR no"), b"-ERR no\r\n", b"-ERR no\r\n"),
+    ([CommandError("ERR no")], b"*1\r\n-ERR no\r\n", b"*1\r\n-ERR no\r\n"),
+]
+
+
+@pytest.mark.parametrize(("value", "resp2", "resp3"), REPLIES)
+def test_replies(value: Any, resp2: bytes, resp3: bytes) -> None:
+    assert encode(value, 2) == resp2
+    assert encode(value, 3) == resp3
+
+
+def test_what_is_no_reply_is_a_mistake_of_ours() -> None:
+    with pytest.raises(TypeError, match="no reply for object"):
+        encode(object(), 2)
+
+
+def test_an_error_of_the_core_has_its_code_first() -> None:
+    assert error(QueueFullError("q")).startswith(b"-FULL queue 'q' is full")
+
+
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1), st.binary(max_size=20), st.just("OK")),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4), st.dictionaries(st.binary(max_size=4), inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+def decode(data: bytes, protocol: int) -> Any:
+    """What hiredis reads; one value, and nothing behind it."""
+    hiredis = pytest.importorskip("hiredis")
+    reader = hiredis.Reader()
+    reader.feed(data)
+    value = reader.gets()
+    assert reader.gets() is False
+    return value
+
+
+def flat(value: Any, protocol: int) -> Any:
+    """The value as a client sees it: simple strings are bytes, and RESP2 has no maps."""
+    if value == "OK":
+        return b"OK"
+    if isinstance(value, list):
+        return [flat(item, protocol) for item in value]
+    if isinstance(value, dict) and protocol == 2:
+        return [flat(item, protocol) for pair in value.items() for item in pair]
+    if isinstance(value, dict):
+        return {key: flat(item, protocol) for key, item in value.items()}
+    return value
+
+
+@settings(deadline=None)
+@given(VALUES, st.sampled_from([2, 3]))
+def test_clients_read_what_was_written(value: Any, protocol: int) -> None:
+    assert decode(encode(value, protocol), protocol) == flat(value, protocol)
+
+
+@given(st.lists(st.binary(max_size=40), min_size=1, max_size=4))
+def test_an_error_is_one_line_whatever_the_client_has_sent(command: Command) -> None:
+    for refusal in (errors.unknown_command(command), errors.unknown_subcommand([b"CLIENT", *command])):
+        line = error(refusal)
+        assert line.startswith(b"-ERR unknown")
+        assert line.endswith(b"\r\n")
+        assert not re.search(rb"[\r\n]", line[:-2])
+
+
+def test_an_error_shows_no_more_than_redis_shows() -> None:
+    line = error(errors.unknown_command([b"x" * 10**6, b"y" * 10**6, b"z" * 10**6]))
+    shown = b"'%b' " % (b"y" * 128)
+    assert line == b"-ERR unknown command '%b', with args beginning with: %b\r\n" % (b"x" * 128, shown)
+
+
+# ---------------------------------------------------------------- syntax lines
+
+SYNTAX: list[tuple[str, tuple[Argument, ...], int, tuple[int, int, int]]] = [
+    ("", (), 1, (0, 0, 0)),
+    ("key", (Argument("key"),), 2, (1, 1, 1)),
+    ("key [count]", (Argument("key"), Argument("count", optional=True)), -2, (1, 1, 1)),
+    ("key member [member ...]", (Argument("key"), Argument("member", multiple=True)), -3, (1, 1, 1)),
+    ("key [key ...]", (Argument("key", multiple=True),), -2, (1, -1, 1)),
+    ("source destination", (Argument("source"), Argument("destination")), 3, (0, 0, 0)),
+    (
+        "cursor [MATCH pattern] [COUNT count]",
+        (
+            Argument("cursor"),
+            Argument("pattern", "MATCH", optional=True),
+            Argument("count", "COUNT", optional=True),
+        ),
+        -2,
+        (0, 0, 0),
+    ),
+    ("[ASYNC]", (Argument("", "ASYNC", optional=True),), -1, (0, 0, 0)),
+    ("KEEP THIS key", (Argument("", "KEEP"), Argument("key", "THIS")), 4, (2, 2, 1)),
+]
+
+
+@pytest.mark.parametrize(("line", "arguments", "arity", "keys"), SYNTAX, ids=[case[0] for case in SYNTAX])
+def test_syntax_lines(
+    line: str, arguments: tuple[Argument, ...], arity: int, keys: tuple[int, int, int]
+) -> None:
+    assert parse_syntax(line) == arguments
+    assert arity_of(arguments, 1) == arity
+    assert keys_of(arguments, 1) == keys
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("key", "key"), ("count", "integer"), ("pattern", "pattern"), ("member", "string")]
+)
+def test_arguments_have_redis_s_types(name: str, kind: str) -> None:
+    assert Argument(name).type == kind
+    assert Argument("", "ASYNC").type == "pure-token"
