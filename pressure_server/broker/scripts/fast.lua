@@ -1,56 +1,73 @@
--- The calls that matter most, done without making a function: one run, of unique puts or of gets, on a queue
--- without a bound, with free roles, and with an exact mirror that only we have kept. Everything else falls
--- through to the files below, which do the same and more.
+-- The calls that matter most, done without making a function: one run, of unique puts of one message each or
+-- of one get, on a queue with free roles and room, and with an exact mirror that only we have kept. Everything
+-- else falls through to the files below, which do the same and more.
 --
--- A call with one message takes 13 microseconds here and 28 below; with 50 clients it is 1.2 times the rate.
+-- Returns  what batch.lua returns; 'new' stands for the counts where every message was.
+--
+-- A call with one message takes 13 microseconds here and 28 below; in a call with many, each takes 0.9 and 1.9.
 
 -- What mirror.lua has written, if nothing is unmirrored or stale and nobody else has been here since.
-local exact = queue.bound == 0 and queue.producer == identity and queue.index == string.format('%d 0 %d %d %s %s',
-  queue.length, queue.length, queue.consumed, identity, queue.consumer or '') and (queue.consumer or identity) == identity
+local exact = queue.bound and queue.producer == identity and (queue.consumer or identity) == identity
+  and queue.index == string.format('%d 0 %d %d %s %s', queue.length, queue.length, queue.consumed, identity,
+    queue.consumer or '')
 
 if exact and #ARGV == 4 + tonumber(ARGV[4]) then
-  local members, done, result, verb, count, bytes = base .. ':ext:members', false, nil, nil, 0, 0
+  local members, result, verb, accepted, bytes = base .. ':ext:members', nil, nil, 0, 0
+  local count = #ARGV - 5
 
-  if ARGV[3] == 'add' and ARGV[5] == '' and #ARGV < CHUNK
+  if ARGV[3] == 'add' and ARGV[5] == '' and count < CHUNK
+    -- With the :not_full token kept: the last place of a bounded queue is for the general path.
+    and (queue.bound == 0 or queue.length + count < queue.bound)
     -- Both tokens and no :closed, which counts thrice.
     and call('EXISTS', base .. ':producer_free', base .. ':not_full',
       base .. ':closed', base .. ':closed', base .. ':closed') == 2 then
-    count = #ARGV - 5
-    local flags = count > 1 and call('SMISMEMBER', members, unpack(ARGV, 6)) or {}
-    local new = true
-    for i = 1, #flags do
-      new = new and flags[i] == 0
+    local messages = { unpack(ARGV, 6) }
+    local present = count > 1 and call('SMISMEMBER', members, unpack(messages)) or { 0 }
+    local all_new = true
+    for i = 1, count do
+      all_new = all_new and present[i] == 0
     end
-    if new then
-      local added = call('SADD', members, unpack(ARGV, 6))
-      if added == count then
-        call('LPUSH', base, unpack(ARGV, 6))
-        for i = 6, #ARGV do
-          bytes = bytes + #ARGV[i]
+    local added = all_new and call('SADD', members, unpack(messages))
+    verb, result = 'produced', 'new'
+    if added ~= count then
+      -- Some are queued already, or given twice. What SADD has added is right either way.
+      local new, seen = {}, {}
+      result = {}
+      for i = 1, count do
+        local message = messages[i]
+        local is_new = present[i] == 0 and not seen[message] and added ~= 0
+        if is_new then
+          seen[message] = true
+          new[#new + 1] = message
         end
-        queue.length = queue.length + count
-        done, verb, result = true, 'produced', 'new'
-      elseif count == 1 then
-        return { 0, { 0 } }
-      else
-        -- The same message twice: what SADD has done is undone, and the general path sorts it out.
-        call('SREM', members, unpack(ARGV, 6))
+        result[i] = is_new and 1 or 0
+      end
+      messages = new
+      if #messages > 0 and not all_new then
+        call('SADD', members, unpack(messages))
       end
     end
+    accepted = #messages
+    if accepted == 0 then
+      return { 0, result }
+    end
+    call('LPUSH', base, unpack(messages))
+    bytes = sum_of_bytes(messages)
+    queue.length = queue.length + accepted
   elseif ARGV[3] == 'get' and queue.consumer and ARGV[5] == '1' and queue.length > 0
     and call('EXISTS', base .. ':consumer_free', base .. ':not_full',
       base .. ':ext:copies', base .. ':ext:copies', base .. ':ext:copies') == 2 then
     result = call('RPOP', base, 1)
     call('SREM', members, result[1])
+    verb, accepted, bytes = 'consumed', 1, #result[1]
     queue.length, queue.consumed = queue.length - 1, queue.consumed + 1
-    done, verb, count, bytes = true, 'consumed', 1, #result[1]
   end
 
-  if done then
-    call('INCRBY', base .. ':stats:' .. verb .. '_messages', count)
+  if verb then
+    call('INCRBY', base .. ':stats:' .. verb .. '_messages', accepted)
     call('INCRBY', base .. ':stats:' .. verb .. '_bytes', bytes)
-    call('SET', base .. ':ext:index', string.format('%d 0 %d %d %s %s',
-      queue.length, queue.length, queue.consumed, identity, queue.consumer or ''))
+    call('SET', base .. ':ext:index', string.format('%d 0 %d %d %s %s', queue.length, queue.length, queue.consumed,
+      identity, queue.consumer or ''))
     return { 0, result }
   end
 end

@@ -246,11 +246,6 @@ local function make_mirror()
     return added
   end
 
-  -- No message is unmirrored or stale, so that the set alone knows.
-  function self.exact()
-    return self.unmirrored == 0 and not self.garbage and not self.stale()
-  end
-
   return self
 end
 

@@ -69,56 +69,11 @@ local function make_put()
     return lengths or before, 0
   end
 
-  -- The hot path: commands of one message each, looked up in an exact mirror, with room for all. It takes
-  -- 0.9 microseconds a message, the general one below 1.9. Nil where it does not apply.
-  local function unique_fast(sizes_text, messages)
-    local count = #messages
-    if sizes_text ~= '' or count > CHUNK or not mirror.exact() or count > room() then
-      return nil
-    end
-    local present, some_queued = { 0 }, false
-    if count > 1 then
-      present = mirror.queued(messages)
-      for i = 1, count do
-        if present[i] == 1 then some_queued = true end
-      end
-    end
-    if not some_queued then
-      local added = mirror.add(messages)
-      if added == count then
-        push(messages)
-        return 'new'
-      elseif count == 1 then
-        settle_not_full()
-        return { 0 }
-      end
-    end
-    local accepted, counts, chosen = {}, {}, {}
-    for i = 1, count do
-      local message = messages[i]
-      local new = present[i] == 0 and not chosen[message]
-      if new then
-        chosen[message] = true
-        accepted[#accepted + 1] = message
-      end
-      counts[i] = new and 1 or 0
-    end
-    if some_queued and #accepted > 0 then
-      mirror.add(accepted)
-    end
-    push(accepted)
-    return counts
-  end
-
-  -- Returns 'new', when every message was; else how many of each command's were. The second value is how
+  -- Returns how many of each command's messages were new. The second value is how
   -- many commands are left for another call, because looking their messages up would take too long.
   function operations.add(sizes_text, messages)
     act_as('producer')
     need_mirror()
-    local fast = unique_fast(sizes_text, messages)
-    if fast then
-      return fast, 0
-    end
     local found, decided = mirror.queued(messages)
     local sizes = sizes_of(sizes_text, messages)
     local space, accepted, counts, chosen = room(), {}, {}, {}
