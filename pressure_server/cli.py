@@ -14,6 +14,7 @@ import click
 import uvloop
 
 from pressure_server import __version__, logs
+from pressure_server.broker.policy import BLOCK, ERROR
 from pressure_server.errors import BackendError
 from pressure_server.handler import find_handler
 from pressure_server.server import StartError, serve
@@ -104,6 +105,41 @@ _OPTIONS = (
         "Whether a put creates a queue that does not exist.",
         default=True,
         show_default=True,
+    ),
+    _option(
+        "--overflow",
+        "What a put on a full queue does, for queues created without saying: wait for room, or fail.",
+        default=BLOCK,
+        show_default=True,
+        type=click.Choice([BLOCK, ERROR]),
+    ),
+    _option(
+        "--put-timeout",
+        "Seconds for which a put waits for room; 0 is for ever.",
+        default=0.0,
+        show_default=True,
+        type=click.FloatRange(0, 2**31),
+    ),
+    _option(
+        "--role-timeout",
+        "Seconds for which an operation waits for a role that a native client holds; 0 is not at all.",
+        default=5.0,
+        show_default=True,
+        type=click.FloatRange(0, 2**31),
+    ),
+    _option(
+        "--implicit-queue-ttl",
+        "Seconds after which a queue that a put created is deleted, if it is empty and unused; 0 is never.",
+        default=3600.0,
+        show_default=True,
+        type=click.FloatRange(0, 2**31),
+    ),
+    _option(
+        "--auto-repair-after",
+        "Seconds after which a queue that a dead native client has left stuck is mended; 0 is never.",
+        default=0.0,
+        show_default=True,
+        type=click.FloatRange(0, 2**31),
     ),
     _option(
         "--max-clients",

@@ -6,6 +6,7 @@ import asyncio
 from itertools import count
 
 from pressure_server.connection import Connection
+from pressure_server.hangups import Hangups
 
 # How exactly the time of a client's last command is known, in seconds.
 _TICK = 1.0
@@ -18,6 +19,7 @@ class Clients:
         self.max_clients = max_clients
         self.idle_timeout = idle_timeout
         self.connected: set[Connection] = set()
+        self.hangups = Hangups()
         self.ids = count(1)
         self.accepted = 0
         self.rejected = 0
@@ -74,4 +76,5 @@ class Clients:
         left = list(self.connected)
         for connection in left:
             connection.transport.abort()
+        self.hangups.close()
         return len(left)

@@ -31,9 +31,9 @@ class Connection(asyncio.Protocol, ABC):
     """The part of a connection that all handlers share. Sub-classes define the methods up to `refused`."""
 
     __slots__ = (
-        "_allowed", "_alone", "_backlog", "_closing", "_last", "_next", "_paused", "_reading", "_replies",
-        "_unanswered",
-        "active", "clients", "database", "transport",
+        "_allowed", "_alone", "_backlog", "_barrier", "_closing", "_last", "_next", "_paused", "_reading",
+        "_replies", "_unanswered", "_waiting",
+        "active", "clients", "database", "held", "transport",
     )  # fmt: skip
 
     transport: asyncio.Transport
@@ -52,6 +52,10 @@ class Connection(asyncio.Protocol, ABC):
         self._reading = True
         self._paused = False
         self._closing = False
+        # The last put that may have to wait for room: what comes behind it waits for its reply.
+        self._barrier: Operation | None = None
+        self.held = False  # the command that was executed has to wait for that
+        self._waiting = 0
 
     @abstractmethod
     def parse(self, data: bytes) -> list[Any]:
@@ -106,7 +110,14 @@ class Connection(asyncio.Protocol, ABC):
         `size` is how many messages the command brings or wants. With `commands`, so many equal ones of that
         size are submitted at once, and `messages` are those of all. Equal commands in a row become one
         operation, so `encode` replies for all that `sizes` lists. Raises QueueNameError.
+
+        Behind a put that may have to wait, only further ones like it are submitted; others are `held`, and
+        executed again when it has ended.
         """
+        barrier = self._barrier
+        if barrier is not None and (barrier.kind is not kind or barrier.name != name):
+            self.held = True
+            return
         last = self._last
         if (
             last is not None
@@ -122,10 +133,43 @@ class Connection(asyncio.Protocol, ABC):
             self.database.submit(operation)
             self._replies.append(operation)
             self._last = operation
+            if self.database.may_wait(kind, name):
+                self._barrier = operation
         self._unanswered += commands
 
-    def completed(self, operation: Operation) -> None:
-        """The broker: an operation of ours has ended."""
+    def waits(self, operation: Operation) -> None:
+        """The broker: an operation of ours waits. The client is not read, so it is watched whether it hangs up."""
+        self._last = None
+        self.begin_wait()
+
+    def begin_wait(self) -> None:
+        """The client waits for something, until `end_wait`."""
+        self._waiting += 1
+        if self._waiting == 1 and not self.transport.is_closing():
+            self._stop_reading()
+            self.clients.hangups.watch(self)
+
+    def end_wait(self) -> None:
+        """It has what it waited for, or never will."""
+        self._waiting -= 1
+        if not self._waiting:
+            self.clients.hangups.unwatch(self)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether somebody is there to read a reply."""
+        if self._waiting:
+            self.clients.hangups.look()
+        return not self.transport.is_closing()
+
+    def completed(self, operation: Operation) -> bool:
+        """The broker: an operation of ours has ended. Returns whether there is somebody to tell."""
+        there = True
+        if operation.wait is not None and operation.wait.in_line:
+            there = self.is_there
+            self.end_wait()
+        if operation is self._barrier:
+            self._barrier = None
         replies = self._replies
         self._unanswered -= len(operation.sizes)
         if operation is self._last:
@@ -145,10 +189,15 @@ class Connection(asyncio.Protocol, ABC):
                 self._unanswered -= ready - 1
             if not self.transport.is_closing():
                 self.transport.write(data)
+            else:
+                there = False
             if not self._reading or self._closing:
                 self._proceed()
         elif operation in replies:
             replies[replies.index(operation)] = data
+        else:
+            there = False
+        return there
 
     def close_when_replied(self) -> None:
         """Execute nothing more; close when every reply is written."""
@@ -176,7 +225,13 @@ class Connection(asyncio.Protocol, ABC):
         """Execute what has been read, as far as it may be executed now."""
         backlog = self._backlog
         while self._next < len(backlog):
-            if self._alone is not None or self._paused or self._closing or self._unanswered >= self._allowed:
+            if (
+                self._alone is not None
+                or self._paused
+                or self._closing
+                or self._waiting
+                or self._unanswered >= self._allowed
+            ):
                 break
             command = backlog[self._next]
             self._next += 1
@@ -184,6 +239,10 @@ class Connection(asyncio.Protocol, ABC):
                 self.close_when_replied()
                 return
             self._alone = self.execute(command)
+            if self.held:
+                self.held = False
+                self._next -= 1
+                break
         else:
             if backlog:
                 backlog.clear()
@@ -196,7 +255,7 @@ class Connection(asyncio.Protocol, ABC):
             self._alone.add_done_callback(lambda _: command.close())
         if self._closing and not self._replies and self._alone is None:
             self.transport.close()
-        elif self._backlog or self._alone is not None:
+        elif self._backlog or self._alone is not None or self._waiting:
             self._stop_reading()
         elif not self._reading and not self._closing:
             self._reading = True
@@ -249,13 +308,15 @@ class Connection(asyncio.Protocol, ABC):
         self._proceed()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio: the connection has ended. What its gets have not taken yet, they leave."""
+        """asyncio: the connection has ended. What its gets have not taken yet, they leave; what waits is not done."""
         self._closing = True
         self.clients.leave(self)
-        for reply in self._replies:
-            if isinstance(reply, Operation) and reply.kind.takes:
-                reply.cancelled = True
-        self._replies.clear()
+        replies, self._replies = self._replies, []
+        for reply in replies:
+            if isinstance(reply, Operation):
+                self.database.cancel(reply)
+        if self._waiting:
+            self.clients.hangups.unwatch(self)
         self._backlog = []
         self._next = 0
         if isinstance(self._alone, asyncio.Task):

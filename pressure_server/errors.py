@@ -32,12 +32,14 @@ class QueueAlreadyExistsError(PressureError):
 
 
 class QueueClosedError(PressureError):
-    """A put on a closed queue."""
+    """A put on a closed queue, or a wait for a message on one that is empty."""
 
     code = "CLOSED"
 
     def __init__(self, queue: str) -> None:
-        super().__init__(f"queue '{queue}' is closed: take what is left, then delete it")
+        super().__init__(
+            f"queue '{queue}' is closed: nothing more can be put, and when it is empty nothing more will come"
+        )
 
 
 class QueueFullError(PressureError):
@@ -56,6 +58,21 @@ class QueueInUseError(PressureError):
 
     def __init__(self, queue: str, reason: str) -> None:
         super().__init__(f"queue '{queue}' is in use {reason}: try again")
+
+
+class QueueChangedError(PressureError):
+    """A queue has changed on whose not changing a transaction depended."""
+
+    code = "CHANGED"
+
+
+class StoppingError(PressureError):
+    """The operation waited, and the server stops."""
+
+    code = "STOPPING"
+
+    def __init__(self) -> None:
+        super().__init__("the server is stopping, and this has not been done: connect again, and try again")
 
 
 class QueueNameError(PressureError):

@@ -55,7 +55,7 @@ async def _serve_on(
     broker = Broker(
         address,
         prefix=settings.prefix,
-        create_bound=settings.default_bound if settings.auto_create else None,
+        policy=settings.policy,
     )
     listeners: list[Listener] = []
     try:
@@ -73,6 +73,7 @@ async def _serve_on(
         logger.info("stopping: no new clients, %d connected", len(clients.connected))
         for listener in listeners:
             listener.close()
+        broker.end_waits()
         if cut_off := await clients.drain(DRAIN_TIMEOUT):
             logger.warning("%d clients were cut off: not done within %g seconds", cut_off, DRAIN_TIMEOUT)
     finally:

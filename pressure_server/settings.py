@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from pressure_server.backend.address import Address
+from pressure_server.broker.policy import Policy
 
 EMBEDDED = "embedded:"
 DEFAULT_LISTEN = ("resp://127.0.0.1:4000",)
@@ -59,6 +60,11 @@ class Settings:
     prefix: str
     default_bound: int
     auto_create: bool
+    overflow: str
+    put_timeout: float
+    role_timeout: float
+    implicit_queue_ttl: float
+    auto_repair_after: float
     max_clients: int
     idle_timeout: float
     max_message_bytes: int
@@ -69,6 +75,16 @@ class Settings:
             raise SettingsError("the prefix must not be empty: keys of queues would be told from no others")
         if self.backend != EMBEDDED:
             self.address()
+
+    @property
+    def policy(self) -> Policy:
+        """What is done on every queue alike."""
+        return Policy(
+            create_bound=self.default_bound if self.auto_create else None,
+            overflow=self.overflow,
+            put_timeout=self.put_timeout or None,
+            role_timeout=self.role_timeout,
+        )
 
     def address(self) -> Address:
         """The address of a backend that is not embedded. Raises SettingsError."""

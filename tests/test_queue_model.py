@@ -31,6 +31,7 @@ from pressure_server.broker import operation as kinds
 from pressure_server.broker.broker import Broker
 from pressure_server.broker.database import Database
 from pressure_server.broker.operation import Kind, Operation
+from pressure_server.broker.policy import ERROR, Policy
 from pressure_server.errors import (
     PressureError,
     QueueAlreadyExistsError,
@@ -52,7 +53,7 @@ PROTOCOL = [
     "", ":bound", ":producer", ":consumer", ":producer_free", ":consumer_free", ":not_full", ":closed",
     *STATS,
 ]  # fmt: skip
-EXTENSION = [":ext:members", ":ext:copies", ":ext:index"]
+EXTENSION = [":ext:members", ":ext:copies", ":ext:index", ":ext:settings"]
 # Few, so that they repeat.
 MESSAGES = [b"", b"a", b"bb", b"c c", b"\xff\r\n\x00", b"eeeee"]
 # A name that is used by two clients, and one with spaces in it.
@@ -263,10 +264,11 @@ class _Ended:
         self._left = wanted
         self.all: asyncio.Future[None] = loop.create_future()
 
-    def completed(self, _operation: Operation) -> None:
+    def completed(self, _operation: Operation) -> bool:
         self._left -= 1
         if not self._left:
             self.all.set_result(None)
+        return True
 
 
 class World:
@@ -279,7 +281,8 @@ class World:
         self.direct = backend.client()
         self.loop = asyncio.new_event_loop()
         self.brokers = [
-            Broker(Address(backend.url), prefix="__pressure__", create_bound=b) for b in self.MADE_WITH
+            Broker(Address(backend.url), prefix="__pressure__", policy=Policy(b, ERROR, role_timeout=0))
+            for b in self.MADE_WITH
         ]
         for broker in self.brokers:
             broker._script = with_constants(broker._script, constants)

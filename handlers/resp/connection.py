@@ -73,7 +73,6 @@ class RespConnection(Connection):
                 self.clients.commands += 1
                 self.execute_instead(list(command.split(self.may_submit)))
                 return
-            self.clients.commands += command.count - 1
             spec = BY_SPELLING.get(command.words[0])
             if spec is None or spec.repeated is None or not spec.accepts(3 if command.thirds else 2):
                 self.execute_instead(command.commands())
@@ -82,6 +81,8 @@ class RespConnection(Connection):
                 spec.repeated(self, command)
             except PressureError as refusal:
                 self.reply(error(refusal) * command.count)
+            if not self.held:
+                self.clients.commands += command.count - 1
 
     def encode(self, value: Any) -> bytes:
         """The reply that a coroutine has returned."""

@@ -9,6 +9,7 @@ from handlers.resp.table import COMMANDS, Spec
 _TITLES = {
     "set": "A queue as a set",
     "list": "A queue as a list",
+    "pressure": "The pressure protocol's operations",
     "generic": "Queues as keys",
     "connection": "The connection",
     "server": "The server",

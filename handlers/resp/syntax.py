@@ -26,7 +26,7 @@ class Argument:
     @property
     def type(self) -> str:
         """Redis's name for what the argument is."""
-        if self.name == "key":
+        if self.name in _KEYS:
             return "key"
         if not self.name:
             return "pure-token"
@@ -35,7 +35,20 @@ class Argument:
         return "integer" if self.name in _INTEGERS else "string"
 
 
-_INTEGERS = {"count", "cursor", "start", "stop", "index", "seconds", "protover", "client-id"}
+_KEYS = {"key", "source", "destination"}
+_INTEGERS = {
+    "numkeys",
+    "bound",
+    "limit",
+    "count",
+    "cursor",
+    "start",
+    "stop",
+    "index",
+    "seconds",
+    "protover",
+    "client-id",
+}
 
 
 def parse_syntax(line: str) -> tuple[Argument, ...]:
@@ -79,12 +92,17 @@ def arity_of(arguments: tuple[Argument, ...], named: int) -> int:
 
 def keys_of(arguments: tuple[Argument, ...], named: int) -> tuple[int, int, int]:
     """The positions of the first and the last key, and the step between keys; zeros where there is none."""
-    position, positions, repeated = named, [], False
+    if any(argument.name == "numkeys" for argument in arguments):
+        return (0, 0, 0)  # which are keys depends on the words
+    position, positions, behind = named, [], None
     for argument in arguments:
+        if behind is not None:
+            behind += argument.words
         if argument.type == "key":
             positions.append(position)
-            repeated = repeated or argument.multiple
+            if argument.multiple:
+                behind = 0
         position += argument.words
     if not positions:
         return (0, 0, 0)
-    return (positions[0], -1 if repeated else positions[-1], 1)
+    return (positions[0], positions[-1] if behind is None else -1 - behind, 1)

@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import hiredis
@@ -52,18 +52,19 @@ class Channel(asyncio.Protocol):
         """Put the batch script into the backend's cache."""
         self.send(lambda _reply: None, b"SCRIPT", b"LOAD", self._script)
 
-    def call_script(self, base: bytes, arguments: tuple[bytes, ...], received: Received) -> None:
-        """Call the batch script on a queue. Raises BackendError when there is no connection."""
+    def call_script(self, keys: Sequence[bytes], arguments: Sequence[bytes], received: Received) -> None:
+        """Call the batch script on queues. Raises BackendError when there is no connection."""
+        words = (b"EVALSHA", self._sha, b"%d" % len(keys), *keys, *arguments)
 
         def answered(reply: Any) -> None:
             if isinstance(reply, hiredis.ReplyError) and str(reply).startswith("NOSCRIPT"):
                 # Nothing has run, so it can run now.
                 self.load_script()
-                self.send(received, b"EVALSHA", self._sha, b"1", base, *arguments)
+                self.send(received, *words)
             else:
                 received(reply)
 
-        self.send(answered, b"EVALSHA", self._sha, b"1", base, *arguments)
+        self.send(answered, *words)
 
     async def command(self, *arguments: bytes) -> Any:
         """Send a command and wait for its reply. Raises BackendError, also for an error reply."""

@@ -7,6 +7,7 @@ import logging
 import random
 import re
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from pressure_server.backend.address import Address
@@ -115,9 +116,9 @@ class Link:
             raise BackendError(f"the backend is away: {self._why_down}")
         return self._channel
 
-    def call_script(self, base: bytes, arguments: tuple[bytes, ...], received: Received) -> None:
-        """Call the batch script on a queue. Raises BackendError when the backend is away."""
-        self._up().call_script(base, arguments, received)
+    def call_script(self, keys: Sequence[bytes], arguments: Sequence[bytes], received: Received) -> None:
+        """Call the batch script on queues. Raises BackendError when the backend is away."""
+        self._up().call_script(keys, arguments, received)
 
     async def command(self, *arguments: bytes) -> Any:
         """Send a command and wait for its reply. Raises BackendError, also for an error reply."""

@@ -6,12 +6,14 @@ Pure: the lane decides when, the channel carries.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
 from pressure_server.broker.names import printable
 from pressure_server.broker.operation import Operation
+from pressure_server.broker.wait import Wait, lack_of
 from pressure_server.errors import (
     BackendError,
     PressureError,
@@ -68,29 +70,75 @@ def pack(runs: Sequence[Sequence[Operation]]) -> list[bytes]:
     return arguments
 
 
-def share(runs: Sequence[Sequence[Operation]], reply: list[Any]) -> tuple[list[Operation], list[Operation]]:
-    """Share a reply of batch.lua out: the operations that have ended, and those to be sent again."""
-    left = reply[0]
-    ended: list[Operation] = []
-    again: list[Operation] = []
-    executed = len(reply) - 1
-    for run, result in zip(runs, reply[1:], strict=False):
-        if isinstance(result, Exception):
-            error = refusal(run[0].name, str(result))
-            for operation in run:
-                operation.fail(error)
+@dataclass(slots=True)
+class Outcome:
+    """What has become of the operations of a call.
+
+    `ended` have ended; `again` are to be sent again, at once and before others; `lacking` lack something, and
+    their `wait` says what.
+    """
+
+    ended: list[Operation]
+    again: list[Operation]
+    lacking: list[Operation]
+
+
+def share(runs: Sequence[Sequence[Operation]], reply: list[Any]) -> Outcome:
+    """Share a reply of batch.lua out."""
+    left, executed = reply[0], len(reply) - 1
+    more: list[Any] = []
+    if type(left) is list:
+        left, more = left[0], left[1:]
+    unsure = [_share_run(run, result) for run, result in zip(runs, reply[1:], strict=False)]
+    for number, result in zip(more[::2], more[1::2], strict=True):
+        for operation in runs[number - 1]:
+            if operation.wait is not None:
+                operation.wait.lack = None
+        _share_run(runs[number - 1], result)
+    outcome = Outcome([], [], [])
+    for number, run in enumerate(runs[:executed], 1):
+        in_part = left > 0 and number == executed
+        if unsure[number - 1] or in_part:
+            _classify(run, outcome, in_part=in_part)
         else:
-            run[0].kind.share(run, result)
-        ended += run
-    if left:
-        # The last operations of the last run are those that lack something.
-        while left > 0:
-            operation = ended.pop()
-            left -= operation.kind.rest(operation)
-            again.insert(0, operation)
+            outcome.ended += run
     for run in runs[executed:]:
-        again += run
-    return ended, again
+        outcome.again += run
+    return outcome
+
+
+def _share_run(run: Sequence[Operation], result: Any) -> bool:
+    """Share a run's result, or its error; whether something may be lacking."""
+    if not isinstance(result, Exception):
+        return run[0].kind.share(run, result)
+    text = str(result)
+    elsewhere = text.startswith("OTHER ")
+    first = run[0]
+    name = first.wait.other if elsewhere and first.wait is not None else first.name
+    error = refusal(name, text.removeprefix("OTHER "))
+    lack = lack_of(text)
+    for operation in run:
+        if lack is None or operation.kind.line is None or (operation.kind.takes and operation.results):
+            operation.fail(error)
+        else:
+            wait = operation.wait = operation.wait or Wait()
+            wait.lack, wait.reason, wait.elsewhere = lack, error, elsewhere
+    return lack is not None
+
+
+def _classify(run: Sequence[Operation], outcome: Outcome, *, in_part: bool) -> None:
+    for operation in run:
+        wait, kind = operation.wait, operation.kind
+        if operation.error is not None:
+            outcome.ended.append(operation)
+        elif in_part and kind.rest(operation) > 0:
+            outcome.again.append(operation)
+        elif wait is not None and wait.lack is not None:
+            outcome.lacking.append(operation)
+        elif kind.satisfied(operation):
+            outcome.ended.append(operation)
+        else:
+            outcome.again.append(operation)
 
 
 def refusal(name: bytes, text: str) -> PressureError:
@@ -104,7 +152,10 @@ def refusal(name: bytes, text: str) -> PressureError:
     if code == "CLOSED":
         return QueueClosedError(queue)
     if code == "INUSE":
-        return QueueInUseError(queue, f"by '{rest}'" if rest else "by a client that is creating it")
+        role, _, holder = rest.partition(" ")
+        return QueueInUseError(
+            queue, f"by its {role} '{holder}'" if holder else f"by a {role} without a name"
+        )
     if code == "DELETING":
         return QueueInUseError(queue, "by a client that is deleting it")
     if code == "TOOLARGE":

@@ -9,7 +9,9 @@ import socket
 
 from pressure_server.backend.address import Address
 from pressure_server.backend.link import BackendRefusedError, Link
+from pressure_server.backend.watch import Watch
 from pressure_server.broker.database import Database
+from pressure_server.broker.policy import Policy
 from pressure_server.broker.script import batch_script
 from pressure_server.errors import BackendError, PressureError
 
@@ -24,16 +26,17 @@ class DatabaseNumberError(PressureError):
 class Broker:
     """Opens databases of one backend. `identity` is what we write to :producer and :consumer."""
 
-    def __init__(self, address: Address, *, prefix: str, create_bound: int | None) -> None:
+    def __init__(self, address: Address, *, prefix: str, policy: Policy) -> None:
         host = re.sub(r"[^\w.-]", "-", socket.gethostname())
         self.identity = f"pressure-server:{host}:{os.getpid()}:{secrets.token_hex(4)}"
         self.address = address
         self._prefix = prefix.encode()
-        self._create_bound = create_bound
+        self.policy = policy
         self._script = batch_script()
         self._databases: dict[int, Database] = {}
         self._links: dict[int, Link] = {}
         self._refused: set[int] = set()
+        self._watch = Watch(address, self.identity, self._changed, self._watch_lost)
 
     @property
     def default_database(self) -> Database:
@@ -64,6 +67,7 @@ class Broker:
             raise
         except BackendError:
             link.keep_open()
+        self._watch.start()
 
     async def database(self, number: int) -> Database:
         """The database of that number. Raises DatabaseNumberError, or BackendError."""
@@ -89,15 +93,27 @@ class Broker:
     def _add(self, link: Link) -> Database:
         self._links[link.number] = link
         database = Database(
-            link,
-            prefix=self._prefix,
-            identity=self.identity.encode(),
-            create_bound=self._create_bound,
+            link, self._watch, prefix=self._prefix, identity=self.identity.encode(), policy=self.policy
         )
         self._databases[link.number] = database
         return database
 
+    def _changed(self, key: bytes) -> None:
+        # The backend does not say in which of its databases.
+        for database in self._databases.values():
+            database.changed(key)
+
+    def _watch_lost(self) -> None:
+        for database in self._databases.values():
+            database.watch_lost()
+
+    def end_waits(self) -> None:
+        """The server stops: operations that wait end with StoppingError."""
+        for database in self._databases.values():
+            database.end_waits()
+
     async def close(self) -> None:
         """Close every connection to the backend."""
+        await self._watch.close()
         for link in self._links.values():
             await link.close()

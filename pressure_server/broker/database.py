@@ -3,35 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Any, Protocol
 
 from pressure_server.backend.link import Link
+from pressure_server.backend.watch import Watch
 from pressure_server.broker import operation as kinds
 from pressure_server.broker.lane import Lane
-from pressure_server.broker.names import base_key, existence_pattern, queue_name
-from pressure_server.broker.operation import Kind, Operation
+from pressure_server.broker.names import BOUND, base_key, existence_pattern, queue_name, split_key
+from pressure_server.broker.operation import Kind, Line, Operation
+from pressure_server.broker.policy import Policy
+from pressure_server.broker.restoring import restoring
+from pressure_server.broker.wait import AS_CONFIGURED, Ticket, Wait, watched_keys
+from pressure_server.errors import StoppingError
 
 _SCAN_COUNT = 1000
+# Of so many queues it is remembered whether they have a bound, and watched whether they are deleted.
+_MOST_KNOWN = 100_000
 
 
 class Database:
     """Made by the broker, one for each database number in use."""
 
-    def __init__(
-        self,
-        link: Link,
-        *,
-        prefix: bytes,
-        identity: bytes,
-        create_bound: int | None,
-    ) -> None:
+    def __init__(self, link: Link, watch: Watch, *, prefix: bytes, identity: bytes, policy: Policy) -> None:
         self.number = link.number
+        self.policy = policy
+        self.is_stopping = False
         self._link = link
+        self._watch = watch
         self._prefix = prefix
-        self._header = (identity, b"" if create_bound is None else b"%d" % create_bound)
+        bound = b"" if policy.create_bound is None else b"%d" % policy.create_bound
+        self._header = (identity, bound, policy.overflow.encode())
         self._lanes: dict[bytes, Lane] = {}
         self._to_send: list[Lane] = []
+        # Lanes in which somebody waits for another queue: its name -> lanes.
+        self._elsewhere: dict[bytes, set[Lane]] = {}
+        # Queues that exist, and whether each has a bound.
+        self._known: dict[bytes, bool] = {}
         self._loop = asyncio.get_running_loop()
 
     def submit(self, operation: Operation) -> None:
@@ -42,7 +50,7 @@ class Database:
         """
         lane = self._lanes.get(operation.name)
         if lane is None:
-            lane = Lane(self, base_key(self._prefix, operation.name))
+            lane = Lane(self, operation.name, base_key(self._prefix, operation.name))
             self._lanes[operation.name] = lane
         lane.waiting.append(operation)
         if lane.idle:
@@ -56,32 +64,117 @@ class Database:
             for lane in lanes:
                 lane.send()
 
-    def call(self, base: bytes, arguments: list[bytes], received: Callable[[Any], None]) -> None:
-        """Call the batch script for a lane. Raises BackendError when there is no connection."""
-        self._link.call_script(base, (*self._header, *arguments), received)
+    def cancel(self, operation: Operation) -> None:
+        """Its client has gone: if it waits, or has not been sent and takes messages, it does not happen."""
+        operation.cancelled = True
+        lane = self._lanes.get(operation.name)
+        if lane is not None:
+            lane.forget(operation)
 
-    def soon(self, send: Callable[[], None]) -> None:
-        """Call after the loop has looked for input once more."""
-        self._loop.call_soon(self._loop.call_soon, send)
+    def may_wait(self, kind: Kind, name: bytes) -> bool:
+        """Whether an operation may have to wait for room: not, on a queue that is known to have no bound."""
+        return kind.puts and self._known.get(name, True)
 
-    def drop(self, lane: Lane) -> None:
-        """Forget a lane on which nothing waits."""
-        del self._lanes[lane.base[len(self._prefix) + 1 :]]
-
-    async def run(self, kind: Kind, name: bytes, arguments: list[bytes] | None = None, size: int = 1) -> Any:
+    async def run(
+        self,
+        kind: Kind,
+        name: bytes,
+        arguments: list[bytes] | None = None,
+        size: int = 1,
+        wait: Wait | None = None,
+        client: Client | None = None,
+    ) -> Any:
         """Do one operation and wait for its end.
 
-        Returns the operation's `results` for kinds with one entry a message or command, else the one value.
-        Raises a PressureError.
+        Returns the operation's `results` for kinds with one entry a message or command, else a list with the
+        one value. Raises a PressureError. Where it is cancelled while the operation waits, that does not
+        happen. `client` is told when it waits, and asked whether it is still there for what has been taken.
         """
-        call = _Call(self._loop)
-        operation = Operation(kind, name, arguments or [], size, call)
+        call = _Call(self._loop, client)
+        operation = Operation(kind, name, arguments or [], size, call, wait=wait)
         self.submit(operation)
         self.flush()
-        await call.ended
+        try:
+            await call.ended
+        except asyncio.CancelledError:
+            if call.told:
+                self._put_back(operation)
+            self.cancel(operation)
+            raise
+        finally:
+            call.end_wait()
         if operation.error is not None:
             raise operation.error
         return operation.results
+
+    async def take(
+        self, names: Sequence[bytes], timeout: float | None, count: int = 1, client: Client | None = None
+    ) -> tuple[bytes, list[bytes]] | None:
+        """Take up to `count` messages from the first queue that has one, waiting `timeout` seconds for it.
+
+        None for `timeout` is for ever. Queues are tried in the order given. Returns the queue's name and at least
+        one message; None when the time is up. A queue that does not exist is waited for. Raises QueueClosedError
+        when one is closed and empty, QueueDoesNotExistError when one is deleted meanwhile.
+        """
+        kind = kinds.TAKE if count == 1 else kinds.SOME
+        if len(names) == 1:
+            messages = await self.run(kind, names[0], size=count, wait=Wait(timeout), client=client)
+            return (names[0], messages) if messages else None
+        ticket, call = Ticket(), _Call(self._loop, client)
+        operations: list[Operation] = []
+        try:
+            for name in dict.fromkeys(names):
+                operation = Operation(kind, name, [], count, call, wait=Wait(timeout, ticket=ticket))
+                operations.append(operation)
+                self.submit(operation)
+                self.flush()
+                await call.tried()
+                if call.ended.done():
+                    break
+            first = await call.ended
+        except asyncio.CancelledError:
+            if call.told:
+                self._put_back(call.ended.result())
+            raise
+        finally:
+            call.end_wait()
+            for operation in operations:
+                self.cancel(operation)
+        if first.error is not None:
+            raise first.error
+        return (first.name, first.results) if first.results else None
+
+    def _put_back(self, operation: Operation) -> None:
+        """Nobody is there any longer for what has been taken."""
+        if operation.results and operation.kind.takes and not operation.kind.moves:
+            self.submit(restoring(operation))
+            self.flush()
+
+    async def move(
+        self,
+        source: bytes,
+        destination: bytes,
+        *,
+        message: bytes | None = None,
+        unique: bool = False,
+        timeout: float | None = 0,
+        client: Client | None = None,
+    ) -> bytes | None:
+        """Move the oldest message, or that one, from one queue to the other, in one step.
+
+        With `unique` it is not put where it is queued already. `timeout` is how many seconds a message is
+        waited for: 0 not at all, None for ever; room is waited for as for a put. Returns the message; None where there
+        is none. Raises a PressureError.
+        """
+        other = base_key(self._prefix, destination)
+        arguments = [other, b"add" if unique else b"put", b"" if timeout == 0 else b"wait"]
+        if message is not None:
+            arguments.append(message)
+        wait = Wait(AS_CONFIGURED if timeout == 0 else timeout, other=destination)
+        moved: list[bytes] = await self.run(kinds.MOVE, source, arguments, wait=wait, client=client)
+        if moved and destination in self._lanes:
+            self._lanes[destination].poke()
+        return moved[0] if moved else None
 
     async def command(self, *arguments: bytes) -> Any:
         """Send a plain command to the backend. Raises BackendError, also for an error reply."""
@@ -117,15 +210,175 @@ class Database:
         """pressure 0.15, Exists."""
         return bool((await self.run(kinds.EXISTS, name))[0])
 
+    def waiting_on(self, name: bytes) -> dict[Line, int]:
+        """How many operations of our clients wait on a queue."""
+        lane = self._lanes.get(name)
+        return {line: len(lane.lines[line]) if lane is not None else 0 for line in Line}
+
+    def end_waits(self) -> None:
+        """The server stops: who waits, or would have to, gets StoppingError."""
+        self.is_stopping = True
+        for lane in list(self._lanes.values()):
+            lane.end_waits(StoppingError())
+
+    # What lanes use.
+
+    def call(
+        self,
+        base: bytes,
+        others: Iterable[bytes],
+        arguments: list[bytes],
+        received: Callable[[Any], None],
+    ) -> None:
+        """Call the batch script for a lane. Raises BackendError when there is no connection."""
+        keys = [base, *dict.fromkeys(other for other in others if other != base)]
+        self._link.call_script(keys, (*self._header, *arguments), received)
+
+    def soon(self, send: Callable[[], None]) -> None:
+        """Call after the loop has looked for input once more."""
+        self._loop.call_soon(self._loop.call_soon, send)
+
+    def drop(self, lane: Lane) -> None:
+        """Forget a lane on which nothing waits."""
+        if self._lanes.get(lane.name) is lane:
+            del self._lanes[lane.name]
+
+    def measure(self, lane: Lane, operation: Operation, wait: Wait) -> bool:
+        """Let the operation expire when it has waited long enough; False where it has."""
+        now = self._loop.time()
+        timeout = self.policy.put_timeout if wait.timeout == AS_CONFIGURED else wait.timeout
+        if wait.timeout == AS_CONFIGURED and not operation.kind.puts:
+            timeout = None if wait.other == b"" else self.policy.put_timeout
+        deadline = wait.deadline(now, timeout, self.policy.role_timeout)
+        if deadline is not None and deadline <= now:
+            wait.out_of_time = deadline == wait.until
+            return False
+        if wait.timer is not None:
+            if wait.timer.when() == deadline:
+                return True
+            wait.timer.cancel()
+            wait.timer = None
+        if deadline is not None:
+            wait.out_of_time = deadline == wait.until
+            wait.timer = self._loop.call_at(deadline, lane.expire, operation)
+        return True
+
+    def arm(self, lane: Lane, name: bytes, watched: list[bytes]) -> None:
+        """Tell the lane when one of the keys of that queue changes."""
+        if name != lane.name:
+            self._elsewhere.setdefault(name, set()).add(lane)
+        keys = watched_keys(base_key(self._prefix, name), watched)
+        self._watch.arm(self.number, keys, lambda mask: lane.armed(name, watched, mask))
+
+    def learn(self, name: bytes, bounded: int) -> None:
+        """What a call has found: 0 no bound, -1 a bound, -2 no queue; more: it was not said."""
+        known = self._known.get(name)
+        if bounded > 0 or known is (bounded == -1):
+            return
+        if bounded == -2:
+            self._known.pop(name, None)
+            return
+        if known is None:
+            if len(self._known) >= _MOST_KNOWN:
+                del self._known[next(iter(self._known))]
+            if self._watch.is_up:
+                self._watch.arm(self.number, [base_key(self._prefix, name) + BOUND], lambda _: None)
+        self._known[name] = bounded == -1
+
+    # What the watch tells.
+
+    def changed(self, key: bytes) -> None:
+        """A key has changed that somebody has asked to be told of."""
+        if not key.startswith(self._prefix + b":"):
+            return
+        name, suffix = split_key(self._prefix, key)
+        if suffix == BOUND and self._known.pop(name, None) is not None:
+            self._clean(name)
+        lane = self._lanes.get(name)
+        if lane is not None:
+            lane.changed(name)
+        for other in self._elsewhere.pop(name, ()):
+            other.changed(name)
+
+    def watch_lost(self) -> None:
+        """What has been asked is forgotten."""
+        self._known.clear()
+        self._elsewhere.clear()
+        for lane in list(self._lanes.values()):
+            lane.unarm()
+
+    def _clean(self, name: bytes) -> None:
+        """The queue has been deleted, maybe by a native client, which does not know of our keys."""
+        if self._link.is_up:
+            self.submit(Operation(kinds.CLEAN, name, [], 1, _NOBODY))
+            self.flush()
+
+
+class Client(Protocol):
+    """For whom a coroutine waits."""
+
+    def begin_wait(self) -> None:
+        """It waits, until `end_wait`."""
+
+    def end_wait(self) -> None:
+        """It waits no longer."""
+
+    @property
+    def is_there(self) -> bool:
+        """Whether somebody is there to take what has been waited for."""
+
 
 class _Call:
-    """The owner of an operation that a coroutine waits for."""
+    """The owner of the operations that a coroutine waits for. The first that ends counts."""
 
-    __slots__ = ("ended",)
+    __slots__ = ("_client", "_loop", "_tried", "_waits", "ended", "told")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.ended: asyncio.Future[None] = loop.create_future()
+    def __init__(self, loop: asyncio.AbstractEventLoop, client: Client | None) -> None:
+        self._loop = loop
+        self._client = client
+        self._waits = False
+        self._tried: asyncio.Future[None] | None = None
+        self.ended: asyncio.Future[Operation] = loop.create_future()
+        self.told = False
 
-    def completed(self, _operation: Operation) -> None:
+    async def tried(self) -> None:
+        """Return when the operation submitted last has ended, or waits."""
         if not self.ended.done():
-            self.ended.set_result(None)
+            self._tried = self._loop.create_future()
+            await self._tried
+
+    def waits(self, _operation: Operation) -> None:
+        if self._client is not None and not self._waits:
+            self._waits = True
+            self._client.begin_wait()
+        self._has_tried()
+
+    def completed(self, operation: Operation) -> bool:
+        self._has_tried()
+        if self.ended.done() or (self._waits and self._client is not None and not self._client.is_there):
+            return False
+        self.told = True
+        self.ended.set_result(operation)
+        return True
+
+    def end_wait(self) -> None:
+        if self._client is not None and self._waits:
+            self._waits = False
+            self._client.end_wait()
+
+    def _has_tried(self) -> None:
+        if self._tried is not None and not self._tried.done():
+            self._tried.set_result(None)
+
+
+class _Nobody:
+    """The owner of what is done for no client."""
+
+    def waits(self, _operation: Operation) -> None:
+        pass  # nobody waits with it
+
+    def completed(self, _operation: Operation) -> bool:
+        return True
+
+
+_NOBODY = _Nobody()

@@ -1,64 +1,336 @@
-"""A lane: the operations that wait on one queue, and the one call for it that is under way.
+"""A lane: the operations on one queue, the one call for it that is under way, and those that wait in line.
 
-Group commit: what arrives while a call is in flight goes together in the next.
+Group commit: what arrives while a call is in flight goes together in the next. What lacks something when it has
+been tried stands in one of two lines, by the role it needs, and is tried again in that order when it may go on.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from pressure_server.broker import batch
-from pressure_server.broker.operation import Operation
-from pressure_server.errors import BackendError
+from pressure_server.broker import operation as kinds
+from pressure_server.broker.operation import Line, Operation
+from pressure_server.broker.restoring import restoring
+from pressure_server.broker.wait import Lack, Wait, possible, suffixes
+from pressure_server.errors import BackendError, PressureError, StoppingError
 
 if TYPE_CHECKING:
     from pressure_server.broker.database import Database
+
+# How many of a line are tried at once: at first, and at most. It doubles while all of them can go on.
+_FIRST_ALLOWANCE = 8
 
 
 class Lane:
     """Sends a queue's operations in the order in which they came, one call at a time."""
 
-    __slots__ = ("_database", "_runs", "base", "idle", "waiting")
+    __slots__ = (
+        "_allowance", "_armed", "_believed", "_changed_by_us", "_database", "_in_flight", "_poked", "_runs",
+        "_vain_masks", "base", "idle", "lines", "name", "waiting",
+    )  # fmt: skip
 
-    def __init__(self, database: Database, base: bytes) -> None:
+    def __init__(self, database: Database, name: bytes, base: bytes) -> None:
         self._database = database
-        self._runs: list[list[Operation]] = []
+        self.name = name
         self.base = base
+        self._runs: list[list[Operation]] = []
         self.waiting: list[Operation] = []
-        self.idle = True  # nothing waits and nothing is in flight
+        self.lines: dict[Line, list[Operation]] = {Line.PRODUCERS: [], Line.CONSUMERS: []}
+        self.idle = True  # nothing is to be sent and nothing is in flight
+        self._in_flight = False
+        self._allowance = dict.fromkeys(Line, _FIRST_ALLOWANCE)
+        self._poked = False  # those in line may go on
+        # What the backend's watch has been asked to tell of: queue -> suffixes.
+        self._armed: dict[bytes, list[bytes]] = {}
+        self._changed_by_us = False
+        self._believed = True
+        self._vain_masks: set[tuple[bytes, int]] = set()
 
     def send(self) -> None:
-        """Send a call with what waits; the lane is dropped when nothing does."""
-        operations = [o for o in batch.take(self.waiting) if not o.cancelled]
+        """Send a call with what is to be tried. The lane is dropped when there is nothing, and nothing waits."""
+        operations = self._next()
         if not operations:
             if self.waiting:
-                self.send()
-            else:
+                self._database.soon(self.send)
+                return
+            self.idle = True
+            if not any(self.lines.values()):
                 self._database.drop(self)
             return
         self._runs = batch.runs_of(operations)
+        self._changed_by_us = self._changed_by_us or any(run[0].kind.serves for run in self._runs)
+        self._in_flight = True
         try:
-            self._database.call(self.base, batch.pack(self._runs), self._received)
+            self._database.call(self.base, others_of(operations), batch.pack(self._runs), self._received)
         except BackendError as error:
             self._received(error)
 
+    def _next(self) -> list[Operation]:
+        """What goes in the next call: first those in line who may go on, then what has come since."""
+        fresh = [
+            o for o in batch.take(self.waiting) if not (o.cancelled and o.kind.takes) and self._admits(o)
+        ]
+        poked, self._poked = self._poked, False
+        served: dict[Line, int] = {}
+        for operation in fresh:
+            for line in operation.kind.serves:
+                served[line] = served.get(line, 0) + operation.wanted
+        operations: list[Operation] = []
+        for line, in_line in self.lines.items():
+            if in_line and (poked or line in served):
+                operations += self._first_of(line, served.get(line, 0))
+        if self.lines[Line.PRODUCERS]:
+            # Nobody puts before those who wait for room.
+            in_line = self.lines[Line.PRODUCERS]
+            for operation in [o for o in fresh if o.kind.puts and _waits_for_room(o)]:
+                fresh.remove(operation)
+                self._stand_in_line(operation, Lack.ROOM, in_line[0].wait)
+        return operations + fresh
+
+    def _admits(self, operation: Operation) -> bool:
+        wait = operation.wait
+        if wait is None or wait.ticket is None or wait.ticket.admits(operation, self.poke):
+            return True
+        if not wait.ticket.served:
+            self._stand_in_line(operation, Lack.MESSAGE, None)
+        return False
+
+    def _first_of(self, line: Line, served: int) -> list[Operation]:
+        """Take the first from a line: as many as went on lately, and as many as may be served besides."""
+        in_line, size = self.lines[line], 0
+        count = min(self._allowance[line] + served, batch.MAX_MESSAGES)
+        first: list[Operation] = []
+        rest: list[Operation] = []
+        for place, operation in enumerate(in_line):
+            if len(first) >= count or size > batch.MAX_BYTES:
+                rest += in_line[place:]
+                break
+            wait = operation.wait
+            if wait is not None and wait.ticket is not None and not wait.ticket.admits(operation, self.poke):
+                rest.append(operation)
+                continue
+            if wait is not None:
+                wait.lack = None
+            size += sum(map(len, operation.messages))
+            first.append(operation)
+        self.lines[line] = rest
+        return first
+
     def _received(self, reply: Any) -> None:
-        runs = self._runs
+        self._in_flight = False
+        runs, self._runs = self._runs, []
         if isinstance(reply, Exception):
-            again: list[Operation] = []
-            ended = [operation for run in runs for operation in run]
-            error = reply if isinstance(reply, BackendError) else batch.refusal(ended[0].name, str(reply))
-            for operation in ended:
+            name = self.name
+            error = reply if isinstance(reply, BackendError) else batch.refusal(name, str(reply))
+            outcome = batch.Outcome([operation for run in runs for operation in run], [], [])
+            for operation in outcome.ended:
                 operation.fail(error)
         else:
-            ended, again = batch.share(runs, reply)
-        if again:
-            self.waiting[:0] = again
-        for operation in ended:
-            operation.owner.completed(operation)
-        if self.waiting:
+            outcome = batch.share(runs, reply)
+            self._database.learn(self.name, reply[0] if type(reply[0]) is int else reply[0][0])
+        if outcome.again:
+            self.waiting[:0] = outcome.again
+        self._line_up(outcome)
+        for operation in outcome.ended:
+            self._end(operation)
+        if any(self.lines.values()):
+            self._arm()
+        if self.waiting or self._poked:
             # Where others wait there is load, and those who have just been answered will ask again: one turn
             # of the loop later, more go in one call. With 50 clients that is worth 20 %.
             self._database.soon(self.send)
         else:
             self.send()
+
+    def _line_up(self, outcome: batch.Outcome) -> None:
+        """Who lacks something keeps its place, or gets the last; who must not wait has ended."""
+        if not outcome.lacking and not any(self.lines.values()):
+            return
+        again: dict[Line, list[Operation]] = {line: [] for line in Line}
+        new: dict[Line, list[Operation]] = {line: [] for line in Line}
+        for operation in outcome.lacking:
+            wait, line = operation.wait, operation.kind.line
+            if wait is None or line is None:
+                raise ValueError(f"{operation.kind.name.decode()} cannot wait")
+            was_in_line = wait.in_line
+            if self._may_wait(operation, wait):
+                (again if was_in_line else new)[line].append(operation)
+                if wait.ticket is not None:
+                    wait.ticket.release()
+            else:
+                _give_up(operation, wait)
+                outcome.ended.append(operation)
+        for line in Line:
+            rest = self.lines[line]
+            self.lines[line] = again[line] + rest + new[line]
+            went_on = sum(
+                o.kind.line is line and o.wait is not None and o.wait.in_line for o in outcome.ended
+            )
+            if again[line]:
+                self._allowance[line] = max(_FIRST_ALLOWANCE, went_on)
+            elif went_on and rest:
+                self._allowance[line] = min(batch.MAX_MESSAGES, 2 * self._allowance[line])
+                self._poked = True
+
+    def _may_wait(self, operation: Operation, wait: Wait) -> bool:
+        """Whether it may; if so, it is in line from now on, and its time is measured."""
+        if operation.cancelled or wait.expired:
+            return False
+        if self._database.is_stopping:
+            wait.reason = StoppingError()
+            return False
+        if not self._database.measure(self, operation, wait):
+            return False
+        if not wait.in_line:
+            wait.in_line = True
+            operation.owner.waits(operation)
+        return True
+
+    def _stand_in_line(self, operation: Operation, lack: Lack, like: Wait | None) -> None:
+        """Put it into its line without trying it: who came before it lacks the same."""
+        wait, line = operation.wait or Wait(), operation.kind.line
+        operation.wait = wait
+        wait.lack, wait.reason = (like.lack, like.reason) if like is not None else (lack, None)
+        if line is None:
+            raise ValueError(f"{operation.kind.name.decode()} cannot wait")
+        if self._may_wait(operation, wait):
+            operation.kind = operation.kind.waiting or operation.kind
+            self.lines[line].append(operation)
+        else:
+            _give_up(operation, wait)
+            self._end(operation)
+
+    def _end(self, operation: Operation) -> None:
+        wait = operation.wait
+        if wait is not None:
+            if wait.timer is not None:
+                wait.timer.cancel()
+                wait.timer = None
+            if wait.ticket is not None:
+                wait.ticket.served = wait.ticket.served or bool(operation.results)
+                wait.ticket.release()
+        told = operation.owner.completed(operation)
+        if not told and operation.kind.takes and operation.results and not operation.kind.moves:
+            self.waiting.insert(0, restoring(operation))
+
+    def expire(self, operation: Operation) -> None:
+        """Its time is up. One that is under way is heard first."""
+        wait, line = operation.wait, operation.kind.line
+        if wait is None or line is None:
+            return
+        wait.expired = True
+        wait.timer = None
+        if operation in self.lines[line]:
+            self.lines[line].remove(operation)
+            _give_up(operation, wait)
+            self._end(operation)
+            self._after_leaving()
+
+    def forget(self, operation: Operation) -> None:
+        """Its client has gone."""
+        operation.cancelled = True
+        line = operation.kind.line
+        if line is not None and operation in self.lines[line]:
+            self.lines[line].remove(operation)
+            wait = operation.wait
+            if wait is not None and wait.timer is not None:
+                wait.timer.cancel()
+                wait.timer = None
+            self._after_leaving()
+
+    def _after_leaving(self) -> None:
+        if self.idle and not any(self.lines.values()) and not self.waiting:
+            self._database.drop(self)
+
+    def end_waits(self, error: PressureError) -> None:
+        """Everybody in line gets the error."""
+        for line in Line:
+            for operation in self.lines[line]:
+                operation.error = error
+            gone, self.lines[line] = self.lines[line], []
+            for operation in gone:
+                self._end(operation)
+        self._after_leaving()
+
+    def poke(self) -> None:
+        """Those in line may go on: try them."""
+        if not any(self.lines.values()):
+            return
+        self._poked = True
+        if self.idle:
+            self.idle = False
+            self.send()
+
+    def _lacks(self) -> dict[bytes, set[Lack]]:
+        """What those in line lack, by queue."""
+        lacks: dict[bytes, set[Lack]] = {}
+        for in_line in self.lines.values():
+            for operation in in_line:
+                wait = operation.wait
+                if wait is not None and wait.lack is not None:
+                    lacks.setdefault(wait.other if wait.elsewhere else self.name, set()).add(wait.lack)
+        return lacks
+
+    def _arm(self) -> None:
+        """Ask to be told when those in line may go on, where that has not been asked yet."""
+        for name, lacks in self._lacks().items():
+            watched = suffixes(lacks)
+            if set(watched) <= set(self._armed.get(name, ())):
+                continue
+            self._armed[name] = watched
+            self._changed_by_us = False
+            self._database.arm(self, name, watched)
+
+    def armed(self, name: bytes, watched: list[bytes], mask: int | None) -> None:
+        """The watch watches: `mask` is what was there then; None where it cannot, and it is time to look."""
+        lacks = self._lacks().get(name)
+        if lacks is None:
+            return
+        if mask is None:
+            self._armed.pop(name, None)
+            self.poke()
+            return
+        existing = not any(o.kind.waiting for line in self.lines.values() for o in line)
+        if possible(lacks, watched, mask, existing) and (name, mask) not in self._vain_masks:
+            # Once: where it was in vain, only a change is a reason to try again.
+            self._vain_masks.add((name, mask))
+            self.poke()
+
+    def changed(self, name: bytes) -> None:
+        """The watch: something has changed with a queue, and it has stopped watching it."""
+        if self._armed.pop(name, None) is None:
+            return
+        self._vain_masks.clear()
+        if self._changed_by_us and name == self.name:
+            # Most likely by ourselves; the answer to arming it says if there was more to it.
+            if not self._in_flight:
+                self._arm()
+        else:
+            self.poke()
+            self._arm()
+
+    def unarm(self) -> None:
+        """The watch has lost all it was told: try, and ask again."""
+        self._armed.clear()
+        self._vain_masks.clear()
+        self.poke()
+
+
+def others_of(operations: Iterable[Operation]) -> list[bytes]:
+    """The base keys of other queues that the operations work on."""
+    return [o.messages[0] for o in operations if o.kind.moves]
+
+
+def _waits_for_room(operation: Operation) -> bool:
+    wait = operation.wait
+    return operation.kind not in (kinds.PUT_OVERFILL, kinds.ADD_OVERFILL) and (
+        wait is None or wait.timeout != 0
+    )
+
+
+def _give_up(operation: Operation, wait: Wait) -> None:
+    """It ends with the reason for which it has waited; with no message where none has come in time."""
+    if wait.reason is not None and not (operation.kind.takes and wait.out_of_time):
+        operation.fail(wait.reason)

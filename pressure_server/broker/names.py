@@ -1,27 +1,32 @@
 """Queue names and the keys they stand for: which names are allowed, and which keys are queues.
 
-Scripts alone know the other keys of a queue; here are only the base key and the suffixes that a name
-must not end in, because its keys would then be another queue's.
+Scripts alone touch the other keys of a queue. Here are their suffixes, because a name must not end in one (its
+keys would then be another queue's), and because those who wait watch them.
 """
 
 from __future__ import annotations
 
 from pressure_server.errors import QueueNameError
 
+BOUND = b":bound"
+PRODUCER_FREE = b":producer_free"
+CONSUMER_FREE = b":consumer_free"
+NOT_FULL = b":not_full"
+CLOSED = b":closed"
 PROTOCOL_SUFFIXES = (
-    b":bound",
+    BOUND,
     b":producer",
     b":consumer",
-    b":producer_free",
-    b":consumer_free",
-    b":not_full",
-    b":closed",
+    PRODUCER_FREE,
+    CONSUMER_FREE,
+    NOT_FULL,
+    CLOSED,
     b":stats:produced_messages",
     b":stats:produced_bytes",
     b":stats:consumed_messages",
     b":stats:consumed_bytes",
 )
-_EXISTENCE_SUFFIX = PROTOCOL_SUFFIXES[0]
+_WATCHED = (BOUND, PRODUCER_FREE, CONSUMER_FREE, NOT_FULL, CLOSED)
 _EXTENSION = b":ext"
 
 
@@ -43,15 +48,24 @@ def base_key(prefix: bytes, name: bytes) -> bytes:
     return prefix + b":" + name
 
 
+def split_key(prefix: bytes, key: bytes) -> tuple[bytes, bytes]:
+    """The queue's name and the suffix of a key that is watched."""
+    name = key[len(prefix) + 1 :]
+    for suffix in _WATCHED:
+        if name.endswith(suffix):
+            return name[: -len(suffix)], suffix
+    return name, b""
+
+
 def existence_pattern(prefix: bytes) -> bytes:
     """The glob that matches the key by which a queue exists, for every queue."""
     escaped = b"".join(b"\\" + c if c in b"*?[]^-\\" else c for c in (bytes([b]) for b in prefix))
-    return escaped + b":*" + _EXISTENCE_SUFFIX
+    return escaped + b":*" + BOUND
 
 
 def queue_name(prefix: bytes, existence_key: bytes) -> bytes | None:
     """The queue whose existence the key shows; None where the key shows none that can be named."""
-    name = existence_key[len(prefix) + 1 : -len(_EXISTENCE_SUFFIX)]
+    name = existence_key[len(prefix) + 1 : -len(BOUND)]
     return name if is_queue_name(name) else None
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from itertools import accumulate
 from typing import Any
 
 from pressure_server.broker.names import printable
+from pressure_server.broker.wait import Lack, Wait
 from pressure_server.errors import PressureError, QueueFullError
 
 
@@ -19,12 +21,15 @@ class Operation:
     """One or more equal commands on one queue.
 
     `sizes` has one number a command: how many messages it brought (put, add, contains, remove), or
-    wants (get). `messages` are theirs, end to end. Other kinds have their arguments in `messages`.
+    wants (get, take). `messages` are theirs, end to end. Other kinds have their arguments in `messages`.
 
     When it has ended, `owner.completed(operation)` is called, and either `error` is set, or `results`
     holds: for put and add one entry a command (the queue's length after it; how many of its messages
-    were new; or the error that it alone met), for contains and remove one 1 or 0 a message, for get
-    the messages, fewer than wanted when the queue ran empty; for other kinds the one value.
+    were new; or the error that it alone met), for contains and remove one 1 or 0 a message, for get and
+    take the messages, fewer than wanted when the queue ran empty or the time out; for other kinds the one value.
+
+    One that may have to wait, otherwise than all do, is made with a `Wait`. `owner.waits(operation)` is called
+    when it begins to.
     """
 
     __slots__ = (
@@ -38,6 +43,7 @@ class Operation:
         "results",
         "sealed",
         "sizes",
+        "wait",
         "wanted",
     )
 
@@ -50,6 +56,7 @@ class Operation:
         owner: Any,
         reply: Any = None,
         commands: int = 1,
+        wait: Wait | None = None,
     ) -> None:
         self.kind = kind
         self.name = name
@@ -62,6 +69,7 @@ class Operation:
         self.error: PressureError | None = None
         self.sealed = False
         self.cancelled = False
+        self.wait = wait
 
     def extend(self, messages: list[bytes], size: int, commands: int) -> None:
         """Append more commands of `size` messages each; only while the operation is not sealed."""
@@ -77,21 +85,39 @@ class Operation:
             self.results += [error] * self.kind.rest(self)
 
 
+class Line(Enum):
+    """The two lines of a queue in which operations wait, by the role they need."""
+
+    PRODUCERS = "producer"
+    CONSUMERS = "consumer"
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Kind:
     """How operations of one kind are packed for the script, and how a reply is shared out among them.
 
-    `pack` appends the run's arguments. `share` extends each operation's results from the run's reply.
-    `rest` is what an operation still lacks, in the units in which the script says what it left undone.
+    `pack` appends the run's arguments. `share` extends each operation's results from the run's reply, and
+    says whether one may lack something, as it then notes in the operation's `wait`. `rest` is what an operation still
+    lacks, in the units in which the script says what it left undone.
+
+    `line` is where one waits, and `serves` are those who may go on when one has been done. One that has waited goes
+    on as `waiting`, which does not create a queue that has been deleted meanwhile. `counts`: a command's
+    result is a count, which adds up where it is done in parts.
     """
 
     name: bytes
     pack: Callable[[Sequence[Operation]], list[bytes]]
-    share: Callable[[Sequence[Operation], Any], None]
-    rest: Callable[[Operation], int]
+    share: Callable[[Sequence[Operation], Any], bool]
+    rest: Callable[[Operation], int] = lambda _: 0
     puts: bool = False
     takes: bool = False
+    moves: bool = False
     folds: bool = True
+    counts: bool = False
+    line: Line | None = None
+    serves: tuple[Line, ...] = ()
+    satisfied: Callable[[Operation], bool] = lambda _: True
+    waiting: Kind | None = None
 
 
 def _pack_commands(operations: Sequence[Operation]) -> list[bytes]:
@@ -99,9 +125,13 @@ def _pack_commands(operations: Sequence[Operation]) -> list[bytes]:
     arguments = [b""]
     for operation in operations:
         done = len(operation.results)
-        if done:
-            sizes += operation.sizes[done:]
-            arguments += operation.messages[sum(operation.sizes[:done]) :]
+        wait = operation.wait
+        if done or (wait is not None and wait.messages):
+            ahead = wait.messages if wait is not None else 0
+            rest = operation.sizes[done:]
+            rest[0] -= ahead
+            sizes += rest
+            arguments += operation.messages[sum(operation.sizes[:done]) + ahead :]
         else:
             sizes += operation.sizes
             arguments += operation.messages
@@ -125,6 +155,10 @@ def _pack_arguments(operations: Sequence[Operation]) -> list[bytes]:
     return operations[0].messages
 
 
+def _pack_nothing(_operations: Sequence[Operation]) -> list[bytes]:
+    return []
+
+
 def _hand_out(operations: Sequence[Operation], values: list[Any]) -> None:
     start = 0
     for operation in operations:
@@ -133,32 +167,105 @@ def _hand_out(operations: Sequence[Operation], values: list[Any]) -> None:
         start = end
 
 
-def _full(operations: Sequence[Operation]) -> QueueFullError:
-    return QueueFullError(printable(operations[0].name))
+def _share_values(operations: Sequence[Operation], values: list[Any]) -> bool:
+    _hand_out(operations, values)
+    return False
 
 
-def _share_lengths(operations: Sequence[Operation], reply: Any) -> None:
+def _sizes_left(operations: Sequence[Operation]) -> list[int]:
+    """How many messages each command still brings."""
+    sizes = [size for operation in operations for size in operation.sizes[len(operation.results) :]]
+    begun = _begun(operations)
+    if begun is not None:
+        sizes[0] -= begun.messages
+    return sizes
+
+
+def _begun(operations: Sequence[Operation]) -> Wait | None:
+    """How far the next command has come, where it has been waited with."""
+    return next((operation.wait for operation in operations if _commands_left(operation)), None)
+
+
+def _share_lengths(operations: Sequence[Operation], reply: Any) -> bool:
     if isinstance(reply, int):
-        sizes = [size for operation in operations for size in operation.sizes[len(operation.results) :]]
-        _hand_out(operations, list(accumulate(sizes, initial=reply))[1:])
-    else:
-        _share_counts(operations, reply)
+        reply = list(accumulate(_sizes_left(operations), initial=reply))[1:]
+    return _share_counts(operations, reply)
 
 
-def _share_counts(operations: Sequence[Operation], reply: Any) -> None:
+def _share_counts(operations: Sequence[Operation], reply: Any) -> bool:
     if reply == b"new":
-        for operation in operations:
-            operation.results += operation.sizes[len(operation.results) :]
-        return
+        reply = _sizes_left(operations)
+    messages = new = 0
+    in_part = reply[:1] == [b"part"]
+    if in_part:
+        _, messages, new, reply = reply
     if -1 in reply:
-        full = _full(operations)
+        full = QueueFullError(printable(operations[0].name))
         reply = [full if value == -1 else value for value in reply]
+    begun = _begun(operations)
+    if begun is not None and reply:
+        if operations[0].kind.counts and isinstance(reply[0], int):
+            reply[0] += begun.new
+        begun.messages = begun.new = 0
     _hand_out(operations, reply)
+    if not in_part:
+        return False
+    missing = [operation for operation in operations if _commands_left(operation)]
+    for operation in missing:
+        _lacks(operation, Lack.ROOM)
+    if missing and missing[0].wait is not None:
+        missing[0].wait.messages += messages
+        missing[0].wait.new += new
+    return True
 
 
-def _share_one(operations: Sequence[Operation], reply: Any) -> None:
+def _lacks(operation: Operation, lack: Lack) -> Wait:
+    wait = operation.wait = operation.wait or Wait()
+    wait.lack = lack
+    if lack is Lack.ROOM:
+        wait.reason = QueueFullError(printable(wait.other if wait.elsewhere else operation.name))
+    elif lack is Lack.MESSAGE:
+        wait.reason = None
+    # What waits on a queue that exists does not wait for another of that name.
+    operation.kind = operation.kind.waiting or operation.kind
+    return wait
+
+
+def _share_taken(operations: Sequence[Operation], reply: list[Any] | None) -> bool:
+    _hand_out(operations, reply or [])
+    hungry = [operation for operation in operations if not operation.results]
+    for operation in hungry:
+        kind = operation.kind
+        _lacks(operation, Lack.MESSAGE)
+        if reply is None:
+            operation.kind = kind  # there is no such queue yet, and it may wait for one
+    return bool(hungry)
+
+
+def _share_moved(operations: Sequence[Operation], reply: Any) -> bool:
+    operation = operations[0]
+    if reply == -1:
+        operation.wait = operation.wait or Wait()
+        operation.wait.elsewhere = True
+        _lacks(operation, Lack.ROOM)
+        return True
+    if not reply and operation.messages[2] == b"wait":
+        return _share_taken(operations, reply)
+    operation.results = reply
+    return False
+
+
+def _share_one(operations: Sequence[Operation], reply: Any) -> bool:
     for operation in operations:
         operation.results = [reply] * len(operation.sizes)
+    return False
+
+
+def _share_deleted(operations: Sequence[Operation], reply: Any) -> bool:
+    if reply == b"begun":
+        operations[0].kind = FINISH_DELETE
+        return True
+    return _share_one(operations, reply)
 
 
 def _commands_left(operation: Operation) -> int:
@@ -169,16 +276,107 @@ def _messages_left(operation: Operation) -> int:
     return operation.wanted - len(operation.results)
 
 
-PUT = Kind(b"put", _pack_commands, _share_lengths, _commands_left, puts=True)
-ADD = Kind(b"add", _pack_commands, _share_counts, _commands_left, puts=True)
-GET = Kind(b"get", _pack_count, _hand_out, _messages_left, takes=True)
-REMOVE = Kind(b"remove", _pack_messages, _hand_out, _messages_left)
-CONTAINS = Kind(b"contains", _pack_messages, _hand_out, _messages_left)
-LENGTH = Kind(b"length", lambda _: [], _share_one, lambda _: 0)
-EXISTS = Kind(b"exists", lambda _: [], _share_one, lambda _: 0)
-INFO = Kind(b"info", lambda _: [], _share_one, lambda _: 0)
-RANGE = Kind(b"range", _pack_arguments, _share_one, lambda _: 0, folds=False)
-SCAN = Kind(b"scan", _pack_arguments, _share_one, lambda _: 0, folds=False)
-SAMPLE = Kind(b"sample", _pack_arguments, _share_one, lambda _: 0, folds=False)
-CREATE = Kind(b"create", _pack_arguments, _share_one, lambda _: 0, folds=False)
-DELETE = Kind(b"delete", lambda _: [], _share_one, lambda _: 0, folds=False)
+def _none_left(operation: Operation) -> bool:
+    return len(operation.sizes) == len(operation.results)
+
+
+def _has_results(operation: Operation) -> bool:
+    return bool(operation.results)
+
+
+def _putting(name: bytes, share: Callable[[Sequence[Operation], Any], bool], waiting: Kind | None) -> Kind:
+    return Kind(
+        name,
+        _pack_commands,
+        share,
+        _commands_left,
+        puts=True,
+        counts=name.startswith(b"add"),
+        line=Line.PRODUCERS,
+        serves=(Line.CONSUMERS,),
+        satisfied=_none_left,
+        waiting=waiting,
+    )
+
+
+def _taking(
+    name: bytes, pack: Callable[[Sequence[Operation]], list[bytes]], *, folds: bool, waiting: Kind | None
+) -> Kind:
+    return Kind(
+        name,
+        pack,
+        _share_moved if name.startswith(b"move") else _share_taken,
+        _messages_left,
+        takes=True,
+        moves=name.startswith(b"move"),
+        folds=folds,
+        line=Line.CONSUMERS,
+        serves=(Line.PRODUCERS,),
+        satisfied=_has_results,
+        waiting=waiting,
+    )
+
+
+def _asking(
+    name: bytes, pack: Callable[[Sequence[Operation]], list[bytes]] = _pack_nothing, *, folds: bool = True
+) -> Kind:
+    return Kind(name, pack, _share_one, folds=folds)
+
+
+def _living(
+    name: bytes,
+    pack: Callable[[Sequence[Operation]], list[bytes]] = _pack_nothing,
+    share: Callable[[Sequence[Operation], Any], bool] = _share_one,
+    line: Line | None = None,
+) -> Kind:
+    return Kind(
+        name,
+        pack,
+        share,
+        folds=False,
+        line=line,
+        serves=(Line.PRODUCERS, Line.CONSUMERS),
+        satisfied=_has_results,
+    )
+
+
+# `…_EXISTING` refuses a queue that does not exist, where the other creates it, or waits for it.
+PUT_EXISTING = _putting(b"put existing", _share_lengths, None)
+ADD_EXISTING = _putting(b"add existing", _share_counts, None)
+PUT_OVERFILL = _putting(b"put overfill", _share_lengths, None)
+ADD_OVERFILL = _putting(b"add overfill", _share_counts, None)
+PUT = _putting(b"put", _share_lengths, PUT_EXISTING)
+ADD = _putting(b"add", _share_counts, ADD_EXISTING)
+GET = Kind(
+    b"get",
+    _pack_count,
+    _share_values,
+    _messages_left,
+    takes=True,
+    line=Line.CONSUMERS,
+    serves=(Line.PRODUCERS,),
+)
+TAKE_EXISTING = _taking(b"take existing", _pack_count, folds=True, waiting=None)
+TAKE = _taking(b"take", _pack_count, folds=True, waiting=TAKE_EXISTING)
+SOME_EXISTING = _taking(b"some existing", _pack_count, folds=False, waiting=None)
+SOME = _taking(b"some", _pack_count, folds=False, waiting=SOME_EXISTING)
+MOVE_EXISTING = _taking(b"move existing", _pack_arguments, folds=False, waiting=None)
+MOVE = _taking(b"move", _pack_arguments, folds=False, waiting=MOVE_EXISTING)
+RESTORE = Kind(b"restore", _pack_arguments, _share_one, folds=False, serves=(Line.CONSUMERS,))
+REMOVE = Kind(
+    b"remove", _pack_messages, _share_values, _messages_left, line=Line.CONSUMERS, serves=(Line.PRODUCERS,)
+)
+CONTAINS = Kind(b"contains", _pack_messages, _share_values, _messages_left)
+LENGTH = _asking(b"length")
+EXISTS = _asking(b"exists")
+INFO = _asking(b"info")
+VERSION = _asking(b"version")
+RANGE = _asking(b"range", _pack_arguments, folds=False)
+SCAN = _asking(b"scan", _pack_arguments, folds=False)
+SAMPLE = _asking(b"sample", _pack_arguments, folds=False)
+CREATE = _living(b"create", _pack_arguments, line=Line.PRODUCERS)
+CLOSE = _living(b"close", line=Line.PRODUCERS)
+DELETE = _living(b"delete", share=_share_deleted, line=Line.CONSUMERS)
+FINISH_DELETE = _living(b"finish_delete", line=Line.CONSUMERS)
+EXPIRE = _living(b"expire")
+CLEAN = _living(b"clean")

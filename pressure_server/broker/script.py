@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-_PARTS = ("queue", "fast", "mirror", "put", "get", "read", "life", "batch")
+_PARTS = ("queue", "fast", "mirror", "life", "put", "get", "move", "read", "batch")
 
 
 def batch_script() -> bytes:

@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-_GROUPS = ("sets", "lists", "keys", "connection", "server")
+_GROUPS = ("sets", "lists", "blocking", "moving", "pressure", "keys", "connection", "server")
 
 
 def load() -> None:

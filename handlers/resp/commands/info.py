@@ -46,7 +46,7 @@ async def _clients(client: RespConnection) -> _Fields:
     return {
         "connected_clients": len(client.clients.connected),
         "maxclients": client.clients.max_clients,
-        "blocked_clients": 0,
+        "blocked_clients": len(client.clients.hangups),
     }
 
 

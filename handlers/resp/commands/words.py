@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from handlers.resp.errors import invalid_cursor, must_be_positive, not_an_integer
+import math
+import re
+
+from handlers.resp.errors import invalid_cursor, must_be_positive, not_an_integer, syntax_error
 from handlers.resp.parser import integer_from
+from handlers.resp.replies import CommandError
 
 # What a Lua script can still count exactly; no queue is that long.
 _LONGEST = 2**53
@@ -36,3 +40,38 @@ def cursor_of(word: bytes) -> int:
     if number is None or number < 0:
         raise invalid_cursor()
     return min(number, _LONGEST)
+
+
+def bound_of(word: bytes) -> int:
+    """How many messages a queue may hold, 0 for any number."""
+    number = integer_from(word)
+    if number is None or not 0 <= number <= _LONGEST:
+        raise CommandError("ERR bound is not an integer or out of range")
+    return number
+
+
+# What strtold reads of what a client may mean: no hexadecimal numbers, no infinity.
+_SECONDS = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?")
+_LONGEST_WAIT = 2**53 / 1000
+
+
+def timeout_of(word: bytes) -> float | None:
+    """How many seconds to wait; None, for ever, where it is 0. Redis rounds it to milliseconds, up."""
+    if len(word) > 64 or not _SECONDS.fullmatch(word):
+        raise CommandError("ERR timeout is not a float or out of range")
+    seconds = float(word)
+    if seconds > _LONGEST_WAIT:
+        raise CommandError("ERR timeout is out of range")
+    if seconds < 0:
+        raise CommandError("ERR timeout is negative")
+    return math.ceil(seconds * 1000) / 1000 or None
+
+
+def numbered_keys(words: list[bytes]) -> tuple[list[bytes], list[bytes]]:
+    """The keys behind the number that says how many they are, and the words behind them."""
+    number = integer_from(words[0])
+    if number is None or number < 1:
+        raise CommandError("ERR numkeys should be greater than 0")
+    if number > len(words) - 1:
+        raise syntax_error()
+    return words[1 : number + 1], words[number + 1 :]

@@ -1,12 +1,23 @@
 -- One call for all who wait on a queue: runs of equal operations, one after the other.
 --
--- Takes    KEYS[1]   the queue's base key
+-- Takes    KEYS[1…]  base keys of queues; the call begins with the first
 --          ARGV[1]   our identity
 --          ARGV[2]   the bound a queue made on the fly gets, or '' to make none
---          ARGV[3…]  runs: a name, a count, and as many arguments
+--          ARGV[3]   what a put on a full queue does, where the queue has no setting: block or error
+--          ARGV[4…]  runs: a name, a count, and as many arguments
 -- Returns  how many of the last run's units (messages, or commands for a put) are left undone: the caller
---          sends these, and the runs after them, again; then a result for each run that was executed.
---          A run that was refused has an error: NOQUEUE, EXISTS, CLOSED, INUSE holder, DELETING.
+--          sends these, and the runs after them, again. -1 is none, on a queue with a bound, and -2 none, and
+--          there is no queue. Then a result for each run that was executed. A run that was refused has an
+--          error: NOQUEUE, EXISTS, CLOSED, INUSE role holder, DELETING.
+--
+-- Some runs lack something: a message, or room. They stay where they are, and whenever a later run has changed
+-- the queue they are tried again, first come first served. Where they have got further, the first value of the
+-- reply is { left, run, result, run, result, … } instead, with what they got then; runs count from 1.
+--
+-- Three names are no operations, have no result, and make a transaction of the runs behind them:
+--   on         goes over to the queue of that base key; nobody waits from here on
+--   unchanged  refuses the whole call with CHANGED unless the queue has this version
+--   free       refuses the whole call with INUSE unless the roles named are free, or not needed
 
 local function slice_of(first, count)
   if count <= CHUNK then
@@ -19,67 +30,132 @@ local function slice_of(first, count)
   return slice
 end
 
--- Why nothing can be put, after making the queue if that is allowed; or nil.
-local function put_refusal()
-  if not queue.bound then
-    if ARGV[2] == '' then
-      return { err = 'NOQUEUE' }
-    end
-    local made = make_life().create(tonumber(ARGV[2]))
-    if made ~= 1 then
-      return made
-    end
-  end
-  if call('EXISTS', base .. ':closed') == 1 then
-    return { err = 'CLOSED' }
-  end
-  return in_use('producer')
-end
-
 -- Where each operation is made, under its own name.
 local makers = {
   put = make_put, add = make_put,
-  get = make_get, remove = make_get,
+  get = make_get, take = make_get, some = make_get, remove = make_get, restore = make_get,
+  move = make_move,
   contains = make_read, length = make_read, range = make_read, scan = make_read, sample = make_read,
-  info = make_read, exists = make_read,
-  create = make_life, delete = make_life,
+  info = make_read, exists = make_read, version = make_read,
+  create = make_life, close = make_life, delete = make_life, finish_delete = make_life, expire = make_life,
+  clean = make_life,
 }
--- What it takes, where that is not up to two numbers: sizes and messages, or messages.
-local takes = { put = 'puts', add = 'puts', remove = 'messages', contains = 'messages' }
-local without_queue = { exists = true, create = true, delete = true }
+-- What it takes, where that is not up to two numbers: sizes and messages, messages, or words.
+local takes = {
+  put = 'puts', add = 'puts', remove = 'messages', contains = 'messages', restore = 'messages',
+  create = 'words', move = 'words',
+}
+local without_queue = {
+  exists = true, version = true, create = true, delete = true, finish_delete = true, expire = true, clean = true,
+  take = true, some = true, move = true,
+}
 
 local function execute(name, first, count)
+  local verb, mode = string.match(name, '^([%l_]+) ?(%l*)$')
   local refusal
-  if takes[name] == 'puts' then
-    refusal = put_refusal()
-  elseif not queue.bound and not without_queue[name] then
+  if takes[verb] == 'puts' then
+    refusal = put_refusal(mode)
+  elseif not queue.bound and (mode == 'existing' or not without_queue[verb]) then
     refusal = { err = 'NOQUEUE' }
   end
   if refusal then
     return refusal
   end
-  local operation = makers[name]()[name]
-  if takes[name] == 'puts' then
+  local operation = makers[verb](mode)[verb]
+  if takes[verb] == 'puts' then
     return operation(ARGV[first], slice_of(first + 1, count - 1))
-  elseif takes[name] == 'messages' then
+  elseif takes[verb] == 'messages' then
     return operation(slice_of(first, count))
+  elseif takes[verb] == 'words' then
+    return operation(unpack(ARGV, first, first + count - 1))
   end
   return operation(tonumber(ARGV[first]), tonumber(ARGV[first + 1]))
 end
 
-local reply = { 0 }
-local at = 3
-while at <= #ARGV do
-  local count = tonumber(ARGV[at + 1])
-  local result, left = execute(ARGV[at], at + 2, count)
-  reply[#reply + 1] = result
-  at = at + 2 + count
-  if left and left > 0 then
-    reply[1] = left
-    break
+-- Returns an error that refuses the whole call, or nil.
+local prelude = {
+  on = function(key)
+    patient = false
+    enter(key)
+  end,
+  unchanged = function(version)
+    return make_read().version() ~= version and { err = 'CHANGED' } or nil
+  end,
+  free = function(roles)
+    for role in string.gmatch(roles, '%l+') do
+      local refusal = queue.bound and (role == 'producer' or queue.length > 0) and in_use(role)
+      if refusal then
+        return refusal
+      end
+    end
+  end,
+}
+
+local reply, more = { 0 }, { 0 }
+local waiting = {}
+
+-- Whether a run that still lacks something has got anything.
+local function got_on(result)
+  if type(result) ~= 'table' then
+    return false
+  elseif result[1] == 'part' and type(result[4]) == 'table' then
+    return result[2] > 0 or #result[4] > 0
+  end
+  return #result > 0
+end
+
+-- Tries those that lack something, for as long as one of them gets on.
+local function serve()
+  local progress = true
+  while progress and #waiting > 0 do
+    progress = false
+    local still = {}
+    for _, run in ipairs(waiting) do
+      local result, _, go_on = run.go_on()
+      if not go_on or got_on(result) then
+        progress = true
+        more[#more + 1], more[#more + 2] = run.number, result
+      end
+      if go_on then
+        run.go_on = go_on
+        still[#still + 1] = run
+      end
+    end
+    waiting = still
   end
 end
-if mirror then
-  mirror.save()
+
+local at, number = 4, 0
+while at <= #ARGV do
+  local name, count = ARGV[at], tonumber(ARGV[at + 1])
+  local first = at + 2
+  at = first + count
+  if prelude[name] then
+    local refusal = prelude[name](ARGV[first])
+    if refusal then
+      return refusal
+    end
+  else
+    number = number + 1
+    local result, left, go_on = execute(name, first, count)
+    reply[number + 1] = result
+    if go_on and patient then
+      waiting[#waiting + 1] = { number = number, go_on = go_on }
+    elseif #waiting > 0 then
+      serve()
+    end
+    if left and left > 0 then
+      reply[1] = left
+      break
+    end
+  end
+end
+save_mirror()
+if reply[1] == 0 then
+  reply[1] = not queue.bound and -2 or queue.bound > 0 and -1 or 0
+end
+if #more > 1 then
+  more[1] = reply[1]
+  reply[1] = more
 end
 return reply

@@ -7,21 +7,22 @@
 -- A call with one message takes 13 microseconds here and 28 below; in a call with many, each takes 0.9 and 1.9.
 
 -- What mirror.lua has written, if nothing is unmirrored or stale and nobody else has been here since.
+local DONE = queue.bound and (queue.bound > 0 and -1 or 0)
 local exact = queue.bound and queue.producer == identity and (queue.consumer or identity) == identity
   and queue.index == string.format('%d 0 %d %d %s %s', queue.length, queue.length, queue.consumed, identity,
     queue.consumer or '')
 
-if exact and #ARGV == 4 + tonumber(ARGV[4]) then
+if exact and #ARGV == 5 + tonumber(ARGV[5]) then
   local members, result, verb, accepted, bytes = base .. ':ext:members', nil, nil, 0, 0
-  local count = #ARGV - 5
+  local count = #ARGV - 6
 
-  if ARGV[3] == 'add' and ARGV[5] == '' and count < CHUNK
+  if ARGV[4] == 'add' and ARGV[6] == '' and count < CHUNK
     -- With the :not_full token kept: the last place of a bounded queue is for the general path.
     and (queue.bound == 0 or queue.length + count < queue.bound)
     -- Both tokens and no :closed, which counts thrice.
     and call('EXISTS', base .. ':producer_free', base .. ':not_full',
       base .. ':closed', base .. ':closed', base .. ':closed') == 2 then
-    local messages = { unpack(ARGV, 6) }
+    local messages = { unpack(ARGV, 7) }
     local present = count > 1 and call('SMISMEMBER', members, unpack(messages)) or { 0 }
     local all_new = true
     for i = 1, count do
@@ -49,12 +50,12 @@ if exact and #ARGV == 4 + tonumber(ARGV[4]) then
     end
     accepted = #messages
     if accepted == 0 then
-      return { 0, result }
+      return { DONE, result }
     end
     call('LPUSH', base, unpack(messages))
     bytes = sum_of_bytes(messages)
     queue.length = queue.length + accepted
-  elseif ARGV[3] == 'get' and queue.consumer and ARGV[5] == '1' and queue.length > 0
+  elseif ARGV[4] == 'get' and queue.consumer and ARGV[6] == '1' and queue.length > 0
     and call('EXISTS', base .. ':consumer_free', base .. ':not_full',
       base .. ':ext:copies', base .. ':ext:copies', base .. ':ext:copies') == 2 then
     result = call('RPOP', base, 1)
@@ -68,6 +69,6 @@ if exact and #ARGV == 4 + tonumber(ARGV[4]) then
     call('INCRBY', base .. ':stats:' .. verb .. '_bytes', bytes)
     call('SET', base .. ':ext:index', string.format('%d 0 %d %d %s %s', queue.length, queue.length, queue.consumed,
       identity, queue.consumer or ''))
-    return { 0, result }
+    return { DONE, result }
   end
 end

@@ -1,5 +1,6 @@
--- Get, for many commands at once, and remove, which takes messages out of the middle.
--- Both act as the consumer, and what they take counts as consumed.
+-- Get, for many commands at once; take, which waits; remove, which takes messages out of the middle; and
+-- restore, which puts back what was taken for a client that is gone. All but the last act as the consumer, and
+-- what they take counts as consumed.
 --
 -- Touches  the list, :consumer, :not_full, :stats:consumed_*, the mirror.
 
@@ -49,6 +50,57 @@ local function make_get()
     end
     settle_not_full()
     return messages, queue.length > 0 and wanted - #messages or 0
+  end
+
+  -- Takes    how many messages are wanted, by commands that wait for one each
+  -- Returns  what there is, oldest first; an error where the queue is closed and nothing will come. Then how
+  --          many are left for another call; then what to call when there may be more.
+  function operations.take(wanted)
+    if queue.bound and queue.length == 0 and call('EXISTS', base .. ':closed') == 1 then
+      return { err = 'CLOSED' }, 0
+    end
+    local messages, left = {}, 0
+    if queue.length > 0 then
+      messages, left = operations.get(wanted)
+      if messages.err then
+        return messages, 0
+      end
+    end
+    local missing = wanted - #messages
+    if missing > 0 and left == 0 then
+      return queue.bound and messages or false, 0, function()
+        return operations.take(missing)
+      end
+    end
+    return messages, left
+  end
+
+  -- The same for one command that takes up to so many, and waits for one.
+  function operations.some(wanted)
+    local messages, left, go_on = operations.take(wanted)
+    if go_on and not (messages and #messages > 0) then
+      return messages, 0, function()
+        return operations.some(wanted)
+      end
+    end
+    return messages, left
+  end
+
+  -- Takes    messages that were taken, oldest first
+  -- Returns  1. A role is not needed: nobody was to see that they were gone.
+  function operations.restore(messages)
+    for last = #messages, 1, -CHUNK do
+      local some = {}
+      for i = last, math.max(1, last - CHUNK + 1), -1 do some[#some + 1] = messages[i] end
+      call('RPUSH', base, unpack(some))
+    end
+    queue.length = queue.length + #messages
+    count_as('consumed', -#messages, -sum_of_bytes(messages))
+    if mirror then
+      mirror.restored(messages)
+    end
+    settle_not_full()
+    return 1, 0
   end
 
   -- Takes    messages

@@ -1,4 +1,4 @@
--- The life of a queue: create, delete.
+-- The life of a queue: create, close, delete, and what is deleted by itself.
 
 local function make_life()
   local operations = {}
@@ -9,7 +9,10 @@ local function make_life()
     base .. ':stats:produced_messages', base .. ':stats:produced_bytes',
     base .. ':stats:consumed_messages', base .. ':stats:consumed_bytes',
   }
-  local extension_keys = { base .. ':ext:members', base .. ':ext:copies', base .. ':ext:index' }
+  local extension_keys = {
+    base .. ':ext:members', base .. ':ext:copies', base .. ':ext:index', base .. ':ext:settings',
+    base .. ':ext:producer_turn', base .. ':ext:consumer_turn',
+  }
 
   local function forget(bound)
     queue.bound, queue.producer, queue.consumer, queue.length, queue.consumed = bound, false, false, 0, 0
@@ -17,26 +20,51 @@ local function make_life()
     call('UNLINK', unpack(extension_keys))
   end
 
-  -- Takes    the bound; 0 is none
+  -- Takes    the bound, 0 is none; what a put does when it is reached, block or error; 'implicit' for a queue
+  --          that a put makes
   -- Returns  1, or an error. Keys without :bound are what a native Delete in progress has not come to yet:
   --          it would delete what is put now, so the queue is in use until it has finished.
-  function operations.create(bound)
+  function operations.create(bound, full, implicit)
     if queue.bound then
       return { err = 'EXISTS' }
     end
     if call('EXISTS', unpack(protocol_keys)) > 0 then
       return { err = 'DELETING' }
     end
-    forget(bound)
+    forget(tonumber(bound))
     call('SET', base .. ':bound', bound)
     call('LPUSH', base .. ':producer_free', 1)
     call('LPUSH', base .. ':consumer_free', 1)
     call('LPUSH', base .. ':not_full', 1)
+    call('HSET', base .. ':ext:settings', 'overflow', full or default_overflow,
+      unpack(implicit and { 'implicit', 1 } or {}))
     return 1
   end
 
-  -- Returns  1, or an error. Both roles are free, so nobody waits, and the order of the protocol's steps,
-  --          which is there to wake those who wait, makes no difference.
+  -- Returns  1, or an error (pressure 0.15, Close)
+  function operations.close()
+    if call('EXISTS', base .. ':closed') == 1 then
+      return { err = 'CLOSED' }
+    end
+    local refusal = in_use('producer')
+    if refusal then
+      return refusal
+    end
+    act_as('producer')
+    call('LPUSH', base .. ':closed', 0, 0)
+    return 1
+  end
+
+  local function remove()
+    call('UNLINK', unpack(protocol_keys))
+    forget(false)
+    return 1
+  end
+
+  -- Deletes in two steps where a native client holds a role (pressure 0.15, Delete): the first makes the queue
+  -- disappear and wakes those who wait for room or messages; `finish_delete` takes what is left.
+  --
+  -- Returns  1; 'begun' where the second step is still to be done; or an error
   function operations.delete()
     if not queue.bound then
       -- What a Delete that met another one leaves behind: nobody waits on these, and they would keep the
@@ -46,13 +74,44 @@ local function make_life()
       end
       return { err = 'NOQUEUE' }
     end
-    local refusal = in_use('producer') or in_use('consumer')
-    if refusal then
-      return refusal
+    if not in_use('producer') and not in_use('consumer') then
+      return remove()
     end
-    call('UNLINK', unpack(protocol_keys))
-    forget(false)
-    return 1
+    call('DEL', base .. ':bound')
+    call('LPUSH', base .. ':not_full', 0)
+    call('LPUSH', base .. ':closed', 0, 0)
+    queue.bound = false
+    return 'begun'
+  end
+
+  -- Returns  1, also when somebody else has finished meanwhile; or an error
+  function operations.finish_delete()
+    if queue.bound or call('EXISTS', unpack(protocol_keys)) == 0 then
+      return 1
+    end
+    return in_use('producer') or in_use('consumer') or remove()
+  end
+
+  -- Deletes a queue that a put has made, if it is empty and nobody is at work on it. Returns 1 or 0.
+  function operations.expire()
+    if queue.bound and queue.length == 0 and call('HEXISTS', base .. ':ext:settings', 'implicit') == 1
+      and call('EXISTS', base .. ':closed') == 0 and not in_use('producer') and not in_use('consumer') then
+      return remove()
+    end
+    return 0
+  end
+
+  -- Drops what we have kept of a queue that a native client has deleted. Returns how many keys these were.
+  function operations.clean()
+    if queue.bound then
+      return 0
+    end
+    if call('EXISTS', unpack(protocol_keys)) > 0 then
+      -- The Delete is still at work, and may wait for a token that we have parked.
+      in_use('producer')
+      in_use('consumer')
+    end
+    return call('UNLINK', unpack(extension_keys))
   end
 
   return operations

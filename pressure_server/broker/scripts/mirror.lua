@@ -187,6 +187,16 @@ local function make_mirror()
     end
   end
 
+  -- Messages are back at the head of the list.
+  function self.restored(messages)
+    self.changed = true
+    if self.unmirrored > 0 then
+      self.unmirrored = self.unmirrored + #messages
+    else
+      self.remember(messages)
+    end
+  end
+
   function self.save()
     note_roles()
     if self.changed and watched() then
@@ -257,7 +267,27 @@ local function need_mirror()
   return mirror
 end
 
-if queue.index and queue.bound then
-  mirror = make_mirror()
-  mirror.load(queue.index)
+local function load_mirror()
+  mirror = nil
+  if queue.index and queue.bound then
+    mirror = make_mirror()
+    mirror.load(queue.index)
+  end
+end
+
+load_mirror()
+
+local function save_mirror()
+  if mirror then
+    mirror.save()
+  end
+end
+
+-- Goes over to another queue, or stays.
+local function enter(key)
+  if key ~= base then
+    save_mirror()
+    read_queue(key)
+    load_mirror()
+  end
 end

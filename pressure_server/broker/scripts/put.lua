@@ -2,25 +2,54 @@
 --
 -- Takes    sizes      how many messages each command brought, 'n n n'; '' when each brought one
 --          messages   of all commands, in order
--- Returns  an error for all of them, or a value a command: see `put` and `add`; -1 is "full".
---          A command is accepted whole or not at all. After it, how many commands are left undone.
+-- Returns  an error for all of them, or a value a command: see `put` and `add`. Then how many commands are
+--          left undone, for another call; then what to call when there may be more room, if they wait for it.
+--
+-- What happens when there is no room is the queue's own setting, or the caller's (batch.lua):
+--   error    a command is accepted whole or not at all; -1 stands for one that was not
+--   block    messages are accepted one after the other. Where they do not all fit, the value is
+--            { 'part', done, new, values }: the values of the commands that are done, and of the next one
+--            how many messages are done, and how many of these were new
+--
 -- Touches  the list, :producer, :not_full, :stats:produced_*, the mirror.
 
 local FULL = -1
 
-local function make_put()
+-- Why nothing can be put, after making the queue if that is allowed; or nil. A native producer that holds the
+-- role is no reason yet: where the queue is full, that is what is said.
+local function put_refusal(mode)
+  if not queue.bound then
+    if ARGV[2] == '' or mode ~= '' then
+      return { err = 'NOQUEUE' }
+    end
+    local made = make_life().create(ARGV[2], default_overflow, true)
+    if made ~= 1 then
+      return made
+    end
+  end
+  if call('EXISTS', base .. ':closed') == 1 then
+    return { err = 'CLOSED' }
+  end
+end
+
+local function make_put(mode)
   local operations = {}
+  local verb
 
   -- How many messages may be put now. A native consumer that has taken a message from a full queue pushes
   -- the :not_full token a moment later; until it has, the queue counts as full.
   local function room()
-    if queue.bound == 0 then
+    if queue.bound == 0 or mode == 'overfill' then
       return math.huge
     end
     if call('EXISTS', base .. ':not_full', base .. ':consumer_free') == 0 then
       return 0
     end
     return math.max(0, queue.bound - queue.length)
+  end
+
+  local function waits_for_room()
+    return patient and overflow() == 'block'
   end
 
   local function push(messages)
@@ -42,50 +71,92 @@ local function make_put()
     return sizes
   end
 
-  -- Returns the length before, when all are accepted; else the length after each command.
-  function operations.put(sizes_text, messages)
-    local before, space = queue.length, room()
-    act_as('producer')
-    local accepted, lengths = messages, nil
-    if #messages > space then
-      accepted, lengths = {}, {}
-      local at = 1
-      for i, size in ipairs(sizes_of(sizes_text, messages)) do
-        if size <= space then
-          for j = at, at + size - 1 do accepted[#accepted + 1] = messages[j] end
-          space = space - size
-          lengths[i] = before + #accepted
-        else
-          lengths[i] = FULL
-        end
-        at = at + size
-      end
+  -- What is left to do after `done` messages, of which is_new (1 or 0 each) says whether they were new:
+  -- the value to return, and what goes on from there. `before`: the length, where commands are told lengths.
+  local function part(sizes, messages, done, is_new, before)
+    local values, at, new = {}, 0, 0
+    for i = 1, #sizes do
+      if at + sizes[i] > done then break end
+      new = 0
+      for j = at + 1, at + sizes[i] do new = new + is_new[j] end
+      at = at + sizes[i]
+      values[i] = before and before + at or new
     end
-    push(accepted)
-    if mirror then
-      mirror.remember(accepted)
-      mirror.extend(SLICE)
+    new = 0
+    for j = at + 1, done do new = new + is_new[j] end
+    local rest_sizes, rest = {}, {}
+    for i = #values + 1, #sizes do rest_sizes[#rest_sizes + 1] = sizes[i] end
+    rest_sizes[1] = rest_sizes[1] - (done - at)
+    for j = done + 1, #messages do rest[#rest + 1] = messages[j] end
+    return { 'part', done - at, new, values }, function()
+      return operations[verb](table.concat(rest_sizes, ' '), rest)
     end
-    return lengths or before, 0
   end
 
-  -- Returns how many of each command's messages were new. The second value is how
-  -- many commands are left for another call, because looking their messages up would take too long.
-  function operations.add(sizes_text, messages)
-    act_as('producer')
-    need_mirror()
+  -- Puts what fits of each command, whole.
+  local function put_whole(sizes, messages, space)
+    local accepted, lengths, at = {}, {}, 1
+    for i, size in ipairs(sizes) do
+      if size <= space then
+        for j = at, at + size - 1 do accepted[#accepted + 1] = messages[j] end
+        space = space - size
+        lengths[i] = queue.length + #accepted
+      else
+        lengths[i] = FULL
+      end
+      at = at + size
+    end
+    return accepted, lengths
+  end
+
+  -- Returns the length before, when all are accepted; else the length after each command.
+  function operations.put(sizes_text, messages)
+    verb = 'put'
+    local before, space = queue.length, room()
+    local refusal = in_use('producer')
+    if refusal then
+      -- A native producer holds the role, maybe because it waits for room, too.
+      if space > 0 then return refusal, 0 end
+    else
+      act_as('producer')
+    end
+    local accepted, result, go_on = messages, before, nil
+    if #messages > space then
+      local sizes = sizes_of(sizes_text, messages)
+      if waits_for_room() then
+        accepted = {}
+        local all_new = {}
+        for i = 1, space do accepted[i], all_new[i] = messages[i], 1 end
+        result, go_on = part(sizes, messages, space, all_new, before)
+      else
+        accepted, result = put_whole(sizes, messages, space)
+      end
+    end
+    if not refusal then
+      push(accepted)
+      if mirror then
+        mirror.remember(accepted)
+        mirror.extend(SLICE)
+      end
+    end
+    return result, 0, go_on
+  end
+
+  -- Even one command is too much for a call: mirror in larger steps until it no longer is.
+  local function hurry()
+    if mirror.stale() then mirror.start_over() end
+    mirror.extend(20 * SLICE)
+  end
+
+  -- One command after the other, each whole or not at all.
+  local function add_whole(sizes, messages, space)
     local found, decided = mirror.queued(messages)
-    local sizes = sizes_of(sizes_text, messages)
-    local space, accepted, counts, chosen = room(), {}, {}, {}
+    local accepted, counts, chosen = {}, {}, {}
     local at = 1
     for i, size in ipairs(sizes) do
       local last = at + size - 1
       if last > decided then
-        if i == 1 then
-          -- Even one command is too much: mirror in larger steps until it no longer is.
-          if mirror.stale() then mirror.start_over() end
-          mirror.extend(20 * SLICE)
-        end
+        if i == 1 then hurry() end
         break
       end
       local count = 0
@@ -107,11 +178,72 @@ local function make_put()
       counts[i] = accept and count or FULL
       at = last + 1
     end
+    return accepted, counts, #sizes - #counts
+  end
+
+  -- One message after the other, up to the first for which there is no room.
+  local function add_in_order(sizes, messages, space)
+    local accepted, chosen, is_new, done, undecided = {}, {}, {}, 0, false
+    while done < #messages and not undecided do
+      local ahead = { unpack(messages, done + 1, math.min(#messages, done + math.max(1, math.min(space, CHUNK)))) }
+      local found, decided = mirror.queued(ahead)
+      undecided = decided < #ahead
+      local full = false
+      for j = 1, decided do
+        local is_queued = found[j] == 1 or chosen[ahead[j]]
+        full = not is_queued and space == 0
+        if full then break end
+        if not is_queued then
+          chosen[ahead[j]] = true
+          accepted[#accepted + 1] = ahead[j]
+          space = space - 1
+        end
+        done = done + 1
+        is_new[done] = is_queued and 0 or 1
+      end
+      if full then break end
+    end
+    if undecided and done == 0 then hurry() end
+    if done == #messages then
+      local at, counts = 0, {}
+      for i, size in ipairs(sizes) do
+        counts[i] = 0
+        for j = at + 1, at + size do counts[i] = counts[i] + is_new[j] end
+        at = at + size
+      end
+      return accepted, counts, 0
+    end
+    local result, go_on = part(sizes, messages, done, is_new)
+    if undecided then
+      return accepted, result, #sizes - #result[4]
+    end
+    return accepted, result, 0, go_on
+  end
+
+  -- Returns how many of each command's messages were new.
+  function operations.add(sizes_text, messages)
+    verb = 'add'
+    local space = room()
+    local refusal = in_use('producer')
+    local sizes = sizes_of(sizes_text, messages)
+    if refusal then
+      if space > 0 then return refusal, 0 end
+      -- As in `put`. What is queued already waits, too: who may not act cannot say so.
+      if waits_for_room() then
+        local result, go_on = part(sizes, messages, 0, {})
+        return result, 0, go_on
+      end
+      return select(2, put_whole(sizes, messages, 0)), 0
+    end
+    act_as('producer')
+    need_mirror()
+    local in_order = #messages > space and waits_for_room()
+    local accepted, result, left, go_on = (in_order and add_in_order or add_whole)(sizes, messages, space)
     if #accepted > 0 then
       mirror.add(accepted)
     end
     push(accepted)
-    return counts, #sizes - #counts
+    return result, left, go_on
   end
 
   return operations

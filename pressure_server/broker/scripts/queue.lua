@@ -1,30 +1,41 @@
--- The state of one queue, read once when the call begins and kept here while it runs.
+-- The state of one queue, read once when the script comes to it and kept here while it works on it.
 --
--- Takes    KEYS[1]  the queue's base key, ${PREFIX}:${queue}
+-- Takes    KEYS[1…] base keys, ${PREFIX}:${queue}; the first is where the script begins
 --          ARGV[1]  our identity, written to :producer and :consumer when we act in that role
+--          ARGV[3]  what a put on a full queue does where the queue has no setting of its own: block or error
 -- Touches  the 12 keys of pressure 0.15. A script is atomic, so a role is taken and given back without
 --          anyone seeing it: we only look whether its token is there.
+--          :ext:producer_turn, :ext:consumer_turn  a token that a server of ours has waited for in line
+--          with native clients, parked where no other takes it (backend/turns.py)
+--          :ext:settings  a hash: 'overflow' (block or error), 'implicit' where a put made the queue
 --
 -- The files are put together into one script, and Lua makes every function anew in each call. So state is
 -- in tables, not in many locals, and functions are made by those who need them: 19 microseconds became 5.
 
-local base = KEYS[1]
+local base, queue
 local identity = ARGV[1]
+local default_overflow = ARGV[3]
+local patient = true -- whether commands may be told to wait
 local call = redis.call
 
 -- Redis's Lua can hand about 8000 values to one call.
 local CHUNK = 4000
 
-local values = call('MGET', base .. ':bound', base .. ':producer', base .. ':consumer', base .. ':ext:index',
-  base .. ':stats:consumed_messages')
-local queue = {
-  bound = values[1] and (tonumber(values[1]) or 0), -- false: there is no such queue
-  producer = values[2],
-  consumer = values[3],
-  index = values[4],
-  consumed = tonumber(values[5] or 0),
-  length = call('LLEN', base),
-}
+local function read_queue(key)
+  base = key
+  local values = call('MGET', base .. ':bound', base .. ':producer', base .. ':consumer', base .. ':ext:index',
+    base .. ':stats:consumed_messages')
+  queue = {
+    bound = values[1] and (tonumber(values[1]) or 0), -- false: there is no such queue
+    producer = values[2],
+    consumer = values[3],
+    index = values[4],
+    consumed = tonumber(values[5] or 0),
+    length = call('LLEN', base),
+  }
+end
+
+read_queue(KEYS[1])
 
 -- command key value..., however many values there are; the sum of the replies.
 local function call_with_all(command, key, values)
@@ -49,9 +60,14 @@ end
 
 -- Why we may not act in a role ('producer' or 'consumer') now, or nil.
 local function in_use(role)
-  if call('EXISTS', base .. ':' .. role .. '_free') == 0 then
-    return { err = 'INUSE ' .. (queue[role] or '') }
+  local token = base .. ':' .. role .. '_free'
+  if call('EXISTS', token) == 0 and not call('LMOVE', base .. ':ext:' .. role .. '_turn', token, 'RIGHT', 'LEFT') then
+    return { err = 'INUSE ' .. role .. ' ' .. (queue[role] or '') }
   end
+end
+
+local function overflow()
+  return call('HGET', base .. ':ext:settings', 'overflow') or default_overflow
 end
 
 local function act_as(role)

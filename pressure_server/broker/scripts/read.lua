@@ -70,7 +70,14 @@ local function make_read()
     return picked
   end
 
-  -- Returns  bound, length, closed, the token of each role, who last held it, and the statistics
+  -- Returns  what changes whenever anybody puts, takes, closes, deletes or creates
+  function operations.version()
+    local stats = call('MGET', base .. ':stats:produced_messages', base .. ':stats:consumed_messages')
+    return string.format('%s %d %s %s %d', queue.bound and 'is' or 'is not', queue.length, stats[1] or '',
+      stats[2] or '', call('EXISTS', base .. ':closed'))
+  end
+
+  -- Returns  bound, length, closed, the token of each role, who last held it, the statistics, and overflow
   function operations.info()
     local stats = call('MGET', base .. ':stats:produced_messages', base .. ':stats:produced_bytes',
       base .. ':stats:consumed_messages', base .. ':stats:consumed_bytes')
@@ -79,6 +86,7 @@ local function make_read()
       call('EXISTS', base .. ':producer_free'), queue.producer or '',
       call('EXISTS', base .. ':consumer_free'), queue.consumer or '',
       tonumber(stats[1] or 0), tonumber(stats[2] or 0), tonumber(stats[3] or 0), tonumber(stats[4] or 0),
+      overflow(),
     }
   end
 

@@ -1,0 +1,77 @@
+"""Commands that wait for a message, and those that look through several queues for one.
+
+A closed queue that is empty says so at once: nothing will come.
+"""
+
+from __future__ import annotations
+
+from handlers.resp.commands.words import count_of, numbered_keys, timeout_of
+from handlers.resp.connection import RespConnection
+from handlers.resp.errors import syntax_error
+from handlers.resp.parser import Command
+from handlers.resp.replies import CommandError, NullArray
+from handlers.resp.table import command
+
+_ENDS = (b"LEFT", b"RIGHT")
+# Each is asked, and waited on.
+_MOST_QUEUES = 1000
+
+
+async def _take(
+    client: RespConnection, queues: list[bytes], timeout: float | None, count: int = 1
+) -> tuple[bytes, list[bytes]] | None:
+    if len(queues) > _MOST_QUEUES:
+        raise CommandError(f"ERR too many queues: at most {_MOST_QUEUES}")
+    return await client.database.take(queues, timeout, count, client)
+
+
+async def _bpop(client: RespConnection, words: Command) -> object:
+    taken = await _take(client, words[1:-1], timeout_of(words[-1]))
+    return NullArray() if taken is None else [taken[0], taken[1][0]]
+
+
+for _name in ("BLPOP", "BRPOP"):
+    command(
+        f"{_name} key [key ...] timeout",
+        "Takes the oldest message of the first queue that has one; waits so many seconds, for ever at 0.",
+        group="list",
+        flags="write blocking",
+    )(_bpop)
+
+
+async def _mpop(client: RespConnection, words: Command, timeout: float | None) -> object:
+    """`words` from the number of queues on."""
+    queues, rest = numbered_keys(words)
+    if not rest or rest[0].upper() not in _ENDS:
+        raise syntax_error()
+    count = 1
+    if len(rest) > 1:
+        if len(rest) != 3 or rest[1].upper() != b"COUNT":
+            raise syntax_error()
+        count = count_of(rest[2])
+        if count < 1:
+            raise CommandError("ERR count should be greater than 0")
+    taken = await _take(client, queues, timeout, count)
+    return NullArray() if taken is None else [taken[0], taken[1]]
+
+
+@command(
+    "LMPOP numkeys key [key ...] LEFT|RIGHT [COUNT count]",
+    "Takes the oldest messages, one or up to count, of the first queue that has one.",
+    group="list",
+    flags="write movablekeys",
+)
+async def lmpop(client: RespConnection, words: Command) -> object:
+    """As Redis, from the oldest end whichever is named."""
+    return await _mpop(client, words[1:], timeout=0)
+
+
+@command(
+    "BLMPOP timeout numkeys key [key ...] LEFT|RIGHT [COUNT count]",
+    "LMPOP that waits so many seconds for a message, for ever at 0.",
+    group="list",
+    flags="write blocking movablekeys",
+)
+async def blmpop(client: RespConnection, words: Command) -> object:
+    """As Redis."""
+    return await _mpop(client, words[2:], timeout_of(words[1]))

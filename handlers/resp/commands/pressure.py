@@ -1,0 +1,199 @@
+"""The specification's operations by name, with its errors."""
+
+from __future__ import annotations
+
+from handlers.resp.commands.words import bound_of, timeout_of
+from handlers.resp.connection import RespConnection
+from handlers.resp.errors import syntax_error
+from handlers.resp.glob import glob_regex
+from handlers.resp.parser import Command
+from handlers.resp.replies import OK
+from handlers.resp.table import command
+from pressure_server.broker import operation as kinds
+from pressure_server.broker.operation import Line
+from pressure_server.broker.policy import BLOCK, ERROR
+from pressure_server.broker.wait import AS_CONFIGURED, Wait
+
+_OVERFLOWS = {BLOCK.upper().encode(): BLOCK.encode(), ERROR.upper().encode(): ERROR.encode()}
+_PUTTING = {
+    (False, False): kinds.PUT_EXISTING,
+    (True, False): kinds.ADD_EXISTING,
+    (False, True): kinds.PUT_OVERFILL,
+    (True, True): kinds.ADD_OVERFILL,
+}
+
+
+@command(
+    "PRESSURE.CREATE key [BOUND bound] [OVERFLOW BLOCK|ERROR]",
+    "Creates a queue: with a bound, and what a put does when it is reached. -EXISTS if there is one.",
+    group="pressure",
+    flags="write",
+)
+async def create(client: RespConnection, words: Command) -> str:
+    """pressure 0.15, Create. Bound 0, the default, is none."""
+    arguments = [b"0"]
+    rest = words[2:]
+    overflow: bytes | None = None
+    while rest:
+        match rest[0].upper():
+            case b"BOUND" if len(rest) > 1:
+                arguments[0] = b"%d" % bound_of(rest[1])
+            case b"OVERFLOW" if len(rest) > 1 and rest[1].upper() in _OVERFLOWS:
+                overflow = _OVERFLOWS[rest[1].upper()]
+            case _:
+                raise syntax_error()
+        rest = rest[2:]
+    if overflow is not None:
+        arguments.append(overflow)
+    await client.database.run(kinds.CREATE, words[1], arguments, client=client)
+    return OK
+
+
+@command("PRESSURE.EXISTS key", "Says whether the queue exists.", group="pressure", flags="readonly fast")
+async def exists(client: RespConnection, words: Command) -> int:
+    """pressure 0.15, Exists."""
+    return int(await client.database.exists(words[1]))
+
+
+@command(
+    "PRESSURE.LENGTH key",
+    "Says how many messages are queued. -NOQUEUE if there is no such queue.",
+    group="pressure",
+    flags="readonly fast",
+)
+async def length(client: RespConnection, words: Command) -> object:
+    """pressure 0.15, Length."""
+    return (await client.database.run(kinds.LENGTH, words[1]))[0]
+
+
+@command(
+    "PRESSURE.CLOSED key",
+    "Says whether the queue is closed. -NOQUEUE if there is no such queue.",
+    group="pressure",
+    flags="readonly fast",
+)
+async def closed(client: RespConnection, words: Command) -> object:
+    """pressure 0.15, Closed."""
+    return (await client.database.run(kinds.INFO, words[1]))[0][2]
+
+
+@command(
+    "PRESSURE.PUT key message [NX] [NOWAIT] [TIMEOUT seconds] [OVERFILL]",
+    "Puts a message, and says whether it did: with NX not if it is queued already. "
+    "Waits for room as the queue is set, or TIMEOUT; NOWAIT fails at once; OVERFILL needs no room.",
+    group="pressure",
+    flags="write denyoom",
+)
+async def put(client: RespConnection, words: Command) -> int:
+    """pressure 0.15, Put, and Put (Non-Blocking) with NOWAIT. The queue must exist."""
+    unique = overfill = False
+    wait = Wait(AS_CONFIGURED)
+    rest = words[3:]
+    while rest:
+        used = 1
+        match rest[0].upper():
+            case b"NX":
+                unique = True
+            case b"OVERFILL":
+                overfill = True
+            case b"NOWAIT":
+                wait = Wait(0, for_role=False)
+            case b"TIMEOUT" if len(rest) > 1:
+                used, wait = 2, Wait(timeout_of(rest[1]))
+            case _:
+                raise syntax_error()
+        rest = rest[used:]
+    kind = _PUTTING[unique, overfill]
+    result = (await client.database.run(kind, words[1], [words[2]], wait=wait, client=client))[0]
+    if isinstance(result, Exception):
+        raise result
+    return int(result) if unique else 1
+
+
+@command(
+    "PRESSURE.GET key [NOWAIT] [TIMEOUT seconds]",
+    "Takes the oldest message, waiting for it, at most TIMEOUT seconds; nil when none has come. "
+    "-CLOSED when the queue is closed and empty.",
+    group="pressure",
+    flags="write blocking",
+)
+async def get(client: RespConnection, words: Command) -> object:
+    """pressure 0.15, Get, and Get (Non-Blocking) with NOWAIT. The queue must exist."""
+    match [word.upper() for word in words[2:]]:
+        case []:
+            wait = Wait(None)
+        case [b"NOWAIT"]:
+            wait = Wait(0, for_role=False)
+        case [b"TIMEOUT", seconds]:
+            wait = Wait(timeout_of(seconds))
+        case _:
+            raise syntax_error()
+    messages = await client.database.run(kinds.TAKE_EXISTING, words[1], wait=wait, client=client)
+    return messages[0] if messages else None
+
+
+@command(
+    "PRESSURE.CLOSE key",
+    "Closes the queue: nothing more can be put, and who waits for a message when it is empty is told. "
+    "-CLOSED if it is closed already.",
+    group="pressure",
+    flags="write",
+)
+async def close(client: RespConnection, words: Command) -> str:
+    """pressure 0.15, Close."""
+    await client.database.run(kinds.CLOSE, words[1], client=client)
+    return OK
+
+
+@command(
+    "PRESSURE.DELETE key",
+    "Deletes the queue with what is in it; who waits on it is told. -NOQUEUE if there is no such queue.",
+    group="pressure",
+    flags="write",
+)
+async def delete(client: RespConnection, words: Command) -> str:
+    """pressure 0.15, Delete."""
+    await client.database.run(kinds.DELETE, words[1], client=client)
+    return OK
+
+
+@command(
+    "PRESSURE.INFO key",
+    "Describes the queue: bound, length, who acts on it, statistics, who waits.",
+    group="pressure",
+    flags="readonly",
+)
+async def info(client: RespConnection, words: Command) -> dict[bytes, object]:
+    """Roles are free or held; `producer` and `consumer` are who acted in them last, or acts now."""
+    about = (await client.database.run(kinds.INFO, words[1]))[0]
+    waiting = client.database.waiting_on(words[1])
+    return {
+        b"bound": about[0],
+        b"length": about[1],
+        b"closed": about[2],
+        b"overflow": about[11],
+        b"producer": about[4],
+        b"producer_role": b"free" if about[3] else b"held",
+        b"consumer": about[6],
+        b"consumer_role": b"free" if about[5] else b"held",
+        b"produced_messages": about[7],
+        b"produced_bytes": about[8],
+        b"consumed_messages": about[9],
+        b"consumed_bytes": about[10],
+        b"waiting_producers": waiting[Line.PRODUCERS],
+        b"waiting_consumers": waiting[Line.CONSUMERS],
+    }
+
+
+@command(
+    "PRESSURE.LIST [MATCH pattern]", "Lists the names of the queues.", group="pressure", flags="readonly"
+)
+async def list_(client: RespConnection, words: Command) -> list[bytes]:
+    """All queues of the selected database."""
+    pattern = None
+    if len(words) > 1:
+        if len(words) != 3 or words[1].upper() != b"MATCH":
+            raise syntax_error()
+        pattern = glob_regex(words[2])
+    names = [name async for name in client.database.queues()]
+    return sorted(name for name in names if pattern is None or pattern.fullmatch(name))

@@ -1,0 +1,82 @@
+-- Move: a message from one queue to another, or to the other end of the same one, with nobody in between.
+--
+-- Takes    the other queue's base key (which is one of KEYS, too); 'put' or 'add', how it is put there;
+--          'wait' where it is waited for; and the message, where it is not to be the oldest
+-- Returns  { message }; {} when there is none to move, false when there is no such queue; -1 when there is no
+--          room; an error, with OTHER before it where it is the other queue's. Then 0; then what to call when
+--          that may have changed.
+-- Touches  both queues, as a get or a removal, and a put.
+
+local function make_move()
+  local operations = {}
+
+  local function what_to_move(wanted)
+    if not queue.bound or queue.length == 0 then
+      return nil
+    end
+    if not wanted then
+      return call('LINDEX', base, -1)
+    end
+    return need_mirror().queued({ wanted })[1] == 1 and wanted or nil
+  end
+
+  local function take_it(wanted)
+    if wanted then
+      make_get().remove({ wanted })
+    else
+      make_get().get(1)
+    end
+  end
+
+  -- A message may go round within its own full queue: it leaves before it comes.
+  local function go_round(message, verb, wanted)
+    if wanted then
+      return { message }
+    end
+    local refusal = put_refusal('') or in_use('producer')
+    if refusal then
+      return refusal
+    end
+    take_it()
+    make_put('overfill')[verb]('1', { message })
+    return { message }
+  end
+
+  function operations.move(other, verb, wait, wanted)
+    local from = base
+    local function again()
+      return operations.move(other, verb, wait, wanted)
+    end
+    local message = what_to_move(wanted)
+    if not message then
+      if wait ~= 'wait' then
+        return {}, 0
+      elseif queue.bound and call('EXISTS', base .. ':closed') == 1 then
+        return { err = 'CLOSED' }, 0
+      end
+      return queue.bound and {} or false, 0, again
+    end
+    local refusal = in_use('consumer')
+    if refusal then
+      return refusal, 0
+    end
+    if other == from then
+      return go_round(message, verb, wanted), 0
+    end
+    enter(other)
+    local result, _, go_on = put_refusal('')
+    if not result then
+      result, _, go_on = make_put('')[verb]('1', { message })
+    end
+    enter(from)
+    if type(result) == 'table' and result.err then
+      return { err = 'OTHER ' .. result.err }, 0
+    elseif go_on or (type(result) == 'table' and result[1] == FULL) then
+      return FULL, 0, go_on and again
+    end
+    take_it(wanted)
+    return { message }, 0
+  end
+
+  return operations
+end
