@@ -138,12 +138,15 @@ class Connection(asyncio.Protocol, ABC):
         self._unanswered += commands
 
     def waits(self, operation: Operation) -> None:
-        """The broker: an operation of ours waits. The client is not read, so it is watched whether it hangs up."""
+        """The broker: an operation of ours waits."""
         self._last = None
         self.begin_wait()
 
     def begin_wait(self) -> None:
-        """The client waits for something, until `end_wait`."""
+        """The client waits for something, until `end_wait`.
+
+        It is not read meanwhile, so it is watched whether it hangs up.
+        """
         self._waiting += 1
         if self._waiting == 1 and not self.transport.is_closing():
             self._stop_reading()
@@ -308,7 +311,10 @@ class Connection(asyncio.Protocol, ABC):
         self._proceed()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio: the connection has ended. What its gets have not taken yet, they leave; what waits is not done."""
+        """asyncio: the connection has ended.
+
+        What its gets have not taken yet, they leave; what waits is not done.
+        """
         self._closing = True
         self.clients.leave(self)
         replies, self._replies = self._replies, []

@@ -32,6 +32,7 @@ from pressure_server.broker.broker import Broker
 from pressure_server.broker.database import Database
 from pressure_server.broker.operation import Kind, Operation
 from pressure_server.broker.policy import ERROR, Policy
+from pressure_server.broker.wait import Wait
 from pressure_server.errors import (
     PressureError,
     QueueAlreadyExistsError,
@@ -107,11 +108,30 @@ class State:
         return [1]
 
     def delete(self) -> list[Any]:
-        self._must_exist()
-        self._must_be_free(self.producer_free)
-        self._must_be_free(self.consumer_free)
+        if self.bound is None:
+            if not (self.messages or self.producer or self.consumer or self.producer_free or self.consumer_free):
+                self.not_full, self.closed, self.stats = 0, 0, [0, 0, 0, 0]
+            raise QueueDoesNotExistError(QUEUE)
+        if not (self.producer_free and self.consumer_free):
+            # The first half: what a native client's Delete does before it waits for the roles.
+            self.bound, self.not_full, self.closed = None, self.not_full + 1, self.closed + 2
+            raise QueueInUseError(QUEUE, "")
         self._become(State([], None, None, None, 0, 0, 0, 0, [0, 0, 0, 0]))
         return [1]
+
+    def close(self, me: bytes) -> list[Any]:
+        self._must_exist()
+        if self.closed:
+            raise QueueClosedError(QUEUE)
+        self._must_be_free(self.producer_free)
+        self.producer, self.closed = me, 2
+        return [1]
+
+    def take(self, me: bytes, count: int) -> list[Any]:
+        self._must_exist()
+        if self.closed and not self.messages:
+            raise QueueClosedError(QUEUE)
+        return self.get(me, count)
 
     def put(self, me: bytes, commands: list[list[bytes]], unique: bool, made_with: int | None) -> list[Any]:
         if self.bound is None:
@@ -120,6 +140,8 @@ class State:
             self.create(made_with)
         if self.closed:
             raise QueueClosedError(QUEUE)
+        if not self.producer_free and not self.room():
+            return [QueueFullError(QUEUE)] * len(commands)
         self._must_be_free(self.producer_free)
         self.producer = me
         results: list[Any] = []
@@ -179,7 +201,7 @@ class State:
             [
                 self.bound, len(self.messages), min(self.closed, 1),
                 min(self.producer_free, 1), self.producer or b"", min(self.consumer_free, 1),
-                self.consumer or b"", *self.stats,
+                self.consumer or b"", *self.stats, b"error",
             ]
         ]  # fmt: skip
 
@@ -253,6 +275,8 @@ class Ours:
             kinds.EXISTS: state.exists,
             kinds.CREATE: lambda: state.create(*numbers),
             kinds.DELETE: state.delete,
+            kinds.CLOSE: lambda: state.close(me),
+            kinds.TAKE_EXISTING: lambda: state.take(me, 1),
         }
         return operations[self.kind]()
 
@@ -297,7 +321,7 @@ class World:
     async def _submit(self, server: int, queue: bytes, operations: list[Ours]) -> list[Operation]:
         database, ended = self.databases[server], _Ended(self.loop, len(operations))
         submitted = [
-            Operation(o.kind, queue, list(o.arguments), o.size, ended, commands=o.commands)
+            Operation(o.kind, queue, list(o.arguments), o.size, ended, commands=o.commands, wait=Wait(0))
             for o in operations
         ]
         for operation in submitted:
@@ -366,9 +390,11 @@ removals = st.builds(Ours, st.just(kinds.REMOVE), st.lists(messages, min_size=1,
 )
 creations = st.builds(lambda bound: Ours(kinds.CREATE, [b"%d" % bound]), st.sampled_from([0, 0, 1, 2, 3, 6]))
 deletions = st.just(Ours(kinds.DELETE, []))
+closings = st.just(Ours(kinds.CLOSE, []))
+takes = st.just(Ours(kinds.TAKE_EXISTING, []))
 puts = st.one_of(_as_commands(kinds.ADD), _as_commands(kinds.PUT))
 usual = st.one_of(puts, puts, gets, gets, removals, questions)
-anything = st.one_of(usual, usual, usual, creations, deletions)
+anything = st.one_of(usual, usual, usual, creations, deletions, closings)
 servers = st.integers(0, 1)
 native_kinds = st.sampled_from(
     ["put", "put", "put_nb", "put_nb", "get", "get_nb", "get_nb", "create", "close", "delete"]
@@ -404,7 +430,7 @@ class QueueMachine(RuleBasedStateMachine):
     def put(self, server: int, operation: Ours) -> None:
         self.ours(server, [operation])
 
-    @rule(server=servers, operation=gets)
+    @rule(server=servers, operation=st.one_of(gets, gets, takes))
     def get(self, server: int, operation: Ours) -> None:
         self.ours(server, [operation])
 
@@ -439,7 +465,7 @@ class QueueMachine(RuleBasedStateMachine):
                 expected.append(type(error))
             else:
                 expected.append(simplified(results))
-                deleted = deleted or operation.kind is kinds.DELETE
+            deleted = deleted or operation.kind is kinds.DELETE
         if deleted and self.native:
             self.torn = True
         ended = self.world.submit(server, QUEUE, operations)
@@ -784,9 +810,23 @@ def test_a_role_that_a_native_client_holds_is_not_taken(world: World, direct: re
     steps_until(get, lambda: direct.exists(f"{BASE}:consumer") == 1)
     assert one(world, kinds.GET, size=1) is QueueInUseError
     assert one(world, kinds.REMOVE, b"theirs") is QueueInUseError
-    assert one(world, kinds.DELETE) is QueueInUseError
     run(get)
     assert one(world, kinds.GET, size=1) == []
+
+
+def test_a_delete_that_meets_a_native_client_begins_and_is_finished_later(
+    world: World, direct: redis.Redis
+) -> None:
+    one(world, kinds.CREATE, b"0")
+    get = NativeSteps(direct, QUEUE, "native").get()
+    steps_until(get, lambda: direct.exists(f"{BASE}:consumer") == 1)
+    assert one(world, kinds.DELETE) is QueueInUseError
+    assert one(world, kinds.EXISTS) == [0]
+    assert one(world, kinds.CREATE, b"0") is QueueInUseError
+    with pytest.raises(native_client.QueueClosedError):
+        run(get)
+    assert one(world, kinds.FINISH_DELETE) == [1]
+    assert direct.keys("*") == []
 
 
 # Found by the model

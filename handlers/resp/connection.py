@@ -7,9 +7,11 @@ from collections.abc import Coroutine
 from typing import Any
 
 from handlers.resp import errors
-from handlers.resp.parser import Limits, Repeated, RequestError, RequestParser
+from handlers.resp.parser import REQUEST_ALLOWANCE, Limits, Repeated, RequestError, RequestParser
 from handlers.resp.replies import NULL, CommandError, encode, error
 from handlers.resp.table import BY_SPELLING, COMMANDS
+from handlers.resp.transaction import Commands
+from pressure_server.broker.database import Database
 from pressure_server.connection import Connection
 from pressure_server.errors import PressureError
 from pressure_server.handler import Context
@@ -18,12 +20,29 @@ logger = logging.getLogger(__name__)
 
 # A browser that a web page makes send commands here, in the body of a request. Redis hangs up, too.
 _OF_HTTP = (b"post", b"host:")
+# What is done at once in a transaction, too.
+_NEVER_QUEUED = {"multi", "exec", "discard", "watch", "quit", "reset"}
+_QUEUED = b"+QUEUED\r\n"
 
 
 class RespConnection(Connection):
-    """One client. `protocol` is the version of RESP it speaks, `null` what nothing is in it."""
+    """One client. `protocol` is the version of RESP it speaks, `null` what nothing is in it.
 
-    __slots__ = ("_parser", "context", "id", "library", "name", "null", "protocol", "since")
+    `transaction` holds its commands since MULTI; `watched` the versions of the queues it watches.
+    """
+
+    __slots__ = (
+        "_parser",
+        "context",
+        "id",
+        "library",
+        "name",
+        "null",
+        "protocol",
+        "since",
+        "transaction",
+        "watched",
+    )
 
     def __init__(self, context: Context, limits: Limits) -> None:
         super().__init__(context.clients, context.broker.default_database)
@@ -35,6 +54,20 @@ class RespConnection(Connection):
         self.protocol = 2
         self.null = NULL[2]
         self.since = context.clients.now
+        self.transaction: Commands | None = None
+        self.watched: dict[Database, dict[bytes, bytes]] = {}
+
+    def begin_transaction(self) -> None:
+        """Queue commands from now on. Raises CommandError."""
+        if self.transaction is not None:
+            raise CommandError("ERR MULTI calls can not be nested")
+        self.transaction = Commands(self.context.settings.max_message_bytes + REQUEST_ALLOWANCE)
+
+    def end_transaction(self) -> tuple[Commands | None, dict[Database, dict[bytes, bytes]]]:
+        """What has been queued, None outside of a transaction, and what is watched; both are forgotten."""
+        commands, watched = self.transaction, self.watched
+        self.transaction, self.watched = None, {}
+        return commands, watched
 
     def speak(self, protocol: int) -> None:
         """Reply in this version of RESP from now on."""
@@ -59,8 +92,14 @@ class RespConnection(Connection):
                 raise errors.unknown_command(command)
             if not spec.accepts(len(command)):
                 raise errors.wrong_arity(spec.name)
+            if self.transaction is not None and spec.name not in _NEVER_QUEUED:
+                self.transaction.add(spec, command)
+                self.reply(_QUEUED)
+                return None
             return spec.function(self, command)
         except (CommandError, PressureError) as refusal:
+            if self.transaction is not None:
+                self.transaction.is_broken = True
             self.reply(error(refusal))
             return None
 
@@ -74,7 +113,12 @@ class RespConnection(Connection):
                 self.execute_instead(list(command.split(self.may_submit)))
                 return
             spec = BY_SPELLING.get(command.words[0])
-            if spec is None or spec.repeated is None or not spec.accepts(3 if command.thirds else 2):
+            if (
+                self.transaction is not None
+                or spec is None
+                or spec.repeated is None
+                or not spec.accepts(3 if command.thirds else 2)
+            ):
                 self.execute_instead(command.commands())
                 return
             try:

@@ -11,6 +11,7 @@ _TITLES = {
     "list": "A queue as a list",
     "pressure": "The pressure protocol's operations",
     "generic": "Queues as keys",
+    "transactions": "Transactions",
     "connection": "The connection",
     "server": "The server",
 }

@@ -16,7 +16,7 @@ MAX_LINE = 64 * 1024
 MAX_ARGUMENTS = 1024 * 1024
 # What an argument costs beside its bytes, and how much a command may need beyond its largest argument.
 _ARGUMENT_COST = 64
-_REQUEST_ALLOWANCE = 64 << 20
+REQUEST_ALLOWANCE = 64 << 20
 
 # The tokens that announce a few arguments, or a few bytes; others are for the strict path.
 _COUNTS = {b"*%d" % count: count for count in range(1, 65)}
@@ -216,7 +216,7 @@ class RequestParser:
         if length is None or not 0 <= length <= self._limits.max_bulk:
             raise RequestError("Protocol error: invalid bulk length")
         self._announced += length
-        if self._announced > self._limits.max_bulk + _REQUEST_ALLOWANCE:
+        if self._announced > self._limits.max_bulk + REQUEST_ALLOWANCE:
             raise RequestError("Protocol error: too big request")
         self._awaited = length
         return after

@@ -22,6 +22,10 @@ class NullArray:
     """RESP2's null array; null in RESP3."""
 
 
+class Raw(bytes):
+    """A reply that has been encoded already."""
+
+
 class SetReply(list[Any]):
     """A set in RESP3, an array in RESP2."""
 
@@ -89,6 +93,7 @@ _ENCODERS: dict[type, Callable[[list[bytes], Any, int], None]] = {
     NullArray: lambda parts, _, protocol: parts.append(b"*-1\r\n" if protocol == 2 else NULL[3]),
     int: lambda parts, value, _: parts.append(b":%d\r\n" % value),
     bytes: lambda parts, value, _: parts.append(bulk(value)),
+    Raw: lambda parts, value, _: parts.append(value),
     Text: lambda parts, value, protocol: parts.append(
         bulk(value) if protocol == 2 else b"=%d\r\ntxt:%b\r\n" % (len(value) + 4, value)
     ),

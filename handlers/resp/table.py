@@ -34,6 +34,11 @@ class Spec:
     repeated: Callable[[Any, Repeated], None] | None = None
     subcommands: dict[bytes, Spec] = field(default_factory=dict)
 
+    @property
+    def is_on_queues(self) -> bool:
+        """Whether it works on queues that its words name."""
+        return any(argument.type == "key" for argument in self.arguments)
+
     def accepts(self, words: int) -> bool:
         """Whether so many words, the name among them, can be right."""
         return words == self.arity if self.arity > 0 else words >= -self.arity

@@ -1,7 +1,7 @@
 """The watch: one connection on which the backend tells when keys change, whoever changes them.
 
-Server-assisted client-side caching (Redis: CLIENT TRACKING): a key that has been read is told of once, when it
-changes. Nothing is held by those who wait, and all of them together need this one connection.
+Server-assisted client-side caching (Redis: CLIENT TRACKING): a key that has been read is told of once, when
+it changes. Nothing is held by those who wait, and all of them together need this one connection.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ _POLLS_PER_SECOND = 2000
 
 
 class Watch:
-    """Tells `changed` of each key that has been armed, once, when it changes, and `lost` when all is forgotten."""
+    """Tells `changed` of each key that has been armed, once, when it changes.
+
+    `lost` is called when all that has been armed is forgotten.
+    """
 
     def __init__(
         self, address: Address, name: str, changed: Callable[[bytes], None], lost: Callable[[], None]
@@ -40,7 +43,6 @@ class Watch:
         self._keeping: asyncio.Task[None] | None = None
         self._number = 0
         self._polling = 0
-        self._loop = asyncio.get_running_loop()
 
     @property
     def is_up(self) -> bool:
@@ -61,13 +63,15 @@ class Watch:
     def arm(self, number: int, keys: Sequence[bytes], armed: Armed) -> None:
         """Tell when one of the keys in that database changes.
 
-        `armed` is called with how many of them exist, from when on they are watched; or, where the backend cannot
-        tell, with None after a while: time to look.
+        `armed` is called with how many of them exist, from when on they are watched; or, where the backend
+        cannot tell, with None after a while: time to look.
         """
         connection = self._connection
         if connection is None:
             self._polling += 1
-            self._loop.call_later(max(_POLL, self._polling / _POLLS_PER_SECOND), self._poll, armed)
+            asyncio.get_running_loop().call_later(
+                max(_POLL, self._polling / _POLLS_PER_SECOND), self._poll, armed
+            )
             return
         if number != self._number:
             self._number = number
@@ -116,7 +120,7 @@ class Watch:
                     raise reply
                 if isinstance(reply, Exception):
                     logger.warning(
-                        "the backend refuses to tell of changes (%s: %s): those who wait look %g times a second",
+                        "the backend refuses to tell of changes (%s: %s): who waits looks %g times a second",
                         command[0].decode(), reply, 1 / _POLL,
                     )  # fmt: skip
                     return False

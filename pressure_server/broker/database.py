@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from pressure_server.backend.link import Link
 from pressure_server.backend.watch import Watch
@@ -13,31 +13,33 @@ from pressure_server.broker.lane import Lane
 from pressure_server.broker.names import BOUND, base_key, existence_pattern, queue_name, split_key
 from pressure_server.broker.operation import Kind, Line, Operation
 from pressure_server.broker.policy import Policy
+from pressure_server.broker.queues import Client, QueueOperations
 from pressure_server.broker.restoring import restoring
-from pressure_server.broker.wait import AS_CONFIGURED, Ticket, Wait, watched_keys
-from pressure_server.errors import StoppingError
+from pressure_server.broker.transaction import Transaction
+from pressure_server.broker.wait import AS_CONFIGURED, Lack, Ticket, Wait, possible, suffixes, watched_keys
+from pressure_server.errors import BackendError, StoppingError
 
 _SCAN_COUNT = 1000
 # Of so many queues it is remembered whether they have a bound, and watched whether they are deleted.
 _MOST_KNOWN = 100_000
 
 
-class Database:
+class Database(QueueOperations):
     """Made by the broker, one for each database number in use."""
 
     def __init__(self, link: Link, watch: Watch, *, prefix: bytes, identity: bytes, policy: Policy) -> None:
+        super().__init__(prefix)
         self.number = link.number
         self.policy = policy
         self.is_stopping = False
         self._link = link
         self._watch = watch
-        self._prefix = prefix
         bound = b"" if policy.create_bound is None else b"%d" % policy.create_bound
         self._header = (identity, bound, policy.overflow.encode())
         self._lanes: dict[bytes, Lane] = {}
         self._to_send: list[Lane] = []
-        # Lanes in which somebody waits for another queue: its name -> lanes.
-        self._elsewhere: dict[bytes, set[Lane]] = {}
+        # Who, beside its lane, waits for a queue to change.
+        self._elsewhere: dict[bytes, set[Lane | _News]] = {}
         # Queues that exist, and whether each has a bound.
         self._known: dict[bytes, bool] = {}
         self._loop = asyncio.get_running_loop()
@@ -50,7 +52,7 @@ class Database:
         """
         lane = self._lanes.get(operation.name)
         if lane is None:
-            lane = Lane(self, operation.name, base_key(self._prefix, operation.name))
+            lane = Lane(self, operation.name, base_key(self.prefix, operation.name))
             self._lanes[operation.name] = lane
         lane.waiting.append(operation)
         if lane.idle:
@@ -84,12 +86,7 @@ class Database:
         wait: Wait | None = None,
         client: Client | None = None,
     ) -> Any:
-        """Do one operation and wait for its end.
-
-        Returns the operation's `results` for kinds with one entry a message or command, else a list with the
-        one value. Raises a PressureError. Where it is cancelled while the operation waits, that does not
-        happen. `client` is told when it waits, and asked whether it is still there for what has been taken.
-        """
+        """See QueueOperations."""
         call = _Call(self._loop, client)
         operation = Operation(kind, name, arguments or [], size, call, wait=wait)
         self.submit(operation)
@@ -112,9 +109,9 @@ class Database:
     ) -> tuple[bytes, list[bytes]] | None:
         """Take up to `count` messages from the first queue that has one, waiting `timeout` seconds for it.
 
-        None for `timeout` is for ever. Queues are tried in the order given. Returns the queue's name and at least
-        one message; None when the time is up. A queue that does not exist is waited for. Raises QueueClosedError
-        when one is closed and empty, QueueDoesNotExistError when one is deleted meanwhile.
+        None for `timeout` is for ever. Queues are tried in the order given. Returns the queue's name and at
+        least one message; None when the time is up. A queue that does not exist is waited for. Raises
+        QueueClosedError when one is closed and empty, QueueDoesNotExistError when one is deleted meanwhile.
         """
         kind = kinds.TAKE if count == 1 else kinds.SOME
         if len(names) == 1:
@@ -150,31 +147,18 @@ class Database:
             self.submit(restoring(operation))
             self.flush()
 
-    async def move(
-        self,
-        source: bytes,
-        destination: bytes,
-        *,
-        message: bytes | None = None,
-        unique: bool = False,
-        timeout: float | None = 0,
-        client: Client | None = None,
-    ) -> bytes | None:
-        """Move the oldest message, or that one, from one queue to the other, in one step.
-
-        With `unique` it is not put where it is queued already. `timeout` is how many seconds a message is
-        waited for: 0 not at all, None for ever; room is waited for as for a put. Returns the message; None where there
-        is none. Raises a PressureError.
-        """
-        other = base_key(self._prefix, destination)
-        arguments = [other, b"add" if unique else b"put", b"" if timeout == 0 else b"wait"]
-        if message is not None:
-            arguments.append(message)
-        wait = Wait(AS_CONFIGURED if timeout == 0 else timeout, other=destination)
-        moved: list[bytes] = await self.run(kinds.MOVE, source, arguments, wait=wait, client=client)
-        if moved and destination in self._lanes:
-            self._lanes[destination].poke()
-        return moved[0] if moved else None
+    async def together(self, kind: Kind, names: Sequence[bytes], arguments: list[bytes]) -> list[Any]:
+        """Do the same on several queues, with nobody in between; returns what `run_each` does."""
+        transaction = Transaction(self)
+        results = asyncio.ensure_future(transaction.run_each(kind, names, arguments))
+        # It has submitted all when it waits.
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        try:
+            await transaction.commit()
+            return await results
+        finally:
+            results.cancel()
 
     async def command(self, *arguments: bytes) -> Any:
         """Send a plain command to the backend. Raises BackendError, also for an error reply."""
@@ -188,9 +172,9 @@ class Database:
         As Redis's SCAN: each queue that exists all the while is returned, maybe more than once.
         """
         reply = await self.command(
-            b"SCAN", cursor, b"MATCH", existence_pattern(self._prefix), b"COUNT", b"%d" % count
+            b"SCAN", cursor, b"MATCH", existence_pattern(self.prefix), b"COUNT", b"%d" % count
         )
-        names = [queue_name(self._prefix, key) for key in reply[1]]
+        names = [queue_name(self.prefix, key) for key in reply[1]]
         return reply[0], [name for name in names if name is not None]
 
     async def queues(self) -> AsyncIterator[bytes]:
@@ -206,10 +190,6 @@ class Database:
             if cursor == b"0":
                 return
 
-    async def exists(self, name: bytes) -> bool:
-        """pressure 0.15, Exists."""
-        return bool((await self.run(kinds.EXISTS, name))[0])
-
     def waiting_on(self, name: bytes) -> dict[Line, int]:
         """How many operations of our clients wait on a queue."""
         lane = self._lanes.get(name)
@@ -220,6 +200,55 @@ class Database:
         self.is_stopping = True
         for lane in list(self._lanes.values()):
             lane.end_waits(StoppingError())
+
+    # What transactions use.
+
+    async def call_now(self, keys: list[bytes], arguments: list[bytes]) -> list[Any]:
+        """Call the batch script on queues, beside their lanes. Raises BackendError."""
+        reply: asyncio.Future[Any] = self._loop.create_future()
+
+        def received(value: Any) -> None:
+            if not reply.done():
+                reply.set_result(value)
+
+        self._link.call_script(keys, (*self._header, *arguments), received)
+        value = await reply
+        if isinstance(value, BackendError):
+            raise value
+        if isinstance(value, Exception):
+            raise BackendError(f"the backend answered: {value}")
+        answered: list[Any] = value
+        return answered
+
+    async def news_of(self, name: bytes, lack: Lack, timeout: float) -> bool:
+        """Wait until what a queue lacks may be there; False where it is not within `timeout` seconds."""
+        if timeout <= 0 or self.is_stopping:
+            return False
+        news = _News(self._loop)
+        self._elsewhere.setdefault(name, set()).add(news)
+        watched = suffixes([lack])
+        keys = watched_keys(base_key(self.prefix, name), watched)
+
+        def armed(mask: int | None) -> None:
+            if mask is None or possible([lack], watched, mask, existed=True):
+                news.changed(name)
+
+        self._watch.arm(self.number, keys, armed)
+        try:
+            async with asyncio.timeout(timeout):
+                await news.come
+        except TimeoutError:
+            return False
+        finally:
+            self._elsewhere.get(name, set()).discard(news)
+        return True
+
+    def poke(self, names: Iterable[bytes]) -> None:
+        """Who waits on these queues may go on."""
+        for name in names:
+            lane = self._lanes.get(name)
+            if lane is not None:
+                lane.poke()
 
     # What lanes use.
 
@@ -251,7 +280,7 @@ class Database:
             timeout = None if wait.other == b"" else self.policy.put_timeout
         deadline = wait.deadline(now, timeout, self.policy.role_timeout)
         if deadline is not None and deadline <= now:
-            wait.out_of_time = deadline == wait.until
+            wait.out_of_time = wait.in_line and deadline == wait.until
             return False
         if wait.timer is not None:
             if wait.timer.when() == deadline:
@@ -267,7 +296,7 @@ class Database:
         """Tell the lane when one of the keys of that queue changes."""
         if name != lane.name:
             self._elsewhere.setdefault(name, set()).add(lane)
-        keys = watched_keys(base_key(self._prefix, name), watched)
+        keys = watched_keys(base_key(self.prefix, name), watched)
         self._watch.arm(self.number, keys, lambda mask: lane.armed(name, watched, mask))
 
     def learn(self, name: bytes, bounded: int) -> None:
@@ -282,16 +311,16 @@ class Database:
             if len(self._known) >= _MOST_KNOWN:
                 del self._known[next(iter(self._known))]
             if self._watch.is_up:
-                self._watch.arm(self.number, [base_key(self._prefix, name) + BOUND], lambda _: None)
+                self._watch.arm(self.number, [base_key(self.prefix, name) + BOUND], lambda _: None)
         self._known[name] = bounded == -1
 
     # What the watch tells.
 
     def changed(self, key: bytes) -> None:
         """A key has changed that somebody has asked to be told of."""
-        if not key.startswith(self._prefix + b":"):
+        if not key.startswith(self.prefix + b":"):
             return
-        name, suffix = split_key(self._prefix, key)
+        name, suffix = split_key(self.prefix, key)
         if suffix == BOUND and self._known.pop(name, None) is not None:
             self._clean(name)
         lane = self._lanes.get(name)
@@ -303,7 +332,10 @@ class Database:
     def watch_lost(self) -> None:
         """What has been asked is forgotten."""
         self._known.clear()
-        self._elsewhere.clear()
+        elsewhere, self._elsewhere = self._elsewhere, {}
+        for name, waiting in elsewhere.items():
+            for who in waiting:
+                who.changed(name)
         for lane in list(self._lanes.values()):
             lane.unarm()
 
@@ -312,20 +344,6 @@ class Database:
         if self._link.is_up:
             self.submit(Operation(kinds.CLEAN, name, [], 1, _NOBODY))
             self.flush()
-
-
-class Client(Protocol):
-    """For whom a coroutine waits."""
-
-    def begin_wait(self) -> None:
-        """It waits, until `end_wait`."""
-
-    def end_wait(self) -> None:
-        """It waits no longer."""
-
-    @property
-    def is_there(self) -> bool:
-        """Whether somebody is there to take what has been waited for."""
 
 
 class _Call:
@@ -369,6 +387,17 @@ class _Call:
     def _has_tried(self) -> None:
         if self._tried is not None and not self._tried.done():
             self._tried.set_result(None)
+
+
+class _News:
+    """Something has changed with a queue."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.come: asyncio.Future[None] = loop.create_future()
+
+    def changed(self, _name: bytes) -> None:
+        if not self.come.done():
+            self.come.set_result(None)
 
 
 class _Nobody:

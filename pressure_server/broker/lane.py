@@ -1,7 +1,8 @@
 """A lane: the operations on one queue, the one call for it that is under way, and those that wait in line.
 
-Group commit: what arrives while a call is in flight goes together in the next. What lacks something when it has
-been tried stands in one of two lines, by the role it needs, and is tried again in that order when it may go on.
+Group commit: what arrives while a call is in flight goes together in the next. What lacks something when it
+has been tried stands in one of two lines, by the role it needs, and is tried again in that order when it may
+go on.
 """
 
 from __future__ import annotations
@@ -49,7 +50,10 @@ class Lane:
         self._vain_masks: set[tuple[bytes, int]] = set()
 
     def send(self) -> None:
-        """Send a call with what is to be tried. The lane is dropped when there is nothing, and nothing waits."""
+        """Send a call with what is to be tried.
+
+        The lane is dropped when there is nothing, and nothing waits.
+        """
         operations = self._next()
         if not operations:
             if self.waiting:

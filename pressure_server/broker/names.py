@@ -1,7 +1,7 @@
 """Queue names and the keys they stand for: which names are allowed, and which keys are queues.
 
-Scripts alone touch the other keys of a queue. Here are their suffixes, because a name must not end in one (its
-keys would then be another queue's), and because those who wait watch them.
+Scripts alone touch the other keys of a queue. Here are their suffixes, because a name must not end in one
+(its keys would then be another queue's), and because those who wait watch them.
 """
 
 from __future__ import annotations

@@ -26,10 +26,11 @@ class Operation:
     When it has ended, `owner.completed(operation)` is called, and either `error` is set, or `results`
     holds: for put and add one entry a command (the queue's length after it; how many of its messages
     were new; or the error that it alone met), for contains and remove one 1 or 0 a message, for get and
-    take the messages, fewer than wanted when the queue ran empty or the time out; for other kinds the one value.
+    take the messages, fewer than wanted when the queue ran empty or the time out; for other kinds the one
+    value.
 
-    One that may have to wait, otherwise than all do, is made with a `Wait`. `owner.waits(operation)` is called
-    when it begins to.
+    One that may have to wait, otherwise than all do, is made with a `Wait`. `owner.waits(operation)` is
+    called when it begins to.
     """
 
     __slots__ = (
@@ -97,12 +98,12 @@ class Kind:
     """How operations of one kind are packed for the script, and how a reply is shared out among them.
 
     `pack` appends the run's arguments. `share` extends each operation's results from the run's reply, and
-    says whether one may lack something, as it then notes in the operation's `wait`. `rest` is what an operation still
-    lacks, in the units in which the script says what it left undone.
+    says whether one may lack something, as it then notes in the operation's `wait`. `rest` is what an
+    operation still lacks, in the units in which the script says what it left undone.
 
-    `line` is where one waits, and `serves` are those who may go on when one has been done. One that has waited goes
-    on as `waiting`, which does not create a queue that has been deleted meanwhile. `counts`: a command's
-    result is a count, which adds up where it is done in parts.
+    `line` is where one waits, and `serves` are those who may go on when one has been done. One that has
+    waited goes on as `waiting`, which does not create a queue that has been deleted meanwhile. `counts`: a
+    command's result is a count, which adds up where it is done in parts.
     """
 
     name: bytes
@@ -358,6 +359,9 @@ GET = Kind(
 )
 TAKE_EXISTING = _taking(b"take existing", _pack_count, folds=True, waiting=None)
 TAKE = _taking(b"take", _pack_count, folds=True, waiting=TAKE_EXISTING)
+# `…_ELSE` takes nothing where the run before it has taken something.
+TAKE_ELSE = _taking(b"take else", _pack_count, folds=False, waiting=None)
+SOME_ELSE = _taking(b"some else", _pack_count, folds=False, waiting=None)
 SOME_EXISTING = _taking(b"some existing", _pack_count, folds=False, waiting=None)
 SOME = _taking(b"some", _pack_count, folds=False, waiting=SOME_EXISTING)
 MOVE_EXISTING = _taking(b"move existing", _pack_arguments, folds=False, waiting=None)

@@ -11,9 +11,9 @@ BLOCK, ERROR = "block", "error"
 class Policy:
     """`create_bound` is the bound of a queue that a put makes; None makes none.
 
-    `overflow` is what a put on a full queue does, where the queue was created without saying: BLOCK waits for room up
-    to `put_timeout` seconds (None: for ever), ERROR fails. For a role that a native client holds everybody
-    waits `role_timeout` seconds.
+    `overflow` is what a put on a full queue does, where the queue was created without saying: BLOCK waits for
+    room up to `put_timeout` seconds (None: for ever), ERROR fails. For a role that a native client holds
+    everybody waits `role_timeout` seconds.
     """
 
     create_bound: int | None = 0

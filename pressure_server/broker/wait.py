@@ -40,8 +40,8 @@ _EXISTENCE = BOUND
 class Wait:
     """How an operation waits, and how far it has come.
 
-    `timeout` is in seconds, for a message or for room: None for ever, 0 not at all. `for_role` is whether it waits
-    for a role that a native client holds. `ticket` is shared by operations of which only one may take.
+    `timeout` is in seconds, for a message or for room: None for ever, 0 not at all. `for_role` is whether it
+    waits for a role that a native client holds. `ticket` is shared by operations of which only one may take.
     """
 
     timeout: float | None = AS_CONFIGURED
@@ -119,7 +119,10 @@ def watched_keys(base: bytes, watched: list[bytes]) -> list[bytes]:
 
 
 def possible(lacks: Iterable[Lack], watched: list[bytes], mask: int, existed: bool) -> bool:
-    """Whether somebody may go on, by the mask of keys that exist; `existed`: the queue did when it was tried."""
+    """Whether somebody may go on, by the mask of keys that exist.
+
+    `existed` is whether the queue did when it was tried.
+    """
     present = {suffix for place, suffix in enumerate(watched) if mask & (1 << place)}
     if (_EXISTENCE in present) is not existed:
         return True

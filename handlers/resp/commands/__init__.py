@@ -2,7 +2,18 @@
 
 from importlib import import_module
 
-_GROUPS = ("sets", "lists", "blocking", "moving", "pressure", "keys", "connection", "server")
+_GROUPS = (
+    "sets",
+    "lists",
+    "blocking",
+    "moving",
+    "algebra",
+    "pressure",
+    "transactions",
+    "keys",
+    "connection",
+    "server",
+)
 
 
 def load() -> None:

@@ -41,6 +41,7 @@ async def reset(client: RespConnection, _words: Command) -> str:
     """As Redis; the database is the one the backend's address names."""
     client.speak(2)
     client.name = b""
+    client.end_transaction()
     client.database = client.context.broker.default_database
     return "RESET"
 

@@ -30,10 +30,13 @@ async def _delete(database: Database, queue: bytes) -> bool:
 
 
 async def _del(client: RespConnection, words: Command) -> int:
-    deleted = 0
-    for queue in words[1:]:
-        deleted += await _delete(client.database, queue)
-    return deleted
+    ended = await client.database.run_each(kinds.DELETE, words[1:], client=client)
+    failed = [
+        end for end in ended if isinstance(end, Exception) and not isinstance(end, QueueDoesNotExistError)
+    ]
+    if failed:
+        raise failed[0]
+    return sum(end == 1 for end in ended)
 
 
 for _name in ("DEL", "UNLINK"):
@@ -48,7 +51,11 @@ for _name in ("DEL", "UNLINK"):
 @command("EXISTS key [key ...]", "Says how many of the queues exist.", group="generic", flags="readonly fast")
 async def exists(client: RespConnection, words: Command) -> int:
     """As Redis, a queue named twice counts twice. An empty queue exists."""
-    return sum([await client.database.exists(queue) for queue in words[1:]])
+    found = await client.database.run_each(kinds.EXISTS, words[1:])
+    for one in found:
+        if isinstance(one, Exception):
+            raise one
+    return sum(found)
 
 
 @command("TYPE key", "Says set for a queue, none for what is none.", group="generic", flags="readonly fast")

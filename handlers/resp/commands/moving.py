@@ -1,4 +1,4 @@
-"""Commands that move a message from one queue to another in one step, which may have to wait for room there."""
+"""Commands that move a message from one queue to another in one step, and may wait for room there."""
 
 from __future__ import annotations
 

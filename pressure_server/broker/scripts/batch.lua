@@ -18,6 +18,7 @@
 --   on         goes over to the queue of that base key; nobody waits from here on
 --   unchanged  refuses the whole call with CHANGED unless the queue has this version
 --   free       refuses the whole call with INUSE unless the roles named are free, or not needed
+-- What is returned for a call that is refused is { 'refused', base key, error }: nothing has been done.
 
 local function slice_of(first, count)
   if count <= CHUNK then
@@ -92,6 +93,7 @@ local prelude = {
 }
 
 local reply, more = { 0 }, { 0 }
+local taken = false -- whether the last run that takes has taken something
 local waiting = {}
 
 -- Whether a run that still lacks something has got anything.
@@ -133,11 +135,17 @@ while at <= #ARGV do
   if prelude[name] then
     local refusal = prelude[name](ARGV[first])
     if refusal then
-      return refusal
+      return { 'refused', base, refusal.err }
     end
   else
     number = number + 1
-    local result, left, go_on = execute(name, first, count)
+    local result, left, go_on
+    if taken and string.sub(name, -5) == ' else' then
+      result = {}
+    else
+      result, left, go_on = execute(name, first, count)
+      taken = type(result) == 'table' and #result > 0
+    end
     reply[number + 1] = result
     if go_on and patient then
       waiting[#waiting + 1] = { number = number, go_on = go_on }

@@ -22,12 +22,13 @@ local function make_get()
       return refusal, 0
     end
     local messages, bytes = {}, 0
-    while queue.length > 0 and #messages < wanted and bytes < GET_BYTES do
+    local most = patient and GET_BYTES or math.huge
+    while queue.length > 0 and #messages < wanted and bytes < most do
       local count = math.min(wanted - #messages, GET_MESSAGES)
       if count > 1 then
         -- The oldest stands for those behind it; where they are heavier, the next round is the last.
         local weight = math.max(1, #call('LINDEX', base, -1))
-        count = math.max(1, math.min(count, math.floor((GET_BYTES - bytes) / weight)))
+        count = math.max(1, math.min(count, math.floor((most - bytes) / weight)))
       end
       local some = call('RPOP', base, count)
       local weight = sum_of_bytes(some)
@@ -112,7 +113,7 @@ local function make_get()
     end
     local removed, walked, taken = {}, 0, 0
     for i, message in ipairs(messages) do
-      if walked > SCAN then
+      if patient and walked > SCAN then
         break
       end
       removed[i] = 0

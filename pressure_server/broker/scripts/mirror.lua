@@ -231,7 +231,7 @@ local function make_mirror()
       local is_queued = held and not stale
       if not is_queued and (held or self.unmirrored > 0) then
         local walk = held and queue.length or self.unmirrored
-        if walked > 0 and walked + walk > SCAN then
+        if patient and walked > 0 and walked + walk > SCAN then
           return found, i - 1
         end
         walked = walked + walk

@@ -15,7 +15,7 @@
 local base, queue
 local identity = ARGV[1]
 local default_overflow = ARGV[3]
-local patient = true -- whether commands may be told to wait
+local patient = true -- whether operations may be left undone, for want of something or for another call
 local call = redis.call
 
 -- Redis's Lua can hand about 8000 values to one call.

@@ -1,0 +1,88 @@
+"""Set algebra over what is queued: read from all queues at one moment, nothing is taken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from handlers.resp.commands.words import numbered_keys
+from handlers.resp.connection import RespConnection
+from handlers.resp.errors import syntax_error
+from handlers.resp.parser import Command, integer_from
+from handlers.resp.replies import CommandError, SetReply
+from handlers.resp.table import command
+from pressure_server.broker import operation as kinds
+from pressure_server.errors import QueueDoesNotExistError
+
+
+async def _contents(client: RespConnection, queues: list[bytes]) -> list[dict[bytes, None]]:
+    """The messages of each queue, oldest first, each once."""
+    ranges = await client.database.together(kinds.RANGE, queues, [b"0", b"-1"])
+    contents: list[dict[bytes, None]] = []
+    for messages in ranges:
+        if isinstance(messages, Exception) and not isinstance(messages, QueueDoesNotExistError):
+            raise messages
+        contents.append({} if isinstance(messages, Exception) else dict.fromkeys(messages))
+    return contents
+
+
+def _in_all(contents: list[dict[bytes, None]]) -> list[Any]:
+    first, *others = contents
+    return [message for message in first if all(message in other for other in others)]
+
+
+@command(
+    "SINTER key [key ...]",
+    "Returns the messages that are queued in all of the queues, in the order of the first.",
+    group="set",
+    flags="readonly",
+)
+async def sinter(client: RespConnection, words: Command) -> SetReply:
+    """As Redis."""
+    return SetReply(_in_all(await _contents(client, words[1:])))
+
+
+@command(
+    "SUNION key [key ...]",
+    "Returns the messages that are queued in any of the queues, each once.",
+    group="set",
+    flags="readonly",
+)
+async def sunion(client: RespConnection, words: Command) -> SetReply:
+    """As Redis."""
+    union: dict[bytes, None] = {}
+    for messages in await _contents(client, words[1:]):
+        union |= messages
+    return SetReply(union)
+
+
+@command(
+    "SDIFF key [key ...]",
+    "Returns the messages of the first queue that are in none of the others.",
+    group="set",
+    flags="readonly",
+)
+async def sdiff(client: RespConnection, words: Command) -> SetReply:
+    """As Redis."""
+    first, *others = await _contents(client, words[1:])
+    return SetReply(message for message in first if not any(message in other for other in others))
+
+
+@command(
+    "SINTERCARD numkeys key [key ...] [LIMIT limit]",
+    "Says how many messages are queued in all of the queues; at most LIMIT, if that is not 0.",
+    group="set",
+    flags="readonly movablekeys",
+)
+async def sintercard(client: RespConnection, words: Command) -> int:
+    """As Redis."""
+    queues, rest = numbered_keys(words[1:])
+    limit = 0
+    if rest:
+        if len(rest) != 2 or rest[0].upper() != b"LIMIT":
+            raise syntax_error()
+        number = integer_from(rest[1])
+        if number is None or number < 0:
+            raise CommandError("ERR LIMIT can't be negative")
+        limit = number
+    found = len(_in_all(await _contents(client, queues)))
+    return min(found, limit) if limit else found

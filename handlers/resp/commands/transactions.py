@@ -1,0 +1,71 @@
+"""MULTI, EXEC, DISCARD, WATCH, UNWATCH: commands on queues done together, with nobody in between."""
+
+from __future__ import annotations
+
+from handlers.resp.connection import RespConnection
+from handlers.resp.parser import Command
+from handlers.resp.replies import OK, CommandError, NullArray, Raw
+from handlers.resp.table import command
+from handlers.resp.transaction import execute
+from pressure_server.broker import operation as kinds
+from pressure_server.errors import QueueChangedError
+
+
+@command("MULTI", "Begins a transaction: commands are queued until EXEC.", group="transactions", flags="fast")
+async def multi(client: RespConnection, _words: Command) -> str:
+    """As Redis."""
+    client.begin_transaction()
+    return OK
+
+
+@command(
+    "EXEC",
+    "Does what has been queued since MULTI; nil where a watched queue has changed.",
+    group="transactions",
+    flags="slow",
+)
+async def exec_(client: RespConnection, _words: Command) -> object:
+    """As Redis; what would wait does not, and a put on a full queue fails."""
+    commands, watched = client.end_transaction()
+    if commands is None:
+        raise CommandError("ERR EXEC without MULTI")
+    if commands.is_broken:
+        raise CommandError("EXECABORT Transaction discarded because of previous errors.")
+    try:
+        replies = await execute(client, commands.queued, watched)
+    except QueueChangedError:
+        return NullArray()
+    return Raw(b"*%d\r\n" % len(replies) + b"".join(replies))
+
+
+@command("DISCARD", "Drops what has been queued since MULTI.", group="transactions", flags="fast")
+async def discard(client: RespConnection, _words: Command) -> str:
+    """As Redis."""
+    commands, _watched = client.end_transaction()
+    if commands is None:
+        raise CommandError("ERR DISCARD without MULTI")
+    return OK
+
+
+@command(
+    "WATCH key [key ...]",
+    "Makes the next EXEC do nothing if one of the queues changes before.",
+    group="transactions",
+    flags="fast",
+)
+async def watch(client: RespConnection, words: Command) -> str:
+    """As Redis; changes by native clients count, too."""
+    if client.transaction is not None:
+        raise CommandError("ERR WATCH inside MULTI is not allowed")
+    versions = client.watched.setdefault(client.database, {})
+    for name in words[1:]:
+        if name not in versions:
+            versions[name] = (await client.database.run(kinds.VERSION, name))[0]
+    return OK
+
+
+@command("UNWATCH", "Forgets what is watched.", group="transactions", flags="fast")
+async def unwatch(client: RespConnection, _words: Command) -> str:
+    """As Redis."""
+    client.watched.clear()
+    return OK

@@ -1,0 +1,96 @@
+"""Operations on queues as coroutines, for those who do not mind whether they are part of a transaction."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from pressure_server.broker import operation as kinds
+from pressure_server.broker.names import base_key
+from pressure_server.broker.operation import Kind
+from pressure_server.broker.wait import AS_CONFIGURED, Wait
+
+
+class Client(Protocol):
+    """For whom a coroutine waits."""
+
+    def begin_wait(self) -> None:
+        """It waits, until `end_wait`."""
+
+    def end_wait(self) -> None:
+        """It waits no longer."""
+
+    @property
+    def is_there(self) -> bool:
+        """Whether somebody is there to take what has been waited for."""
+
+
+class QueueOperations(ABC):
+    """What a database and a transaction have in common. `prefix` is what keys of queues begin with."""
+
+    def __init__(self, prefix: bytes) -> None:
+        self.prefix = prefix
+
+    @abstractmethod
+    async def run(
+        self,
+        kind: Kind,
+        name: bytes,
+        arguments: list[bytes] | None = None,
+        size: int = 1,
+        wait: Wait | None = None,
+        client: Client | None = None,
+    ) -> Any:
+        """Do one operation and wait for its end.
+
+        Returns the operation's `results` for kinds with one entry a message or command, else a list with the
+        one value. Raises a PressureError. Where it is cancelled while the operation waits, that does not
+        happen. `client` is told when it waits, and asked whether it is still there for what has been taken.
+        """
+
+    async def run_each(
+        self,
+        kind: Kind,
+        names: Sequence[bytes],
+        arguments: list[bytes] | None = None,
+        client: Client | None = None,
+    ) -> list[Any]:
+        """Do the same on several queues. Returns for each the one value, or the PressureError that it met."""
+        results = await asyncio.gather(
+            *[self.run(kind, name, list(arguments or []), client=client) for name in names],
+            return_exceptions=True,
+        )
+        return [result if isinstance(result, BaseException) else result[0] for result in results]
+
+    async def exists(self, name: bytes) -> bool:
+        """pressure 0.15, Exists."""
+        return bool((await self.run(kinds.EXISTS, name))[0])
+
+    async def move(
+        self,
+        source: bytes,
+        destination: bytes,
+        *,
+        message: bytes | None = None,
+        unique: bool = False,
+        timeout: float | None = 0,
+        client: Client | None = None,
+    ) -> bytes | None:
+        """Move the oldest message, or that one, from one queue to the other, in one step.
+
+        With `unique` it is not put where it is queued already. `timeout` is how many seconds a message is
+        waited for: 0 not at all, None for ever; room is waited for as for a put. Returns the message; None
+        where there is none. Raises a PressureError.
+        """
+        arguments = [
+            base_key(self.prefix, destination),
+            b"add" if unique else b"put",
+            b"" if timeout == 0 else b"wait",
+        ]
+        if message is not None:
+            arguments.append(message)
+        wait = Wait(AS_CONFIGURED if timeout == 0 else timeout, other=destination)
+        moved: list[bytes] = await self.run(kinds.MOVE, source, arguments, wait=wait, client=client)
+        return moved[0] if moved else None

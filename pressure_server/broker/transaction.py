@@ -1,0 +1,168 @@
+"""Transactions: operations on several queues as one call, in which nobody else comes between.
+
+Nothing in it waits for a message or for room. Only roles that native clients hold are waited for, before
+anything is done. Atomic where all queues are on one node of the backend.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from pressure_server.broker import batch
+from pressure_server.broker import operation as kinds
+from pressure_server.broker.names import base_key
+from pressure_server.broker.operation import Kind, Line, Operation
+from pressure_server.broker.queues import QueueOperations
+from pressure_server.broker.wait import Lack, Wait, lack_of
+from pressure_server.errors import QueueChangedError, QueueInUseError
+
+if TYPE_CHECKING:
+    from pressure_server.broker.database import Database
+
+_ROLES = {Line.PRODUCERS: b"producer", Line.CONSUMERS: b"consumer"}
+
+
+class Transaction(QueueOperations):
+    """Collects operations, and does them all at `commit`; what is asked for ends then."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database.prefix)
+        self._database = database
+        self._loop = asyncio.get_running_loop()
+        self._operations: list[Operation] = []
+
+    def submit(self, operation: Operation) -> None:
+        """Do it at `commit`. Raises QueueNameError."""
+        base_key(self.prefix, operation.name)
+        self._operations.append(operation)
+
+    async def run(
+        self,
+        kind: Kind,
+        name: bytes,
+        arguments: list[bytes] | None = None,
+        size: int = 1,
+        wait: Wait | None = None,
+        client: object = None,
+    ) -> Any:
+        """As Database.run; `client` has nothing to wait for."""
+        ended = _Ended(self._loop)
+        self.submit(Operation(kind, name, arguments or [], size, ended, wait=wait))
+        operation = await ended.future
+        if operation.error is not None:
+            raise operation.error
+        return operation.results
+
+    async def take(
+        self, names: Sequence[bytes], timeout: float | None, count: int = 1, client: object = None
+    ) -> tuple[bytes, list[bytes]] | None:
+        """As Database.take, without waiting."""
+        first, others = (kinds.TAKE, kinds.TAKE_ELSE) if count == 1 else (kinds.SOME, kinds.SOME_ELSE)
+        taken = [_Ended(self._loop) for _ in names]
+        for name, ended in zip(names, taken, strict=True):
+            self.submit(Operation(first if ended is taken[0] else others, name, [], count, ended))
+        for ended in taken:
+            operation = await ended.future
+            if operation.error is not None:
+                raise operation.error
+            if operation.results:
+                return operation.name, operation.results
+        return None
+
+    async def together(self, kind: Kind, names: Sequence[bytes], arguments: list[bytes]) -> list[Any]:
+        """As Database.together."""
+        return await self.run_each(kind, names, arguments)
+
+    def waiting_on(self, name: bytes) -> dict[Line, int]:
+        """As Database.waiting_on."""
+        return self._database.waiting_on(name)
+
+    async def commit(self, unchanged: Mapping[bytes, bytes] | None = None) -> None:
+        """Do all that has been submitted, if the queues named still have these versions (operation VERSION).
+
+        Raises QueueChangedError where one has not, QueueInUseError where a role does not become free in time,
+        BackendError; then nothing has been done.
+        """
+        runs, arguments = self._pack(unchanged or {})
+        keys = [base_key(self.prefix, name) for name in unchanged or {}]
+        for operation in self._operations:
+            keys.append(base_key(self.prefix, operation.name))
+            if operation.kind.moves:
+                keys.append(operation.messages[0])
+        if not keys:
+            return
+        reply = await self._call(list(dict.fromkeys(keys)), arguments)
+        batch.share(runs, reply)
+        for operation in self._operations:
+            if operation.kind is kinds.FINISH_DELETE:
+                await self._finish_delete(operation)
+            elif operation.wait is not None and operation.wait.lack is not None and operation.wait.reason:
+                operation.fail(operation.wait.reason)
+            operation.owner.completed(operation)
+        self._database.poke({operation.name for operation in self._operations})
+
+    def _pack(self, unchanged: Mapping[bytes, bytes]) -> tuple[list[list[Operation]], list[bytes]]:
+        arguments: list[bytes] = []
+
+        def say(word: bytes, argument: bytes) -> None:
+            arguments.extend((word, b"1", argument))
+
+        for name, version in unchanged.items():
+            say(b"on", base_key(self.prefix, name))
+            say(b"unchanged", version)
+        roles: dict[bytes, set[bytes]] = {}
+        for operation in self._operations:
+            if operation.kind.line is not None and operation.kind is not kinds.DELETE:
+                roles.setdefault(operation.name, set()).add(_ROLES[operation.kind.line])
+        for name, needed in roles.items():
+            say(b"on", base_key(self.prefix, name))
+            say(b"free", b" ".join(sorted(needed)))
+        runs: list[list[Operation]] = []
+        for name, group in groupby(self._operations, lambda operation: operation.name):
+            say(b"on", base_key(self.prefix, name))
+            of_queue = batch.runs_of(list(group))
+            arguments += batch.pack(of_queue)
+            runs += of_queue
+        return runs, arguments
+
+    async def _call(self, keys: list[bytes], arguments: list[bytes]) -> list[Any]:
+        """Call the script, again when a role that is needed has become free."""
+        until = self._loop.time() + self._database.policy.role_timeout
+        while True:
+            reply = await self._database.call_now(keys, arguments)
+            if reply[0] != b"refused":
+                return reply
+            name, reason = reply[1][len(self.prefix) + 1 :], reply[2].decode("utf-8", "replace")
+            if reason == "CHANGED":
+                raise QueueChangedError("a queue that was watched has changed")
+            lack = lack_of(reason) or Lack.ABSENCE
+            if not await self._database.news_of(name, lack, until - self._loop.time()):
+                raise batch.refusal(name, reason)
+
+    async def _finish_delete(self, operation: Operation) -> None:
+        """A native client holds a role of a queue that has been deleted: wait until it has noticed."""
+        try:
+            operation.results = await self._database.run(kinds.FINISH_DELETE, operation.name)
+        except QueueInUseError as error:
+            operation.fail(error)
+
+
+class _Ended:
+    """The owner of an operation of a transaction."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.future: asyncio.Future[Operation] = loop.create_future()
+
+    def waits(self, _operation: Operation) -> None:
+        """Nothing waits in a transaction."""
+        raise AssertionError
+
+    def completed(self, operation: Operation) -> bool:
+        """It has been done."""
+        if self.future.done():
+            return False
+        self.future.set_result(operation)
+        return True
