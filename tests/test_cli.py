@@ -176,7 +176,7 @@ def test_no_auto_create_and_default_bound(start_server: StartServer, backend: Va
         pytest.raises(redis.ResponseError, match="NOQUEUE queue 'q' does not exist"),
     ):
         client.sadd("q", "a")
-    bounded = start_server("--backend", backend.url, "--default-bound", "2")
+    bounded = start_server("--backend", backend.url, "--default-bound", "2", "--overflow", "error")
     with bounded.client() as client:
         assert client.sadd("q", "a", "b") == 2
         with pytest.raises(redis.ResponseError, match="FULL queue 'q' is full"):

@@ -221,7 +221,9 @@ def test_a_message_that_comes_back_is_the_oldest_again(
 
 
 class Storm:
-    """Clients that wait on a server and leave at random moments, steady ones beside them, and what they saw."""
+    """Clients that wait on a server and leave at random moments, steady ones beside them, and what they
+    saw.
+    """
 
     def __init__(self, server: Server, backend: Valkey) -> None:
         self.server = server

@@ -109,7 +109,8 @@ class State:
 
     def delete(self) -> list[Any]:
         if self.bound is None:
-            if not (self.messages or self.producer or self.consumer or self.producer_free or self.consumer_free):
+            if not (self.messages or self.producer or self.consumer or self.producer_free or
+            self.consumer_free):
                 self.not_full, self.closed, self.stats = 0, 0, [0, 0, 0, 0]
             raise QueueDoesNotExistError(QUEUE)
         if not (self.producer_free and self.consumer_free):

@@ -7,7 +7,9 @@ from ssl import SSLContext
 from typing import Any
 from urllib.parse import urlsplit
 
-from redis.asyncio import ConnectionPool
+from redis.asyncio import ConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 
 from pressure_server.errors import BackendError
 
@@ -40,6 +42,7 @@ class Address:
         self._path: str | None = getattr(connection, "path", None)
         self._host: str = getattr(connection, "host", "")
         self._connection = connection
+        self._url = url
         self.username: str | None = connection.username
         self.password: str | None = connection.password
         self.database = int(connection.db)
@@ -67,6 +70,12 @@ class Address:
         except OSError as error:
             raise BackendError(f"no connection to {self}: {error.strerror or error}") from error
         return transport
+
+    def client(self, number: int) -> Redis:
+        """redis-py, for what is not hot: on that database, trying nothing twice."""
+        pool: Any = ConnectionPool.from_url(self._url)
+        pool.connection_kwargs |= {"db": number, "retry": Retry(NoBackoff(), 0), "socket_timeout": None}
+        return Redis.from_pool(pool)
 
     def _tls(self) -> SSLContext | None:
         tls = getattr(self._connection, "ssl_context", None)

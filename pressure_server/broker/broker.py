@@ -9,6 +9,7 @@ import socket
 
 from pressure_server.backend.address import Address
 from pressure_server.backend.link import BackendRefusedError, Link
+from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
 from pressure_server.broker.database import Database
 from pressure_server.broker.policy import Policy
@@ -37,6 +38,8 @@ class Broker:
         self._links: dict[int, Link] = {}
         self._refused: set[int] = set()
         self._watch = Watch(address, self.identity, self._changed, self._watch_lost)
+        # A key of the server as a whole: no queue's name can collide with it.
+        self._turns = Turns(address, self._prefix + b"!turns")
 
     @property
     def default_database(self) -> Database:
@@ -68,6 +71,8 @@ class Broker:
         except BackendError:
             link.keep_open()
         self._watch.start()
+        if link.is_up:
+            await self.default_database.give_turns_back()
 
     async def database(self, number: int) -> Database:
         """The database of that number. Raises DatabaseNumberError, or BackendError."""
@@ -93,7 +98,12 @@ class Broker:
     def _add(self, link: Link) -> Database:
         self._links[link.number] = link
         database = Database(
-            link, self._watch, prefix=self._prefix, identity=self.identity.encode(), policy=self.policy
+            link,
+            self._watch,
+            self._turns,
+            prefix=self._prefix,
+            identity=self.identity.encode(),
+            policy=self.policy,
         )
         self._databases[link.number] = database
         return database
@@ -114,6 +124,10 @@ class Broker:
 
     async def close(self) -> None:
         """Close every connection to the backend."""
+        await self._turns.close()
+        for database in self._databases.values():
+            await database.give_turns_back()
+        await self._turns.disconnect()
         await self._watch.close()
         for link in self._links.values():
             await link.close()

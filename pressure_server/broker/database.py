@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from pressure_server.backend.link import Link
+from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
 from pressure_server.broker import operation as kinds
 from pressure_server.broker.lane import Lane
-from pressure_server.broker.names import BOUND, base_key, existence_pattern, queue_name, split_key
+from pressure_server.broker.names import (
+    BOUND,
+    CONSUMER_TURN,
+    PRODUCER_TURN,
+    base_key,
+    existence_pattern,
+    queue_name,
+    split_key,
+)
 from pressure_server.broker.operation import Kind, Line, Operation
 from pressure_server.broker.policy import Policy
 from pressure_server.broker.queues import Client, QueueOperations
 from pressure_server.broker.restoring import restoring
 from pressure_server.broker.transaction import Transaction
 from pressure_server.broker.wait import AS_CONFIGURED, Lack, Ticket, Wait, possible, suffixes, watched_keys
-from pressure_server.errors import BackendError, StoppingError
+from pressure_server.errors import BackendError, PressureError, StoppingError
 
 _SCAN_COUNT = 1000
+# Where the token of a role is, while it is our turn.
+_PARKED = {Lack.PRODUCER: PRODUCER_TURN, Lack.CONSUMER: CONSUMER_TURN}
 # Of so many queues it is remembered whether they have a bound, and watched whether they are deleted.
 _MOST_KNOWN = 100_000
 
@@ -27,13 +39,16 @@ _MOST_KNOWN = 100_000
 class Database(QueueOperations):
     """Made by the broker, one for each database number in use."""
 
-    def __init__(self, link: Link, watch: Watch, *, prefix: bytes, identity: bytes, policy: Policy) -> None:
+    def __init__(
+        self, link: Link, watch: Watch, turns: Turns, *, prefix: bytes, identity: bytes, policy: Policy
+    ) -> None:
         super().__init__(prefix)
         self.number = link.number
         self.policy = policy
         self.is_stopping = False
         self._link = link
         self._watch = watch
+        self._turns = turns
         bound = b"" if policy.create_bound is None else b"%d" % policy.create_bound
         self._header = (identity, bound, policy.overflow.encode())
         self._lanes: dict[bytes, Lane] = {}
@@ -314,6 +329,45 @@ class Database(QueueOperations):
                 self._watch.arm(self.number, [base_key(self.prefix, name) + BOUND], lambda _: None)
         self._known[name] = bounded == -1
 
+    def ask_for_turn(self, name: bytes, lack: Lack, *, elsewhere: bool = False) -> None:
+        """Wait for a role in line with native clients; who waits for it on that queue's lane then goes on.
+
+        `elsewhere`: it is waited for by others than those.
+        """
+        base = base_key(self.prefix, name)
+        token, parked = base + lack.value[0], base + _PARKED[lack]
+
+        def act() -> None:
+            if elsewhere:
+                self._tell_elsewhere(name)
+                self.soon(lambda: self.give_turn_back(name))
+            else:
+                self.give_turn_back(name)
+
+        self._turns.ask(self.number, token, parked, self.policy.role_timeout, act)
+
+    def give_turn_back(self, name: bytes) -> None:
+        """Give a role back that has been waited for, after those who wait for it on the lane have acted."""
+        if self._link.is_up:
+            self.submit(Operation(kinds.TURN, name, [], 1, _TurnGiven(self)))
+            self.flush()
+
+    def turn_given_back(self, name: bytes) -> None:
+        """The role is free again."""
+        base = base_key(self.prefix, name)
+        for suffix in _PARKED.values():
+            self._turns.given_back(self.number, base + suffix)
+
+    async def give_turns_back(self) -> None:
+        """Give back what a server that died may have waited for."""
+        for parked in await self._turns.left_behind(self.number):
+            for suffix in _PARKED.values():
+                if parked.startswith(self.prefix + b":") and parked.endswith(suffix):
+                    name = parked[len(self.prefix) + 1 : -len(suffix)]
+                    with suppress(PressureError):
+                        await self.run(kinds.TURN, name)
+                    self.turn_given_back(name)
+
     # What the watch tells.
 
     def changed(self, key: bytes) -> None:
@@ -326,6 +380,9 @@ class Database(QueueOperations):
         lane = self._lanes.get(name)
         if lane is not None:
             lane.changed(name)
+        self._tell_elsewhere(name)
+
+    def _tell_elsewhere(self, name: bytes) -> None:
         for other in self._elsewhere.pop(name, ()):
             other.changed(name)
 
@@ -398,6 +455,21 @@ class _News:
     def changed(self, _name: bytes) -> None:
         if not self.come.done():
             self.come.set_result(None)
+
+
+class _TurnGiven:
+    """The owner of an operation that gives a turn back."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def waits(self, _operation: Operation) -> None:
+        pass  # it never does
+
+    def completed(self, operation: Operation) -> bool:
+        if operation.error is None:
+            self._database.turn_given_back(operation.name)
+        return True
 
 
 class _Nobody:

@@ -13,6 +13,8 @@ PRODUCER_FREE = b":producer_free"
 CONSUMER_FREE = b":consumer_free"
 NOT_FULL = b":not_full"
 CLOSED = b":closed"
+PRODUCER_TURN = b":ext:producer_turn"
+CONSUMER_TURN = b":ext:consumer_turn"
 PROTOCOL_SUFFIXES = (
     BOUND,
     b":producer",

@@ -139,6 +139,8 @@ class Transaction(QueueOperations):
             if reason == "CHANGED":
                 raise QueueChangedError("a queue that was watched has changed")
             lack = lack_of(reason) or Lack.ABSENCE
+            if lack is not Lack.ABSENCE:
+                self._database.ask_for_turn(name, lack, elsewhere=True)
             if not await self._database.news_of(name, lack, until - self._loop.time()):
                 raise batch.refusal(name, reason)
 

@@ -39,7 +39,7 @@ local makers = {
   contains = make_read, length = make_read, range = make_read, scan = make_read, sample = make_read,
   info = make_read, exists = make_read, version = make_read,
   create = make_life, close = make_life, delete = make_life, finish_delete = make_life, expire = make_life,
-  clean = make_life,
+  clean = make_life, turn = make_life,
 }
 -- What it takes, where that is not up to two numbers: sizes and messages, messages, or words.
 local takes = {
@@ -48,7 +48,7 @@ local takes = {
 }
 local without_queue = {
   exists = true, version = true, create = true, delete = true, finish_delete = true, expire = true, clean = true,
-  take = true, some = true, move = true,
+  turn = true,  take = true, some = true, move = true,
 }
 
 local function execute(name, first, count)

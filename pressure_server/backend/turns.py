@@ -1,0 +1,99 @@
+"""Turns: waiting for a role in line with native clients, which hand it from one to the next.
+
+Where several of them want a role its token is never to be seen: who gives it back gives it to the first who
+is blocked on it. So we block on it, too, and have it moved to where nobody else takes it. The script that we
+call then gives it back; what it does before, it does in our turn. A server that dies in between has left a
+note.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from pressure_server.backend.address import Address
+
+logger = logging.getLogger(__name__)
+
+# Each blocks a connection. Who finds none free tries whenever the token is seen.
+_MOST = 16
+
+
+class Turns:
+    """Asks for turns. `note` is the key of a set of those asked for."""
+
+    def __init__(self, address: Address, note: bytes) -> None:
+        self._address = address
+        self._note = note
+        # Of redis-py, whose commands have no types.
+        self._clients: dict[int, Any] = {}
+        self._asked: dict[tuple[int, bytes], asyncio.Task[None]] = {}
+        self._forgetting: set[asyncio.Task[None]] = set()
+
+    def ask(
+        self, number: int, token: bytes, parked: bytes, timeout: float, arrived: Callable[[], None]
+    ) -> None:
+        """Call `arrived` when the token has been moved to `parked`, if that is within `timeout` seconds.
+
+        `given_back` must be called when it has been moved back.
+        """
+        asked = (number, token)
+        if asked not in self._asked and len(self._asked) < _MOST:
+            task = asyncio.create_task(self._wait(number, token, parked, timeout, arrived))
+            self._asked[asked] = task
+            task.add_done_callback(lambda _: self._asked.pop(asked, None))
+
+    async def _wait(
+        self, number: int, token: bytes, parked: bytes, timeout: float, arrived: Callable[[], None]
+    ) -> None:
+        client = self._client(number)
+        try:
+            await client.execute_command("SADD", self._note, parked)
+            moved = await client.execute_command("BLMOVE", token, parked, "RIGHT", "LEFT", max(0.01, timeout))
+            if moved is not None:
+                arrived()
+            else:
+                await client.execute_command("SREM", self._note, parked)
+        except RedisError as error:
+            # What waits for the role has its own time, and its own look at whether it is free.
+            logger.debug("no turn for %s: %s", token, error)
+
+    def given_back(self, number: int, parked: bytes) -> None:
+        """There is nothing at `parked` any longer."""
+        task = asyncio.create_task(self._forget(number, parked))
+        self._forgetting.add(task)
+        task.add_done_callback(self._forgetting.discard)
+
+    async def _forget(self, number: int, parked: bytes) -> None:
+        try:
+            await self._client(number).execute_command("SREM", self._note, parked)
+        except RedisError as error:
+            logger.debug("the note of a turn stays: %s", error)
+
+    async def left_behind(self, number: int) -> list[bytes]:
+        """The keys at which a server that died may have left a token."""
+        try:
+            return list(await self._client(number).execute_command("SMEMBERS", self._note))
+        except RedisError:
+            return []
+
+    def _client(self, number: int) -> Any:
+        if number not in self._clients:
+            self._clients[number] = self._address.client(number)
+        return self._clients[number]
+
+    async def close(self) -> None:
+        """Ask for no more. What has arrived meanwhile is among what is left behind."""
+        asked = list(self._asked.values())
+        for task in asked:
+            task.cancel()
+        await asyncio.gather(*asked, *self._forgetting, return_exceptions=True)
+
+    async def disconnect(self) -> None:
+        """Close the connections."""
+        for client in self._clients.values():
+            await client.aclose()

@@ -1,0 +1,194 @@
+-- Repair: what a queue looks like, and mending it where it still looks so.
+--
+-- Takes    examine: nothing. repair: the three views that an examine has given; '1' where all of the queue has
+--          been seen unchanged for as long as it takes to call a client dead, else ''; then mends, by name
+-- Touches  the tokens, the statistics, :closed; of a queue without :bound, all keys
+-- Returns  examine: see there. repair: the names of the mends that were made, 'statistic difference' for each
+--          statistic. A mend whose evidence no longer holds is not made.
+--
+-- What is evidence of what is judged by diagnosis.py, from several looks at a distance. Here it is only made
+-- sure, in the same step, that the client which was called dead has not moved since the last of them.
+
+local function make_doctor()
+  local operations = {}
+
+  -- Statistics of bytes need a walk over the list, which keeps the backend busy: 100000 messages take 20
+  -- milliseconds. A longer or heavier queue keeps the ones it has.
+  local MOST_COUNTED, MOST_WEIGHED = 100000, 64 * 1048576
+
+  local suffixes = {
+    '', ':bound', ':producer', ':consumer', ':producer_free', ':consumer_free', ':not_full', ':closed',
+    ':stats:produced_messages', ':stats:produced_bytes', ':stats:consumed_messages', ':stats:consumed_bytes',
+    ':ext:members', ':ext:copies', ':ext:index', ':ext:settings', ':ext:producer_turn', ':ext:consumer_turn',
+  }
+
+  local function tokens(name)
+    return call('LLEN', base .. name)
+  end
+
+  local function look_at(role, verb)
+    local values = call('MGET', base .. ':' .. role, base .. ':stats:' .. verb .. '_messages',
+      base .. ':stats:' .. verb .. '_bytes')
+    local found = {
+      free = tokens(':' .. role .. '_free'), turn = tokens(':ext:' .. role .. '_turn'),
+      name = values[1], messages = values[2], bytes = values[3],
+    }
+    found.view = string.format('%d %d %s %s %s', found.free, found.turn, values[2] or '-', values[3] or '-',
+      values[1] and '=' .. values[1] or '-')
+    return found
+  end
+
+  local function look()
+    local now = {
+      bound = call('GET', base .. ':bound'), length = queue.length, closed = tokens(':closed'),
+      not_full = tokens(':not_full'), producer = look_at('producer', 'produced'),
+      consumer = look_at('consumer', 'consumed'), keys = {},
+    }
+    if not now.bound then
+      for _, suffix in ipairs(suffixes) do
+        if call('EXISTS', base .. suffix) == 1 then now.keys[#now.keys + 1] = suffix end
+      end
+    end
+    now.view = table.concat({ now.bound or '-', now.length, now.closed, now.not_full, table.concat(now.keys, ' '),
+      now.producer.view, now.consumer.view }, '\n')
+    return now
+  end
+
+  -- Returns  bound, length, tokens in :closed and :not_full, the suffixes of all keys (where there is no :bound);
+  --          for producer and consumer: tokens, tokens that a server of ours has parked, name, messages, bytes,
+  --          and a view, which changes when any of these does; and a view of everything
+  function operations.examine()
+    local now = look()
+    local reply = { now.bound, now.length, now.closed, now.not_full, now.keys }
+    for _, role in ipairs({ now.producer, now.consumer }) do
+      reply[#reply + 1] = { role.free, role.turn, role.name, role.messages, role.bytes, role.view }
+    end
+    reply[#reply + 1] = now.view
+    return reply
+  end
+
+  -- Whether a live holder of the role would not be waiting (pressure 0.15, Put and Get): it writes its name
+  -- before it waits, and cannot wait for what is there.
+  local function could_go_on(role, now)
+    local comes = role == 'producer' and now.not_full or now.length
+    return comes > 0 or now.closed > 0 or not now[role].name
+  end
+
+  local function bytes_queued()
+    local bytes = 0
+    for first = 0, queue.length - 1, 1000 do
+      bytes = bytes + sum_of_bytes(call('LRANGE', base, first, first + 999))
+      if bytes > MOST_WEIGHED then
+        return nil
+      end
+    end
+    return bytes
+  end
+
+  -- Makes produced - consumed what is queued: the side that has counted too little gets the rest.
+  local function settle_statistics(done, now, always)
+    local function correct(unit, queued)
+      local missing = queued - tonumber(now.producer[unit] or 0) + tonumber(now.consumer[unit] or 0)
+      if missing ~= 0 then
+        local verb = missing > 0 and 'produced' or 'consumed'
+        count_as(verb, unit == 'messages' and math.abs(missing) or 0, unit == 'bytes' and math.abs(missing) or 0)
+        done[#done + 1] = string.format('%s_%s %d', verb, unit, math.abs(missing))
+      end
+      return missing ~= 0
+    end
+    if correct('messages', queue.length) or always then
+      -- The specification lets clients leave bytes uncounted; so they alone are no reason.
+      local queued = queue.length <= MOST_COUNTED and bytes_queued()
+      if queued then correct('bytes', queued) end
+    end
+  end
+
+  local mends = {}
+  for _, role in ipairs({ 'producer', 'consumer' }) do
+    mends[role .. '_free'] = function(now, evidence)
+      local found = now[role]
+      if now.bound and found.view == evidence[role] and found.free + found.turn == 0 and could_go_on(role, now) then
+        return call('LPUSH', base .. ':' .. role .. '_free', 0)
+      end
+    end
+    mends[role .. '_turn'] = function(now, evidence)
+      return now.bound and now[role].view == evidence[role] and now[role].free == 0
+        and call('LMOVE', base .. ':ext:' .. role .. '_turn', base .. ':' .. role .. '_free', 'RIGHT', 'LEFT')
+    end
+  end
+
+  local function has_room()
+    return queue.bound == 0 or queue.length < queue.bound
+  end
+
+  function mends.not_full(now, evidence)
+    return now.bound and now.view == evidence.all and now.not_full == 0 and has_room()
+      and call('LPUSH', base .. ':not_full', 0)
+  end
+
+  -- A consumer in the middle of a get is left to push what it is about to.
+  function mends.full(now)
+    return now.bound and not has_room() and now.consumer.free > 0 and call('DEL', base .. ':not_full') == 1
+  end
+
+  function mends.trim(now)
+    local trimmed = false
+    for _, role in ipairs({ 'producer', 'consumer' }) do
+      if now.bound and now[role].free + now[role].turn > 1 then
+        trimmed = true
+        call('LTRIM', base .. ':' .. role .. '_free', 0, 0)
+        call('LTRIM', base .. ':ext:' .. role .. '_turn', 0, now[role].free > 0 and -1 - now[role].turn or 0)
+      end
+    end
+    if now.bound and now.not_full > 1 then
+      trimmed = true
+      call('LTRIM', base .. ':not_full', 0, 0)
+    end
+    return trimmed
+  end
+
+  -- The first half of repairing a Delete: whoever waits on the queue that is no more goes on, the client that
+  -- deletes it among them, as in its own first steps (pressure 0.15, Delete).
+  function mends.wake(now, evidence)
+    if now.bound or now.view ~= evidence.all then
+      return false
+    end
+    if now.not_full == 0 then call('LPUSH', base .. ':not_full', 0) end
+    if now.closed == 0 then call('LPUSH', base .. ':closed', 0, 0) end
+    for _, role in ipairs({ 'producer', 'consumer' }) do
+      if in_use(role) then call('LPUSH', base .. ':' .. role .. '_free', 0) end
+    end
+    return true
+  end
+
+  -- The second half, when nobody has.
+  function mends.unlink(now, evidence)
+    if now.bound or now.view ~= evidence.all then
+      return false
+    end
+    local life = make_life()
+    local finished = life.finish_delete()
+    return finished == 1 and life.clean()
+  end
+
+  function operations.repair(producer_view, consumer_view, view, unchanged, ...)
+    local now, done = look(), {}
+    local evidence = { producer = producer_view, consumer = consumer_view, all = view }
+    local given_back = false
+    for _, name in ipairs({ ... }) do
+      if name ~= 'statistics' and mends[name](now, evidence) then
+        done[#done + 1] = name
+        given_back = given_back or string.match(name, '_free$')
+      end
+    end
+    -- They are known to be wrong only while nobody is about to count.
+    local free = tokens(':producer_free') + now.producer.turn > 0 and tokens(':consumer_free') + now.consumer.turn > 0
+    if now.bound and select(select('#', ...), ...) == 'statistics'
+      and (free or unchanged == '1' and now.view == view) then
+      settle_statistics(done, now, given_back)
+    end
+    return done
+  end
+
+  return operations
+end
