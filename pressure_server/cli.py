@@ -15,6 +15,7 @@ import uvloop
 
 from pressure_server import __version__, logs
 from pressure_server.broker.policy import BLOCK, ERROR
+from pressure_server.doctor_command import examine
 from pressure_server.errors import BackendError
 from pressure_server.handler import find_handler
 from pressure_server.server import StartError, serve
@@ -179,7 +180,7 @@ _OPTIONS = (
 )
 
 
-def _with_options(function: Callable[..., None]) -> Callable[..., None]:
+def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(_OPTIONS):
         function = option(function)
     return function
@@ -215,6 +216,38 @@ def ping_command(ctx: click.Context, /, log_level: str, log_format: str, **value
         except OSError as error:
             raise click.ClickException(f"{listen} is not well: {error}") from error
         click.echo(f"{listen} is well")
+
+
+@cli.command("doctor")
+@click.argument("queue", required=False)
+@click.option("--repair", is_flag=True, help="Mend what is wrong.")
+@click.option(
+    "--wait",
+    help="A native client that could go on, and has not for so many seconds, is taken for dead.",
+    default=5.0,
+    show_default=True,
+    type=click.FloatRange(0, 2**31),
+)
+@_with_options
+@click.pass_context
+def doctor_command(
+    ctx: click.Context,
+    /,
+    queue: str | None,
+    repair: bool,
+    wait: float,
+    log_level: str,
+    log_format: str,
+    **values: Any,
+) -> int:
+    """Find what native clients that died have left: in one QUEUE, or in all. Exit status 1 if any is left."""
+    settings = _settings(ctx, values)
+    try:
+        return uvloop.run(examine(settings, queue, repair=repair, wait=wait, say=click.echo))
+    except SettingsError as error:
+        raise click.UsageError(str(error)) from error
+    except BackendError as error:
+        raise click.ClickException(str(error)) from error
 
 
 def _settings(ctx: click.Context, values: dict[str, Any]) -> Settings:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pressure_server.broker.database import Database
 from pressure_server.broker.operation import Kind, Operation
+from pressure_server.broker.wait import Wait
 
 if TYPE_CHECKING:
     from pressure_server.clients import Clients
@@ -52,7 +53,7 @@ class Connection(asyncio.Protocol, ABC):
         self._reading = True
         self._paused = False
         self._closing = False
-        # The last put that may have to wait for room: what comes behind it waits for its reply.
+        # The last command that may have to wait: what comes behind it waits for its reply.
         self._barrier: Operation | None = None
         self.held = False  # the command that was executed has to wait for that
         self._waiting = 0
@@ -104,6 +105,7 @@ class Connection(asyncio.Protocol, ABC):
         encode: Encode,
         *,
         commands: int = 1,
+        wait: Wait | None = None,
     ) -> None:
         """Submit the operation that a command stands for; `encode(operation)` is to be its reply.
 
@@ -111,16 +113,21 @@ class Connection(asyncio.Protocol, ABC):
         size are submitted at once, and `messages` are those of all. Equal commands in a row become one
         operation, so `encode` replies for all that `sizes` lists. Raises QueueNameError.
 
-        Behind a put that may have to wait, only further ones like it are submitted; others are `held`, and
-        executed again when it has ended.
+        `wait` is for commands that wait for a message. Behind such a one nothing is submitted, and behind a put
+        that may have to wait for room only further ones like it; others are `held`, and executed again when it
+        has ended.
         """
         barrier = self._barrier
-        if barrier is not None and (barrier.kind is not kind or barrier.name != name):
+        if barrier is not None and (
+            wait is not None or barrier.wait is not None or barrier.kind is not kind or barrier.name != name
+        ):
             self.held = True
             return
         last = self._last
         if (
             last is not None
+            and wait is None
+            and last.wait is None
             and last.kind is kind
             and last.name == name
             and not last.sealed
@@ -129,11 +136,11 @@ class Connection(asyncio.Protocol, ABC):
         ):
             last.extend(messages, size, commands)
         else:
-            operation = Operation(kind, name, messages, size, self, encode, commands)
+            operation = Operation(kind, name, messages, size, self, encode, commands, wait)
             self.database.submit(operation)
             self._replies.append(operation)
             self._last = operation
-            if self.database.may_wait(kind, name):
+            if wait is not None or self.database.may_wait(kind, name):
                 self._barrier = operation
         self._unanswered += commands
 

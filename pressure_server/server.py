@@ -10,6 +10,8 @@ import signal
 from pressure_server.backend.address import Address
 from pressure_server.backend.embedded import Embedded
 from pressure_server.broker.broker import Broker
+from pressure_server.broker.expiry import Expiry
+from pressure_server.broker.repairs import AutoRepair
 from pressure_server.clients import Clients
 from pressure_server.handler import Context, Handler, find_handler
 from pressure_server.listener import Listener
@@ -57,9 +59,13 @@ async def _serve_on(
         prefix=settings.prefix,
         policy=settings.policy,
     )
+    expiry = Expiry(broker, settings.implicit_queue_ttl)
+    repairs = AutoRepair(broker, settings.auto_repair_after)
     listeners: list[Listener] = []
     try:
         await broker.start()
+        expiry.start()
+        repairs.start()
         clients = Clients(_clients_possible(settings.max_clients), settings.idle_timeout)
         context = Context(settings, broker, clients)
         for listen, handler in handlers.items():
@@ -77,6 +83,8 @@ async def _serve_on(
         if cut_off := await clients.drain(DRAIN_TIMEOUT):
             logger.warning("%d clients were cut off: not done within %g seconds", cut_off, DRAIN_TIMEOUT)
     finally:
+        expiry.stop()
+        repairs.stop()
         for listener in listeners:
             listener.close()
         await broker.close()

@@ -618,7 +618,7 @@ SYNTAX: list[tuple[str, tuple[Argument, ...], int, tuple[int, int, int]]] = [
     ("key [count]", (Argument("key"), Argument("count", optional=True)), -2, (1, 1, 1)),
     ("key member [member ...]", (Argument("key"), Argument("member", multiple=True)), -3, (1, 1, 1)),
     ("key [key ...]", (Argument("key", multiple=True),), -2, (1, -1, 1)),
-    ("source destination", (Argument("source"), Argument("destination")), 3, (0, 0, 0)),
+    ("source destination", (Argument("source"), Argument("destination")), 3, (1, 2, 1)),
     (
         "cursor [MATCH pattern] [COUNT count]",
         (

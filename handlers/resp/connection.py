@@ -91,6 +91,9 @@ class RespConnection(Connection):
                     return None
                 raise errors.unknown_command(command)
             if not spec.accepts(len(command)):
+                if spec.name == "exec":
+                    self.end_transaction()
+                    raise errors.wrong_arity_of_exec()
                 raise errors.wrong_arity(spec.name)
             if self.transaction is not None and spec.name not in _NEVER_QUEUED:
                 self.transaction.add(spec, command)

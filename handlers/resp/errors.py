@@ -32,6 +32,13 @@ def wrong_arity(name: str) -> CommandError:
     return CommandError(f"ERR wrong number of arguments for '{name}' command")
 
 
+def wrong_arity_of_exec() -> CommandError:
+    """The same for EXEC, which has ended the transaction."""
+    return CommandError(
+        "EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command"
+    )
+
+
 def not_an_integer() -> CommandError:
     """An argument should have been a number of 64 bits."""
     return CommandError("ERR value is not an integer or out of range")

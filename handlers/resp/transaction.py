@@ -16,6 +16,7 @@ from handlers.resp.table import Spec
 from pressure_server.broker.database import Database
 from pressure_server.broker.operation import Kind, Operation
 from pressure_server.broker.transaction import Transaction
+from pressure_server.broker.wait import Wait
 from pressure_server.connection import Encode
 from pressure_server.errors import PressureError
 
@@ -88,8 +89,9 @@ class StandInTransaction(Stand):
         encode: Encode,
         *,
         commands: int = 1,
+        wait: Wait | None = None,
     ) -> None:
-        """See Connection.submit."""
+        """See Connection.submit; nothing waits."""
         operation = Operation(kind, name, messages, size, self, encode, commands)
         self.database.submit(operation)
         self.entries.append(operation)

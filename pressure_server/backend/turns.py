@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 # Each blocks a connection. Who finds none free tries whenever the token is seen.
 _MOST = 16
+_ANSWER_TIMEOUT = 2.0
 
 
 class Turns:
@@ -77,14 +78,20 @@ class Turns:
     async def left_behind(self, number: int) -> list[bytes]:
         """The keys at which a server that died may have left a token."""
         try:
-            return list(await self._client(number).execute_command("SMEMBERS", self._note))
-        except RedisError:
+            async with asyncio.timeout(_ANSWER_TIMEOUT):
+                return list(await self._client(number).execute_command("SMEMBERS", self._note))
+        except (RedisError, TimeoutError):
             return []
 
     def _client(self, number: int) -> Any:
         if number not in self._clients:
             self._clients[number] = self._address.client(number)
         return self._clients[number]
+
+    @property
+    def are_wanted(self) -> bool:
+        """Whether any has been asked for."""
+        return bool(self._clients)
 
     async def close(self) -> None:
         """Ask for no more. What has arrived meanwhile is among what is left behind."""

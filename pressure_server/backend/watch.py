@@ -135,13 +135,24 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.WriteTransport | None = None
         self._reader = hiredis.Reader()
         self._callbacks: deque[Callable[[Any], None] | None] = deque()
+        self._to_send: list[bytes] = []
+        self._loop = asyncio.get_running_loop()
         self.ended = asyncio.Event()
 
     def send(self, received: Callable[[Any], None] | None, *arguments: bytes) -> None:
         """Send a command; its reply goes to the callback."""
+        if self._transport is None:
+            return
+        self._callbacks.append(received)
+        if not self._to_send:
+            self._loop.call_soon(self._flush)
+        self._to_send.append(hiredis.pack_command(arguments))  # type: ignore[arg-type] # its stub says tuple of one
+
+    def _flush(self) -> None:
+        """Write what has been sent in this turn of the loop: a write costs more than all the rest."""
+        to_send, self._to_send = self._to_send, []
         if self._transport is not None:
-            self._callbacks.append(received)
-            self._transport.write(hiredis.pack_command(arguments))  # type: ignore[arg-type] # its stub says tuple of one
+            self._transport.write(b"".join(to_send))
 
     async def command(self, *arguments: bytes) -> Any:
         """Send a command and return its reply, an error as an exception."""

@@ -47,6 +47,11 @@ class Broker:
         return self._databases[self.address.database]
 
     @property
+    def databases(self) -> list[Database]:
+        """Those that have come into use."""
+        return list(self._databases.values())
+
+    @property
     def is_up(self) -> bool:
         """Whether the backend can be reached."""
         return self._links[self.address.database].is_up
@@ -125,8 +130,9 @@ class Broker:
     async def close(self) -> None:
         """Close every connection to the backend."""
         await self._turns.close()
-        for database in self._databases.values():
-            await database.give_turns_back()
+        if self._turns.are_wanted and self.is_up:
+            for database in self._databases.values():
+                await database.give_turns_back()
         await self._turns.disconnect()
         await self._watch.close()
         for link in self._links.values():

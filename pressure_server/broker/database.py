@@ -205,6 +205,11 @@ class Database(QueueOperations):
             if cursor == b"0":
                 return
 
+    def try_all(self) -> None:
+        """Try everybody who waits, which shows that the queue is in use."""
+        for lane in list(self._lanes.values()):
+            lane.poke()
+
     def waiting_on(self, name: bytes) -> dict[Line, int]:
         """How many operations of our clients wait on a queue."""
         lane = self._lanes.get(name)

@@ -30,6 +30,9 @@ class Client(Protocol):
 class QueueOperations(ABC):
     """What a database and a transaction have in common. `prefix` is what keys of queues begin with."""
 
+    # Of operations on several queues; each takes some memory.
+    most_at_once = 100
+
     def __init__(self, prefix: bytes) -> None:
         self.prefix = prefix
 
@@ -58,10 +61,13 @@ class QueueOperations(ABC):
         client: Client | None = None,
     ) -> list[Any]:
         """Do the same on several queues. Returns for each the one value, or the PressureError that it met."""
-        results = await asyncio.gather(
-            *[self.run(kind, name, list(arguments or []), client=client) for name in names],
-            return_exceptions=True,
-        )
+        results: list[Any] = []
+        for first in range(0, len(names), self.most_at_once):
+            some = names[first : first + self.most_at_once]
+            results += await asyncio.gather(
+                *[self.run(kind, name, list(arguments or []), client=client) for name in some],
+                return_exceptions=True,
+            )
         return [result if isinstance(result, BaseException) else result[0] for result in results]
 
     async def exists(self, name: bytes) -> bool:

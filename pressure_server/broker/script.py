@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-_PARTS = ("queue", "fast", "mirror", "life", "put", "get", "move", "read", "batch")
+_PARTS = ("queue", "fast", "mirror", "read", "life", "put", "get", "move", "doctor", "batch")
 
 
 def batch_script() -> bytes:

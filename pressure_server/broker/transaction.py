@@ -7,6 +7,7 @@ anything is done. Atomic where all queues are on one node of the backend.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,8 @@ _ROLES = {Line.PRODUCERS: b"producer", Line.CONSUMERS: b"consumer"}
 
 class Transaction(QueueOperations):
     """Collects operations, and does them all at `commit`; what is asked for ends then."""
+
+    most_at_once = sys.maxsize
 
     def __init__(self, database: Database) -> None:
         super().__init__(database.prefix)

@@ -5,12 +5,18 @@ A closed queue that is empty says so at once: nothing will come.
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
+from typing import Any
+
+from handlers.resp.commands.encoders import queue_and_message
 from handlers.resp.commands.words import count_of, numbered_keys, timeout_of
 from handlers.resp.connection import RespConnection
 from handlers.resp.errors import syntax_error
 from handlers.resp.parser import Command
 from handlers.resp.replies import CommandError, NullArray
 from handlers.resp.table import command
+from pressure_server.broker import operation as kinds
+from pressure_server.broker.wait import Wait
 
 _ENDS = (b"LEFT", b"RIGHT")
 # Each is asked, and waited on.
@@ -25,8 +31,16 @@ async def _take(
     return await client.database.take(queues, timeout, count, client)
 
 
-async def _bpop(client: RespConnection, words: Command) -> object:
-    taken = await _take(client, words[1:-1], timeout_of(words[-1]))
+def _bpop(client: RespConnection, words: Command) -> Coroutine[Any, Any, object] | None:
+    timeout = timeout_of(words[-1])
+    if len(words) > 3:
+        return _bpop_of_many(client, words[1:-1], timeout)
+    client.submit(kinds.TAKE, words[1], [], 1, queue_and_message, wait=Wait(timeout))
+    return None
+
+
+async def _bpop_of_many(client: RespConnection, queues: list[bytes], timeout: float | None) -> object:
+    taken = await _take(client, queues, timeout)
     return NullArray() if taken is None else [taken[0], taken[1][0]]
 
 

@@ -65,6 +65,22 @@ def one_message(operation: Operation) -> bytes:
     return b"".join([b"$%d\r\n%b\r\n" % (len(m), m) for m in messages]) + null * missing
 
 
+def message_or_null(operation: Operation) -> bytes:
+    """The message that was waited for; nil where none has come."""
+    if operation.error is not None:
+        return error(operation.error)
+    return bulk(operation.results[0]) if operation.results else bytes(operation.owner.null)
+
+
+def queue_and_message(operation: Operation) -> bytes:
+    """The queue and the message that was waited for; null where none has come."""
+    if operation.error is not None:
+        return error(operation.error)
+    if not operation.results:
+        return encode(NullArray(), operation.owner.protocol)
+    return b"*2\r\n" + bulk(operation.name) + bulk(operation.results[0])
+
+
 def _lists(operation: Operation, sign: bytes) -> bytes:
     parts: list[bytes] = []
     for messages in _per_command(operation):

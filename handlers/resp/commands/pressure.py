@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from handlers.resp.commands.encoders import message_or_null
 from handlers.resp.commands.words import bound_of, timeout_of
 from handlers.resp.connection import RespConnection
 from handlers.resp.errors import syntax_error
@@ -117,7 +118,7 @@ async def put(client: RespConnection, words: Command) -> int:
     group="pressure",
     flags="write blocking",
 )
-async def get(client: RespConnection, words: Command) -> object:
+def get(client: RespConnection, words: Command) -> None:
     """pressure 0.15, Get, and Get (Non-Blocking) with NOWAIT. The queue must exist."""
     match [word.upper() for word in words[2:]]:
         case []:
@@ -128,8 +129,7 @@ async def get(client: RespConnection, words: Command) -> object:
             wait = Wait(timeout_of(seconds))
         case _:
             raise syntax_error()
-    messages = await client.database.run(kinds.TAKE_EXISTING, words[1], wait=wait, client=client)
-    return messages[0] if messages else None
+    client.submit(kinds.TAKE_EXISTING, words[1], [], 1, message_or_null, wait=wait)
 
 
 @command(

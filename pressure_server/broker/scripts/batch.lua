@@ -40,15 +40,16 @@ local makers = {
   info = make_read, exists = make_read, version = make_read,
   create = make_life, close = make_life, delete = make_life, finish_delete = make_life, expire = make_life,
   clean = make_life, turn = make_life,
+  examine = make_doctor, repair = make_doctor,
 }
 -- What it takes, where that is not up to two numbers: sizes and messages, messages, or words.
 local takes = {
   put = 'puts', add = 'puts', remove = 'messages', contains = 'messages', restore = 'messages',
-  create = 'words', move = 'words',
+  create = 'words', move = 'words', repair = 'words',
 }
 local without_queue = {
   exists = true, version = true, create = true, delete = true, finish_delete = true, expire = true, clean = true,
-  turn = true,  take = true, some = true, move = true,
+  turn = true,  take = true, some = true, move = true, examine = true, repair = true,
 }
 
 local function execute(name, first, count)

@@ -33,8 +33,8 @@ local function make_doctor()
       free = tokens(':' .. role .. '_free'), turn = tokens(':ext:' .. role .. '_turn'),
       name = values[1], messages = values[2], bytes = values[3],
     }
-    found.view = string.format('%d %d %s %s %s', found.free, found.turn, values[2] or '-', values[3] or '-',
-      values[1] and '=' .. values[1] or '-')
+    found.view = table.concat({ found.free, found.turn, values[2] or '-', values[3] or '-',
+      values[1] and '=' .. values[1] or '-' }, ' ')
     return found
   end
 
@@ -136,8 +136,9 @@ local function make_doctor()
     for _, role in ipairs({ 'producer', 'consumer' }) do
       if now.bound and now[role].free + now[role].turn > 1 then
         trimmed = true
-        call('LTRIM', base .. ':' .. role .. '_free', 0, 0)
-        call('LTRIM', base .. ':ext:' .. role .. '_turn', 0, now[role].free > 0 and -1 - now[role].turn or 0)
+        local kept, parked = base .. ':' .. role .. '_free', base .. ':ext:' .. role .. '_turn'
+        call('LTRIM', now[role].free > 0 and kept or parked, 0, 0)
+        if now[role].free > 0 then call('DEL', parked) end
       end
     end
     if now.bound and now.not_full > 1 then
@@ -174,17 +175,18 @@ local function make_doctor()
   function operations.repair(producer_view, consumer_view, view, unchanged, ...)
     local now, done = look(), {}
     local evidence = { producer = producer_view, consumer = consumer_view, all = view }
-    local given_back = false
+    local given_back, settle = false, false
     for _, name in ipairs({ ... }) do
-      if name ~= 'statistics' and mends[name](now, evidence) then
+      if name == 'statistics' then
+        settle = now.bound
+      elseif mends[name](now, evidence) then
         done[#done + 1] = name
         given_back = given_back or string.match(name, '_free$')
       end
     end
     -- They are known to be wrong only while nobody is about to count.
     local free = tokens(':producer_free') + now.producer.turn > 0 and tokens(':consumer_free') + now.consumer.turn > 0
-    if now.bound and select(select('#', ...), ...) == 'statistics'
-      and (free or unchanged == '1' and now.view == view) then
+    if settle and (free or unchanged == '1' and now.view == view) then
       settle_statistics(done, now, given_back)
     end
     return done

@@ -1,6 +1,7 @@
--- The calls that matter most, done without making a function: one run, of unique puts of one message each or
--- of one get, on a queue with free roles and room, and with an exact mirror that only we have kept. Everything
--- else falls through to the files below, which do the same and more.
+-- The calls that matter most, done without making a function, on a queue with free roles and room, and with an
+-- exact mirror that only we have kept: one run, of unique puts of one message each or of one get; or two, of
+-- which the first waits on an empty queue for what the second puts; or one that finds it empty. Everything else
+-- falls through to the files below, which do the same and more.
 --
 -- Returns  what batch.lua returns; 'new' stands for the counts where every message was.
 --
@@ -11,6 +12,30 @@ local DONE = queue.bound and (queue.bound > 0 and -1 or 0)
 local exact = queue.bound and queue.producer == identity and (queue.consumer or identity) == identity
   and queue.index == string.format('%d 0 %d %d %s %s', queue.length, queue.length, queue.consumed, identity,
     queue.consumer or '')
+
+-- Nothing to take yet. Who waits for a message uses the queue (life.lua).
+if queue.length == 0 and queue.bound and (ARGV[4] == 'take' or ARGV[4] == 'take existing') and #ARGV == 6
+  and call('EXISTS', base .. ':closed') == 0 then
+  call('HDEL', base .. ':ext:settings', 'since')
+  return { DONE, {} }
+end
+
+-- From hand to hand: the message is never queued.
+if queue.length == 0 and queue.bound and ARGV[4] == 'take existing' and (ARGV[7] == 'put' or ARGV[7] == 'add')
+  and ARGV[8] == '2' and #ARGV == 10 and (exact or not queue.index)
+  and queue.producer == identity and queue.consumer == identity
+  and call('EXISTS', base .. ':producer_free', base .. ':consumer_free', base .. ':not_full', base .. ':closed',
+    base .. ':closed', base .. ':closed', base .. ':closed') == 3 then
+  local message = ARGV[10]
+  for _, verb in ipairs({ ':stats:produced_', ':stats:consumed_' }) do
+    call('INCR', base .. verb .. 'messages')
+    call('INCRBY', base .. verb .. 'bytes', #message)
+  end
+  if queue.index then
+    call('SET', base .. ':ext:index', string.format('0 0 0 %d %s %s', queue.consumed + 1, identity, identity))
+  end
+  return { DONE, { message }, ARGV[7] == 'put' and 0 or 'new' }
+end
 
 if exact and #ARGV == 5 + tonumber(ARGV[5]) then
   local members, result, verb, accepted, bytes = base .. ':ext:members', nil, nil, 0, 0

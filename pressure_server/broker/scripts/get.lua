@@ -57,8 +57,11 @@ local function make_get()
   -- Returns  what there is, oldest first; an error where the queue is closed and nothing will come. Then how
   --          many are left for another call; then what to call when there may be more.
   function operations.take(wanted)
-    if queue.bound and queue.length == 0 and call('EXISTS', base .. ':closed') == 1 then
-      return { err = 'CLOSED' }, 0
+    if queue.bound and queue.length == 0 then
+      if call('EXISTS', base .. ':closed') == 1 then
+        return { err = 'CLOSED' }, 0
+      end
+      call('HDEL', base .. ':ext:settings', 'since') -- who waits for a message uses the queue (life.lua)
     end
     local messages, left = {}, 0
     if queue.length > 0 then

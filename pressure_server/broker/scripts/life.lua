@@ -92,10 +92,22 @@ local function make_life()
     return in_use('producer') or in_use('consumer') or remove()
   end
 
-  -- Deletes a queue that a put has made, if it is empty and nobody is at work on it. Returns 1 or 0.
-  function operations.expire()
-    if queue.bound and queue.length == 0 and call('HEXISTS', base .. ':ext:settings', 'implicit') == 1
-      and call('EXISTS', base .. ':closed') == 0 and not in_use('producer') and not in_use('consumer') then
+  -- Deletes a queue that a put has made, if it is empty and nobody has put, taken or waited for so long.
+  --
+  -- Takes    seconds
+  -- Returns  1 where it has been deleted, else 0
+  -- Touches  :ext:settings  'unused' is the queue's version when it was first found so, 'since' the time
+  function operations.expire(seconds)
+    local settings = base .. ':ext:settings'
+    if not queue.bound or queue.length > 0 or call('HEXISTS', settings, 'implicit') == 0
+      or call('EXISTS', base .. ':closed') == 1 then
+      return 0
+    end
+    local version, now = make_read().version(), tonumber(call('TIME')[1])
+    local unused = call('HMGET', settings, 'unused', 'since')
+    if in_use('producer') or in_use('consumer') or unused[1] ~= version or not unused[2] then
+      call('HSET', settings, 'unused', version, 'since', now)
+    elseif now - tonumber(unused[2]) >= seconds then
       return remove()
     end
     return 0

@@ -1,0 +1,202 @@
+"""The doctor: looks at queues over some time, tells those that stay in trouble, and mends them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from pressure_server.broker import operation as kinds
+from pressure_server.broker.database import Database
+from pressure_server.broker.diagnosis import Finding, Key, Snapshot, diagnose, suspicions
+from pressure_server.broker.names import BOUND, PROTOCOL_SUFFIXES, existence_pattern, is_queue_name
+
+# A client that takes a role and gives it back in a tight loop must not be met with it at every look.
+LOOKS = 5
+# A token and then the role, or half a deletion, take two; what happens meanwhile may take more.
+_ROUNDS = 8
+_AT_ONCE = 100
+_SCAN_COUNT = b"1000"
+_MOST_UNREADABLE = 100
+# A loop's clock may wake us that much early.
+_CLOCK = 0.001
+
+
+@dataclass
+class Case:
+    """A queue in trouble, for as long as it is.
+
+    `findings` are what the last two looks agree on, `since` when each was seen first, `seen` when the queue
+    was looked at last; all by one clock, in seconds.
+    """
+
+    name: bytes
+    snapshot: Snapshot
+    seen: float
+    findings: dict[Key, Finding] = field(init=False)
+    since: dict[Key, float] = field(init=False)
+    unchanged_since: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.findings = {finding.key: finding for finding in suspicions(self.snapshot)}
+        self.since = dict.fromkeys(self.findings, self.seen)
+        self.unchanged_since = self.seen
+
+    def look(self, snapshot: Snapshot, now: float) -> None:
+        """The queue has been looked at again."""
+        self.findings = {finding.key: finding for finding in diagnose(self.snapshot, snapshot)}
+        self.since = {key: self.since.get(key, self.seen) for key in self.findings}
+        if snapshot.view != self.snapshot.view:
+            self.unchanged_since = now
+        self.snapshot, self.seen = snapshot, now
+
+    def lasting(self, seconds: float) -> list[Finding]:
+        """What has been so for that long."""
+        return [
+            finding
+            for key, finding in self.findings.items()
+            if self.seen - self.since[key] >= seconds - _CLOCK
+        ]
+
+    def evidence(self, seconds: float) -> list[bytes]:
+        """What `repair` in doctor.lua compares the queue with before it changes anything."""
+        unchanged = self.seen - self.unchanged_since >= seconds - _CLOCK
+        snapshot = self.snapshot
+        return [snapshot.producer.view, snapshot.consumer.view, snapshot.view, b"1" if unchanged else b""]
+
+
+class Doctor:
+    """Examines the queues of one database. `wait` is for how many seconds a client does nothing that is dead.
+
+    `unreadable` says of keys that begin like a queue's why they are none. Methods raise BackendError.
+    """
+
+    def __init__(self, database: Database, wait: float) -> None:
+        self.wait = wait
+        self.unreadable: dict[bytes, str] = {}
+        self._database = database
+        self._loop = asyncio.get_running_loop()
+
+    async def queues(self) -> AsyncIterator[list[bytes]]:
+        """The names of all queues, and of what has keys without being one, some at a time.
+
+        A queue comes once, but for what SCAN returns twice; what is none maybe once for each of its keys.
+        """
+        prefix, cursor = self._database.prefix + b":", b""
+        pattern = existence_pattern(self._database.prefix).removesuffix(BOUND)
+        while cursor != b"0":
+            cursor, keys = await self._database.command(
+                b"SCAN", cursor or b"0", b"MATCH", pattern, b"COUNT", _SCAN_COUNT
+            )
+            names = {name for key in keys if is_queue_name(name := _owner(key[len(prefix) :]))}
+            queues = {key[len(prefix) : -len(BOUND)] for key in keys if key.endswith(BOUND)} & names
+            yield [*queues, *await self._without_bound(names - queues)]
+
+    async def _without_bound(self, names: Iterable[bytes]) -> list[bytes]:
+        """Those that are no queues. The others come with their :bound."""
+        names = list(names)
+        if not names:
+            return []
+        keys = [self._database.prefix + b":" + name + BOUND for name in names]
+        bounds = await self._database.command(b"MGET", *keys)
+        return [name for name, bound in zip(names, bounds, strict=True) if bound is None]
+
+    async def look_for(self, names: Iterable[bytes], cases: dict[bytes, Case]) -> int:
+        """Look at queues for the first time, and add a case for each that may be in trouble.
+
+        Returns how many of them are queues.
+        """
+        now, queues = self._loop.time(), 0
+        for name, snapshot in await self._examine(list(names)):
+            queues += snapshot.bound is not None
+            if name not in cases and suspicions(snapshot):
+                cases[name] = Case(name, snapshot, now)
+        return queues
+
+    async def look_again(self, cases: dict[bytes, Case]) -> None:
+        """Look at them once more, and remove those that are in trouble no longer."""
+        now = self._loop.time()
+        examined = dict(await self._examine(list(cases)))
+        for name, case in list(cases.items()):
+            if name in examined:
+                case.look(examined[name], now)
+            if name not in examined or not case.findings:
+                del cases[name]
+
+    async def confirm(self, cases: dict[bytes, Case]) -> None:
+        """Look again until `wait` seconds have passed; leave those that were in trouble all the while."""
+        for _ in range(LOOKS):
+            if not cases:
+                return
+            await asyncio.sleep(self.wait / LOOKS)
+            await self.look_again(cases)
+        for name, case in list(cases.items()):
+            if not case.lasting(self.wait):
+                del cases[name]
+
+    async def mend(self, case: Case) -> list[str]:
+        """Mend what has lasted; returns what was done, in words: nothing where it has changed meanwhile."""
+        mends = dict.fromkeys(mend for finding in case.lasting(self.wait) for mend in finding.mends)
+        arguments = [*case.evidence(self.wait), *(mend.value for mend in mends)]
+        done: list[bytes] = (await self._database.run(kinds.REPAIR, case.name, arguments))[0]
+        return [_in_words(word.decode()) for word in done]
+
+    async def treat(
+        self, cases: dict[bytes, Case], told: Callable[[Case, list[Finding], list[str]], None]
+    ) -> None:
+        """Mend, and look again, until nothing is wrong; what cannot be mended is left in `cases`.
+
+        `told` hears of each queue, each time: what was wrong, and what was done.
+        """
+        for _ in range(_ROUNDS):
+            for case in cases.values():
+                done = await self.mend(case)
+                told(case, case.lasting(self.wait), done)
+            patients = list(cases)
+            cases.clear()
+            await self.look_for(patients, cases)
+            await self.confirm(cases)
+            if not cases:
+                return
+
+    async def _examine(self, names: Sequence[bytes]) -> list[tuple[bytes, Snapshot]]:
+        examined: list[tuple[bytes, Snapshot]] = []
+        for first in range(0, len(names), _AT_ONCE):
+            some = names[first : first + _AT_ONCE]
+            for name, reply in zip(some, await self._database.run_each(kinds.EXAMINE, some), strict=True):
+                if not isinstance(reply, BaseException):
+                    examined.append((name, Snapshot.of(reply)))
+                    continue
+                # Either the backend is away, or it is about this queue alone.
+                await self._database.command(b"PING")
+                if len(self.unreadable) < _MOST_UNREADABLE:
+                    self.unreadable[name] = str(reply)
+        return examined
+
+
+def _owner(key: bytes) -> bytes:
+    """The queue whose key it is, of what follows the prefix."""
+    name, extension, _ = key.partition(b":ext:")
+    if extension:
+        return name
+    suffix = next((suffix for suffix in PROTOCOL_SUFFIXES if key.endswith(suffix)), b"")
+    return key.removesuffix(suffix)
+
+
+_DONE = {
+    "producer_free": "gave the producer role back",
+    "consumer_free": "gave the consumer role back",
+    "producer_turn": "moved the producer's token back",
+    "consumer_turn": "moved the consumer's token back",
+    "not_full": "pushed a :not_full token",
+    "full": "took the :not_full token away",
+    "trim": "left one token of each",
+    "wake": "gave both roles back to whoever waits there",
+    "unlink": "deleted what was left",
+}
+
+
+def _in_words(done: str) -> str:
+    """What doctor.lua says it has done: the name of a mend, or a statistic and by how much it was too low."""
+    statistic, _, difference = done.partition(" ")
+    return f"added {difference} to {statistic}" if difference else _DONE[done]

@@ -1,0 +1,105 @@
+"""`pressure-server doctor`: examine the queues, say what is wrong with them, and mend it when told to."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import AsyncIterator, Callable
+
+from pressure_server.backend.address import Address
+from pressure_server.backend.embedded import Embedded
+from pressure_server.broker.broker import Broker
+from pressure_server.broker.diagnosis import Finding
+from pressure_server.broker.doctor import Case, Doctor
+from pressure_server.broker.names import is_queue_name, printable
+from pressure_server.settings import EMBEDDED, Settings, SettingsError
+
+
+async def examine(
+    settings: Settings, queue: str | None, *, repair: bool, wait: float, say: Callable[[str], None]
+) -> int:
+    """Examine all queues of the backend, or one, and mend what is wrong where `repair` is set.
+
+    `wait` is for how many seconds a client does nothing that is dead. Returns the exit status: 0 when all is
+    well, or mended; 1 when something is left. Raises SettingsError for a queue that does not exist, and
+    BackendError.
+    """
+    async with _backend(settings) as address:
+        broker = Broker(address, prefix=settings.prefix, policy=settings.policy)
+        try:
+            await broker.start()
+            doctor = Doctor(broker.default_database, wait)
+            return await _examine(doctor, queue, repair, say)
+        finally:
+            await broker.close()
+
+
+@contextlib.asynccontextmanager
+async def _backend(settings: Settings) -> AsyncIterator[Address]:
+    """The backend's address; the embedded one runs meanwhile, if no server runs on it."""
+    if settings.backend != EMBEDDED:
+        yield settings.address()
+        return
+    if not settings.data_dir.is_dir():
+        raise SettingsError(f"there is no data directory {settings.data_dir}: name it, or another backend")
+    embedded = Embedded(settings.data_dir)
+    address = Address(embedded.url)
+    with socket.socket(socket.AF_UNIX) as probe:
+        is_running = probe.connect_ex(embedded.url.removeprefix("unix://")) == 0
+    if is_running:
+        yield address
+        return
+    try:
+        await embedded.start()
+        yield address
+    finally:
+        await embedded.stop()
+
+
+async def _examine(doctor: Doctor, queue: str | None, repair: bool, say: Callable[[str], None]) -> int:
+    cases: dict[bytes, Case] = {}
+    queues = 0
+    if queue is None:
+        async for names in doctor.queues():
+            queues += await doctor.look_for(names, cases)
+    else:
+        name = os.fsencode(queue)
+        if not is_queue_name(name):
+            raise SettingsError(f"'{queue}' cannot be a queue's name")
+        queues = await doctor.look_for([name], cases)
+        if not queues and not cases and not doctor.unreadable:
+            raise SettingsError(f"there is no queue '{queue}'")
+    await doctor.confirm(cases)
+    in_trouble = len(cases)
+    if repair:
+        await doctor.treat(cases, lambda case, findings, done: say(_report(case, findings, done)))
+    else:
+        for case in cases.values():
+            say(_report(case, case.lasting(doctor.wait), None))
+    for name, reason in doctor.unreadable.items():
+        say(f"'{printable(name)}' looks like a queue's key, but is none: {reason}\n")
+    say(_summary(queues, in_trouble, len(cases), repair))
+    return 1 if cases or doctor.unreadable else 0
+
+
+def _report(case: Case, findings: list[Finding], done: list[str] | None) -> str:
+    queue = case.snapshot
+    bound = "does not exist" if queue.bound is None else f"bound {queue.bound or 'none'}"
+    lines = [f"queue '{printable(case.name)}' ({bound}, messages: {queue.length})"]
+    for finding in findings:
+        lines += [f"  {finding.trouble.value}: {finding.seen}", f"    it means: {finding.means}"]
+        if done is None:
+            lines.append(f"    --repair would: {finding.remedy}")
+    if done is not None:
+        lines.append("  done: " + (", ".join(done) or "nothing, because the queue has changed meanwhile"))
+    return "\n".join(lines) + "\n"
+
+
+def _summary(queues: int, in_trouble: int, left: int, repair: bool) -> str:
+    looked = f"{queues} queue{'' if queues == 1 else 's'} looked at"
+    if not in_trouble:
+        return f"{looked}: all is well"
+    if not repair:
+        return f"{looked}: {in_trouble} in trouble"
+    return f"{looked}: {in_trouble} in trouble, {in_trouble - left} mended, {left} left"
