@@ -29,8 +29,8 @@ async def examine(
         broker = Broker(address, prefix=settings.prefix, policy=settings.policy)
         try:
             await broker.start()
-            doctor = Doctor(broker.default_database, wait)
-            return await _examine(doctor, queue, repair, say)
+            doctor = Doctor(broker.default_database, wait, None if queue is None else os.fsencode(queue))
+            return await _examine(doctor, repair, say)
         finally:
             await broker.close()
 
@@ -57,26 +57,24 @@ async def _backend(settings: Settings) -> AsyncIterator[Address]:
         await embedded.stop()
 
 
-async def _examine(doctor: Doctor, queue: str | None, repair: bool, say: Callable[[str], None]) -> int:
+async def _examine(doctor: Doctor, repair: bool, say: Callable[[str], None]) -> int:
     cases: dict[bytes, Case] = {}
     queues = 0
-    if queue is None:
+    if doctor.named is None:
         async for names in doctor.queues():
             queues += await doctor.look_for(names, cases)
     else:
-        name = os.fsencode(queue)
-        if not is_queue_name(name):
-            raise SettingsError(f"'{queue}' cannot be a queue's name")
-        queues = await doctor.look_for([name], cases)
+        if not is_queue_name(doctor.named):
+            raise SettingsError(f"'{printable(doctor.named)}' cannot be a queue's name")
+        queues = await doctor.look_for([doctor.named], cases)
         if not queues and not cases and not doctor.unreadable:
-            raise SettingsError(f"there is no queue '{queue}'")
+            raise SettingsError(f"there is no queue '{printable(doctor.named)}'")
     await doctor.confirm(cases)
     in_trouble = len(cases)
     if repair:
         await doctor.treat(cases, lambda case, findings, done: say(_report(case, findings, done)))
-    else:
-        for case in cases.values():
-            say(_report(case, case.lasting(doctor.wait), None))
+    for case in cases.values():
+        say(_report(case, case.lasting(doctor.wait), None))
     for name, reason in doctor.unreadable.items():
         say(f"'{printable(name)}' looks like a queue's key, but is none: {reason}\n")
     say(_summary(queues, in_trouble, len(cases), repair))

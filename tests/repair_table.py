@@ -9,6 +9,7 @@ import asyncio
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from pressure_server.backend.address import Address
 from pressure_server.broker import operation as kinds
 from pressure_server.broker.broker import Broker
 from pressure_server.broker.database import Database
-from pressure_server.broker.diagnosis import Finding
+from pressure_server.broker.diagnosis import Finding, Trouble
 from pressure_server.broker.doctor import Case, Doctor
 from pressure_server.broker.policy import ERROR, Policy
 from tests.native import NativeError, NativeSteps, QueueClosedError, Steps, run
@@ -94,6 +95,7 @@ OPERATIONS: dict[str, Callable[[NativeSteps], Steps[Any]]] = {
     "close": lambda native: native.close(),
     "delete": lambda native: native.delete(),
 }
+IN_BOTH_VERSIONS = ("create", "put", "get", "close", "delete")
 
 
 @dataclass(frozen=True)
@@ -123,8 +125,8 @@ def deaths(direct: Client) -> Iterator[Death]:
     """All of them: each operation of either version, in each state, up to where it ends or waits."""
     for operation in OPERATIONS:
         for version in VERSIONS:
-            if "non-blocking" in operation and version == "0.1":
-                continue  # it has none
+            if version == "0.1" and operation not in IN_BOTH_VERSIONS:
+                continue
             for state in (NO_QUEUE,) if operation == "create" else STATES:
                 yield from _deaths(direct, operation, version, state)
 
@@ -137,9 +139,9 @@ def _deaths(direct: Client, operation: str, version: str, state: State) -> Itera
     try:
         while True:
             waits_for = next(steps)
-            after = found[-1].after if waits_for and found else native.last.replace("RPOP :", "BRPOP :")
+            after = native.last if "non-blocking" in operation else native.last.replace("RPOP", "BRPOP")
             if waits_for:
-                after = f"waits at BRPOP {waits_for.removeprefix(BASE) or 'the list'}"
+                after = f"it began to wait at BRPOP {waits_for.removeprefix(BASE) or 'the list'}"
             found.append(Death(operation, version, state, len(found), after, waits_for is not None))
             if waits_for:
                 break
@@ -155,10 +157,12 @@ class Told:
 
     found: list[list[Finding]] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
+    left: list[Finding] = field(default_factory=list)
 
     @property
-    def troubles(self) -> list[list[str]]:
-        return [[finding.trouble.value for finding in findings] for findings in self.found]
+    def in_words(self) -> str:
+        rounds = [", ".join(finding.trouble.value for finding in findings) for findings in self.found]
+        return "; then ".join(rounds) or "all is well"
 
 
 class Ward:
@@ -191,6 +195,13 @@ class Ward:
         await self.doctor.confirm(cases)
         return cases
 
+    @contextmanager
+    def told_the_name(self) -> Iterator[None]:
+        """As `doctor QUEUE`."""
+        self.doctor.named = QUEUE.encode()
+        yield
+        self.doctor.named = None
+
     def repair(self) -> Told:
         """What `doctor --repair` does."""
         return self.loop.run_until_complete(self._repair())
@@ -204,7 +215,8 @@ class Ward:
 
         cases = await self._examine()
         await self.doctor.treat(cases, hear)
-        assert not cases, f"not mended: {cases}"
+        for case in cases.values():
+            told.left += case.lasting(0)
         return told
 
     def mend(self, case: Case) -> list[str]:
@@ -326,7 +338,7 @@ def assert_works(ward: Ward) -> None:
     assert direct.keys("*") == []
 
 
-@dataclass
+@dataclass(frozen=True)
 class Outcome:
     """What has become of a queue in which a client died; as the table has it."""
 
@@ -342,8 +354,13 @@ def outcome(ward: Ward, death: Death) -> Outcome:
     before = Keys.read(direct)
     told = ward.repair()
     after = Keys.read(direct)
-    said = "; then ".join(", ".join(troubles) for troubles in told.troubles) or "all is well"
+    said = told.in_words
     done = ", ".join(told.done) or "nothing"
+    assert [finding.trouble for finding in told.left] in ([], [Trouble.LONE_LIST])
+    if told.left:
+        said = Trouble.LONE_LIST.value
+        with ward.told_the_name():
+            done = "nothing; where the queue is named: " + ", ".join(ward.repair().done)
     assert not ward.examine()
     if before.bound is None:
         assert direct.keys("*") == [], "keys were left behind"
@@ -361,59 +378,64 @@ def outcome(ward: Ward, death: Death) -> Outcome:
     if not any(waits.values()):
         assert_works(ward)
         return Outcome(said, done, "works")
-    afterwards = []
+    other = VersionedSteps(direct, "other", "0.15")
+    # What it may wait for comes: had it lived, it would go on.
     if waits["producer"]:
-        # What it waits for comes: had it lived, it would go on.
-        assert run(VersionedSteps(direct, "other", "0.15").get()) == before.messages[0]
-        afterwards.append("its role is untouched: a producer may wait for room")
+        assert run(other.get()) == before.messages[0]
     else:
-        run(VersionedSteps(direct, "other", "0.15").put(b"for the waiting"))
-        afterwards.append("its role is untouched: a consumer may wait for a message")
-    later = ward.repair()
-    afterwards.append(
-        "after a "
-        + ("get" if waits["producer"] else "put")
-        + ": "
-        + "; then ".join(", ".join(troubles) for troubles in later.troubles)
-        + ", and it works again"
+        run(other.put(b"for the waiting"))
+    why, then = (
+        ("a producer may wait for room", "get")
+        if waits["producer"]
+        else ("a consumer may wait for a message", "put")
     )
+    later = ward.repair()
+    assert not later.left
     assert_works(ward)
-    return Outcome(said, done, ". ".join(afterwards))
+    return Outcome(said, done, f"role kept, for {why}; after a {then} {later.in_words}: mended, works")
 
 
 def table(backend: Valkey) -> str:
-    """The table, in Markdown: rows of equal outcome together."""
+    """The table, in Markdown: steps and states of equal outcome together."""
     ward = Ward(backend)
-    rows: dict[tuple[str, str, str, str, str], dict[str, list[str]]] = {}
+    # By operation, step and outcome: the states, and for each the versions of the client.
+    found: dict[tuple[str, str, Outcome], dict[str, list[str]]] = {}
     try:
         for death in list(deaths(ward.direct)):
-            found = outcome(ward, death)
-            key = (death.operation, death.after, found.said, found.done, found.afterwards)
-            rows.setdefault(key, {}).setdefault(death.state.name, []).append(death.version)
+            try:
+                what = outcome(ward, death)
+            except Exception as error:
+                error.add_note(f"when a client had died in: {death}")
+                raise
+            states = found.setdefault((death.operation, death.after, what), {})
+            states.setdefault(death.state.name, []).append(death.version)
     finally:
         ward.close()
+    rows: dict[tuple[str, str, Outcome], list[str]] = {}
+    for (operation, after, what), states in found.items():
+        rows.setdefault((operation, _in_words(states, operation), what), []).append(after)
     lines = []
-    operation = ""
-    for (what, after, said, done, afterwards), states in sorted(
-        rows.items(), key=lambda row: list(OPERATIONS).index(row[0][0])
-    ):
-        if what != operation:
-            operation = what
-            lines += [
-                f"\n### {what.capitalize()}\n",
-                "| it died after | the queue was | `doctor` says | `--repair` | afterwards |",
-                "|---|---|---|---|---|",
-            ]
-        lines.append(f"| {after} | {_states(states, what)} | {said} | {done} | {afterwards} |")
+    for operation in OPERATIONS:
+        lines += [
+            f"\n### {operation.capitalize()}\n",
+            "| it died after | the queue was | `doctor` says | `--repair` | afterwards |",
+            "|---|---|---|---|---|",
+        ]
+        lines += [
+            f"| {', '.join(after)} | {states} | {what.said} | {what.done} | {what.afterwards} |"
+            for (row_operation, states, what), after in rows.items()
+            if row_operation == operation
+        ]
     return "\n".join(lines) + "\n"
 
 
-def _states(states: dict[str, list[str]], operation: str) -> str:
-    names = []
-    for name, versions in states.items():
-        one = len(set(versions)) == 1 and "non-blocking" not in operation
-        names.append(name + (f" ({versions[0]})" if one else ""))
-    return "; ".join(names)
+def _in_words(states: dict[str, list[str]], operation: str) -> str:
+    possible = len(VERSIONS) if operation in IN_BOTH_VERSIONS else 1
+    if len(states) == len(STATES) and all(len(versions) == possible for versions in states.values()):
+        return "any"
+    return "; ".join(
+        name if len(versions) == possible else f"{name} ({versions[0]})" for name, versions in states.items()
+    )
 
 
 def main(document: Path) -> None:

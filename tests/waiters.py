@@ -114,7 +114,13 @@ def blocked(client: Client) -> int:
 
 def wait_for_blocked(client: Client, count: int, timeout: float = TIMEOUT) -> None:
     """Return when exactly so many clients of the server wait."""
-    wait_for(lambda: blocked(client) == count, f"{count} clients to wait", timeout)
+    found = []
+
+    def waiting() -> bool:
+        found[:] = [blocked(client)]
+        return found == [count]
+
+    wait_for(waiting, f"{count} clients to wait", timeout)
 
 
 class AsyncWaiter:

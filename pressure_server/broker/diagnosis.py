@@ -42,6 +42,7 @@ class Trouble(Enum):
     STATISTICS = "statistics"
     HALF_DELETED = "half deleted"
     LEFT_BEHIND = "left behind"
+    LONE_LIST = "a list alone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +297,16 @@ def _of_keys_without_a_queue(before: Snapshot, after: Snapshot) -> Iterator[Find
             "a native client deleted it, which does not know of them: they only take up memory",
             "delete them",
             (Mend.UNLINK,),
+        )
+        return
+    if after.keys == (b"",):
+        # The last that a Delete comes to. But nothing shows that it was a queue's.
+        yield Finding(
+            Trouble.LONE_LIST,
+            f"there is a list with {_counted(after.length, 'message')}, and nothing else of a queue",
+            "a client died at the last step of deleting a queue, or the list is somebody else's",
+            "delete it, but only where the queue is named on the command line",
+            (Mend.WAKE,),
         )
         return
     lost = f", with {_counted(after.length, 'message')} in it" if after.length else ""

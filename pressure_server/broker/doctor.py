@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from pressure_server.broker import operation as kinds
 from pressure_server.broker.database import Database
-from pressure_server.broker.diagnosis import Finding, Key, Snapshot, diagnose, suspicions
+from pressure_server.broker.diagnosis import Finding, Key, Snapshot, Trouble, diagnose, suspicions
 from pressure_server.broker.names import BOUND, PROTOCOL_SUFFIXES, existence_pattern, is_queue_name
 
 # A client that takes a role and gives it back in a tight loop must not be met with it at every look.
@@ -66,13 +66,15 @@ class Case:
 
 
 class Doctor:
-    """Examines the queues of one database. `wait` is for how many seconds a client does nothing that is dead.
+    """Examines the queues of one database.
 
+    `wait` is for how many seconds a client does nothing that is dead. `named` is a queue that is known to be one.
     `unreadable` says of keys that begin like a queue's why they are none. Methods raise BackendError.
     """
 
-    def __init__(self, database: Database, wait: float) -> None:
+    def __init__(self, database: Database, wait: float, named: bytes | None = None) -> None:
         self.wait = wait
+        self.named = named
         self.unreadable: dict[bytes, str] = {}
         self._database = database
         self._loop = asyncio.get_running_loop()
@@ -136,28 +138,41 @@ class Doctor:
 
     async def mend(self, case: Case) -> list[str]:
         """Mend what has lasted; returns what was done, in words: nothing where it has changed meanwhile."""
-        mends = dict.fromkeys(mend for finding in case.lasting(self.wait) for mend in finding.mends)
-        arguments = [*case.evidence(self.wait), *(mend.value for mend in mends)]
+        words = [mend.value for finding in self.mendable(case) for mend in finding.mends]
+        if not words:
+            return []
+        arguments = [*case.evidence(self.wait), *dict.fromkeys(words)]
         done: list[bytes] = (await self._database.run(kinds.REPAIR, case.name, arguments))[0]
         return [_in_words(word.decode()) for word in done]
+
+    def mendable(self, case: Case) -> list[Finding]:
+        """What has lasted, without what might be somebody else's."""
+        return [
+            finding
+            for finding in case.lasting(self.wait)
+            if finding.trouble is not Trouble.LONE_LIST or case.name == self.named
+        ]
 
     async def treat(
         self, cases: dict[bytes, Case], told: Callable[[Case, list[Finding], list[str]], None]
     ) -> None:
-        """Mend, and look again, until nothing is wrong; what cannot be mended is left in `cases`.
+        """Mend, and look again, until nothing is wrong; what is not mended is left in `cases`.
 
         `told` hears of each queue, each time: what was wrong, and what was done.
         """
+        patients = {name: case for name, case in cases.items() if self.mendable(case)}
         for _ in range(_ROUNDS):
-            for case in cases.values():
+            if not patients:
+                return
+            for name, case in patients.items():
                 done = await self.mend(case)
                 told(case, case.lasting(self.wait), done)
-            patients = list(cases)
-            cases.clear()
-            await self.look_for(patients, cases)
-            await self.confirm(cases)
-            if not cases:
-                return
+                del cases[name]
+            names = list(patients)
+            patients.clear()
+            await self.look_for(names, patients)
+            await self.confirm(patients)
+            cases.update(patients)
 
     async def _examine(self, names: Sequence[bytes]) -> list[tuple[bytes, Snapshot]]:
         examined: list[tuple[bytes, Snapshot]] = []

@@ -93,7 +93,7 @@ class Line(Enum):
     CONSUMERS = "consumer"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Kind:
     """How operations of one kind are packed for the script, and how a reply is shared out among them.
 
@@ -119,6 +119,10 @@ class Kind:
     serves: tuple[Line, ...] = ()
     satisfied: Callable[[Operation], bool] = lambda _: True
     waiting: Kind | None = None
+
+    def __repr__(self) -> str:
+        """Its name."""
+        return self.name.decode()
 
 
 def _pack_commands(operations: Sequence[Operation]) -> list[bytes]:

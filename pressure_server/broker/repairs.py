@@ -67,7 +67,7 @@ class AutoRepair:
     async def _visit(self, doctor: Doctor, cases: dict[bytes, Case], is_round: bool) -> None:
         await doctor.look_again(cases)
         for name, case in list(cases.items()):
-            findings = case.lasting(self._seconds)
+            findings = doctor.mendable(case)
             if not findings:
                 continue
             del cases[name]

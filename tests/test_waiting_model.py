@@ -1,0 +1,177 @@
+"""Operations that wait, in any mixture, against a plain model: who is served with what, and in which order.
+
+Everything goes through one of our lanes on a real backend; nothing else touches the queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pressure_server.backend.address import Address
+from pressure_server.broker import operation as kinds
+from pressure_server.broker.broker import Broker
+from pressure_server.broker.operation import Kind, Operation
+from pressure_server.broker.policy import Policy
+from pressure_server.broker.wait import Wait
+from tests.programs import Valkey
+
+EXAMPLES = int(os.environ.get("PRESSURE_WAITING_EXAMPLES", "150"))
+QUEUE = b"q"
+
+
+@dataclass
+class Step:
+    """An operation of `size`: so many messages to put, or wanted."""
+
+    kind: Kind
+    size: int
+
+
+@dataclass
+class Modelled:
+    """The same as the model sees it. `got` is what it has taken, `left` what it has still to put."""
+
+    step: Step
+    left: list[bytes] = field(default_factory=list)
+    got: list[bytes] = field(default_factory=list)
+    done: bool = False
+
+
+class Model:
+    """First come, first served, among those who put and among those who take."""
+
+    def __init__(self, bound: int) -> None:
+        self.bound = bound
+        self.messages: list[bytes] = []
+        self.waiting: list[Modelled] = []
+
+    def do(self, modelled: Modelled) -> None:
+        self._try(modelled)
+        if not modelled.done:
+            self.waiting.append(modelled)
+        while any([self._try(waiting) for waiting in self.waiting]):
+            self.waiting = [waiting for waiting in self.waiting if not waiting.done]
+
+    def _try(self, modelled: Modelled) -> bool:
+        """Whether it has got on."""
+        if modelled.done:
+            return False
+        if modelled.step.kind.puts:
+            room = self.bound - len(self.messages) if self.bound else len(modelled.left)
+            some, modelled.left = modelled.left[:room], modelled.left[room:]
+            self.messages += some
+            modelled.done = not modelled.left
+            return bool(some)
+        wanted = modelled.step.size
+        modelled.got, self.messages = self.messages[:wanted], self.messages[wanted:]
+        modelled.done = bool(modelled.got) or modelled.step.kind is kinds.GET
+        return bool(modelled.got)
+
+
+class _Owner:
+    def __init__(self) -> None:
+        self.ended = False
+        self.in_line = False
+
+    def waits(self, _operation: Operation) -> None:
+        self.in_line = True
+
+    def completed(self, _operation: Operation) -> bool:
+        self.ended = True
+        return True
+
+
+class World:
+    """A backend, and one of our brokers on it, whose loop runs only while something is done."""
+
+    def __init__(self, backend: Valkey) -> None:
+        self.direct = backend.client()
+        self.loop = asyncio.new_event_loop()
+        self.broker = Broker(Address(backend.url), prefix="__pressure__", policy=Policy())
+        self.loop.run_until_complete(self.broker.start())
+        self.names = (b"%d" % number for number in count())
+
+    def play(self, bound: int, batches: list[list[Step]]) -> None:
+        self.direct.flushdb()
+        self.loop.run_until_complete(self._play(bound, batches))
+
+    async def _play(self, bound: int, batches: list[list[Step]]) -> None:
+        database = self.broker.default_database
+        await database.run(kinds.CREATE, QUEUE, [b"%d" % bound])
+        model = Model(bound)
+        both: list[tuple[Operation, Modelled]] = []
+        for batch in batches:
+            for step in batch:
+                messages = [next(self.names) for _ in range(step.size)] if step.kind.puts else []
+                wait = Wait(None) if step.kind in (kinds.TAKE, kinds.SOME) else None
+                operation = Operation(step.kind, QUEUE, list(messages), step.size, _Owner(), wait=wait)
+                both.append((operation, Modelled(step, messages)))
+                database.submit(operation)
+            database.flush()
+            for _, modelled in both[-len(batch) :]:
+                model.do(modelled)
+            async with asyncio.timeout(2):
+                while not all(o.owner.ended == m.done and (m.done or o.owner.in_line) for o, m in both):
+                    await asyncio.sleep(0)
+            for operation, modelled in both:
+                if modelled.done and not modelled.step.kind.puts:
+                    assert operation.results == modelled.got
+                elif modelled.done:
+                    assert operation.error is None
+                    assert len(operation.results) == 1
+            assert self.direct.lrange("__pressure__:q", 0, -1)[::-1] == model.messages
+        database.end_waits()
+        database.is_stopping = False
+        await database.run(kinds.DELETE, QUEUE)
+
+    def close(self) -> None:
+        self.loop.run_until_complete(self.broker.close())
+        self.loop.run_until_complete(asyncio.sleep(0))
+        self.loop.close()
+        self.direct.close()
+
+
+@pytest.fixture
+def world(backend: Valkey) -> Iterator[World]:
+    made = World(backend)
+    yield made
+    made.close()
+
+
+steps = st.one_of(
+    st.builds(Step, st.sampled_from([kinds.PUT, kinds.ADD]), st.integers(1, 6)),
+    st.builds(Step, st.just(kinds.TAKE), st.just(1)),
+    st.builds(Step, st.sampled_from([kinds.SOME, kinds.GET]), st.integers(1, 6)),
+)
+
+
+def test_who_waits_is_served_in_order_and_with_all_of_it(world: World) -> None:
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        derandomize="PRESSURE_WAITING_EXAMPLES" not in os.environ,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(
+        bound=st.integers(0, 4),
+        batches=st.lists(st.lists(steps, min_size=1, max_size=12), min_size=1, max_size=6),
+    )
+    def play(bound: int, batches: list[list[Step]]) -> None:
+        world.play(bound, batches)
+
+    play()
+
+
+def test_more_wait_than_are_tried_at_once(world: World) -> None:
+    """Lines are tried from the front, a few at a time, and more as long as they get on."""
+    world.play(3, [[Step(kinds.PUT, 2)] * 300, [Step(kinds.GET, 1)] * 5, [Step(kinds.TAKE, 1)] * 595])
+    world.play(3, [[Step(kinds.TAKE, 1)] * 300, [Step(kinds.ADD, 4)] * 10, [Step(kinds.PUT, 500)]])
