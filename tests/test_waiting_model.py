@@ -9,7 +9,7 @@ import asyncio
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, groupby
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -21,10 +21,12 @@ from pressure_server.broker.broker import Broker
 from pressure_server.broker.operation import Kind, Operation
 from pressure_server.broker.policy import Policy
 from pressure_server.broker.wait import Wait
+from pressure_server.errors import QueueClosedError
 from tests.programs import Valkey
 
 EXAMPLES = int(os.environ.get("PRESSURE_WAITING_EXAMPLES", "150"))
 QUEUE = b"q"
+WITHIN = 2.0  # seconds
 
 
 @dataclass
@@ -35,7 +37,7 @@ class Step:
     size: int
 
 
-@dataclass
+@dataclass(eq=False)
 class Modelled:
     """The same as the model sees it. `got` is what it has taken, `left` what it has still to put."""
 
@@ -43,6 +45,7 @@ class Modelled:
     left: list[bytes] = field(default_factory=list)
     got: list[bytes] = field(default_factory=list)
     done: bool = False
+    refused: bool = False  # since the queue is closed
 
 
 class Model:
@@ -50,21 +53,31 @@ class Model:
 
     def __init__(self, bound: int) -> None:
         self.bound = bound
+        self.closed = False
         self.messages: list[bytes] = []
         self.waiting: list[Modelled] = []
 
-    def do(self, modelled: Modelled) -> None:
-        self._try(modelled)
-        if not modelled.done:
-            self.waiting.append(modelled)
-        while any([self._try(waiting) for waiting in self.waiting]):
+    def do(self, together: list[Modelled]) -> None:
+        """Equal operations that came together: nobody is served in between."""
+        for modelled in together:
+            self._try(modelled)
+        self.waiting += [modelled for modelled in together if not modelled.done]
+        progress = True
+        while progress:
+            progress = sum(self._try(waiting) for waiting in self.waiting) > 0
             self.waiting = [waiting for waiting in self.waiting if not waiting.done]
 
     def _try(self, modelled: Modelled) -> bool:
         """Whether it has got on."""
         if modelled.done:
             return False
+        if modelled.step.kind is kinds.CLOSE:
+            modelled.refused, modelled.done, self.closed = self.closed, True, True
+            return True
         if modelled.step.kind.puts:
+            if self.closed:
+                modelled.refused = modelled.done = True
+                return True
             room = self.bound - len(self.messages) if self.bound else len(modelled.left)
             some, modelled.left = modelled.left[:room], modelled.left[room:]
             self.messages += some
@@ -72,8 +85,13 @@ class Model:
             return bool(some)
         wanted = modelled.step.size
         modelled.got, self.messages = self.messages[:wanted], self.messages[wanted:]
-        modelled.done = bool(modelled.got) or modelled.step.kind is kinds.GET
+        modelled.refused = self.closed and not modelled.got and modelled.step.kind is not kinds.GET
+        modelled.done = bool(modelled.got) or modelled.refused or modelled.step.kind is kinds.GET
         return bool(modelled.got)
+
+    def leave(self, place: int) -> Modelled | None:
+        """The client of one of those who wait goes."""
+        return self.waiting.pop(place % len(self.waiting)) if self.waiting else None
 
 
 class _Owner:
@@ -89,6 +107,12 @@ class _Owner:
         return True
 
 
+def _folds_with(pair: tuple[Operation, Modelled]) -> Kind | Modelled:
+    """What tells those that a batch folds into one run (batch.py) from their neighbours."""
+    modelled = pair[1]
+    return modelled.step.kind if modelled.step.kind.folds else modelled
+
+
 class World:
     """A backend, and one of our brokers on it, whose loop runs only while something is done."""
 
@@ -99,16 +123,23 @@ class World:
         self.loop.run_until_complete(self.broker.start())
         self.names = (b"%d" % number for number in count())
 
-    def play(self, bound: int, batches: list[list[Step]]) -> None:
+    def play(self, bound: int, batches: list[list[Step]], leaving: list[int] | None = None) -> None:
+        """`leaving`: who of those that wait goes before a batch, by its place; a negative one is nobody."""
         self.direct.flushdb()
-        self.loop.run_until_complete(self._play(bound, batches))
+        self.loop.run_until_complete(self._play(bound, batches, leaving or [-1] * len(batches)))
 
-    async def _play(self, bound: int, batches: list[list[Step]]) -> None:
+    async def _play(self, bound: int, batches: list[list[Step]], leaving: list[int]) -> None:
         database = self.broker.default_database
         await database.run(kinds.CREATE, QUEUE, [b"%d" % bound])
         model = Model(bound)
         both: list[tuple[Operation, Modelled]] = []
-        for batch in batches:
+        for batch, place in zip(batches, leaving, strict=False):
+            gone = model.leave(place) if place >= 0 else None
+            for operation, modelled in both:
+                if modelled is gone:
+                    database.cancel(operation)
+                    both.remove((operation, modelled))
+                    break
             for step in batch:
                 messages = [next(self.names) for _ in range(step.size)] if step.kind.puts else []
                 wait = Wait(None) if step.kind in (kinds.TAKE, kinds.SOME) else None
@@ -116,16 +147,17 @@ class World:
                 both.append((operation, Modelled(step, messages)))
                 database.submit(operation)
             database.flush()
-            for _, modelled in both[-len(batch) :]:
-                model.do(modelled)
-            async with asyncio.timeout(2):
-                while not all(o.owner.ended == m.done and (m.done or o.owner.in_line) for o, m in both):
+            for _, together in groupby(both[-len(batch) :], _folds_with):
+                model.do([modelled for _, modelled in together])
+            async with asyncio.timeout(WITHIN):
+                # What others do is heard by callbacks: a turn of the loop at a time until all have been.
+                while not all(o.owner.ended == m.done and (m.done or o.owner.in_line) for o, m in both):  # noqa: ASYNC110
                     await asyncio.sleep(0)
             for operation, modelled in both:
-                if modelled.done and not modelled.step.kind.puts:
+                assert isinstance(operation.error, QueueClosedError) is modelled.refused
+                if modelled.done and modelled.step.kind.takes:
                     assert operation.results == modelled.got
-                elif modelled.done:
-                    assert operation.error is None
+                elif modelled.done and not modelled.refused:
                     assert len(operation.results) == 1
             assert self.direct.lrange("__pressure__:q", 0, -1)[::-1] == model.messages
         database.end_waits()
@@ -150,6 +182,7 @@ steps = st.one_of(
     st.builds(Step, st.sampled_from([kinds.PUT, kinds.ADD]), st.integers(1, 6)),
     st.builds(Step, st.just(kinds.TAKE), st.just(1)),
     st.builds(Step, st.sampled_from([kinds.SOME, kinds.GET]), st.integers(1, 6)),
+    st.builds(Step, st.sampled_from([kinds.PUT, kinds.TAKE, kinds.CLOSE]), st.just(1)),
 )
 
 
@@ -164,9 +197,10 @@ def test_who_waits_is_served_in_order_and_with_all_of_it(world: World) -> None:
     @given(
         bound=st.integers(0, 4),
         batches=st.lists(st.lists(steps, min_size=1, max_size=12), min_size=1, max_size=6),
+        leaving=st.lists(st.integers(-3, 8), min_size=6, max_size=6),
     )
-    def play(bound: int, batches: list[list[Step]]) -> None:
-        world.play(bound, batches)
+    def play(bound: int, batches: list[list[Step]], leaving: list[int]) -> None:
+        world.play(bound, batches, leaving)
 
     play()
 

@@ -203,7 +203,8 @@ class Lane:
         if line is None:
             raise ValueError(f"{operation.kind.name.decode()} cannot wait")
         if self._may_wait(operation, wait):
-            operation.kind = operation.kind.waiting or operation.kind
+            if like is not None:
+                operation.kind = operation.kind.waiting or operation.kind
             self.lines[line].append(operation)
         else:
             _give_up(operation, wait)

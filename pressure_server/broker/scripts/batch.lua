@@ -150,7 +150,8 @@ while at <= #ARGV do
     reply[number + 1] = result
     if go_on and patient then
       waiting[#waiting + 1] = { number = number, go_on = go_on }
-    elseif #waiting > 0 then
+    end
+    if #waiting > 0 and (not go_on or got_on(result)) then
       serve()
     end
     if left and left > 0 then

@@ -89,6 +89,10 @@ local function make_put(mode)
     rest_sizes[1] = rest_sizes[1] - (done - at)
     for j = done + 1, #messages do rest[#rest + 1] = messages[j] end
     return { 'part', done - at, new, values }, function()
+      local refusal = put_refusal('existing')
+      if refusal then
+        return refusal, 0
+      end
       return operations[verb](table.concat(rest_sizes, ' '), rest)
     end
   end
