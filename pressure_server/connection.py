@@ -113,9 +113,9 @@ class Connection(asyncio.Protocol, ABC):
         size are submitted at once, and `messages` are those of all. Equal commands in a row become one
         operation, so `encode` replies for all that `sizes` lists. Raises QueueNameError.
 
-        `wait` is for commands that wait for a message. Behind such a one nothing is submitted, and behind a put
-        that may have to wait for room only further ones like it; others are `held`, and executed again when it
-        has ended.
+        `wait` is for commands that wait for a message. Behind such a one nothing is submitted, and behind a
+        put that may have to wait for room only further ones like it; others are `held`, and executed again
+        when it has ended.
         """
         barrier = self._barrier
         if barrier is not None and (

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.programs import Client, Server, Valkey
+from tests.waiters import Waiter
 
 
 @pytest.fixture(scope="session")
@@ -52,6 +53,13 @@ def client(server: Server) -> Iterator[Client]:
 def direct(backend: Valkey) -> Iterator[Client]:
     """redis-py, connected to the backend itself."""
     with backend.client() as connected:
+        yield connected
+
+
+@pytest.fixture
+def waiter(server: Server) -> Iterator[Waiter]:
+    """A plain connection to the server."""
+    with Waiter(server.port) as connected:
         yield connected
 
 

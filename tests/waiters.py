@@ -7,17 +7,21 @@ import contextlib
 import select
 import socket
 import struct
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any
 
 import hiredis
 
-from tests.programs import TIMEOUT, Client, wait_for
-
-NOTHING = object()
+from tests.programs import TIMEOUT, Client, Server, wait_for
 
 
-def packed(*words: str | bytes | int) -> bytes:
+# What a command is made of.
+Words = tuple[str | bytes | int | float, ...]
+
+
+def packed(*words: str | bytes | int | float) -> bytes:
     """A request."""
     return bytes(hiredis.pack_command(words))  # type: ignore[arg-type] # its stub says tuple of one
 
@@ -38,12 +42,12 @@ class Waiter:
     def __exit__(self, *_exception: type[BaseException] | BaseException | TracebackType | None) -> None:
         self.socket.close()
 
-    def __call__(self, *words: str | bytes | int) -> Any:
+    def __call__(self, *words: str | bytes | int | float) -> Any:
         """Send a command; its reply."""
         self.send(*words)
         return self.reply()
 
-    def send(self, *words: str | bytes | int) -> None:
+    def send(self, *words: str | bytes | int | float) -> None:
         self.socket.sendall(packed(*words))
 
     def reply(self, timeout: float = TIMEOUT) -> Any:
@@ -91,6 +95,23 @@ class Waiter:
         return replies
 
 
+@contextmanager
+def waiters(server: Server, count: int) -> Iterator[list[Waiter]]:
+    """So many connections, until the block ends."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(Waiter(server.port)) for _ in range(count)]
+
+
+def is_refused(reply: Any, code: str) -> bool:
+    """Whether the reply is an error of that code."""
+    return isinstance(reply, hiredis.ReplyError) and str(reply).startswith(f"{code} ")
+
+
+def create(client: Client, queue: str, *options: str | int) -> None:
+    """PRESSURE.CREATE."""
+    client.execute_command("PRESSURE.CREATE", queue, *options)
+
+
 def about(client: Client, queue: str) -> dict[bytes, Any]:
     """PRESSURE.INFO."""
     values = client.execute_command("PRESSURE.INFO", queue)
@@ -114,13 +135,7 @@ def blocked(client: Client) -> int:
 
 def wait_for_blocked(client: Client, count: int, timeout: float = TIMEOUT) -> None:
     """Return when exactly so many clients of the server wait."""
-    found = []
-
-    def waiting() -> bool:
-        found[:] = [blocked(client)]
-        return found == [count]
-
-    wait_for(waiting, f"{count} clients to wait", timeout)
+    wait_for(lambda: blocked(client) == count, f"{count} clients to wait", timeout)
 
 
 class AsyncWaiter:
@@ -139,7 +154,7 @@ class AsyncWaiter:
         await asyncio.get_running_loop().sock_connect(connected, ("127.0.0.1", port))
         return cls(connected)
 
-    async def __call__(self, *words: str | bytes | int) -> Any:
+    async def __call__(self, *words: str | bytes | int | float) -> Any:
         """Send a command; its reply."""
         await self.send(packed(*words))
         return await self.reply()

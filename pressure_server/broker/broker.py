@@ -77,7 +77,7 @@ class Broker:
             link.keep_open()
         self._watch.start()
         if link.is_up:
-            await self.default_database.give_turns_back()
+            await self.default_database.role_turns.give_all_back()
 
     async def database(self, number: int) -> Database:
         """The database of that number. Raises DatabaseNumberError, or BackendError."""
@@ -95,7 +95,9 @@ class Broker:
         if number in self._databases:
             await link.close()
             return self._databases[number]
-        return self._add(link)
+        database = self._add(link)
+        await database.role_turns.give_all_back()
+        return database
 
     def _link(self, number: int) -> Link:
         return Link(self.address, number, self._script, self.identity)
@@ -132,7 +134,7 @@ class Broker:
         await self._turns.close()
         if self._turns.are_wanted and self.is_up:
             for database in self._databases.values():
-                await database.give_turns_back()
+                await database.role_turns.give_all_back()
         await self._turns.disconnect()
         await self._watch.close()
         for link in self._links.values():

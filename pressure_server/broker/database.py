@@ -4,36 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import suppress
 from typing import Any
 
 from pressure_server.backend.link import Link
 from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
 from pressure_server.broker import operation as kinds
+from pressure_server.broker.changes import Changes
+from pressure_server.broker.known import KnownQueues
 from pressure_server.broker.lane import Lane
-from pressure_server.broker.names import (
-    BOUND,
-    CONSUMER_TURN,
-    PRODUCER_TURN,
-    base_key,
-    existence_pattern,
-    queue_name,
-    split_key,
-)
+from pressure_server.broker.names import BOUND, base_key, existence_pattern, queue_name, split_key
 from pressure_server.broker.operation import Kind, Line, Operation
+from pressure_server.broker.owners import Call, OnSuccess
 from pressure_server.broker.policy import Policy
 from pressure_server.broker.queues import Client, QueueOperations
 from pressure_server.broker.restoring import restoring
+from pressure_server.broker.role_turns import RoleTurns
 from pressure_server.broker.transaction import Transaction
-from pressure_server.broker.wait import AS_CONFIGURED, Lack, Ticket, Wait, possible, suffixes, watched_keys
+from pressure_server.broker.wait import AS_CONFIGURED, Ticket, Wait
 from pressure_server.errors import BackendError, PressureError, StoppingError
 
 _SCAN_COUNT = 1000
-# Where the token of a role is, while it is our turn.
-_PARKED = {Lack.PRODUCER: PRODUCER_TURN, Lack.CONSUMER: CONSUMER_TURN}
-# Of so many queues it is remembered whether they have a bound, and watched whether they are deleted.
-_MOST_KNOWN = 100_000
 
 
 class Database(QueueOperations):
@@ -47,17 +38,19 @@ class Database(QueueOperations):
         self.policy = policy
         self.is_stopping = False
         self._link = link
-        self._watch = watch
-        self._turns = turns
         bound = b"" if policy.create_bound is None else b"%d" % policy.create_bound
         self._header = (identity, bound, policy.overflow.encode())
         self._lanes: dict[bytes, Lane] = {}
         self._to_send: list[Lane] = []
-        # Who, beside its lane, waits for a queue to change.
-        self._elsewhere: dict[bytes, set[Lane | _News]] = {}
-        # Queues that exist, and whether each has a bound.
-        self._known: dict[bytes, bool] = {}
+        self.known = KnownQueues(watch, link.number, prefix)
+        self.changes = Changes(watch, link.number, prefix)
+        self.role_turns = RoleTurns(self, turns)
         self._loop = asyncio.get_running_loop()
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the backend can be reached."""
+        return self._link.is_up
 
     def submit(self, operation: Operation) -> None:
         """Do the operation after those submitted for its queue; its owner is told of its end.
@@ -90,9 +83,9 @@ class Database(QueueOperations):
 
     def may_wait(self, kind: Kind, name: bytes) -> bool:
         """Whether an operation may have to wait for room: not, on a queue that is known to have no bound."""
-        return kind.puts and self._known.get(name, True)
+        return kind.puts and self.known.may_be_bounded(name)
 
-    async def run(
+    async def attempt(
         self,
         kind: Kind,
         name: bytes,
@@ -100,11 +93,14 @@ class Database(QueueOperations):
         size: int = 1,
         wait: Wait | None = None,
         client: Client | None = None,
-    ) -> Any:
+    ) -> list[Any] | PressureError:
         """See QueueOperations."""
-        call = _Call(self._loop, client)
+        call = Call(self._loop, client)
         operation = Operation(kind, name, arguments or [], size, call, wait=wait)
-        self.submit(operation)
+        try:
+            self.submit(operation)
+        except PressureError as error:
+            return error
         self.flush()
         try:
             await call.ended
@@ -115,9 +111,7 @@ class Database(QueueOperations):
             raise
         finally:
             call.end_wait()
-        if operation.error is not None:
-            raise operation.error
-        return operation.results
+        return operation.error or operation.results
 
     async def take(
         self, names: Sequence[bytes], timeout: float | None, count: int = 1, client: Client | None = None
@@ -132,25 +126,25 @@ class Database(QueueOperations):
         if len(names) == 1:
             messages = await self.run(kind, names[0], size=count, wait=Wait(timeout), client=client)
             return (names[0], messages) if messages else None
-        ticket, call = Ticket(), _Call(self._loop, client)
-        operations: list[Operation] = []
+        ticket, call = Ticket(), Call(self._loop, client)
+        operations: dict[bytes, Operation] = {}
         try:
             for name in dict.fromkeys(names):
                 operation = Operation(kind, name, [], count, call, wait=Wait(timeout, ticket=ticket))
-                operations.append(operation)
+                operations[name] = operation
                 self.submit(operation)
                 self.flush()
                 await call.tried()
                 if call.ended.done():
                     break
-            first = await call.ended
+            first = operations[await call.ended]
         except asyncio.CancelledError:
             if call.told:
-                self._put_back(call.ended.result())
+                self._put_back(operations[call.ended.result()])
             raise
         finally:
             call.end_wait()
-            for operation in operations:
+            for operation in operations.values():
                 self.cancel(operation)
         if first.error is not None:
             raise first.error
@@ -240,29 +234,6 @@ class Database(QueueOperations):
         answered: list[Any] = value
         return answered
 
-    async def news_of(self, name: bytes, lack: Lack, timeout: float) -> bool:
-        """Wait until what a queue lacks may be there; False where it is not within `timeout` seconds."""
-        if timeout <= 0 or self.is_stopping:
-            return False
-        news = _News(self._loop)
-        self._elsewhere.setdefault(name, set()).add(news)
-        watched = suffixes([lack])
-        keys = watched_keys(base_key(self.prefix, name), watched)
-
-        def armed(mask: int | None) -> None:
-            if mask is None or possible([lack], watched, mask, existed=True):
-                news.changed(name)
-
-        self._watch.arm(self.number, keys, armed)
-        try:
-            async with asyncio.timeout(timeout):
-                await news.come
-        except TimeoutError:
-            return False
-        finally:
-            self._elsewhere.get(name, set()).discard(news)
-        return True
-
     def poke(self, names: Iterable[bytes]) -> None:
         """Who waits on these queues may go on."""
         for name in names:
@@ -312,67 +283,6 @@ class Database(QueueOperations):
             wait.timer = self._loop.call_at(deadline, lane.expire, operation)
         return True
 
-    def arm(self, lane: Lane, name: bytes, watched: list[bytes]) -> None:
-        """Tell the lane when one of the keys of that queue changes."""
-        if name != lane.name:
-            self._elsewhere.setdefault(name, set()).add(lane)
-        keys = watched_keys(base_key(self.prefix, name), watched)
-        self._watch.arm(self.number, keys, lambda mask: lane.armed(name, watched, mask))
-
-    def learn(self, name: bytes, bounded: int) -> None:
-        """What a call has found: 0 no bound, -1 a bound, -2 no queue; more: it was not said."""
-        known = self._known.get(name)
-        if bounded > 0 or known is (bounded == -1):
-            return
-        if bounded == -2:
-            self._known.pop(name, None)
-            return
-        if known is None:
-            if len(self._known) >= _MOST_KNOWN:
-                del self._known[next(iter(self._known))]
-            if self._watch.is_up:
-                self._watch.arm(self.number, [base_key(self.prefix, name) + BOUND], lambda _: None)
-        self._known[name] = bounded == -1
-
-    def ask_for_turn(self, name: bytes, lack: Lack, *, elsewhere: bool = False) -> None:
-        """Wait for a role in line with native clients; who waits for it on that queue's lane then goes on.
-
-        `elsewhere`: it is waited for by others than those.
-        """
-        base = base_key(self.prefix, name)
-        token, parked = base + lack.value[0], base + _PARKED[lack]
-
-        def act() -> None:
-            if elsewhere:
-                self._tell_elsewhere(name)
-                self.soon(lambda: self.give_turn_back(name))
-            else:
-                self.give_turn_back(name)
-
-        self._turns.ask(self.number, token, parked, self.policy.role_timeout, act)
-
-    def give_turn_back(self, name: bytes) -> None:
-        """Give a role back that has been waited for, after those who wait for it on the lane have acted."""
-        if self._link.is_up:
-            self.submit(Operation(kinds.TURN, name, [], 1, _TurnGiven(self)))
-            self.flush()
-
-    def turn_given_back(self, name: bytes) -> None:
-        """The role is free again."""
-        base = base_key(self.prefix, name)
-        for suffix in _PARKED.values():
-            self._turns.given_back(self.number, base + suffix)
-
-    async def give_turns_back(self) -> None:
-        """Give back what a server that died may have waited for."""
-        for parked in await self._turns.left_behind(self.number):
-            for suffix in _PARKED.values():
-                if parked.startswith(self.prefix + b":") and parked.endswith(suffix):
-                    name = parked[len(self.prefix) + 1 : -len(suffix)]
-                    with suppress(PressureError):
-                        await self.run(kinds.TURN, name)
-                    self.turn_given_back(name)
-
     # What the watch tells.
 
     def changed(self, key: bytes) -> None:
@@ -380,111 +290,22 @@ class Database(QueueOperations):
         if not key.startswith(self.prefix + b":"):
             return
         name, suffix = split_key(self.prefix, key)
-        if suffix == BOUND and self._known.pop(name, None) is not None:
+        if suffix == BOUND and self.known.forget(name):
             self._clean(name)
         lane = self._lanes.get(name)
         if lane is not None:
             lane.changed(name)
-        self._tell_elsewhere(name)
-
-    def _tell_elsewhere(self, name: bytes) -> None:
-        for other in self._elsewhere.pop(name, ()):
-            other.changed(name)
+        self.changes.tell(name)
 
     def watch_lost(self) -> None:
         """What has been asked is forgotten."""
-        self._known.clear()
-        elsewhere, self._elsewhere = self._elsewhere, {}
-        for name, waiting in elsewhere.items():
-            for who in waiting:
-                who.changed(name)
+        self.known.forget_all()
+        self.changes.lost()
         for lane in list(self._lanes.values()):
             lane.unarm()
 
     def _clean(self, name: bytes) -> None:
         """The queue has been deleted, maybe by a native client, which does not know of our keys."""
         if self._link.is_up:
-            self.submit(Operation(kinds.CLEAN, name, [], 1, _NOBODY))
+            self.submit(Operation(kinds.CLEAN, name, [], 1, OnSuccess()))
             self.flush()
-
-
-class _Call:
-    """The owner of the operations that a coroutine waits for. The first that ends counts."""
-
-    __slots__ = ("_client", "_loop", "_tried", "_waits", "ended", "told")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, client: Client | None) -> None:
-        self._loop = loop
-        self._client = client
-        self._waits = False
-        self._tried: asyncio.Future[None] | None = None
-        self.ended: asyncio.Future[Operation] = loop.create_future()
-        self.told = False
-
-    async def tried(self) -> None:
-        """Return when the operation submitted last has ended, or waits."""
-        if not self.ended.done():
-            self._tried = self._loop.create_future()
-            await self._tried
-
-    def waits(self, _operation: Operation) -> None:
-        if self._client is not None and not self._waits:
-            self._waits = True
-            self._client.begin_wait()
-        self._has_tried()
-
-    def completed(self, operation: Operation) -> bool:
-        self._has_tried()
-        if self.ended.done() or (self._waits and self._client is not None and not self._client.is_there):
-            return False
-        self.told = True
-        self.ended.set_result(operation)
-        return True
-
-    def end_wait(self) -> None:
-        if self._client is not None and self._waits:
-            self._waits = False
-            self._client.end_wait()
-
-    def _has_tried(self) -> None:
-        if self._tried is not None and not self._tried.done():
-            self._tried.set_result(None)
-
-
-class _News:
-    """Something has changed with a queue."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.come: asyncio.Future[None] = loop.create_future()
-
-    def changed(self, _name: bytes) -> None:
-        if not self.come.done():
-            self.come.set_result(None)
-
-
-class _TurnGiven:
-    """The owner of an operation that gives a turn back."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    def waits(self, _operation: Operation) -> None:
-        pass  # it never does
-
-    def completed(self, operation: Operation) -> bool:
-        if operation.error is None:
-            self._database.turn_given_back(operation.name)
-        return True
-
-
-class _Nobody:
-    """The owner of what is done for no client."""
-
-    def waits(self, _operation: Operation) -> None:
-        pass  # nobody waits with it
-
-    def completed(self, _operation: Operation) -> bool:
-        return True
-
-
-_NOBODY = _Nobody()

@@ -135,7 +135,7 @@ class Lane:
                 operation.fail(error)
         else:
             outcome = batch.share(runs, reply)
-            self._database.learn(self.name, reply[0] if type(reply[0]) is int else reply[0][0])
+            self._database.known.learn(self.name, reply[0] if type(reply[0]) is int else reply[0][0])
         if outcome.again:
             self.waiting[:0] = outcome.again
         self._line_up(outcome)
@@ -289,14 +289,14 @@ class Lane:
                 continue
             self._armed[name] = watched
             self._changed_by_us = False
-            self._database.arm(self, name, watched)
+            self._database.changes.arm(self, name, watched, own=name == self.name)
 
     def _ask_for_turns(self, lacking: list[Operation]) -> None:
         for operation in lacking:
             wait = operation.wait
             if wait is not None and wait.in_line and wait.lack in (Lack.PRODUCER, Lack.CONSUMER):
                 name = wait.other if wait.elsewhere else self.name
-                self._database.ask_for_turn(name, wait.lack, elsewhere=wait.elsewhere)
+                self._database.role_turns.ask(name, wait.lack, elsewhere=wait.elsewhere)
 
     def armed(self, name: bytes, watched: list[bytes], mask: int | None) -> None:
         """The watch watches: `mask` is what was there then; None where it cannot, and it is time to look."""

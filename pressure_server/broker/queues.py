@@ -11,6 +11,7 @@ from pressure_server.broker import operation as kinds
 from pressure_server.broker.names import base_key
 from pressure_server.broker.operation import Kind
 from pressure_server.broker.wait import AS_CONFIGURED, Wait
+from pressure_server.errors import PressureError
 
 
 class Client(Protocol):
@@ -37,6 +38,17 @@ class QueueOperations(ABC):
         self.prefix = prefix
 
     @abstractmethod
+    async def attempt(
+        self,
+        kind: Kind,
+        name: bytes,
+        arguments: list[bytes] | None = None,
+        size: int = 1,
+        wait: Wait | None = None,
+        client: Client | None = None,
+    ) -> list[Any] | PressureError:
+        """Do as `run`, but return the error."""
+
     async def run(
         self,
         kind: Kind,
@@ -45,13 +57,17 @@ class QueueOperations(ABC):
         size: int = 1,
         wait: Wait | None = None,
         client: Client | None = None,
-    ) -> Any:
+    ) -> list[Any]:
         """Do one operation and wait for its end.
 
         Returns the operation's `results` for kinds with one entry a message or command, else a list with the
         one value. Raises a PressureError. Where it is cancelled while the operation waits, that does not
         happen. `client` is told when it waits, and asked whether it is still there for what has been taken.
         """
+        outcome = await self.attempt(kind, name, arguments, size, wait, client)
+        if isinstance(outcome, PressureError):
+            raise outcome
+        return outcome
 
     async def run_each(
         self,
@@ -64,11 +80,11 @@ class QueueOperations(ABC):
         results: list[Any] = []
         for first in range(0, len(names), self.most_at_once):
             some = names[first : first + self.most_at_once]
+            # Errors that are raised keep what has raised them in memory.
             results += await asyncio.gather(
-                *[self.run(kind, name, list(arguments or []), client=client) for name in some],
-                return_exceptions=True,
+                *[self.attempt(kind, name, list(arguments or []), client=client) for name in some]
             )
-        return [result if isinstance(result, BaseException) else result[0] for result in results]
+        return [result if isinstance(result, PressureError) else result[0] for result in results]
 
     async def exists(self, name: bytes) -> bool:
         """pressure 0.15, Exists."""

@@ -16,9 +16,10 @@ from pressure_server.broker import batch
 from pressure_server.broker import operation as kinds
 from pressure_server.broker.names import base_key
 from pressure_server.broker.operation import Kind, Line, Operation
+from pressure_server.broker.owners import Call
 from pressure_server.broker.queues import QueueOperations
 from pressure_server.broker.wait import Lack, Wait, lack_of
-from pressure_server.errors import QueueChangedError, QueueInUseError
+from pressure_server.errors import PressureError, QueueChangedError, QueueInUseError
 
 if TYPE_CHECKING:
     from pressure_server.broker.database import Database
@@ -42,7 +43,7 @@ class Transaction(QueueOperations):
         base_key(self.prefix, operation.name)
         self._operations.append(operation)
 
-    async def run(
+    async def attempt(
         self,
         kind: Kind,
         name: bytes,
@@ -50,25 +51,29 @@ class Transaction(QueueOperations):
         size: int = 1,
         wait: Wait | None = None,
         client: object = None,
-    ) -> Any:
-        """As Database.run; `client` has nothing to wait for."""
-        ended = _Ended(self._loop)
-        self.submit(Operation(kind, name, arguments or [], size, ended, wait=wait))
-        operation = await ended.future
-        if operation.error is not None:
-            raise operation.error
-        return operation.results
+    ) -> list[Any] | PressureError:
+        """As Database.attempt; `client` has nothing to wait for."""
+        call = Call(self._loop, None)
+        operation = Operation(kind, name, arguments or [], size, call, wait=wait)
+        try:
+            self.submit(operation)
+        except PressureError as error:
+            return error
+        await call.ended
+        return operation.error or operation.results
 
     async def take(
         self, names: Sequence[bytes], timeout: float | None, count: int = 1, client: object = None
     ) -> tuple[bytes, list[bytes]] | None:
         """As Database.take, without waiting."""
         first, others = (kinds.TAKE, kinds.TAKE_ELSE) if count == 1 else (kinds.SOME, kinds.SOME_ELSE)
-        taken = [_Ended(self._loop) for _ in names]
-        for name, ended in zip(names, taken, strict=True):
-            self.submit(Operation(first if ended is taken[0] else others, name, [], count, ended))
-        for ended in taken:
-            operation = await ended.future
+        operations: list[Operation] = []
+        for name in names:
+            kind = others if operations else first
+            operations.append(Operation(kind, name, [], count, Call(self._loop, None)))
+            self.submit(operations[-1])
+        for operation in operations:
+            await operation.owner.ended
             if operation.error is not None:
                 raise operation.error
             if operation.results:
@@ -143,9 +148,14 @@ class Transaction(QueueOperations):
                 raise QueueChangedError("a queue that was watched has changed")
             lack = lack_of(reason) or Lack.ABSENCE
             if lack is not Lack.ABSENCE:
-                self._database.ask_for_turn(name, lack, elsewhere=True)
-            if not await self._database.news_of(name, lack, until - self._loop.time()):
+                self._database.role_turns.ask(name, lack, elsewhere=True)
+            if not await self._news_of(name, lack, until - self._loop.time()):
                 raise batch.refusal(name, reason)
+
+    async def _news_of(self, name: bytes, lack: Lack, timeout: float) -> bool:
+        if self._database.is_stopping:
+            return False
+        return await self._database.changes.news_of(name, lack, timeout)
 
     async def _finish_delete(self, operation: Operation) -> None:
         """A native client holds a role of a queue that has been deleted: wait until it has noticed."""
@@ -153,21 +163,3 @@ class Transaction(QueueOperations):
             operation.results = await self._database.run(kinds.FINISH_DELETE, operation.name)
         except QueueInUseError as error:
             operation.fail(error)
-
-
-class _Ended:
-    """The owner of an operation of a transaction."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.future: asyncio.Future[Operation] = loop.create_future()
-
-    def waits(self, _operation: Operation) -> None:
-        """Nothing waits in a transaction."""
-        raise AssertionError
-
-    def completed(self, operation: Operation) -> bool:
-        """It has been done."""
-        if self.future.done():
-            return False
-        self.future.set_result(operation)
-        return True

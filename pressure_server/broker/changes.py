@@ -1,0 +1,82 @@
+"""Changes: who is told when a queue changes, by the backend's watch."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from pressure_server.backend.watch import Watch
+from pressure_server.broker.names import base_key
+from pressure_server.broker.wait import Lack, possible, suffixes, watched_keys
+
+
+class Listener(Protocol):
+    """Somebody who waits for a queue to change."""
+
+    def armed(self, name: bytes, watched: list[bytes], mask: int | None) -> None:
+        """It is watched. `mask` is of what was there then (see `possible`); None: look yourself, now."""
+
+    def changed(self, name: bytes) -> None:
+        """It has changed, and is watched no longer."""
+
+
+class Changes:
+    """Of the queues of one database. Those of a lane's own queue are told to the lane by the database."""
+
+    def __init__(self, watch: Watch, number: int, prefix: bytes) -> None:
+        self._watch = watch
+        self._number = number
+        self._prefix = prefix
+        self._listeners: dict[bytes, set[Listener]] = {}
+        self._loop = asyncio.get_running_loop()
+
+    def arm(self, listener: Listener, name: bytes, watched: list[bytes], *, own: bool = False) -> None:
+        """Tell of the next change of one of these keys of the queue. `own`: it is the listener's own."""
+        if not own:
+            self._listeners.setdefault(name, set()).add(listener)
+        keys = watched_keys(base_key(self._prefix, name), watched)
+        self._watch.arm(self._number, keys, lambda mask: listener.armed(name, watched, mask))
+
+    def tell(self, name: bytes) -> None:
+        """A queue has changed."""
+        for listener in self._listeners.pop(name, ()):
+            listener.changed(name)
+
+    def lost(self) -> None:
+        """The watch has forgotten: everything may have changed."""
+        for name in list(self._listeners):
+            self.tell(name)
+
+    async def news_of(self, name: bytes, lack: Lack, timeout: float) -> bool:
+        """Wait until what a queue lacks may be there; False where it is not within `timeout` seconds."""
+        if timeout <= 0:
+            return False
+        news = _News(lack, self._loop.create_future())
+        self.arm(news, name, suffixes([lack]))
+        try:
+            async with asyncio.timeout(timeout):
+                await news.come
+        except TimeoutError:
+            return False
+        finally:
+            listeners = self._listeners.get(name, set())
+            listeners.discard(news)
+            if not listeners:
+                self._listeners.pop(name, None)
+        return True
+
+
+class _News:
+    """A coroutine that waits for what a queue lacks."""
+
+    def __init__(self, lack: Lack, come: asyncio.Future[None]) -> None:
+        self._lack = lack
+        self.come = come
+
+    def armed(self, name: bytes, watched: list[bytes], mask: int | None) -> None:
+        if mask is None or possible([self._lack], watched, mask, existed=True):
+            self.changed(name)
+
+    def changed(self, _name: bytes) -> None:
+        if not self.come.done():
+            self.come.set_result(None)

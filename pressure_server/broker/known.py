@@ -1,0 +1,49 @@
+"""Which queues are known to exist, and whether they have a bound: who puts on one without never waits."""
+
+from __future__ import annotations
+
+from pressure_server.backend.watch import Watch
+from pressure_server.broker.names import BOUND, base_key
+
+# Of so many queues, with names up to so long, it is remembered, and watched whether they are deleted.
+_MOST = 20_000
+_LONGEST = 256
+
+
+class KnownQueues:
+    """Those of one database."""
+
+    def __init__(self, watch: Watch, number: int, prefix: bytes) -> None:
+        self._watch = watch
+        self._number = number
+        self._prefix = prefix
+        self._bounded: dict[bytes, bool] = {}
+
+    def may_be_bounded(self, name: bytes) -> bool:
+        """Whether the queue has a bound, or is not known."""
+        return self._bounded.get(name, True)
+
+    def learn(self, name: bytes, found: int) -> None:
+        """What a call has found: 0 no bound, -1 a bound, -2 no queue; more: it was not said (batch.lua)."""
+        known = self._bounded.get(name)
+        if found > 0 or known is (found == -1):
+            return
+        if found == -2:
+            self._bounded.pop(name, None)
+            return
+        if known is None:
+            if len(name) > _LONGEST:
+                return
+            if len(self._bounded) >= _MOST:
+                del self._bounded[next(iter(self._bounded))]
+            if self._watch.is_up:
+                self._watch.arm(self._number, [base_key(self._prefix, name) + BOUND], lambda _: None)
+        self._bounded[name] = found == -1
+
+    def forget(self, name: bytes) -> bool:
+        """Its bound has changed, which is to say that it is gone. Returns whether it was known."""
+        return self._bounded.pop(name, None) is not None
+
+    def forget_all(self) -> None:
+        """The watch has forgotten, too."""
+        self._bounded.clear()

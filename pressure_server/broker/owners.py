@@ -1,0 +1,74 @@
+"""Owners: who is told that an operation waits, or has ended, where that is not a client's connection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from pressure_server.broker.operation import Operation
+from pressure_server.broker.queues import Client
+
+
+class Call:
+    """The owner of operations that a coroutine waits for. `ended` is the queue of the first that ends."""
+
+    __slots__ = ("_client", "_loop", "_tried", "_waits", "ended", "told")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, client: Client | None) -> None:
+        self._loop = loop
+        self._client = client
+        self._waits = False
+        self._tried: asyncio.Future[None] | None = None
+        # Not the operation itself, which knows its owner: cycles stay in memory for long.
+        self.ended: asyncio.Future[bytes] = loop.create_future()
+        self.told = False
+
+    async def tried(self) -> None:
+        """Return when the operation submitted last has ended, or waits."""
+        if not self.ended.done():
+            self._tried = self._loop.create_future()
+            await self._tried
+
+    def waits(self, _operation: Operation) -> None:
+        """The operation begins to wait."""
+        if self._client is not None and not self._waits:
+            self._waits = True
+            self._client.begin_wait()
+        self._has_tried()
+
+    def completed(self, operation: Operation) -> bool:
+        """Whether anybody wants what it has taken."""
+        self._has_tried()
+        if self.ended.done() or (self._waits and self._client is not None and not self._client.is_there):
+            return False
+        self.told = True
+        self.ended.set_result(operation.name)
+        return True
+
+    def end_wait(self) -> None:
+        """The coroutine has ended."""
+        if self._client is not None and self._waits:
+            self._waits = False
+            self._client.end_wait()
+
+    def _has_tried(self) -> None:
+        if self._tried is not None and not self._tried.done():
+            self._tried.set_result(None)
+
+
+class OnSuccess:
+    """The owner of what is done for no client; something follows where it has been done."""
+
+    __slots__ = ("_follows",)
+
+    def __init__(self, follows: Callable[[bytes], None] = lambda _: None) -> None:
+        self._follows = follows
+
+    def waits(self, _operation: Operation) -> None:
+        """Nobody waits with it."""
+
+    def completed(self, operation: Operation) -> bool:
+        """Tell, with the queue's name."""
+        if operation.error is None:
+            self._follows(operation.name)
+        return True

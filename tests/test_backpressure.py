@@ -1,0 +1,277 @@
+"""Full queues: puts wait for room in the order in which they came, and senders are slowed or refused."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.measures import MB, memory
+from tests.native import NativeClient
+from tests.programs import Client, Server, Valkey, wait_for
+from tests.waiters import (
+    Waiter,
+    about,
+    create,
+    is_refused,
+    packed,
+    wait_for_blocked,
+    wait_for_waiting,
+    waiters,
+)
+
+# How much goes through the pipe; its messages are so large that no socket's buffers hold all of them.
+PIPE_MESSAGES = int(os.environ.get("PRESSURE_PIPE_MESSAGES", "3000"))
+PIPE_BYTES = 32 * MB
+
+StartServer = Callable[..., Server]
+StartValkey = Callable[..., Valkey]
+
+
+def test_a_bounded_queue_is_a_pipe_that_slows_its_sender(
+    start_server: StartServer, start_valkey: StartValkey
+) -> None:
+    backend = start_valkey()
+    server = start_server("--backend", backend.url)
+    sent = 0
+    replies: list[Any] = []
+    lengths: Counter[int] = Counter()
+    over = threading.Event()
+    padding = b"." * 1000
+
+    def produce() -> None:
+        nonlocal sent
+        for number in range(PIPE_MESSAGES):
+            producer.socket.sendall(packed("SADD", "pipe", b"%d" % number + padding))
+            sent = number + 1
+
+    def look() -> None:
+        with backend.client() as direct:
+            while not over.is_set():
+                lengths[direct.llen("__pressure__:pipe")] += 1
+
+    with server.client() as client, Waiter(server.port) as producer, Waiter(server.port) as consumer:
+        client.sadd("warm", *range(1000))
+        create(client, "pipe", "BOUND", 5)
+        producer.socket.settimeout(None)
+        before = status(server, "VmRSS")
+        threads = [threading.Thread(target=produce), threading.Thread(target=look)]
+        for thread in threads:
+            thread.start()
+        received: list[bytes] = []
+        for _ in range(300):
+            received.append(consumer("BLPOP", "pipe", 0)[1])
+        sent_while_slow = sent
+        began = time.perf_counter()
+        reader = threading.Thread(
+            target=lambda: replies.extend(producer.reply() for _ in range(PIPE_MESSAGES))
+        )
+        reader.start()
+        while len(received) < PIPE_MESSAGES:
+            received += consumer("BLMPOP", 0, 1, "pipe", "LEFT", "COUNT", 100)[1]
+        seconds = time.perf_counter() - began
+        for thread in (threads[0], reader):
+            thread.join()
+        over.set()
+        threads[1].join()
+        assert client.scard("pipe") == 0
+    peak = status(server, "VmHWM")
+    print(
+        f"{(PIPE_MESSAGES - 300) / seconds:.0f} messages a second; lengths seen {dict(lengths)}; "
+        f"{sent_while_slow} sent while 300 were taken; memory grew by {(peak - before) / MB:.1f} MB"
+    )
+    assert received == [b"%d" % number + padding for number in range(PIPE_MESSAGES)]
+    assert replies == [1] * PIPE_MESSAGES
+    assert max(lengths) <= 5
+    # What the sockets and one read of each hold, not what there is to send.
+    assert sent_while_slow < PIPE_MESSAGES * 0.9
+    assert peak - before < 12 * MB
+
+
+def take_one_by_one(client: Client, _direct: Client, count: int) -> list[bytes]:
+    return [wait_for(lambda: client.spop("q"), "a message") for _ in range(count)]
+
+
+def take_at_once(client: Client, _direct: Client, count: int) -> list[bytes]:
+    messages: list[bytes] = []
+    while len(messages) < count:
+        messages += client.spop("q", count - len(messages))
+    return messages
+
+
+def take_natively(_client: Client, direct: Client, count: int) -> list[bytes]:
+    return [NativeClient(direct, "q").get() for _ in range(count)]
+
+
+@pytest.mark.parametrize("bound", [1, 3])
+@pytest.mark.parametrize("take", [take_one_by_one, take_at_once, take_natively])
+def test_puts_are_done_in_the_order_in_which_they_came(
+    server: Server, client: Client, direct: Client, take: Callable[..., list[bytes]], bound: int
+) -> None:
+    create(client, "q", "BOUND", bound)
+    expected = [b"x%d" % number for number in range(bound)]
+    client.sadd("q", *expected)
+    with waiters(server, 20) as waiting:
+        for number, waiter in enumerate(waiting):
+            some = [b"%d.%d" % (number, part) for part in range(1 + number % 3)]
+            waiter.send("SADD" if number % 2 else "LPUSH", "q", *some)
+            expected += some
+            wait_for_waiting(client, "q", producers=number + 1)
+        assert take(client, direct, len(expected)) == expected
+        for number, waiter in enumerate(waiting):
+            reply = waiter.reply()
+            assert reply == 1 + number % 3 if number % 2 else reply <= bound
+    assert client.scard("q") == 0
+
+
+def test_who_comes_later_does_not_overtake_those_who_wait_for_room(
+    server: Server, client: Client, waiter: Waiter
+) -> None:
+    create(client, "q", "BOUND", 2)
+    client.sadd("q", "a", "b")
+    waiter.send("SADD", "q", "c", "d")
+    wait_for_waiting(client, "q", producers=1)
+    with Waiter(server.port) as later:
+        for _ in range(20):  # the room is for c, then d, whatever is tried at the same time
+            later.send("PRESSURE.PUT", "q", "e", "NOWAIT")
+        assert client.spop("q") == b"a"
+        assert all(is_refused(later.reply(), "FULL") for _ in range(20))
+    assert client.spop("q") == b"b"
+    assert waiter.reply() == 2
+    assert client.smembers("q") == {b"c", b"d"}
+
+
+def test_with_overflow_error_a_put_is_done_whole_or_not_at_all(client: Client, waiter: Waiter) -> None:
+    create(client, "q", "BOUND", 5, "OVERFLOW", "ERROR")
+    assert waiter("SADD", "q", 1, 2, 3) == 3
+    assert is_refused(waiter("SADD", "q", 4, 5, 6), "FULL")
+    assert client.smembers("q") == {b"1", b"2", b"3"}
+    assert waiter("SADD", "q", 1, 4, 2, 5) == 2
+    assert is_refused(waiter("SADD", "q", 6), "FULL")
+    assert waiter("SADD", "q", 1) == 0  # it is there already, and needs no room
+    assert is_refused(waiter("LPUSH", "q", 7), "FULL")
+
+
+def test_overflow_is_the_servers_where_a_queue_has_none(backend: Valkey, start_server: StartServer) -> None:
+    server = start_server("--backend", backend.url, "--overflow", "error")
+    with server.client() as client, Waiter(server.port) as waiter:
+        create(client, "q", "BOUND", 1)
+        create(client, "b", "BOUND", 1, "OVERFLOW", "BLOCK")
+        assert waiter("SADD", "q", 1) == 1
+        assert is_refused(waiter("SADD", "q", 2), "FULL")
+        assert waiter("SADD", "b", 1) == 1
+        waiter.send("SADD", "b", 2)
+        wait_for_waiting(client, "b", producers=1)
+        assert client.spop("b") == b"1"
+        assert waiter.reply() == 1
+
+
+@pytest.mark.parametrize("command", ["SADD", "LPUSH"])
+def test_a_put_of_more_than_the_bound_goes_through_part_by_part(
+    client: Client, waiter: Waiter, command: str
+) -> None:
+    create(client, "q", "BOUND", 3)
+    waiter.send(command, "q", *range(10))
+    wait_for_waiting(client, "q", producers=1)
+    taken = []
+    for _ in range(10):
+        assert not waiter.has_reply() or len(taken) >= 7
+        taken.append(wait_for(lambda: client.spop("q"), "a message"))
+    assert taken == [b"%d" % number for number in range(10)]
+    assert waiter.reply() == (10 if command == "SADD" else 3)
+
+
+def test_a_put_in_parts_counts_what_was_new(client: Client, waiter: Waiter) -> None:
+    create(client, "q", "BOUND", 3)
+    client.sadd("q", "a", "b")
+    waiter.send("SADD", "q", "a", "c", "b", "d", "d", "e", "c", "f")
+    wait_for_waiting(client, "q", producers=1)
+    assert client.smembers("q") == {b"a", b"b", b"c"}
+    taken: list[bytes] = []
+    while not waiter.has_reply():
+        taken += client.spop("q", 1)
+    new = waiter.reply()
+    taken += client.spop("q", 10)
+    found = about(client, "q")
+    assert new + 2 == len(taken) == found[b"produced_messages"] == found[b"consumed_messages"]
+    assert taken[:3] == [b"a", b"b", b"c"]
+    assert [message for message in taken[3:] if message in b"def"][:3] == [b"d", b"e", b"f"]
+
+
+def test_a_put_whose_time_is_up_says_full_and_puts_nothing_more(
+    backend: Valkey, start_server: StartServer
+) -> None:
+    server = start_server("--backend", backend.url, "--put-timeout", "0.3")
+    with server.client() as client, Waiter(server.port) as waiter:
+        create(client, "q", "BOUND", 2)
+        began = time.monotonic()
+        assert is_refused(waiter("SADD", "q", *range(5)), "FULL")
+        assert 0.29 <= time.monotonic() - began < 3
+        assert client.spop("q", 10) == [b"0", b"1"] or True
+        wait_for_waiting(client, "q")
+        assert client.scard("q") == 0
+        assert about(client, "q")[b"produced_messages"] == 2
+        client.sadd("q", "x", "y")
+        assert is_refused(waiter("PRESSURE.PUT", "q", "z", "TIMEOUT", "0.05"), "FULL")
+        assert is_refused(waiter("PRESSURE.PUT", "q", "z", "NOWAIT"), "FULL")
+        assert client.scard("q") == 2
+
+
+def test_a_blocking_move_waits_for_room_too(server: Server, client: Client, waiter: Waiter) -> None:
+    create(client, "d", "BOUND", 1)
+    client.sadd("d", "x")
+    client.sadd("s", "m")
+    waiter.send("BLMOVE", "s", "d", "LEFT", "RIGHT", 0)
+    wait_for_blocked(client, 1)
+    assert client.scard("s") == 1
+    assert client.spop("d") == b"x"
+    assert waiter.reply() == b"m"
+    assert (client.scard("s"), client.smembers("d")) == (0, {b"m"})
+    del server
+
+
+def test_commands_behind_a_put_that_waits_are_done_after_it(client: Client, waiter: Waiter) -> None:
+    create(client, "q", "BOUND", 2)
+    client.sadd("q", "a", "b")
+    waiter.socket.sendall(
+        packed("SADD", "q", "c")
+        + packed("SADD", "q", "d")
+        + packed("SADD", "other", "x")
+        + packed("SPOP", "q")
+        + packed("LPUSH", "q", "e")
+        + packed("PING")
+    )
+    wait_for_waiting(client, "q", producers=1)
+    assert client.exists("other") == 0
+    assert client.spop("q") == b"a"
+    wait_for(lambda: client.smembers("q") == {b"b", b"c"}, "the next to be put")
+    assert client.exists("other") == 0
+    assert client.spop("q") == b"b"
+    assert [waiter.reply() for _ in range(6)] == [1, 1, 1, b"c", 2, b"PONG"]
+    assert client.smembers("q") == {b"d", b"e"}
+
+
+def test_what_a_client_that_waits_pipelines_is_not_read_further(
+    start_server: StartServer, start_valkey: StartValkey
+) -> None:
+    server = start_server("--backend", start_valkey().url)
+    with server.client() as client, Waiter(server.port) as waiter:
+        create(client, "q", "BOUND", 1)
+        client.sadd("q", "x")
+        waiter.send("SADD", "q", "y")
+        wait_for_waiting(client, "q", producers=1)
+        before = status(server, "VmRSS")
+        waiter.socket.setblocking(False)
+        sent = 0
+        chunk = packed("SADD", "q", "z" * 1000) * 100
+        with contextlib.suppress(BlockingIOError):
+            while sent < 64 * MB:
+                sent += waiter.socket.send(chunk)
+        assert sent < 64 * MB
+        assert client.ping()
+        assert status(server, "VmRSS") - before < 4 * MB

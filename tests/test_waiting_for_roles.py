@@ -1,0 +1,121 @@
+"""Roles that native clients hold: waited for and then named; and native clients that wait, served by us."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.native import NativeClient, NativeSteps, Steps, run
+from tests.programs import TIMEOUT, Client, Server, Valkey, wait_for
+from tests.waiters import Waiter, Words, create, is_refused, wait_for_waiting
+
+StartServer = Callable[..., Server]
+
+
+def steps_until_held(steps: Steps[Any], direct: Client, queue: str, role: str) -> None:
+    """Let a native client go on until it holds the role."""
+    while direct.llen(f"__pressure__:{queue}:{role}_free"):
+        next(steps)
+
+
+def test_a_put_waits_for_the_producer_role(client: Client, direct: Client, waiter: Waiter) -> None:
+    create(client, "q")
+    steps = NativeSteps(direct, "q", "native").put(b"native")
+    steps_until_held(steps, direct, "q", "producer")
+    waiter.send("SADD", "q", "ours")
+    wait_for_waiting(client, "q", producers=1)
+    run(steps)
+    assert waiter.reply() == 1
+    assert client.lrange("q", 0, -1) == [b"native", b"ours"]
+
+
+@pytest.mark.parametrize("words", [("SPOP", "q"), ("BLPOP", "q", "0"), ("LPOP", "q"), ("PRESSURE.GET", "q")])
+def test_a_get_waits_for_the_consumer_role(
+    client: Client, direct: Client, waiter: Waiter, words: Words
+) -> None:
+    client.rpush("q", "first", "second")
+    steps = NativeSteps(direct, "q", "native").get()
+    steps_until_held(steps, direct, "q", "consumer")
+    waiter.send(*words)
+    wait_for_waiting(client, "q", consumers=1)
+    run(steps)
+    reply = waiter.reply()
+    assert (reply[1] if isinstance(reply, list) else reply) == b"second"
+
+
+@pytest.mark.parametrize(
+    ("role", "words"),
+    [
+        ("producer", ("SADD", "q", "x")),
+        ("producer", ("PRESSURE.PUT", "q", "x")),
+        ("consumer", ("SPOP", "q")),
+        ("consumer", ("BLPOP", "q", "0")),
+        ("consumer", ("BLPOP", "other", "q", "0")),
+        ("consumer", ("BLMOVE", "q", "d", "LEFT", "LEFT", "0")),
+    ],
+)
+def test_after_the_role_timeout_the_holder_is_named(
+    backend: Valkey, direct: Client, start_server: StartServer, role: str, words: Words
+) -> None:
+    server = start_server("--backend", backend.url, "--role-timeout", "0.5")
+    with server.client() as client, Waiter(server.port) as waiter:
+        client.rpush("q", "first", "second")
+        native = NativeSteps(direct, "q", "native-holder")
+        steps: Steps[Any] = native.put(b"third") if role == "producer" else native.get()
+        steps_until_held(steps, direct, "q", role)
+        next(steps)  # and has said who it is
+        began = time.monotonic()
+        reply = waiter(*words)
+        assert 0.4 <= time.monotonic() - began < 3
+        assert is_refused(reply, "INUSE"), reply
+        assert "native-holder" in str(reply)
+        run(steps)
+        wait_for_waiting(client, "q")
+        expected = {
+            "producer": [b"first", b"second", b"third"],
+            "consumer": [b"second"],
+        }
+        assert client.lrange("q", 0, -1) == expected[role]
+
+
+def test_a_native_consumer_that_waits_is_served_by_our_put(
+    backend: Valkey, client: Client, direct: Client, waiter: Waiter
+) -> None:
+    create(client, "q")
+    received: list[bytes] = []
+
+    def get() -> None:
+        with backend.client() as connected:
+            for _ in range(20):
+                received.append(NativeClient(connected, "q").get())
+
+    thread = threading.Thread(target=get)
+    thread.start()
+    for number in range(20):
+        wait_for(lambda: direct.llen("__pressure__:q:consumer_free") == 0, "the native consumer")
+        assert waiter("SADD", "q", number) == 1
+    thread.join(TIMEOUT)
+    assert received == [b"%d" % number for number in range(20)]
+
+
+def test_a_native_producer_that_waits_for_room_is_let_on_by_our_get(
+    backend: Valkey, client: Client, direct: Client, waiter: Waiter
+) -> None:
+    create(client, "q", "BOUND", 1)
+    client.sadd("q", "first")
+
+    def put() -> None:
+        with backend.client() as connected:
+            for number in range(20):
+                NativeClient(connected, "q").put(b"%d" % number)
+
+    thread = threading.Thread(target=put)
+    thread.start()
+    assert waiter("BLPOP", "q", 0) == [b"q", b"first"]
+    assert [waiter("BLPOP", "q", 0)[1] for _ in range(20)] == [b"%d" % number for number in range(20)]
+    thread.join(TIMEOUT)
+    del direct
