@@ -166,6 +166,11 @@ class Connection(asyncio.Protocol, ABC):
             self.clients.hangups.unwatch(self)
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether the client waits for something."""
+        return self._waiting > 0
+
+    @property
     def is_there(self) -> bool:
         """Whether somebody is there to read a reply."""
         if self._waiting:

@@ -7,6 +7,7 @@ on with the message of which Redis never got to know.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import re
 import signal
@@ -22,7 +23,7 @@ import hiredis
 from tests.native_process import VERSIONS, NativeProcess
 from tests.programs import Server, Valkey
 from tests.relay import Command, Relay
-from tests.waiters import AsyncWaiter, packed
+from tests.waiters import AsyncWaiter, is_refused, packed
 
 QUEUE = "q"
 _BASE = f"__pressure__:{QUEUE}".encode()
@@ -46,7 +47,7 @@ _GETS: list[tuple[str, ...]] = [
 class Plan:
     """So many clients of each kind; `messages` go through a queue of that `bound`, 0 for none.
 
-    `fates` is about how often a native client is stopped or killed, half of the times each. With
+    `fates` is about how often a native client is stopped, or killed, or both. With
     `auto_repair` the server mends what they leave, else the doctor is called again and again.
     """
 
@@ -118,7 +119,7 @@ class Seat:
         self._name = name
         self._version = version
         self._work = work
-        self._fate_in = 0
+        self._fate_in = math.inf
         self._fated = False
         self._holds_a_message = False
         self._last = ""
@@ -180,7 +181,7 @@ class Seat:
     def _draw_fate(self) -> None:
         mean = self._here.passages_between_fates
         # Not before it has done something that can be seen: two stops in a row look like a long one.
-        self._fate_in = _PASSAGES_PER_MESSAGE + int(random.expovariate(1 / mean))
+        self._fate_in = _PASSAGES_PER_MESSAGE + random.expovariate(1) * mean
         self._fated = False
 
     def _meet_fate(self) -> None:
@@ -208,7 +209,7 @@ class Neighbourhood:
         self.server = server
         self.folder = folder
         self.outcome = Outcome()
-        self.passages_between_fates = max(1, plan.native_passages // max(1, plan.fates))
+        self.passages_between_fates = plan.native_passages / plan.fates if plan.fates else math.inf
         self._last_progress = 0.0
         self._seats: list[Seat] = []
 
@@ -339,11 +340,6 @@ async def doctor(backend: Valkey) -> tuple[int, str]:
         await process.wait()
         raise
     return process.returncode or 0, said.decode()
-
-
-def is_refused(reply: Any, code: str) -> bool:
-    """Whether the reply is an error of that code."""
-    return isinstance(reply, hiredis.ReplyError) and str(reply).startswith(f"{code} ")
 
 
 def is_in_use(reply: Any) -> bool:

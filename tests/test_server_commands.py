@@ -8,6 +8,7 @@ from handlers.resp import commands
 from handlers.resp.describe import with_tables
 from handlers.resp.table import COMMANDS
 from tests.programs import Client, Server, wait_for
+from tests.waiters import Waiter
 
 
 def test_the_document_of_commands_is_the_table_s() -> None:
@@ -58,6 +59,21 @@ def test_connections_are_listed_named_and_killed(server: Server) -> None:
         assert one.client_getname() == "one"
         assert two.client_kill_filter(_id=listed["one"]["id"]) == 1
         wait_for(lambda: "one" not in {entry["name"] for entry in two.client_list()}, "the client to be gone")
+
+
+def test_who_waits_and_who_is_in_a_transaction_is_listed_so(server: Server, client: Client) -> None:
+    with Waiter(server.port) as waiting, Waiter(server.port) as queueing:
+        waiting("CLIENT", "SETNAME", "waiting")
+        waiting.send("BLPOP", "q", 0)
+        queueing("CLIENT", "SETNAME", "queueing")
+        queueing("MULTI")
+        queueing("SADD", "q", "m")
+        wait_for(lambda: client.info("clients")["blocked_clients"] == 1, "the client to wait")
+        listed = {entry["name"]: (entry["flags"], entry["multi"]) for entry in client.client_list()}
+        assert listed == {"waiting": ("b", "-1"), "queueing": ("x", "1"), "": ("N", "-1")}
+        queueing("EXEC")
+        assert waiting.reply() == [b"q", b"m"]
+        assert client.info("clients")["blocked_clients"] == 0
 
 
 def test_config_get_answers_what_clients_ask(client: Client) -> None:

@@ -171,8 +171,7 @@ def test_a_get_does_not_mind_that_one_of_its_queues_does_not_exist(server: Serve
     """Each comes and goes while another is served, so that queues are asked at every moment of a wait."""
     replies: Counter[str] = Counter()
 
-    async def take(group: asyncio.TaskGroup) -> None:
-        del group
+    async def take() -> None:
         waiter = await AsyncWaiter.connect(server.port)
         for _ in range(100):
             reply = await waiter("BLPOP", "q", "missing", "0.002")
@@ -181,7 +180,7 @@ def test_a_get_does_not_mind_that_one_of_its_queues_does_not_exist(server: Serve
 
     async def main() -> None:
         async with asyncio.timeout(60), asyncio.TaskGroup() as group:
-            takers = [group.create_task(take(group)) for _ in range(16)]
+            takers = [group.create_task(take()) for _ in range(16)]
             waiter = await AsyncWaiter.connect(server.port)
             while not all(taker.done() for taker in takers):
                 await waiter("LPUSH", "q", "m")

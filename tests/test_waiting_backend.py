@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import pytest
 
+from tests.measures import connections
 from tests.native import NativeClient
 from tests.programs import Client, Server, Valkey, wait_for
 from tests.waiters import Waiter, create, is_refused, wait_for_blocked, wait_for_waiting, waiters
@@ -42,14 +44,8 @@ def test_where_the_backend_does_not_tell_of_changes_waiting_still_works(
             assert waiting[3].reply() == [b"later", b"3"]
 
 
-def connections(direct: Client, *, tracking: bool) -> list[dict[str, str]]:
-    return [c for c in direct.client_list() if ("t" in c["flags"]) is tracking and "pressure" in c["name"]]
-
-
-@pytest.mark.parametrize("what", ["tracking", "all"])
-def test_when_the_connection_that_tells_of_changes_breaks_who_waits_is_still_served(
-    start_valkey: StartValkey, start_server: StartServer, what: str
-) -> None:
+@pytest.fixture
+def broken(start_valkey: StartValkey, start_server: StartServer) -> Iterator[Broken]:
     backend = start_valkey()
     server = start_server("--backend", backend.url)
     with backend.client() as direct, server.client() as client, waiters(server, 3) as waiting:
@@ -60,25 +56,66 @@ def test_when_the_connection_that_tells_of_changes_breaks_who_waits_is_still_ser
         waiting[1].send("SADD", "full", "b")
         waiting[2].send("BLPOP", "missing", "later", 0)
         wait_for_blocked(client, 3)
-        (watch,) = wait_for(lambda: connections(direct, tracking=True), "the connection")
-        doomed = [watch, *(connections(direct, tracking=False) if what == "all" else [])]
-        for connection in doomed:
-            direct.execute_command("CLIENT", "KILL", "ID", connection["id"])
-        NativeClient(direct, "q").put(b"m")
-        assert NativeClient(direct, "full").get() == b"a"
-        NativeClient(direct, "later").create()
-        NativeClient(direct, "later").put(b"l")
-        assert waiting[0].reply() == [b"q", b"m"]
-        assert waiting[1].reply() == 1
-        assert waiting[2].reply() == [b"later", b"l"]
+        wait_for(lambda: connections(direct, tracking=True), "the watch")
+        yield Broken(direct, client, waiting)
+
+
+@dataclass
+class Broken:
+    """Three clients wait: for a message on q, for room in full, and for a queue that does not exist."""
+
+    direct: Client
+    client: Client
+    waiting: list[Waiter]
+
+    def kill(self, *, tracking: bool) -> None:
+        """Break the server's connections of that sort to the backend."""
+        for connection in connections(self.direct, tracking=tracking):
+            self.direct.execute_command("CLIENT", "KILL", "ID", connection["id"])
+
+    def change_natively(self) -> None:
+        """Bring what each waits for."""
+        NativeClient(self.direct, "q").put(b"m")
+        assert NativeClient(self.direct, "full").get() == b"a"
+        NativeClient(self.direct, "later").create()
+        NativeClient(self.direct, "later").put(b"l")
+
+
+SERVED = [[b"q", b"m"], 1, [b"later", b"l"]]
+
+
+def test_when_the_connection_that_tells_of_changes_breaks_who_waits_is_still_served(broken: Broken) -> None:
+    broken.kill(tracking=True)
+    broken.change_natively()
+    assert [waiter.reply() for waiter in broken.waiting] == SERVED
+
+
+def test_when_the_connection_that_does_not_breaks_who_waits_is_still_served(broken: Broken) -> None:
+    broken.kill(tracking=False)
+    wait_for(lambda: connections(broken.direct, tracking=False), "the server to connect again")
+    broken.change_natively()
+    assert [waiter.reply() for waiter in broken.waiting] == SERVED
+
+
+def test_when_both_break_who_waits_is_served_or_told_and_nothing_is_lost(broken: Broken) -> None:
+    broken.kill(tracking=True)
+    broken.kill(tracking=False)
+    broken.change_natively()
+    replies = [waiter.reply() for waiter in broken.waiting]
+    # Who is tried while the backend is away is told so.
+    told = [is_refused(reply, "BACKEND") for reply in replies]
+    assert [reply for reply, is_told in zip(replies, told, strict=True) if not is_told] == [
+        served for served, is_told in zip(SERVED, told, strict=True) if not is_told
+    ]
+    queued = [broken.direct.lrange(f"__pressure__:{name}", 0, -1) for name in ("q", "full", "later")]
+    assert queued == [[b"m"] * told[0], [b"b"] * (not told[1]), [b"l"] * told[2]]
 
 
 def test_who_waits_when_the_backend_is_flushed_is_told(
-    backend: Valkey, client: Client, direct: Client, waiter: Waiter
+    client: Client, direct: Client, waiter: Waiter
 ) -> None:
     create(client, "q")
     waiter.send("BLPOP", "q", 0)
     wait_for_waiting(client, "q", consumers=1)
     direct.flushall()
     assert is_refused(waiter.reply(), "NOQUEUE")
-    del backend

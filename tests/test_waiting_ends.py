@@ -97,12 +97,10 @@ def test_who_waits_for_room_is_told_of_the_end(
     # Nobody has put into what is closed, nor made anew what was deleted.
     assert client.exists("q") == (1 if code == "CLOSED" else 0)
     if code == "CLOSED":
-        assert client.spop("q", 10) == {b"1", b"2"} or True
+        assert client.spop("q", 10) == [b"1", b"2"]
 
 
-def test_a_closed_queue_is_emptied_before_anybody_is_told(
-    server: Server, client: Client, waiter: Waiter
-) -> None:
+def test_a_closed_queue_is_emptied_before_anybody_is_told(client: Client, waiter: Waiter) -> None:
     client.sadd("q", "1", "2")
     close(client, client)
     assert is_refused(waiter("SADD", "q", "3"), "CLOSED")
@@ -112,4 +110,3 @@ def test_a_closed_queue_is_emptied_before_anybody_is_told(
     assert waiter("SPOP", "q", 5) == []
     assert is_refused(waiter("BLPOP", "q", 0), "CLOSED")
     assert is_refused(waiter("PRESSURE.GET", "q"), "CLOSED")
-    del server

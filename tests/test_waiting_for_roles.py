@@ -90,8 +90,8 @@ def test_a_native_consumer_that_waits_is_served_by_our_put(
 
     def get() -> None:
         with backend.client() as connected:
-            for _ in range(20):
-                received.append(NativeClient(connected, "q").get())
+            native = NativeClient(connected, "q")
+            received.extend(native.get() for _ in range(20))
 
     thread = threading.Thread(target=get)
     thread.start()
@@ -103,7 +103,7 @@ def test_a_native_consumer_that_waits_is_served_by_our_put(
 
 
 def test_a_native_producer_that_waits_for_room_is_let_on_by_our_get(
-    backend: Valkey, client: Client, direct: Client, waiter: Waiter
+    backend: Valkey, client: Client, waiter: Waiter
 ) -> None:
     create(client, "q", "BOUND", 1)
     client.sadd("q", "first")
@@ -118,4 +118,4 @@ def test_a_native_producer_that_waits_for_room_is_let_on_by_our_get(
     assert waiter("BLPOP", "q", 0) == [b"q", b"first"]
     assert [waiter("BLPOP", "q", 0)[1] for _ in range(20)] == [b"%d" % number for number in range(20)]
     thread.join(TIMEOUT)
-    del direct
+    assert not thread.is_alive()

@@ -16,7 +16,6 @@ import hiredis
 
 from tests.programs import TIMEOUT, Client, Server, wait_for
 
-
 # What a command is made of.
 Words = tuple[str | bytes | int | float, ...]
 

@@ -30,11 +30,11 @@ def client_line(client: RespConnection) -> bytes:
         "name": client.name.decode(),
         "age": max(0, int(now - client.since)),
         "idle": max(0, int(now - client.active)),
-        "flags": "N",
+        "flags": _flags(client),
         "db": client.database.number,
         "sub": 0,
         "psub": 0,
-        "multi": -1,
+        "multi": -1 if client.transaction is None else len(client.transaction.queued),
         "obl": client.transport.get_write_buffer_size(),
         "user": "default",
         "resp": client.protocol,
@@ -42,6 +42,11 @@ def client_line(client: RespConnection) -> bytes:
         "lib-ver": library[1].decode(),
     }
     return " ".join(f"{name}={value}" for name, value in fields.items()).encode()
+
+
+def _flags(client: RespConnection) -> str:
+    flags = "b" * client.is_waiting + "x" * (client.transaction is not None)
+    return flags or "N"
 
 
 def kill_filter(words: list[bytes]) -> tuple[Callable[[RespConnection], bool], bool]:

@@ -1,0 +1,154 @@
+"""Queues that a put has created go when they are empty and unused: with all keys, and disturbing nobody."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from threading import Thread
+
+import pytest
+
+from pressure_server.backend.address import Address
+from pressure_server.broker.broker import Broker
+from pressure_server.broker.expiry import Expiry
+from pressure_server.broker.policy import Policy
+from tests.native import NativeClient
+from tests.programs import Client, Server, Valkey, wait_for
+from tests.waiters import Waiter
+
+StartServer = Callable[..., Server]
+TTL = "0.5"
+
+
+@pytest.fixture
+def expiring(backend: Valkey, start_server: StartServer) -> Server:
+    """A server on a backend without data, whose implicit queues live for half a second."""
+    return start_server("--backend", backend.url, "--implicit-queue-ttl", TTL)
+
+
+@pytest.fixture
+def client(expiring: Server) -> Iterator[Client]:
+    with expiring.client() as connected:
+        yield connected
+
+
+def a_queue_expires(client: Client, direct: Client) -> None:
+    """Make one that nobody uses, and wait until it is gone: others, made before, had as long."""
+    client.sadd("control", "m")
+    assert client.spop("control") == b"m"
+    assert direct.exists("__pressure__:control:bound") == 1
+    wait_for(lambda: not direct.keys("*:control*"), "the unused queue to be deleted")
+
+
+def test_an_empty_queue_goes_with_all_its_keys(client: Client, direct: Client) -> None:
+    a_queue_expires(client, direct)
+    assert direct.keys("*") == []
+    assert client.sadd("control", "again") == 1
+
+
+def test_one_that_holds_messages_or_was_created_on_purpose_or_is_closed_stays(
+    client: Client, direct: Client
+) -> None:
+    client.sadd("full", "m")
+    client.execute_command("PRESSURE.CREATE", "on purpose")
+    client.sadd("closed", "m")
+    client.spop("closed")
+    client.execute_command("PRESSURE.CLOSE", "closed")
+    a_queue_expires(client, direct)
+    a_queue_expires(client, direct)
+    assert set(client.scan_iter()) == {b"full", b"on purpose", b"closed"}
+
+
+def test_one_that_somebody_waits_on_stays(client: Client, expiring: Server, direct: Client) -> None:
+    client.sadd("q", "m")
+    client.spop("q")
+    with Waiter(expiring.port) as waiter:
+        waiter.send("BLPOP", "q", 0)
+        wait_for(lambda: client.info("clients")["blocked_clients"] == 1, "the client to wait")
+        a_queue_expires(client, direct)
+        a_queue_expires(client, direct)
+        assert not waiter.has_reply()
+        assert direct.exists("__pressure__:q:bound") == 1
+        client.sadd("q", "late")
+        assert waiter.reply() == [b"q", b"late"]
+    wait_for(lambda: not direct.keys("*"), "the queue to be deleted when nobody waits any longer")
+
+
+def test_one_that_a_native_client_waits_on_stays(client: Client, direct: Client, backend: Valkey) -> None:
+    client.sadd("q", "m")
+    client.spop("q")
+    got: list[bytes] = []
+    with backend.client() as connection:
+        native = NativeClient(connection, "q")
+        thread = Thread(target=lambda: got.append(native.get()))
+        thread.start()
+        try:
+            wait_for(lambda: not direct.exists("__pressure__:q:consumer_free"), "the native client to wait")
+            a_queue_expires(client, direct)
+            a_queue_expires(client, direct)
+            assert not got
+        finally:
+            client.sadd("q", "late")
+            thread.join()
+    assert got == [b"late"]
+
+
+def test_use_counts_from_the_last(client: Client, direct: Client) -> None:
+    """What is put and taken between two looks leaves the queue as empty as it was, and yet it is used."""
+    client.sadd("q", "m")
+    client.spop("q")
+    client.sadd("control", "m")
+    client.spop("control")
+
+    def gone_while_the_other_is_used() -> bool:
+        assert client.sadd("q", "m") == 1
+        assert client.spop("q") == b"m"
+        assert direct.exists("__pressure__:q:bound") == 1
+        return not direct.keys("*:control*")
+
+    wait_for(gone_while_the_other_is_used, "the unused queue to be deleted")
+
+
+def test_two_servers_agree(
+    expiring: Server, backend: Valkey, direct: Client, start_server: StartServer
+) -> None:
+    """Since when a queue is unused is noted with it, so any server may find so; who then puts makes it anew."""
+    other = start_server("--backend", backend.url, "--implicit-queue-ttl", TTL)
+    with expiring.client() as one, other.client() as two:
+        for number in range(300):
+            one.sadd(f"q{number}", "m")
+            assert two.spop(f"q{number}") == b"m"
+        wait_for(lambda: not direct.keys("*"), "all queues to be deleted")
+        assert two.sadd("q0", "m") == 1
+        assert one.spop("q0") == b"m"
+
+
+def test_zero_looks_for_none(backend: Valkey) -> None:
+    async def main() -> tuple[int, int]:
+        broker = Broker(Address(backend.url), prefix="__pressure__", policy=Policy())
+        tasks = len(asyncio.all_tasks())
+        Expiry(broker, 0).start()
+        with_zero = len(asyncio.all_tasks()) - tasks
+        Expiry(broker, 1).start()
+        return with_zero, len(asyncio.all_tasks()) - tasks
+
+    assert asyncio.run(main()) == (0, 1)
+
+
+def test_what_a_native_client_deletes_leaves_nothing_of_ours(
+    client: Client, direct: Client, backend: Valkey
+) -> None:
+    """Also where it is created again at once: what we had kept is not taken for the new queue's."""
+    with backend.client() as connection:
+        native = NativeClient(connection, "q")
+        for _ in range(20):
+            client.sadd("q", *range(50))
+            client.sismember("q", "7")
+            native.delete()
+            wait_for(lambda: not direct.keys("*"), "our keys to go, too")
+        client.sadd("q", *range(50))
+        native.delete()
+        native.create()
+        native.put(b"1")
+        assert client.sadd("q", "1", "2") == 1
+        assert client.smembers("q") == {b"1", b"2"}
