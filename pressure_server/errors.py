@@ -12,6 +12,12 @@ class PressureError(Exception):
 
     code = "ERR"
 
+    def after(self, messages: int) -> PressureError:
+        """The same error, of a command that had already put so many of its messages."""
+        error = PressureError(f"{self}; {messages} of the command's messages had been put already")
+        error.code = self.code
+        return error
+
 
 class QueueDoesNotExistError(PressureError):
     """The queue has not been created, or has been deleted."""
@@ -72,7 +78,7 @@ class StoppingError(PressureError):
     code = "STOPPING"
 
     def __init__(self) -> None:
-        super().__init__("the server is stopping, and this has not been done: connect again, and try again")
+        super().__init__("the server is stopping, so the wait has ended: connect again, and try again")
 
 
 class QueueNameError(PressureError):

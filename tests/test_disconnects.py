@@ -10,6 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import hiredis
@@ -17,7 +18,16 @@ import pytest
 
 from tests.native import NativeClient, NativeSteps, QueueInUseError, Steps
 from tests.programs import Client, Server, Valkey, wait_for
-from tests.waiters import AsyncWaiter, Waiter, about, packed, wait_for_blocked, wait_for_waiting
+from tests.waiters import (
+    AsyncWaiter,
+    Waiter,
+    Words,
+    about,
+    create,
+    packed,
+    wait_for_blocked,
+    wait_for_waiting,
+)
 
 # How often somebody leaves at a random moment, and which random moments these are.
 DISCONNECTS = int(os.environ.get("PRESSURE_DISCONNECTS", "1000"))
@@ -25,7 +35,6 @@ SEED = int(os.environ.get("PRESSURE_SEED", "1"))
 
 StartServer = Callable[..., Server]
 StartValkey = Callable[..., Valkey]
-Words = tuple[str | int, ...]
 
 GETS: list[Words] = [
     ("BLPOP", "q", 0),
@@ -46,11 +55,21 @@ PUTS: list[Words] = [
     ("PRESSURE.PUT", "q", "x"),
     ("PRESSURE.PUT", "q", "x", "NX", "TIMEOUT", 60),
 ]
-LEAVING: dict[str, Callable[[Waiter], object]] = {
-    "close": Waiter.close,
-    "half-close": Waiter.half_close,
-    "reset": Waiter.reset,
-}
+
+
+def close(waiter: Waiter) -> list[Any]:
+    waiter.close()
+    return []
+
+
+def reset(waiter: Waiter) -> list[Any]:
+    waiter.reset()
+    return []
+
+
+# How a client leaves; what it has received until then.
+Leave = Callable[[Waiter], list[Any]]
+LEAVING: dict[str, Leave] = {"close": close, "half-close": Waiter.half_close, "reset": reset}
 leavings = pytest.mark.parametrize("leave", LEAVING.values(), ids=LEAVING)
 
 
@@ -63,9 +82,16 @@ def stopped(process: Any) -> Iterator[None]:
     """The process does nothing meanwhile."""
     os.kill(process.pid, signal.SIGSTOP)
     try:
+        while any(" (T) " not in _state(task) for task in Path(f"/proc/{process.pid}/task").iterdir()):
+            pass  # some microseconds
         yield
     finally:
         os.kill(process.pid, signal.SIGCONT)
+
+
+def _state(task: Path) -> str:
+    """A letter; T is stopped."""
+    return (task / "stat").read_text().rpartition(")")[2].split()[0]
 
 
 def drain(client: Client, queue: str) -> list[bytes]:
@@ -79,9 +105,9 @@ def drain(client: Client, queue: str) -> list[bytes]:
 @leavings
 @pytest.mark.parametrize("get", GETS, ids=name_of)
 def test_a_get_whose_client_has_gone_takes_nothing(
-    server: Server, client: Client, get: Words, leave: Callable[[Waiter], object]
+    server: Server, client: Client, get: Words, leave: Leave
 ) -> None:
-    client.execute_command("PRESSURE.CREATE", "q")
+    create(client, "q")
     waiter = Waiter(server.port)
     waiter.send(*get)
     wait_for_waiting(client, "q", consumers=1)
@@ -96,9 +122,9 @@ def test_a_get_whose_client_has_gone_takes_nothing(
 @leavings
 @pytest.mark.parametrize("put", PUTS, ids=name_of)
 def test_a_put_whose_client_has_gone_puts_nothing(
-    server: Server, client: Client, put: Words, leave: Callable[[Waiter], object]
+    server: Server, client: Client, put: Words, leave: Leave
 ) -> None:
-    client.execute_command("PRESSURE.CREATE", "q", "BOUND", 2)
+    create(client, "q", "BOUND", 2)
     client.rpush("q", "a", "b")
     waiter = Waiter(server.port)
     waiter.send(*put)
@@ -112,9 +138,9 @@ def test_a_put_whose_client_has_gone_puts_nothing(
 
 @leavings
 def test_what_a_put_has_put_before_its_client_left_stays_and_the_rest_never_comes(
-    server: Server, client: Client, leave: Callable[[Waiter], object]
+    server: Server, client: Client, leave: Leave
 ) -> None:
-    client.execute_command("PRESSURE.CREATE", "q", "BOUND", 2)
+    create(client, "q", "BOUND", 2)
     waiter = Waiter(server.port)
     waiter.send("SADD", "q", *range(10))
     wait_for(lambda: client.scard("q") == 2, "the first two")
@@ -132,12 +158,12 @@ def test_what_is_taken_for_a_client_that_leaves_meanwhile_goes_to_the_next_in_li
     start_server: StartServer,
     start_valkey: StartValkey,
     get: Words,
-    leave: Callable[[Waiter], object],
+    leave: Leave,
 ) -> None:
     backend = start_valkey()
     server = start_server("--backend", backend.url)
     with server.client() as client, Waiter(server.port) as following:
-        client.execute_command("PRESSURE.CREATE", "q")
+        create(client, "q")
         leaving, putting = Waiter(server.port), Waiter(server.port)
         leaving.send(*get)
         wait_for_waiting(client, "q", consumers=1)
@@ -172,18 +198,18 @@ def test_a_client_that_leaves_when_its_message_comes_does_not_take_it_along(
     start_server: StartServer,
     start_valkey: StartValkey,
     get: Words,
-    leave: Callable[[Waiter], object],
+    leave: Leave,
 ) -> None:
     """The server learns of both at the same time."""
     backend = start_valkey()
     server = start_server("--backend", backend.url)
     with server.client() as client, backend.client() as direct:
-        client.execute_command("PRESSURE.CREATE", "q")
+        create(client, "q")
         leaving = Waiter(server.port)
         leaving.send(*get)
         wait_for_waiting(client, "q", consumers=1)
         replies: list[Any] = []
-        thread = threading.Thread(target=lambda: replies.extend(leave(leaving) or []))  # type: ignore[call-overload]
+        thread = threading.Thread(target=lambda: replies.extend(leave(leaving)))
         with stopped(server.process):
             NativeClient(direct, "q").put(b"m")
             thread.start()
@@ -197,12 +223,12 @@ def test_a_client_that_leaves_when_its_message_comes_does_not_take_it_along(
 
 @leavings
 def test_a_message_that_comes_back_is_the_oldest_again(
-    start_server: StartServer, start_valkey: StartValkey, leave: Callable[[Waiter], object]
+    start_server: StartServer, start_valkey: StartValkey, leave: Leave
 ) -> None:
     backend = start_valkey()
     server = start_server("--backend", backend.url)
     with server.client() as client, Waiter(server.port) as putting:
-        client.execute_command("PRESSURE.CREATE", "q")
+        create(client, "q")
         leaving = Waiter(server.port)
         leaving.send("BLPOP", "q", 0)
         wait_for_waiting(client, "q", consumers=1)
@@ -269,7 +295,8 @@ class Storm:
         if how == "half-close":
             replies = await waiter.half_close()
         else:
-            replies = waiter.close_now(reset=how == "reset")
+            with stopped(self.server.process):  # or nobody could say what came before
+                replies = waiter.close_now(reset=how == "reset")
         self.left[how if replies else f"{how} without reply"] += 1
         self.over = self.over or self.left.total() >= DISCONNECTS
         self.errors += [reply for reply in replies if isinstance(reply, hiredis.ReplyError)]
@@ -351,7 +378,7 @@ def test_gets_that_leave_at_random_lose_and_double_nothing(
 
     with server.client() as client:
         for queue in queues:
-            client.execute_command("PRESSURE.CREATE", queue)
+            create(client, queue)
         storm.run((wait_and_leave, 24), (put, 2), (put_natively, 1), (take, 1))
         wait_for_blocked(client, 0)
         left = [message for queue in queues for message in drain(client, queue)]
@@ -412,7 +439,7 @@ def test_puts_that_leave_at_random_put_everything_once_or_not_at_all(
 
     with server.client() as client:
         for queue in queues:
-            client.execute_command("PRESSURE.CREATE", queue, "BOUND", 3)
+            create(client, queue, "BOUND", 3)
         storm.run((wait_and_leave, 24), (take, 2), (take_natively, 1))
         for queue in queues:
             wait_for_waiting(client, queue)
@@ -452,6 +479,6 @@ def test_a_crowd_that_leaves_while_it_is_served_loses_nothing(
         assert left == sorted(left, key=int)
 
     with server.client() as client:
-        client.execute_command("PRESSURE.CREATE", "q")
+        create(client, "q")
         for round_ in range(10):
             asyncio.run(crowd(round_))

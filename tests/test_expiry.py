@@ -112,7 +112,7 @@ def test_use_counts_from_the_last(client: Client, direct: Client) -> None:
 def test_two_servers_agree(
     expiring: Server, backend: Valkey, direct: Client, start_server: StartServer
 ) -> None:
-    """Since when a queue is unused is noted with it, so any server may find so; who then puts makes it anew."""
+    """Since when a queue is unused is noted with it, so any server may find so; a put then makes it anew."""
     other = start_server("--backend", backend.url, "--implicit-queue-ttl", TTL)
     with expiring.client() as one, other.client() as two:
         for number in range(300):

@@ -1,4 +1,4 @@
-"""Native clients beside ours on one queue: behaved, stopped, and killed.
+"""Native clients beside ours on one queue: behaved, stopped, and killed; and a server of ours that is killed.
 
 `PRESSURE_NEIGHBOUR_MESSAGES=100000 .venv/bin/pytest -s tests/test_neighbours.py -k none_is_lost` is the run
 in full, and prints what has happened; without the variable it is a small part of that.
@@ -8,16 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable
+import random
+import signal
+import statistics
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvloop
 
 from tests.native import NativeClient
-from tests.neighbours import Neighbourhood, Plan, doctor
-from tests.programs import Client, Server, Valkey
+from tests.native_process import VERSIONS, NativeProcess
+from tests.neighbours import DEAD_AFTER, Neighbourhood, Outcome, Plan, doctor
+from tests.programs import TIMEOUT, Client, Server, Valkey, wait_for
+from tests.waiters import AsyncWaiter, Waiter, Words, about, create, is_refused, wait_for_waiting, waiters
 
+BASE = "__pressure__:q"
+HOLDER = "host-7 4711"
+ROLE_TIMEOUT = 0.5
 StartServer = Callable[..., Server]
 StartValkey = Callable[..., Valkey]
 
@@ -77,10 +90,255 @@ def assert_settled(backend: Valkey, direct: Client) -> None:
     assert status == 0, said
     assert asyncio.run(doctor(backend)) == (0, "1 queue looked at: all is well\n")
     suffixes = ("", ":producer_free", ":consumer_free", ":not_full")
-    assert [direct.llen(f"__pressure__:q{suffix}") for suffix in suffixes] == [0, 1, 1, 1]
+    assert [direct.llen(BASE + suffix) for suffix in suffixes] == [0, 1, 1, 1]
     # A consumer that was blocked when the queue was closed has popped one of two.
-    assert direct.llen("__pressure__:q:closed") in (1, 2)
-    produced, consumed = direct.mget(
-        *[f"__pressure__:q:stats:{v}_messages" for v in ("produced", "consumed")]
-    )
+    assert direct.llen(f"{BASE}:closed") in (1, 2)
+    produced, consumed = direct.mget(*[f"{BASE}:stats:{v}_messages" for v in ("produced", "consumed")])
     assert produced == consumed
+
+
+# Fairness.
+
+
+def clients_in_order(outcome: Outcome, plan: Plan) -> list[int]:
+    """Who has put each message where one client took all, or taken it where one put all, in queue order."""
+    if plan.producers == 1:
+        takers = {message: who for who, messages in enumerate(outcome.taken) for message in messages}
+        return [takers[b"p0-%d" % number] for number in range(plan.messages)]
+    (messages,) = filter(None, outcome.taken)
+    return [int(message.partition(b"-")[0][1:]) for message in messages]
+
+
+@pytest.mark.parametrize("bound", [0, 10])
+@pytest.mark.parametrize(
+    "clients", [(2, 2, 0, 1), (0, 1, 2, 2)], ids=["two and two producers", "two and two consumers"]
+)
+def test_native_clients_and_ours_all_get_their_turns(
+    start_valkey: StartValkey,
+    start_server: StartServer,
+    tmp_path: Path,
+    clients: tuple[int, int, int, int],
+    bound: int,
+) -> None:
+    """While all four of a kind are there, each acts every so many messages, and about as often as the others."""
+    backend = start_valkey()
+    server = start_server("--backend", backend.url)
+    plan = Plan(*clients, messages=2000, fates=0, bound=bound)
+    order = clients_in_order(uvloop.run(Neighbourhood(plan, backend, server, tmp_path).live()), plan)
+    places = {who: [place for place, other in enumerate(order) if other == who] for who in set(order)}
+    assert len(places) == 4
+    together = range(max(p[0] for p in places.values()), min(p[-1] for p in places.values()))
+    shares = Counter(order[place] for place in together)
+    gaps = [
+        max(after - before for before, after in zip(p, p[1:], strict=False) if before in together)
+        for p in places.values()
+    ]
+    print(f"shares of {len(together)}: {sorted(shares.values())}; longest gaps, in messages: {sorted(gaps)}")
+    assert len(together) > 400
+    assert min(shares.values()) > len(together) / 8
+    assert max(gaps) < 200
+
+
+# A role that is held.
+
+
+@pytest.fixture(scope="module")
+def impatient(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that does not wait long for a role."""
+    log = tmp_path_factory.mktemp("impatient") / "log"
+    server = Server(log, "--backend", shared_backend.url, "--role-timeout", str(ROLE_TIMEOUT))
+    yield server
+    assert server.stop() == 0
+    assert "Traceback" not in server.log, server.log
+
+
+PUTTING: list[Words] = [
+    ("SADD", "q", "a"),
+    ("LPUSH", "q", "b"),
+    ("PRESSURE.PUT", "q", "c", "TIMEOUT", "10"),
+    ("SMOVE", "other", "q", "d"),
+    ("BLMOVE", "another", "q", "LEFT", "RIGHT", "10"),
+    ("PRESSURE.CLOSE", "q"),
+]
+TAKING: list[Words] = [
+    ("SPOP", "q"),
+    ("RPOP", "q"),
+    ("BLPOP", "q", "10"),
+    ("BLMPOP", "10", "2", "empty", "q", "LEFT"),
+    ("PRESSURE.GET", "q"),
+    ("LMOVE", "q", "other", "LEFT", "RIGHT"),
+]
+# What a native client does, where it is stopped, and what of ours meets it.
+HOLDING = [
+    (("put", "theirs"), "SET :producer", PUTTING),
+    (("put", "theirs"), "BRPOP :not_full", PUTTING),
+    (("put", "theirs"), "LPUSH", PUTTING),
+    (("get",), "SET :consumer", TAKING),
+    (("get",), "BRPOP", TAKING),
+]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(("work", "stop_after", "commands"), HOLDING, ids=lambda v: v if v is str else None)
+def test_who_meets_a_stopped_native_client_is_told_its_name_after_the_role_timeout(
+    backend: Valkey,
+    impatient: Server,
+    work: tuple[str, ...],
+    stop_after: str,
+    commands: list[Words],
+    version: str,
+) -> None:
+    with impatient.client() as client, waiters(impatient, len(commands)) as waiting:
+        client.rpush("q", *range(len(commands) + 1))
+        client.rpush("other", "d")
+        client.rpush("another", "e")
+        with NativeProcess(
+            backend.socket, "q", HOLDER, *work, version=version, stop_after=stop_after
+        ) as native:
+            native.wait_until_stopped()
+            began = time.monotonic()
+            for waiter, words in zip(waiting, commands, strict=True):
+                waiter.send(*words)
+            replies = [waiter.reply() for waiter in waiting]
+            waited = time.monotonic() - began
+            assert all(is_refused(reply, "INUSE") and HOLDER in str(reply) for reply in replies), replies
+            assert ROLE_TIMEOUT * 0.9 < waited < ROLE_TIMEOUT + 2
+            wait_for_waiting(client, "q")
+            native.resume()
+            assert native.outcome() == ("done" if work[0] == "put" else "0")
+        # Nothing has happened of what was refused, and all of it can.
+        queued = [b"%d" % number for number in range(len(commands) + 1)]
+        queued = [*queued, b"theirs"] if work[0] == "put" else queued[1:]
+        assert client.lrange("q", 0, -1) == queued
+        for waiter, words in zip(waiting, commands, strict=True):
+            reply = waiter(*words)
+            assert reply is not None
+            assert not isinstance(reply, Exception), reply
+        length = len(queued) + 5 if commands is PUTTING else len(queued) - len(commands)
+        assert client.llen("q") == length
+
+
+@pytest.mark.parametrize(
+    ("work", "stop_after", "words"),
+    [
+        (("put", "theirs"), "SET :producer", ("PRESSURE.PUT", "q", "x", "NOWAIT")),
+        (("get",), "SET :consumer", ("PRESSURE.GET", "q", "NOWAIT")),
+    ],
+)
+def test_who_must_not_wait_is_told_at_once(
+    backend: Valkey, client: Client, waiter: Waiter, work: tuple[str, ...], stop_after: str, words: Words
+) -> None:
+    """The server's role timeout is five seconds."""
+    client.rpush("q", "a")
+    with NativeProcess(backend.socket, "q", HOLDER, *work, stop_after=stop_after) as native:
+        native.wait_until_stopped()
+        began = time.monotonic()
+        assert is_refused(waiter(*words), "INUSE")
+        assert time.monotonic() - began < 1
+
+
+def test_a_native_consumer_that_waits_on_an_empty_queue_is_no_obstacle(
+    backend: Valkey, impatient: Server, direct: Client
+) -> None:
+    with impatient.client() as client, waiters(impatient, 2) as (first, second):
+        create(client, "q")
+        with NativeProcess(backend.socket, "q", HOLDER, "get") as native:
+            wait_for_blocked_natives(direct, 1)
+            assert client.spop("q") is None
+            assert first("PRESSURE.GET", "q", "NOWAIT") is None
+            second.send("BLPOP", "q", 0)
+            # For longer than anybody waits for a role.
+            assert first("BLPOP", "q", 3 * ROLE_TIMEOUT) is None
+            assert about(client, "q")[b"consumer"] == HOLDER.encode()
+            assert first("SADD", "q", "one", "two") == 2
+            assert native.outcome() == "one"
+            assert second.reply() == [b"q", b"two"]
+
+
+def test_a_stopped_native_consumer_keeps_what_it_was_given(
+    backend: Valkey, impatient: Server, direct: Client
+) -> None:
+    with impatient.client() as client, Waiter(impatient.port) as waiter:
+        create(client, "q")
+        with NativeProcess(backend.socket, "q", HOLDER, "get") as native:
+            wait_for_blocked_natives(direct, 1)
+            native.stop()
+            native.wait_until_stopped()
+            assert waiter("SADD", "q", "one") == 1
+            assert client.llen("q") == 0
+            assert waiter("SADD", "q", "two") == 1
+            reply = waiter("BLPOP", "q", 0)
+            assert is_refused(reply, "INUSE")
+            assert HOLDER in str(reply)
+            native.resume()
+            assert native.outcome() == "one"
+            assert waiter("BLPOP", "q", 0) == [b"q", b"two"]
+
+
+def test_native_consumers_that_wait_are_served_at_once(
+    backend: Valkey, client: Client, direct: Client, waiter: Waiter
+) -> None:
+    create(client, "q")
+    got: list[float] = []
+
+    def consume() -> None:
+        with backend.client() as connected:
+            native = NativeClient(connected, "q")
+            for _ in range(100):
+                native.get()
+                got.append(time.perf_counter())
+
+    put: list[float] = []
+    thread = threading.Thread(target=consume)
+    thread.start()
+    for number in range(100):
+        wait_for(lambda: len(got) == len(put), "the message before")
+        wait_for_blocked_natives(direct, 1)
+        put.append(time.perf_counter())
+        assert waiter("SADD", "q", number) == 1
+    thread.join(TIMEOUT)
+    times = [after - before for before, after in zip(put, got, strict=True)]
+    print(
+        f"SADD to a native consumer that waits: median {statistics.median(times) * 1000:.2f} ms, "
+        f"at most {max(times) * 1000:.2f} ms"
+    )
+    assert statistics.median(times) < 0.05
+
+
+def wait_for_blocked_natives(direct: Client, count: int) -> None:
+    """Return when so many clients of the backend are blocked; ours are not, while they wait for messages."""
+    wait_for(lambda: direct.info("clients")["blocked_clients"] == count, f"{count} to be blocked")
+
+
+def test_a_client_that_was_called_dead_and_goes_on_loses_and_doubles_nothing(
+    backend: Valkey, client: Client, direct: Client
+) -> None:
+    """A message may be put in another's turn; that is what the doctor's `--wait` is for."""
+    client.sadd("q", "before")
+    with ExitStack() as stack:
+        stopped = [
+            stack.enter_context(
+                NativeProcess(backend.socket, "q", f"stopped {step}", "put", f"by {step}", stop_after=step)
+            )
+            for step in ("BRPOP :producer_free", "LPUSH :producer_free")
+        ]
+        for native in stopped:
+            if native is stopped[0]:
+                native.wait_until_stopped()
+        status, said = asyncio.run(doctor(backend))
+        assert "gave the producer role back" in said
+        assert status == 0
+        stopped[1].wait_until_stopped()
+        assert client.sadd("q", "ours") == 1
+        for native in stopped:
+            native.resume()
+            assert native.outcome() == "done"
+    assert sorted(client.lrange("q", 0, -1)) == [
+        b"before",
+        b"by BRPOP :producer_free",
+        b"by LPUSH :producer_free",
+        b"ours",
+    ]
+    assert asyncio.run(doctor(backend))[0] == 0
+    assert direct.llen(f"{BASE}:producer_free") == 1
+    assert client.sadd("q", "after") == 1

@@ -21,7 +21,7 @@ from pressure_server.broker.broker import Broker
 from pressure_server.broker.operation import Kind, Operation
 from pressure_server.broker.policy import Policy
 from pressure_server.broker.wait import Wait
-from pressure_server.errors import QueueClosedError
+from pressure_server.errors import PressureError, QueueClosedError
 from tests.programs import Valkey
 
 EXAMPLES = int(os.environ.get("PRESSURE_WAITING_EXAMPLES", "150"))
@@ -46,6 +46,15 @@ class Modelled:
     got: list[bytes] = field(default_factory=list)
     done: bool = False
     refused: bool = False  # since the queue is closed
+
+    @property
+    def refusal(self) -> str | None:
+        """The text by which it is refused."""
+        put = self.step.size - len(self.left) if self.step.kind.puts else 0
+        if not self.refused:
+            return None
+        error = QueueClosedError("q")
+        return str(error.after(put) if put else error)
 
 
 class Model:
@@ -113,6 +122,13 @@ def _folds_with(pair: tuple[Operation, Modelled]) -> Kind | Modelled:
     return modelled.step.kind if modelled.step.kind.folds else modelled
 
 
+def _refusal(operation: Operation) -> str | None:
+    error = operation.error
+    if operation.kind.puts and operation.results and isinstance(operation.results[-1], PressureError):
+        error = operation.results[-1]
+    return None if error is None else f"{error}"
+
+
 class World:
     """A backend, and one of our brokers on it, whose loop runs only while something is done."""
 
@@ -154,7 +170,7 @@ class World:
                 while not all(o.owner.ended == m.done and (m.done or o.owner.in_line) for o, m in both):  # noqa: ASYNC110
                     await asyncio.sleep(0)
             for operation, modelled in both:
-                assert isinstance(operation.error, QueueClosedError) is modelled.refused
+                assert _refusal(operation) == modelled.refusal
                 if modelled.done and modelled.step.kind.takes:
                     assert operation.results == modelled.got
                 elif modelled.done and not modelled.refused:

@@ -80,6 +80,9 @@ class Operation:
 
     def fail(self, error: PressureError) -> None:
         """End with an error what has not been done; what has been done (in an earlier call) stays done."""
+        in_part = self.wait.messages if self.wait is not None else 0
+        if in_part:
+            self.results.append(error.after(in_part))
         if not self.results:
             self.error = error
         elif self.kind.folds and not self.kind.takes:
