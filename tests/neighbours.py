@@ -153,6 +153,8 @@ class Seat:
             self._process.outcome()
 
     def _asked(self, command: Command) -> None:
+        if not self._last:
+            self._here.is_seated()
         self._last = _in_words(command)
         self._pass()
 
@@ -212,6 +214,14 @@ class Neighbourhood:
         self.passages_between_fates = plan.native_passages / plan.fates if plan.fates else math.inf
         self._last_progress = 0.0
         self._seats: list[Seat] = []
+        self._taken_seats = 0
+        self._all_are_seated = asyncio.Event()
+
+    def is_seated(self) -> None:
+        """Another native client has begun; ours wait until all have."""
+        self._taken_seats += 1
+        if self._taken_seats == self.plan.native_producers + self.plan.native_consumers:
+            self._all_are_seated.set()
 
     def progress(self) -> None:
         """Something has happened."""
@@ -285,6 +295,7 @@ class Neighbourhood:
 
     async def _produce(self, name: str, count: int) -> None:
         waiter = await AsyncWaiter.connect(self.server.port)
+        await self._all_are_seated.wait()
         for number in range(count):
             while is_in_use(reply := await self._ask(waiter, *random.choice(_PUTS), f"{name}-{number}")):
                 self.outcome.in_use += 1
@@ -296,6 +307,7 @@ class Neighbourhood:
         waiter = await AsyncWaiter.connect(self.server.port)
         taken: list[bytes] = []
         self.outcome.taken.append(taken)
+        await self._all_are_seated.wait()
         while not is_refused(reply := await self._ask(waiter, *random.choice(_GETS)), "CLOSED"):
             if is_in_use(reply):
                 self.outcome.in_use += 1

@@ -24,9 +24,19 @@ import uvloop
 
 from tests.native import NativeClient
 from tests.native_process import VERSIONS, NativeProcess
-from tests.neighbours import DEAD_AFTER, Neighbourhood, Outcome, Plan, doctor
+from tests.neighbours import Neighbourhood, Outcome, Plan, doctor
 from tests.programs import TIMEOUT, Client, Server, Valkey, wait_for
-from tests.waiters import AsyncWaiter, Waiter, Words, about, create, is_refused, wait_for_waiting, waiters
+from tests.waiters import (
+    AsyncWaiter,
+    Waiter,
+    Words,
+    about,
+    create,
+    is_refused,
+    packed,
+    wait_for_waiting,
+    waiters,
+)
 
 BASE = "__pressure__:q"
 HOLDER = "host-7 4711"
@@ -120,7 +130,7 @@ def test_native_clients_and_ours_all_get_their_turns(
     clients: tuple[int, int, int, int],
     bound: int,
 ) -> None:
-    """While all four of a kind are there, each acts every so many messages, and about as often as the others."""
+    """While all four of a kind are there each acts every so many messages, and about as often as others."""
     backend = start_valkey()
     server = start_server("--backend", backend.url)
     plan = Plan(*clients, messages=2000, fates=0, bound=bound)
@@ -129,14 +139,19 @@ def test_native_clients_and_ours_all_get_their_turns(
     assert len(places) == 4
     together = range(max(p[0] for p in places.values()), min(p[-1] for p in places.values()))
     shares = Counter(order[place] for place in together)
-    gaps = [
-        max(after - before for before, after in zip(p, p[1:], strict=False) if before in together)
-        for p in places.values()
-    ]
-    print(f"shares of {len(together)}: {sorted(shares.values())}; longest gaps, in messages: {sorted(gaps)}")
+    gaps = {
+        who: sorted(after - before for before, after in pairwise(p) if before in together)
+        for who, p in places.items()
+    }
+    longest, long = ([g[int(len(g) * part)] for g in gaps.values()] for part in (0.9999, 0.99))
+    print(
+        f"shares of {len(together)}: {sorted(shares.values())}; of the gaps, in messages, {long=} {longest=}"
+    )
     assert len(together) > 400
     assert min(shares.values()) > len(together) / 8
-    assert max(gaps) < 200
+    # The longest are what a loaded machine does to a process.
+    assert max(long) < 50
+    assert max(longest) < 500
 
 
 # A role that is held.
@@ -342,3 +357,240 @@ def test_a_client_that_was_called_dead_and_goes_on_loses_and_doubles_nothing(
     assert asyncio.run(doctor(backend))[0] == 0
     assert direct.llen(f"{BASE}:producer_free") == 1
     assert client.sadd("q", "after") == 1
+
+
+# Close and delete, by a native client, while ours are at work.
+
+
+async def until_told(port: int, words: Callable[[int], Words], codes: Counter[str]) -> list[Any]:
+    """Do a command again and again until it is refused; the replies before that."""
+    waiter, replies = await AsyncWaiter.connect(port), []
+    while not isinstance(reply := await waiter(*words(len(replies))), Exception):
+        replies.append(reply)
+    codes[str(reply).split()[0]] += 1
+    waiter.close()
+    return replies
+
+
+async def end_while_at_work(
+    port: int, end: Callable[[], None]
+) -> tuple[Counter[str], list[bytes], list[bytes]]:
+    """Three clients put, three take; the end comes at any moment of that.
+
+    What they were told then, what was put, and what was taken.
+    """
+    codes: Counter[str] = Counter()
+
+    def putting(who: int) -> Callable[[int], Words]:
+        # The unique ones have the server keep its mirror of the queue.
+        return lambda number: ("PRESSURE.PUT", "q", f"{who}-{number}", *["NX"][: who % 2])
+
+    async with asyncio.timeout(TIMEOUT), asyncio.TaskGroup() as group:
+        puts = [group.create_task(until_told(port, putting(who), codes)) for who in range(3)]
+        gets = [group.create_task(until_told(port, lambda _: ("PRESSURE.GET", "q"), codes)) for _ in range(3)]
+        await asyncio.sleep(random.uniform(0, 0.03))  # at any moment
+        await asyncio.to_thread(end)
+    put = [
+        f"{who}-{number}".encode() for who, done in enumerate(puts) for number in range(len(done.result()))
+    ]
+    return codes, put, [message for get in gets for message in get.result()]
+
+
+@pytest.mark.parametrize("with_natives", [False, True], ids=["ours alone", "native ones too"])
+@pytest.mark.parametrize("bound", [0, 3])
+@pytest.mark.parametrize("end", ["close", "delete"])
+def test_a_native_close_or_delete_while_ours_put_and_take(
+    server: Server, backend: Valkey, client: Client, direct: Client, end: str, bound: int, with_natives: bool
+) -> None:
+    told: Counter[str] = Counter()
+    for _ in range(2 if with_natives else 12):
+        create(client, "q", "BOUND", bound)
+        native = NativeClient(direct, "q", "ender")
+        with ExitStack() as stack:
+            if with_natives:
+                for work in (("produce", "native", "0", "100000"), ("consume",)):
+                    stack.enter_context(NativeProcess(backend.socket, "q", work[0], *work))
+                wait_for(lambda: direct.mget(f"{BASE}:producer", f"{BASE}:consumer")[1] == b"consume", "it")
+            codes, put, taken = asyncio.run(end_while_at_work(server.port, getattr(native, end)))
+        told += codes
+        assert codes.total() == 6
+        assert max(Counter(taken).values(), default=1) == 1
+        if end == "close":
+            if not with_natives:
+                assert sorted(taken) == sorted(put)
+            native.delete()
+        # Ours are deleted when the server learns of it.
+        wait_for(lambda: direct.keys("*") == [], "the keys to go")
+    print(told)
+    assert told.keys() <= {"CLOSED", *["NOQUEUE"][: end == "delete"]}
+
+
+@pytest.mark.parametrize("first_in_line", ["ours", "the deleter"])
+@pytest.mark.parametrize(
+    ("role", "work", "words"),
+    [
+        ("producer", ("put", "theirs"), ("PRESSURE.PUT", "q", "ours")),
+        ("consumer", ("get",), ("PRESSURE.GET", "q")),
+    ],
+)
+def test_a_native_delete_and_ours_in_line_for_the_same_role(
+    server: Server,
+    backend: Valkey,
+    client: Client,
+    direct: Client,
+    role: str,
+    work: tuple[str, ...],
+    words: Words,
+    first_in_line: str,
+) -> None:
+    client.rpush("q", "a", "b")
+    with (
+        waiters(server, 20) as waiting,
+        NativeProcess(backend.socket, "q", HOLDER, *work, stop_after=f"SET :{role}") as holder,
+        ExitStack() as stack,
+    ):
+        holder.wait_until_stopped()
+
+        def ours() -> None:
+            for waiter in waiting:
+                waiter.send(*words)
+            wait_for_waiting(client, "q", **{f"{role}s": len(waiting)})
+
+        def the_deleter() -> None:
+            deleters.append(stack.enter_context(NativeProcess(backend.socket, "q", "deleter", "delete")))
+
+        deleters: list[NativeProcess] = []
+        stand_in_line = [ours, the_deleter] if first_in_line == "ours" else [the_deleter, ours]
+        stand_in_line[0]()
+        wait_for_blocked_natives(direct, 1)
+        if first_in_line == "ours":
+            the_deleter()
+            wait_for_blocked_natives(direct, 2)
+        else:
+            for waiter in waiting:
+                waiter.send(*words)
+        # The queue is gone as soon as the deletion has begun, whoever holds a role.
+        replies = [waiter.reply() for waiter in waiting]
+        assert all(is_refused(reply, "NOQUEUE") for reply in replies), replies
+        holder.resume()
+        assert holder.outcome() == ("QueueClosedError" if role == "producer" else "a")
+        assert deleters[0].outcome() == "done"
+    wait_for(lambda: direct.keys("*") == [], "the keys to go")
+
+
+@pytest.mark.parametrize("command", ["PRESSURE.DELETE", "DEL", "UNLINK"])
+@pytest.mark.parametrize(
+    ("work", "stop_after"), [(("put", "x"), "SET :producer"), (("get",), "SET :consumer")]
+)
+def test_our_delete_that_met_a_stopped_native_client_leaves_nothing_when_that_has_finished(
+    backend: Valkey, impatient: Server, direct: Client, command: str, work: tuple[str, ...], stop_after: str
+) -> None:
+    with impatient.client() as client, Waiter(impatient.port) as waiter:
+        client.rpush("q", "a", "b")
+        with NativeProcess(backend.socket, "q", HOLDER, *work, stop_after=stop_after) as native:
+            native.wait_until_stopped()
+            reply = waiter(command, "q")
+            assert is_refused(reply, "INUSE")
+            assert HOLDER in str(reply)
+            native.resume()
+            assert native.outcome() in ("QueueClosedError", "a", "done")
+        waiter(command, "q")
+        wait_for(lambda: direct.keys("*") == [], "the keys to go")
+        assert client.sadd("q", "anew") == 1
+
+
+# A server of ours that is killed.
+
+
+def kill_in_its_turn(
+    server: Server, backend: Valkey, direct: Client, role: str, work: tuple[str, ...], words: Words
+) -> None:
+    """Have the server wait for a role that a native client holds, and kill it when it has got it."""
+    parked = f"{BASE}:ext:{role}_turn"
+    with (
+        Waiter(server.port) as waiter,
+        NativeProcess(backend.socket, "q", HOLDER, *work, stop_after=f"SET :{role}") as holder,
+    ):
+        holder.wait_until_stopped()
+        waiter.send(*words)
+        wait_for_blocked_natives(direct, 1)
+        server.process.send_signal(signal.SIGSTOP)
+        holder.resume()
+        assert holder.outcome() != ""
+        assert direct.llen(parked) == 1
+        assert server.stop(signal.SIGKILL) == -signal.SIGKILL
+    assert direct.llen(parked) == 1
+    assert direct.llen(f"{BASE}:{role}_free") == 0
+
+
+ROLES = [
+    ("producer", ("put", "theirs"), ("SADD", "q", "ours")),
+    ("consumer", ("get",), ("SPOP", "q")),
+]
+
+
+@pytest.mark.parametrize("by", ["restart", "another server", "doctor"])
+@pytest.mark.parametrize(("role", "work", "words"), ROLES)
+def test_a_token_comes_back_that_a_killed_server_had_in_its_turn(
+    backend: Valkey,
+    direct: Client,
+    start_server: StartServer,
+    role: str,
+    work: tuple[str, ...],
+    words: Words,
+    by: str,
+) -> None:
+    doomed, other = start_server("--backend", backend.url), start_server("--backend", backend.url)
+    with doomed.client() as client:
+        client.rpush("q", "a", "b", "c")
+    kill_in_its_turn(doomed, backend, direct, role, work, words)
+    with NativeProcess(backend.socket, "q", "next", *work) as native:
+        wait_for_blocked_natives(direct, 1)
+        if by == "restart":
+            start_server("--backend", backend.url)
+        elif by == "another server":
+            with Waiter(other.port) as waiter:
+                assert waiter(*words) in (1, b"b")
+        else:
+            status, said = asyncio.run(doctor(backend))
+            assert (status, f"moved the {role}'s token back" in said) == (0, True)
+        assert native.outcome() in ("done", "b", "c")
+    assert direct.llen(f"{BASE}:{role}_free") == 1
+    assert direct.exists(f"{BASE}:ext:{role}_turn") == 0
+    # What it was to do in its turn has not been done: nobody was told that it was.
+    queued = {"producer": [b"a", b"b", b"c", b"theirs", b"theirs"], "consumer": [b"c"]}[role]
+    if by == "another server":
+        queued = {"producer": [*queued[:4], b"ours", b"theirs"], "consumer": []}[role]
+    assert sorted(direct.lrange(BASE, 0, -1)) == sorted(queued)
+
+
+def test_native_clients_go_on_whenever_a_server_is_killed_at_work(
+    backend: Valkey, direct: Client, start_server: StartServer, tmp_path: Path
+) -> None:
+    parked = [f"{BASE}:ext:producer_turn", f"{BASE}:ext:consumer_turn"]
+    met = 0
+    NativeClient(direct, "q").create(10)
+    works = (("produce", "n", "0", "1000000"), ("consume",))
+    with ExitStack() as stack:
+        for work in works:
+            stack.enter_context(NativeProcess(backend.socket, "q", work[0], *work))
+        for _ in range(6):
+            server = start_server("--backend", backend.url)
+            with waiters(server, 6) as waiting:
+                for number, waiter in enumerate(waiting):
+                    some = ("SADD", "q", f"ours {number}") if number % 2 else ("SPOP", "q")
+                    waiter.socket.setblocking(False)
+                    waiter.socket.send(b"".join(packed(*some) for _ in range(500)))
+                before = direct.get(f"{BASE}:stats:consumed_messages")
+                time.sleep(random.uniform(0.05, 0.3))  # at any moment
+                server.stop(signal.SIGKILL)
+            met += direct.exists(*parked)
+            start_server("--backend", backend.url)
+            assert direct.exists(*parked) == 0
+            taken = int(direct.get(f"{BASE}:stats:consumed_messages"))
+            wait_for(
+                lambda: int(direct.get(f"{BASE}:stats:consumed_messages")) > taken + 20,
+                "native clients to go on",
+            )
+            del before
+    print(f"killed in its turn {met} times of 6")

@@ -37,6 +37,14 @@ class Changes:
         keys = watched_keys(base_key(self._prefix, name), watched)
         self._watch.arm(self._number, keys, lambda mask: listener.armed(name, watched, mask))
 
+    def leave(self, listener: Listener, name: bytes) -> None:
+        """It does not want to be told any longer."""
+        listeners = self._listeners.get(name)
+        if listeners is not None:
+            listeners.discard(listener)
+            if not listeners:
+                del self._listeners[name]
+
     def tell(self, name: bytes) -> None:
         """A queue has changed."""
         for listener in self._listeners.pop(name, ()):
@@ -59,10 +67,7 @@ class Changes:
         except TimeoutError:
             return False
         finally:
-            listeners = self._listeners.get(name, set())
-            listeners.discard(news)
-            if not listeners:
-                self._listeners.pop(name, None)
+            self.leave(news, name)
         return True
 
 

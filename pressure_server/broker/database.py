@@ -262,13 +262,15 @@ class Database(QueueOperations):
         """Forget a lane on which nothing waits."""
         if self._lanes.get(lane.name) is lane:
             del self._lanes[lane.name]
+            if lane.alarm is not None:
+                lane.alarm.stop()
 
     def measure(self, lane: Lane, operation: Operation, wait: Wait) -> bool:
         """Let the operation expire when it has waited long enough; False where it has."""
         now = self._loop.time()
-        timeout = self.policy.put_timeout if wait.timeout == AS_CONFIGURED else wait.timeout
-        if wait.timeout == AS_CONFIGURED and not operation.kind.puts:
-            timeout = None if wait.other == b"" else self.policy.put_timeout
+        timeout = wait.timeout
+        if timeout == AS_CONFIGURED:
+            timeout = self.policy.put_timeout if operation.kind.puts or operation.kind.moves else None
         deadline = wait.deadline(now, timeout, self.policy.role_timeout)
         if deadline is not None and deadline <= now:
             wait.out_of_time = wait.in_line and deadline == wait.until
@@ -293,8 +295,8 @@ class Database(QueueOperations):
         if suffix == BOUND and self.known.forget(name):
             self._clean(name)
         lane = self._lanes.get(name)
-        if lane is not None:
-            lane.changed(name)
+        if lane is not None and lane.alarm is not None:
+            lane.alarm.changed(name)
         self.changes.tell(name)
 
     def watch_lost(self) -> None:
@@ -302,7 +304,8 @@ class Database(QueueOperations):
         self.known.forget_all()
         self.changes.lost()
         for lane in list(self._lanes.values()):
-            lane.unarm()
+            if lane.alarm is not None:
+                lane.alarm.lost()
 
     def _clean(self, name: bytes) -> None:
         """The queue has been deleted, maybe by a native client, which does not know of our keys."""

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from pressure_server.broker import batch
 from pressure_server.broker import operation as kinds
+from pressure_server.broker.alarm import Alarm
 from pressure_server.broker.operation import Line, Operation
 from pressure_server.broker.restoring import restoring
-from pressure_server.broker.wait import Lack, Wait, possible, suffixes
+from pressure_server.broker.wait import Lack, Wait
 from pressure_server.errors import BackendError, PressureError, StoppingError
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ class Lane:
     """Sends a queue's operations in the order in which they came, one call at a time."""
 
     __slots__ = (
-        "_allowance", "_armed", "_believed", "_changed_by_us", "_database", "_in_flight", "_poked", "_runs",
-        "_vain_masks", "base", "idle", "lines", "name", "waiting",
+        "_allowance", "_database", "_poked", "_runs",
+        "alarm", "base", "idle", "is_in_flight", "lines", "name", "waiting",
     )  # fmt: skip
 
     def __init__(self, database: Database, name: bytes, base: bytes) -> None:
@@ -40,14 +41,10 @@ class Lane:
         self.waiting: list[Operation] = []
         self.lines: dict[Line, list[Operation]] = {Line.PRODUCERS: [], Line.CONSUMERS: []}
         self.idle = True  # nothing is to be sent and nothing is in flight
-        self._in_flight = False
+        self.is_in_flight = False
         self._allowance = dict.fromkeys(Line, _FIRST_ALLOWANCE)
         self._poked = False  # those in line may go on
-        # What the backend's watch has been asked to tell of: queue -> suffixes.
-        self._armed: dict[bytes, list[bytes]] = {}
-        self._changed_by_us = False
-        self._believed = True
-        self._vain_masks: set[tuple[bytes, int]] = set()
+        self.alarm: Alarm | None = None
 
     def send(self) -> None:
         """Send a call with what is to be tried.
@@ -64,8 +61,9 @@ class Lane:
                 self._database.drop(self)
             return
         self._runs = batch.runs_of(operations)
-        self._changed_by_us = self._changed_by_us or any(run[0].kind.serves for run in self._runs)
-        self._in_flight = True
+        if self.alarm is not None and any(run[0].kind.serves for run in self._runs):
+            self.alarm.disturbed = True
+        self.is_in_flight = True
         try:
             self._database.call(self.base, others_of(operations), batch.pack(self._runs), self._received)
         except BackendError as error:
@@ -125,7 +123,7 @@ class Lane:
         return first
 
     def _received(self, reply: Any) -> None:
-        self._in_flight = False
+        self.is_in_flight = False
         runs, self._runs = self._runs, []
         if isinstance(reply, Exception):
             name = self.name
@@ -142,7 +140,9 @@ class Lane:
         for operation in outcome.ended:
             self._end(operation)
         if any(self.lines.values()):
-            self._arm()
+            if self.alarm is None:
+                self.alarm = Alarm(self, self._database.changes)
+            self.alarm.set()
             self._ask_for_turns(outcome.lacking)
         if self.waiting or self._poked:
             # Where others wait there is load, and those who have just been answered will ask again: one turn
@@ -271,7 +271,7 @@ class Lane:
             self.idle = False
             self.send()
 
-    def _lacks(self) -> dict[bytes, set[Lack]]:
+    def lacks(self) -> dict[bytes, set[Lack]]:
         """What those in line lack, by queue."""
         lacks: dict[bytes, set[Lack]] = {}
         for in_line in self.lines.values():
@@ -281,15 +281,10 @@ class Lane:
                     lacks.setdefault(wait.other if wait.elsewhere else self.name, set()).add(wait.lack)
         return lacks
 
-    def _arm(self) -> None:
-        """Ask to be told when those in line may go on, where that has not been asked yet."""
-        for name, lacks in self._lacks().items():
-            watched = suffixes(lacks)
-            if set(watched) <= set(self._armed.get(name, ())):
-                continue
-            self._armed[name] = watched
-            self._changed_by_us = False
-            self._database.changes.arm(self, name, watched, own=name == self.name)
+    @property
+    def existed(self) -> bool:
+        """Whether the queue did when those in line were tried."""
+        return not any(o.kind.waiting for line in self.lines.values() for o in line)
 
     def _ask_for_turns(self, lacking: list[Operation]) -> None:
         for operation in lacking:
@@ -297,40 +292,6 @@ class Lane:
             if wait is not None and wait.in_line and wait.lack in (Lack.PRODUCER, Lack.CONSUMER):
                 name = wait.other if wait.elsewhere else self.name
                 self._database.role_turns.ask(name, wait.lack, elsewhere=wait.elsewhere)
-
-    def armed(self, name: bytes, watched: list[bytes], mask: int | None) -> None:
-        """The watch watches: `mask` is what was there then; None where it cannot, and it is time to look."""
-        lacks = self._lacks().get(name)
-        if lacks is None:
-            return
-        if mask is None:
-            self._armed.pop(name, None)
-            self.poke()
-            return
-        existing = not any(o.kind.waiting for line in self.lines.values() for o in line)
-        if possible(lacks, watched, mask, existing) and (name, mask) not in self._vain_masks:
-            # Once: where it was in vain, only a change is a reason to try again.
-            self._vain_masks.add((name, mask))
-            self.poke()
-
-    def changed(self, name: bytes) -> None:
-        """The watch: something has changed with a queue, and it has stopped watching it."""
-        if self._armed.pop(name, None) is None:
-            return
-        self._vain_masks.clear()
-        if self._changed_by_us and name == self.name:
-            # Most likely by ourselves; the answer to arming it says if there was more to it.
-            if not self._in_flight:
-                self._arm()
-        else:
-            self.poke()
-            self._arm()
-
-    def unarm(self) -> None:
-        """The watch has lost all it was told: try, and ask again."""
-        self._armed.clear()
-        self._vain_masks.clear()
-        self.poke()
 
 
 def others_of(operations: Iterable[Operation]) -> list[bytes]:

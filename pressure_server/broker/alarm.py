@@ -1,0 +1,74 @@
+"""An alarm: what changes of which queues a lane has asked to be told of, and what it does when told.
+
+Made when somebody in the lane waits for the first time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pressure_server.broker.changes import Changes
+from pressure_server.broker.wait import possible, suffixes
+
+if TYPE_CHECKING:
+    from pressure_server.broker.lane import Lane
+
+
+class Alarm:
+    """A lane's. `disturbed` is set when a call of the lane may have changed its queue."""
+
+    __slots__ = ("_changes", "_lane", "_set", "_vain", "disturbed")
+
+    def __init__(self, lane: Lane, changes: Changes) -> None:
+        self._lane = lane
+        self._changes = changes
+        self._set: dict[bytes, list[bytes]] = {}  # queue -> the suffixes of the keys that are watched
+        self._vain: set[tuple[bytes, int]] = set()
+        self.disturbed = False
+
+    def set(self) -> None:
+        """Ask to be told when those in line may go on, where that has not been asked yet."""
+        for name, lacks in self._lane.lacks().items():
+            watched = suffixes(lacks)
+            if set(watched) <= set(self._set.get(name, ())):
+                continue
+            self._set[name] = watched
+            self.disturbed = False
+            self._changes.arm(self, name, watched, own=name == self._lane.name)
+
+    def armed(self, name: bytes, watched: list[bytes], mask: int | None) -> None:
+        """It is set: `mask` is what was there then; None where nobody watches, and it is time to look."""
+        lacks = self._lane.lacks().get(name)
+        if lacks is None:
+            return
+        if mask is None:
+            self._set.pop(name, None)
+            self._lane.poke()
+        elif possible(lacks, watched, mask, self._lane.existed) and (name, mask) not in self._vain:
+            # Once: where it was in vain, only a change is a reason to try again.
+            self._vain.add((name, mask))
+            self._lane.poke()
+
+    def changed(self, name: bytes) -> None:
+        """Something has changed with a queue, which is watched no longer."""
+        if self._set.pop(name, None) is None:
+            return
+        self._vain.clear()
+        if self.disturbed and name == self._lane.name:
+            # Most likely by ourselves; the answer to setting it again says if there was more to it.
+            if not self._lane.is_in_flight:
+                self.set()
+        else:
+            self._lane.poke()
+            self.set()
+
+    def lost(self) -> None:
+        """Nothing is watched any longer."""
+        self._set.clear()
+        self._vain.clear()
+        self._lane.poke()
+
+    def stop(self) -> None:
+        """Nobody waits any longer, and the lane goes."""
+        for name in self._set:
+            self._changes.leave(self, name)
