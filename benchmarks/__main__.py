@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import redis
 
-from benchmarks import growth, memory, native, report, throughput
+from benchmarks import bounded, growth, handover, memory, native, pipe, report, throughput, waiting
 from benchmarks.plan import FULL, QUICK, BenchmarkError, Plan
 from benchmarks.subjects import MissingError, require_programs
 
@@ -22,6 +22,10 @@ _PARTS = {
     "native": native.run,
     "growth": growth.run,
     "memory": memory.run,
+    "handover": handover.run,
+    "bounded": bounded.run,
+    "pipe": pipe.run,
+    "waiting": waiting.run,
 }
 
 

@@ -13,7 +13,10 @@ _TIMEOUT = 60.0
 
 
 class Client:
-    """One connection, from the given address of this machine; calling it sends a command and waits."""
+    """One connection, from the given address of this machine; calling it sends a command and waits.
+
+    The methods raise BenchmarkError where a reply is an error, OSError where there is none within a minute.
+    """
 
     def __init__(self, port: int, source: str = "127.0.0.1") -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), _TIMEOUT, (source, 0))
@@ -27,13 +30,21 @@ class Client:
         self._socket.close()
 
     def __call__(self, *command: str | int) -> Any:
-        """The reply. Raises BenchmarkError where it is an error, OSError where there is none."""
+        """The command's reply."""
+        self.send(*command)
+        return self.reply()
+
+    def send(self, *command: str | int) -> None:
+        """Send a command without waiting for its reply."""
         self._socket.sendall(hiredis.pack_command(command))  # type: ignore[arg-type]
+
+    def reply(self) -> Any:
+        """The next reply."""
         while (reply := self._reader.gets()) is False:
             received = self._socket.recv(1 << 16)
             if not received:
                 raise ConnectionResetError("the server closed the connection")
             self._reader.feed(received)
         if isinstance(reply, hiredis.ReplyError):
-            raise BenchmarkError(f"{command[0]} was refused: {reply}")
+            raise BenchmarkError(f"a command was refused: {reply}")
         return reply

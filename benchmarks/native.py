@@ -38,9 +38,9 @@ class NativeClient:
     def __exit__(self, *_exception: object) -> None:
         self._redis.close()
 
-    def create(self) -> None:
-        """Make the queue, without a bound. Raises BenchmarkError if there is one."""
-        if not self._call("SETNX", f"{self._base}:bound", 0):
+    def create(self, bound: int = 0) -> None:
+        """Make the queue; bound 0 is none. Raises BenchmarkError if there is one."""
+        if not self._call("SETNX", f"{self._base}:bound", bound):
             raise BenchmarkError("the queue already exists")
         for role in ("producer_free", "consumer_free", "not_full"):
             self._call("LPUSH", f"{self._base}:{role}", 1)

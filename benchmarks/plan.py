@@ -37,6 +37,11 @@ class Plan:
     connections: tuple[int, ...]
     lengths: tuple[int, ...]
     operations: int
+    hand_overs: int
+    bounded_messages: int
+    pipe_messages: int
+    waiting: int
+    woken: int
 
     @property
     def loads(self) -> tuple[Load, ...]:
@@ -60,6 +65,11 @@ FULL = Plan(
     connections=(1_000, 10_000),
     lengths=(1, 1_000, 1_000_000),
     operations=2_000,
+    hand_overs=2_000,
+    bounded_messages=1_000,
+    pipe_messages=100_000,
+    waiting=10_000,
+    woken=1_000,
 )
 QUICK = replace(
     FULL,
@@ -72,4 +82,9 @@ QUICK = replace(
     connections=(100, 1_000),
     lengths=(1, 1_000, 20_000),
     operations=200,
+    hand_overs=200,
+    bounded_messages=200,
+    pipe_messages=5_000,
+    waiting=500,
+    woken=50,
 )

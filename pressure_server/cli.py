@@ -240,14 +240,16 @@ def doctor_command(
     log_format: str,
     **values: Any,
 ) -> int:
-    """Find what native clients that died have left: in one QUEUE, or in all. Exit status 1 if any is left."""
+    """Find what native clients that died have left, in one QUEUE or in all; only --repair changes anything.
+
+    Exit status: 0, all is well, or mended; 1, something is wrong; 2, it could not look.
+    """
     settings = _settings(ctx, values)
     try:
         return uvloop.run(examine(settings, queue, repair=repair, wait=wait, say=click.echo))
-    except SettingsError as error:
+    except (SettingsError, BackendError) as error:
+        # Of 2: 1 is what has been found.
         raise click.UsageError(str(error)) from error
-    except BackendError as error:
-        raise click.ClickException(str(error)) from error
 
 
 def _settings(ctx: click.Context, values: dict[str, Any]) -> Settings:

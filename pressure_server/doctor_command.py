@@ -69,6 +69,8 @@ async def _examine(doctor: Doctor, repair: bool, say: Callable[[str], None]) -> 
         queues = await doctor.look_for([doctor.named], cases)
         if not queues and not cases and not doctor.unreadable:
             raise SettingsError(f"there is no queue '{printable(doctor.named)}'")
+    if cases:
+        say(f"{len(cases)} may be in trouble: watching for {doctor.wait:g} seconds whether it lasts\n")
     await doctor.confirm(cases)
     in_trouble = len(cases)
     if repair:
@@ -82,13 +84,14 @@ async def _examine(doctor: Doctor, repair: bool, say: Callable[[str], None]) -> 
 
 
 def _report(case: Case, findings: list[Finding], done: list[str] | None) -> str:
+    """What is wrong with a queue, and what was `done`; or would be, where that is None."""
     queue = case.snapshot
     bound = "does not exist" if queue.bound is None else f"bound {queue.bound or 'none'}"
     lines = [f"queue '{printable(case.name)}' ({bound}, messages: {queue.length})"]
     for finding in findings:
-        lines += [f"  {finding.trouble.value}: {finding.seen}", f"    it means: {finding.means}"]
+        lines += [f"  {finding.trouble.name}: {finding.seen}", f"    it means: {finding.trouble.means}"]
         if done is None:
-            lines.append(f"    --repair would: {finding.remedy}")
+            lines.append(f"    --repair would: {finding.trouble.remedy}")
     if done is not None:
         lines.append("  done: " + (", ".join(done) or "nothing, because the queue has changed meanwhile"))
     return "\n".join(lines) + "\n"
@@ -99,5 +102,5 @@ def _summary(queues: int, in_trouble: int, left: int, repair: bool) -> str:
     if not in_trouble:
         return f"{looked}: all is well"
     if not repair:
-        return f"{looked}: {in_trouble} in trouble"
+        return f"{looked}: {in_trouble} in trouble; nothing was changed, --repair mends"
     return f"{looked}: {in_trouble} in trouble, {in_trouble - left} mended, {left} left"

@@ -7,6 +7,7 @@ came of it: the message, `done`, or the name of the error. Work is `put MESSAGE`
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -24,6 +25,7 @@ from tests.native import NativeError, NativeSteps, QueueClosedError, Steps, run
 from tests.programs import TIMEOUT, wait_for
 
 VERSIONS = ("0.15", "0.1")
+_PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
 
 class NativeProcess:
@@ -151,5 +153,11 @@ def _main(socket: str, queue: str, identity: str, version: str, stop_after: str,
         print("done" if result is None else result.decode(), end="")
 
 
+def _end_with_parent() -> None:
+    """A test that is killed must not leave a client that waits for ever."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 if __name__ == "__main__":
+    _end_with_parent()
     _main(*sys.argv[1:])

@@ -15,10 +15,9 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
 from typing import Any
-
-import hiredis
 
 from tests.native_process import VERSIONS, NativeProcess
 from tests.programs import Server, Valkey
@@ -33,7 +32,7 @@ _LONGEST_STOP = 0.3
 _STUCK_AFTER = 60.0
 # A put by a native client and a get are about so many commands; each passes the relay twice.
 _PASSAGES_PER_MESSAGE = 20
-_FATES = ["stop"] * 3 + ["kill"] * 2 + ["stop and kill"]
+_FATES = ("kill", "stop", "stop", "stop and kill", "stop", "kill")
 _PUTS: list[tuple[str, ...]] = [("SADD", QUEUE), ("LPUSH", QUEUE), ("PRESSURE.PUT", QUEUE)]
 _GETS: list[tuple[str, ...]] = [
     ("SPOP", QUEUE),
@@ -119,7 +118,6 @@ class Seat:
         self._name = name
         self._version = version
         self._work = work
-        self._fate_in = math.inf
         self._fated = False
         self._holds_a_message = False
         self._last = ""
@@ -133,9 +131,8 @@ class Seat:
             identity = f"{self._name}.{number}"
             relay = Relay(here.folder / identity, here.backend.socket, self._asked, self._answered)
             await relay.open()
-            self._relay, self._holds_a_message = relay, False
+            self._relay, self._holds_a_message, self._fated = relay, False, False
             self.taken.append([])
-            self._draw_fate()
             process = NativeProcess(relay.path, QUEUE, identity, *self._work(self), version=self._version)
             self._process = process
             await relay.ended.wait()
@@ -169,37 +166,33 @@ class Seat:
             self._holds_a_message = False
 
     def _pass(self) -> None:
+        fate = None if self._fated else self._here.next_fate()
         self._here.progress()
-        self._fate_in -= 1
-        if self._fate_in <= 0 and not self._fated:
+        if fate is not None:
             self._fated = True
             # At this very moment, or while it is at what comes next.
-            delay = random.choice([0, 0, random.uniform(0, 0.002)])
-            if delay:
-                self._here.loop.call_later(delay, self._meet_fate)
+            if random.random() < 0.5:
+                self._meet(fate)
             else:
-                self._meet_fate()
+                self._here.loop.call_later(random.uniform(0, 0.002), self._meet, fate)
 
-    def _draw_fate(self) -> None:
-        mean = self._here.passages_between_fates
-        # Not before it has done something that can be seen: two stops in a row look like a long one.
-        self._fate_in = _PASSAGES_PER_MESSAGE + random.expovariate(1) * mean
-        self._fated = False
-
-    def _meet_fate(self) -> None:
+    def _meet(self, fate: str) -> None:
         process = self._process
         if process is None:
             return
         self._relay.tells_of_the_end = random.random() < 0.7
-        fate = random.choice(_FATES)
         if fate == "kill":
             process.kill()
             return
         self._here.outcome.stopped += 1
         process.stop()
-        end = process.kill if fate == "stop and kill" else process.resume
+        end = process.kill if fate == "stop and kill" else self._resume
         self._here.loop.call_later(random.uniform(0.01, _LONGEST_STOP), end)
-        self._draw_fate()
+
+    def _resume(self) -> None:
+        if self._process is not None:
+            self._process.resume()
+        self._fated = False
 
 
 class Neighbourhood:
@@ -211,7 +204,9 @@ class Neighbourhood:
         self.server = server
         self.folder = folder
         self.outcome = Outcome()
-        self.passages_between_fates = plan.native_passages / plan.fates if plan.fates else math.inf
+        self._between_fates = plan.native_passages / plan.fates if plan.fates else math.inf
+        self._passages_to_fate = self._between_fates * random.random()
+        self._fates = cycle(_FATES)
         self._last_progress = 0.0
         self._seats: list[Seat] = []
         self._taken_seats = 0
@@ -222,6 +217,14 @@ class Neighbourhood:
         self._taken_seats += 1
         if self._taken_seats == self.plan.native_producers + self.plan.native_consumers:
             self._all_are_seated.set()
+
+    def next_fate(self) -> str | None:
+        """What is done to the client whose command passes, or the reply to it; nothing most of the time."""
+        self._passages_to_fate -= 1
+        if self._passages_to_fate > 0:
+            return None
+        self._passages_to_fate += self._between_fates * random.uniform(0.5, 1.5)
+        return next(self._fates)
 
     def progress(self) -> None:
         """Something has happened."""
@@ -267,19 +270,19 @@ class Neighbourhood:
 
     def _producers(self) -> list[Coroutine[Any, Any, None]]:
         plan = self.plan
-        each = plan.messages // plan.producers
 
-        def rest(name: str) -> Callable[[Seat], list[str]]:
-            return lambda seat: ["produce", name, str(seat.put), str(each)]
+        def rest(name: str, count: int) -> Callable[[Seat], list[str]]:
+            return lambda seat: ["produce", name, str(seat.put), str(count)]
 
         working: list[Coroutine[Any, Any, None]] = []
         for number in range(plan.producers):
             name = f"p{number}"
-            self.outcome.put[name] = each
+            count = len(range(number, plan.messages, plan.producers))
+            self.outcome.put[name] = count
             if number < plan.native_producers:
-                working.append(self._seat(name, number, rest(name)))
+                working.append(self._seat(name, number, rest(name, count)))
             else:
-                working.append(self._produce(name, each))
+                working.append(self._produce(name, count))
         return working
 
     def _consumers(self) -> list[Coroutine[Any, Any, None]]:

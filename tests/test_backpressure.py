@@ -80,8 +80,8 @@ def test_a_bounded_queue_is_a_pipe_that_slows_its_sender(
         reading.join()
         assert client.llen("pipe") == 0
     print(
-        f"{sent_while_slow} of {PIPE_MESSAGES} sent while {slowly} were taken slowly, and the server's memory "
-        f"grew by {grown / MB:.1f} MB of {PIPE_BYTES / MB:.0f}; then {rate:.0f} messages a second"
+        f"{sent_while_slow} of {PIPE_MESSAGES} sent while {slowly} were taken slowly, and the server grew "
+        f"by {grown / MB:.1f} MB of {PIPE_BYTES / MB:.0f}; then {rate:.0f} messages a second"
     )
     assert received == messages
     # How many are queued with each, as the backend counts in the same step.

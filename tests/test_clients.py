@@ -102,6 +102,11 @@ def test_commands_say_the_same_in_every_language(command: tuple[str, ...], port:
     assert run_script(script, port, *arguments) == (CLIENTS / "commands.txt").read_text()
 
 
+@pytest.mark.parametrize("script", ["transactions.php", "transactions.rb"])
+def test_transactions_and_the_protocols_operations(script: str, port: str) -> None:
+    assert run_script(script, port) == (CLIENTS / "transactions.txt").read_text()
+
+
 @pytest.mark.parametrize("script", ["persistent.php", "persistent_predis.php"])
 def test_a_persistent_connection(script: str, port: str) -> None:
     assert run_script(script, port) == "sadd 1\nsame connection true\nspop message\n"

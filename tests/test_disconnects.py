@@ -6,10 +6,10 @@ import asyncio
 import os
 import random
 import signal
-import threading
+import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,19 @@ LEAVING: dict[str, Leave] = {"close": close, "half-close": Waiter.half_close, "r
 leavings = pytest.mark.parametrize("leave", LEAVING.values(), ids=LEAVING)
 
 
+def begin_to_leave(waiter: Waiter, leave: Leave) -> None:
+    """Leave, or at least say so: who closes one direction reads on until the server closes the other."""
+    if leave is Waiter.half_close:
+        waiter.socket.shutdown(socket.SHUT_WR)
+    else:
+        leave(waiter)
+
+
+def end_leaving(waiter: Waiter, leave: Leave) -> list[Any]:
+    """What has come since."""
+    return waiter.half_close() if leave is Waiter.half_close else []
+
+
 def name_of(words: Words) -> str:
     return "-".join(map(str, words[:4])).replace("x0-x1", "many")
 
@@ -82,7 +95,7 @@ def stopped(process: Any) -> Iterator[None]:
     """The process does nothing meanwhile."""
     os.kill(process.pid, signal.SIGSTOP)
     try:
-        while any(" (T) " not in _state(task) for task in Path(f"/proc/{process.pid}/task").iterdir()):
+        while any(_state(task) != "T" for task in Path(f"/proc/{process.pid}/task").iterdir()):
             pass  # some microseconds
         yield
     finally:
@@ -155,95 +168,70 @@ def test_what_a_put_has_put_before_its_client_left_stays_and_the_rest_never_come
 @leavings
 @pytest.mark.parametrize("get", GETS, ids=name_of)
 def test_what_is_taken_for_a_client_that_leaves_meanwhile_goes_to_the_next_in_line(
-    start_server: StartServer,
-    start_valkey: StartValkey,
-    get: Words,
-    leave: Leave,
+    backend: Valkey, server: Server, client: Client, waiter: Waiter, get: Words, leave: Leave
 ) -> None:
-    backend = start_valkey()
-    server = start_server("--backend", backend.url)
-    with server.client() as client, Waiter(server.port) as following:
-        create(client, "q")
-        leaving, putting = Waiter(server.port), Waiter(server.port)
-        leaving.send(*get)
-        wait_for_waiting(client, "q", consumers=1)
-        following.send("BLPOP", "q", 0)
-        wait_for_waiting(client, "q", consumers=2)
+    create(client, "q")
+    leaving = Waiter(server.port)
+    leaving.send(*get)
+    wait_for_waiting(client, "q", consumers=1)
+    waiter.send("BLPOP", "q", 0)
+    wait_for_waiting(client, "q", consumers=2)
+    with Waiter(server.port) as putting:
         with stopped(backend.process):
+            # The put is under way, and with it the get; the backend does both when it goes on.
             putting.send("SADD", "q", "m")
             client.ping()
-            # The put is under way, and with it the get; the backend does both when it goes on.
-            if leave is Waiter.half_close:
-                thread = threading.Thread(target=leave, args=(leaving,))
-                thread.start()
-            else:
-                leave(leaving)
-                thread = None
-            wait_for(lambda: client.info("clients")["connected_clients"] == 3, "the server to notice")
-        if thread is not None:
-            thread.join()
+            begin_to_leave(leaving, leave)
+            wait_for_blocked(client, 1)
+        end_leaving(leaving, leave)
         assert putting.reply() == 1
-        if "MOVE" in str(get[0]) or "PUSH" in str(get[0]):
-            # It was moved, in one step; nobody has been told.
-            assert drain(client, "moved") == [b"m"]
-            client.sadd("q", "m")
-        assert following.reply() == [b"q", b"m"]
-        assert not drain(client, "q")
-        putting.close()
+    if get[0] in ("BLMOVE", "BRPOPLPUSH"):
+        # It was moved, in one step; nobody has been told.
+        assert drain(client, "moved") == [b"m"]
+        client.sadd("q", "m")
+    assert waiter.reply() == [b"q", b"m"]
+    assert not drain(client, "q")
 
 
 @leavings
 @pytest.mark.parametrize("get", GETS, ids=name_of)
 def test_a_client_that_leaves_when_its_message_comes_does_not_take_it_along(
-    start_server: StartServer,
-    start_valkey: StartValkey,
-    get: Words,
-    leave: Leave,
+    server: Server, client: Client, direct: Client, get: Words, leave: Leave
 ) -> None:
     """The server learns of both at the same time."""
-    backend = start_valkey()
-    server = start_server("--backend", backend.url)
-    with server.client() as client, backend.client() as direct:
-        create(client, "q")
-        leaving = Waiter(server.port)
-        leaving.send(*get)
-        wait_for_waiting(client, "q", consumers=1)
-        replies: list[Any] = []
-        thread = threading.Thread(target=lambda: replies.extend(leave(leaving)))
-        with stopped(server.process):
-            NativeClient(direct, "q").put(b"m")
-            thread.start()
-            if leave is not Waiter.half_close:
-                thread.join()
-        thread.join()
-        wait_for_waiting(client, "q")
-        found = drain(client, "q") + drain(client, "moved")
-        assert found == ([] if replies else [b"m"])
+    create(client, "q")
+    leaving = Waiter(server.port)
+    leaving.send(*get)
+    wait_for_waiting(client, "q", consumers=1)
+    with stopped(server.process):
+        NativeClient(direct, "q").put(b"m")
+        begin_to_leave(leaving, leave)
+    replies = end_leaving(leaving, leave)
+    wait_for_waiting(client, "q")
+    wait_for_blocked(client, 0)
+    moved = drain(client, "moved")
+    assert drain(client, "q") + moved == ([b"m"] if moved or not replies else [])
 
 
 @leavings
 def test_a_message_that_comes_back_is_the_oldest_again(
-    start_server: StartServer, start_valkey: StartValkey, leave: Leave
+    backend: Valkey, server: Server, client: Client, waiter: Waiter, leave: Leave
 ) -> None:
-    backend = start_valkey()
-    server = start_server("--backend", backend.url)
-    with server.client() as client, Waiter(server.port) as putting:
-        create(client, "q")
-        leaving = Waiter(server.port)
-        leaving.send("BLPOP", "q", 0)
-        wait_for_waiting(client, "q", consumers=1)
-        with stopped(backend.process):
-            putting.send("RPUSH", "q", "first", "second", "third")
-            client.ping()
-            thread = threading.Thread(target=leave, args=(leaving,))
-            thread.start()
-            wait_for(lambda: client.info("clients")["connected_clients"] == 2, "the server to notice")
-        thread.join()
-        assert putting.reply() == 3
-        wait_for(lambda: client.llen("q") == 3, "the message to come back")
-        assert client.lrange("q", 0, -1) == [b"first", b"second", b"third"]
-        found = about(client, "q")
-        assert found[b"produced_messages"] - found[b"consumed_messages"] == 3
+    create(client, "q")
+    leaving = Waiter(server.port)
+    leaving.send("BLPOP", "q", 0)
+    wait_for_waiting(client, "q", consumers=1)
+    with stopped(backend.process):
+        waiter.send("RPUSH", "q", "first", "second", "third")
+        client.ping()
+        begin_to_leave(leaving, leave)
+        wait_for_blocked(client, 0)
+    end_leaving(leaving, leave)
+    assert waiter.reply() == 3
+    wait_for(lambda: client.llen("q") == 3, "the message to come back")
+    assert client.lrange("q", 0, -1) == [b"first", b"second", b"third"]
+    found = about(client, "q")
+    assert found[b"produced_messages"] - found[b"consumed_messages"] == 3
 
 
 class Storm:
@@ -287,15 +275,15 @@ class Storm:
     async def pause(self, most: float) -> None:
         await asyncio.sleep(most * self.chance.random() ** 2)
 
-    async def leave(self, waiter: AsyncWaiter) -> list[Any]:
-        """Leave at a random moment; the replies that came before."""
+    async def leave(self, waiter: AsyncWaiter, *, stopping: bool) -> list[Any]:
+        """Leave at a random moment; the replies that came before: all of them, with the server stopped."""
         await self.pause(0.05)
         # Most say that they go, and know what they have received.
         how = self.chance.choice(["half-close"] * 4 + ["close", "reset"])
         if how == "half-close":
             replies = await waiter.half_close()
         else:
-            with stopped(self.server.process):  # or nobody could say what came before
+            with stopped(self.server.process) if stopping else nullcontext():
                 replies = waiter.close_now(reset=how == "reset")
         self.left[how if replies else f"{how} without reply"] += 1
         self.over = self.over or self.left.total() >= DISCONNECTS
@@ -340,14 +328,14 @@ def test_gets_that_leave_at_random_lose_and_double_nothing(
         waits: list[Words] = [
             ("BLPOP", some[0], 0),
             ("BRPOP", *some, 0),
-            ("BLMPOP", 0, len(some), *some, "LEFT", "COUNT", 3),
+            ("BLMPOP", 0, len(some), *some, "LEFT"),
             ("PRESSURE.GET", some[0]),
             ("BLMOVE", some[0], some[-1] + "moved", "LEFT", "LEFT", 0),
         ]
         words = chance.choice(waits)
         waiter = await AsyncWaiter.connect(server.port)
         await waiter.send(packed(*words))
-        for reply in await storm.leave(waiter):
+        for reply in await storm.leave(waiter, stopping=True):
             if words[0] != "BLMOVE":
                 storm.got(reply)
 
@@ -392,10 +380,10 @@ def test_gets_that_leave_at_random_lose_and_double_nothing(
     print(storm.summary(moved=len(moved), left_over=len(left), lost=len(lost)))
     assert not [message for message, times in seen.items() if times > 1]
     assert set(seen) <= storm.put
-    # Who closes without saying so before may miss what comes in the last microseconds: of a hundred, Redis
-    # itself loses three.
+    # Between the server's last look for a client and the write of its reply are some microseconds: what is
+    # written for one who closes in these, and has not said so before, nobody reads.
     hard = storm.left["close without reply"] + storm.left["reset without reply"]
-    assert len(lost) <= hard / 10, lost
+    assert len(lost) <= hard / 50, lost
 
 
 def test_puts_that_leave_at_random_put_everything_once_or_not_at_all(
@@ -419,7 +407,7 @@ def test_puts_that_leave_at_random_put_everything_once_or_not_at_all(
         storm.tried |= tried
         waiter = await AsyncWaiter.connect(server.port)
         await waiter.send(packed(*words))
-        for _ in await storm.leave(waiter):
+        for _ in await storm.leave(waiter, stopping=False):
             storm.put |= tried
 
     async def take() -> None:
@@ -470,12 +458,14 @@ def test_a_crowd_that_leaves_while_it_is_served_loses_nothing(
         put = [b"%d" % number for number in range(len(waiting))]
         putting = await AsyncWaiter.connect(server.port)
         await putting.send(packed("RPUSH", "q", *put))
-        await asyncio.sleep(0.0005 * round_)
+        await asyncio.sleep(0.0005 * round_)  # a little more of them are served each time
         replies = await asyncio.gather(*(waiter.half_close() for waiter in waiting))
         await asyncio.to_thread(wait_for_blocked, client, 0)
         received = [reply[1] for some in replies for reply in some]
+        rest = len(put) - len(received)
+        await asyncio.to_thread(wait_for, lambda: client.llen("q") == rest, f"{rest} messages to be there")
         left = drain(client, "q")
-        assert sorted(received + left, key=int) == put, f"{len(received)} received, {len(left)} left"
+        assert sorted(received + left, key=int) == put
         assert left == sorted(left, key=int)
 
     with server.client() as client:

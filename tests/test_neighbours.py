@@ -16,6 +16,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +46,8 @@ ROLE_TIMEOUT = 0.5
 StartServer = Callable[..., Server]
 StartValkey = Callable[..., Valkey]
 
-MESSAGES = int(os.environ.get("PRESSURE_NEIGHBOUR_MESSAGES", "1200"))
-FATES = max(6, MESSAGES // 500)
+MESSAGES = int(os.environ.get("PRESSURE_NEIGHBOUR_MESSAGES", "900"))
+FATES = max(4, MESSAGES // 500)
 
 
 # Put and taken: once, in order, whoever dies.
@@ -69,7 +71,7 @@ def test_none_is_lost_or_doubled_or_stuck_when_native_clients_are_stopped_and_ki
     assert outcome.deaths.total() > 0
     assert outcome.stopped > 0
     expected = {f"{name}-{number}".encode() for name, count in outcome.put.items() for number in range(count)}
-    assert len(expected) >= plan.messages - plan.producers
+    assert len(expected) == plan.messages
     taken = outcome.messages
     assert not expected - taken.keys(), "lost"
     assert not taken.keys() - expected, "made up"
@@ -119,9 +121,10 @@ def clients_in_order(outcome: Outcome, plan: Plan) -> list[int]:
     return [int(message.partition(b"-")[0][1:]) for message in messages]
 
 
-@pytest.mark.parametrize("bound", [0, 10])
 @pytest.mark.parametrize(
-    "clients", [(2, 2, 0, 1), (0, 1, 2, 2)], ids=["two and two producers", "two and two consumers"]
+    ("clients", "bound"),
+    [((2, 2, 0, 1), 10), ((0, 1, 2, 2), 0)],
+    ids=["two and two producers", "two and two consumers"],
 )
 def test_native_clients_and_ours_all_get_their_turns(
     start_valkey: StartValkey,
@@ -133,7 +136,7 @@ def test_native_clients_and_ours_all_get_their_turns(
     """While all four of a kind are there each acts every so many messages, and about as often as others."""
     backend = start_valkey()
     server = start_server("--backend", backend.url)
-    plan = Plan(*clients, messages=2000, fates=0, bound=bound)
+    plan = Plan(*clients, messages=1600, fates=0, bound=bound, auto_repair=True)
     order = clients_in_order(uvloop.run(Neighbourhood(plan, backend, server, tmp_path).live()), plan)
     places = {who: [place for place, other in enumerate(order) if other == who] for who in set(order)}
     assert len(places) == 4
@@ -231,6 +234,27 @@ def test_who_meets_a_stopped_native_client_is_told_its_name_after_the_role_timeo
             assert not isinstance(reply, Exception), reply
         length = len(queued) + 5 if commands is PUTTING else len(queued) - len(commands)
         assert client.llen("q") == length
+
+
+@pytest.mark.parametrize(
+    ("work", "stop_after", "words"),
+    [
+        (("put", "theirs"), "BRPOP :producer_free", ("SADD", "q", "x")),
+        (("get",), "BRPOP :consumer_free", ("SPOP", "q")),
+    ],
+)
+def test_a_holder_whose_name_is_not_known_is_not_taken_for_ourselves(
+    backend: Valkey, impatient: Server, work: tuple[str, ...], stop_after: str, words: Words
+) -> None:
+    """It has the token, and has not written its name yet: ours is still there, and we never hold a role."""
+    with impatient.client() as client, Waiter(impatient.port) as waiter:
+        client.rpush("q", "a", "b")
+        assert client.rpop("q") == b"a"
+        with NativeProcess(backend.socket, "q", HOLDER, *work, stop_after=stop_after) as native:
+            native.wait_until_stopped()
+            reply = waiter(*words)
+            assert is_refused(reply, "INUSE")
+            assert "pressure-server" not in str(reply)
 
 
 @pytest.mark.parametrize(
@@ -364,7 +388,8 @@ def test_a_client_that_was_called_dead_and_goes_on_loses_and_doubles_nothing(
 
 async def until_told(port: int, words: Callable[[int], Words], codes: Counter[str]) -> list[Any]:
     """Do a command again and again until it is refused; the replies before that."""
-    waiter, replies = await AsyncWaiter.connect(port), []
+    waiter = await AsyncWaiter.connect(port)
+    replies: list[Any] = []
     while not isinstance(reply := await waiter(*words(len(replies))), Exception):
         replies.append(reply)
     codes[str(reply).split()[0]] += 1
@@ -405,21 +430,26 @@ def test_a_native_close_or_delete_while_ours_put_and_take(
     told: Counter[str] = Counter()
     for _ in range(2 if with_natives else 12):
         create(client, "q", "BOUND", bound)
-        native = NativeClient(direct, "q", "ender")
+        ender = NativeClient(direct, "q", "ender")
         with ExitStack() as stack:
+            natives = [
+                stack.enter_context(NativeProcess(backend.socket, "q", work[0], *work))
+                for work in (("produce", "native", "0", "100000"), ("consume",))[: 2 * with_natives]
+            ]
             if with_natives:
-                for work in (("produce", "native", "0", "100000"), ("consume",)):
-                    stack.enter_context(NativeProcess(backend.socket, "q", work[0], *work))
-                wait_for(lambda: direct.mget(f"{BASE}:producer", f"{BASE}:consumer")[1] == b"consume", "it")
-            codes, put, taken = asyncio.run(end_while_at_work(server.port, getattr(native, end)))
+                wait_for(lambda: direct.get(f"{BASE}:consumer") == b"consume", "the native consumer")
+            codes, put, taken = asyncio.run(end_while_at_work(server.port, getattr(ender, end)))
+            if end == "close":
+                # These end by themselves; after a Delete they may wait for a token for ever.
+                assert [native.outcome() for native in natives] in ([], ["QueueClosedError", "done"])
         told += codes
         assert codes.total() == 6
         assert max(Counter(taken).values(), default=1) == 1
         if end == "close":
             if not with_natives:
                 assert sorted(taken) == sorted(put)
-            native.delete()
-        # Ours are deleted when the server learns of it.
+            ender.delete()
+        # Ours go when the server learns of it.
         wait_for(lambda: direct.keys("*") == [], "the keys to go")
     print(told)
     assert told.keys() <= {"CLOSED", *["NOQUEUE"][: end == "delete"]}
@@ -495,7 +525,7 @@ def test_our_delete_that_met_a_stopped_native_client_leaves_nothing_when_that_ha
             native.resume()
             assert native.outcome() in ("QueueClosedError", "a", "done")
         waiter(command, "q")
-        wait_for(lambda: direct.keys("*") == [], "the keys to go")
+        wait_for(lambda: direct.keys("*") == [], "the keys to go", 3)
         assert client.sadd("q", "anew") == 1
 
 
@@ -552,8 +582,7 @@ def test_a_token_comes_back_that_a_killed_server_had_in_its_turn(
             with Waiter(other.port) as waiter:
                 assert waiter(*words) in (1, b"b")
         else:
-            status, said = asyncio.run(doctor(backend))
-            assert (status, f"moved the {role}'s token back" in said) == (0, True)
+            assert asyncio.run(doctor(backend))[0] == 0
         assert native.outcome() in ("done", "b", "c")
     assert direct.llen(f"{BASE}:{role}_free") == 1
     assert direct.exists(f"{BASE}:ext:{role}_turn") == 0
@@ -565,32 +594,43 @@ def test_a_token_comes_back_that_a_killed_server_had_in_its_turn(
 
 
 def test_native_clients_go_on_whenever_a_server_is_killed_at_work(
-    backend: Valkey, direct: Client, start_server: StartServer, tmp_path: Path
+    backend: Valkey, direct: Client, start_server: StartServer
 ) -> None:
     parked = [f"{BASE}:ext:producer_turn", f"{BASE}:ext:consumer_turn"]
-    met = 0
+    rounds = met = 0
+
+    def has_consumed(count: int) -> bool:
+        return consumed() >= count
+
+    def consumed() -> int:
+        return int(direct.get(f"{BASE}:stats:consumed_messages") or 0)
+
     NativeClient(direct, "q").create(10)
-    works = (("produce", "n", "0", "1000000"), ("consume",))
     with ExitStack() as stack:
-        for work in works:
+        for work in (("produce", "n", "0", "1000000"), ("consume",)):
             stack.enter_context(NativeProcess(backend.socket, "q", work[0], *work))
-        for _ in range(6):
+        # Sometimes the turn is over when the signal comes.
+        while met < 3 and rounds < 40:
+            rounds += 1
             server = start_server("--backend", backend.url)
             with waiters(server, 6) as waiting:
                 for number, waiter in enumerate(waiting):
                     some = ("SADD", "q", f"ours {number}") if number % 2 else ("SPOP", "q")
-                    waiter.socket.setblocking(False)
-                    waiter.socket.send(b"".join(packed(*some) for _ in range(500)))
-                before = direct.get(f"{BASE}:stats:consumed_messages")
-                time.sleep(random.uniform(0.05, 0.3))  # at any moment
+                    waiter.socket.sendall(packed(*some) * 500)
+                wait_for_at_once(lambda: direct.exists(*parked))
                 server.stop(signal.SIGKILL)
-            met += direct.exists(*parked)
-            start_server("--backend", backend.url)
-            assert direct.exists(*parked) == 0
-            taken = int(direct.get(f"{BASE}:stats:consumed_messages"))
-            wait_for(
-                lambda: int(direct.get(f"{BASE}:stats:consumed_messages")) > taken + 20,
-                "native clients to go on",
-            )
-            del before
-    print(f"killed in its turn {met} times of 6")
+            met += direct.exists(*parked) > 0
+            next_server = start_server("--backend", backend.url)
+            wait_for(lambda: not direct.exists(*parked), "the tokens to come back")
+            enough = consumed() + 20
+            wait_for(partial(has_consumed, enough), "native clients to go on")
+            assert next_server.stop() == 0
+    print(f"killed in its turn {met} times of {rounds}")
+    assert met == 3
+
+
+def wait_for_at_once(condition: Callable[[], Any]) -> None:
+    """Return as soon as it is true, which may not be for long."""
+    end = time.monotonic() + TIMEOUT
+    while not condition():
+        assert time.monotonic() < end

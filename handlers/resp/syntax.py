@@ -90,9 +90,19 @@ def arity_of(arguments: tuple[Argument, ...], named: int) -> int:
     return -needed if any(argument.optional or argument.multiple for argument in arguments) else needed
 
 
+def position_of_numkeys(arguments: tuple[Argument, ...], named: int) -> int:
+    """The position of the word that says how many keys stand behind it; 0 where none does."""
+    position = named
+    for argument in arguments:
+        if argument.name == "numkeys":
+            return position
+        position += argument.words
+    return 0
+
+
 def keys_of(arguments: tuple[Argument, ...], named: int) -> tuple[int, int, int]:
     """The positions of the first and the last key, and the step between keys; zeros where there is none."""
-    if any(argument.name == "numkeys" for argument in arguments):
+    if position_of_numkeys(arguments, named):
         return (0, 0, 0)  # which are keys depends on the words
     position, positions, behind = named, [], None
     for argument in arguments:

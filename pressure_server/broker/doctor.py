@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from pressure_server.broker import operation as kinds
 from pressure_server.broker.database import Database
-from pressure_server.broker.diagnosis import Finding, Key, Snapshot, Trouble, diagnose, suspicions
+from pressure_server.broker.diagnosis import Finding, diagnose, suspicions
 from pressure_server.broker.names import BOUND, PROTOCOL_SUFFIXES, existence_pattern, is_queue_name
+from pressure_server.broker.snapshot import Snapshot
+from pressure_server.broker.trouble import LONE_LIST, Mend, Trouble
 
 # A client that takes a role and gives it back in a tight loop must not be met with it at every look.
-LOOKS = 5
+LOOKS = 10
 # A token and then the role, or half a deletion, take two; what happens meanwhile may take more.
 _ROUNDS = 8
 _AT_ONCE = 100
@@ -33,19 +36,19 @@ class Case:
     name: bytes
     snapshot: Snapshot
     seen: float
-    findings: dict[Key, Finding] = field(init=False)
-    since: dict[Key, float] = field(init=False)
+    findings: dict[Trouble, Finding] = field(init=False)
+    since: dict[Trouble, float] = field(init=False)
     unchanged_since: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self.findings = {finding.key: finding for finding in suspicions(self.snapshot)}
+        self.findings = {finding.trouble: finding for finding in suspicions(self.snapshot)}
         self.since = dict.fromkeys(self.findings, self.seen)
         self.unchanged_since = self.seen
 
     def look(self, snapshot: Snapshot, now: float) -> None:
         """The queue has been looked at again."""
-        self.findings = {finding.key: finding for finding in diagnose(self.snapshot, snapshot)}
-        self.since = {key: self.since.get(key, self.seen) for key in self.findings}
+        self.findings = {finding.trouble: finding for finding in diagnose(self.snapshot, snapshot)}
+        self.since = {trouble: self.since.get(trouble, self.seen) for trouble in self.findings}
         if snapshot.view != self.snapshot.view:
             self.unchanged_since = now
         self.snapshot, self.seen = snapshot, now
@@ -54,8 +57,8 @@ class Case:
         """What has been so for that long."""
         return [
             finding
-            for key, finding in self.findings.items()
-            if self.seen - self.since[key] >= seconds - _CLOCK
+            for trouble, finding in self.findings.items()
+            if self.seen - self.since[trouble] >= seconds - _CLOCK
         ]
 
     def evidence(self, seconds: float) -> list[bytes]:
@@ -68,8 +71,8 @@ class Case:
 class Doctor:
     """Examines the queues of one database.
 
-    `wait` is for how many seconds a client does nothing that is dead. `named` is a queue that is known to be one.
-    `unreadable` says of keys that begin like a queue's why they are none. Methods raise BackendError.
+    `wait` is for how many seconds a client does nothing that is dead. `named` is a queue that is known to be
+    one. `unreadable` says of keys that begin like a queue's why they are none. Methods raise BackendError.
     """
 
     def __init__(self, database: Database, wait: float, named: bytes | None = None) -> None:
@@ -127,10 +130,12 @@ class Doctor:
 
     async def confirm(self, cases: dict[bytes, Case]) -> None:
         """Look again until `wait` seconds have passed; leave those that were in trouble all the while."""
-        for _ in range(LOOKS):
+        begin = self._loop.time()
+        # Not in step with a client that does something at regular intervals.
+        for moment in (*sorted(random.random() for _ in range(LOOKS - 1)), 1.0):
             if not cases:
                 return
-            await asyncio.sleep(self.wait / LOOKS)
+            await asyncio.sleep(begin + moment * self.wait - self._loop.time())
             await self.look_again(cases)
         for name, case in list(cases.items()):
             if not case.lasting(self.wait):
@@ -138,7 +143,7 @@ class Doctor:
 
     async def mend(self, case: Case) -> list[str]:
         """Mend what has lasted; returns what was done, in words: nothing where it has changed meanwhile."""
-        words = [mend.value for finding in self.mendable(case) for mend in finding.mends]
+        words = [mend.value for finding in self.mendable(case) for mend in finding.trouble.mends]
         if not words:
             return []
         arguments = [*case.evidence(self.wait), *dict.fromkeys(words)]
@@ -150,7 +155,7 @@ class Doctor:
         return [
             finding
             for finding in case.lasting(self.wait)
-            if finding.trouble is not Trouble.LONE_LIST or case.name == self.named
+            if finding.trouble is not LONE_LIST or case.name == self.named
         ]
 
     async def treat(
@@ -160,19 +165,17 @@ class Doctor:
 
         `told` hears of each queue, each time: what was wrong, and what was done.
         """
-        patients = {name: case for name, case in cases.items() if self.mendable(case)}
         for _ in range(_ROUNDS):
+            patients = [case for case in cases.values() if self.mendable(case)]
             if not patients:
                 return
-            for name, case in patients.items():
-                done = await self.mend(case)
-                told(case, case.lasting(self.wait), done)
-                del cases[name]
-            names = list(patients)
-            patients.clear()
-            await self.look_for(names, patients)
-            await self.confirm(patients)
-            cases.update(patients)
+            for case in patients:
+                del cases[case.name]
+                told(case, self.mendable(case), await self.mend(case))
+            again: dict[bytes, Case] = {}
+            await self.look_for([case.name for case in patients], again)
+            await self.confirm(again)
+            cases.update(again)
 
     async def _examine(self, names: Sequence[bytes]) -> list[tuple[bytes, Snapshot]]:
         examined: list[tuple[bytes, Snapshot]] = []
@@ -198,20 +201,7 @@ def _owner(key: bytes) -> bytes:
     return key.removesuffix(suffix)
 
 
-_DONE = {
-    "producer_free": "gave the producer role back",
-    "consumer_free": "gave the consumer role back",
-    "producer_turn": "moved the producer's token back",
-    "consumer_turn": "moved the consumer's token back",
-    "not_full": "pushed a :not_full token",
-    "full": "took the :not_full token away",
-    "trim": "left one token of each",
-    "wake": "gave both roles back to whoever waits there",
-    "unlink": "deleted what was left",
-}
-
-
 def _in_words(done: str) -> str:
     """What doctor.lua says it has done: the name of a mend, or a statistic and by how much it was too low."""
     statistic, _, difference = done.partition(" ")
-    return f"added {difference} to {statistic}" if difference else _DONE[done]
+    return f"added {difference} to {statistic}" if difference else Mend(done.encode()).past

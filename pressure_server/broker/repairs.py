@@ -75,7 +75,7 @@ class AutoRepair:
                 logger.warning(
                     "queue '%s' was in trouble for %.1f seconds: %s. Auto-repair %s",
                     printable(name),
-                    case.seen - min(case.since[finding.key] for finding in findings),
+                    case.seen - min(case.since[finding.trouble] for finding in findings),
                     "; ".join(finding.seen for finding in findings),
                     ", ".join(done),
                 )

@@ -7,11 +7,13 @@ from time import time_ns
 from typing import Any
 
 from handlers.resp.commands.info import info_text
+from handlers.resp.commands.words import numbered_keys
 from handlers.resp.connection import RespConnection
 from handlers.resp.describe import command_docs, command_info
 from handlers.resp.glob import glob_regex
 from handlers.resp.parser import Command
 from handlers.resp.replies import CommandError, Text
+from handlers.resp.syntax import position_of_numkeys
 from handlers.resp.table import COMMANDS, Spec, command, container, dispatch, help_of
 from pressure_server.settings import EMBEDDED
 
@@ -85,16 +87,23 @@ async def command_list(_client: RespConnection, _words: Command) -> list[bytes]:
     group="server",
 )
 async def command_getkeys(_client: RespConnection, words: Command) -> list[bytes]:
-    """As Redis."""
+    """As Redis, but a number of keys must be one, as for the command itself."""
     spec = COMMANDS.get(words[2].upper())
     if spec is None:
         raise CommandError("ERR Invalid command specified")
     if not spec.accepts(len(words) - 2):
         raise CommandError("ERR Invalid number of arguments specified for command")
+    described = words[2:]
+    counted_at = position_of_numkeys(spec.arguments, 1)
+    if counted_at:
+        try:
+            return numbered_keys(described[counted_at:])[0]
+        except CommandError:
+            raise CommandError("ERR Invalid arguments specified for command") from None
     first, last, step = spec.keys
     if not first:
         raise CommandError("ERR The command has no key arguments")
-    return words[2:][first : len(words) if last < 0 else last + 1 : step]
+    return described[first : (last + 1 if last > 0 else len(described) + last + 1) : step]
 
 
 @command("COMMAND|HELP", "Lists the subcommands.", group="server")

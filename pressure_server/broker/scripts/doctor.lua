@@ -55,13 +55,13 @@ local function make_doctor()
   end
 
   -- Returns  bound, length, tokens in :closed and :not_full, the suffixes of all keys (where there is no :bound);
-  --          for producer and consumer: tokens, tokens that a server of ours has parked, name, messages, bytes,
-  --          and a view, which changes when any of these does; and a view of everything
+  --          for producer and consumer: tokens, tokens that a server of ours has parked, name, messages, and a
+  --          view, which changes when any of these does; and a view of everything
   function operations.examine()
     local now = look()
     local reply = { now.bound, now.length, now.closed, now.not_full, now.keys }
     for _, role in ipairs({ now.producer, now.consumer }) do
-      reply[#reply + 1] = { role.free, role.turn, role.name, role.messages, role.bytes, role.view }
+      reply[#reply + 1] = { role.free, role.turn, role.name, role.messages, role.view }
     end
     reply[#reply + 1] = now.view
     return reply

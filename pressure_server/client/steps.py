@@ -1,0 +1,261 @@
+"""What a client does on a queue, step by step: shared by the synchronous client and that of asyncio.
+
+Each operation is a generator. It yields steps, is sent what Redis has answered, or has the exception thrown
+that came instead, and returns the result. docs/client.md says how it waits, and why so.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any, NamedTuple, TypeVar
+
+from pressure_server.broker.batch import refusal
+from pressure_server.broker.names import (
+    BOUND,
+    CLOSED,
+    CONSUMER_FREE,
+    CONSUMER_TURN,
+    NOT_FULL,
+    PRODUCER_FREE,
+    PRODUCER_TURN,
+    base_key,
+    printable,
+)
+from pressure_server.broker.wait import watched_keys
+from pressure_server.errors import PressureError, QueueDoesNotExistError, QueueFullError, QueueInUseError
+
+_TAKE = b"take existing"
+# Seconds in line for a role, until it is looked whether that still makes sense: a Delete cannot wake who is
+# in line (pressure 0.15), and a client of ours that died in its turn hands nothing on.
+_LONGEST_IN_LINE = 10.0
+_LONGEST_IN_LINE_OF_DELETED = 1.0
+
+
+class QueueEmptyError(PressureError):
+    """A get that does not wait, or not any longer, found no message."""
+
+    code = "EMPTY"
+
+    def __init__(self, queue: str) -> None:
+        super().__init__(f"queue '{queue}' is empty: wait for a message, or try again")
+
+
+class Call(NamedTuple):
+    """Call the batch script on a queue; the answer is what batch.lua returns."""
+
+    base: bytes
+    arguments: list[bytes]
+
+
+class Command(NamedTuple):
+    """Send a command, which may take as long as it wants; the answer is its reply."""
+
+    words: tuple[bytes | float, ...]
+
+
+class Listen(NamedTuple):
+    """Hear from now on of changes to keys that begin with one of these."""
+
+    prefixes: list[bytes]
+
+
+class News(NamedTuple):
+    """Hear of a change within so many seconds, None for ever.
+
+    The answer is the keys that have changed: None for all, () for none in time.
+    """
+
+    seconds: float | None
+
+
+Step = Call | Command | Listen | News
+Result = TypeVar("Result")
+Steps = Generator[Step, Any, Result]
+
+
+@dataclass(frozen=True)
+class _Role:
+    """Suffixes: of its token, of where that is parked for one of ours, of what its holder waits for."""
+
+    free: bytes
+    turn: bytes
+    comes: bytes
+
+
+_PRODUCER = _Role(PRODUCER_FREE, PRODUCER_TURN, NOT_FULL)
+_CONSUMER = _Role(CONSUMER_FREE, CONSUMER_TURN, b"")
+# To close, the role is enough.
+_CLOSER = _Role(PRODUCER_FREE, PRODUCER_TURN, PRODUCER_TURN)
+
+
+class QueueSteps:
+    """The operations on one queue. `timeout` is in seconds: None waits for ever, 0 not at all.
+
+    Each raises QueueDoesNotExistError, but for `create` and `exists`. Raises QueueNameError.
+    """
+
+    def __init__(self, name: str | bytes, prefix: str | bytes) -> None:
+        self._name = _as_bytes(name)
+        self._base = base_key(_as_bytes(prefix), self._name)
+        identity = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+        self._header = [identity.encode(), b"", b"block"]
+
+    def create(self, bound: int) -> Steps[None]:
+        """Create; 0 is no bound. Raises QueueAlreadyExistsError, QueueInUseError while one is deleted."""
+        if bound < 0:
+            raise ValueError(f"a bound is 0, for none, or more: not {bound}")
+        yield from self._call(b"create", b"%d" % bound)
+
+    def exists(self) -> Steps[bool]:
+        """Exists."""
+        return bool((yield from self._call(b"exists")))
+
+    def length(self) -> Steps[int]:
+        """Length."""
+        length: int = yield from self._call(b"length")
+        return length
+
+    def closed(self) -> Steps[bool]:
+        """Closed."""
+        return bool((yield from self._call(b"info"))[2])
+
+    def put(self, message: str | bytes, timeout: float | None) -> Steps[None]:
+        """Put. Raises QueueClosedError; when the time is up QueueFullError or QueueInUseError."""
+        data = _as_bytes(message)
+
+        def attempt() -> Steps[None]:
+            # The length before, where there was room; else a list, by how full queues are to be met.
+            if not isinstance((yield from self._call(b"put existing", b"", data)), int):
+                raise QueueFullError(printable(self._name))
+
+        yield from self._do(attempt, _PRODUCER, timeout)
+
+    def get(self, timeout: float | None) -> Steps[bytes]:
+        """Get. Raises QueueClosedError; when the time is up QueueEmptyError or QueueInUseError."""
+
+        def attempt() -> Steps[bytes]:
+            messages: list[bytes] = yield from self._call(_TAKE, b"1")
+            if not messages:
+                raise QueueEmptyError(printable(self._name))
+            return messages[0]
+
+        return (yield from self._do(attempt, _CONSUMER, timeout))
+
+    def close(self, timeout: float | None) -> Steps[None]:
+        """Close. Raises QueueClosedError where it is; QueueInUseError when the time is up."""
+
+        def attempt() -> Steps[None]:
+            yield from self._call(b"close")
+
+        yield from self._do(attempt, _CLOSER, timeout)
+
+    def delete(self) -> Steps[None]:
+        """Delete, with all messages. Waits for native clients that hold a role, as the protocol does."""
+        if (yield from self._call(b"delete")) != b"begun":
+            return
+        while True:
+            for role in (_PRODUCER, _CONSUMER):
+                yield self._line(role, _LONGEST_IN_LINE_OF_DELETED)
+            try:
+                yield from self._call(b"finish_delete")
+            except QueueInUseError:
+                continue
+            return
+
+    def _call(self, name: bytes, *arguments: bytes) -> Steps[Any]:
+        _, result = yield self._packed(name, *arguments)
+        if isinstance(result, Exception):
+            error = refusal(self._name, str(result))
+            if isinstance(error, QueueDoesNotExistError):
+                # A native Delete does not know of our keys.
+                yield self._packed(b"clean")
+            raise error
+        return result
+
+    def _packed(self, name: bytes, *arguments: bytes) -> Call:
+        return Call(self._base, [*self._header, name, b"%d" % len(arguments), *arguments])
+
+    def _do(self, attempt: Callable[[], Steps[Result]], role: _Role, timeout: float | None) -> Steps[Result]:
+        """Attempt it until it is done. Raises what it last lacked when the time is up."""
+        end = None if timeout is None else monotonic() + timeout
+        try:
+            return (yield from attempt())
+        except (QueueFullError, QueueEmptyError, QueueInUseError) as lack:
+            if timeout is not None and timeout <= 0:
+                raise
+            reason: PressureError = lack
+        keys = self._keys(role)
+        # Redis takes no prefix of another.
+        yield Listen(
+            [key for key in keys if not any(key != other and key.startswith(other) for other in keys)]
+        )
+        stood_in_line = False
+        try:
+            while True:
+                yield from self._catch_up()
+                seen = yield from self._look(role)
+                left = None if end is None else end - monotonic()
+                if left is not None and left <= 0:
+                    raise reason
+                if BOUND in seen and not seen & {role.free, role.turn}:
+                    # A native client holds the role, for as long as it waits for what we lack, too.
+                    stood_in_line = True
+                    yield self._line(role, _LONGEST_IN_LINE if left is None else min(left, _LONGEST_IN_LINE))
+                    continue
+                # The attempt gives a turn back: not before it is worth it.
+                if role.turn not in seen or BOUND not in seen or seen & {role.comes, CLOSED}:
+                    try:
+                        return (yield from attempt())
+                    except (QueueFullError, QueueEmptyError, QueueInUseError) as lack:
+                        reason = lack
+                yield from self._change(role, end)
+        except BaseException:
+            if stood_in_line:
+                yield from self._call(b"turn")
+            raise
+
+    def _line(self, role: _Role, seconds: float) -> Command:
+        """Stand in line with native clients, until the role's token is parked where only ours find it."""
+        token, parked = self._base + role.free, self._base + role.turn
+        return Command((b"BLMOVE", token, parked, b"RIGHT", b"LEFT", max(seconds, 0.01)))
+
+    def _look(self, role: _Role) -> Steps[set[bytes]]:
+        """The suffixes of those keys that exist, of all that matter."""
+        suffixes = _that_matter(role)
+        mask: int = yield Command((b"EXISTS", *watched_keys(self._base, suffixes)))
+        return {suffix for place, suffix in enumerate(suffixes) if mask & (1 << place)}
+
+    def _catch_up(self) -> Steps[None]:
+        while (yield News(0)) != ():
+            pass
+
+    def _change(self, role: _Role, end: float | None) -> Steps[None]:
+        """Return when a key that matters has changed, or the time is up."""
+        keys = self._keys(role)
+        while True:
+            changed = yield News(None if end is None else max(0.0, end - monotonic()))
+            if not changed or not keys.isdisjoint(changed):
+                return
+
+    def _keys(self, role: _Role) -> set[bytes]:
+        return {self._base + suffix for suffix in _that_matter(role)}
+
+
+def undoing(call: Call, reply: Any) -> Call | None:
+    """What puts back what a call has taken for somebody who has gone; None where there is nothing."""
+    if call.arguments[3] != _TAKE or not isinstance(reply[1], list) or not reply[1]:
+        return None
+    return Call(call.base, [*call.arguments[:3], b"restore", b"1", *reply[1]])
+
+
+def _that_matter(role: _Role) -> list[bytes]:
+    return [*dict.fromkeys((BOUND, CLOSED, role.free, role.turn, role.comes))]
+
+
+def _as_bytes(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else value

@@ -1,0 +1,627 @@
+"""MULTI, EXEC, DISCARD, WATCH, UNWATCH: as Redis replies where Redis decides, and what queues add to it.
+
+What other client libraries make of them is in tests/clients/transactions.*.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from handlers.resp.version import FOLLOWED_VERSION
+from tests.native import NativeSteps, Steps, run
+from tests.programs import TIMEOUT, Client, Server, Valkey, wait_for
+from tests.requirements import need
+from tests.test_redis_compatibility import Pair, Reply, Wire, split, words
+from tests.waiters import Waiter, create, is_refused, packed, wait_for_waiting
+
+StartServer = Callable[..., Server]
+
+# ---------------------------------------------------------------- reply by reply as Redis
+
+# Who sends, and what. A connects first; where A is alone it is not said.
+LIKE_REDIS = {
+    "a transaction": (
+        "MULTI|SADD q a b|SADD q a|SCARD q|SISMEMBER q b|SMEMBERS q|SPOP q 2|SPOP q|SPOP q 2|"
+        "EXEC"
+    ),
+    "an empty one": "MULTI|EXEC|MULTI|EXEC|EXEC",
+    "dropped": "MULTI|SADD q a|DISCARD|SCARD q|EXEC|DISCARD",
+    "without MULTI": "EXEC|DISCARD|UNWATCH|PING",
+    "nested": "MULTI|SADD q a|MULTI|SADD q b|EXEC|SCARD q",
+    "WATCH inside": "MULTI|WATCH q|SADD q a|EXEC|SCARD q",
+    "UNWATCH inside": "WATCH q|MULTI|UNWATCH|SADD q a|EXEC",
+    "wrong number of words": "MULTI|SADD q|SADD q a|EXEC|SCARD q|EXEC",
+    "unknown command": "MULTI|SADD q a|NONSENSE x|SADD q b|EXEC|SCARD q",
+    "unknown subcommand": "MULTI|CLIENT NONSENSE|SADD q a|EXEC|SCARD q",
+    "refused, then dropped": "MULTI|SADD q|DISCARD|MULTI|SADD q a|EXEC",
+    "words of its own commands": "MULTI x|MULTI|MULTI x|SADD q a|EXEC|SCARD q",
+    "EXEC with a word": "MULTI|SADD q a|EXEC x|EXEC|SCARD q",
+    "DISCARD with a word": "MULTI|SADD q a|DISCARD x|EXEC|SCARD q",
+    "WATCH without a word": "WATCH|MULTI|WATCH|SADD q a|EXEC|SCARD q",
+    "UNWATCH with a word": "UNWATCH x|MULTI|UNWATCH x|EXEC",
+    "errors while it is done": "MULTI|SADD q a|SPOP q -1|SPOP q x|LPOP r x|SELECT 99|SADD q b|EXEC|SCARD q",
+    "errors of blocking commands": "MULTI|BLPOP q x|BLPOP q -1|BLMPOP 0 0 q LEFT|SADD q b|EXEC|SCARD q",
+    "nothing blocks": (
+        "MULTI|BLPOP q 0|BRPOP q r 0|BLMOVE q r LEFT LEFT 0|BRPOPLPUSH q r 0|"
+        "BLMPOP 0 2 q r LEFT|LMPOP 1 q LEFT|EXEC"
+    ),
+    "blocking commands with a message": (
+        "RPUSH q a|RPUSH r b|MULTI|BLPOP p q 0|BRPOP q r 0|RPUSH q c|BLMOVE q r LEFT LEFT 0|BRPOPLPUSH r q 0|"
+        "BLMPOP 0 2 p q LEFT COUNT 5|BLPOP p q r 0|EXEC"
+    ),
+    "lists": (
+        "MULTI|RPUSH q a b c|LLEN q|LRANGE q 0 -1|LINDEX q 1|LPOP q|LPOP q 5|LPOP q|LPOP q 5|EXEC|"
+        "LLEN q"
+    ),
+    "moves": (
+        "MULTI|SADD s a b|SMOVE s d a|SMOVE s d nothing|SISMEMBER s a|SMEMBERS d|"
+        "SINTER s d|SUNION s d|SDIFF s d|"
+        "SINTERCARD 2 s d|SADD s a|SINTER s d|EXEC"
+    ),
+    "list moves": (
+        "MULTI|RPUSH s a|RPOPLPUSH s d|RPOPLPUSH s d|LMOVE d s LEFT RIGHT|LRANGE s 0 -1|LLEN d|"
+        "EXEC"
+    ),
+    "deleting": (
+        "SADD q a b|SADD r c|MULTI|DEL q r nothing|SCARD q|EXISTS r|SADD q d|SMEMBERS q|UNLINK q|"
+        "EXISTS q|EXEC"
+    ),
+    "keys": (
+        "SADD q a|MULTI|KEYS *|SADD r b|DBSIZE|EXISTS q r|TYPE r|SCAN 0 COUNT 100|DEL q|RANDOMKEY|"
+        "FLUSHDB|DBSIZE|EXEC"
+    ),
+    "databases": (
+        "MULTI|SADD q a|SELECT 1|SADD q b|SADD q c|SELECT 2|SCARD q|EXEC|SCARD q|SELECT 1|SCARD q|"
+        "FLUSHDB"
+    ),
+    "the connection": (
+        "MULTI|PING|PING hello|ECHO x|CLIENT SETNAME me|SADD q a|CLIENT GETNAME|HELLO 9|"
+        "AUTH x|COMMAND INFO nonsense|EXEC"
+    ),
+    "QUIT inside": "MULTI|SADD q a|QUIT|B SCARD q",
+    "RESET inside": "MULTI|SADD q a|RESET|EXEC|SCARD q",
+    "empty words": "MULTI|SADD '' ''|SISMEMBER '' ''|SPOP ''|ECHO ''|EXEC",
+    "small letters": "multi|sadd q a|exec|Multi|sadd q b|DiScArD|SCARD q",
+    "nobody sees it before": "MULTI|SADD q a|B SCARD q|SADD r b|B EXISTS r|EXEC|B SCARD q|B SMEMBERS r",
+    "two at a time": "MULTI|SADD q a|B MULTI|B SADD q a|B SADD q b|EXEC|B EXEC|B SCARD q",
+    "watched, unchanged": "SADD q a|WATCH q r|B SCARD q|B SPOP r|B SADD q a|B SREM q x|MULTI|SPOP q|EXEC",
+    "watched, a put": "SADD q a|WATCH q|B SADD q b|MULTI|SPOP q|EXEC|SCARD q",
+    "watched, taken": "SADD q a|WATCH q|B SPOP q|MULTI|SADD q b|EXEC|SCARD q",
+    "watched, removed": "SADD q a b|WATCH q|B SREM q b|MULTI|DEL q|EXEC|SCARD q",
+    "watched, moved away": "SADD q a b|WATCH q|B SMOVE q r a|MULTI|DEL q|EXEC|SCARD q",
+    "watched, moved to": "SADD q a b|WATCH r|B SMOVE q r a|MULTI|DEL r|EXEC|SCARD r",
+    "watched, put and taken": "SADD q a|WATCH q|B SADD q b|B SREM q b|MULTI|SPOP q|EXEC|SCARD q",
+    "watched, created": "WATCH q|B SADD q a|MULTI|SADD q b|EXEC|SCARD q",
+    "watched, deleted": "SADD q a|WATCH q|B DEL q|MULTI|SADD q b|EXEC|EXISTS q",
+    "watched, deleted and put again": "SADD q a|WATCH q|B DEL q|B SADD q b|MULTI|SPOP q|EXEC|SCARD q",
+    "watched, flushed": "SADD q a|WATCH q|B FLUSHALL|MULTI|SADD q b|EXEC|EXISTS q",
+    "watched, in a transaction": "SADD q a|WATCH q|B MULTI|B SADD q b|MULTI|SPOP q|B EXEC|EXEC|SCARD q",
+    "watched, changed by itself": "SADD q a|WATCH q|SADD q b|MULTI|SPOP q 9|EXEC|SCARD q",
+    "watched, behind MULTI": "WATCH q|MULTI|SADD q a|B SADD q b|EXEC|SCARD q",
+    "the second of two": "WATCH p q|B SADD q a|MULTI|SADD r b|EXEC|EXISTS r",
+    "watched again": "WATCH q|B SADD q a|WATCH q|MULTI|SADD q b|EXEC|SCARD q",
+    "watched by two": "WATCH q|B WATCH q|MULTI|SADD q a|B MULTI|B SADD q b|EXEC|B EXEC|SMEMBERS q",
+    "no longer watched": "WATCH q|B SADD q a|UNWATCH|MULTI|SADD q b|EXEC|SCARD q",
+    "watched until EXEC": "WATCH q|B SADD q a|MULTI|EXEC|MULTI|SADD q b|EXEC|SCARD q",
+    "watched until DISCARD": "WATCH q|B SADD q a|MULTI|DISCARD|MULTI|SADD q b|EXEC|SCARD q",
+    "watched until EXECABORT": "WATCH q|B SADD q a|MULTI|NONSENSE|EXEC|MULTI|SADD q b|EXEC|SCARD q",
+    "watched until RESET": "WATCH q|B SADD q a|RESET|MULTI|SADD q b|EXEC|SCARD q",
+    "watched, and refused": "WATCH q|B SADD q a|MULTI|NONSENSE|EXEC|SCARD q",
+    "watched, nothing on queues": "WATCH q|B SADD q a|MULTI|PING|EXEC|MULTI|PING|EXEC",
+    "watched, unchanged, nothing on queues": "WATCH q|MULTI|PING|EXEC",
+    "watched, on queues later": (
+        "WATCH q|B SADD q a|MULTI|CLIENT SETNAME me|SADD q b|EXEC|CLIENT GETNAME|"
+        "SCARD q"
+    ),
+    "another database's": "WATCH q|B SELECT 1|B SADD q a|MULTI|SADD q b|EXEC|B FLUSHALL",
+    "watched in another database": "WATCH q|SELECT 1|B SADD q a|MULTI|SADD q b|EXEC|SCARD q",
+    "in two databases": (
+        "SELECT 1|WATCH q|SELECT 0|WATCH q|B SELECT 1|B SADD q a|MULTI|SADD q b|EXEC|SCARD q|"
+        "B FLUSHALL"
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
+    started = Valkey(tmp_path_factory.mktemp("redis"), binary=need("redis-server", "redis-server"))
+    with started.client() as client:
+        assert client.info("server")["redis_version"] == FOLLOWED_VERSION
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def pair(original: Valkey, server: Server) -> Iterator[Pair]:
+    with original.client() as client:
+        client.flushall()
+    opened = Pair(original, server)
+    yield opened
+    opened.close()
+
+
+@pytest.mark.clients
+@pytest.mark.parametrize("protocol", [2, 3])
+@pytest.mark.parametrize("name", LIKE_REDIS)
+def test_replies_as_redis(pair: Pair, name: str, protocol: int) -> None:
+    clients: dict[str, tuple[Wire, Wire]] = {}
+    differing: list[str] = []
+    for line in split(LIKE_REDIS[name]):
+        who, command = ("B", line.removeprefix("B ")) if line.startswith("B ") else ("A", line)
+        if who not in clients:
+            clients[who] = pair.connect()
+            for wire in clients[who]:
+                assert protocol == 2 or wire.do((b"HELLO", b"3")).line.startswith(b"%")
+        theirs, ours = (comparable(command, wire.do(words(command))) for wire in clients[who])
+        if theirs != ours:
+            differing.append(f"{line}\n  Redis: {theirs.raw!r}\n  ours:  {ours.raw!r}")
+    assert not differing, "\n" + "\n".join(differing)
+
+
+def comparable(command: str, reply: Reply) -> Reply:
+    """With members of sets in an order that does not depend on who sent them; EXEC's replies stay in theirs."""
+    if command != "EXEC":
+        return reply.unordered()
+    return Reply(reply.line, tuple(item.unordered() for item in reply.items))
+
+
+def transact(waiter: Waiter, *commands: str) -> Any:
+    """The reply to EXEC behind these commands, which stand for words."""
+    waiter("MULTI")
+    for command in commands:
+        queued = waiter(*command.split())
+        assert queued == b"QUEUED", queued
+    return waiter("EXEC")
+
+
+@pytest.fixture
+def other(server: Server) -> Iterator[Waiter]:
+    """A second plain connection to the server."""
+    with Waiter(server.port) as connected:
+        yield connected
+
+
+# What redis-py sends.
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_a_pipeline_of_redis_py(server: Server, protocol: int) -> None:
+    with server.client(protocol=protocol) as client:
+        pipe = client.pipeline()
+        pipe.sadd("q", "a", "b").lpush("q", "c").scard("q").spop("q").blpop(["none", "q"], 0).rpop("q").spop(
+            "q"
+        )
+        assert pipe.execute() == [2, 3, 3, b"a", [b"q", b"b"] if protocol == 3 else (b"q", b"b"), b"c", None]
+
+
+def test_a_pipeline_of_redis_py_names_the_command_that_failed(client: Client) -> None:
+    pipe = client.pipeline().sadd("q", "a").execute_command("LPOP", "q", "x").sadd("q", "b")
+    replies = pipe.execute(raise_on_error=False)
+    assert (replies[0], type(replies[1]), replies[2]) == (1, redis.ResponseError, 1)
+    pipe = client.pipeline().sadd("q", "c").execute_command("SADD", "q")
+    with pytest.raises(redis.ResponseError, match="wrong number of arguments"):
+        pipe.execute()
+    assert client.smembers("q") == {b"a", b"b"}
+
+
+def test_a_watched_queue_counts_right_however_many_count(server: Server) -> None:
+    """redis-py's own loop around WATCH: it reads, computes, and tries again until nobody came between."""
+    rounds, threads = 25, 4
+    with server.client() as client:
+        client.rpush("counter", 0)
+
+    def count() -> None:
+        with server.client() as connected:
+
+            def increment(pipe: Any) -> None:
+                (number,) = pipe.lrange("counter", 0, -1)
+                pipe.multi()
+                pipe.rpop("counter")
+                pipe.rpush("counter", int(number) + 1)
+
+            for _ in range(rounds):
+                connected.transaction(increment, "counter")
+
+    together([count] * threads)
+    with server.client() as client:
+        assert client.lrange("counter", 0, -1) == [b"%d" % (rounds * threads)]
+
+
+def together(functions: list[Callable[[], None]]) -> None:
+    """Run them at once. Raises what one of them has raised."""
+    raised: list[BaseException] = []
+
+    def caught(function: Callable[[], None]) -> None:
+        try:
+            function()
+        except BaseException as reason:
+            raised.append(reason)
+            raise
+
+    threads = [threading.Thread(target=caught, args=[function]) for function in functions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(3 * TIMEOUT)
+        assert not thread.is_alive()
+    assert not raised
+
+
+@pytest.mark.parametrize("kind", ["pipelined", "one by one"])
+def test_commands_behind_exec_wait_for_it(waiter: Waiter, kind: str) -> None:
+    requests = [("MULTI",), *[("RPUSH", "q", number) for number in range(500)], ("EXEC",), ("LLEN", "q")]
+    if kind == "pipelined":
+        waiter.socket.sendall(b"".join(packed(*request) for request in requests))
+        replies = [waiter.reply() for _ in requests]
+    else:
+        replies = [waiter(*request) for request in requests]
+    assert replies == [b"OK", *[b"QUEUED"] * 500, list(range(1, 501)), 500]
+
+
+def test_a_client_that_leaves_before_exec_does_nothing(client: Client, server: Server) -> None:
+    with Waiter(server.port) as leaving:
+        leaving("MULTI")
+        leaving("SADD", "q", "a")
+    wait_for(lambda: len(client.client_list()) == 1, "the client to be gone")
+    assert client.exists("q") == 0
+
+
+# Atomicity: whoever looks meanwhile, from here or from the backend, sees all or nothing.
+
+
+@pytest.mark.parametrize("queues", [("q", "q"), ("q", "r"), ("r", "q")])
+def test_nobody_sees_half_of_it(server: Server, backend: Valkey, queues: tuple[str, str]) -> None:
+    """Two puts, or two gets, at a time; with one queue its length is even, with two both are as long."""
+    first, second = queues
+    is_done = threading.Event()
+    seen: dict[str, set[tuple[int, int]]] = {"server": set(), "backend": set()}
+
+    def write() -> None:
+        try:
+            with Waiter(server.port) as waiter:
+                for number in range(300):
+                    put = transact(waiter, f"RPUSH {first} {number}", f"RPUSH {second} {number}")
+                    assert all(isinstance(length, int) for length in put)
+                    if number % 3 == 2:
+                        transact(waiter, *[f"{pop} {queue}" for queue in queues for pop in ("LPOP", "SPOP")])
+        finally:
+            is_done.set()
+
+    def read(name: str, connect: Callable[[], Client], prefix: str) -> None:
+        with connect() as reader:
+            while not is_done.is_set():
+                pipe = reader.pipeline().llen(prefix + first).llen(prefix + second)
+                seen[name].add(tuple(pipe.execute()))
+
+    together(
+        [
+            write,
+            lambda: read("server", server.client, ""),
+            lambda: read("backend", backend.client, "__pressure__:"),
+        ]
+    )
+    for lengths in seen.values():
+        assert len(lengths) > 3
+        assert all(one == other for one, other in lengths)
+        assert first != second or all(one % 2 == 0 for one, _ in lengths)
+
+
+def test_moves_between_queues_never_lose_sight_of_a_message(server: Server, backend: Valkey) -> None:
+    """Ten messages go around three queues by transactions of several; every look finds ten."""
+    is_done = threading.Event()
+    totals: set[int] = set()
+    places: set[tuple[int, ...]] = set()
+    with server.client() as client:
+        client.rpush("a", *range(10))
+
+    def move(*names: str) -> None:
+        with Waiter(server.port) as waiter:
+            for _ in range(100):
+                transact(
+                    waiter, f"LMOVE {names[0]} {names[1]} LEFT RIGHT", f"RPOPLPUSH {names[1]} {names[2]}"
+                )
+
+    def move_all() -> None:
+        try:
+            together([lambda: move("a", "b", "c"), lambda: move("b", "c", "a"), lambda: move("c", "a", "b")])
+        finally:
+            is_done.set()
+
+    def look() -> None:
+        with backend.client() as direct:
+            while not is_done.is_set():
+                pipe = direct.pipeline()
+                for name in "abc":
+                    pipe.llen(f"__pressure__:{name}")
+                lengths = tuple(pipe.execute())
+                totals.add(sum(lengths))
+                places.add(lengths)
+
+    together([move_all, look])
+    assert totals == {10}
+    assert len(places) > 3
+
+
+# Nothing waits inside; who waits outside is served when it is done.
+
+
+@pytest.mark.parametrize("words", ["SADD q b", "RPUSH q b", "PRESSURE.PUT q b", "PRESSURE.PUT q b TIMEOUT 0"])
+def test_a_put_on_a_full_queue_fails_and_the_others_go_on(client: Client, waiter: Waiter, words: str) -> None:
+    create(client, "q", "BOUND", 1)
+    replies = transact(waiter, "SADD q a", words, "SADD r c", "SPOP q", "SADD q d")
+    assert [replies[0], *replies[2:]] == [1, 1, b"a", 1]
+    assert is_refused(replies[1], "FULL")
+    assert client.lrange("q", 0, -1) == [b"d"]
+
+
+def test_several_messages_that_do_not_fit_are_put_whole_or_not_at_all(client: Client, waiter: Waiter) -> None:
+    create(client, "q", "BOUND", 2)
+    replies = transact(waiter, "SADD q a b c", "SADD q d")
+    assert is_refused(replies[0], "FULL")
+    assert replies[1] == 1
+    assert client.lrange("q", 0, -1) == [b"d"]
+
+
+def test_a_move_to_a_full_queue_fails_and_leaves_the_message(client: Client, waiter: Waiter) -> None:
+    create(client, "d", "BOUND", 1)
+    client.sadd("d", "there")
+    client.sadd("s", "message")
+    replies = transact(waiter, "LMOVE s d LEFT LEFT", "SMOVE s d message", "BLMOVE s d LEFT LEFT 0", "LLEN s")
+    assert all(is_refused(reply, "FULL") for reply in replies[:3]), replies
+    assert replies[3] == 1
+    assert client.lrange("s", 0, -1) == [b"message"]
+
+
+def test_operations_of_the_protocol(client: Client, waiter: Waiter) -> None:
+    replies = transact(
+        waiter, "PRESSURE.CREATE q BOUND 3", "PRESSURE.PUT q a", "PRESSURE.PUT q a NX", "PRESSURE.LENGTH q",
+        "PRESSURE.GET q", "PRESSURE.GET q", "PRESSURE.GET q TIMEOUT 5", "PRESSURE.EXISTS q",
+        "PRESSURE.CLOSE q", "PRESSURE.CLOSED q", "PRESSURE.PUT q b", "PRESSURE.GET q", "PRESSURE.DELETE q",
+        "PRESSURE.EXISTS q", "PRESSURE.GET q",
+    )  # fmt: skip
+    assert replies[:10] == [b"OK", 1, 0, 1, b"a", None, None, 1, b"OK", 1]
+    assert is_refused(replies[10], "CLOSED")
+    assert is_refused(replies[11], "CLOSED")
+    assert replies[12:14] == [b"OK", 0]
+    assert is_refused(replies[14], "NOQUEUE")
+    assert client.keys() == []
+
+
+def test_who_waits_for_a_message_is_served_when_it_is_done(
+    client: Client, waiter: Waiter, other: Waiter
+) -> None:
+    create(client, "q")
+    waiter.send("BLPOP", "q", 0)
+    wait_for_waiting(client, "q", consumers=1)
+    assert transact(other, "RPUSH q a b", "LLEN q", "LPOP q") == [2, 2, b"a"]
+    assert waiter.reply() == [b"q", b"b"]
+
+
+def test_who_waits_sees_nothing_of_what_is_taken_again(client: Client, waiter: Waiter, other: Waiter) -> None:
+    create(client, "q")
+    waiter.send("BLPOP", "q", 0)
+    wait_for_waiting(client, "q", consumers=1)
+    assert transact(other, "RPUSH q a", "LPOP q") == [1, b"a"]
+    assert other("RPUSH", "q", "b") == 1
+    assert waiter.reply() == [b"q", b"b"]
+
+
+def test_who_waits_for_room_is_served_when_it_is_done(client: Client, waiter: Waiter, other: Waiter) -> None:
+    create(client, "q", "BOUND", 1)
+    client.sadd("q", "a")
+    waiter.send("SADD", "q", "b")
+    wait_for_waiting(client, "q", producers=1)
+    assert transact(other, "SPOP q", "SCARD q") == [b"a", 0]
+    assert waiter.reply() == 1
+    assert client.lrange("q", 0, -1) == [b"b"]
+
+
+def test_who_waits_is_told_of_a_deletion_inside(client: Client, waiter: Waiter, other: Waiter) -> None:
+    create(client, "q")
+    waiter.send("PRESSURE.GET", "q")
+    wait_for_waiting(client, "q", consumers=1)
+    assert transact(other, "DEL q", "EXISTS q") == [1, 0]
+    assert is_refused(waiter.reply(), "NOQUEUE")
+
+
+# Roles of native clients: waited for before anything is done.
+
+
+@pytest.mark.parametrize(("role", "command"), [("producer", "SADD q ours"), ("consumer", "SPOP q")])
+def test_a_role_of_a_native_client_is_waited_for(
+    client: Client, direct: Client, waiter: Waiter, role: str, command: str
+) -> None:
+    client.rpush("q", "first", "second")
+    steps = held(direct, role)
+    for request in ("MULTI", "SADD r x", command, "SCARD q"):
+        waiter(*request.split())
+    waiter.send("EXEC")
+    wait_for(lambda: direct.info("clients")["blocked_clients"], "the server to be in line for the role")
+    assert client.exists("r") == 0
+    assert not waiter.has_reply()
+    run(steps)
+    assert waiter.reply() == {"producer": [1, 1, 4], "consumer": [1, b"second", 0]}[role]
+
+
+@pytest.mark.parametrize(("role", "command"), [("producer", "SADD q ours"), ("consumer", "SPOP q")])
+def test_after_the_role_timeout_nothing_is_done(
+    backend: Valkey, direct: Client, start_server: StartServer, role: str, command: str
+) -> None:
+    server = start_server("--backend", backend.url, "--role-timeout", "0.3")
+    with server.client() as client, Waiter(server.port) as waiter:
+        client.rpush("q", "first", "second")
+        steps = held(direct, role)
+        next(steps)  # and has said who it is
+        reply = transact(waiter, "SADD r x", command, "SADD r y", "DEL r")
+        assert is_refused(reply, "INUSE"), reply
+        assert "native" in str(reply)
+        assert client.exists("r") == 0
+        run(steps)
+        expected = {"producer": [b"first", b"second", b"native"], "consumer": [b"second"]}[role]
+        assert client.lrange("q", 0, -1) == expected
+        assert transact(waiter, "SADD r x", "SCARD r") == [1, 1]
+
+
+@pytest.mark.parametrize("role", ["producer", "consumer"])
+def test_a_role_that_is_not_needed_is_not_waited_for(
+    client: Client, direct: Client, waiter: Waiter, role: str
+) -> None:
+    client.rpush("q", "first", "second")
+    steps = held(direct, role)
+    taken = role == "consumer"
+    replies = transact(waiter, "LLEN q", "SISMEMBER q second", "RPUSH q third" if taken else "LPOP q")
+    assert replies == [2, 1, 3 if taken else b"first"]
+    run(steps)
+
+
+def held(direct: Client, role: str) -> Steps[Any]:
+    """What is left to do of a native put or get on q, when it has come to hold the role."""
+    native = NativeSteps(direct, "q", "native")
+    steps: Steps[Any] = native.put(b"native") if role == "producer" else native.get()
+    while direct.llen(f"__pressure__:q:{role}_free"):
+        next(steps)
+    return steps
+
+
+# WATCH and what native clients do.
+
+NATIVE_CHANGES: dict[str, Callable[[NativeSteps], Steps[Any]]] = {
+    "put": lambda native: native.put(b"b"),
+    "put without waiting": lambda native: native.put_non_blocking(b"b"),
+    "get": lambda native: native.get(),
+    "get without waiting": lambda native: native.get_non_blocking(),
+    "close": lambda native: native.close(),
+    "delete": lambda native: native.delete(),
+}
+
+
+@pytest.mark.parametrize("change", NATIVE_CHANGES)
+def test_what_a_native_client_changes_has_changed(
+    client: Client, direct: Client, waiter: Waiter, change: str
+) -> None:
+    client.sadd("q", "a")
+    waiter("WATCH", "q")
+    run(NATIVE_CHANGES[change](NativeSteps(direct, "q", "native")))
+    assert transact(waiter, "SADD r x") is None
+    assert client.exists("r") == 0
+
+
+def test_what_a_native_client_creates_has_changed(direct: Client, waiter: Waiter) -> None:
+    waiter("WATCH", "q")
+    run(NativeSteps(direct, "q", "native").create())
+    assert transact(waiter, "SADD q x") is None
+
+
+def test_what_native_clients_do_not_change_has_not_changed(
+    client: Client, direct: Client, waiter: Waiter
+) -> None:
+    client.sadd("q", "a")
+    waiter("WATCH", "q")
+    native = NativeSteps(direct, "r", "native")
+    run(native.create())
+    run(native.put(b"b"))
+    assert transact(waiter, "SPOP q", "SPOP r") == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("has_begun", [False, True], ids=["put", "put that had begun"])
+def test_a_native_put_counts_when_the_message_is_there(
+    client: Client, direct: Client, waiter: Waiter, has_begun: bool
+) -> None:
+    """It is not over: its role is not free, its statistics are not counted."""
+    client.sadd("q", "a")
+    steps = NativeSteps(direct, "q", "native").put(b"b")
+    if has_begun:
+        while direct.llen("__pressure__:q:producer_free"):
+            next(steps)
+    waiter("WATCH", "q")
+    while direct.llen("__pressure__:q") < 2:
+        next(steps)
+    assert transact(waiter, "SPOP q") is None
+    run(steps)
+    assert client.lrange("q", 0, -1) == [b"a", b"b"]
+
+
+def test_a_native_put_and_a_native_get_that_are_not_over_have_changed_it(
+    client: Client, direct: Client, waiter: Waiter
+) -> None:
+    """The length is what it was, and neither has come to counting."""
+    client.sadd("q", "a")
+    waiter("WATCH", "q")
+    putting, getting = NativeSteps(direct, "q", "p").put(b"b"), NativeSteps(direct, "q", "c").get()
+    while direct.llen("__pressure__:q") < 2:
+        next(putting)
+    while direct.llen("__pressure__:q") > 1:
+        next(getting)
+    assert transact(waiter, "SCARD q") is None
+
+
+def test_a_watched_queue_is_not_waited_for(client: Client, direct: Client, waiter: Waiter) -> None:
+    """Whether it has changed is known before its roles are free."""
+    client.sadd("q", "a")
+    waiter("WATCH", "q")
+    steps = NativeSteps(direct, "q", "native").put(b"b")
+    while direct.llen("__pressure__:q") < 2:
+        next(steps)
+    assert transact(waiter, "SADD q c") is None
+    run(steps)
+
+
+def test_what_came_and_went_has_not_changed(client: Client, waiter: Waiter) -> None:
+    """Otherwise than with Redis: the queue did not exist, and does not."""
+    waiter("WATCH", "q")
+    client.sadd("q", "a")
+    client.delete("q")
+    assert transact(waiter, "SADD q b") == [1]
+
+
+# Deleting, sizes.
+
+
+def test_deleting_inside_leaves_no_key(client: Client, direct: Client, waiter: Waiter) -> None:
+    client.sadd("q", "a")
+    assert transact(waiter, "SADD q b", "SADD r c", "DEL q r nothing", "EXISTS q r", "SCARD q") == [
+        1,
+        1,
+        2,
+        0,
+        0,
+    ]
+    assert direct.keys("*") == []
+
+
+def test_putting_behind_a_deletion_creates_the_queue_again(
+    client: Client, direct: Client, waiter: Waiter
+) -> None:
+    create(client, "q", "BOUND", 1)
+    client.sadd("q", "a")
+    assert transact(waiter, "DEL q", "SADD q b c", "SMEMBERS q") == [1, 2, [b"b", b"c"]]
+    run(NativeSteps(direct, "q", "native").put_non_blocking(b"d"))
+    assert client.lrange("q", 0, -1) == [b"b", b"c", b"d"]
+
+
+def test_commands_on_many_queues(client: Client, waiter: Waiter) -> None:
+    names = [f"q{number}" for number in range(1000)]
+    puts = [f"SADD {name} message" for name in names]
+    replies = transact(waiter, *puts, "EXISTS " + " ".join(names), "DEL " + " ".join(names), "EXISTS q0")
+    assert replies == [1] * 1000 + [1000, 1000, 0]
+    assert client.dbsize() == 0
+
+
+def test_a_transaction_that_is_too_large_is_refused(backend: Valkey, start_server: StartServer) -> None:
+    """It may have 64 MiB and --max-message-bytes; this one has 80 MiB."""
+    server = start_server("--backend", backend.url, "--max-message-bytes", str(1 << 20))
+    message = bytes(1 << 20)
+    with server.client() as client, Waiter(server.port) as waiter:
+        waiter("MULTI")
+        replies = [waiter("RPUSH", "q", message) for _ in range(80)]
+        fitting = replies.count(b"QUEUED")
+        assert 60 < fitting < 66
+        assert all(str(reply) == "ERR the transaction is too large" for reply in replies[fitting:])
+        assert is_refused(waiter("EXEC"), "EXECABORT")
+        assert client.exists("q") == 0
+        assert transact(waiter, "RPUSH q a") == [1]
