@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from pressure_server.broker.trouble import LONE_LIST
 from tests.deaths import IN_BOTH_VERSIONS, OPERATIONS, PREFIX, STATES, VERSIONS, deaths
 from tests.native import NativeSteps, run
 from tests.programs import Valkey
-from tests.ward import Keys, Told, Ward
+from tests.ward import Keys, Told, Ward, about
 
 MARKER = "<!-- made by `python -m tests.repair_table docs/repair.md` -->\n"
 
@@ -28,16 +27,6 @@ class Outcome:
     said: str
     done: str
     afterwards: str
-
-
-@contextmanager
-def about(queue: str) -> Iterator[None]:
-    """Errors say which queue they are about."""
-    try:
-        yield
-    except Exception as error:
-        error.add_note(f"in the queue '{queue}'")
-        raise
 
 
 def outcomes(ward: Ward, queues: Iterable[str]) -> dict[str, Outcome]:
@@ -60,7 +49,7 @@ def outcomes(ward: Ward, queues: Iterable[str]) -> dict[str, Outcome]:
         with about(queue):
             assert not later[queue].left
             afterwards[queue] += f" {later[queue].in_words}: mended, works"
-    _assert_all_work(ward, before)
+    ward.assert_all_work(before)
     return {queue: Outcome(*found[queue], afterwards[queue]) for queue in before}
 
 
@@ -95,14 +84,6 @@ def _after_repair(ward: Ward, queue: str, before: Keys) -> str:
         run(NativeSteps(direct, queue, "other").put(b"for the waiting"))
         return "role kept, for a consumer may wait for a message; after a put"
     return "works"
-
-
-def _assert_all_work(ward: Ward, queues: Iterable[str]) -> None:
-    """A queue is its keys: of those with equal ones one is tried."""
-    alike = {Keys.read(ward.direct, queue): queue for queue in queues}
-    for queue in alike.values():
-        with about(queue):
-            ward.assert_works(queue)
 
 
 def table(backend: Valkey) -> str:

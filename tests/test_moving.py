@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.native import NativeClient, NativeSteps, run
-from tests.programs import TIMEOUT, Client, Server, Valkey, wait_for
+from tests.programs import TIMEOUT, Client, Server, Valkey
 from tests.test_redis_compatibility import Pair, compare, original, pair, split
 from tests.waiters import (
     Waiter,
@@ -24,7 +24,6 @@ from tests.waiters import (
     is_refused,
     wait_for_blocked,
     wait_for_waiting,
-    waiters,
 )
 
 # Fixtures of that file, which are used here by their names.
@@ -36,30 +35,58 @@ StartServer = Callable[..., Server]
 
 # A command with its timeout left out.
 BLOCKING = [
-    "BLPOP q {}", "BLPOP q r s {}", "BRPOP q {}", "BRPOP q r {}", "BLMOVE q r LEFT RIGHT {}", "BRPOPLPUSH q r {}",
-    "BLMPOP {} 1 q LEFT", "BLMPOP {} 2 q r RIGHT COUNT 2",
+    "BLPOP q {}", "BLPOP q r s {}", "BRPOP q {}", "BRPOP q r {}", "BLMOVE q r LEFT RIGHT {}",
+    "BRPOPLPUSH q r {}",    "BLMPOP {} 1 q LEFT", "BLMPOP {} 2 q r RIGHT COUNT 2",
 ]  # fmt: skip
-NO_TIMEOUTS = ["-1", "-0.001", "-1e300", "nan", "NaN", "-nan", "inf", "-inf", "infinity", "x", "''", "1x", "1e", "1.2.3",
-               "0,5", "\\x201", "1\\x20", "0x", "1e400", "1e300", "1e19", "9223372036854775807", "99999999999999999999",
-               "\\xff", "--1"]  # fmt: skip
+NO_TIMEOUTS = [
+    "-1",
+    "-1e300",
+    "nan",
+    "NaN",
+    "-nan",
+    "x",
+    "''",
+    "1x",
+    "1e",
+    "1.2.3",
+    "0,5",
+    "\\x201",
+    "1\\x20",
+    "\\xff",
+]
+# Redis 7.0 overflows at these, and calls them negative or waits.
+HUGE = ["1e13", "1e15", "1e19", "1e300", "1e400", "9007199254741", "9223372036854775807"]
+# Redis calls infinity negative, and waits for ever where less than a millisecond is missing to zero.
+STRICTER = {
+    "inf": "not a float or out of range",
+    "-inf": "not a float or out of range",
+    "-0.001": "negative",
+    "0x10": "not a float or out of range",
+}
 ENDING_TIMEOUTS = ["0.001", "0.02", ".02", "2e-2", "+0.02", "00.02", "1e-9", "0.0000001"]
 
 MOVES = """
-LMOVE q r LEFT|LMOVE q r LEFT UP|LMOVE q r UP LEFT|LMOVE q r left right|LMOVE q r LEFT RIGHT|LMOVE q q LEFT RIGHT
+LMOVE q r LEFT|LMOVE q r LEFT UP|LMOVE q r UP LEFT|LMOVE q r left right|LMOVE q r LEFT RIGHT
+LMOVE q q LEFT RIGHT
 LMOVE q r '' LEFT|LMOVE q r LEFT RIGHT LEFT|RPOPLPUSH q|RPOPLPUSH q r|RPOPLPUSH q q|RPOPLPUSH q r s
 BLMOVE q r LEFT UP 0.02|BLMOVE q r UP LEFT 0|BLMOVE q r LEFT LEFT|BLMOVE q r LEFT LEFT x|BLMOVE q r UP UP x
 BRPOPLPUSH q r|BRPOPLPUSH q r s 1|BLPOP q|BLPOP 0.01|BRPOP|SMOVE q r|SMOVE q r m|SMOVE q q m|SMOVE q r m n
-LMPOP|LMPOP 1|LMPOP 1 q|LMPOP 0 q LEFT|LMPOP -1 q LEFT|LMPOP x q LEFT|LMPOP 2 q LEFT|LMPOP 1 q UP|LMPOP 1 q r LEFT
-LMPOP 1 q LEFT COUNT|LMPOP 1 q LEFT COUNT 0|LMPOP 1 q LEFT COUNT -1|LMPOP 1 q LEFT COUNT x|LMPOP 1 q LEFT NONSENSE 1
+LMPOP|LMPOP 1|LMPOP 1 q|LMPOP 0 q LEFT|LMPOP -1 q LEFT|LMPOP x q LEFT|LMPOP 2 q LEFT|LMPOP 1 q UP
+LMPOP 1 q r LEFT
+LMPOP 1 q LEFT COUNT|LMPOP 1 q LEFT COUNT 0|LMPOP 1 q LEFT COUNT -1|LMPOP 1 q LEFT COUNT x
+LMPOP 1 q LEFT NONSENSE 1
 LMPOP 1 q LEFT COUNT 1 COUNT 1|LMPOP 1 q left count 1|LMPOP 2 q r RIGHT|LMPOP 3 q r LEFT|LMPOP 1.5 q LEFT
 LMPOP 99999999999999999999 q LEFT|LMPOP 1 q LEFT COUNT 99999999999999999999|LMPOP '' q LEFT|LMPOP 1 q LEFT 1
 BLMPOP 0.02|BLMPOP 0.02 1|BLMPOP 0.02 1 q|BLMPOP 0.02 0 q LEFT|BLMPOP 0.02 -1 q LEFT|BLMPOP 0.02 x q LEFT
 BLMPOP 0.02 2 q LEFT|BLMPOP 0.02 1 q UP|BLMPOP 0.02 1 q LEFT COUNT 0|BLMPOP 0.02 1 q LEFT COUNT x
 BLMPOP x 0 q LEFT|BLMPOP -1 1 q UP|BLMPOP 0.02 1 q LEFT COUNT 1 x|BLMPOP 0.02 2 q r RIGHT
-SINTER|SUNION|SDIFF|SINTERCARD|SINTER q|SINTER q r|SUNION q|SUNION q r q|SDIFF q|SDIFF q r|SINTERCARD 1|SINTERCARD 1 q
-SINTERCARD 0 q|SINTERCARD -1 q|SINTERCARD x q|SINTERCARD 2 q|SINTERCARD 1 q r|SINTERCARD 2 q r LIMIT|SINTERCARD '' q
+SINTER|SUNION|SDIFF|SINTERCARD|SINTER q|SINTER q r|SUNION q|SUNION q r q|SDIFF q|SDIFF q r
+SINTERCARD 1|SINTERCARD 1 q
+SINTERCARD 0 q|SINTERCARD -1 q|SINTERCARD x q|SINTERCARD 2 q|SINTERCARD 1 q r
+SINTERCARD 2 q r LIMIT|SINTERCARD '' q
 SINTERCARD 2 q r LIMIT x|SINTERCARD 2 q r LIMIT -1|SINTERCARD 2 q r LIMIT 0|SINTERCARD 2 q r NONSENSE 1
-SINTERCARD 2 q r LIMIT 1 LIMIT 1|SINTERCARD 1 q LIMIT 99999999999999999999|SINTERCARD 1 q limit 1|SINTERCARD 1.0 q
+SINTERCARD 1 q LIMIT 99999999999999999999|SINTERCARD 1 q limit 1
+SINTERCARD 1.0 q
 COMMAND GETKEYS LMOVE a b LEFT LEFT|COMMAND GETKEYS BLMOVE a b LEFT LEFT 0|COMMAND GETKEYS BLPOP a b c 0
 COMMAND GETKEYS SMOVE a b m|COMMAND GETKEYS RPOPLPUSH a b|COMMAND GETKEYS SINTER a b c
 COMMAND GETKEYS LMPOP 2 a b LEFT|COMMAND GETKEYS BLMPOP 0 2 a b LEFT|COMMAND GETKEYS SINTERCARD 2 a b LIMIT 1
@@ -70,15 +97,19 @@ RPUSH q a b c d|LMOVE q r LEFT RIGHT|LRANGE q 0 -1|LRANGE r 0 -1|LMOVE q r LEFT 
 LMOVE q q LEFT RIGHT|LRANGE q 0 -1|LMOVE r q LEFT RIGHT|LRANGE q 0 -1|BLMOVE q r LEFT RIGHT 0|LRANGE r 0 -1
 BLMOVE q q LEFT RIGHT 0.5|LRANGE q 0 -1|BLPOP q r 0|BLPOP nothing r 0.5|LMPOP 2 nothing q LEFT|LLEN q
 RPUSH q 1 2 3 4 5|LMPOP 1 q LEFT COUNT 2|BLMPOP 0 2 nothing q LEFT COUNT 2|BLMPOP 0.1 1 q LEFT|LLEN q
-RPUSH r x|RPOPLPUSH r s|LRANGE s 0 -1|BRPOPLPUSH s r 0|LRANGE r 0 -1|BRPOP r 0|RPUSH r ''|LMOVE r s LEFT RIGHT
+LPOP r|RPUSH r x|RPOPLPUSH r s|LRANGE s 0 -1|BRPOPLPUSH s r 0|LRANGE r 0 -1|BRPOP r 0|RPUSH r ''
+LMOVE r s LEFT RIGHT
 LPOP s|RPUSH r \\x00\\xff\\x0d\\x0a|BLMOVE r s LEFT RIGHT 1|BLPOP s 1|BLPOP s s 0.01
 """
 
 SETS = """
-SADD q a b c d|SADD r c d e|SADD s d|SINTER q r|SINTER q r s|SINTER q nothing|SINTER q q|SUNION q r s|SUNION nothing q
+SADD q a b c d|SADD r c d e|SADD s d|SINTER q r|SINTER q r s|SINTER q nothing|SINTER q q
+SUNION q r s|SUNION nothing q
 SDIFF q r|SDIFF q nothing|SDIFF nothing q|SDIFF q q|SDIFF r q s|SINTERCARD 2 q r|SINTERCARD 2 q r LIMIT 1
-SINTERCARD 2 q r LIMIT 0|SINTERCARD 2 q r LIMIT 5|SINTERCARD 2 q nothing|SINTERCARD 3 q r s|SINTERCARD 1 q LIMIT 2
-SMOVE q r a|SMEMBERS q|SMEMBERS r|SMOVE q r a|SMOVE q r c|SMEMBERS q|SMEMBERS r|SMOVE q nothing x|EXISTS nothing
+SINTERCARD 2 q r LIMIT 0|SINTERCARD 2 q r LIMIT 5|SINTERCARD 2 q nothing|SINTERCARD 3 q r s
+SINTERCARD 1 q LIMIT 2
+SMOVE q r a|SMEMBERS q|SMEMBERS r|SMOVE q r a|SMOVE q r c|SMEMBERS q|SMEMBERS r|SMOVE q nothing x
+EXISTS nothing
 SMOVE q q b|SMOVE q q x|SMEMBERS q|SMOVE q new b|SMEMBERS new|SCARD q|SINTER q r|SUNION q new|SDIFF r s new
 """
 
@@ -102,3 +133,214 @@ def test_timeouts_end_as_in_redis(pair: Pair, line: str, protocol: int) -> None:
 @pytest.mark.parametrize("table", [MOVES, LISTS, SETS], ids=["without data", "lists", "sets"])
 def test_replies_are_those_of_redis(pair: Pair, table: str, protocol: int) -> None:
     compare(pair, split(table), protocol, unordered=table == SETS)
+
+
+@pytest.mark.parametrize("line", BLOCKING)
+def test_timeouts_that_redis_takes_for_others_are_refused(waiter: Waiter, line: str) -> None:
+    refusals = dict.fromkeys(HUGE, "out of range") | STRICTER
+    for timeout, refusal in refusals.items():
+        reply = waiter(*line.format(timeout).split())
+        assert str(reply) == f"ERR timeout is {refusal}", timeout
+
+
+@pytest.mark.parametrize("line", BLOCKING)
+@pytest.mark.parametrize("timeout", ["0", "0.0", "-0", "9007199254740"])
+def test_timeouts_for_ever_and_nearly(client: Client, waiter: Waiter, line: str, timeout: str) -> None:
+    create(client, "q")
+    waiter.send(*line.format(timeout).split())
+    wait_for_waiting(client, "q", consumers=1)
+    client.rpush("q", "m")
+    reply = waiter.reply()
+    assert reply in (b"m", [b"q", b"m"], [b"q", [b"m"]])
+
+
+# ---------------------------------------------------------------- where it goes
+
+# A move from q to d, which waits for neither messages nor room, if the queue does not say so.
+ALL_MOVES: list[Words] = [
+    ("LMOVE", "q", "d", "LEFT", "LEFT"),
+    ("RPOPLPUSH", "q", "d"),
+    ("BLMOVE", "q", "d", "RIGHT", "LEFT", 1),
+    ("BRPOPLPUSH", "q", "d", 1),
+    ("SMOVE", "q", "d", "1"),
+]
+
+
+@pytest.mark.parametrize("words", ALL_MOVES, ids=lambda words: words[0])
+def test_a_move_to_a_full_queue_that_refuses_changes_nothing(
+    client: Client, waiter: Waiter, words: Words
+) -> None:
+    create(client, "d", "BOUND", 1, "OVERFLOW", "ERROR")
+    client.rpush("q", "1", "2")
+    client.sadd("d", "there")
+    assert is_refused(waiter(*words), "FULL")
+    assert client.lrange("q", 0, -1) == [b"1", b"2"]
+    assert client.lrange("d", 0, -1) == [b"there"]
+    assert about(client, "q")[b"consumed_messages"] == 0
+    assert waiter("SPOP", "d") == b"there"
+    assert waiter(*words) in (b"1", 1)
+    assert client.lrange("d", 0, -1) == [b"1"]
+
+
+@pytest.mark.parametrize("words", ALL_MOVES, ids=lambda words: words[0])
+def test_a_move_to_a_full_queue_that_waits_is_done_once(client: Client, waiter: Waiter, words: Words) -> None:
+    create(client, "d", "BOUND", 1)
+    client.rpush("q", "1", "2")
+    client.sadd("d", "there")
+    waiter.send(*words)
+    wait_for_blocked(client, 1)
+    assert client.lrange("q", 0, -1) == [b"1", b"2"]
+    assert client.spop("d") == b"there"
+    assert waiter.reply() in (b"1", 1)
+    assert (client.lrange("q", 0, -1), client.lrange("d", 0, -1)) == ([b"2"], [b"1"])
+
+
+@pytest.mark.parametrize("words", ALL_MOVES, ids=lambda words: words[0])
+def test_a_move_to_a_closed_queue_changes_nothing(client: Client, waiter: Waiter, words: Words) -> None:
+    create(client, "d")
+    client.execute_command("PRESSURE.CLOSE", "d")
+    client.rpush("q", "1", "2")
+    assert is_refused(waiter(*words), "CLOSED")
+    assert client.lrange("q", 0, -1) == [b"1", b"2"]
+    assert client.llen("d") == 0
+
+
+@pytest.mark.parametrize("words", ALL_MOVES, ids=lambda words: words[0])
+def test_a_move_from_a_closed_queue_drains_it(client: Client, waiter: Waiter, words: Words) -> None:
+    client.rpush("q", "1")
+    client.execute_command("PRESSURE.CLOSE", "q")
+    assert waiter(*words) in (b"1", 1)
+    reply = waiter(*words)
+    assert is_refused(reply, "CLOSED") if str(words[0]).startswith("B") else reply in (None, 0)
+
+
+@pytest.mark.parametrize("words", ALL_MOVES, ids=lambda words: words[0])
+def test_a_move_makes_the_queue_it_goes_to_unless_there_is_nothing_to_move(
+    client: Client, waiter: Waiter, words: Words
+) -> None:
+    if not str(words[0]).startswith("B"):
+        assert waiter(*words) in (None, 0)
+        assert client.exists("q", "d") == 0
+    client.rpush("q", "1")
+    assert waiter(*words) in (b"1", 1)
+    assert client.lrange("d", 0, -1) == [b"1"]
+
+
+@pytest.mark.parametrize("words", ALL_MOVES, ids=lambda words: words[0])
+def test_a_move_within_a_full_queue(client: Client, waiter: Waiter, words: Words) -> None:
+    create(client, "q", "BOUND", 2, "OVERFLOW", "ERROR")
+    client.rpush("q", "1", "2")
+    assert waiter(words[0], "q", "q", *words[3:]) in (b"1", 1)
+    expected = [b"1", b"2"] if words[0] == "SMOVE" else [b"2", b"1"]
+    assert client.lrange("q", 0, -1) == expected
+
+
+@pytest.mark.parametrize("role", ["consumer of q", "producer of d"])
+@pytest.mark.parametrize("words", ALL_MOVES, ids=lambda words: words[0])
+def test_a_move_waits_for_a_role_that_a_native_client_holds(
+    client: Client, direct: Client, waiter: Waiter, words: Words, role: str
+) -> None:
+    client.rpush("q", "0", "1", "2")
+    create(client, "d")
+    held, _, queue = role.partition(" of ")
+    native = NativeSteps(direct, queue, "native")
+    steps: Any = native.get() if held == "consumer" else native.put(b"native")
+    while direct.llen(f"__pressure__:{queue}:{held}_free"):
+        next(steps)
+    waiter.send(*words)
+    wait_for_blocked(client, 1)
+    assert client.llen("q") == 3
+    run(steps)
+    reply = waiter.reply()
+    queued = client.lrange("q", 0, -1) + client.lrange("d", 0, -1)
+    assert sorted(queued) == ([b"1", b"2"] if held == "consumer" else [b"0", b"1", b"2", b"native"])
+    assert reply in (1, b"1" if held == "consumer" else b"0")
+
+
+@pytest.mark.parametrize("role", ["consumer of q", "producer of d"])
+def test_a_move_that_waits_in_vain_for_a_role_loses_nothing(
+    backend: Valkey, direct: Client, start_server: StartServer, role: str
+) -> None:
+    server = start_server("--backend", backend.url, "--role-timeout", "0.1")
+    with server.client() as client, Waiter(server.port) as waiter:
+        client.rpush("q", "1", "2")
+        create(client, "d")
+        held, _, queue = role.partition(" of ")
+        native = NativeSteps(direct, queue, "native-holder")
+        steps: Any = native.get() if held == "consumer" else native.put(b"native")
+        while about(client, queue)[held.encode()] != b"native-holder":
+            next(steps)
+        for words in (*ALL_MOVES[:2], ("BLMOVE", "q", "d", "LEFT", "LEFT", 0), ALL_MOVES[-1]):
+            reply = waiter(*words)
+            assert is_refused(reply, "INUSE"), words
+            assert f"queue '{queue}'" in str(reply)
+            assert "native-holder" in str(reply)
+        assert (client.lrange("q", 0, -1), client.llen("d")) == ([b"1", b"2"], 0)
+        run(steps)
+
+
+def test_moves_to_and_fro_through_small_queues_lose_and_double_nothing(
+    server: Server, client: Client, backend: Valkey
+) -> None:
+    """Ours, ones that wait and ones that do not, and a native client that takes and puts back."""
+    names = ["a", "b", "c"]
+    for name in names:
+        create(client, name, "BOUND", 12)
+    messages = [b"%d" % number for number in range(18)]
+    client.rpush("a", *messages[:9])
+    client.rpush("b", *messages[9:])
+    errors: list[str] = []
+
+    def move(seed: int) -> None:
+        chosen = random.Random(seed)
+        with Waiter(server.port) as mover:
+            for _ in range(150):
+                ends = (chosen.choice(names), chosen.choice(names))
+                words: Words = chosen.choice(
+                    [
+                        ("LMOVE", *ends, "LEFT", "LEFT"),
+                        ("BLMOVE", *ends, "LEFT", "LEFT", 0.05),
+                        ("SMOVE", *ends, chosen.choice(messages)),
+                    ]
+                )
+                reply = mover(*words)
+                # A native producer that waits for room holds its role as long.
+                in_vain = is_refused(reply, "FULL") or is_refused(reply, "INUSE")
+                if isinstance(reply, Exception) and not in_vain:
+                    errors.append(f"{words}: {reply}")
+
+    def take_and_put() -> None:
+        with backend.client() as connected:
+            for _ in range(40):
+                message = NativeClient(connected, "a").get()
+                NativeClient(connected, "b").put(message)
+
+    threads = [threading.Thread(target=move, args=(seed,), daemon=True) for seed in range(4)]
+    threads.append(threading.Thread(target=take_and_put, daemon=True))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(2 * TIMEOUT)
+    assert not any(thread.is_alive() for thread in threads)
+    assert errors == []
+    left = Counter(message for name in names for message in client.lrange(name, 0, -1))
+    assert left == Counter(messages)
+
+
+def test_pops_of_several_queues_and_counts_take_what_there_is(client: Client, waiter: Waiter) -> None:
+    client.rpush("q", *"123")
+    client.rpush("r", *"ab")
+    assert waiter("LMPOP", 3, "none", "q", "r", "LEFT", "COUNT", 2) == [b"q", [b"1", b"2"]]
+    assert waiter("BLMPOP", 0, 2, "q", "r", "RIGHT", "COUNT", 9) == [b"q", [b"3"]]
+    assert waiter("BLPOP", "q", "r", 0) == [b"r", b"a"]
+    waiter.send("BLMPOP", 0, 3, "q", "none", "new", "LEFT", "COUNT", 3)
+    wait_for_blocked(client, 1)
+    client.rpush("new", "x", "y")
+    assert waiter.reply() == [b"new", [b"x", b"y"]]
+    assert client.lrange("r", 0, -1) == [b"b"]
+
+
+def test_too_many_queues_are_refused(waiter: Waiter) -> None:
+    names = [f"q{number}" for number in range(1001)]
+    assert str(waiter("BLPOP", *names, 0.01)) == "ERR too many queues: at most 1000"
+    assert waiter("BLPOP", *names[:1000], 0.01) is None

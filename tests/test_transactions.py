@@ -5,6 +5,7 @@ What other client libraries make of them is in tests/clients/transactions.*.
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 import redis
 
 from handlers.resp.version import FOLLOWED_VERSION
-from tests.native import NativeSteps, Steps, run
+from tests.native import NativeSteps, QueueClosedError, Steps, run
 from tests.programs import TIMEOUT, Client, Server, Valkey, wait_for
 from tests.requirements import need
 from tests.test_redis_compatibility import Pair, Reply, Wire, split, words
@@ -164,7 +165,7 @@ def test_replies_as_redis(pair: Pair, name: str, protocol: int) -> None:
 
 
 def comparable(command: str, reply: Reply) -> Reply:
-    """With members of sets in an order that does not depend on who sent them; EXEC's replies stay in theirs."""
+    """Members of sets in an order that does not depend on who sent them; EXEC's replies in theirs."""
     if command != "EXEC":
         return reply.unordered()
     return Reply(reply.line, tuple(item.unordered() for item in reply.items))
@@ -311,24 +312,24 @@ def test_nobody_sees_half_of_it(server: Server, backend: Valkey, queues: tuple[s
         assert first != second or all(one % 2 == 0 for one, _ in lengths)
 
 
-def test_moves_between_queues_never_lose_sight_of_a_message(server: Server, backend: Valkey) -> None:
-    """Ten messages go around three queues by transactions of several; every look finds ten."""
+def test_messages_on_their_way_from_queue_to_queue_are_always_in_one(server: Server, backend: Valkey) -> None:
+    """Three transfer a message at a time, by a get and a put, in a circle; every look finds all of them."""
+    transfers = 100
     is_done = threading.Event()
     totals: set[int] = set()
     places: set[tuple[int, ...]] = set()
     with server.client() as client:
-        client.rpush("a", *range(10))
+        for name in "abc":
+            client.rpush(name, *range(transfers))
 
-    def move(*names: str) -> None:
+    def move(source: str, destination: str) -> None:
         with Waiter(server.port) as waiter:
-            for _ in range(100):
-                transact(
-                    waiter, f"LMOVE {names[0]} {names[1]} LEFT RIGHT", f"RPOPLPUSH {names[1]} {names[2]}"
-                )
+            for _ in range(transfers):
+                transact(waiter, f"LPOP {source}", f"RPUSH {destination} x")
 
     def move_all() -> None:
         try:
-            together([lambda: move("a", "b", "c"), lambda: move("b", "c", "a"), lambda: move("c", "a", "b")])
+            together([lambda: move("a", "b"), lambda: move("b", "c"), lambda: move("c", "a")])
         finally:
             is_done.set()
 
@@ -343,7 +344,7 @@ def test_moves_between_queues_never_lose_sight_of_a_message(server: Server, back
                 places.add(lengths)
 
     together([move_all, look])
-    assert totals == {10}
+    assert totals == {3 * transfers}
     assert len(places) > 3
 
 
@@ -438,10 +439,7 @@ def test_a_role_of_a_native_client_is_waited_for(
 ) -> None:
     client.rpush("q", "first", "second")
     steps = held(direct, role)
-    for request in ("MULTI", "SADD r x", command, "SCARD q"):
-        waiter(*request.split())
-    waiter.send("EXEC")
-    wait_for(lambda: direct.info("clients")["blocked_clients"], "the server to be in line for the role")
+    begin_to_wait(direct, waiter, "SADD r x", command, "SCARD q")
     assert client.exists("r") == 0
     assert not waiter.has_reply()
     run(steps)
@@ -479,13 +477,87 @@ def test_a_role_that_is_not_needed_is_not_waited_for(
     run(steps)
 
 
-def held(direct: Client, role: str) -> Steps[Any]:
-    """What is left to do of a native put or get on q, when it has come to hold the role."""
-    native = NativeSteps(direct, "q", "native")
+def test_roles_of_two_queues_are_waited_for(client: Client, direct: Client, waiter: Waiter) -> None:
+    client.rpush("p", "first")
+    client.rpush("q", "first", "second")
+    putting, getting = held(direct, "producer", "p"), held(direct, "consumer", "q")
+    begin_to_wait(direct, waiter, "SADD r x", "SADD p ours", "SPOP q")
+    run(putting)
+    assert client.llen("p") == 2
+    assert client.exists("r") == 0
+    assert not waiter.has_reply()
+    run(getting)
+    assert waiter.reply() == [1, 1, b"second"]
+    assert client.lrange("p", 0, -1) == [b"first", b"native", b"ours"]
+
+
+@pytest.mark.parametrize("leave", [Waiter.close, Waiter.reset], ids=["close", "reset"])
+def test_a_client_that_leaves_while_a_role_is_waited_for_does_nothing(
+    backend: Valkey, direct: Client, start_server: StartServer, leave: Callable[[Waiter], None]
+) -> None:
+    # Much longer than it may take to see that the client has gone.
+    server = start_server("--backend", backend.url, "--role-timeout", "60")
+    with server.client() as client:
+        client.rpush("q", "first")
+        steps = held(direct, "producer")
+        waiter = Waiter(server.port)
+        begin_to_wait(direct, waiter, "SADD r x", "SADD q ours")
+        leave(waiter)
+        wait_for(lambda: len(client.client_list()) == 1, "the client to be gone")
+        run(steps)
+        # It stands in line behind whatever was to be done with the role.
+        assert client.rpush("q", "last") == 3
+        assert client.lrange("q", 0, -1) == [b"first", b"native", b"last"]
+        assert client.exists("r") == 0
+
+
+def test_a_server_that_stops_says_so_and_has_done_nothing(
+    backend: Valkey, direct: Client, start_server: StartServer
+) -> None:
+    server = start_server("--backend", backend.url, "--role-timeout", "60")
+    with server.client() as client, Waiter(server.port) as waiter:
+        client.rpush("q", "first")
+        steps = held(direct, "producer")
+        begin_to_wait(direct, waiter, "SADD r x", "SADD q ours")
+        server.process.send_signal(signal.SIGTERM)
+        assert is_refused(waiter.reply(), "STOPPING")
+        assert server.stop() == 0
+        run(steps)
+        assert direct.lrange("__pressure__:q", 0, -1) == [b"native", b"first"]
+        assert direct.exists("__pressure__:r") == 0
+
+
+def test_a_deletion_inside_waits_until_a_native_client_has_noticed(
+    client: Client, direct: Client, waiter: Waiter
+) -> None:
+    client.rpush("q", "first")
+    steps = held(direct, "producer")
+    for request in ("MULTI", "SADD r x", "DEL q", "EXISTS q"):
+        waiter(*request.split())
+    waiter.send("EXEC")
+    wait_for(lambda: not client.exists("q"), "the queue to be deleted")
+    assert not waiter.has_reply()
+    with pytest.raises(QueueClosedError):
+        run(steps)
+    assert waiter.reply() == [1, 1, 0]
+    assert not any(key.startswith(b"__pressure__:q") for key in direct.keys("*"))
+
+
+def held(direct: Client, role: str, queue: str = "q") -> Steps[Any]:
+    """What is left to do of a native put or get, when it has come to hold the role."""
+    native = NativeSteps(direct, queue, "native")
     steps: Steps[Any] = native.put(b"native") if role == "producer" else native.get()
-    while direct.llen(f"__pressure__:q:{role}_free"):
+    while direct.llen(f"__pressure__:{queue}:{role}_free"):
         next(steps)
     return steps
+
+
+def begin_to_wait(direct: Client, waiter: Waiter, *commands: str) -> None:
+    """Send a transaction, and return when the server stands in line for a role that it needs."""
+    for request in ("MULTI", *commands):
+        waiter(*request.split())
+    waiter.send("EXEC")
+    wait_for(lambda: direct.info("clients")["blocked_clients"], "the server to be in line for the role")
 
 
 # WATCH and what native clients do.

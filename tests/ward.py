@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,16 @@ from pressure_server.broker.trouble import Trouble
 from tests.deaths import PREFIX
 from tests.native import NativeSteps, QueueClosedError, run
 from tests.programs import Client, Valkey
+
+
+@contextmanager
+def about(queue: str) -> Iterator[None]:
+    """Errors say which queue they are about."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"in the queue '{queue}'")
+        raise
 
 
 @dataclass
@@ -110,6 +120,13 @@ class Ward:
         database = self._broker.default_database
         return self.loop.run_until_complete(database.run(kind, queue.encode(), list(arguments), size=size))
 
+    def assert_all_work(self, queues: Iterable[str]) -> None:
+        """A queue is its keys: of those with equal ones one is tried."""
+        alike = {Keys.read(self.direct, queue): queue for queue in queues}
+        for queue in alike.values():
+            with about(queue):
+                self.assert_works(queue)
+
     def assert_works(self, queue: str) -> None:
         """Native clients and ours put and get without waiting, and a delete leaves nothing."""
         native = NativeSteps(self.direct, queue, "survivor")
@@ -177,8 +194,17 @@ class Keys:
                 pipeline.get(f"{base}:stats:{verb}_messages").get(f"{base}:stats:{verb}_bytes")
             bound, messages, closed, not_full, *rest = pipeline.execute()
         stats = tuple(int(number or 0) for number in rest[4:])
+        producer_free, consumer_free, producer, consumer = rest[:4]
         return cls(
-            None if bound is None else int(bound), tuple(messages[::-1]), closed, not_full, *rest[:4], stats
+            None if bound is None else int(bound),
+            tuple(messages[::-1]),
+            closed,
+            not_full,
+            producer_free,
+            consumer_free,
+            producer,
+            consumer,
+            stats,
         )
 
     @property

@@ -9,7 +9,7 @@ from typing import Any
 from handlers.resp import errors
 from handlers.resp.parser import REQUEST_ALLOWANCE, Limits, Repeated, RequestError, RequestParser
 from handlers.resp.replies import NULL, CommandError, encode, error
-from handlers.resp.table import BY_SPELLING, COMMANDS
+from handlers.resp.table import BY_SPELLING, COMMANDS, find_subcommand
 from handlers.resp.transaction import Commands
 from pressure_server.broker.database import Database
 from pressure_server.connection import Connection
@@ -96,6 +96,8 @@ class RespConnection(Connection):
                     raise errors.wrong_arity_of_exec()
                 raise errors.wrong_arity(spec.name)
             if self.transaction is not None and spec.name not in _NEVER_QUEUED:
+                if spec.subcommands:
+                    find_subcommand(command)
                 self.transaction.add(spec, command)
                 self.reply(_QUEUED)
                 return None

@@ -92,12 +92,17 @@ def command(
 
 def dispatch(client: Any, words: Command) -> Coroutine[Any, Any, Any] | None:
     """Do the subcommand that a container's second word names. Raises CommandError."""
+    return find_subcommand(words).function(client, words)
+
+
+def find_subcommand(words: Command) -> Spec:
+    """The subcommand that a container's second word names. Raises CommandError."""
     spec = COMMANDS[words[0].upper()].subcommands.get(words[1].upper())
     if spec is None:
         raise unknown_subcommand(words)
     if not spec.accepts(len(words)):
         raise wrong_arity(spec.name)
-    return spec.function(client, words)
+    return spec
 
 
 def container(name: str, summary: str, *, group: str) -> None:

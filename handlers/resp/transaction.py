@@ -103,24 +103,30 @@ async def execute(
     """Do the commands; returns their replies.
 
     Raises QueueChangedError when a watched queue has changed, and other PressureErrors; then nothing has
-    been done, or nothing more.
+    been done. Where a part fails after another has been done, its commands have the error for a reply.
     """
     here = watched.pop(client.database, {})
     for database, versions in watched.items():
-        await Transaction(database).commit(versions)
+        await Transaction(database, client).commit(versions)
     replies: list[bytes] = []
     for on_queues, group in groupby(queued, lambda command: command[0].is_on_queues):
         if on_queues:
-            replies += await _together(client, list(group), here)
+            commands = list(group)
+            try:
+                replies += await _together(client, commands, here)
+            except PressureError as reason:
+                if not replies:
+                    raise
+                replies += [client.failed(reason)] * len(commands)
             here = {}
         else:
             if here:
-                await Transaction(client.database).commit(here)
+                await Transaction(client.database, client).commit(here)
                 here = {}
             for spec, words in group:
                 replies.append(await _alone(client, spec, words))
     if here:
-        await Transaction(client.database).commit(here)
+        await Transaction(client.database, client).commit(here)
     return replies
 
 
@@ -136,7 +142,7 @@ async def _alone(client: Any, spec: Spec, words: Command) -> bytes:
 
 
 async def _together(client: Any, commands: list[Queued], unchanged: dict[bytes, bytes]) -> list[bytes]:
-    transaction = Transaction(client.database)
+    transaction = Transaction(client.database, client)
     stand = StandInTransaction(client, transaction)
     begun: list[bytes | Operation | asyncio.Task[Any]] = []
     try:

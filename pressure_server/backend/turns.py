@@ -1,9 +1,8 @@
 """Turns: waiting for a role in line with native clients, which hand it from one to the next.
 
 Where several of them want a role its token is never to be seen: who gives it back gives it to the first who
-is blocked on it. So we block on it, too, and have it moved to where nobody else takes it. The script that we
-call then gives it back; what it does before, it does in our turn. A server that dies in between has left a
-note.
+is blocked on it. So we block on it, too, and have it moved to where nobody else takes it. It is our turn
+then, until our script moves the token back. A server that dies in between has left a note.
 """
 
 from __future__ import annotations
@@ -22,6 +21,8 @@ logger = logging.getLogger(__name__)
 # Each blocks a connection. Who finds none free tries whenever the token is seen.
 _MOST = 16
 _ANSWER_TIMEOUT = 2.0
+# Seconds in line, until it is looked whether that still makes sense. It costs the place.
+_LONGEST_IN_LINE = 10.0
 
 
 class Turns:
@@ -35,33 +36,30 @@ class Turns:
         self._asked: dict[tuple[int, bytes], asyncio.Task[None]] = {}
         self._forgetting: set[asyncio.Task[None]] = set()
 
-    def ask(
-        self, number: int, token: bytes, parked: bytes, timeout: float, arrived: Callable[[], None]
-    ) -> None:
-        """Call `arrived` when the token has been moved to `parked`, if that is within `timeout` seconds.
+    def ask(self, number: int, token: bytes, parked: bytes, ended: Callable[[bool], None]) -> None:
+        """Call `ended` when the token has been moved to `parked`, or with False after some seconds in line.
 
         `given_back` must be called when it has been moved back.
         """
         asked = (number, token)
         if asked not in self._asked and len(self._asked) < _MOST:
-            task = asyncio.create_task(self._wait(number, token, parked, timeout, arrived))
+            task = asyncio.create_task(self._wait(number, token, parked, ended))
             self._asked[asked] = task
-            task.add_done_callback(lambda _: self._asked.pop(asked, None))
 
-    async def _wait(
-        self, number: int, token: bytes, parked: bytes, timeout: float, arrived: Callable[[], None]
-    ) -> None:
+    async def _wait(self, number: int, token: bytes, parked: bytes, ended: Callable[[bool], None]) -> None:
         client = self._client(number)
         try:
             await client.execute_command("SADD", self._note, parked)
-            moved = await client.execute_command("BLMOVE", token, parked, "RIGHT", "LEFT", max(0.01, timeout))
-            if moved is not None:
-                arrived()
-            else:
+            moved = await client.execute_command("BLMOVE", token, parked, "RIGHT", "LEFT", _LONGEST_IN_LINE)
+            if moved is None:
                 await client.execute_command("SREM", self._note, parked)
         except RedisError as error:
             # What waits for the role has its own time, and its own look at whether it is free.
             logger.debug("no turn for %s: %s", token, error)
+            return
+        finally:
+            self._asked.pop((number, token), None)
+        ended(moved is not None)
 
     def given_back(self, number: int, parked: bytes) -> None:
         """There is nothing at `parked` any longer."""

@@ -6,14 +6,14 @@ Pure: the lane decides when, the channel carries.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
 from pressure_server.broker.names import printable
 from pressure_server.broker.operation import Operation
-from pressure_server.broker.wait import Wait, lack_of
+from pressure_server.broker.wait import Lack, Wait, lack_of
 from pressure_server.errors import (
     BackendError,
     PressureError,
@@ -75,12 +75,13 @@ class Outcome:
     """What has become of the operations of a call.
 
     `ended` have ended; `again` are to be sent again, at once and before others; `lacking` lack something, and
-    their `wait` says what.
+    their `wait` says what. `held` are roles that these would need, too, and that native clients hold.
     """
 
-    ended: list[Operation]
-    again: list[Operation]
-    lacking: list[Operation]
+    ended: list[Operation] = field(default_factory=list)
+    again: list[Operation] = field(default_factory=list)
+    lacking: list[Operation] = field(default_factory=list)
+    held: set[Lack] = field(default_factory=set)
 
 
 def share(runs: Sequence[Sequence[Operation]], reply: list[Any]) -> Outcome:
@@ -90,12 +91,15 @@ def share(runs: Sequence[Sequence[Operation]], reply: list[Any]) -> Outcome:
     if type(left) is list:
         left, more = left[0], left[1:]
     unsure = [_share_run(run, result) for run, result in zip(runs, reply[1:], strict=False)]
+    outcome = Outcome()
     for number, result in zip(more[::2], more[1::2], strict=True):
+        if number == 0:
+            outcome.held.add(Lack.PRODUCER if result == b"producer" else Lack.CONSUMER)
+            continue
         for operation in runs[number - 1]:
             if operation.wait is not None:
                 operation.wait.lack = None
         _share_run(runs[number - 1], result)
-    outcome = Outcome([], [], [])
     for number, run in enumerate(runs[:executed], 1):
         in_part = left > 0 and number == executed
         if unsure[number - 1] or in_part:

@@ -21,7 +21,7 @@ from pressure_server.broker.queues import Client, QueueOperations
 from pressure_server.broker.restoring import restoring
 from pressure_server.broker.role_turns import RoleTurns
 from pressure_server.broker.transaction import Transaction
-from pressure_server.broker.wait import AS_CONFIGURED, Ticket, Wait
+from pressure_server.broker.wait import AS_CONFIGURED, Lack, Ticket, Wait
 from pressure_server.errors import BackendError, PressureError, StoppingError
 
 _SCAN_COUNT = 1000
@@ -214,6 +214,7 @@ class Database(QueueOperations):
         self.is_stopping = True
         for lane in list(self._lanes.values()):
             lane.end_waits(StoppingError())
+        self.changes.lost()
 
     # What transactions use.
 
@@ -257,6 +258,14 @@ class Database(QueueOperations):
     def soon(self, send: Callable[[], None]) -> None:
         """Call after the loop has looked for input once more."""
         self._loop.call_soon(self._loop.call_soon, send)
+
+    def take_turn(self, name: bytes, role: Lack) -> None:
+        """A role's token has been parked for those who wait on that queue."""
+        lane = self._lanes.get(name)
+        if lane is not None:
+            lane.take_turn(role)
+        else:
+            self.role_turns.give_back(name)
 
     def drop(self, lane: Lane) -> None:
         """Forget a lane on which nothing waits."""

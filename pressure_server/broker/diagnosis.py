@@ -76,7 +76,7 @@ def _stuck(pick: Callable[[Snapshot], Role]) -> _Rule:
 
 def _why(role: Role, queue: Snapshot) -> str:
     """Why its holder does not wait for anything."""
-    if role.holder is None:
+    if role.is_held and role.holder is None:
         return "nobody has written a name, as a client does before it waits for anything"
     if queue.closed:
         return "the queue is closed, so there is nothing it could wait for"
@@ -87,10 +87,16 @@ def _why(role: Role, queue: Snapshot) -> str:
 
 def _parked(pick: Callable[[Snapshot], Role]) -> _Rule:
     def rule(before: Snapshot, after: Snapshot) -> str:
-        role = pick(after)
-        if pick(before).view != role.view or not role.parked or role.free:
+        earlier, role = pick(before), pick(after)
+        if earlier.view != role.view or not role.parked or role.free:
             return ""
-        return f"the {role.name}'s token is where a server of ours keeps it while it has its turn"
+        # In its turn one of ours waits for the same as a native client would, but writes no name before.
+        if not before.has_come(earlier) or not after.has_come(role):
+            return ""
+        return (
+            f"the {role.name}'s token is where a server of ours keeps it while it has its turn, but it does "
+            f"nothing; {_why(role, after)}"
+        )
 
     return rule
 

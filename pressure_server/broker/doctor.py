@@ -172,6 +172,8 @@ class Doctor:
             for case in patients:
                 del cases[case.name]
                 told(case, self.mendable(case), await self.mend(case))
+            # Who has been woken goes on first.
+            await asyncio.sleep(self.wait / LOOKS)
             again: dict[bytes, Case] = {}
             await self.look_for([case.name for case in patients], again)
             await self.confirm(again)

@@ -29,7 +29,7 @@ class Lane:
     """Sends a queue's operations in the order in which they came, one call at a time."""
 
     __slots__ = (
-        "_allowance", "_database", "_poked", "_runs",
+        "_allowance", "_database", "_poked", "_runs", "_turns",
         "alarm", "base", "idle", "is_in_flight", "lines", "name", "waiting",
     )  # fmt: skip
 
@@ -45,6 +45,7 @@ class Lane:
         self._allowance = dict.fromkeys(Line, _FIRST_ALLOWANCE)
         self._poked = False  # those in line may go on
         self.alarm: Alarm | None = None
+        self._turns: set[Lack] = set()  # the roles of native clients in which it is our turn
 
     def send(self) -> None:
         """Send a call with what is to be tried.
@@ -128,7 +129,7 @@ class Lane:
         if isinstance(reply, Exception):
             name = self.name
             error = reply if isinstance(reply, BackendError) else batch.refusal(name, str(reply))
-            outcome = batch.Outcome([operation for run in runs for operation in run], [], [])
+            outcome = batch.Outcome([operation for run in runs for operation in run])
             for operation in outcome.ended:
                 operation.fail(error)
         else:
@@ -143,7 +144,8 @@ class Lane:
             if self.alarm is None:
                 self.alarm = Alarm(self, self._database.changes)
             self.alarm.set()
-            self._ask_for_turns(outcome.lacking)
+            self._ask_for_turns(outcome)
+        self._end_turns(outcome.ended)
         if self.waiting or self._poked:
             # Where others wait there is load, and those who have just been answered will ask again: one turn
             # of the loop later, more go in one call. With 50 clients that is worth 20 %.
@@ -249,6 +251,7 @@ class Lane:
             self._after_leaving()
 
     def _after_leaving(self) -> None:
+        self._end_turns([])
         if self.idle and not any(self.lines.values()) and not self.waiting:
             self._database.drop(self)
 
@@ -264,12 +267,32 @@ class Lane:
 
     def poke(self) -> None:
         """Those in line may go on: try them."""
-        if not any(self.lines.values()):
+        if not any(self.lines.values()) and not self.is_in_flight:
             return
         self._poked = True
         if self.idle:
             self.idle = False
             self.send()
+
+    def take_turn(self, role: Lack) -> None:
+        """A role's token is parked for us, until somebody has gone on who wanted it, or nobody does."""
+        self._turns.add(role)
+        self.poke()
+        self._end_turns([])
+
+    def _is_wanted(self, role: Lack) -> bool:
+        wanted = (role, Lack.ROOM if role is Lack.PRODUCER else Lack.MESSAGE)
+        return any(o.wait is not None and o.wait.lack in wanted for line in self.lines.values() for o in line)
+
+    def _end_turns(self, ended: Iterable[Operation]) -> None:
+        if not self._turns or self.is_in_flight:
+            return
+        gone_on = {o.kind.line for o in ended if o.wait is not None and o.wait.in_line}
+        for role in list(self._turns):
+            line = Line.PRODUCERS if role is Lack.PRODUCER else Line.CONSUMERS
+            if line in gone_on or not self._is_wanted(role):
+                self._turns.discard(role)
+                self._database.role_turns.give_back(self.name)
 
     def lacks(self) -> dict[bytes, set[Lack]]:
         """What those in line lack, by queue."""
@@ -286,8 +309,15 @@ class Lane:
         """Whether the queue did when those in line were tried."""
         return not any(o.kind.waiting for line in self.lines.values() for o in line)
 
-    def _ask_for_turns(self, lacking: list[Operation]) -> None:
-        for operation in lacking:
+    def _ask_for_turns(self, outcome: batch.Outcome) -> None:
+        """Where a native client holds a role, stand in line with others that want it.
+
+        Also where it holds it because it waits for the same as we do: it would always get it first.
+        """
+        for role in outcome.held:
+            if self._is_wanted(role):
+                self._database.role_turns.ask(self.name, role)
+        for operation in outcome.lacking:
             wait = operation.wait
             if wait is not None and wait.in_line and wait.lack in (Lack.PRODUCER, Lack.CONSUMER):
                 name = wait.other if wait.elsewhere else self.name

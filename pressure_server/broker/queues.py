@@ -33,6 +33,7 @@ class QueueOperations(ABC):
 
     # Of operations on several queues; each takes some memory.
     most_at_once = 100
+    can_wait = True
 
     def __init__(self, prefix: bytes) -> None:
         self.prefix = prefix

@@ -31,24 +31,26 @@ class RoleTurns:
         self._turns = turns
 
     def ask(self, name: bytes, lack: Lack, *, elsewhere: bool = False) -> None:
-        """Wait for a role in line with native clients; who waits for it on that queue's lane then goes on.
+        """Wait for a role in line with native clients; then it is the turn of that queue's lane.
 
-        `elsewhere`: it is waited for by others than those.
+        `elsewhere`: of others, who act at once.
         """
         base = base_key(self._database.prefix, name)
         token, parked = base + lack.value[0], base + _PARKED[lack]
 
-        def act() -> None:
-            if elsewhere:
+        def ended(has_come: bool) -> None:
+            if elsewhere and has_come:
                 self._database.changes.tell(name)
-                self._database.soon(lambda: self._give_back(name))
+                self._database.soon(lambda: self.give_back(name))
+            elif has_come:
+                self._database.take_turn(name, lack)
             else:
-                self._give_back(name)
+                self._database.poke([name])
 
-        self._turns.ask(self._database.number, token, parked, self._database.policy.role_timeout, act)
+        self._turns.ask(self._database.number, token, parked, ended)
 
-    def _give_back(self, name: bytes) -> None:
-        """Give a role back that has been waited for, after those who wait for it on the lane have acted."""
+    def give_back(self, name: bytes) -> None:
+        """End our turns on a queue. Who is in line there acts before, in the same call."""
         if self._database.is_up:
             self._database.submit(Operation(kinds.TURN, name, [], 1, OnSuccess(self._given_back)))
             self._database.flush()

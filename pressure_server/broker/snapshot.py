@@ -93,15 +93,18 @@ class Snapshot:
             role.holder is None and role.messages == 0 and role.parked == 0 for role in self.roles
         )
 
-    def could_go_on(self, role: Role) -> bool:
-        """Whether a live holder of the role would not be waiting (pressure 0.15, Put and Get).
+    def has_come(self, role: Role) -> bool:
+        """Whether there is what who has the role waits for (pressure 0.15, Put and Get).
 
         A producer waits where :not_full has no token, a consumer where there is no message; neither where
-        the queue is closed, and each has written its name before. Who is blocked gets what is pushed at
-        once: what can be seen is not waited for.
+        the queue is closed. Who is blocked gets what is pushed at once: what can be seen is not waited for.
         """
         comes = self.not_full if role.name == "producer" else self.length
-        return comes > 0 or self.closed > 0 or role.holder is None
+        return comes > 0 or self.closed > 0
+
+    def could_go_on(self, role: Role) -> bool:
+        """Whether a live native holder of the role would not be waiting: it writes its name before."""
+        return self.has_come(role) or role.holder is None
 
 
 def _role(name: str, reply: Sequence[Any]) -> Role:

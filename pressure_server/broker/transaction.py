@@ -17,9 +17,9 @@ from pressure_server.broker import operation as kinds
 from pressure_server.broker.names import base_key
 from pressure_server.broker.operation import Kind, Line, Operation
 from pressure_server.broker.owners import Call
-from pressure_server.broker.queues import QueueOperations
+from pressure_server.broker.queues import Client, QueueOperations
 from pressure_server.broker.wait import Lack, Wait, lack_of
-from pressure_server.errors import PressureError, QueueChangedError, QueueInUseError
+from pressure_server.errors import PressureError, QueueChangedError, QueueInUseError, StoppingError
 
 if TYPE_CHECKING:
     from pressure_server.broker.database import Database
@@ -31,10 +31,13 @@ class Transaction(QueueOperations):
     """Collects operations, and does them all at `commit`; what is asked for ends then."""
 
     most_at_once = sys.maxsize
+    can_wait = False
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, client: Client | None = None) -> None:
+        """`client` is told where the transaction waits for a role."""
         super().__init__(database.prefix)
         self._database = database
+        self._client = client
         self._loop = asyncio.get_running_loop()
         self._operations: list[Operation] = []
 
@@ -150,12 +153,18 @@ class Transaction(QueueOperations):
             if lack is not Lack.ABSENCE:
                 self._database.role_turns.ask(name, lack, elsewhere=True)
             if not await self._news_of(name, lack, until - self._loop.time()):
-                raise batch.refusal(name, reason)
+                raise StoppingError() if self._database.is_stopping else batch.refusal(name, reason)
 
     async def _news_of(self, name: bytes, lack: Lack, timeout: float) -> bool:
         if self._database.is_stopping:
             return False
-        return await self._database.changes.news_of(name, lack, timeout)
+        if self._client is not None:
+            self._client.begin_wait()
+        try:
+            return await self._database.changes.news_of(name, lack, timeout)
+        finally:
+            if self._client is not None:
+                self._client.end_wait()
 
     async def _finish_delete(self, operation: Operation) -> None:
         """A native client holds a role of a queue that has been deleted: wait until it has noticed."""

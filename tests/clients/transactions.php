@@ -12,12 +12,18 @@ function nullable($value)
     return $value === false || $value === [] ? null : $value;
 }
 
-/** The error that the last command gave, without its ERR or EXECABORT. */
+/** An error without its ERR or EXECABORT. */
+function plain(string $error): string
+{
+    return preg_replace("/^(ERR|EXECABORT) /", "", $error);
+}
+
+/** The error that the last command gave. */
 function refusal(Redis $r): string
 {
-    $error = preg_replace("/^(ERR|EXECABORT) /", "", (string) $r->getLastError());
+    $error = (string) $r->getLastError();
     $r->clearLastError();
-    return $error;
+    return plain($error);
 }
 
 /** What a command replies, or its error. */
@@ -27,7 +33,7 @@ function said(Redis $r, string ...$command)
         $reply = $r->rawCommand(...$command);
     } catch (RedisException $error) {
         $r->clearLastError();
-        return $error->getMessage();
+        return plain($error->getMessage());
     }
     return $reply === false && $r->getLastError() !== null ? refusal($r) : $reply;
 }
@@ -71,14 +77,19 @@ said($r, "SADD", "q");
 say("refused-when-queued", said($r, "EXEC"));
 say("refused-when-queued-left", $r->exists("q"));
 
-$replies = $r->multi()->sAdd("q", "a")->sPop("q", -1)->sAdd("q", "b")->exec();
+$r->rawCommand("MULTI");
+$r->rawCommand("SADD", "q", "a");
+$r->rawCommand("SPOP", "q", "-1");
+$r->rawCommand("SADD", "q", "b");
+$replies = $r->rawCommand("EXEC");
 $replies[1] = $replies[1] === false ? refusal($r) : $replies[1];
 say("refused-when-done", $replies);
 $r->del("q");
 
 $other->rPush("second", "message");
 say("blpop", $r->blPop(["first", "second"], 5));
-say("blpop-in-vain", nullable($r->blPop(["first", "second"], 0.05)));
+// Its own blPop takes whole seconds only.
+say("blpop-in-vain", nullable($r->rawCommand("BLPOP", "first", "second", "0.05")));
 $replies = $r->multi()->blPop(["q"], 0)->sAdd("q", "x")->brPop(["q"], 0)->exec();
 say("blpop-in-multi", array_map("nullable", $replies));
 $r->sAdd("q", "x");

@@ -18,8 +18,9 @@ def _check_ends(words: list[bytes]) -> None:
 
 
 async def _wait_and_move(client: RespConnection, words: Command) -> object:
-    moved = await client.database.move(words[1], words[2], timeout=timeout_of(words[-1]), client=client)
-    return NullArray() if moved is None else moved
+    database = client.database
+    moved = await database.move(words[1], words[2], timeout=timeout_of(words[-1]), client=client)
+    return NullArray() if moved is None and database.can_wait else moved
 
 
 @command(

@@ -12,7 +12,8 @@
 --
 -- Some runs lack something: a message, or room. They stay where they are, and whenever a later run has changed
 -- the queue they are tried again, first come first served. Where they have got further, the first value of the
--- reply is { left, run, result, run, result, … } instead, with what they got then; runs count from 1.
+-- reply is { left, run, result, run, result, … } instead, with what they got then; runs count from 1. Run 0
+-- tells of a role that those who still lack something would need, and that a native client holds.
 --
 -- Three names are no operations, have no result, and make a transaction of the runs behind them:
 --   on         goes over to the queue of that base key; nobody waits from here on
@@ -149,7 +150,9 @@ while at <= #ARGV do
     end
     reply[number + 1] = result
     if go_on and patient then
-      waiting[#waiting + 1] = { number = number, go_on = go_on }
+      waiting[#waiting + 1] = {
+        number = number, go_on = go_on, role = takes[string.match(name, '^%l+')] == 'puts' and 'producer' or 'consumer',
+      }
     end
     if #waiting > 0 and (not go_on or got_on(result)) then
       serve()
@@ -163,6 +166,11 @@ end
 save_mirror()
 if reply[1] == 0 then
   reply[1] = not queue.bound and -2 or queue.bound > 0 and -1 or 0
+end
+for _, run in ipairs(queue.bound and waiting or {}) do
+  if in_use(run.role) then
+    more[#more + 1], more[#more + 2] = 0, run.role
+  end
 end
 if #more > 1 then
   more[1] = reply[1]

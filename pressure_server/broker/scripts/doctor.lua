@@ -67,11 +67,16 @@ local function make_doctor()
     return reply
   end
 
-  -- Whether a live holder of the role would not be waiting (pressure 0.15, Put and Get): it writes its name
-  -- before it waits, and cannot wait for what is there.
-  local function could_go_on(role, now)
+  -- Whether there is what who has the role waits for.
+  local function has_come(role, now)
     local comes = role == 'producer' and now.not_full or now.length
-    return comes > 0 or now.closed > 0 or not now[role].name
+    return comes > 0 or now.closed > 0
+  end
+
+  -- Whether a live native holder of the role would not be waiting (pressure 0.15, Put and Get): it writes its
+  -- name before it waits, and cannot wait for what is there.
+  local function could_go_on(role, now)
+    return has_come(role, now) or not now[role].name
   end
 
   local function bytes_queued()
@@ -113,7 +118,7 @@ local function make_doctor()
     end
     mends[role .. '_turn'] = function(now, evidence)
       return now.bound and now[role].view == evidence[role] and now[role].free == 0
-        and call('LMOVE', base .. ':ext:' .. role .. '_turn', base .. ':' .. role .. '_free', 'RIGHT', 'LEFT')
+        and has_come(role, now) and end_turn(role)
     end
   end
 
@@ -157,7 +162,9 @@ local function make_doctor()
     if now.not_full == 0 then call('LPUSH', base .. ':not_full', 0) end
     if now.closed == 0 then call('LPUSH', base .. ':closed', 0, 0) end
     for _, role in ipairs({ 'producer', 'consumer' }) do
-      if in_use(role) then call('LPUSH', base .. ':' .. role .. '_free', 0) end
+      if tokens(':' .. role .. '_free') == 0 and not end_turn(role) then
+        call('LPUSH', base .. ':' .. role .. '_free', 0)
+      end
     end
     return true
   end

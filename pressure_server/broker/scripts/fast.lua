@@ -15,7 +15,7 @@ local exact = queue.bound and queue.producer == identity and (queue.consumer or 
 
 -- Nothing to take yet. Who waits for a message uses the queue (life.lua).
 if queue.length == 0 and queue.bound and (ARGV[4] == 'take' or ARGV[4] == 'take existing') and #ARGV == 6
-  and call('EXISTS', base .. ':closed') == 0 then
+  and call('EXISTS', base .. ':consumer_free', base .. ':closed', base .. ':closed') == 1 then
   call('HDEL', base .. ':ext:settings', 'since')
   return { DONE, {} }
 end

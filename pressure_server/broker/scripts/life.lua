@@ -36,7 +36,7 @@ local function make_life()
     call('LPUSH', base .. ':producer_free', 1)
     call('LPUSH', base .. ':consumer_free', 1)
     call('LPUSH', base .. ':not_full', 1)
-    call('HSET', base .. ':ext:settings', 'overflow', full or default_overflow,
+    call('HSET', base .. ':ext:settings', 'overflow', full or default_overflow, 'made', table.concat(call('TIME'), '.'),
       unpack(implicit and { 'implicit', 1 } or {}))
     return 1
   end
@@ -52,6 +52,7 @@ local function make_life()
     end
     act_as('producer')
     call('LPUSH', base .. ':closed', 0, 0)
+    end_turn('producer')
     return 1
   end
 
@@ -116,10 +117,10 @@ local function make_life()
   -- Gives the tokens back that were parked for us; returns 1. What the call does behind this it does in our turn.
   function operations.turn()
     for _, role in ipairs({ 'producer', 'consumer' }) do
-      if call('EXISTS', base .. ':ext:' .. role .. '_turn') == 1 then
-        in_use(role)
-        call('DEL', base .. ':ext:' .. role .. '_turn')
+      if call('EXISTS', base .. ':' .. role .. '_free') == 0 then
+        end_turn(role)
       end
+      call('DEL', base .. ':ext:' .. role .. '_turn')
     end
     return 1
   end
@@ -131,8 +132,8 @@ local function make_life()
     end
     if call('EXISTS', unpack(protocol_keys)) > 0 then
       -- The Delete is still at work, and may wait for a token that we have parked.
-      in_use('producer')
-      in_use('consumer')
+      end_turn('producer')
+      end_turn('consumer')
     end
     return call('UNLINK', unpack(extension_keys))
   end

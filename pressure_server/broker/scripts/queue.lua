@@ -7,7 +7,8 @@
 --          anyone seeing it: we only look whether its token is there.
 --          :ext:producer_turn, :ext:consumer_turn  a token that a server of ours has waited for in line
 --          with native clients, parked where no other takes it (backend/turns.py)
---          :ext:settings  a hash: 'overflow' (block or error), 'implicit' where a put made the queue
+--          :ext:settings  a hash: 'overflow' (block or error), 'implicit' where a put made the queue, 'made'
+--          when we did
 --
 -- The files are put together into one script, and Lua makes every function anew in each call. So state is
 -- in tables, not in many locals, and functions are made by those who need them: 19 microseconds became 5.
@@ -60,10 +61,16 @@ end
 
 -- Why we may not act in a role ('producer' or 'consumer') now, or nil.
 local function in_use(role)
-  local token = base .. ':' .. role .. '_free'
-  if call('EXISTS', token) == 0 and not call('LMOVE', base .. ':ext:' .. role .. '_turn', token, 'RIGHT', 'LEFT') then
-    return { err = 'INUSE ' .. role .. ' ' .. (queue[role] or '') }
+  if call('EXISTS', base .. ':' .. role .. '_free') == 1 then
+    return nil
   end
+  queue.turn = call('EXISTS', base .. ':ext:' .. role .. '_turn') == 1
+  return not queue.turn and { err = 'INUSE ' .. role .. ' ' .. (queue[role] or '') } or nil
+end
+
+-- Whoever acts in a turn ends it, also where the server that waited for it has died.
+local function end_turn(role)
+  return call('LMOVE', base .. ':ext:' .. role .. '_turn', base .. ':' .. role .. '_free', 'RIGHT', 'LEFT')
 end
 
 local function overflow()
@@ -95,8 +102,11 @@ local function settle_not_full()
   end
 end
 
--- Statistics: `verb` is 'produced' or 'consumed'.
+-- Statistics: `verb` is 'produced' or 'consumed'. It has been done by now.
 local function count_as(verb, messages, bytes)
+  if queue.turn then
+    end_turn(verb == 'produced' and 'producer' or 'consumer')
+  end
   if verb == 'consumed' then
     queue.consumed = queue.consumed + messages
   end

@@ -1,0 +1,126 @@
+"""`pressure-server doctor`: what it says, what it mends, and its exit status."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import redis
+
+from tests.native import NativeSteps, run
+from tests.programs import Client, Server, Valkey, run_command
+
+QUEUE = "q"
+BASE = f"__pressure__:{QUEUE}"
+WATCHED = "1 may be in trouble: watching for 0.2 seconds whether it lasts\n\n"
+
+
+def kill_a_producer(direct: Client) -> None:
+    """One that has begun to put."""
+    run(NativeSteps(direct, QUEUE, "native").create(10))
+    steps = NativeSteps(direct, QUEUE, "host-1 42").put(b"x")
+    while direct.get(f"{BASE}:producer") != b"host-1 42":
+        next(steps)
+    steps.close()
+
+
+def doctor(backend: Valkey, *arguments: str) -> tuple[int, str]:
+    ran = run_command("doctor", "--backend", backend.url, "--wait", "0.2", *arguments)
+    assert ran.stderr == ""
+    return ran.returncode, ran.stdout
+
+
+def test_it_says_what_is_wrong_and_what_it_would_do(backend: Valkey, client: Client, direct: Client) -> None:
+    assert doctor(backend) == (0, "0 queues looked at: all is well\n")
+    client.sadd("other", "a")
+    kill_a_producer(direct)
+    keys = {key: direct.dump(key) for key in direct.keys("*")}
+    status, said = doctor(backend)
+    assert status == 1
+    assert said == WATCHED + (
+        "queue 'q' (bound 10, messages: 0)\n"
+        "  producer stuck: the producer role is held by 'host-1 42', who does nothing; there is a :not_full "
+        "token, so it does not wait for room\n"
+        "    it means: a native producer died in the middle of its work (its message may or may not be "
+        "queued): all other producers wait for ever\n"
+        "    --repair would: give the role back (push :producer_free), and correct the statistics; but first "
+        "make sure that it is dead, and not stopped\n"
+        "\n"
+        "2 queues looked at: 1 in trouble; nothing was changed, --repair mends\n"
+    )
+    assert {key: direct.dump(key) for key in direct.keys("*")} == keys
+    assert doctor(backend, "other") == (0, "1 queue looked at: all is well\n")
+
+
+def test_it_repairs_and_clients_of_the_server_go_on(backend: Valkey, client: Client, direct: Client) -> None:
+    kill_a_producer(direct)
+    status, said = doctor(backend, QUEUE, "--repair")
+    assert status == 0
+    assert "  done: gave the producer role back\n" in said
+    assert said.endswith("1 queue looked at: 1 in trouble, 1 mended, 0 left\n")
+    assert client.sadd(QUEUE, "a") == 1
+    assert client.spop(QUEUE) == b"a"
+    assert doctor(backend) == (0, "1 queue looked at: all is well\n")
+
+
+def test_a_list_alone_is_deleted_only_by_its_name(backend: Valkey, direct: Client) -> None:
+    direct.lpush(BASE, "a")
+    status, said = doctor(backend, "--repair")
+    assert status == 1
+    assert "a list alone: there is a list with 1 message, and nothing else of a queue" in said
+    assert said.endswith("0 queues looked at: 1 in trouble, 0 mended, 1 left\n")
+    assert direct.keys("*") == [BASE.encode()]
+    assert doctor(backend, QUEUE, "--repair")[0] == 0
+    assert direct.keys("*") == []
+
+
+def test_a_key_that_is_no_queue_is_said_and_kept(backend: Valkey, direct: Client) -> None:
+    direct.hset(BASE, "a", 1)
+    status, said = doctor(backend, "--repair")
+    assert status == 1
+    assert "'q' looks like a queue's key, but is none: " in said
+    assert direct.hgetall(BASE) == {b"a": b"1"}
+
+
+def test_it_uses_the_prefix(backend: Valkey, direct: Client) -> None:
+    kill_a_producer(direct)
+    assert doctor(backend, "--prefix", "other")[0] == 0
+    assert doctor(backend, "--prefix", "__pressure__")[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["none"], "there is no queue 'none'"),
+        (["q:bound"], "'q:bound' cannot be a queue's name"),
+        (["--wait", "-1"], "not in the range"),
+        (["--repair", "a", "b"], "unexpected extra argument"),
+        (["--backend", "unix:///nowhere/none.sock"], "has not been reached"),
+        (["--backend", "embedded:", "--data-dir", "/nowhere"], "there is no data directory /nowhere"),
+    ],
+)
+def test_where_it_cannot_look_it_says_why(backend: Valkey, arguments: list[str], complaint: str) -> None:
+    refused = run_command("doctor", "--backend", backend.url, *arguments)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert complaint in refused.stderr
+    assert len(refused.stderr.strip().splitlines()) == 1
+
+
+def test_the_embedded_backend_with_and_without_its_server(
+    start_server: Callable[..., Server], tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    server = start_server("--data-dir", str(data))
+    with redis.Redis(unix_socket_path=str(data / "valkey.sock")) as direct:
+        kill_a_producer(direct)
+    arguments = ("doctor", "--data-dir", str(data), "--wait", "0.1")
+    running = run_command(*arguments)
+    assert (running.returncode, running.stderr) == (1, "")
+    assert "1 queue looked at: 1 in trouble" in running.stdout
+    assert server.stop() == 0
+    stopped = run_command(*arguments, "--repair")
+    assert stopped.returncode == 0, stopped.stderr
+    assert "done: gave the producer role back" in stopped.stdout
+    with start_server("--data-dir", str(data)).client() as client:
+        assert client.sadd(QUEUE, "a") == 1

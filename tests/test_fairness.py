@@ -1,0 +1,103 @@
+"""Who waits for what native clients wait for, too, gets its share: for a role, and in it for room or a message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.native import NativeClient
+from tests.native_process import VERSIONS, NativeProcess
+from tests.programs import Client, Server, Valkey, wait_for
+from tests.waiters import Waiter, wait_for_waiting
+
+BASE = "__pressure__:q"
+# With one native client there are two in line.
+ENOUGH = 8
+
+
+def is_blocked_on(direct: Client, command: str, name: bytes) -> bool:
+    """Whether the native client of that name holds its role, and waits in it."""
+    role = "producer" if command == "put" else "consumer"
+    token, turn = direct.exists(f"{BASE}:{role}_free"), direct.exists(f"{BASE}:ext:{role}_turn")
+    blocked: Any = direct.info("clients")
+    return not token and not turn and direct.get(f"{BASE}:{role}") == name and blocked["blocked_clients"] > 0
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_put_on_a_full_queue_has_its_turn_beside_a_native_producer(
+    server: Server, client: Client, direct: Client, backend: Valkey, version: str
+) -> None:
+    """Room always comes while the native producer holds the role, and waits for it."""
+    consumer = NativeClient(direct, "q")
+    consumer.create(1)
+    with (
+        NativeProcess(backend.socket, "q", "native", "produce", "native", "0", "1000", version=version),
+        Waiter(server.port) as waiter,
+    ):
+        wait_for(lambda: is_blocked_on(direct, "put", b"native"), "the native producer to wait for room")
+        waiter.send("PRESSURE.PUT", "q", "ours")
+        wait_for_waiting(client, "q", producers=1)
+        taken: list[bytes] = []
+        while b"ours" not in taken and len(taken) < ENOUGH:
+            wait_for(
+                lambda: direct.llen(BASE)
+                and (is_blocked_on(direct, "put", b"native") or direct.exists(f"{BASE}:ext:producer_turn")),
+                "somebody to wait for room",
+            )
+            taken.append(consumer.get())
+        assert b"ours" in taken
+        assert waiter.reply() == 1
+        wait_for(lambda: is_blocked_on(direct, "put", b"native"), "the native producer to go on")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("words", [("BLPOP", "q", "0"), ("PRESSURE.GET", "q"), ("BLPOP", "none", "q", "0")])
+def test_a_get_on_an_empty_queue_has_its_turn_beside_a_native_consumer(
+    server: Server, client: Client, direct: Client, backend: Valkey, version: str, words: tuple[str, ...]
+) -> None:
+    """A message always comes while the native consumer holds the role, and waits for it."""
+    producer = NativeClient(direct, "q")
+    producer.create()
+    with (
+        NativeProcess(backend.socket, "q", "native", "consume", version=version),
+        Waiter(server.port) as waiter,
+    ):
+        wait_for(lambda: is_blocked_on(direct, "get", b"native"), "the native consumer to wait")
+        waiter.send(*words)
+        wait_for_waiting(client, "q", consumers=1)
+        for number in range(ENOUGH):
+            wait_for(
+                lambda: is_blocked_on(direct, "get", b"native") or direct.exists(f"{BASE}:ext:consumer_turn"),
+                "somebody to wait for a message",
+            )
+            producer.put(b"%d" % number)
+            wait_for(lambda: not direct.llen(BASE), "the message to be taken")
+            if waiter.has_reply():
+                break
+        reply = waiter.reply()
+        assert (reply[1] if isinstance(reply, list) else reply) == b"%d" % number
+        wait_for(lambda: is_blocked_on(direct, "get", b"native"), "the native consumer to go on")
+
+
+def test_who_leaves_while_it_is_its_turn_gives_it_back(
+    server: Server, client: Client, direct: Client, backend: Valkey
+) -> None:
+    producer = NativeClient(direct, "q")
+    producer.create()
+    with NativeProcess(backend.socket, "q", "native", "consume") as native:
+        wait_for(lambda: is_blocked_on(direct, "get", b"native"), "the native consumer to wait")
+        with Waiter(server.port) as waiter:
+            waiter.send("BLPOP", "q", "0")
+            wait_for_waiting(client, "q", consumers=1)
+            while not direct.exists(f"{BASE}:ext:consumer_turn"):
+                wait_for(
+                    lambda: is_blocked_on(direct, "get", b"native") or direct.exists(f"{BASE}:ext:consumer_turn"),
+                    "somebody to wait for a message",
+                )
+                if not direct.exists(f"{BASE}:ext:consumer_turn"):
+                    producer.put(b"x")
+        wait_for(lambda: is_blocked_on(direct, "get", b"native"), "the native consumer to go on")
+        assert not direct.exists(f"{BASE}:ext:consumer_turn")
+        wait_for(lambda: not direct.exists("__pressure__!turns"), "the note to be forgotten")
+        native.kill()
