@@ -28,7 +28,7 @@ async def examine(
     async with _backend(settings) as address:
         broker = Broker(address, prefix=settings.prefix, policy=settings.policy)
         try:
-            await broker.start()
+            await broker.start(to_look=True)
             doctor = Doctor(broker.default_database, wait, None if queue is None else os.fsencode(queue))
             return await _examine(doctor, repair, say)
         finally:

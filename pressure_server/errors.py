@@ -25,7 +25,7 @@ class QueueDoesNotExistError(PressureError):
     code = "NOQUEUE"
 
     def __init__(self, queue: str) -> None:
-        super().__init__(f"queue '{queue}' does not exist: create it, or put with auto-create on")
+        super().__init__(f"queue '{queue}' does not exist: create it, or have a put do so")
 
 
 class QueueAlreadyExistsError(PressureError):

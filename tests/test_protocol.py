@@ -179,7 +179,22 @@ def test_a_queue_exists_from_its_bound_on_and_a_put_waits_for_its_roles(
     wait_for_waiting(client, "q", producers=1)
     run(steps)
     assert waiter.reply() == 1
-    assert written(direct)[":not_full"] == 1
+    assert direct.lrange(BASE, 0, -1) == [b"m"]
+
+
+def test_a_put_before_the_end_of_a_native_create_leaves_no_second_token(
+    client: Client, direct: Client, waiter: Waiter
+) -> None:
+    """The token is still to come, and not lost: with two of them native clients would exceed the bound."""
+    steps = NativeSteps(direct, "q", "native").create(2)
+    step_until(steps, lambda: direct.llen(f"{BASE}:consumer_free") == 1)
+    waiter.send("PRESSURE.PUT", "q", "1")
+    wait_for(lambda: waiter.has_reply() or about(client, "q")[b"waiting_producers"], "the put to be tried")
+    run(steps)
+    assert waiter.reply() == 1
+    NativeClient(direct, "q").put_non_blocking(b"2")
+    with pytest.raises(QueueFullError):
+        NativeClient(direct, "q").put_non_blocking(b"3")
 
 
 def test_questions_take_no_role_and_need_none(client: Client, direct: Client, waiter: Waiter) -> None:

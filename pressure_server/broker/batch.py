@@ -20,6 +20,7 @@ from pressure_server.errors import (
     QueueAlreadyExistsError,
     QueueClosedError,
     QueueDoesNotExistError,
+    QueueFullError,
     QueueInUseError,
 )
 
@@ -153,6 +154,8 @@ def refusal(name: bytes, text: str) -> PressureError:
         return QueueDoesNotExistError(queue)
     if code == "EXISTS":
         return QueueAlreadyExistsError(queue)
+    if code == "FULL":
+        return QueueFullError(queue)
     if code == "CLOSED":
         return QueueClosedError(queue)
     if code == "INUSE":

@@ -61,8 +61,8 @@ class Broker:
         """The backend's name and version, once it has been reached."""
         return self._links[self.address.database].version
 
-    async def start(self) -> None:
-        """Open the default database.
+    async def start(self, *, to_look: bool = False) -> None:
+        """Open the default database. Only `to_look`, it changes nothing there.
 
         Raises BackendRefusedError where it can never work. A backend that is only away is not an error: its
         operations fail until it is back.
@@ -76,7 +76,7 @@ class Broker:
         except BackendError:
             link.keep_open()
         self._watch.start()
-        if link.is_up:
+        if link.is_up and not to_look:
             await self.default_database.role_turns.give_all_back()
 
     async def database(self, number: int) -> Database:

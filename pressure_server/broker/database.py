@@ -22,7 +22,7 @@ from pressure_server.broker.restoring import restoring
 from pressure_server.broker.role_turns import RoleTurns
 from pressure_server.broker.transaction import Transaction
 from pressure_server.broker.wait import AS_CONFIGURED, Lack, Ticket, Wait
-from pressure_server.errors import BackendError, PressureError, StoppingError
+from pressure_server.errors import BackendError, PressureError, QueueClosedError, StoppingError
 
 _SCAN_COUNT = 1000
 
@@ -119,10 +119,12 @@ class Database(QueueOperations):
         """Take up to `count` messages from the first queue that has one, waiting `timeout` seconds for it.
 
         None for `timeout` is for ever. Queues are tried in the order given. Returns the queue's name and at
-        least one message; None when the time is up. A queue that does not exist is waited for. Raises
-        QueueClosedError when one is closed and empty, QueueDoesNotExistError when one is deleted meanwhile.
+        least one message; None when the time is up. A queue that does not exist is waited for. Raises, where
+        it waits, QueueClosedError when one is closed and empty, QueueDoesNotExistError when one is deleted meanwhile.
         """
         kind = kinds.TAKE if count == 1 else kinds.SOME
+        if timeout == 0:
+            return await self._take_now(kind, names, count)
         if len(names) == 1:
             messages = await self.run(kind, names[0], size=count, wait=Wait(timeout), client=client)
             return (names[0], messages) if messages else None
@@ -149,6 +151,18 @@ class Database(QueueOperations):
         if first.error is not None:
             raise first.error
         return (first.name, first.results) if first.results else None
+
+    async def _take_now(
+        self, kind: Kind, names: Sequence[bytes], count: int
+    ) -> tuple[bytes, list[bytes]] | None:
+        for name in names:
+            try:
+                messages = await self.run(kind, name, size=count, wait=Wait(0))
+            except QueueClosedError:
+                continue  # and empty
+            if messages:
+                return name, messages
+        return None
 
     def _put_back(self, operation: Operation) -> None:
         """Nobody is there any longer for what has been taken."""

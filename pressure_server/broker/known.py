@@ -29,7 +29,9 @@ class KnownQueues:
         if found > 0 or known is (found == -1):
             return
         if found == -2:
-            self._bounded.pop(name, None)
+            # The watch will tell, and then what we have kept of it is cleaned up.
+            if not self._watch.is_up:
+                self._bounded.pop(name, None)
             return
         if known is None:
             if len(name) > _LONGEST:

@@ -9,7 +9,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from handlers.resp.commands.encoders import queue_and_message
-from handlers.resp.commands.words import count_of, numbered_keys, timeout_of
+from handlers.resp.commands.words import how_many, numbered_keys, timeout_of
 from handlers.resp.connection import RespConnection
 from handlers.resp.errors import syntax_error
 from handlers.resp.parser import Command
@@ -53,8 +53,8 @@ for _name in ("BLPOP", "BRPOP"):
     )(_bpop)
 
 
-async def _mpop(client: RespConnection, words: Command, timeout: float | None) -> object:
-    """`words` from the number of queues on."""
+async def _mpop(client: RespConnection, words: Command, timeout: bytes | None) -> object:
+    """`words` from the number of queues on; `timeout` is a word, too, which Redis reads last."""
     queues, rest = numbered_keys(words)
     if not rest or rest[0].upper() not in _ENDS:
         raise syntax_error()
@@ -62,10 +62,9 @@ async def _mpop(client: RespConnection, words: Command, timeout: float | None) -
     if len(rest) > 1:
         if len(rest) != 3 or rest[1].upper() != b"COUNT":
             raise syntax_error()
-        count = count_of(rest[2])
-        if count < 1:
-            raise CommandError("ERR count should be greater than 0")
-    taken = await _take(client, queues, timeout, count)
+        count = how_many(rest[2])
+    seconds = 0 if timeout is None else timeout_of(timeout)
+    taken = await _take(client, queues, seconds, count)
     return NullArray() if taken is None else [taken[0], taken[1]]
 
 
@@ -77,7 +76,7 @@ async def _mpop(client: RespConnection, words: Command, timeout: float | None) -
 )
 async def lmpop(client: RespConnection, words: Command) -> object:
     """As Redis, from the oldest end whichever is named."""
-    return await _mpop(client, words[1:], timeout=0)
+    return await _mpop(client, words[1:], None)
 
 
 @command(
@@ -88,4 +87,4 @@ async def lmpop(client: RespConnection, words: Command) -> object:
 )
 async def blmpop(client: RespConnection, words: Command) -> object:
     """As Redis."""
-    return await _mpop(client, words[2:], timeout_of(words[1]))
+    return await _mpop(client, words[2:], words[1])

@@ -29,6 +29,14 @@ def count_of(word: bytes) -> int:
     return min(number, _LONGEST)
 
 
+def how_many(word: bytes) -> int:
+    """How many, at least one."""
+    number = integer_from(word)
+    if number is None or number < 1:
+        raise CommandError("ERR count should be greater than 0")
+    return min(number, _LONGEST)
+
+
 def position_of(word: bytes) -> int:
     """A position in a queue: from 0 for the oldest, or from -1 for the newest."""
     return max(-_LONGEST, min(integer_of(word), _LONGEST))

@@ -3,7 +3,7 @@
 -- Takes    the other queue's base key (which is one of KEYS, too); 'put' or 'add', how it is put there;
 --          'wait' where it is waited for; and the message, where it is not to be the oldest
 -- Returns  { message }; {} when there is none to move, false when there is no such queue; -1 when there is no
---          room; an error, with OTHER before it where it is the other queue's. Then 0; then what to call when
+--          room yet; an error, with OTHER before it where it is the other queue's. Then 0; then what to call when
 --          that may have changed.
 -- Touches  both queues, as a get or a removal, and a put.
 
@@ -71,8 +71,10 @@ local function make_move()
     enter(from)
     if type(result) == 'table' and result.err then
       return { err = 'OTHER ' .. result.err }, 0
-    elseif go_on or (type(result) == 'table' and result[1] == FULL) then
-      return FULL, 0, go_on and again
+    elseif go_on then
+      return FULL, 0, again
+    elseif type(result) == 'table' and result[1] == FULL then
+      return { err = 'OTHER FULL' }, 0
     end
     take_it(wanted)
     return { message }, 0
