@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 MAX_UNANSWERED = 1024
 FIRST_UNANSWERED = 4
 UNANSWERED_BYTES = 1 << 20
+# One that has sent so much since everything was answered is not read until it is again.
+RECEIVED_BYTES = 4 << 20
 
 Encode = Callable[[Operation], bytes]
 
@@ -33,7 +35,7 @@ class Connection(asyncio.Protocol, ABC):
 
     __slots__ = (
         "_allowed", "_alone", "_backlog", "_barrier", "_closing", "_last", "_next", "_paused", "_reading",
-        "_replies", "_unanswered", "_waiting",
+        "_received", "_replies", "_unanswered", "_waiting",
         "active", "clients", "database", "held", "transport",
     )  # fmt: skip
 
@@ -46,6 +48,7 @@ class Connection(asyncio.Protocol, ABC):
         self._replies: list[bytes | Operation] = []
         self._last: Operation | None = None
         self._unanswered = 0
+        self._received = 0
         self._allowed = FIRST_UNANSWERED
         self._backlog: list[Any] = []
         self._next = 0
@@ -195,6 +198,7 @@ class Connection(asyncio.Protocol, ABC):
         if replies and replies[0] is operation:
             if len(replies) == 1:
                 replies.clear()
+                self._received = 0
             else:
                 ready = 1
                 while ready < len(replies) and type(replies[ready]) is bytes:
@@ -270,7 +274,12 @@ class Connection(asyncio.Protocol, ABC):
             self._alone.add_done_callback(lambda _: command.close())
         if self._closing and not self._replies and self._alone is None:
             self.transport.close()
-        elif self._backlog or self._alone is not None or self._waiting:
+        elif (
+            self._backlog
+            or self._alone is not None
+            or self._waiting
+            or (self._received > RECEIVED_BYTES and self._replies)
+        ):
             self._stop_reading()
         elif not self._reading and not self._closing:
             self._reading = True
@@ -306,6 +315,7 @@ class Connection(asyncio.Protocol, ABC):
         commands = self.parse(data)
         self.clients.commands += len(commands)
         self.active = self.clients.now
+        self._received = self._received + len(data) if self._replies else len(data)
         if self._backlog:
             self._backlog += commands
         else:

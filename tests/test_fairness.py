@@ -1,4 +1,4 @@
-"""Who waits for what native clients wait for, too, gets its share: for a role, and in it for room or a message."""
+"""Who waits for what native clients wait for, too, has its turn: with a role, with room, with a message."""
 
 from __future__ import annotations
 
@@ -41,8 +41,12 @@ def test_a_put_on_a_full_queue_has_its_turn_beside_a_native_producer(
         taken: list[bytes] = []
         while b"ours" not in taken and len(taken) < ENOUGH:
             wait_for(
-                lambda: direct.llen(BASE)
-                and (is_blocked_on(direct, "put", b"native") or direct.exists(f"{BASE}:ext:producer_turn")),
+                lambda: (
+                    direct.llen(BASE)
+                    and (
+                        is_blocked_on(direct, "put", b"native") or direct.exists(f"{BASE}:ext:producer_turn")
+                    )
+                ),
                 "somebody to wait for room",
             )
             taken.append(consumer.get())
@@ -85,19 +89,20 @@ def test_who_leaves_while_it_is_its_turn_gives_it_back(
 ) -> None:
     producer = NativeClient(direct, "q")
     producer.create()
+
+    def is_ours() -> bool:
+        return bool(direct.exists(f"{BASE}:ext:consumer_turn"))
+
     with NativeProcess(backend.socket, "q", "native", "consume") as native:
         wait_for(lambda: is_blocked_on(direct, "get", b"native"), "the native consumer to wait")
         with Waiter(server.port) as waiter:
             waiter.send("BLPOP", "q", "0")
             wait_for_waiting(client, "q", consumers=1)
-            while not direct.exists(f"{BASE}:ext:consumer_turn"):
-                wait_for(
-                    lambda: is_blocked_on(direct, "get", b"native") or direct.exists(f"{BASE}:ext:consumer_turn"),
-                    "somebody to wait for a message",
-                )
-                if not direct.exists(f"{BASE}:ext:consumer_turn"):
+            while not is_ours():
+                wait_for(lambda: is_blocked_on(direct, "get", b"native") or is_ours(), "somebody to wait")
+                if not is_ours():
                     producer.put(b"x")
         wait_for(lambda: is_blocked_on(direct, "get", b"native"), "the native consumer to go on")
-        assert not direct.exists(f"{BASE}:ext:consumer_turn")
+        assert not is_ours()
         wait_for(lambda: not direct.exists("__pressure__!turns"), "the note to be forgotten")
         native.kill()

@@ -89,10 +89,14 @@ class State:
             self.not_full = 0
         elif self.not_full == 0 and self.bound and self.consumer_free == 0:
             pass  # a native consumer took a message from a full queue, and is about to push the token
+        elif self.not_full == 0 and not self.producer and not self.consumer:
+            pass  # a native client creates the queue, and is about to push the token
         else:
             self.not_full = 1
 
     def room(self) -> float:
+        if self.not_full == 0 and not self.producer and not self.consumer:
+            return 0
         if self.bound == 0:
             return float("inf")
         if self.not_full == 0 and self.consumer_free == 0:
@@ -109,8 +113,9 @@ class State:
 
     def delete(self) -> list[Any]:
         if self.bound is None:
-            if not (self.messages or self.producer or self.consumer or self.producer_free or
-            self.consumer_free):
+            if not (
+                self.messages or self.producer or self.consumer or self.producer_free or self.consumer_free
+            ):
                 self.not_full, self.closed, self.stats = 0, 0, [0, 0, 0, 0]
             raise QueueDoesNotExistError(QUEUE)
         if not (self.producer_free and self.consumer_free):
@@ -144,7 +149,8 @@ class State:
         if not self.producer_free and not self.room():
             return [QueueFullError(QUEUE)] * len(commands)
         self._must_be_free(self.producer_free)
-        self.producer = me
+        if self.room():
+            self.producer = me
         results: list[Any] = []
         for command in commands:
             wanted = [m for m in dict.fromkeys(command) if m not in self.messages] if unique else command

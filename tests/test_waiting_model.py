@@ -31,10 +31,11 @@ WITHIN = 2.0  # seconds
 
 @dataclass
 class Step:
-    """An operation of `size`: so many messages to put, or wanted."""
+    """An operation of `size`: so many messages to put, by one command or by as many, or wanted."""
 
     kind: Kind
     size: int
+    one_by_one: bool = False
 
 
 @dataclass(eq=False)
@@ -54,7 +55,7 @@ class Modelled:
         if not self.refused:
             return None
         error = QueueClosedError("q")
-        return str(error.after(put) if put else error)
+        return str(error.after(put) if put and not self.step.one_by_one else error)
 
 
 class Model:
@@ -159,7 +160,10 @@ class World:
             for step in batch:
                 messages = [next(self.names) for _ in range(step.size)] if step.kind.puts else []
                 wait = Wait(None) if step.kind in (kinds.TAKE, kinds.SOME) else None
-                operation = Operation(step.kind, QUEUE, list(messages), step.size, _Owner(), wait=wait)
+                size, commands = (1, step.size) if step.one_by_one else (step.size, 1)
+                operation = Operation(
+                    step.kind, QUEUE, list(messages), size, _Owner(), commands=commands, wait=wait
+                )
                 both.append((operation, Modelled(step, messages)))
                 database.submit(operation)
             database.flush()
@@ -174,7 +178,7 @@ class World:
                 if modelled.done and modelled.step.kind.takes:
                     assert operation.results == modelled.got
                 elif modelled.done and not modelled.refused:
-                    assert len(operation.results) == 1
+                    assert len(operation.results) == len(operation.sizes)
             assert self.direct.lrange("__pressure__:q", 0, -1)[::-1] == model.messages
         database.end_waits()
         database.is_stopping = False
@@ -214,6 +218,41 @@ def test_who_waits_is_served_in_order_and_with_all_of_it(world: World) -> None:
         bound=st.integers(0, 4),
         batches=st.lists(st.lists(steps, min_size=1, max_size=12), min_size=1, max_size=6),
         leaving=st.lists(st.integers(-3, 8), min_size=6, max_size=6),
+    )
+    def play(bound: int, batches: list[list[Step]], leaving: list[int]) -> None:
+        world.play(bound, batches, leaving)
+
+    play()
+
+
+pipelined = st.one_of(
+    st.builds(Step, st.sampled_from([kinds.PUT, kinds.ADD]), st.integers(1, 60), st.just(True)),
+    st.builds(Step, st.sampled_from([kinds.PUT, kinds.ADD]), st.integers(1, 20)),
+)
+taking = st.one_of(
+    st.builds(Step, st.just(kinds.TAKE), st.just(1)),
+    st.builds(Step, st.sampled_from([kinds.SOME, kinds.GET]), st.integers(1, 20)),
+)
+
+
+def test_pipelines_of_puts_go_on_where_they_were(world: World) -> None:
+    """What waits is sent again a few commands at a time. (Which puts and gets meet in one call is open.)"""
+
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        derandomize="PRESSURE_WAITING_EXAMPLES" not in os.environ,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(
+        bound=st.integers(1, 30),
+        batches=st.lists(
+            st.one_of(st.lists(pipelined, min_size=1, max_size=6), st.lists(taking, min_size=1, max_size=12)),
+            min_size=2,
+            max_size=8,
+        ),
+        leaving=st.lists(st.integers(-3, 8), min_size=8, max_size=8),
     )
     def play(bound: int, batches: list[list[Step]], leaving: list[int]) -> None:
         world.play(bound, batches, leaving)

@@ -40,6 +40,7 @@ def take(waiting: list[Operation]) -> list[Operation]:
         if count and (messages > MAX_MESSAGES or size > MAX_BYTES):
             break
         operation.sealed = True
+        operation.sent = None
         count += 1
     batch = waiting[:count]
     del waiting[:count]

@@ -120,7 +120,7 @@ class Database(QueueOperations):
 
         None for `timeout` is for ever. Queues are tried in the order given. Returns the queue's name and at
         least one message; None when the time is up. A queue that does not exist is waited for. Raises, where
-        it waits, QueueClosedError when one is closed and empty, QueueDoesNotExistError when one is deleted meanwhile.
+        it waits, QueueClosedError when one is closed and empty, QueueDoesNotExistError when one is deleted.
         """
         kind = kinds.TAKE if count == 1 else kinds.SOME
         if timeout == 0:

@@ -14,9 +14,10 @@ from pressure_server.broker import batch
 from pressure_server.broker import operation as kinds
 from pressure_server.broker.alarm import Alarm
 from pressure_server.broker.operation import Line, Operation
+from pressure_server.broker.owners import OnSuccess
 from pressure_server.broker.restoring import restoring
 from pressure_server.broker.wait import Lack, Wait
-from pressure_server.errors import BackendError, PressureError, StoppingError
+from pressure_server.errors import BackendError, PressureError, QueueInUseError, StoppingError
 
 if TYPE_CHECKING:
     from pressure_server.broker.database import Database
@@ -88,11 +89,13 @@ class Lane:
             # Nobody puts before those who wait for room.
             in_line = self.lines[Line.PRODUCERS]
             for operation in [o for o in fresh if o.kind.puts and _waits_for_room(o)]:
+                if operation.wait is not None and operation.wait.in_line:
+                    continue
                 fresh.remove(operation)
                 self._stand_in_line(operation, Lack.ROOM, in_line[0].wait)
-        # Those in line act in the turn that has been waited for.
-        turns = [operation for operation in fresh if operation.kind is kinds.TURN]
-        return turns + operations + [operation for operation in fresh if operation.kind is not kinds.TURN]
+        # Those in line act in the turn that has been waited for; first who was in the middle of it.
+        ahead = [o for o in fresh if o.kind is kinds.TURN or (o.wait is not None and o.wait.in_line)]
+        return ahead + operations + [operation for operation in fresh if operation not in ahead]
 
     def _admits(self, operation: Operation) -> bool:
         wait = operation.wait
@@ -103,13 +106,16 @@ class Lane:
         return False
 
     def _first_of(self, line: Line, served: int) -> list[Operation]:
-        """Take the first from a line: as many as went on lately, and as many as may be served besides."""
+        """Take the first from a line: as many as went on lately, and as many as may be served besides.
+
+        Counted in commands where they put, else in operations.
+        """
         in_line, size = self.lines[line], 0
         count = min(self._allowance[line] + served, batch.MAX_MESSAGES)
         first: list[Operation] = []
         rest: list[Operation] = []
         for place, operation in enumerate(in_line):
-            if len(first) >= count or size > batch.MAX_BYTES:
+            if count <= 0 or size > batch.MAX_BYTES:
                 rest += in_line[place:]
                 break
             wait = operation.wait
@@ -117,9 +123,15 @@ class Lane:
                 rest.append(operation)
                 continue
             if wait is not None:
-                wait.lack = None
-            size += sum(map(len, operation.messages))
+                wait.lack, wait.was_cut = None, False
             first.append(operation)
+            if operation.kind.puts:
+                # A connection's puts are one operation: not all of them again for every place that gets free.
+                operation.sent = min(count, operation.kind.rest(operation))
+                size += operation.size_sent()
+                count -= operation.sent
+            else:
+                count -= 1
         self.lines[line] = rest
         return first
 
@@ -177,9 +189,10 @@ class Lane:
             went_on = sum(
                 o.kind.line is line and o.wait is not None and o.wait.in_line for o in outcome.ended
             )
-            if again[line]:
+            was_cut = any(o.wait is not None and o.wait.was_cut for o in again[line])
+            if again[line] and not was_cut:
                 self._allowance[line] = max(_FIRST_ALLOWANCE, went_on)
-            elif went_on and rest:
+            elif was_cut or (went_on and rest):
                 self._allowance[line] = min(batch.MAX_MESSAGES, 2 * self._allowance[line])
                 self._poked = True
 
@@ -221,6 +234,8 @@ class Lane:
             if wait.ticket is not None:
                 wait.ticket.served = wait.ticket.served or bool(operation.results)
                 wait.ticket.release()
+        if isinstance(operation.error, QueueInUseError):
+            self._finish_delete(operation)
         told = operation.owner.completed(operation)
         if not told and operation.kind.takes and operation.results and not operation.kind.moves:
             self.waiting.insert(0, restoring(operation))
@@ -248,7 +263,15 @@ class Lane:
             if wait is not None and wait.timer is not None:
                 wait.timer.cancel()
                 wait.timer = None
+            self._finish_delete(operation)
             self._after_leaving()
+
+    def _finish_delete(self, given_up: Operation) -> None:
+        """What a Delete leaves to be done is done when the roles are free, whoever waits for that."""
+        if given_up.kind is kinds.FINISH_DELETE:
+            rest = Operation(given_up.kind, self.name, [], 1, OnSuccess(), wait=Wait(None, endless=True))
+            self._database.submit(rest)
+            self._database.flush()
 
     def _after_leaving(self) -> None:
         self._end_turns([])

@@ -29,6 +29,8 @@ class Operation:
     take the messages, fewer than wanted when the queue ran empty or the time out; for other kinds the one
     value.
 
+    `sent` is how many of the commands that are left go with the call under way; None is all of them.
+
     One that may have to wait, otherwise than all do, is made with a `Wait`. `owner.waits(operation)` is
     called when it begins to.
     """
@@ -43,6 +45,7 @@ class Operation:
         "reply",
         "results",
         "sealed",
+        "sent",
         "sizes",
         "wait",
         "wanted",
@@ -69,6 +72,7 @@ class Operation:
         self.results: list[Any] = []
         self.error: PressureError | None = None
         self.sealed = False
+        self.sent: int | None = None
         self.cancelled = False
         self.wait = wait
 
@@ -77,6 +81,13 @@ class Operation:
         self.messages += messages
         self.sizes += [size] * commands
         self.wanted += size * commands
+
+    def size_sent(self) -> int:
+        """The bytes of the messages that go with the call under way."""
+        done = len(self.results)
+        first = sum(self.sizes[:done])
+        last = first + sum(self.sizes[done : done + _units_sent(self)])
+        return sum(map(len, self.messages[first:last]))
 
     def fail(self, error: PressureError) -> None:
         """End with an error what has not been done; what has been done (in an earlier call) stays done."""
@@ -134,12 +145,13 @@ def _pack_commands(operations: Sequence[Operation]) -> list[bytes]:
     for operation in operations:
         done = len(operation.results)
         wait = operation.wait
-        if done or (wait is not None and wait.messages):
+        if done or operation.sent is not None or (wait is not None and wait.messages):
             ahead = wait.messages if wait is not None else 0
-            rest = operation.sizes[done:]
+            first = sum(operation.sizes[:done]) + ahead
+            rest = operation.sizes[done : done + _units_sent(operation)]
             rest[0] -= ahead
             sizes += rest
-            arguments += operation.messages[sum(operation.sizes[:done]) + ahead :]
+            arguments += operation.messages[first : first + sum(rest)]
         else:
             sizes += operation.sizes
             arguments += operation.messages
@@ -170,9 +182,17 @@ def _pack_nothing(_operations: Sequence[Operation]) -> list[bytes]:
 def _hand_out(operations: Sequence[Operation], values: list[Any]) -> None:
     start = 0
     for operation in operations:
-        end = start + operation.kind.rest(operation)
-        operation.results += values[start:end]
+        end = start + _units_sent(operation)
+        some = values[start:end]
+        operation.results += some
+        if operation.sent is not None:
+            operation.sent -= len(some)
         start = end
+
+
+def _units_sent(operation: Operation) -> int:
+    rest = operation.kind.rest(operation)
+    return rest if operation.sent is None else min(rest, operation.sent)
 
 
 def _share_values(operations: Sequence[Operation], values: list[Any]) -> bool:
@@ -182,7 +202,10 @@ def _share_values(operations: Sequence[Operation], values: list[Any]) -> bool:
 
 def _sizes_left(operations: Sequence[Operation]) -> list[int]:
     """How many messages each command still brings."""
-    sizes = [size for operation in operations for size in operation.sizes[len(operation.results) :]]
+    sizes: list[int] = []
+    for operation in operations:
+        done = len(operation.results)
+        sizes += operation.sizes[done : done + _units_sent(operation)]
     begun = _begun(operations)
     if begun is not None:
         sizes[0] -= begun.messages
@@ -216,15 +239,15 @@ def _share_counts(operations: Sequence[Operation], reply: Any) -> bool:
             reply[0] += begun.new
         begun.messages = begun.new = 0
     _hand_out(operations, reply)
-    if not in_part:
+    if not in_part and all(operation.sent is None for operation in operations):
         return False
     missing = [operation for operation in operations if _commands_left(operation)]
     for operation in missing:
-        _lacks(operation, Lack.ROOM)
+        _lacks(operation, Lack.ROOM).was_cut = not in_part
     if missing and missing[0].wait is not None:
         missing[0].wait.messages += messages
         missing[0].wait.new += new
-    return True
+    return bool(missing)
 
 
 def _lacks(operation: Operation, lack: Lack) -> Wait:
@@ -353,6 +376,9 @@ PUT_EXISTING = _putting(b"put existing", _share_lengths, None)
 ADD_EXISTING = _putting(b"add existing", _share_counts, None)
 PUT_OVERFILL = _putting(b"put overfill", _share_lengths, None)
 ADD_OVERFILL = _putting(b"add overfill", _share_counts, None)
+# `…_PATIENT` waits for room whatever the queue's own setting is.
+PUT_PATIENT = _putting(b"put wait", _share_lengths, None)
+ADD_PATIENT = _putting(b"add wait", _share_counts, None)
 PUT = _putting(b"put", _share_lengths, PUT_EXISTING)
 ADD = _putting(b"add", _share_counts, ADD_EXISTING)
 GET = Kind(

@@ -42,6 +42,8 @@ class Call:
         if self.ended.done() or (self._waits and self._client is not None and not self._client.is_there):
             return False
         self.told = True
+        # From here on its connection is not closed for having been hung up: it is about to be written to.
+        self.end_wait()
         self.ended.set_result(operation.name)
         return True
 

@@ -41,11 +41,13 @@ class Wait:
     """How an operation waits, and how far it has come.
 
     `timeout` is in seconds, for a message or for room: None for ever, 0 not at all. `for_role` is whether it
-    waits for a role that a native client holds. `ticket` is shared by operations of which only one may take.
+    waits for a role that a native client holds, and `endless` whether it does so for ever. `ticket` is shared
+    by operations of which only one may take.
     """
 
     timeout: float | None = AS_CONFIGURED
     for_role: bool = True
+    endless: bool = False
     ticket: Ticket | None = None
     # Of the command that is next, how many messages have been put, and how many of these were new.
     messages: int = 0
@@ -63,6 +65,8 @@ class Wait:
     # Whether it is `until` that has come.
     out_of_time: bool = False
     in_line: bool = False
+    # Only some of its commands were sent, and all of these have been done.
+    was_cut: bool = False
     expired: bool = False
 
     def deadline(self, now: float, timeout: float | None, role_timeout: float) -> float | None:
@@ -72,6 +76,8 @@ class Wait:
         if self.lack in (Lack.MESSAGE, Lack.ROOM):
             self.role_until = None
             return self.until
+        if self.endless:
+            return None
         if not self.for_role:
             return now
         if self.role_until is None:
@@ -97,7 +103,8 @@ class Ticket:
         if self.under_way is None or self.under_way is operation:
             self.under_way = operation
             return True
-        self.passed.append(passed)
+        if passed not in self.passed:
+            self.passed.append(passed)
         return False
 
     def release(self) -> None:

@@ -75,7 +75,7 @@ async def sdiff(client: RespConnection, words: Command) -> SetReply:
 )
 async def sintercard(client: RespConnection, words: Command) -> int:
     """As Redis."""
-    queues, rest = numbered_keys(words[1:])
+    queues, rest = numbered_keys(words[1:], "ERR Number of keys can't be greater than number of args")
     limit = 0
     if rest:
         if len(rest) != 2 or rest[0].upper() != b"LIMIT":

@@ -16,12 +16,9 @@ from pressure_server.broker.policy import BLOCK, ERROR
 from pressure_server.broker.wait import AS_CONFIGURED, Wait
 
 _OVERFLOWS = {BLOCK.upper().encode(): BLOCK.encode(), ERROR.upper().encode(): ERROR.encode()}
-_PUTTING = {
-    (False, False): kinds.PUT_EXISTING,
-    (True, False): kinds.ADD_EXISTING,
-    (False, True): kinds.PUT_OVERFILL,
-    (True, True): kinds.ADD_OVERFILL,
-}
+_PUTTING = {b"": kinds.PUT_EXISTING, b"OVERFILL": kinds.PUT_OVERFILL, b"TIMEOUT": kinds.PUT_PATIENT}
+_EXCLUSIVE = {b"NOWAIT", b"TIMEOUT"}
+_ADDING = {b"": kinds.ADD_EXISTING, b"OVERFILL": kinds.ADD_OVERFILL, b"TIMEOUT": kinds.ADD_PATIENT}
 
 
 @command(
@@ -87,24 +84,28 @@ async def closed(client: RespConnection, words: Command) -> object:
 )
 async def put(client: RespConnection, words: Command) -> int:
     """pressure 0.15, Put, and Put (Non-Blocking) with NOWAIT. The queue must exist."""
-    unique = overfill = False
-    wait = Wait(AS_CONFIGURED)
+    unique, wait, how = False, Wait(AS_CONFIGURED), b""
+    said: set[bytes] = set()
     rest = words[3:]
     while rest:
-        used = 1
-        match rest[0].upper():
+        word, *rest = rest
+        option = word.upper()
+        if option in said or (said & {b"NOWAIT", b"TIMEOUT"} and option in (b"NOWAIT", b"TIMEOUT")):
+            raise syntax_error()
+        said.add(option)
+        match option:
             case b"NX":
                 unique = True
             case b"OVERFILL":
-                overfill = True
+                how = option
             case b"NOWAIT":
                 wait = Wait(0, for_role=False)
-            case b"TIMEOUT" if len(rest) > 1:
-                used, wait = 2, Wait(timeout_of(rest[1]))
+            case b"TIMEOUT" if rest:
+                wait = Wait(timeout_of(rest.pop(0)))
+                how = how or option
             case _:
                 raise syntax_error()
-        rest = rest[used:]
-    kind = _PUTTING[unique, overfill]
+    kind = (_ADDING if unique else _PUTTING)[how]
     result = (await client.database.run(kind, words[1], [words[2]], wait=wait, client=client))[0]
     if isinstance(result, Exception):
         raise result

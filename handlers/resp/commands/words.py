@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from handlers.resp.errors import invalid_cursor, must_be_positive, not_an_integer, syntax_error
+from handlers.resp.errors import invalid_cursor, must_be_positive, not_an_integer
 from handlers.resp.parser import integer_from
 from handlers.resp.replies import CommandError
 
@@ -75,11 +75,14 @@ def timeout_of(word: bytes) -> float | None:
     return math.ceil(seconds * 1000) / 1000 or None
 
 
-def numbered_keys(words: list[bytes]) -> tuple[list[bytes], list[bytes]]:
-    """The keys behind the number that says how many they are, and the words behind them."""
+def numbered_keys(words: list[bytes], too_many: str = "ERR syntax error") -> tuple[list[bytes], list[bytes]]:
+    """The keys behind the number that says how many they are, and the words behind them.
+
+    `too_many` is the error where there are fewer.
+    """
     number = integer_from(words[0])
     if number is None or number < 1:
         raise CommandError("ERR numkeys should be greater than 0")
     if number > len(words) - 1:
-        raise syntax_error()
+        raise CommandError(too_many)
     return words[1 : number + 1], words[number + 1 :]

@@ -39,7 +39,14 @@ local function make_put(mode)
   -- How many messages may be put now. A native consumer that has taken a message from a full queue pushes
   -- the :not_full token a moment later; until it has, the queue counts as full.
   local function room()
-    if queue.bound == 0 or mode == 'overfill' then
+    if mode == 'overfill' then
+      return math.huge
+    end
+    -- A native client that creates the queue pushes the token last, and nobody has acted there before.
+    if not queue.producer and not queue.consumer and call('EXISTS', base .. ':not_full') == 0 then
+      return 0
+    end
+    if queue.bound == 0 then
       return math.huge
     end
     if call('EXISTS', base .. ':not_full', base .. ':consumer_free') == 0 then
@@ -49,7 +56,7 @@ local function make_put(mode)
   end
 
   local function waits_for_room()
-    return patient and overflow() == 'block'
+    return patient and (mode == 'wait' or overflow() == 'block')
   end
 
   local function push(messages)
@@ -121,7 +128,7 @@ local function make_put(mode)
     if refusal then
       -- A native producer holds the role, maybe because it waits for room, too.
       if space > 0 then return refusal, 0 end
-    else
+    elseif space > 0 then
       act_as('producer')
     end
     local accepted, result, go_on = messages, before, nil
@@ -239,7 +246,9 @@ local function make_put(mode)
       end
       return select(2, put_whole(sizes, messages, 0)), 0
     end
-    act_as('producer')
+    if space > 0 then
+      act_as('producer')
+    end
     need_mirror()
     local in_order = #messages > space and waits_for_room()
     local accepted, result, left, go_on = (in_order and add_in_order or add_whole)(sizes, messages, space)

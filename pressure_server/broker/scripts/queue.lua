@@ -65,7 +65,11 @@ local function in_use(role)
     return nil
   end
   queue.turn = call('EXISTS', base .. ':ext:' .. role .. '_turn') == 1
-  return not queue.turn and { err = 'INUSE ' .. role .. ' ' .. (queue[role] or '') } or nil
+  if not queue.turn then
+    -- The name of a server of ours is from before: a client that has just taken the role has not written its own.
+    local name = queue[role] or ''
+    return { err = 'INUSE ' .. role .. ' ' .. (string.sub(name, 1, 16) == 'pressure-server:' and '' or name) }
+  end
 end
 
 -- Whoever acts in a turn ends it, also where the server that waited for it has died.
@@ -94,7 +98,8 @@ local function settle_not_full()
   end
   local tokens = call('LLEN', key)
   if tokens == 0 then
-    if queue.bound == 0 or call('EXISTS', base .. ':consumer_free') == 1 then
+    local is_used = queue.producer or queue.consumer -- else a native client may be creating it
+    if is_used and (queue.bound == 0 or call('EXISTS', base .. ':consumer_free') == 1) then
       call('LPUSH', key, 1)
     end
   elseif tokens > 1 then
