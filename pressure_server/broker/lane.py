@@ -267,8 +267,11 @@ class Lane:
             self._after_leaving()
 
     def _finish_delete(self, given_up: Operation) -> None:
-        """What a Delete leaves to be done is done when the roles are free, whoever waits for that."""
-        if given_up.kind is kinds.FINISH_DELETE:
+        """What a Delete leaves to be done is done when the roles are free, whoever waits for that.
+
+        Unless the server is not to wait for roles at all.
+        """
+        if given_up.kind is kinds.FINISH_DELETE and self._database.policy.role_timeout:
             rest = Operation(given_up.kind, self.name, [], 1, OnSuccess(), wait=Wait(None, endless=True))
             self._database.submit(rest)
             self._database.flush()
