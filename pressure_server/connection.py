@@ -143,7 +143,7 @@ class Connection(asyncio.Protocol, ABC):
             self.database.submit(operation)
             self._replies.append(operation)
             self._last = operation
-            if wait is not None or self.database.may_wait(kind, name):
+            if wait is not None or (kind.puts and self.database.known.may_be_bounded(name)):
                 self._barrier = operation
         self._unanswered += commands
 

@@ -42,7 +42,7 @@ class Database(QueueOperations):
         self._header = (identity, bound, policy.overflow.encode())
         self._lanes: dict[bytes, Lane] = {}
         self._to_send: list[Lane] = []
-        self.known = KnownQueues(watch, link.number, prefix)
+        self.known = KnownQueues(watch, link.number, prefix, self._clean)
         self.changes = Changes(watch, link.number, prefix)
         self.role_turns = RoleTurns(self, turns)
         self._loop = asyncio.get_running_loop()
@@ -80,10 +80,6 @@ class Database(QueueOperations):
         lane = self._lanes.get(operation.name)
         if lane is not None:
             lane.forget(operation)
-
-    def may_wait(self, kind: Kind, name: bytes) -> bool:
-        """Whether an operation may have to wait for room: not, on a queue that is known to have no bound."""
-        return kind.puts and self.known.may_be_bounded(name)
 
     async def attempt(
         self,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pressure_server.backend.watch import Watch
 from pressure_server.broker.names import BOUND, base_key
 
@@ -13,8 +15,10 @@ _LONGEST = 256
 class KnownQueues:
     """Those of one database."""
 
-    def __init__(self, watch: Watch, number: int, prefix: bytes) -> None:
+    def __init__(self, watch: Watch, number: int, prefix: bytes, gone: Callable[[bytes], None]) -> None:
+        """`gone` is called with the name of one that was known, and turns out to be deleted at once."""
         self._watch = watch
+        self._gone = gone
         self._number = number
         self._prefix = prefix
         self._bounded: dict[bytes, bool] = {}
@@ -39,8 +43,13 @@ class KnownQueues:
             if len(self._bounded) >= _MOST:
                 del self._bounded[next(iter(self._bounded))]
             if self._watch.is_up:
-                self._watch.arm(self._number, [base_key(self._prefix, name) + BOUND], lambda _: None)
+                key = base_key(self._prefix, name) + BOUND
+                self._watch.arm(self._number, [key], lambda there: self._armed(name, there))
         self._bounded[name] = found == -1
+
+    def _armed(self, name: bytes, there: int | None) -> None:
+        if there == 0 and self.forget(name):
+            self._gone(name)
 
     def forget(self, name: bytes) -> bool:
         """Its bound has changed, which is to say that it is gone. Returns whether it was known."""

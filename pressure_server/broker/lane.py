@@ -74,8 +74,13 @@ class Lane:
     def _next(self) -> list[Operation]:
         """What goes in the next call: first those in line who may go on, then what has come since."""
         fresh = [
-            o for o in batch.take(self.waiting) if not (o.cancelled and o.kind.takes) and self._admits(o)
+            o
+            for o in batch.take(self.waiting)
+            if not (o.cancelled and o.kind.takes) and (o.wait is None or self._admits(o))
         ]
+        if not any(self.lines.values()):
+            self._poked = False
+            return fresh
         poked, self._poked = self._poked, False
         served: dict[Line, int] = {}
         for operation in fresh:
@@ -234,7 +239,7 @@ class Lane:
             if wait.ticket is not None:
                 wait.ticket.served = wait.ticket.served or bool(operation.results)
                 wait.ticket.release()
-        if isinstance(operation.error, QueueInUseError):
+        if operation.error is not None and isinstance(operation.error, QueueInUseError):
             self._finish_delete(operation)
         told = operation.owner.completed(operation)
         if not told and operation.kind.takes and operation.results and not operation.kind.moves:
