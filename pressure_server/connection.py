@@ -25,7 +25,7 @@ MAX_UNANSWERED = 1024
 FIRST_UNANSWERED = 4
 UNANSWERED_BYTES = 1 << 20
 # One that has sent so much since everything was answered is not read until it is again.
-RECEIVED_BYTES = 4 << 20
+RECEIVED_BYTES = 1 << 20
 
 Encode = Callable[[Operation], bytes]
 
