@@ -100,6 +100,8 @@ class Database(QueueOperations):
         self.flush()
         try:
             await call.ended
+            if not call.is_wanted:
+                self._put_back(operation)
         except asyncio.CancelledError:
             if call.told:
                 self._put_back(operation)
@@ -136,6 +138,8 @@ class Database(QueueOperations):
                 if call.ended.done():
                     break
             first = operations[await call.ended]
+            if not call.is_wanted:
+                self._put_back(first)
         except asyncio.CancelledError:
             if call.told:
                 self._put_back(operations[call.ended.result()])
@@ -164,7 +168,10 @@ class Database(QueueOperations):
         """Nobody is there any longer for what has been taken."""
         if operation.results and operation.kind.takes and not operation.kind.moves:
             self.submit(restoring(operation))
-            self.flush()
+            # What was taken first comes back last, to stand before the others again.
+            waiting = self._lanes[operation.name].waiting
+            waiting.insert(0, waiting.pop())
+            self.soon(self.flush)
 
     async def together(self, kind: Kind, names: Sequence[bytes], arguments: list[bytes]) -> list[Any]:
         """Do the same on several queues, with nobody in between; returns what `run_each` does."""

@@ -42,10 +42,13 @@ class Call:
         if self.ended.done() or (self._waits and self._client is not None and not self._client.is_there):
             return False
         self.told = True
-        # From here on its connection is not closed for having been hung up: it is about to be written to.
-        self.end_wait()
         self.ended.set_result(operation.name)
         return True
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody still is there for what has come: others have had a turn of the loop meanwhile."""
+        return self._client is None or self._client.is_there
 
     def end_wait(self) -> None:
         """The coroutine has ended."""
