@@ -18,7 +18,6 @@ from pressure_server.broker.operation import Kind, Line, Operation
 from pressure_server.broker.owners import Call, OnSuccess
 from pressure_server.broker.policy import Policy
 from pressure_server.broker.queues import Client, QueueOperations
-from pressure_server.broker.restoring import restoring
 from pressure_server.broker.role_turns import RoleTurns
 from pressure_server.broker.transaction import Transaction
 from pressure_server.broker.wait import AS_CONFIGURED, Lack, Ticket, Wait
@@ -58,14 +57,18 @@ class Database(QueueOperations):
         It is sent by `flush`, with what is submitted for its queue until then; or with the next call for
         the queue, where one is under way. Raises QueueNameError.
         """
-        lane = self._lanes.get(operation.name)
-        if lane is None:
-            lane = Lane(self, operation.name, base_key(self.prefix, operation.name))
-            self._lanes[operation.name] = lane
+        lane = self._lane(operation.name)
         lane.waiting.append(operation)
         if lane.idle:
             lane.idle = False
             self._to_send.append(lane)
+
+    def _lane(self, name: bytes) -> Lane:
+        lane = self._lanes.get(name)
+        if lane is None:
+            lane = Lane(self, name, base_key(self.prefix, name))
+            self._lanes[name] = lane
+        return lane
 
     def flush(self) -> None:
         """Send what has been submitted."""
@@ -166,12 +169,8 @@ class Database(QueueOperations):
 
     def _put_back(self, operation: Operation) -> None:
         """Nobody is there any longer for what has been taken."""
-        if operation.results and operation.kind.takes and not operation.kind.moves:
-            self.submit(restoring(operation))
-            # What was taken first comes back last, to stand before the others again.
-            waiting = self._lanes[operation.name].waiting
-            waiting.insert(0, waiting.pop())
-            self.soon(self.flush)
+        if operation.has_taken:
+            self._lane(operation.name).put_back(operation)
 
     async def together(self, kind: Kind, names: Sequence[bytes], arguments: list[bytes]) -> list[Any]:
         """Do the same on several queues, with nobody in between; returns what `run_each` does."""

@@ -239,11 +239,22 @@ class Lane:
             if wait.ticket is not None:
                 wait.ticket.served = wait.ticket.served or bool(operation.results)
                 wait.ticket.release()
-        if operation.error is not None and isinstance(operation.error, QueueInUseError):
+        if isinstance(operation.error, QueueInUseError):
             self._finish_delete(operation)
         told = operation.owner.completed(operation)
-        if not told and operation.kind.takes and operation.results and not operation.kind.moves:
-            self.waiting.insert(0, restoring(operation))
+        if not told and operation.has_taken:
+            self.put_back(operation)
+
+    def put_back(self, operation: Operation) -> None:
+        """Nobody is there any longer for what the operation has taken.
+
+        It goes a little later, with what others give up: of them all what was taken first goes back last,
+        to be the first again.
+        """
+        self.waiting.insert(0, restoring(operation))
+        if self.idle:
+            self.idle = False
+            self._database.soon(self.send)
 
     def expire(self, operation: Operation) -> None:
         """Its time is up. One that is under way is heard first."""

@@ -82,6 +82,11 @@ class Operation:
         self.sizes += [size] * commands
         self.wanted += size * commands
 
+    @property
+    def has_taken(self) -> bool:
+        """Whether it has messages that are nowhere else now."""
+        return bool(self.results) and self.kind.takes and not self.kind.moves
+
     def size_sent(self) -> int:
         """The bytes of the messages that go with the call under way."""
         done = len(self.results)
