@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.programs import Client, Server, Valkey
+from handlers.resp.version import FOLLOWED_VERSION
+from tests.programs import Client, Server, StartServer, StartValkey, Valkey
+from tests.requirements import need, require
+from tests.side_by_side import Pair
 from tests.waiters import Waiter
 
 
@@ -23,9 +26,7 @@ def shared_backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]
 def shared_server(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     server = Server(tmp_path_factory.mktemp("server") / "log", "--backend", shared_backend.url)
     yield server
-    assert server.stop() == 0, server.log
-    assert "ERROR" not in server.log, server.log
-    assert "Traceback" not in server.log, server.log
+    server.end_well()
 
 
 @pytest.fixture
@@ -63,8 +64,31 @@ def waiter(server: Server) -> Iterator[Waiter]:
         yield connected
 
 
+@pytest.fixture(scope="session")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
+    """The Redis that our replies are compared with."""
+    started = Valkey(tmp_path_factory.mktemp("redis"), binary=need("redis-server", "redis-server"))
+    try:
+        with started.client() as connected:
+            version = connected.info("server")["redis_version"]
+        require(version == FOLLOWED_VERSION, f"Redis {FOLLOWED_VERSION}; this is {version}")
+        yield started
+    finally:
+        started.stop()
+
+
 @pytest.fixture
-def start_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
+def pair(original: Valkey, server: Server) -> Iterator[Pair]:
+    """That Redis and our server, both without data."""
+    with original.client() as connected:
+        connected.flushall()
+    opened = Pair(original, server)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def start_server(tmp_path: Path) -> Iterator[StartServer]:
     """Start servers of the test's own, which are killed at its end where they still run."""
     started: list[Server] = []
 
@@ -83,7 +107,7 @@ def start_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
 
 
 @pytest.fixture
-def start_valkey(tmp_path: Path) -> Iterator[Callable[..., Valkey]]:
+def start_valkey(tmp_path: Path) -> Iterator[StartValkey]:
     """Start backends of the test's own, which are killed at its end."""
     started: list[Valkey] = []
 

@@ -7,7 +7,7 @@ something else there; `NativeClient` does them in one go, and really blocks.
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import redis
 
@@ -85,13 +85,8 @@ class NativeSteps:
         yield from self._put_as_producer(message, waits=False)
 
     def _put_as_producer(self, message: bytes, waits: bool) -> Steps[None]:
-        self._do("SET", ":producer", self._identity)
-        yield None
-        closed = self._do("EXISTS", ":closed")
-        yield None
-        if closed:
-            self._do("LPUSH", ":producer_free", 0)
-            raise QueueClosedError
+        if (yield from self._sign("producer")):
+            self._refuse("producer")
         if waits:
             yield from self._pop(":not_full")
         elif self._do("RPOP", ":not_full") is None:
@@ -118,23 +113,13 @@ class NativeSteps:
         yield from self._must_exist()
         yield from self._pop(":consumer_free")
         yield None
-        self._do("SET", ":consumer", self._identity)
-        yield None
-        closed = self._do("EXISTS", ":closed")
-        yield None
-        if closed:
-            length = self._do("LLEN", "")
-            yield None
-            if length == 0:
-                self._do("LPUSH", ":consumer_free", 0)
-                raise QueueClosedError
+        if (yield from self._sign_as_consumer()):
             _, message = yield from self._pop("")
         else:
             key, message = yield from self._pop("", ":closed")
             if key == ":closed":
                 yield None
-                self._do("LPUSH", ":consumer_free", 0)
-                raise QueueClosedError
+                self._refuse("consumer")
         yield None
         yield from self._got(message)
         return message
@@ -144,16 +129,7 @@ class NativeSteps:
         if self._do("RPOP", ":consumer_free") is None:
             raise QueueInUseError
         yield None
-        self._do("SET", ":consumer", self._identity)
-        yield None
-        closed = self._do("EXISTS", ":closed")
-        yield None
-        if closed:
-            length = self._do("LLEN", "")
-            yield None
-            if length == 0:
-                self._do("LPUSH", ":consumer_free", 0)
-                raise QueueClosedError
+        yield from self._sign_as_consumer()
         message: bytes | None = self._do("RPOP", "")
         yield None
         yield from self._got(message)
@@ -176,13 +152,8 @@ class NativeSteps:
         yield from self._must_exist()
         yield from self._pop(":producer_free")
         yield None
-        self._do("SET", ":producer", self._identity)
-        yield None
-        closed = self._do("EXISTS", ":closed")
-        yield None
-        if closed:
-            self._do("LPUSH", ":producer_free", 0)
-            raise QueueClosedError
+        if (yield from self._sign("producer")):
+            self._refuse("producer")
         self._do("LPUSH", ":closed", 0, 0)
         yield None
         self._do("LPUSH", ":producer_free", 0)
@@ -215,6 +186,29 @@ class NativeSteps:
         if not self._do("EXISTS", ":bound"):
             raise QueueDoesNotExistError
         yield None
+
+    def _sign(self, role: str) -> Steps[bool]:
+        """Write down who has the role; whether the queue is closed."""
+        self._do("SET", f":{role}", self._identity)
+        yield None
+        closed = self._do("EXISTS", ":closed")
+        yield None
+        return bool(closed)
+
+    def _sign_as_consumer(self) -> Steps[bool]:
+        """The same. Raises QueueClosedError where the queue is closed and nothing is left in it."""
+        closed = yield from self._sign("consumer")
+        if closed:
+            length = self._do("LLEN", "")
+            yield None
+            if length == 0:
+                self._refuse("consumer")
+        return closed
+
+    def _refuse(self, role: str) -> NoReturn:
+        """Give the role back, since the queue is closed."""
+        self._do("LPUSH", f":{role}_free", 0)
+        raise QueueClosedError
 
     def _pop(self, *suffixes: str) -> Steps[tuple[str, bytes]]:
         """BRPOP; or polls in its place, which a test with one thread can go on from."""

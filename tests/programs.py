@@ -104,6 +104,16 @@ class Server:
             self.process.send_signal(number)
         return self.process.wait(TIMEOUT)
 
+    def end_well(self) -> None:
+        """Stop it. Raises AssertionError where its exit status or its log tells of anything wrong."""
+        assert self.stop() == 0, self.log
+        assert not re.search(r"ERROR|Traceback|Fatal|Warning", self.log), self.log
+
+
+# Fixtures of conftest.py: start_server takes what a Server takes behind its log, start_valkey its options.
+StartServer = Callable[..., Server]
+StartValkey = Callable[..., Valkey]
+
 
 def run_command(
     *arguments: str, environment: Mapping[str, str] | None = None

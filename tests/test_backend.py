@@ -5,15 +5,11 @@ from __future__ import annotations
 import signal
 import socket
 import threading
-from collections.abc import Callable
 
 import pytest
 import redis
 
-from tests.programs import Client, Server, Valkey, run_command, wait_for
-
-StartServer = Callable[..., Server]
-StartValkey = Callable[..., Valkey]
+from tests.programs import Client, Server, StartServer, StartValkey, Valkey, run_command, wait_for
 
 
 def _sadd(client: Client, message: str) -> object:

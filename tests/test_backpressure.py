@@ -12,7 +12,7 @@ import pytest
 
 from tests.measures import MB, memory
 from tests.native import NativeClient
-from tests.programs import Client, Server, Valkey, wait_for
+from tests.programs import Client, Server, StartServer, StartValkey, Valkey, wait_for
 from tests.waiters import (
     Waiter,
     about,
@@ -27,9 +27,6 @@ from tests.waiters import (
 # How much goes through the pipe; its messages are so large that no socket's buffers hold all of them.
 PIPE_MESSAGES = int(os.environ.get("PRESSURE_PIPE_MESSAGES", "2000"))
 PIPE_BYTES = 24 * MB
-
-StartServer = Callable[..., Server]
-StartValkey = Callable[..., Valkey]
 
 
 def test_a_bounded_queue_is_a_pipe_that_slows_its_sender(

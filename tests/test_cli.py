@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import redis
 
 from pressure_server.settings import SettingsError, backend_from_specification
-from tests.programs import Server, Valkey, run_command
-
-StartServer = Callable[..., Server]
+from tests.programs import Server, StartServer, Valkey, run_command
 
 
 @pytest.mark.parametrize(

@@ -79,8 +79,7 @@ def debian_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
 def shared_front(debian_redis: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     front = Server(tmp_path_factory.mktemp("front") / "log", "--backend", debian_redis.url)
     yield front
-    assert front.stop() == 0, front.log
-    assert "ERROR" not in front.log, front.log
+    front.end_well()
 
 
 @pytest.fixture

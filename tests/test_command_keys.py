@@ -6,9 +6,8 @@ import pytest
 
 from handlers.resp import commands
 from handlers.resp.table import COMMANDS
-from tests import test_redis_compatibility
 from tests.programs import Client
-from tests.test_redis_compatibility import Pair, compare, split
+from tests.side_by_side import Pair, compare, split
 from tests.waiters import Waiter, is_refused
 
 COUNTED = """
@@ -25,10 +24,6 @@ SMOVE a b c|SINTER a|SINTER a b|SUNION a b c|SDIFF a b|WATCH a|WATCH a b|SADD a 
 """
 # Redis reads a number's beginning, and a number with a sign or zeros before it.
 STRICTER = split("LMPOP 1.0 a LEFT|LMPOP 01 a LEFT|LMPOP +1 a LEFT|BLMPOP 0 1x a LEFT|SINTERCARD 1.0 a")
-
-
-# Redis beside our server.
-original, pair = test_redis_compatibility.original, test_redis_compatibility.pair
 
 
 @pytest.mark.clients

@@ -17,7 +17,7 @@ import hiredis
 import pytest
 
 from tests.native import NativeClient, NativeSteps, QueueInUseError, Steps
-from tests.programs import Client, Server, Valkey, wait_for
+from tests.programs import Client, Server, StartServer, StartValkey, Valkey, wait_for
 from tests.waiters import (
     AsyncWaiter,
     Waiter,
@@ -32,9 +32,6 @@ from tests.waiters import (
 # How often somebody leaves at a random moment, and which random moments these are.
 DISCONNECTS = int(os.environ.get("PRESSURE_DISCONNECTS", "1000"))
 SEED = int(os.environ.get("PRESSURE_SEED", "1"))
-
-StartServer = Callable[..., Server]
-StartValkey = Callable[..., Valkey]
 
 GETS: list[Words] = [
     ("BLPOP", "q", 0),
@@ -273,6 +270,7 @@ class Storm:
         return [str(number) for number in range(self._number - count, self._number)]
 
     async def pause(self, most: float) -> None:
+        # Nothing is waited for: at which moment who leaves meets what goes on is what is tried.
         await asyncio.sleep(most * self.chance.random() ** 2)
 
     async def leave(self, waiter: AsyncWaiter, *, stopping: bool) -> list[Any]:
@@ -314,13 +312,15 @@ class Storm:
         return f"seed {SEED}: {self.left.total()} left {dict(self.left)}; {counts}"
 
 
-def test_gets_that_leave_at_random_lose_and_double_nothing(
-    start_server: StartServer, start_valkey: StartValkey
-) -> None:
+@pytest.fixture
+def storm(start_server: StartServer, start_valkey: StartValkey) -> Storm:
+    """On a server and a backend of its own."""
     backend = start_valkey()
-    server = start_server("--backend", backend.url)
-    storm = Storm(server, backend)
-    chance = storm.chance
+    return Storm(start_server("--backend", backend.url), backend)
+
+
+def test_gets_that_leave_at_random_lose_and_double_nothing(storm: Storm) -> None:
+    server, backend, chance = storm.server, storm.backend, storm.chance
     queues = ["q0", "q1", "q2", "q3"]
 
     async def wait_and_leave() -> None:
@@ -386,13 +386,8 @@ def test_gets_that_leave_at_random_lose_and_double_nothing(
     assert len(lost) <= hard / 20, lost
 
 
-def test_puts_that_leave_at_random_put_everything_once_or_not_at_all(
-    start_server: StartServer, start_valkey: StartValkey
-) -> None:
-    backend = start_valkey()
-    server = start_server("--backend", backend.url)
-    storm = Storm(server, backend)
-    chance = storm.chance
+def test_puts_that_leave_at_random_put_everything_once_or_not_at_all(storm: Storm) -> None:
+    server, backend, chance = storm.server, storm.backend, storm.chance
     queues = ["q0", "q1"]
 
     async def wait_and_leave() -> None:
@@ -458,7 +453,8 @@ def test_a_crowd_that_leaves_while_it_is_served_loses_nothing(
         put = [b"%d" % number for number in range(len(waiting))]
         putting = await AsyncWaiter.connect(server.port)
         await putting.send(packed("RPUSH", "q", *put))
-        await asyncio.sleep(0.0005 * round_)  # a little more of them are served each time
+        # Nothing is waited for: the moment of leaving is what is tried, each time when a few more are served.
+        await asyncio.sleep(0.0005 * round_)
         replies = await asyncio.gather(*(waiter.half_close() for waiter in waiting))
         await asyncio.to_thread(wait_for_blocked, client, 0)
         received = [reply[1] for some in replies for reply in some]

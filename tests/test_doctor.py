@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pressure_server.broker import operation as kinds
+from pressure_server.broker import kinds
 from pressure_server.broker import trouble as troubles
 from pressure_server.broker.doctor import Case
 from pressure_server.broker.snapshot import Snapshot

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import redis
 
-from tests.programs import Client, Server, run_command, wait_for
-
-StartServer = Callable[..., Server]
+from tests.programs import Client, StartServer, run_command, wait_for
 
 
 def test_what_was_queued_is_there_at_the_next_start(start_server: StartServer, tmp_path: Path) -> None:

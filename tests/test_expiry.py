@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from threading import Thread
 
 import pytest
@@ -13,10 +13,9 @@ from pressure_server.broker.broker import Broker
 from pressure_server.broker.expiry import Expiry
 from pressure_server.broker.policy import Policy
 from tests.native import NativeClient
-from tests.programs import Client, Server, Valkey, wait_for
+from tests.programs import Client, Server, StartServer, Valkey, wait_for
 from tests.waiters import Waiter
 
-StartServer = Callable[..., Server]
 TTL = "0.5"
 
 

@@ -1,6 +1,6 @@
 """Moves, pops that look through several queues, and set algebra: as Redis where it is Redis's; nothing lost.
 
-Replies are compared byte by byte with a real Redis, with the means of tests/test_redis_compatibility.py.
+Replies are compared byte by byte with a real Redis, with the means of tests/side_by_side.py.
 """
 
 from __future__ import annotations
@@ -8,14 +8,13 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.native import NativeClient, NativeSteps, run
-from tests.programs import TIMEOUT, Client, Server, Valkey
-from tests.test_redis_compatibility import Pair, compare, original, pair, split
+from tests.programs import TIMEOUT, Client, Server, StartServer, Valkey
+from tests.side_by_side import Pair, compare, split
 from tests.waiters import (
     Waiter,
     Words,
@@ -25,11 +24,6 @@ from tests.waiters import (
     wait_for_blocked,
     wait_for_waiting,
 )
-
-# Fixtures of that file, which are used here by their names.
-__all__ = ["original", "pair"]
-
-StartServer = Callable[..., Server]
 
 # ---------------------------------------------------------------- as Redis
 

@@ -27,7 +27,7 @@ import uvloop
 from tests.native import NativeClient
 from tests.native_process import VERSIONS, NativeProcess
 from tests.neighbours import Neighbourhood, Outcome, Plan, doctor
-from tests.programs import TIMEOUT, Client, Server, Valkey, wait_for
+from tests.programs import TIMEOUT, Client, Server, StartServer, StartValkey, Valkey, wait_for
 from tests.waiters import (
     AsyncWaiter,
     Waiter,
@@ -42,8 +42,6 @@ from tests.waiters import (
 BASE = "__pressure__:q"
 HOLDER = "host-7 4711"
 ROLE_TIMEOUT = 0.5
-StartServer = Callable[..., Server]
-StartValkey = Callable[..., Valkey]
 
 MESSAGES = int(os.environ.get("PRESSURE_NEIGHBOUR_MESSAGES", "900"))
 FATES = max(4, MESSAGES // 500)

@@ -14,7 +14,7 @@ import pytest
 from handlers.resp import commands
 from handlers.resp.table import COMMANDS
 from tests.native import NativeClient, NativeSteps, QueueClosedError, QueueDoesNotExistError, run
-from tests.programs import TIMEOUT, Client, Server, Valkey, wait_for
+from tests.programs import TIMEOUT, Client, Server, StartServer, Valkey, wait_for
 from tests.waiters import (
     Waiter,
     Words,
@@ -25,8 +25,6 @@ from tests.waiters import (
     wait_for_waiting,
     waiters,
 )
-
-StartServer = Callable[..., Server]
 
 # What is said at once, on an empty server; an error by how it begins.
 CREATING = [

@@ -25,10 +25,8 @@ from tests.native import (
     Steps,
     run,
 )
-from tests.programs import TIMEOUT, Client, Server, Valkey, wait_for
+from tests.programs import TIMEOUT, Client, Server, StartServer, Valkey, wait_for
 from tests.waiters import Waiter, about, create, is_refused, wait_for_waiting
-
-StartServer = Callable[..., Server]
 
 ROOT = Path(__file__).parent.parent
 BASE = "__pressure__:q"

@@ -7,7 +7,6 @@ before it, its answer and the keys after it; and whatever has happened, the mirr
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytest
 import redis
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -27,7 +26,7 @@ from hypothesis.stateful import (
 )
 
 from pressure_server.backend.address import Address
-from pressure_server.broker import operation as kinds
+from pressure_server.broker import kinds
 from pressure_server.broker.broker import Broker
 from pressure_server.broker.database import Database
 from pressure_server.broker.operation import Kind, Operation
@@ -42,11 +41,15 @@ from pressure_server.errors import (
     QueueInUseError,
 )
 from tests import native as native_client
+from tests.model_settings import model_settings
 from tests.native import NativeClient, NativeError, NativeSteps, Steps, run
 from tests.programs import Valkey
 
-EXAMPLES = int(os.environ.get("PRESSURE_MODEL_EXAMPLES", "100"))
-STEPS = 50
+SETTINGS = settings(
+    model_settings("PRESSURE_MODEL_EXAMPLES", 100),
+    stateful_step_count=50,
+    phases=[Phase.generate, Phase.shrink],
+)
 QUEUE, CLONE = "q", "clone"
 BASE, CLONE_BASE = f"__pressure__:{QUEUE}", f"__pressure__:{CLONE}"
 STATS = [f":stats:{verb}_{unit}" for verb in ("produced", "consumed") for unit in ("messages", "bytes")]
@@ -625,16 +628,7 @@ def test_native_clients_and_ours_in_any_order(
     machine: Any = lambda: QueueMachine(world)  # noqa: E731 # the type that is asked for is a class
     run_state_machine_as_test(
         machine,
-        settings=settings(
-            max_examples=EXAMPLES,
-            stateful_step_count=STEPS,
-            deadline=None,
-            # The same examples in every run, unless more are asked for.
-            derandomize="PRESSURE_MODEL_EXAMPLES" not in os.environ,
-            database=None,
-            suppress_health_check=list(HealthCheck),
-            phases=[Phase.generate, Phase.shrink],
-        ),
+        settings=SETTINGS,
     )
 
 

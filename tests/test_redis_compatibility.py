@@ -5,130 +5,13 @@ Where they differ on purpose, DIFFERENCES says why.
 
 from __future__ import annotations
 
-import contextlib
-import re
-import socket
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import BinaryIO
-
 import pytest
 
 from handlers.resp import commands
 from handlers.resp.table import COMMANDS
-from handlers.resp.version import FOLLOWED_VERSION
-from tests.programs import Server, Valkey
-from tests.requirements import need
+from tests.side_by_side import Pair, compare, split, words
 
 pytestmark = pytest.mark.clients
-
-Command = tuple[bytes, ...]
-
-
-# ---------------------------------------------------------------- raw replies
-
-
-@dataclass(frozen=True)
-class Reply:
-    """A reply's bytes; for an aggregate those of its first line, and its items."""
-
-    line: bytes
-    items: tuple[Reply, ...] = field(default=())
-
-    @property
-    def raw(self) -> bytes:
-        return self.line + b"".join(item.raw for item in self.items)
-
-    def unordered(self) -> Reply:
-        """With the items in an order that does not depend on who sent them."""
-        return Reply(
-            self.line, tuple(sorted((item.unordered() for item in self.items), key=lambda item: item.raw))
-        )
-
-
-def read_reply(stream: BinaryIO) -> Reply:
-    """The next reply; an empty one at the end of the stream."""
-    line = stream.readline()
-    kind = line[:1]
-    if kind in b"$=!" and line[1:2] != b"-" and line:
-        return Reply(line + stream.read(int(line[1:]) + 2))
-    if kind in b"*~>%" and line[1:2] != b"-" and line:
-        count = int(line[1:]) * (2 if kind == b"%" else 1)
-        return Reply(line, tuple(read_reply(stream) for _ in range(count)))
-    return Reply(line)
-
-
-def packed(command: Command) -> bytes:
-    return b"*%d\r\n" % len(command) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in command)
-
-
-class Wire:
-    """One connection, command by command."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        connection.settimeout(20)
-        self._socket = connection
-        self._stream = connection.makefile("rb")
-
-    def do(self, command: Command) -> Reply:
-        self._socket.sendall(packed(command))
-        return read_reply(self._stream)
-
-    def all_for(self, data: bytes) -> bytes:
-        """Everything that comes for these bytes until the other side closes."""
-        found = b""
-        with contextlib.suppress(ConnectionError):
-            self._socket.sendall(data)
-        with contextlib.suppress(ConnectionError):
-            while more := self._socket.recv(65536):
-                found += more
-        return found
-
-    def close(self) -> None:
-        self._stream.close()
-        self._socket.close()
-
-
-class Pair:
-    """Redis and our server, both without data, and a connection to each."""
-
-    def __init__(self, original: Valkey, ours: Server) -> None:
-        self._original, self._ours = original, ours
-        self._open: list[Wire] = []
-
-    def connect(self) -> tuple[Wire, Wire]:
-        unix = socket.socket(socket.AF_UNIX)
-        unix.connect(str(self._original.socket))
-        wires = Wire(unix), Wire(socket.create_connection(("127.0.0.1", self._ours.port)))
-        self._open += wires
-        return wires
-
-    def close(self) -> None:
-        for wire in self._open:
-            wire.close()
-
-
-@pytest.fixture(scope="module")
-def original(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
-    program = need("redis-server", "redis-server")
-    started = Valkey(tmp_path_factory.mktemp("redis"), binary=program)
-    with started.client() as client:
-        version = client.info("server")["redis_version"]
-    if version != FOLLOWED_VERSION:
-        started.stop()
-        pytest.skip(f"this is Redis {version}; replies are those of {FOLLOWED_VERSION}")
-    yield started
-    started.stop()
-
-
-@pytest.fixture
-def pair(original: Valkey, server: Server) -> Iterator[Pair]:
-    with original.client() as client:
-        client.flushall()
-    opened = Pair(original, server)
-    yield opened
-    opened.close()
-
 
 # ---------------------------------------------------------------- what differs on purpose
 
@@ -164,27 +47,6 @@ DIFFERENCES = {
     "CONFIG GET maxmemory*": OURS,
     "GETSET": OURS,
 }  # fmt: skip
-
-
-def words(line: str) -> Command:
-    """The command a line stands for: words at spaces; '' is an empty one, \\xff a byte, \\n a line's end."""
-    bare = (word.replace("''", "").encode("ascii") for word in line.split(" "))
-    return tuple(word.decode("unicode_escape").encode("latin-1") for word in bare)
-
-
-def compare(pair: Pair, lines: list[str], protocol: int, *, unordered: bool = False) -> None:
-    theirs, ours = pair.connect()
-    if protocol == 3:
-        for wire in (theirs, ours):
-            assert wire.do((b"HELLO", b"3")).line.startswith(b"%")
-    differing: list[str] = []
-    for line in lines:
-        expected, found = theirs.do(words(line)), ours.do(words(line))
-        if unordered:
-            expected, found = expected.unordered(), found.unordered()
-        if expected != found and line not in DIFFERENCES:
-            differing.append(f"{line}\n  Redis: {expected.raw!r}\n  ours:  {found.raw!r}")
-    assert not differing, "\n" + "\n".join(differing)
 
 
 # ---------------------------------------------------------------- refusals and missing keys
@@ -235,14 +97,10 @@ UNLINK q|UNLINK q r|KEYS *|RANDOMKEY|DBSIZE|SCAN 0
 """
 
 
-def split(table: str) -> list[str]:
-    return [line for line in re.split(r"[|\n]", table) if line.strip()]
-
-
 @pytest.mark.parametrize("protocol", [2, 3])
 @pytest.mark.parametrize("line", [*split(NUMBERS + MISSING), LONG])
 def test_refusals_and_replies_without_data(pair: Pair, line: str, protocol: int) -> None:
-    compare(pair, [line], protocol)
+    compare(pair, [line], protocol, but_for=DIFFERENCES)
 
 
 # ---------------------------------------------------------------- arity
@@ -262,7 +120,7 @@ def test_wrong_numbers_of_words(pair: Pair, protocol: int) -> None:
     bare = [name for name in names if COMMANDS[name.encode()].arity not in (1, -1)]
     many = [f"{name} {' '.join('a' * 9)}" for name in names if COMMANDS[name.encode()].arity > 0]
     assert len(bare) > 20
-    compare(pair, bare + [name.lower() for name in bare] + many, protocol)
+    compare(pair, bare + [name.lower() for name in bare] + many, protocol, but_for=DIFFERENCES)
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
@@ -279,7 +137,7 @@ def test_wrong_numbers_of_words_in_subcommands(pair: Pair, protocol: int) -> Non
         if (sub, more) not in {("ID", ""), ("GETNAME", ""), ("INFO", ""), ("COUNT", "")}
         if (sub, more) not in {("GET", " a b c d"), ("GETKEYS", " a b c d")}
     ]
-    compare(pair, lines, protocol)
+    compare(pair, lines, protocol, but_for=DIFFERENCES)
 
 
 # ---------------------------------------------------------------- one after the other, on one connection
@@ -321,7 +179,7 @@ CLIENT GETNAME|PING
     ids=["one member", "several", "lists", "connection"],
 )
 def test_commands_in_a_row(pair: Pair, table: str, protocol: int) -> None:
-    compare(pair, split(table), protocol, unordered=True)
+    compare(pair, split(table), protocol, unordered=True, but_for=DIFFERENCES)
 
 
 # ---------------------------------------------------------------- bytes that are no arrays of strings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tracemalloc
-from itertools import pairwise
+from itertools import pairwise, starmap
 from typing import Any
 
 import pytest
@@ -27,13 +27,9 @@ from handlers.resp.parser import (
 from handlers.resp.replies import CommandError, NullArray, SetReply, Text, encode, error
 from handlers.resp.syntax import Argument, arity_of, keys_of, parse_syntax
 from pressure_server.errors import QueueFullError
+from tests.waiters import packed
 
 MAX_BULK = 1 << 20
-
-
-def packed(command: Command) -> bytes:
-    """The command as an array of bulk strings."""
-    return b"*%d\r\n" % len(command) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in command)
 
 
 def fed(*pieces: bytes, max_bulk: int = MAX_BULK) -> tuple[list[Command], str | None]:
@@ -82,7 +78,7 @@ def streams(draw: st.DrawFn) -> tuple[list[Command], bytes]:
     for command in commands:
         stream += draw(NOISE)
         if draw(st.booleans()) or sum(map(len, command)) > 1000:
-            stream += packed(command)
+            stream += packed(*command)
         else:
             stream += b" ".join(map(quoted, command)) + draw(st.sampled_from([b"\n", b"\r\n", b" \r\n"]))
     return commands, stream + draw(NOISE)
@@ -152,7 +148,7 @@ def items_of(stream: bytes) -> list[Any]:
 @pytest.mark.parametrize("count", [2, 3, 4, 20, 511, 512, 513, 1025])
 def test_runs_of_equal_commands_expand_to_those_that_were_sent(words: Command, count: int) -> None:
     commands = [words if words[0] == b"SPOP" else [*words, b"%d" % i] for i in range(count)]
-    stream = b"".join(map(packed, commands))
+    stream = b"".join(starmap(packed, commands))
     if count >= 20:
         assert any(isinstance(item, Repeated) for item in items_of(stream))
     assert fed(stream) == (commands, None)
@@ -172,20 +168,20 @@ def test_runs_of_any_commands_expand_to_those_that_were_sent(
     runs: list[tuple[tuple[bytes, bytes, bytes | None], int]], places: list[int]
 ) -> None:
     commands = [[word for word in words if word is not None] for words, times in runs for _ in range(times)]
-    stream = b"".join(map(packed, commands))
+    stream = b"".join(starmap(packed, commands))
     assert fed(stream) == (commands, None)
     assert fed(*cut(stream, places)) == (commands, None)
 
 
 def test_a_run_with_one_wrong_length_ends_before_it() -> None:
-    good, bad = packed([b"SADD", b"q", b"m"]), b"*3\r\n$4\r\nSADD\r\n$1\r\nq\r\n$x\r\nm\r\n"
+    good, bad = packed(b"SADD", b"q", b"m"), b"*3\r\n$4\r\nSADD\r\n$1\r\nq\r\n$x\r\nm\r\n"
     commands, reason = fed(good * 30 + bad + good * 30)
     assert commands == [[b"SADD", b"q", b"m"]] * 30
     assert reason == "Protocol error: invalid bulk length"
 
 
 def test_a_run_s_commands_are_not_one_object() -> None:
-    commands, _ = fed(packed([b"SPOP", b"q"]) * 30)
+    commands, _ = fed(packed(b"SPOP", b"q") * 30)
     commands[0].append(b"more")
     assert commands[1] == [b"SPOP", b"q"]
 
@@ -225,11 +221,11 @@ LIMITS: list[tuple[str, bytes, str]] = [
 
 @pytest.mark.parametrize(("stream", "complaint"), [case[1:] for case in LIMITS], ids=[c[0] for c in LIMITS])
 def test_what_is_no_request_is_refused_after_what_came_before(stream: bytes, complaint: str) -> None:
-    before = packed([b"PING"]) + b"ECHO a\r\n" + packed([b"ECHO", b"x" * 5000])
+    before = packed(b"PING") + b"ECHO a\r\n" + packed(b"ECHO", b"x" * 5000)
     expected = [[b"PING"], [b"ECHO", b"a"], [b"ECHO", b"x" * 5000]]
     assert fed(stream) == ([], f"Protocol error: {complaint}")
     assert fed(before + stream) == (expected, f"Protocol error: {complaint}")
-    assert fed(packed([b"SPOP", b"q"]) * 40 + stream) == (
+    assert fed(packed(b"SPOP", b"q") * 40 + stream) == (
         [[b"SPOP", b"q"]] * 40,
         f"Protocol error: {complaint}",
     )
@@ -239,11 +235,11 @@ def test_what_is_no_request_is_refused_after_what_came_before(stream: bytes, com
     "stream", [b"*0\r\n", b"*-1\r\n", b"*-9223372036854775808\r\n", b"\r\n", b"\n", b" \t\r\n"]
 )
 def test_requests_for_nothing_are_passed_over(stream: bytes) -> None:
-    assert fed(stream * 3 + packed([b"PING"])) == ([[b"PING"]], None)
+    assert fed(stream * 3 + packed(b"PING")) == ([[b"PING"]], None)
 
 
 def test_the_largest_allowed_of_each_is_allowed() -> None:
-    assert fed(packed([b"x" * MAX_BULK])) == ([[b"x" * MAX_BULK]], None)
+    assert fed(packed(b"x" * MAX_BULK)) == ([[b"x" * MAX_BULK]], None)
     line = b"x" * MAX_LINE
     assert fed(line + b"\n") == ([[line]], None)
     commands, reason = fed(b"*%d\r\n" % MAX_ARGUMENTS + b"$0\r\n\r\n" * MAX_ARGUMENTS, max_bulk=32 << 20)
@@ -296,7 +292,7 @@ class CountingParser(RequestParser):
     ids=["1 MB message", "100k messages"],
 )
 def test_small_pieces_are_not_read_again_and_again(size: int, command: Command) -> None:
-    stream, parser, found = packed(command), CountingParser(), []
+    stream, parser, found = packed(*command), CountingParser(), []
     for start in range(0, len(stream), size):
         found += parser.feed(stream[start : start + size])
     assert found == [command]

@@ -13,14 +13,10 @@ from typing import Any
 import pytest
 import redis
 
-from handlers.resp.version import FOLLOWED_VERSION
 from tests.native import NativeSteps, QueueClosedError, Steps, run
-from tests.programs import TIMEOUT, Client, Server, Valkey, wait_for
-from tests.requirements import need
-from tests.test_redis_compatibility import Pair, Reply, Wire, split, words
+from tests.programs import TIMEOUT, Client, Server, StartServer, Valkey, wait_for
+from tests.side_by_side import Pair, Reply, Wire, difference, split, words
 from tests.waiters import Waiter, create, is_refused, packed, wait_for_waiting
-
-StartServer = Callable[..., Server]
 
 # ---------------------------------------------------------------- reply by reply as Redis
 
@@ -128,24 +124,6 @@ LIKE_REDIS = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def original(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
-    started = Valkey(tmp_path_factory.mktemp("redis"), binary=need("redis-server", "redis-server"))
-    with started.client() as client:
-        assert client.info("server")["redis_version"] == FOLLOWED_VERSION
-    yield started
-    started.stop()
-
-
-@pytest.fixture
-def pair(original: Valkey, server: Server) -> Iterator[Pair]:
-    with original.client() as client:
-        client.flushall()
-    opened = Pair(original, server)
-    yield opened
-    opened.close()
-
-
 @pytest.mark.clients
 @pytest.mark.parametrize("protocol", [2, 3])
 @pytest.mark.parametrize("name", LIKE_REDIS)
@@ -155,13 +133,11 @@ def test_replies_as_redis(pair: Pair, name: str, protocol: int) -> None:
     for line in split(LIKE_REDIS[name]):
         who, command = ("B", line.removeprefix("B ")) if line.startswith("B ") else ("A", line)
         if who not in clients:
-            clients[who] = pair.connect()
-            for wire in clients[who]:
-                assert protocol == 2 or wire.do((b"HELLO", b"3")).line.startswith(b"%")
+            clients[who] = pair.connect(protocol)
         theirs, ours = (comparable(command, wire.do(words(command))) for wire in clients[who])
         if theirs != ours:
-            differing.append(f"{line}\n  Redis: {theirs.raw!r}\n  ours:  {ours.raw!r}")
-    assert not differing, "\n" + "\n".join(differing)
+            differing.append(difference(line, theirs, ours))
+    assert not differing, "".join(differing)
 
 
 def comparable(command: str, reply: Reply) -> Reply:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.native import NativeClient
-from tests.programs import TIMEOUT, Client, Server, Valkey
+from tests.programs import TIMEOUT, Client, Server, StartServer, Valkey
 from tests.waiters import (
     AsyncWaiter,
     Waiter,
@@ -27,8 +27,6 @@ from tests.waiters import (
     wait_for_waiting,
     waiters,
 )
-
-StartServer = Callable[..., Server]
 
 
 def put_one_by_one(client: Client, _direct: Client, messages: list[bytes]) -> None:
@@ -151,6 +149,7 @@ def test_many_gets_on_overlapping_queues_get_each_message_once(server: Server, c
             some = [f"{identity}-{number}-{part}" for part in range(2)]
             assert await waiter("SADD", chance.choice(names), *some) == 2
             put.extend(message.encode() for message in some)
+            # A random pace is what is tried: gets find messages, wait for them, and meet others that do.
             await asyncio.sleep(0.001 * chance.random())
         waiter.close()
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 
 from tests.measures import connections
 from tests.native import NativeClient
-from tests.programs import Client, Server, Valkey, wait_for
+from tests.programs import Client, StartServer, StartValkey, wait_for
 from tests.waiters import Waiter, create, is_refused, wait_for_blocked, wait_for_waiting, waiters
-
-StartServer = Callable[..., Server]
-StartValkey = Callable[..., Valkey]
 
 
 def test_where_the_backend_does_not_tell_of_changes_waiting_still_works(

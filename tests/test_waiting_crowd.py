@@ -7,21 +7,18 @@ import random
 import resource
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from tests.measures import connections, memory, processor_seconds
 from tests.native import NativeClient
-from tests.programs import Client, Server, Valkey, wait_for
+from tests.programs import Client, Server, StartServer, StartValkey, wait_for
 from tests.waiters import Waiter, wait_for_blocked, waiters
 
 WAITERS = int(os.environ.get("PRESSURE_WAITERS", "1000"))
 WOKEN = 200
 IDLE_SECONDS = 1.0
-
-StartServer = Callable[..., Server]
-StartValkey = Callable[..., Valkey]
 
 
 @pytest.fixture
@@ -74,12 +71,12 @@ def idle_processor_seconds(server: Server) -> float:
 
     def settled() -> bool:
         used = processor_seconds(server)
-        time.sleep(0.1)
+        time.sleep(0.1)  # this is a measurement: the kernel counts in ticks of 10 ms, so of several of them
         return processor_seconds(server) == used
 
     wait_for(settled, "the server to have done what it was asked")
     before = processor_seconds(server)
-    time.sleep(IDLE_SECONDS)  # this is the measurement
+    time.sleep(IDLE_SECONDS)  # this is the measurement: what is used in that time
     return processor_seconds(server) - before
 
 

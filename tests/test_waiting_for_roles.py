@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.native import NativeClient, NativeSteps, Steps, run
-from tests.programs import TIMEOUT, Client, Server, Valkey, wait_for
+from tests.programs import TIMEOUT, Client, StartServer, Valkey, wait_for
 from tests.waiters import Waiter, Words, create, is_refused, wait_for_waiting
-
-StartServer = Callable[..., Server]
 
 
 def steps_until_held(steps: Steps[Any], direct: Client, queue: str, role: str) -> None:

@@ -6,25 +6,25 @@ Everything goes through one of our lanes on a real backend; nothing else touches
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count, groupby
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pressure_server.backend.address import Address
-from pressure_server.broker import operation as kinds
+from pressure_server.broker import kinds
 from pressure_server.broker.broker import Broker
 from pressure_server.broker.operation import Kind, Operation
 from pressure_server.broker.policy import Policy
 from pressure_server.broker.wait import Wait
 from pressure_server.errors import PressureError, QueueClosedError
+from tests.model_settings import model_settings
 from tests.programs import Valkey
 
-EXAMPLES = int(os.environ.get("PRESSURE_WAITING_EXAMPLES", "150"))
+SETTINGS = model_settings("PRESSURE_WAITING_EXAMPLES", 150)
 QUEUE = b"q"
 WITHIN = 2.0  # seconds
 
@@ -186,6 +186,7 @@ class World:
 
     def close(self) -> None:
         self.loop.run_until_complete(self.broker.close())
+        # Once more, for the transports to be closed.
         self.loop.run_until_complete(asyncio.sleep(0))
         self.loop.close()
         self.direct.close()
@@ -207,13 +208,7 @@ steps = st.one_of(
 
 
 def test_who_waits_is_served_in_order_and_with_all_of_it(world: World) -> None:
-    @settings(
-        max_examples=EXAMPLES,
-        deadline=None,
-        derandomize="PRESSURE_WAITING_EXAMPLES" not in os.environ,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-    )
+    @SETTINGS
     @given(
         bound=st.integers(0, 4),
         batches=st.lists(st.lists(steps, min_size=1, max_size=12), min_size=1, max_size=6),
@@ -238,13 +233,7 @@ taking = st.one_of(
 def test_pipelines_of_puts_go_on_where_they_were(world: World) -> None:
     """What waits is sent again a few commands at a time. (Which puts and gets meet in one call is open.)"""
 
-    @settings(
-        max_examples=EXAMPLES,
-        deadline=None,
-        derandomize="PRESSURE_WAITING_EXAMPLES" not in os.environ,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-    )
+    @SETTINGS
     @given(
         bound=st.integers(1, 30),
         batches=st.lists(

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pressure_server.backend.address import Address
-from pressure_server.broker import operation as kinds
+from pressure_server.broker import kinds
 from pressure_server.broker.broker import Broker
 from pressure_server.broker.diagnosis import Finding
 from pressure_server.broker.doctor import Case, Doctor
+from pressure_server.broker.operation import Kind
 from pressure_server.broker.policy import ERROR, Policy
 from pressure_server.broker.trouble import Trouble
 from tests.deaths import PREFIX
@@ -115,7 +116,7 @@ class Ward:
         assert set(told) <= {queue}
         return told.get(queue, Told())
 
-    def ours(self, queue: str, kind: kinds.Kind, *arguments: bytes, size: int = 1) -> Any:
+    def ours(self, queue: str, kind: Kind, *arguments: bytes, size: int = 1) -> Any:
         """Do an operation as a server does; its results. Raises a PressureError."""
         database = self._broker.default_database
         return self.loop.run_until_complete(database.run(kind, queue.encode(), list(arguments), size=size))
@@ -163,6 +164,7 @@ class Ward:
 
     def close(self) -> None:
         self.loop.run_until_complete(self._broker.close())
+        # Once more, for the transports to be closed.
         self.loop.run_until_complete(asyncio.sleep(0))
         self.loop.close()
         self.direct.close()

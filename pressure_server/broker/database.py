@@ -9,15 +9,15 @@ from typing import Any
 from pressure_server.backend.link import Link
 from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
-from pressure_server.broker import operation as kinds
+from pressure_server.broker import kinds
 from pressure_server.broker.changes import Changes
 from pressure_server.broker.known import KnownQueues
 from pressure_server.broker.lane import Lane
 from pressure_server.broker.names import BOUND, base_key, existence_pattern, queue_name, split_key
 from pressure_server.broker.operation import Kind, Line, Operation
-from pressure_server.broker.owners import Call, OnSuccess
+from pressure_server.broker.owners import Call, Client, OnSuccess
 from pressure_server.broker.policy import Policy
-from pressure_server.broker.queues import Client, QueueOperations
+from pressure_server.broker.queues import QueueOperations
 from pressure_server.broker.role_turns import RoleTurns
 from pressure_server.broker.transaction import Transaction
 from pressure_server.broker.wait import AS_CONFIGURED, Lack, Ticket, Wait
@@ -84,18 +84,8 @@ class Database(QueueOperations):
         if lane is not None:
             lane.forget(operation)
 
-    async def attempt(
-        self,
-        kind: Kind,
-        name: bytes,
-        arguments: list[bytes] | None = None,
-        size: int = 1,
-        wait: Wait | None = None,
-        client: Client | None = None,
-    ) -> list[Any] | PressureError:
+    async def attempt(self, operation: Operation, call: Call) -> list[Any] | PressureError:
         """See QueueOperations."""
-        call = Call(self._loop, client)
-        operation = Operation(kind, name, arguments or [], size, call, wait=wait)
         try:
             self.submit(operation)
         except PressureError as error:
@@ -129,7 +119,7 @@ class Database(QueueOperations):
         if len(names) == 1:
             messages = await self.run(kind, names[0], size=count, wait=Wait(timeout), client=client)
             return (names[0], messages) if messages else None
-        ticket, call = Ticket(), Call(self._loop, client)
+        ticket, call = Ticket(), Call(client)
         operations: dict[bytes, Operation] = {}
         try:
             for name in dict.fromkeys(names):

@@ -7,7 +7,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from pressure_server.broker import operation as kinds
+from pressure_server.broker import kinds
 from pressure_server.broker.database import Database
 from pressure_server.broker.diagnosis import Finding, diagnose, suspicions
 from pressure_server.broker.names import BOUND, PROTOCOL_SUFFIXES, existence_pattern, is_queue_name

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from pressure_server.broker import operation as kinds
+from pressure_server.broker import kinds
 from pressure_server.broker.broker import Broker
 from pressure_server.broker.database import Database
 from pressure_server.broker.names import printable

@@ -10,27 +10,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from pressure_server.broker import batch
-from pressure_server.broker import operation as kinds
+from pressure_server.broker import batch, kinds
 from pressure_server.broker.alarm import Alarm
 from pressure_server.broker.operation import Line, Operation
 from pressure_server.broker.owners import OnSuccess
+from pressure_server.broker.queue_turns import QueueTurns
 from pressure_server.broker.restoring import restoring
 from pressure_server.broker.wait import Lack, Wait
+from pressure_server.broker.waiting_line import WaitingLine
 from pressure_server.errors import BackendError, PressureError, QueueInUseError, StoppingError
 
 if TYPE_CHECKING:
     from pressure_server.broker.database import Database
-
-# How many of a line are tried at once: at first, and at most. It doubles while all of them can go on.
-_FIRST_ALLOWANCE = 8
 
 
 class Lane:
     """Sends a queue's operations in the order in which they came, one call at a time."""
 
     __slots__ = (
-        "_allowance", "_database", "_poked", "_runs", "_turns",
+        "_database", "_poked", "_runs", "_turns",
         "alarm", "base", "idle", "is_in_flight", "lines", "name", "waiting",
     )  # fmt: skip
 
@@ -40,13 +38,12 @@ class Lane:
         self.base = base
         self._runs: list[list[Operation]] = []
         self.waiting: list[Operation] = []
-        self.lines: dict[Line, list[Operation]] = {Line.PRODUCERS: [], Line.CONSUMERS: []}
+        self.lines = {line: WaitingLine(name) for line in Line}
         self.idle = True  # nothing is to be sent and nothing is in flight
         self.is_in_flight = False
-        self._allowance = dict.fromkeys(Line, _FIRST_ALLOWANCE)
         self._poked = False  # those in line may go on
         self.alarm: Alarm | None = None
-        self._turns: set[Lack] = set()  # the roles of native clients in which it is our turn
+        self._turns = QueueTurns(name, self.lines, database.role_turns)
 
     def send(self) -> None:
         """Send a call with what is to be tried.
@@ -89,15 +86,15 @@ class Lane:
         operations: list[Operation] = []
         for line, in_line in self.lines.items():
             if in_line and (poked or line in served):
-                operations += self._first_of(line, served.get(line, 0))
+                operations += in_line.take_first(served.get(line, 0), self.poke)
         if self.lines[Line.PRODUCERS]:
             # Nobody puts before those who wait for room.
-            in_line = self.lines[Line.PRODUCERS]
+            first = next(iter(self.lines[Line.PRODUCERS]))
             for operation in [o for o in fresh if o.kind.puts and _waits_for_room(o)]:
                 if operation.wait is not None and operation.wait.in_line:
                     continue
                 fresh.remove(operation)
-                self._stand_in_line(operation, Lack.ROOM, in_line[0].wait)
+                self._stand_in_line(operation, Lack.ROOM, first.wait)
         # Those in line act in the turn that has been waited for; first who was in the middle of it.
         ahead = [o for o in fresh if o.kind is kinds.TURN or (o.wait is not None and o.wait.in_line)]
         return ahead + operations + [operation for operation in fresh if operation not in ahead]
@@ -109,36 +106,6 @@ class Lane:
         if not wait.ticket.served:
             self._stand_in_line(operation, Lack.MESSAGE, None)
         return False
-
-    def _first_of(self, line: Line, served: int) -> list[Operation]:
-        """Take the first from a line: as many as went on lately, and as many as may be served besides.
-
-        Counted in commands where they put, else in operations.
-        """
-        in_line, size = self.lines[line], 0
-        count = min(self._allowance[line] + served, batch.MAX_MESSAGES)
-        first: list[Operation] = []
-        rest: list[Operation] = []
-        for place, operation in enumerate(in_line):
-            if count <= 0 or size > batch.MAX_BYTES:
-                rest += in_line[place:]
-                break
-            wait = operation.wait
-            if wait is not None and wait.ticket is not None and not wait.ticket.admits(operation, self.poke):
-                rest.append(operation)
-                continue
-            if wait is not None:
-                wait.lack, wait.was_cut = None, False
-            first.append(operation)
-            if operation.kind.puts:
-                # A connection's puts are one operation: not all of them again for every place that gets free.
-                operation.sent = min(count, operation.kind.rest(operation))
-                size += operation.size_sent()
-                count -= operation.sent
-            else:
-                count -= 1
-        self.lines[line] = rest
-        return first
 
     def _received(self, reply: Any) -> None:
         self.is_in_flight = False
@@ -161,8 +128,8 @@ class Lane:
             if self.alarm is None:
                 self.alarm = Alarm(self, self._database.changes)
             self.alarm.set()
-            self._ask_for_turns(outcome)
-        self._end_turns(outcome.ended)
+            self._turns.ask(outcome)
+        self._turns.end(outcome.ended)
         if self.waiting or self._poked:
             # Where others wait there is load, and those who have just been answered will ask again: one turn
             # of the loop later, more go in one call. With 50 clients that is worth 20 %.
@@ -189,16 +156,10 @@ class Lane:
                 _give_up(operation, wait)
                 outcome.ended.append(operation)
         for line in Line:
-            rest = self.lines[line]
-            self.lines[line] = again[line] + rest + new[line]
             went_on = sum(
                 o.kind.line is line and o.wait is not None and o.wait.in_line for o in outcome.ended
             )
-            was_cut = any(o.wait is not None and o.wait.was_cut for o in again[line])
-            if again[line] and not was_cut:
-                self._allowance[line] = max(_FIRST_ALLOWANCE, went_on)
-            elif was_cut or (went_on and rest):
-                self._allowance[line] = min(batch.MAX_MESSAGES, 2 * self._allowance[line])
+            if self.lines[line].take_back(again[line], new[line], went_on):
                 self._poked = True
 
     def _may_wait(self, operation: Operation, wait: Wait) -> bool:
@@ -225,7 +186,7 @@ class Lane:
         if self._may_wait(operation, wait):
             if like is not None:
                 operation.kind = operation.kind.waiting or operation.kind
-            self.lines[line].append(operation)
+            self.lines[line].add(operation)
         else:
             _give_up(operation, wait)
             self._end(operation)
@@ -263,8 +224,7 @@ class Lane:
             return
         wait.expired = True
         wait.timer = None
-        if operation in self.lines[line]:
-            self.lines[line].remove(operation)
+        if self.lines[line].remove(operation):
             _give_up(operation, wait)
             self._end(operation)
             self._after_leaving()
@@ -273,8 +233,7 @@ class Lane:
         """Its client has gone."""
         operation.cancelled = True
         line = operation.kind.line
-        if line is not None and operation in self.lines[line]:
-            self.lines[line].remove(operation)
+        if line is not None and self.lines[line].remove(operation):
             wait = operation.wait
             if wait is not None and wait.timer is not None:
                 wait.timer.cancel()
@@ -293,16 +252,17 @@ class Lane:
             self._database.flush()
 
     def _after_leaving(self) -> None:
-        self._end_turns([])
+        if not self.is_in_flight:
+            self._turns.end()
         if self.idle and not any(self.lines.values()) and not self.waiting:
             self._database.drop(self)
 
     def end_waits(self, error: PressureError) -> None:
         """Everybody in line gets the error."""
         for line in Line:
-            for operation in self.lines[line]:
+            gone = self.lines[line].clear()
+            for operation in gone:
                 operation.error = error
-            gone, self.lines[line] = self.lines[line], []
             for operation in gone:
                 self._end(operation)
         self._after_leaving()
@@ -318,52 +278,23 @@ class Lane:
 
     def take_turn(self, role: Lack) -> None:
         """A role's token is parked for us, until somebody has gone on who wanted it, or nobody does."""
-        self._turns.add(role)
+        self._turns.begin(role)
         self.poke()
-        self._end_turns([])
-
-    def _is_wanted(self, role: Lack) -> bool:
-        wanted = (role, Lack.ROOM if role is Lack.PRODUCER else Lack.MESSAGE)
-        return any(o.wait is not None and o.wait.lack in wanted for line in self.lines.values() for o in line)
-
-    def _end_turns(self, ended: Iterable[Operation]) -> None:
-        if not self._turns or self.is_in_flight:
-            return
-        gone_on = {o.kind.line for o in ended if o.wait is not None and o.wait.in_line}
-        for role in list(self._turns):
-            line = Line.PRODUCERS if role is Lack.PRODUCER else Line.CONSUMERS
-            if line in gone_on or not self._is_wanted(role):
-                self._turns.discard(role)
-                self._database.role_turns.give_back(self.name)
+        if not self.is_in_flight:
+            self._turns.end()
 
     def lacks(self) -> dict[bytes, set[Lack]]:
         """What those in line lack, by queue."""
         lacks: dict[bytes, set[Lack]] = {}
-        for in_line in self.lines.values():
-            for operation in in_line:
-                wait = operation.wait
-                if wait is not None and wait.lack is not None:
-                    lacks.setdefault(wait.other if wait.elsewhere else self.name, set()).add(wait.lack)
+        for line in self.lines.values():
+            for name, lack in line.lacks:
+                lacks.setdefault(name, set()).add(lack)
         return lacks
 
     @property
     def existed(self) -> bool:
         """Whether the queue did when those in line were tried."""
-        return not any(o.kind.waiting for line in self.lines.values() for o in line)
-
-    def _ask_for_turns(self, outcome: batch.Outcome) -> None:
-        """Where a native client holds a role, stand in line with others that want it.
-
-        Also where it holds it because it waits for the same as we do: it would always get it first.
-        """
-        for role in outcome.held:
-            if self._is_wanted(role):
-                self._database.role_turns.ask(self.name, role)
-        for operation in outcome.lacking:
-            wait = operation.wait
-            if wait is not None and wait.in_line and wait.lack in (Lack.PRODUCER, Lack.CONSUMER):
-                name = wait.other if wait.elsewhere else self.name
-                self._database.role_turns.ask(name, wait.lack, elsewhere=wait.elsewhere)
+        return not any(line.waits_for_existence for line in self.lines.values())
 
 
 def others_of(operations: Iterable[Operation]) -> list[bytes]:

@@ -4,9 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Protocol
 
 from pressure_server.broker.operation import Operation
-from pressure_server.broker.queues import Client
+
+
+class Client(Protocol):
+    """For whom a coroutine waits."""
+
+    def begin_wait(self) -> None:
+        """It waits, until `end_wait`."""
+
+    def end_wait(self) -> None:
+        """It waits no longer."""
+
+    @property
+    def is_there(self) -> bool:
+        """Whether somebody is there to take what has been waited for."""
 
 
 class Call:
@@ -14,13 +28,14 @@ class Call:
 
     __slots__ = ("_client", "_loop", "_tried", "_waits", "ended", "told")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, client: Client | None) -> None:
-        self._loop = loop
+    def __init__(self, client: Client | None) -> None:
+        """`client` is told when the coroutine waits; None where nobody needs to be."""
+        self._loop = asyncio.get_running_loop()
         self._client = client
         self._waits = False
         self._tried: asyncio.Future[None] | None = None
         # Not the operation itself, which knows its owner: cycles stay in memory for long.
-        self.ended: asyncio.Future[bytes] = loop.create_future()
+        self.ended: asyncio.Future[bytes] = self._loop.create_future()
         self.told = False
 
     async def tried(self) -> None:

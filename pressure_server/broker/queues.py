@@ -4,28 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
-from pressure_server.broker import operation as kinds
+from pressure_server.broker import kinds
 from pressure_server.broker.names import base_key
-from pressure_server.broker.operation import Kind
+from pressure_server.broker.operation import Kind, Operation
+from pressure_server.broker.owners import Call, Client
 from pressure_server.broker.wait import AS_CONFIGURED, Wait
 from pressure_server.errors import PressureError
-
-
-class Client(Protocol):
-    """For whom a coroutine waits."""
-
-    def begin_wait(self) -> None:
-        """It waits, until `end_wait`."""
-
-    def end_wait(self) -> None:
-        """It waits no longer."""
-
-    @property
-    def is_there(self) -> bool:
-        """Whether somebody is there to take what has been waited for."""
 
 
 class QueueOperations(ABC):
@@ -39,16 +26,8 @@ class QueueOperations(ABC):
         self.prefix = prefix
 
     @abstractmethod
-    async def attempt(
-        self,
-        kind: Kind,
-        name: bytes,
-        arguments: list[bytes] | None = None,
-        size: int = 1,
-        wait: Wait | None = None,
-        client: Client | None = None,
-    ) -> list[Any] | PressureError:
-        """Do as `run`, but return the error."""
+    async def attempt(self, operation: Operation, call: Call) -> list[Any] | PressureError:
+        """Do an operation, whose owner the call is. Returns its `results`, or the error that it met."""
 
     async def run(
         self,
@@ -65,7 +44,8 @@ class QueueOperations(ABC):
         one value. Raises a PressureError. Where it is cancelled while the operation waits, that does not
         happen. `client` is told when it waits, and asked whether it is still there for what has been taken.
         """
-        outcome = await self.attempt(kind, name, arguments, size, wait, client)
+        call = Call(client)
+        outcome = await self.attempt(Operation(kind, name, arguments or [], size, call, wait=wait), call)
         if isinstance(outcome, PressureError):
             raise outcome
         return outcome
@@ -78,13 +58,15 @@ class QueueOperations(ABC):
         client: Client | None = None,
     ) -> list[Any]:
         """Do the same on several queues. Returns for each the one value, or the PressureError that it met."""
+
+        def one(name: bytes) -> Coroutine[Any, Any, list[Any] | PressureError]:
+            call = Call(client)
+            return self.attempt(Operation(kind, name, list(arguments or []), 1, call), call)
+
         results: list[Any] = []
         for first in range(0, len(names), self.most_at_once):
-            some = names[first : first + self.most_at_once]
             # Errors that are raised keep what has raised them in memory.
-            results += await asyncio.gather(
-                *[self.attempt(kind, name, list(arguments or []), client=client) for name in some]
-            )
+            results += await asyncio.gather(*map(one, names[first : first + self.most_at_once]))
         return [result if isinstance(result, PressureError) else result[0] for result in results]
 
     async def exists(self, name: bytes) -> bool:

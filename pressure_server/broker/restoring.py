@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from pressure_server.broker import operation as kinds
+from pressure_server.broker import kinds
 from pressure_server.broker.names import printable
 from pressure_server.broker.operation import Operation
 

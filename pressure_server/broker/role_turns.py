@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pressure_server.backend.turns import Turns
-from pressure_server.broker import operation as kinds
+from pressure_server.broker import kinds
 from pressure_server.broker.names import CONSUMER_TURN, PRODUCER_TURN, base_key
 from pressure_server.broker.operation import Operation
 from pressure_server.broker.owners import OnSuccess

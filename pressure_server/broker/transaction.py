@@ -12,13 +12,12 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from pressure_server.broker import batch
-from pressure_server.broker import operation as kinds
+from pressure_server.broker import batch, kinds
 from pressure_server.broker.names import base_key
 from pressure_server.broker.operation import Kind, Line, Operation
-from pressure_server.broker.owners import Call
-from pressure_server.broker.queues import Client, QueueOperations
-from pressure_server.broker.wait import Lack, Wait, lack_of
+from pressure_server.broker.owners import Call, Client
+from pressure_server.broker.queues import QueueOperations
+from pressure_server.broker.wait import Lack, lack_of
 from pressure_server.errors import PressureError, QueueChangedError, QueueInUseError, StoppingError
 
 if TYPE_CHECKING:
@@ -46,18 +45,8 @@ class Transaction(QueueOperations):
         base_key(self.prefix, operation.name)
         self._operations.append(operation)
 
-    async def attempt(
-        self,
-        kind: Kind,
-        name: bytes,
-        arguments: list[bytes] | None = None,
-        size: int = 1,
-        wait: Wait | None = None,
-        client: object = None,
-    ) -> list[Any] | PressureError:
-        """As Database.attempt; `client` has nothing to wait for."""
-        call = Call(self._loop, None)
-        operation = Operation(kind, name, arguments or [], size, call, wait=wait)
+    async def attempt(self, operation: Operation, call: Call) -> list[Any] | PressureError:
+        """As Database.attempt; it is done at `commit`."""
         try:
             self.submit(operation)
         except PressureError as error:
@@ -73,7 +62,7 @@ class Transaction(QueueOperations):
         operations: list[Operation] = []
         for name in names:
             kind = others if operations else first
-            operations.append(Operation(kind, name, [], count, Call(self._loop, None)))
+            operations.append(Operation(kind, name, [], count, Call(None)))
             self.submit(operations[-1])
         for operation in operations:
             await operation.owner.ended

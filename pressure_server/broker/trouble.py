@@ -9,16 +9,16 @@ from enum import Enum
 class Mend(Enum):
     """What repair can do; the value is its name in doctor.lua."""
 
-    GIVE_BACK_PRODUCER = b"producer_free"
-    GIVE_BACK_CONSUMER = b"consumer_free"
-    UNPARK_PRODUCER = b"producer_turn"
-    UNPARK_CONSUMER = b"consumer_turn"
-    PUSH_NOT_FULL = b"not_full"
-    TAKE_NOT_FULL = b"full"
+    GIVE_BACK_PRODUCER = b"give_back_producer"
+    GIVE_BACK_CONSUMER = b"give_back_consumer"
+    UNPARK_PRODUCER = b"unpark_producer"
+    UNPARK_CONSUMER = b"unpark_consumer"
+    PUSH_NOT_FULL = b"push_not_full"
+    TAKE_NOT_FULL = b"take_not_full"
     TRIM = b"trim"
     WAKE = b"wake"
     UNLINK = b"unlink"
-    SETTLE_STATISTICS = b"statistics"
+    SETTLE_STATISTICS = b"settle_statistics"
 
     @property
     def past(self) -> str:

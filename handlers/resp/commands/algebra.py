@@ -10,7 +10,7 @@ from handlers.resp.errors import syntax_error
 from handlers.resp.parser import Command, integer_from
 from handlers.resp.replies import CommandError, SetReply
 from handlers.resp.table import command
-from pressure_server.broker import operation as kinds
+from pressure_server.broker import kinds
 from pressure_server.errors import QueueDoesNotExistError
 
 

@@ -15,7 +15,7 @@ from handlers.resp.errors import syntax_error
 from handlers.resp.parser import Command
 from handlers.resp.replies import CommandError, NullArray
 from handlers.resp.table import command
-from pressure_server.broker import operation as kinds
+from pressure_server.broker import kinds
 from pressure_server.broker.wait import Wait
 
 _ENDS = (b"LEFT", b"RIGHT")

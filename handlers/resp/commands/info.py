@@ -12,7 +12,7 @@ from urllib.parse import quote
 from handlers.resp.connection import RespConnection
 from handlers.resp.version import FOLLOWED_VERSION
 from pressure_server import __version__
-from pressure_server.broker import operation as kinds
+from pressure_server.broker import kinds
 from pressure_server.errors import PressureError
 
 # INFO is asked for every few seconds, and the backend may hold millions of other keys, so queues are listed

@@ -13,7 +13,7 @@ from handlers.resp.glob import glob_regex
 from handlers.resp.parser import Command
 from handlers.resp.replies import OK
 from handlers.resp.table import command
-from pressure_server.broker import operation as kinds
+from pressure_server.broker import kinds
 from pressure_server.broker.database import Database
 from pressure_server.errors import QueueDoesNotExistError, QueueInUseError
 

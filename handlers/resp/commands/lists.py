@@ -12,7 +12,7 @@ from handlers.resp.connection import RespConnection
 from handlers.resp.errors import wrong_arity
 from handlers.resp.parser import Command, Repeated
 from handlers.resp.table import command
-from pressure_server.broker import operation as kinds
+from pressure_server.broker import kinds
 
 
 def _push_repeated(client: RespConnection, commands: Repeated) -> None:

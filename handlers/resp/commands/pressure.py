@@ -10,7 +10,7 @@ from handlers.resp.glob import glob_regex
 from handlers.resp.parser import Command
 from handlers.resp.replies import OK
 from handlers.resp.table import command
-from pressure_server.broker import operation as kinds
+from pressure_server.broker import kinds
 from pressure_server.broker.operation import Line
 from pressure_server.broker.policy import BLOCK, ERROR
 from pressure_server.broker.wait import AS_CONFIGURED, Wait

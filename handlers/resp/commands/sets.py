@@ -12,7 +12,7 @@ from handlers.resp.errors import out_of_range, syntax_error
 from handlers.resp.parser import Command, Repeated
 from handlers.resp.replies import SetReply
 from handlers.resp.table import command
-from pressure_server.broker import operation as kinds
+from pressure_server.broker import kinds
 
 # Redis would return billions.
 _MOST_PICKS = 1_000_000

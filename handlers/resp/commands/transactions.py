@@ -7,7 +7,7 @@ from handlers.resp.parser import Command
 from handlers.resp.replies import OK, CommandError, NullArray, Raw
 from handlers.resp.table import command
 from handlers.resp.transaction import execute
-from pressure_server.broker import operation as kinds
+from pressure_server.broker import kinds
 from pressure_server.errors import QueueChangedError
 
 

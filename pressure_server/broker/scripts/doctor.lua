@@ -110,13 +110,13 @@ local function make_doctor()
 
   local mends = {}
   for _, role in ipairs({ 'producer', 'consumer' }) do
-    mends[role .. '_free'] = function(now, evidence)
+    mends['give_back_' .. role] = function(now, evidence)
       local found = now[role]
       if now.bound and found.view == evidence[role] and found.free + found.turn == 0 and could_go_on(role, now) then
         return call('LPUSH', base .. ':' .. role .. '_free', 0)
       end
     end
-    mends[role .. '_turn'] = function(now, evidence)
+    mends['unpark_' .. role] = function(now, evidence)
       return now.bound and now[role].view == evidence[role] and now[role].free == 0
         and has_come(role, now) and end_turn(role)
     end
@@ -126,13 +126,13 @@ local function make_doctor()
     return queue.bound == 0 or queue.length < queue.bound
   end
 
-  function mends.not_full(now, evidence)
+  function mends.push_not_full(now, evidence)
     return now.bound and now.view == evidence.all and now.not_full == 0 and has_room()
       and call('LPUSH', base .. ':not_full', 0)
   end
 
   -- A consumer in the middle of a get is left to push what it is about to.
-  function mends.full(now)
+  function mends.take_not_full(now)
     return now.bound and not has_room() and now.consumer.free > 0 and call('DEL', base .. ':not_full') == 1
   end
 
@@ -184,11 +184,11 @@ local function make_doctor()
     local evidence = { producer = producer_view, consumer = consumer_view, all = view }
     local given_back, settle = false, false
     for _, name in ipairs({ ... }) do
-      if name == 'statistics' then
+      if name == 'settle_statistics' then
         settle = now.bound
       elseif mends[name](now, evidence) then
         done[#done + 1] = name
-        given_back = given_back or string.match(name, '_free$')
+        given_back = given_back or string.match(name, '^give_back_')
       end
     end
     -- They are known to be wrong only while nobody is about to count.

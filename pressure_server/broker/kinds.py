@@ -1,0 +1,128 @@
+"""The kinds of operations: a table of what the batch script can do on a queue, and how it is asked to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pressure_server.broker import packing, sharing
+from pressure_server.broker.operation import Kind, Line, Operation
+
+
+def _share_deleted(operations: Sequence[Operation], reply: Any) -> bool:
+    if reply == b"begun":
+        operations[0].kind = FINISH_DELETE
+        return True
+    return sharing.one(operations, reply)
+
+
+def _putting(name: bytes, share: Callable[[Sequence[Operation], Any], bool], waiting: Kind | None) -> Kind:
+    return Kind(
+        name,
+        packing.commands,
+        share,
+        Operation.commands_left,
+        puts=True,
+        counts=name.startswith(b"add"),
+        line=Line.PRODUCERS,
+        serves=(Line.CONSUMERS,),
+        satisfied=lambda operation: not operation.commands_left(),
+        waiting=waiting,
+    )
+
+
+def _taking(
+    name: bytes, pack: Callable[[Sequence[Operation]], list[bytes]], *, folds: bool, waiting: Kind | None
+) -> Kind:
+    return Kind(
+        name,
+        pack,
+        sharing.moved if name.startswith(b"move") else sharing.taken,
+        Operation.messages_left,
+        takes=True,
+        moves=name.startswith(b"move"),
+        folds=folds,
+        line=Line.CONSUMERS,
+        serves=(Line.PRODUCERS,),
+        satisfied=lambda operation: bool(operation.results),
+        waiting=waiting,
+    )
+
+
+def _asking(
+    name: bytes, pack: Callable[[Sequence[Operation]], list[bytes]] = packing.nothing, *, folds: bool = True
+) -> Kind:
+    return Kind(name, pack, sharing.one, folds=folds)
+
+
+def _living(
+    name: bytes,
+    pack: Callable[[Sequence[Operation]], list[bytes]] = packing.nothing,
+    share: Callable[[Sequence[Operation], Any], bool] = sharing.one,
+    line: Line | None = None,
+) -> Kind:
+    return Kind(
+        name,
+        pack,
+        share,
+        folds=False,
+        line=line,
+        serves=(Line.PRODUCERS, Line.CONSUMERS),
+        satisfied=lambda operation: bool(operation.results),
+    )
+
+
+# `…_EXISTING` refuses a queue that does not exist, where the other creates it, or waits for it.
+PUT_EXISTING = _putting(b"put existing", sharing.lengths, None)
+ADD_EXISTING = _putting(b"add existing", sharing.counts, None)
+PUT_OVERFILL = _putting(b"put overfill", sharing.lengths, None)
+ADD_OVERFILL = _putting(b"add overfill", sharing.counts, None)
+# `…_PATIENT` waits for room whatever the queue's own setting is.
+PUT_PATIENT = _putting(b"put wait", sharing.lengths, None)
+ADD_PATIENT = _putting(b"add wait", sharing.counts, None)
+PUT = _putting(b"put", sharing.lengths, PUT_EXISTING)
+ADD = _putting(b"add", sharing.counts, ADD_EXISTING)
+GET = Kind(
+    b"get",
+    packing.count,
+    sharing.values,
+    Operation.messages_left,
+    takes=True,
+    line=Line.CONSUMERS,
+    serves=(Line.PRODUCERS,),
+)
+TAKE_EXISTING = _taking(b"take existing", packing.count, folds=True, waiting=None)
+TAKE = _taking(b"take", packing.count, folds=True, waiting=TAKE_EXISTING)
+# `…_ELSE` takes nothing where the run before it has taken something.
+TAKE_ELSE = _taking(b"take else", packing.count, folds=False, waiting=None)
+SOME_ELSE = _taking(b"some else", packing.count, folds=False, waiting=None)
+SOME_EXISTING = _taking(b"some existing", packing.count, folds=False, waiting=None)
+SOME = _taking(b"some", packing.count, folds=False, waiting=SOME_EXISTING)
+MOVE_EXISTING = _taking(b"move existing", packing.arguments, folds=False, waiting=None)
+MOVE = _taking(b"move", packing.arguments, folds=False, waiting=MOVE_EXISTING)
+RESTORE = Kind(b"restore", packing.arguments, sharing.one, folds=False, serves=(Line.CONSUMERS,))
+REMOVE = Kind(
+    b"remove",
+    packing.messages,
+    sharing.values,
+    Operation.messages_left,
+    line=Line.CONSUMERS,
+    serves=(Line.PRODUCERS,),
+)
+CONTAINS = Kind(b"contains", packing.messages, sharing.values, Operation.messages_left)
+LENGTH = _asking(b"length")
+EXISTS = _asking(b"exists")
+INFO = _asking(b"info")
+VERSION = _asking(b"version")
+RANGE = _asking(b"range", packing.arguments, folds=False)
+SCAN = _asking(b"scan", packing.arguments, folds=False)
+SAMPLE = _asking(b"sample", packing.arguments, folds=False)
+CREATE = _living(b"create", packing.arguments, line=Line.PRODUCERS)
+CLOSE = _living(b"close", line=Line.PRODUCERS)
+DELETE = _living(b"delete", share=_share_deleted, line=Line.CONSUMERS)
+FINISH_DELETE = _living(b"finish_delete", line=Line.CONSUMERS)
+EXPIRE = _living(b"expire", packing.arguments)
+CLEAN = _living(b"clean")
+EXAMINE = _asking(b"examine")
+REPAIR = _living(b"repair", packing.arguments)
+TURN = _living(b"turn")
