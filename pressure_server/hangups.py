@@ -23,6 +23,7 @@ class Hangups:
 
     def __init__(self) -> None:
         self._watched: dict[int, Waiter] = {}
+        self._numbers: dict[Waiter, int] = {}
         self._epoll = select.epoll() if hasattr(select, "epoll") else None
         if self._epoll is not None:
             asyncio.get_running_loop().add_reader(self._epoll.fileno(), self.look)
@@ -35,16 +36,15 @@ class Hangups:
         """Watch the connection until `unwatch`."""
         number = _file_number(waiter)
         self._watched[number] = waiter
+        self._numbers[waiter] = number
         if self._epoll is not None and number >= 0:
             self._epoll.register(number, select.EPOLLRDHUP)
 
     def unwatch(self, waiter: Waiter) -> None:
         """Watch it no longer."""
-        number = _file_number(waiter)
-        # When it has been closed, its number may be another's by now.
-        if self._watched.get(number) is not waiter:
-            number = next((n for n, watched in self._watched.items() if watched is waiter), -1)
-        if number in self._watched:
+        # Not asked of the transport: when that has been closed, its number may be another's by now.
+        number = self._numbers.pop(waiter, None)
+        if number is not None and self._watched.get(number) is waiter:
             del self._watched[number]
             if self._epoll is not None:
                 with suppress(OSError, ValueError):

@@ -166,3 +166,25 @@ def _received(port: int) -> int:
         for fields in lines
         if fields[1].endswith(local) and fields[3] == "01"
     )
+
+
+def test_that_the_backend_has_too_many_clients_is_not_taken_as_final(
+    start_server: StartServer, start_valkey: StartValkey
+) -> None:
+    valkey = start_valkey()
+    server = start_server("--backend", valkey.url)
+    with valkey.client() as direct, server.client() as client:
+
+        def watching() -> list[str]:
+            return [about["id"] for about in direct.client_list() if "t" in about["flags"]]
+
+        (watch,) = wait_for(watching, "the watch")
+        direct.config_set("maxclients", len(direct.client_list()) - 1)
+        direct.client_kill_filter(_id=watch)
+        with pytest.raises(redis.ResponseError, match="BACKEND .*max number of clients"):
+            client.execute_command("SELECT", 3)
+        direct.config_set("maxclients", 1000)
+        wait_for(watching, "the watch to be back")
+        assert client.execute_command("SELECT", 3)
+    assert "WARNING" not in server.log
+    server.end_well()

@@ -468,3 +468,22 @@ def test_a_crowd_that_leaves_while_it_is_served_loses_nothing(
         create(client, "q")
         for round_ in range(10):
             asyncio.run(crowd(round_))
+
+
+def test_what_a_transaction_takes_for_a_client_that_has_gone_comes_back(
+    server: Server, client: Client, direct: Client
+) -> None:
+    client.rpush("q", *"abc")
+    direct.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
+    try:
+        with Waiter(server.port) as waiter:
+            waiter("MULTI")
+            waiter("LPOP", "q")
+            waiter("LPOP", "q", 1)
+            waiter.send("EXEC")
+            wait_for(lambda: direct.info("clients")["blocked_clients"] == 1, "EXEC to be on its way")
+        wait_for_blocked(client, 0)
+    finally:
+        direct.execute_command("CLIENT", "UNPAUSE")
+    wait_for(lambda: client.lrange("q", 0, -1) == [b"a", b"b", b"c"], "the messages to be back")
+    assert about(client, "q")[b"consumed_messages"] == 0

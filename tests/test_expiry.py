@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from threading import Thread
 
 import pytest
@@ -12,9 +13,10 @@ from pressure_server.backend.address import Address
 from pressure_server.broker.broker import Broker
 from pressure_server.broker.expiry import Expiry
 from pressure_server.broker.policy import Policy
+from pressure_server.client import Queue
 from tests.native import NativeClient
 from tests.programs import Client, Server, StartServer, Valkey, wait_for
-from tests.waiters import Waiter
+from tests.waiters import Waiter, wait_for_waiting
 
 TTL = "0.5"
 
@@ -92,6 +94,44 @@ def test_one_that_a_native_client_waits_on_stays(client: Client, direct: Client,
     assert got == [b"late"]
 
 
+@pytest.mark.parametrize("in_its_turn", [False, True])
+def test_one_that_our_python_client_waits_on_stays(
+    client: Client, direct: Client, backend: Valkey, in_its_turn: bool
+) -> None:
+    client.sadd("q", "m")
+    client.spop("q")
+    if in_its_turn:
+        direct.rpop("__pressure__:q:consumer_free")
+    with Queue("q", backend.url) as queue, ThreadPoolExecutor() as threads:
+        got = threads.submit(queue.get)
+        try:
+            if in_its_turn:
+                wait_for(lambda: direct.info("clients")["blocked_clients"], "it to stand in line")
+                direct.lpush("__pressure__:q:consumer_free", 0)
+            wait_for(lambda: direct.pubsub_numsub("__redis__:invalidate")[0][1] > 1, "it to wait")
+            a_queue_expires(client, direct)
+            a_queue_expires(client, direct)
+            assert not got.done()
+        finally:
+            client.sadd("q", "late")
+        assert got.result() == b"late"
+
+
+def test_a_queue_that_cannot_be_read_is_told_of_once_and_the_others_go(
+    client: Client, direct: Client, expiring: Server
+) -> None:
+    direct.mset({"__pressure__:broken": "no list", "__pressure__:broken:bound": 0})
+    for number in range(20):
+        client.sadd(f"q{number}", "m")
+        client.spop(f"q{number}")
+    wait_for(lambda: not direct.keys("*:q*"), "the unused queues to be deleted")
+    a_queue_expires(client, direct)
+    assert len(direct.keys("*")) == 2
+    (warning,) = [line for line in expiring.log.splitlines() if "WARNING" in line]
+    assert "queue 'broken' will not be deleted where it is unused: " in warning
+    assert "WRONGTYPE" in warning
+
+
 def test_use_counts_from_the_last(client: Client, direct: Client) -> None:
     """What is put and taken between two looks leaves the queue as empty as it was, and yet it is used."""
     client.sadd("q", "m")
@@ -151,3 +191,20 @@ def test_what_a_native_client_deletes_leaves_nothing_of_ours(
         native.put(b"1")
         assert client.sadd("q", "1", "2") == 1
         assert client.smembers("q") == {b"1", b"2"}
+
+
+def test_one_that_somebody_waits_on_at_a_server_that_does_not_look_stays(
+    client: Client, direct: Client, backend: Valkey, start_server: StartServer
+) -> None:
+    other = start_server("--backend", backend.url)
+    client.sadd("q", "m")
+    client.spop("q")
+    with Waiter(other.port) as waiter:
+        waiter.send("BLPOP", "q", 0)
+        with other.client() as waits_there:
+            wait_for_waiting(waits_there, "q", consumers=1)
+        for _ in range(4):
+            a_queue_expires(client, direct)
+        assert not waiter.has_reply()
+        client.sadd("q", "late")
+        assert waiter.reply() == [b"q", b"late"]

@@ -278,17 +278,19 @@ def test_moves_to_and_fro_through_small_queues_lose_and_double_nothing(
 ) -> None:
     """Ours, ones that wait and ones that do not, and a native client that takes and puts back."""
     names = ["a", "b", "c"]
-    for name in names:
-        create(client, name, "BOUND", 12)
+    # Where movers wait for room, the native client makes it: "a" and "b" cannot both be full.
+    for name, overflow in zip(names, ("BLOCK", "ERROR", "ERROR"), strict=True):
+        create(client, name, "BOUND", 12, "OVERFLOW", overflow)
     messages = [b"%d" % number for number in range(18)]
     client.rpush("a", *messages[:9])
     client.rpush("b", *messages[9:])
     errors: list[str] = []
+    is_done = threading.Event()
 
     def move(seed: int) -> None:
         chosen = random.Random(seed)
         with Waiter(server.port) as mover:
-            for _ in range(150):
+            while not is_done.is_set():
                 ends = (chosen.choice(names), chosen.choice(names))
                 words: Words = chosen.choice(
                     [
@@ -308,6 +310,7 @@ def test_moves_to_and_fro_through_small_queues_lose_and_double_nothing(
             for _ in range(40):
                 message = NativeClient(connected, "a").get()
                 NativeClient(connected, "b").put(message)
+        is_done.set()
 
     threads = [threading.Thread(target=move, args=(seed,), daemon=True) for seed in range(4)]
     threads.append(threading.Thread(target=take_and_put, daemon=True))

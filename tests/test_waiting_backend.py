@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 
+from pressure_server.backend.address import Address
+from pressure_server.broker import kinds
+from pressure_server.broker.broker import Broker
+from pressure_server.broker.operation import Line
+from pressure_server.broker.policy import Policy
 from tests.measures import connections
 from tests.native import NativeClient
 from tests.programs import Client, StartServer, StartValkey, wait_for
@@ -116,3 +122,33 @@ def test_who_waits_when_the_backend_is_flushed_is_told(
     wait_for_waiting(client, "q", consumers=1)
     direct.flushall()
     assert is_refused(waiter.reply(), "NOQUEUE")
+
+
+def test_moves_that_waited_for_room_leave_nothing_behind_where_the_backend_does_not_tell(
+    start_valkey: StartValkey,
+) -> None:
+    backend = start_valkey()
+    with backend.client() as direct:
+        direct.execute_command("ACL", "SETUSER", "default", "-client|tracking")
+
+    async def main() -> int:
+        broker = Broker(Address(backend.url), prefix="__pressure__", policy=Policy())
+        await broker.start()
+        database = broker.default_database
+        for number in range(3):
+            source, destination = b"s%d" % number, b"d%d" % number
+            await database.run(kinds.CREATE, destination, [b"1"])
+            await database.run(kinds.PUT, destination, [b"x"])
+            await database.run(kinds.PUT, source, [b"y"])
+            moving = asyncio.create_task(database.move(source, destination, timeout=None))
+            while not database.waiting_on(source)[Line.CONSUMERS]:
+                await asyncio.sleep(0)
+            # Where nobody tells of it, it is only seen by who looks.
+            with backend.client() as natively:
+                assert NativeClient(natively, destination.decode()).get() == b"x"
+            assert await moving == b"y"
+        left = len(database.changes)
+        await broker.close()
+        return left
+
+    assert asyncio.run(main()) == 0

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.native import NativeClient
-from tests.programs import Client, Server
+from tests.programs import Client, Server, StartServer, Valkey
 from tests.waiters import Waiter, Words, create, is_refused, wait_for_blocked, wait_for_waiting, waiters
 
 
@@ -114,3 +114,19 @@ def test_a_closed_queue_is_emptied_before_anybody_is_told(client: Client, waiter
     assert waiter("SPOP", "q", 5) == []
     assert is_refused(waiter("BLPOP", "q", 0), "CLOSED")
     assert is_refused(waiter("PRESSURE.GET", "q"), "CLOSED")
+
+
+def test_who_waits_for_room_when_the_server_stops_is_told_how_much_is_put(
+    backend: Valkey, direct: Client, start_server: StartServer
+) -> None:
+    server = start_server("--backend", backend.url)
+    with server.client() as client, Waiter(server.port) as waiter:
+        create(client, "q", "BOUND", 2)
+        waiter.send("RPUSH", "q", "x", "y", "z")
+        wait_for_waiting(client, "q", producers=1)
+        server.process.terminate()
+        reply = waiter.reply()
+    assert is_refused(reply, "STOPPING")
+    assert str(reply).endswith("2 of the command's messages had been put already")
+    server.end_well()
+    assert direct.lrange("__pressure__:q", 0, -1) == [b"y", b"x"]

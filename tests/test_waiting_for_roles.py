@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.native import NativeClient, NativeSteps, Steps, run
-from tests.programs import TIMEOUT, Client, StartServer, Valkey, wait_for
-from tests.waiters import Waiter, Words, create, is_refused, wait_for_waiting
+from tests.programs import TIMEOUT, Client, StartServer, StartValkey, Valkey, wait_for
+from tests.waiters import Waiter, Words, create, is_refused, wait_for_blocked, wait_for_waiting
 
 
 def steps_until_held(steps: Steps[Any], direct: Client, queue: str, role: str) -> None:
@@ -116,3 +116,49 @@ def test_a_native_producer_that_waits_for_room_is_let_on_by_our_get(
     assert [waiter("BLPOP", "q", 0)[1] for _ in range(20)] == [b"%d" % number for number in range(20)]
     thread.join(TIMEOUT)
     assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("bound", [0, 5])
+def test_a_put_waits_as_long_for_a_queue_that_is_being_created(
+    client: Client, direct: Client, waiter: Waiter, start_server: StartServer, backend: Valkey, bound: int
+) -> None:
+    steps = NativeSteps(direct, "q", "native").create(bound)
+    while not direct.exists("__pressure__:q:bound"):
+        next(steps)
+    waiter.send("SADD", "q", "ours")
+    wait_for_waiting(client, "q", producers=1)
+    hasty = start_server("--backend", backend.url, "--role-timeout", "0.1")
+    with Waiter(hasty.port) as other:
+        for words in (("SADD", "q", "hasty"), ("PRESSURE.PUT", "q", "hasty", "NOWAIT")):
+            reply = other(*words)
+            assert is_refused(reply, "INUSE"), reply
+            assert "creating it" in str(reply)
+    run(steps)
+    assert waiter.reply() == 1
+    assert client.lrange("q", 0, -1) == [b"ours"]
+
+
+def test_a_turn_that_comes_while_the_backend_is_away_is_given_back_later(
+    start_valkey: StartValkey, start_server: StartServer
+) -> None:
+    valkey = start_valkey()
+    server = start_server("--backend", valkey.url)
+    with valkey.client() as direct, server.client() as client, Waiter(server.port) as waiter:
+        create(client, "q")
+        steps = NativeSteps(direct, "q", "native").put(b"native")
+        steps_until_held(steps, direct, "q", "producer")
+        waiter.send("SADD", "q", "ours")
+        wait_for(lambda: direct.info("clients")["blocked_clients"] == 1, "it to stand in line")
+        (link,) = (
+            each["id"]
+            for each in direct.client_list()
+            if each["name"].startswith("pressure-server") and "t" not in each["flags"]
+        )
+        direct.config_set("maxclients", len(direct.client_list()) - 1)
+        direct.client_kill_filter(_id=link)
+        waiter.close()
+        wait_for_blocked(client, 0)
+        run(steps)
+        wait_for(lambda: direct.exists("__pressure__:q:ext:producer_turn"), "its turn")
+        direct.config_set("maxclients", 1000)
+        wait_for(lambda: direct.exists("__pressure__:q:producer_free"), "the token to be back")

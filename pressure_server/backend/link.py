@@ -7,11 +7,12 @@ import logging
 import random
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pressure_server.backend.address import Address
-from pressure_server.backend.channel import Channel, Received
+from pressure_server.backend.channel import Channel
+from pressure_server.backend.resp import Received, is_passing
 from pressure_server.errors import BackendError, BackendReplyError
 
 logger = logging.getLogger(__name__)
@@ -29,6 +30,8 @@ class Link:
     """Commands to one database of the backend; while it is away, each fails at once with BackendError."""
 
     def __init__(self, address: Address, number: int, script: bytes, name: str) -> None:
+        """`is_back`, if it is set, is called whenever the channel has been opened again."""
+        self.is_back: Callable[[], None] | None = None
         self._address = address
         self.number = number
         self._script = script
@@ -75,6 +78,8 @@ class Link:
         try:
             return await channel.command(*command)
         except BackendReplyError as error:
+            if is_passing(error):
+                raise
             raise BackendRefusedError(f"{self._address}: {error}") from error
 
     def keep_open(self) -> None:
@@ -99,6 +104,8 @@ class Link:
                 self._reopening = None
                 seconds = time.monotonic() - down_since
                 logger.info("backend database %d is back after %.1f seconds", self.number, seconds)
+                if self.is_back is not None:
+                    self.is_back()
                 return
 
     def _channel_lost(self, channel: Channel, exc: Exception | None) -> None:

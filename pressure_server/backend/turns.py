@@ -33,15 +33,16 @@ class Turns:
         self._note = note
         # Of redis-py, whose commands have no types.
         self._clients: dict[int, Any] = {}
+        # By where the token is parked.
         self._asked: dict[tuple[int, bytes], asyncio.Task[None]] = {}
-        self._forgetting: set[asyncio.Task[None]] = set()
+        self._forgetting: dict[tuple[int, bytes], asyncio.Task[None]] = {}
 
     def ask(self, number: int, token: bytes, parked: bytes, ended: Callable[[bool], None]) -> None:
         """Call `ended` when the token has been moved to `parked`, or with False after some seconds in line.
 
         `given_back` must be called when it has been moved back.
         """
-        asked = (number, token)
+        asked = (number, parked)
         if asked not in self._asked and len(self._asked) < _MOST:
             task = asyncio.create_task(self._wait(number, token, parked, ended))
             self._asked[asked] = task
@@ -49,6 +50,10 @@ class Turns:
     async def _wait(self, number: int, token: bytes, parked: bytes, ended: Callable[[bool], None]) -> None:
         client = self._client(number)
         try:
+            # On another connection: what is noted now must not be forgotten by it.
+            forgetting = self._forgetting.get((number, parked))
+            if forgetting is not None:
+                await asyncio.wait([forgetting])
             await client.execute_command("SADD", self._note, parked)
             moved = await client.execute_command("BLMOVE", token, parked, "RIGHT", "LEFT", _LONGEST_IN_LINE)
             if moved is None:
@@ -58,14 +63,16 @@ class Turns:
             logger.debug("no turn for %s: %s", token, error)
             return
         finally:
-            self._asked.pop((number, token), None)
+            self._asked.pop((number, parked), None)
         ended(moved is not None)
 
     def given_back(self, number: int, parked: bytes) -> None:
         """There is nothing at `parked` any longer."""
-        task = asyncio.create_task(self._forget(number, parked))
-        self._forgetting.add(task)
-        task.add_done_callback(self._forgetting.discard)
+        given_back = (number, parked)
+        if given_back not in self._asked and given_back not in self._forgetting:
+            task = asyncio.create_task(self._forget(number, parked))
+            self._forgetting[given_back] = task
+            task.add_done_callback(lambda _: self._forgetting.pop(given_back))
 
     async def _forget(self, number: int, parked: bytes) -> None:
         try:
@@ -96,7 +103,7 @@ class Turns:
         asked = list(self._asked.values())
         for task in asked:
             task.cancel()
-        await asyncio.gather(*asked, *self._forgetting, return_exceptions=True)
+        await asyncio.gather(*asked, *self._forgetting.values(), return_exceptions=True)
 
     async def disconnect(self) -> None:
         """Close the connections."""

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, cast
-
-import hiredis
+from typing import Any
 
 from pressure_server.backend.address import Address
 from pressure_server.backend.link import FIRST_PAUSE, LONGEST_PAUSE
-from pressure_server.errors import BackendError
+from pressure_server.backend.resp import RespConnection, is_passing
+from pressure_server.errors import BackendError, BackendReplyError
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +65,7 @@ class Watch:
         cannot tell, with None after a while: time to look.
         """
         connection = self._connection
-        if connection is None:
+        if connection is None or not connection.is_open:
             self._polling += 1
             asyncio.get_running_loop().call_later(
                 max(_POLL, self._polling / _POLLS_PER_SECOND), self._poll, armed
@@ -101,7 +99,7 @@ class Watch:
             pause, self._number = FIRST_PAUSE, 0
             self._connection = connection
             self._lost()
-            await connection.ended.wait()
+            await connection.forgotten.wait()
             self._connection = None
             self._lost()
 
@@ -115,79 +113,41 @@ class Watch:
                 [b"HELLO", b"3", *login, b"SETNAME", self._name.encode()],
                 [b"CLIENT", b"TRACKING", b"ON", b"OPTIN"],
             ):
-                reply = await connection.command(*command)
-                if isinstance(reply, BackendError):
-                    raise reply
-                if isinstance(reply, Exception):
+                try:
+                    await connection.command(*command)
+                except BackendReplyError as error:
+                    if is_passing(error):
+                        raise
                     logger.warning(
-                        "the backend refuses to tell of changes (%s: %s): who waits looks %g times a second",
-                        command[0].decode(), reply, 1 / _POLL,
+                        "the backend refuses to tell of changes (%s): who waits looks %g times a second",
+                        error, 1 / _POLL,
                     )  # fmt: skip
                     return False
         return True
 
 
-class _Connection(asyncio.Protocol):
-    """Commands out, replies in order to callbacks, and pushes to `changed`."""
+class _Connection(RespConnection):
+    """A connection on which the backend tells of keys; `forgotten` is set when it does so no longer."""
 
     def __init__(self, changed: Callable[[bytes], None]) -> None:
+        super().__init__()
         self._changed = changed
-        self._transport: asyncio.WriteTransport | None = None
-        self._reader = hiredis.Reader()
-        self._callbacks: deque[Callable[[Any], None] | None] = deque()
         self._to_send: list[bytes] = []
         self._loop = asyncio.get_running_loop()
-        self.ended = asyncio.Event()
+        self.forgotten = asyncio.Event()
 
-    def send(self, received: Callable[[Any], None] | None, *arguments: bytes) -> None:
-        """Send a command; its reply goes to the callback."""
-        if self._transport is None:
-            return
-        self._callbacks.append(received)
+    def _write(self, data: bytes) -> None:
         if not self._to_send:
             self._loop.call_soon(self._flush)
-        self._to_send.append(hiredis.pack_command(arguments))  # type: ignore[arg-type] # its stub says tuple of one
+        self._to_send.append(data)
 
     def _flush(self) -> None:
         """Write what has been sent in this turn of the loop: a write costs more than all the rest."""
         to_send, self._to_send = self._to_send, []
-        if self._transport is not None:
-            self._transport.write(b"".join(to_send))
+        super()._write(b"".join(to_send))
 
-    async def command(self, *arguments: bytes) -> Any:
-        """Send a command and return its reply, an error as an exception."""
-        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-        def received(value: Any) -> None:
-            if not reply.done():
-                reply.set_result(value)
-
-        self.send(received, *arguments)
-        return await reply
-
-    def close(self) -> None:
-        """Close the connection."""
-        if self._transport is not None:
-            self._transport.close()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio: the connection is open."""
-        self._transport = cast(asyncio.WriteTransport, transport)
-
-    def data_received(self, data: bytes) -> None:
-        """asyncio: replies, or news of keys, have come."""
-        try:
-            self._reader.feed(data)
-            while (reply := self._reader.gets()) is not False:
-                if isinstance(reply, hiredis.PushNotification):
-                    self._told(reply)
-                elif (received := self._callbacks.popleft()) is not None:
-                    received(reply)
-        except hiredis.ProtocolError:
-            logger.exception("the backend does not speak RESP3: closing the watch's connection to it")
-            self.close()
-
-    def _told(self, news: list[Any]) -> None:
+    def told(self, news: list[Any]) -> None:
+        """See RespConnection."""
         if news[0] != b"invalidate":
             return
         if news[1] is None:
@@ -197,12 +157,6 @@ class _Connection(asyncio.Protocol):
         for key in news[1]:
             self._changed(key)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio: the connection has ended."""
-        self._transport = None
-        callbacks, self._callbacks = self._callbacks, deque()
-        error = BackendError("the watch's connection to the backend was lost")
-        for received in callbacks:
-            if received is not None:
-                received(error)
-        self.ended.set()
+    def lost(self, why: Exception | None) -> None:
+        """See RespConnection."""
+        self.forgotten.set()

@@ -42,7 +42,7 @@ class Alarm:
         if lacks is None:
             return
         if mask is None:
-            self._set.pop(name, None)
+            self._forget(name)
             self._lane.poke()
         elif possible(lacks, watched, mask, self._lane.existed) and (name, mask) not in self._vain:
             # Once: where it was in vain, only a change is a reason to try again.
@@ -67,6 +67,11 @@ class Alarm:
         self._set.clear()
         self._vain.clear()
         self._lane.poke()
+
+    def _forget(self, name: bytes) -> None:
+        """It is watched no longer."""
+        self._set.pop(name, None)
+        self._changes.leave(self, name)
 
     def stop(self) -> None:
         """Nobody waits any longer, and the lane goes."""

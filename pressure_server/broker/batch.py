@@ -164,6 +164,8 @@ def refusal(name: bytes, text: str) -> PressureError:
         return QueueInUseError(
             queue, f"by its {role} '{holder}'" if holder else f"by a {role} without a name"
         )
+    if code == "CREATING":
+        return QueueInUseError(queue, "by a client that is creating it")
     if code == "DELETING":
         return QueueInUseError(queue, "by a client that is deleting it")
     if code == "TOOLARGE":

@@ -30,6 +30,10 @@ class Changes:
         self._listeners: dict[bytes, set[Listener]] = {}
         self._loop = asyncio.get_running_loop()
 
+    def __len__(self) -> int:
+        """Of how many queues somebody is to be told."""
+        return len(self._listeners)
+
     def arm(self, listener: Listener, name: bytes, watched: list[bytes], *, own: bool = False) -> None:
         """Tell of the next change of one of these keys of the queue. `own`: it is the listener's own."""
         if not own:

@@ -44,6 +44,7 @@ class Database(QueueOperations):
         self.known = KnownQueues(watch, link.number, prefix, self._clean)
         self.changes = Changes(watch, link.number, prefix)
         self.role_turns = RoleTurns(self, turns)
+        link.is_back = self.role_turns.backend_is_back
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -94,10 +95,10 @@ class Database(QueueOperations):
         try:
             await call.ended
             if not call.is_wanted:
-                self._put_back(operation)
+                self.put_back(operation)
         except asyncio.CancelledError:
             if call.told:
-                self._put_back(operation)
+                self.put_back(operation)
             self.cancel(operation)
             raise
         finally:
@@ -132,10 +133,10 @@ class Database(QueueOperations):
                     break
             first = operations[await call.ended]
             if not call.is_wanted:
-                self._put_back(first)
+                self.put_back(first)
         except asyncio.CancelledError:
             if call.told:
-                self._put_back(operations[call.ended.result()])
+                self.put_back(operations[call.ended.result()])
             raise
         finally:
             call.end_wait()
@@ -157,7 +158,7 @@ class Database(QueueOperations):
                 return name, messages
         return None
 
-    def _put_back(self, operation: Operation) -> None:
+    def put_back(self, operation: Operation) -> None:
         """Nobody is there any longer for what has been taken."""
         if operation.has_taken:
             self._lane(operation.name).put_back(operation)
@@ -224,16 +225,28 @@ class Database(QueueOperations):
 
     # What transactions use.
 
-    async def call_now(self, keys: list[bytes], arguments: list[bytes]) -> list[Any]:
-        """Call the batch script on queues, beside their lanes. Raises BackendError."""
+    async def call_now(
+        self, keys: list[bytes], arguments: list[bytes], unwanted: Callable[[list[Any]], None]
+    ) -> list[Any]:
+        """Call the batch script on queues, beside their lanes. Raises BackendError.
+
+        `unwanted` is called with the reply where this has been cancelled meanwhile: it has been done.
+        """
         reply: asyncio.Future[Any] = self._loop.create_future()
 
         def received(value: Any) -> None:
             if not reply.done():
                 reply.set_result(value)
+            elif isinstance(value, list):
+                unwanted(value)
 
         self._link.call_script(keys, (*self._header, *arguments), received)
-        value = await reply
+        try:
+            value = await reply
+        except asyncio.CancelledError:
+            if reply.done() and not reply.cancelled():
+                received(reply.result())
+            raise
         if isinstance(value, BackendError):
             raise value
         if isinstance(value, Exception):
@@ -311,6 +324,9 @@ class Database(QueueOperations):
             self._clean(name)
         lane = self._lanes.get(name)
         if lane is not None and lane.alarm is not None:
+            if suffix == BOUND:
+                # Created or deleted; or whoever is about to delete it asks who waits (life.lua, expire).
+                lane.alarm.disturbed = False
             lane.alarm.changed(name)
         self.changes.tell(name)
 

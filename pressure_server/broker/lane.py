@@ -262,7 +262,7 @@ class Lane:
         for line in Line:
             gone = self.lines[line].clear()
             for operation in gone:
-                operation.error = error
+                operation.fail(error)
             for operation in gone:
                 self._end(operation)
         self._after_leaving()

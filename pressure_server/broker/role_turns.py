@@ -29,6 +29,8 @@ class RoleTurns:
     def __init__(self, database: Database, turns: Turns) -> None:
         self._database = database
         self._turns = turns
+        # Queues whose turns are to be given back; while the backend is away, later.
+        self._owed: set[bytes] = set()
 
     def ask(self, name: bytes, lack: Lack, *, elsewhere: bool = False) -> None:
         """Wait for a role in line with native clients; then it is the turn of that queue's lane.
@@ -51,11 +53,18 @@ class RoleTurns:
 
     def give_back(self, name: bytes) -> None:
         """End our turns on a queue. Who is in line there acts before, in the same call."""
+        self._owed.add(name)
         if self._database.is_up:
             self._database.submit(Operation(kinds.TURN, name, [], 1, OnSuccess(self._given_back)))
             self._database.flush()
 
+    def backend_is_back(self) -> None:
+        """Give back what could not be while the backend was away."""
+        for name in list(self._owed):
+            self.give_back(name)
+
     def _given_back(self, name: bytes) -> None:
+        self._owed.discard(name)
         base = base_key(self._database.prefix, name)
         for suffix in _PARKED.values():
             self._turns.given_back(self._database.number, base + suffix)

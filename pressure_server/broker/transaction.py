@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +84,7 @@ class Transaction(QueueOperations):
         """Do all that has been submitted, if the queues named still have these versions (operation VERSION).
 
         Raises QueueChangedError where one has not, QueueInUseError where a role does not become free in time,
-        BackendError; then nothing has been done.
+        BackendError; then nothing has been done. Where it is cancelled too late, what was taken goes back.
         """
         runs, arguments = self._pack(unchanged or {})
         keys = [base_key(self.prefix, name) for name in unchanged or {}]
@@ -94,7 +94,25 @@ class Transaction(QueueOperations):
                 keys.append(operation.messages[0])
         if not keys:
             return
-        reply = await self._call(list(dict.fromkeys(keys)), arguments)
+
+        def undo(reply: list[Any]) -> None:
+            if reply[0] != b"refused":
+                batch.share(runs, reply)
+                for operation in self._operations:
+                    self._database.put_back(operation)
+
+        # Not only where it waits: who takes messages is to be there when they come.
+        client = self._client if any(operation.kind.takes for operation in self._operations) else None
+        if client is not None:
+            client.begin_wait()
+        try:
+            reply = await self._call(list(dict.fromkeys(keys)), arguments, undo)
+            if client is not None and not client.is_there:
+                undo(reply)
+                raise PressureError("the client has gone")
+        finally:
+            if client is not None:
+                client.end_wait()
         batch.share(runs, reply)
         for operation in self._operations:
             if operation.kind is kinds.FINISH_DELETE:
@@ -128,18 +146,20 @@ class Transaction(QueueOperations):
             runs += of_queue
         return runs, arguments
 
-    async def _call(self, keys: list[bytes], arguments: list[bytes]) -> list[Any]:
+    async def _call(
+        self, keys: list[bytes], arguments: list[bytes], unwanted: Callable[[list[Any]], None]
+    ) -> list[Any]:
         """Call the script, again when a role that is needed has become free."""
         until = self._loop.time() + self._database.policy.role_timeout
         while True:
-            reply = await self._database.call_now(keys, arguments)
+            reply = await self._database.call_now(keys, arguments, unwanted)
             if reply[0] != b"refused":
                 return reply
             name, reason = reply[1][len(self.prefix) + 1 :], reply[2].decode("utf-8", "replace")
             if reason == "CHANGED":
                 raise QueueChangedError("a queue that was watched has changed")
             lack = lack_of(reason) or Lack.ABSENCE
-            if lack is not Lack.ABSENCE:
+            if lack in (Lack.PRODUCER, Lack.CONSUMER):
                 self._database.role_turns.ask(name, lack, elsewhere=True)
             if not await self._news_of(name, lack, until - self._loop.time()):
                 raise StoppingError() if self._database.is_stopping else batch.refusal(name, reason)

@@ -28,6 +28,8 @@ class Lack(Enum):
     ROOM = (NOT_FULL, CLOSED)
     PRODUCER = (PRODUCER_FREE,)
     CONSUMER = (CONSUMER_FREE,)
+    # A queue that a native client is creating, to be ready: this token comes last.
+    CREATION = (NOT_FULL,)
     # A queue that is being deleted, to be gone: its keys go.
     ABSENCE = (b"", CLOSED, NOT_FULL, PRODUCER_FREE, CONSUMER_FREE)
 
@@ -148,4 +150,4 @@ def lack_of(error: Any) -> Lack | None:
         return Lack.PRODUCER
     if text.startswith("INUSE consumer"):
         return Lack.CONSUMER
-    return Lack.ABSENCE if text == "DELETING" else None
+    return {"CREATING": Lack.CREATION, "DELETING": Lack.ABSENCE}.get(text)

@@ -8,7 +8,7 @@
 -- Returns  how many of the last run's units (messages, or commands for a put) are left undone: the caller
 --          sends these, and the runs after them, again. -1 is none, on a queue with a bound, and -2 none, and
 --          there is no queue. Then a result for each run that was executed. A run that was refused has an
---          error: NOQUEUE, EXISTS, CLOSED, INUSE role holder, DELETING.
+--          error: NOQUEUE, EXISTS, CLOSED, INUSE role holder, CREATING, DELETING.
 --
 -- Some runs lack something: a message, or room. They stay where they are, and whenever a later run has changed
 -- the queue they are tried again, first come first served. Where they have got further, the first value of the

@@ -93,11 +93,13 @@ local function make_life()
     return in_use('producer') or in_use('consumer') or remove()
   end
 
-  -- Deletes a queue that a put has made, if it is empty and nobody has put, taken or waited for so long.
+  -- Deletes a queue that a put has made, if it is empty and nobody has put, taken or waited for so long. Who
+  -- waits at another server is asked before: it watches :bound, and when that is written takes the note away.
   --
   -- Takes    seconds
   -- Returns  1 where it has been deleted, else 0
-  -- Touches  :ext:settings  'unused' is the queue's version when it was first found so, 'since' the time
+  -- Touches  :ext:settings  'unused' is the queue's version when it was first found so, 'since' the time, and
+  --          'asked' that time, when those who wait have been asked
   function operations.expire(seconds)
     local settings = base .. ':ext:settings'
     if not queue.bound or queue.length > 0 or call('HEXISTS', settings, 'implicit') == 0
@@ -105,11 +107,15 @@ local function make_life()
       return 0
     end
     local version, now = make_read().version(), tonumber(call('TIME')[1])
-    local unused = call('HMGET', settings, 'unused', 'since')
+    local unused = call('HMGET', settings, 'unused', 'since', 'asked')
     if in_use('producer') or in_use('consumer') or unused[1] ~= version or not unused[2] then
       call('HSET', settings, 'unused', version, 'since', now)
     elseif now - tonumber(unused[2]) >= seconds then
-      return remove()
+      if unused[3] == unused[2] then
+        return remove()
+      end
+      call('HSET', settings, 'asked', unused[2])
+      call('SET', base .. ':bound', call('GET', base .. ':bound'))
     end
     return 0
   end

@@ -16,7 +16,8 @@
 local FULL = -1
 
 -- Why nothing can be put, after making the queue if that is allowed; or nil. A native producer that holds the
--- role is no reason yet: where the queue is full, that is what is said.
+-- role is no reason yet: where the queue is full, that is what is said. A native client that creates the queue
+-- pushes :not_full last, and nobody has acted there before.
 local function put_refusal(mode)
   if not queue.bound then
     if ARGV[2] == '' or mode ~= '' then
@@ -29,6 +30,8 @@ local function put_refusal(mode)
   end
   if call('EXISTS', base .. ':closed') == 1 then
     return { err = 'CLOSED' }
+  elseif not queue.producer and not queue.consumer and call('EXISTS', base .. ':not_full') == 0 then
+    return { err = 'CREATING' }
   end
 end
 
@@ -41,10 +44,6 @@ local function make_put(mode)
   local function room()
     if mode == 'overfill' then
       return math.huge
-    end
-    -- A native client that creates the queue pushes the token last, and nobody has acted there before.
-    if not queue.producer and not queue.consumer and call('EXISTS', base .. ':not_full') == 0 then
-      return 0
     end
     if queue.bound == 0 then
       return math.huge

@@ -1,0 +1,126 @@
+"""One connection to the backend: commands out, replies in order to callbacks.
+
+No future, task or coroutine for a command: redis-py's two coroutine switches would cost more than the call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections import deque
+from collections.abc import Callable
+from typing import Any, cast
+
+import hiredis
+
+from pressure_server.errors import BackendError, BackendReplyError
+
+logger = logging.getLogger(__name__)
+
+Received = Callable[[Any], None]
+
+# Errors that say nothing of what was asked: the same may work a little later.
+_PASSING = re.compile(r"(LOADING|BUSY|MASTERDOWN|CLUSTERDOWN|TRYAGAIN)\b|ERR max number of clients")
+
+
+def is_passing(error: BackendReplyError) -> bool:
+    """Whether the backend's error is about the moment, and not about what it was asked."""
+    return bool(_PASSING.match(str(error.__cause__)))
+
+
+class RespConnection(asyncio.Protocol):
+    """From connect to loss. `lost` is called once, after all callbacks, with why.
+
+    Every command is answered through its callback: with the reply, an error reply as an exception, or
+    BackendError when the connection went away first.
+    """
+
+    def __init__(self) -> None:
+        self._transport: asyncio.WriteTransport | None = None
+        self._reader = hiredis.Reader()
+        self._callbacks: deque[Received | None] = deque()
+        self._refusal: Exception | None = None
+
+    def lost(self, why: Exception | None) -> None:
+        """The connection has ended."""
+
+    def told(self, news: list[Any]) -> None:
+        """The backend says something that was not asked (RESP3)."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether commands can be sent."""
+        return self._transport is not None
+
+    def close(self) -> None:
+        """Close the connection when what has been written is sent; `lost` follows."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def send(self, received: Received | None, *arguments: bytes) -> None:
+        """Send a command. Raises BackendError when there is no connection."""
+        if self._transport is None:
+            raise BackendError("the connection to the backend was lost")
+        self._callbacks.append(received)
+        self._write(hiredis.pack_command(arguments))  # type: ignore[arg-type] # its stub says tuple of one
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
+
+    async def command(self, *arguments: bytes) -> Any:
+        """Send a command and wait for its reply.
+
+        Raises BackendReplyError for an error reply, whose cause is the error as it came; else BackendError.
+        """
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def received(reply: Any) -> None:
+            if not future.done():
+                future.set_result(reply)
+
+        self.send(received, *arguments)
+        reply = await future
+        if isinstance(reply, BackendError):
+            raise reply
+        if isinstance(reply, Exception):
+            raise BackendReplyError(f"the backend answered {arguments[0].decode()} with: {reply}") from reply
+        return reply
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio: the connection is open."""
+        self._transport = cast(asyncio.WriteTransport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        """asyncio: replies have come."""
+        reader, callbacks = self._reader, self._callbacks
+        try:
+            reader.feed(data)
+            while (reply := reader.gets()) is not False:
+                if type(reply) is hiredis.PushNotification:
+                    self.told(reply)
+                elif not callbacks:
+                    # It refuses the connection as such, as where it has too many clients.
+                    self._refusal = reply if isinstance(reply, Exception) else None
+                    self.close()
+                elif (received := callbacks.popleft()) is not None:
+                    received(reply)
+        except hiredis.ProtocolError:
+            logger.exception("the backend does not speak RESP: closing the connection to it")
+            self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio: the connection has ended. What had no reply yet has failed; it may have run."""
+        self._transport = None
+        callbacks, self._callbacks = self._callbacks, deque()
+        if self._refusal is not None:
+            error = BackendError(f"the backend refused the connection: {self._refusal}")
+        else:
+            error = BackendError(
+                "the backend was lost before it answered: this may or may not have been done"
+            )
+        for received in callbacks:
+            if received is not None:
+                received(error)
+        self.lost(self._refusal or exc)

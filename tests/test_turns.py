@@ -1,0 +1,41 @@
+"""The note of turns, by which a server finds what one that died has left parked."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from pressure_server.backend.address import Address
+from pressure_server.backend.turns import Turns
+from tests.programs import Client, Valkey, wait_for
+
+TOKEN, PARKED, NOTE = b"token", b"parked", b"note"
+
+
+@pytest.mark.parametrize("given_back_first", [True, False])
+def test_who_stands_in_line_again_is_noted(backend: Valkey, direct: Client, given_back_first: bool) -> None:
+    """The last turn's note is removed on another connection, maybe later than the next is made."""
+
+    def is_in_line() -> bool:
+        return bool(direct.info("clients")["blocked_clients"])
+
+    async def main() -> None:
+        turns, came = Turns(Address(backend.url), NOTE), asyncio.Event()
+        steps = [
+            lambda: turns.ask(0, TOKEN, PARKED, lambda has_come: came.set()),
+            lambda: turns.given_back(0, PARKED),
+        ]
+        for step in reversed(steps) if given_back_first else steps:
+            step()
+        await asyncio.to_thread(wait_for, is_in_line, "it to stand in line")
+        assert await turns.left_behind(0) == [PARKED]
+        direct.lpush(TOKEN, 1)
+        await came.wait()
+        assert await turns.left_behind(0) == [PARKED]
+        turns.given_back(0, PARKED)
+        await asyncio.to_thread(wait_for, lambda: not direct.exists(NOTE), "the note to be gone")
+        await turns.close()
+        await turns.disconnect()
+
+    asyncio.run(main())
