@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
 from pressure_server.backend.address import Address
 from pressure_server.broker import kinds
 from pressure_server.broker.broker import Broker
+from pressure_server.broker.database import Database
 from pressure_server.broker.operation import Line
 from pressure_server.broker.policy import Policy
 from tests.measures import connections
@@ -131,6 +133,9 @@ def test_moves_that_waited_for_room_leave_nothing_behind_where_the_backend_does_
     with backend.client() as direct:
         direct.execute_command("ACL", "SETUSER", "default", "-client|tracking")
 
+    def waits(database: Database, source: bytes) -> bool:
+        return database.waiting_on(source)[Line.CONSUMERS] > 0
+
     async def main() -> int:
         broker = Broker(Address(backend.url), prefix="__pressure__", policy=Policy())
         await broker.start()
@@ -141,9 +146,9 @@ def test_moves_that_waited_for_room_leave_nothing_behind_where_the_backend_does_
             await database.run(kinds.PUT, destination, [b"x"])
             await database.run(kinds.PUT, source, [b"y"])
             moving = asyncio.create_task(database.move(source, destination, timeout=None))
-            while not database.waiting_on(source)[Line.CONSUMERS]:
-                await asyncio.sleep(0)
-            # Where nobody tells of it, it is only seen by who looks.
+            await asyncio.to_thread(
+                wait_for, partial(waits, database, source), "the message to wait for room"
+            )
             with backend.client() as natively:
                 assert NativeClient(natively, destination.decode()).get() == b"x"
             assert await moving == b"y"
