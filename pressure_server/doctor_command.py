@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 from collections.abc import AsyncIterator, Callable
 
 from pressure_server.backend.address import Address
@@ -13,20 +12,21 @@ from pressure_server.broker.broker import Broker
 from pressure_server.broker.diagnosis import Finding
 from pressure_server.broker.doctor import Case, Doctor
 from pressure_server.broker.names import is_queue_name, printable
-from pressure_server.settings import EMBEDDED, Settings, SettingsError
+from pressure_server.broker.policy import Policy
+from pressure_server.settings import EMBEDDED, SettingsError, Store
 
 
 async def examine(
-    settings: Settings, queue: str | None, *, repair: bool, wait: float, say: Callable[[str], None]
+    store: Store, queue: str | None, *, repair: bool, wait: float, say: Callable[[str], None]
 ) -> int:
-    """Examine all queues of the backend, or one, and mend what is wrong where `repair` is set.
+    """Examine all queues of the store, or one, and mend what is wrong where `repair` is set.
 
     `wait` is for how many seconds a client does nothing that is dead. Returns the exit status: 0 when all is
     well, or mended; 1 when something is left. Raises SettingsError for a queue that does not exist, and
     BackendError.
     """
-    async with _backend(settings) as address:
-        broker = Broker(address, prefix=settings.prefix, policy=settings.policy)
+    async with _backend(store) as address:
+        broker = Broker(address, prefix=store.prefix, policy=Policy())
         try:
             await broker.start(to_look=True)
             doctor = Doctor(broker.default_database, wait, None if queue is None else os.fsencode(queue))
@@ -36,23 +36,20 @@ async def examine(
 
 
 @contextlib.asynccontextmanager
-async def _backend(settings: Settings) -> AsyncIterator[Address]:
+async def _backend(store: Store) -> AsyncIterator[Address]:
     """The backend's address; the embedded one runs meanwhile, if no server runs on it."""
-    if settings.backend != EMBEDDED:
-        yield settings.address()
+    if store.backend != EMBEDDED:
+        yield store.address()
         return
-    if not settings.data_dir.is_dir():
-        raise SettingsError(f"there is no data directory {settings.data_dir}: name it, or another backend")
-    embedded = Embedded(settings.data_dir)
-    address = Address(embedded.url)
-    with socket.socket(socket.AF_UNIX) as probe:
-        is_running = probe.connect_ex(embedded.url.removeprefix("unix://")) == 0
-    if is_running:
-        yield address
+    if not store.data_dir.is_dir():
+        raise SettingsError(f"there is no data directory {store.data_dir}: name it, or another backend")
+    embedded = Embedded(store.data_dir)
+    if embedded.is_running():
+        yield Address(embedded.url)
         return
     try:
         await embedded.start()
-        yield address
+        yield Address(embedded.url)
     finally:
         await embedded.stop()
 
@@ -79,7 +76,7 @@ async def _examine(doctor: Doctor, repair: bool, say: Callable[[str], None]) -> 
         say(_report(case, case.lasting(doctor.wait), None))
     for name, reason in doctor.unreadable.items():
         say(f"'{printable(name)}' looks like a queue's key, but is none: {reason}\n")
-    say(_summary(queues, in_trouble, len(cases), repair))
+    say(_summary(queues, in_trouble, len(cases), len(doctor.unreadable), repair))
     return 1 if cases or doctor.unreadable else 0
 
 
@@ -97,10 +94,16 @@ def _report(case: Case, findings: list[Finding], done: list[str] | None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _summary(queues: int, in_trouble: int, left: int, repair: bool) -> str:
-    looked = f"{queues} queue{'' if queues == 1 else 's'} looked at"
-    if not in_trouble:
-        return f"{looked}: all is well"
-    if not repair:
-        return f"{looked}: {in_trouble} in trouble; nothing was changed, --repair mends"
-    return f"{looked}: {in_trouble} in trouble, {in_trouble - left} mended, {left} left"
+def _summary(queues: int, in_trouble: int, left: int, unreadable: int, repair: bool) -> str:
+    found = []
+    if unreadable:
+        found.append(f"{_counted(unreadable, 'key')} unreadable")
+    if in_trouble and repair:
+        found.append(f"{in_trouble} in trouble, {in_trouble - left} mended, {left} left")
+    elif in_trouble:
+        found.append(f"{in_trouble} in trouble; nothing was changed, --repair mends")
+    return f"{_counted(queues, 'queue')} looked at: {', '.join(found) or 'all is well'}"
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"

@@ -25,7 +25,10 @@ class QueueDoesNotExistError(PressureError):
     code = "NOQUEUE"
 
     def __init__(self, queue: str) -> None:
-        super().__init__(f"queue '{queue}' does not exist: create it, or have a put do so")
+        super().__init__(
+            f"queue '{queue}' does not exist: PRESSURE.CREATE makes it; "
+            "so does SADD or RPUSH through the server, unless it runs with --no-auto-create"
+        )
 
 
 class QueueAlreadyExistsError(PressureError):

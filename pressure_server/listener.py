@@ -21,6 +21,7 @@ class Listener:
     def __init__(self, server: asyncio.Server, listen: Listen) -> None:
         self._server = server
         self.listen = listen
+        self._file = _file_at(listen.path)
 
     @classmethod
     async def open(cls, listen: Listen, connect: Callable[[], Connection]) -> Listener:
@@ -33,10 +34,21 @@ class Listener:
         return cls(server, replace(listen, port=server.sockets[0].getsockname()[1]))
 
     def close(self) -> None:
-        """Accept no more clients."""
-        self._server.close()
-        if self.listen.path and os.path.exists(self.listen.path):
+        """Accept no more clients, and remove the socket's file. Does so once."""
+        # While we still listen nobody else takes the path; later the file may be our successor's.
+        if self._file is not None and self._file == _file_at(self.listen.path):
             os.unlink(self.listen.path)
+        self._file = None
+        self._server.close()
+
+
+def _file_at(path: str) -> tuple[int, int] | None:
+    """Which file is there, by device and inode; None for none."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _remove_stale_socket(path: str) -> None:

@@ -6,6 +6,8 @@ import asyncio
 import logging
 import resource
 import signal
+from collections.abc import Coroutine
+from typing import Any
 
 from pressure_server.backend.address import Address
 from pressure_server.backend.embedded import Embedded
@@ -28,6 +30,10 @@ class StartError(Exception):
     """The server cannot start; the text says why."""
 
 
+class _StoppedError(Exception):
+    """We were told to stop before we had started."""
+
+
 async def serve(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT. Raises StartError, BackendError or SettingsError."""
     stop = asyncio.Event()
@@ -38,13 +44,27 @@ async def serve(settings: Settings) -> None:
     embedded = Embedded(settings.data_dir) if settings.backend == EMBEDDED else None
     try:
         if embedded is not None:
-            await embedded.start()
+            await _unless(stop, embedded.start())
         address = Address(embedded.url) if embedded is not None else settings.address()
         await _serve_on(address, settings, handlers, embedded, stop)
+    except _StoppedError:
+        logger.info("stopping: not ready yet")
     finally:
         if embedded is not None:
             await embedded.stop()
     logger.info("stopped")
+
+
+async def _unless(stop: asyncio.Event, starting: Coroutine[Any, Any, None]) -> None:
+    """Do it; but if `stop` comes first cancel it, and raise _StoppedError."""
+    started, stopped = asyncio.create_task(starting), asyncio.create_task(stop.wait())
+    await asyncio.wait((started, stopped), return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    started.cancel()
+    try:
+        await started
+    except asyncio.CancelledError:
+        raise _StoppedError from None
 
 
 async def _serve_on(
@@ -54,16 +74,12 @@ async def _serve_on(
     embedded: Embedded | None,
     stop: asyncio.Event,
 ) -> None:
-    broker = Broker(
-        address,
-        prefix=settings.prefix,
-        policy=settings.policy,
-    )
+    broker = Broker(address, prefix=settings.prefix, policy=settings.policy)
     expiry = Expiry(broker, settings.implicit_queue_ttl)
     repairs = AutoRepair(broker, settings.auto_repair_after)
     listeners: list[Listener] = []
     try:
-        await broker.start()
+        await _unless(stop, broker.start())
         expiry.start()
         repairs.start()
         clients = Clients(_clients_possible(settings.max_clients), settings.idle_timeout)

@@ -38,8 +38,11 @@ class Listen:
         """Raises SettingsError."""
         form = f"'{url}' cannot be listened on: write HANDLER://HOST:PORT or HANDLER+unix:///PATH"
         try:
+            url.encode()
             parts = urlsplit(url)
             port = parts.port
+            # As the system's resolver will have it.
+            (parts.hostname or "").encode("idna")
         except ValueError as error:
             raise SettingsError(f"{form} ({error})") from error
         handler, _, transport = parts.scheme.partition("+")
@@ -51,13 +54,38 @@ class Listen:
 
 
 @dataclass(frozen=True)
-class Settings:
-    """All settings of `pressure-server serve`; times in seconds, sizes in bytes."""
+class Store:
+    """Where queues are kept: what every command must know that looks at them."""
 
-    listen: tuple[Listen, ...]
     backend: str
     data_dir: Path
     prefix: str
+
+    def __post_init__(self) -> None:
+        """Check what can be checked without opening anything. Raises SettingsError."""
+        if not self.prefix:
+            raise SettingsError("the prefix must not be empty: keys of queues would be told from no others")
+        for name, text in (("prefix", self.prefix), ("data directory", str(self.data_dir))):
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise SettingsError(f"the {name} must be UTF-8") from error
+        if self.backend != EMBEDDED:
+            self.address()
+
+    def address(self) -> Address:
+        """The address of a backend that is not embedded. Raises SettingsError."""
+        try:
+            return Address(self.backend)
+        except ValueError as error:
+            raise SettingsError(f"the backend cannot be used: {error}") from error
+
+
+@dataclass(frozen=True)
+class Settings(Store):
+    """All settings of `pressure-server serve`; times in seconds, sizes in bytes."""
+
+    listen: tuple[Listen, ...]
     default_bound: int
     auto_create: bool
     overflow: str
@@ -69,13 +97,6 @@ class Settings:
     idle_timeout: float
     max_message_bytes: int
 
-    def __post_init__(self) -> None:
-        """Check what can be checked without opening anything. Raises SettingsError."""
-        if not self.prefix:
-            raise SettingsError("the prefix must not be empty: keys of queues would be told from no others")
-        if self.backend != EMBEDDED:
-            self.address()
-
     @property
     def policy(self) -> Policy:
         """What is done on every queue alike."""
@@ -85,13 +106,6 @@ class Settings:
             put_timeout=self.put_timeout or None,
             role_timeout=self.role_timeout,
         )
-
-    def address(self) -> Address:
-        """The address of a backend that is not embedded. Raises SettingsError."""
-        try:
-            return Address(self.backend)
-        except ValueError as error:
-            raise SettingsError(str(error)) from error
 
 
 def backend_from_specification(environment: Mapping[str, str]) -> str | None:

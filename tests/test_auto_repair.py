@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -9,6 +10,12 @@ from functools import partial
 import pytest
 import redis
 
+from pressure_server.backend.address import Address
+from pressure_server.broker.broker import Broker
+from pressure_server.broker.doctor import Case, Doctor
+from pressure_server.broker.policy import Policy
+from pressure_server.broker.repairs import AutoRepair
+from pressure_server.errors import BackendError
 from tests.deaths import NO_QUEUE, OPERATIONS, STATES, VersionedSteps
 from tests.native import NativeClient, NativeSteps, run
 from tests.programs import Client, Server, StartServer, Valkey, wait_for
@@ -76,6 +83,63 @@ def is_mended(direct: Client, queue: str, before: Keys) -> bool:
     except AssertionError:
         return False
     return True
+
+
+def queues_with_a_dead_producer(direct: Client) -> list[str]:
+    queues = [f"q{number}" for number in range(10)]
+    for queue in queues:
+        native = NativeSteps(direct, queue, "native")
+        run(native.create(0))
+        run(native.put(b"message"))
+        direct.rpop(f"__pressure__:{queue}:producer_free")
+    return queues
+
+
+def test_statistics_that_are_no_numbers_keep_nothing_from_being_mended(
+    direct: Client, backend: Valkey, start_server: StartServer
+) -> None:
+    queues = queues_with_a_dead_producer(direct)
+    direct.set(f"__pressure__:{queues[0]}:stats:produced_messages", "12x")
+    server = start_server("--backend", backend.url, "--auto-repair-after", "0.6")
+    for queue in queues:
+        wait_for(partial(direct.llen, f"__pressure__:{queue}:producer_free"), f"{queue} to be mended")
+    wait_for(
+        lambda: direct.get(f"__pressure__:{queues[0]}:stats:produced_messages") == b"1", "the statistics"
+    )
+    server.end_well()
+
+
+def test_what_cannot_be_mended_is_told_of_once_and_the_others_are(
+    direct: Client, backend: Valkey, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    queues = queues_with_a_dead_producer(direct)
+    tried = 0
+    mend = Doctor.mend
+
+    async def mend_all_but_one(doctor: Doctor, case: Case) -> list[str]:
+        nonlocal tried
+        if case.name == queues[0].encode():
+            tried += 1
+            raise BackendError("the backend answered with an error")
+        return await mend(doctor, case)
+
+    monkeypatch.setattr(Doctor, "mend", mend_all_but_one)
+
+    def has_done_its_work() -> bool:
+        return tried > 1 and all(direct.llen(f"__pressure__:{queue}:producer_free") for queue in queues[1:])
+
+    async def look_after() -> None:
+        broker = Broker(Address(backend.url), prefix="__pressure__", policy=Policy())
+        await broker.start()
+        repair = AutoRepair(broker, 0.5)
+        repair.start()
+        await asyncio.to_thread(wait_for, has_done_its_work, "the others to be mended")
+        repair.stop()
+        await broker.close()
+
+    asyncio.run(look_after())
+    told = [record.getMessage() for record in caplog.records if "'q0'" in record.getMessage()]
+    assert told == ["queue 'q0' could not be mended: the backend answered with an error"]
 
 
 def test_it_is_off_unless_asked_for(client: Client, direct: Client) -> None:

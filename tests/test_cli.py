@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import re
+import signal
 import socket
+import threading
 from pathlib import Path
 
 import pytest
 import redis
 
 from pressure_server.settings import SettingsError, backend_from_specification
-from tests.programs import Server, StartServer, Valkey, run_command
+from tests.programs import TIMEOUT, Server, StartServer, Valkey, run_command, wait_for
+from tests.waiters import Waiter
+
+# A byte of an argument that is no UTF-8, as Python has it.
+NO_UTF8 = "\udcff"
+TIMES = ["put-timeout", "role-timeout", "implicit-queue-ttl", "auto-repair-after", "idle-timeout"]
 
 
 @pytest.mark.parametrize(
@@ -19,19 +27,32 @@ from tests.programs import Server, StartServer, Valkey, run_command
         (["--max-clients", "many"], "not a valid integer"),
         (["--max-clients", "0"], "not in the range"),
         (["--default-bound", "-1"], "not in the range"),
+        (["--default-bound", "x"], "not a valid integer."),
         (["--idle-timeout", "-1"], "not in the range"),
         (["--max-message-bytes", "0"], "not in the range"),
         (["--log-level", "loud"], "is not one of"),
         (["--log-format", "xml"], "is not one of"),
         (["--prefix", ""], "prefix must not be empty"),
+        (["--prefix", NO_UTF8], "prefix must be UTF-8"),
+        (["--data-dir", NO_UTF8], "data directory must be UTF-8"),
         (["--listen", "resp://127.0.0.1"], "cannot be listened on"),
         (["--listen", "resp://127.0.0.1:99999"], "cannot be listened on"),
         (["--listen", "resp+unix://relative"], "cannot be listened on"),
+        (["--listen", "resp://a..b:4000"], "cannot be listened on"),
+        (["--listen", f"resp+unix:///{NO_UTF8}"], "cannot be listened on"),
         (["--listen", "gopher://127.0.0.1:70"], "there is no handler 'gopher'"),
-        (["--backend", "http://127.0.0.1"], "is no backend"),
-        (["--backend", "redis://127.0.0.1:x"], "Port could not be cast"),
+        (
+            ["--backend", "http://127.0.0.1"],
+            "the backend cannot be used: it must be embedded:, or begin with",
+        ),
+        (["--backend", "embedded"], "the backend cannot be used: it must be embedded:, or begin with"),
+        (["--backend", "redis://127.0.0.1:x"], "the backend cannot be used: its host or port"),
+        (["--backend", "redis://127.0.0.1:99999/0"], "the backend cannot be used: its host or port"),
+        (["--backend", "redis://a..b:1"], "the backend cannot be used: its host or port"),
+        (["--backend", f"redis://:{NO_UTF8}@127.0.0.1:1"], "the backend cannot be used: its host or port"),
         (["--backend", "redis://127.0.0.1/queues"], "names no database"),
-        (["--backend", "redis://127.0.0.1/0?colour=red"], "not known"),
+        (["--backend", "redis://127.0.0.1/0?colour=red"], "has an option that cannot be used"),
+        (["--backend", "rediss://127.0.0.1?ssl_cert_reqs=x"], "has an option that cannot be used"),
         (["--backend", "unix://"], "names no socket"),
         (["--config", "/no/such/file.toml"], "cannot be read"),
         (["serve", "spare"], "unexpected extra argument"),
@@ -46,11 +67,72 @@ def test_a_wrong_option_is_one_clear_line_and_status_2(arguments: list[str], com
     assert refused.stdout == ""
 
 
+@pytest.mark.parametrize("option", TIMES)
+def test_nan_is_no_number_of_seconds(tmp_path: Path, option: str) -> None:
+    (tmp_path / "config.toml").write_text(f"{option} = nan")
+    variable = "PRESSURE_" + option.replace("-", "_").upper()
+    for refused in (
+        run_command(f"--{option}", "nan"),
+        run_command(environment={variable: "nan"}),
+        run_command("--config", str(tmp_path / "config.toml")),
+    ):
+        assert refused.returncode == 2
+        assert f"Invalid value for '--{option}'" in refused.stderr
+        assert "nan is no number of seconds" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "reds://:s3cret@127.0.0.1:1",
+        ":s3cret@127.0.0.1",
+        "redis://:s3cret@127.0.0.1:99999",
+        "redis://:s3cret/word@127.0.0.1:1",
+        "redis://u:s3cret\u2100@127.0.0.1:1",
+        "redis://:s3cret@[::1",
+        "redis://:s3cret@127.0.0.1/queues",
+        "redis://:s3cret@127.0.0.1/0?colour=red",
+        "unix://:s3cret@",
+    ],
+)
+def test_a_mistyped_backend_does_not_show_its_password(tmp_path: Path, url: str) -> None:
+    (tmp_path / "config.toml").write_text(f"backend = ['{url}']")
+    for refused in (
+        run_command("--backend", url),
+        run_command("doctor", environment={"PRESSURE_BACKEND": url}),
+        run_command("--config", str(tmp_path / "config.toml")),
+    ):
+        assert refused.returncode == 2
+        assert "backend" in refused.stderr
+        assert "s3cret" not in refused.stderr
+
+
+def test_a_backend_that_is_lost_without_a_word_is_said_so(start_server: StartServer) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def hang_up() -> None:
+            while True:
+                kept.append(listener.accept()[0])
+                kept[-1].shutdown(socket.SHUT_WR)
+
+        kept: list[socket.socket] = []
+        threading.Thread(target=hang_up, daemon=True).start()
+        server = start_server("--backend", f"rediss://127.0.0.1:{listener.getsockname()[1]}")
+        wait_for(lambda: "; trying again" in server.log, "the reason")
+        assert ": ConnectionResetError; trying again" in server.log
+        assert server.stop() == 0
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
         ("max-client = 5", "sets what is not known: max_client"),
         ("max-clients = 'many'", "not a valid integer"),
+        ("max-clients = true", "sets max_clients to what it cannot be"),
+        ("auto-create = 7", "sets auto_create to what it cannot be"),
+        ("data-dir = 7", "sets data_dir to what it cannot be"),
+        ("listen = 5", "sets listen to what it cannot be"),
+        ("listen = []", "sets listen to what it cannot be"),
         ("listen = [", "cannot be read"),
     ],
 )
@@ -60,6 +142,19 @@ def test_a_wrong_file_is_one_clear_line_and_status_2(tmp_path: Path, text: str, 
     assert refused.returncode == 2
     assert complaint in refused.stderr
     assert len(refused.stderr.strip().splitlines()) == 1
+
+
+def test_a_file_may_give_any_option_as_its_own_kind_or_as_text(
+    start_server: StartServer, backend: Valkey, tmp_path: Path
+) -> None:
+    (tmp_path / "config.toml").write_text(
+        f'backend = "{backend.url}"\nauto-create = false\nidle-timeout = 77\nmax-clients = "22"\n'
+        'listen = "resp://127.0.0.1:1"\nput-timeout = 0.5\n'
+    )
+    with start_server("--config", str(tmp_path / "config.toml")).client() as client:
+        assert client.config_get("maxclients", "timeout") == {"maxclients": "22", "timeout": "77"}
+        with pytest.raises(redis.ResponseError, match="NOQUEUE"):
+            client.sadd("q", "a")
 
 
 def test_flags_go_over_environment_over_file(
@@ -109,11 +204,62 @@ def test_a_socket_file_that_a_killed_server_left_is_replaced(
     assert server.stop() == 0
 
 
+def test_a_server_that_stops_leaves_its_successor_s_socket_alone(
+    start_server: StartServer, backend: Valkey, tmp_path: Path
+) -> None:
+    path = tmp_path / "queues.sock"
+    arguments = ("--listen", f"resp+unix://{path}", "--backend", backend.url)
+    first = start_server(*arguments)
+    with first.client() as client, Waiter(first.port) as slow:
+        client.sadd("q", b"x" * (16 << 20))
+        slow.send("SMEMBERS", "q")
+        first.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: not path.exists(), "the first to remove its socket")
+        second = start_server(*arguments)
+        assert first.process.poll() is None
+    assert first.process.wait(TIMEOUT) == 0
+    with redis.Redis(unix_socket_path=str(path)) as over_socket:
+        assert over_socket.scard("q") == 1
+    assert second.stop() == 0
+    assert not path.exists()
+
+
 def test_a_port_in_use_is_one_clear_line_and_status_1(server: Server, backend: Valkey) -> None:
     refused = run_command("--listen", f"resp://127.0.0.1:{server.port}", "--backend", backend.url)
     assert refused.returncode == 1
     assert f"cannot listen on resp://127.0.0.1:{server.port}" in refused.stderr
     assert len(refused.stderr.strip().splitlines()) == 1
+
+
+def test_commands_have_the_options_that_they_use() -> None:
+    def options(command: str) -> set[str]:
+        return set(re.findall(r"^  (--[a-z-]+)", run_command(command, "--help").stdout, re.M))
+
+    assert options("ping") == {"--help", "--config", "--listen"}
+    doctors = {"--config", "--backend", "--data-dir", "--prefix"}
+    assert options("doctor") == {"--help", "--repair", "--wait"} | doctors
+    assert (
+        options("serve")
+        > {"--listen", "--overflow", "--log-level", *(f"--{time}" for time in TIMES)} | doctors
+    )
+
+
+def test_help_says_what_no_command_means() -> None:
+    said = run_command("--help").stdout
+    assert "Without a COMMAND it is serve, and serve's options can be given directly." in said
+
+
+def test_ping_and_doctor_use_the_server_s_file_and_variables(
+    server: Server, backend: Valkey, tmp_path: Path
+) -> None:
+    (tmp_path / "config.toml").write_text(
+        f'listen = ["resp://127.0.0.1:{server.port}"]\nbackend = "{backend.url}"\noverflow = "error"\n'
+    )
+    environment = {"PRESSURE_CONFIG": str(tmp_path / "config.toml"), "PRESSURE_MAX_CLIENTS": "7"}
+    assert run_command("ping", environment=environment).stdout == (
+        f"resp://127.0.0.1:{server.port} is well\n"
+    )
+    assert run_command("doctor", environment=environment).stdout == "0 queues looked at: all is well\n"
 
 
 def test_ping_says_whether_the_server_is_well(server: Server) -> None:

@@ -16,6 +16,7 @@ from pressure_server.broker import kinds
 from pressure_server.broker import trouble as troubles
 from pressure_server.broker.doctor import Case
 from pressure_server.broker.snapshot import Snapshot
+from pressure_server.errors import BackendError
 from tests.deaths import OPERATIONS, STATES, VersionedSteps, copy_queue, drop_queue
 from tests.native import NativeClient, NativeError, NativeSteps, Steps, run
 from tests.programs import Client, Server, Valkey, wait_for
@@ -431,8 +432,8 @@ def test_statistics_are_left_to_who_is_about_to_count(ward: Ward) -> None:
 def snapshot(produced: int, length: int) -> Snapshot:
     """Of a queue whose producer role is held by somebody who has counted so many messages."""
     view = b"%d" % produced
-    producer = [0, 0, b"somebody", b"%d" % produced, view]
-    return Snapshot.of([b"0", length, 0, 1, [], producer, [1, 0, None, None, b""], view + b" %d" % length])
+    producer = [0, 0, b"somebody", produced, [], view]
+    return Snapshot.of([b"0", length, 0, 1, [], producer, [1, 0, None, 0, [], b""], view + b" %d" % length])
 
 
 def test_what_is_wrong_must_have_been_so_all_the_while() -> None:
@@ -462,6 +463,57 @@ def test_statistics_that_do_not_add_up(ward: Ward, verb: str, units: list[str], 
     assert ward.repair_only(QUEUE).in_words == "statistics"
     read(ward).assert_sound()
     ward.assert_works(QUEUE)
+
+
+@pytest.mark.parametrize("statistic", ["produced_messages", "consumed_messages", "produced_bytes"])
+@pytest.mark.parametrize("text", ["12x", "", "1.5", "007", "nan", "9223372036854775807"])
+def test_statistics_that_are_no_numbers(ward: Ward, statistic: str, text: str) -> None:
+    make(ward.direct, 0, b"first", b"second")
+    run(NativeSteps(ward.direct, QUEUE, "other").get())
+    ward.direct.set(f"{BASE}:stats:{statistic}", text)
+    told = ward.repair_only(QUEUE)
+    assert told.in_words == "statistics"
+    assert told.found[0][0].seen == (
+        f"nobody can count on from {statistic}: what is there is no number, or too large"
+    )
+    assert told.done[0] == f"set {statistic} to 0"
+    assert not told.left
+    read(ward).assert_sound()
+    ward.assert_works(QUEUE)
+
+
+def test_statistics_that_are_no_numbers_in_a_queue_where_a_client_died(ward: Ward) -> None:
+    make(ward.direct, 0, b"first")
+    step_until(victim(ward.direct).put(b"second"), lambda: ward.direct.llen(BASE) == 2)
+    for statistic in ("produced_messages", "produced_bytes", "consumed_messages", "consumed_bytes"):
+        ward.direct.delete(f"{BASE}:stats:{statistic}")
+        ward.direct.lpush(f"{BASE}:stats:{statistic}", "a list")
+    assert not ward.repair_only(QUEUE).left
+    ward.assert_works(QUEUE)
+
+
+def test_one_that_cannot_be_mended_keeps_the_others_from_nothing(
+    ward: Ward, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for queue in ("a", QUEUE, "z"):
+        make(ward.direct, 0, b"first", queue=queue)
+        ward.direct.rpop(f"__pressure__:{queue}:producer_free")
+    mend = ward.doctor.mend
+
+    async def mend_all_but_one(case: Case) -> list[str]:
+        if case.name == QUEUE.encode():
+            raise BackendError("the backend is out of sorts")
+        return await mend(case)
+
+    monkeypatch.setattr(ward.doctor, "mend", mend_all_but_one)
+    told = ward.repair()
+    assert {queue: told[queue].done for queue in told} == {
+        "a": ["gave the producer role back"],
+        QUEUE: ["nothing, because the backend is out of sorts"],
+        "z": ["gave the producer role back"],
+    }
+    assert [finding.trouble for finding in told[QUEUE].left] == [troubles.PRODUCER_STUCK]
+    ward.assert_all_work(["a", "z"])
 
 
 def test_bytes_alone_are_no_finding(ward: Ward) -> None:

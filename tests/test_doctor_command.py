@@ -80,7 +80,29 @@ def test_a_key_that_is_no_queue_is_said_and_kept(backend: Valkey, direct: Client
     status, said = doctor(backend, "--repair")
     assert status == 1
     assert "'q' looks like a queue's key, but is none: " in said
+    assert said.endswith("0 queues looked at: 1 key unreadable\n")
     assert direct.hgetall(BASE) == {b"a": b"1"}
+
+
+def test_statistics_that_are_no_numbers_are_set_right(
+    backend: Valkey, client: Client, direct: Client
+) -> None:
+    """In a queue of which the server has a mirror."""
+    client.sadd(QUEUE, "a", "b")
+    assert client.sismember(QUEUE, "a")
+    direct.mset({f"{BASE}:stats:produced_messages": "abc", f"{BASE}:stats:consumed_messages": "zz"})
+    status, said = doctor(backend)
+    assert status == 1
+    assert "statistics: nobody can count on from produced_messages and consumed_messages: " in said
+    status, said = doctor(backend, "--repair")
+    assert status == 0, said
+    assert (
+        "done: set produced_messages to 0, set consumed_messages to 0, added 2 to produced_messages\n" in said
+    )
+    assert client.sadd(QUEUE, "b", "c") == 1
+    assert client.smembers(QUEUE) == {b"a", b"b", b"c"}
+    assert direct.get(f"{BASE}:stats:produced_messages") == b"3"
+    assert doctor(backend)[0] == 0
 
 
 def test_it_uses_the_prefix(backend: Valkey, direct: Client) -> None:
@@ -95,6 +117,7 @@ def test_it_uses_the_prefix(backend: Valkey, direct: Client) -> None:
         (["none"], "there is no queue 'none'"),
         (["q:bound"], "'q:bound' cannot be a queue's name"),
         (["--wait", "-1"], "not in the range"),
+        (["--wait", "nan"], "nan is no number of seconds"),
         (["--repair", "a", "b"], "unexpected extra argument"),
         (["--backend", "unix:///nowhere/none.sock"], "has not been reached"),
         (["--backend", "embedded:", "--data-dir", "/nowhere"], "there is no data directory /nowhere"),
@@ -104,6 +127,15 @@ def test_where_it_cannot_look_it_says_why(backend: Valkey, arguments: list[str],
     refused = run_command("doctor", "--backend", backend.url, *arguments)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert complaint in refused.stderr
+    assert len(refused.stderr.strip().splitlines()) == 1
+
+
+def test_a_data_directory_with_too_long_a_path_is_one_clear_line(tmp_path: Path) -> None:
+    data = tmp_path / ("d" * 110)
+    data.mkdir()
+    refused = run_command("doctor", "--data-dir", str(data))
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "path is too long" in refused.stderr
     assert len(refused.stderr.strip().splitlines()) == 1
 
 

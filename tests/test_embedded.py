@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
 import redis
 
-from tests.programs import Client, StartServer, run_command, wait_for
+from tests.programs import TIMEOUT, Client, StartServer, run_command, wait_for
+from tests.waiters import packed
 
 
 def test_what_was_queued_is_there_at_the_next_start(start_server: StartServer, tmp_path: Path) -> None:
@@ -101,6 +105,38 @@ def test_ctrl_c_reaches_the_process_group_but_the_backend_outlives_the_drain(
     assert server.process.wait(20) == 0
     assert "Valkey ended" not in server.log
     assert server.log.rstrip().endswith("stopped")
+
+
+def test_a_signal_while_the_data_is_loaded_stops_it_and_nothing_is_announced(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir(mode=0o700)
+    (data / "appendonly.aof").write_bytes(packed("EVAL", "for i = 1, 1e10 do end", 0))
+    log = tmp_path / "log"
+    server = subprocess.Popen(
+        [sys.executable, "-m", "pressure_server", "--listen", "resp://127.0.0.1:0", "--data-dir", str(data)],
+        stdin=subprocess.DEVNULL,
+        stdout=log.open("w"),
+        stderr=subprocess.STDOUT,
+    )
+    valkey_log = data / "valkey.log"
+    try:
+        wait_for(lambda: valkey_log.exists() and "of a load" in valkey_log.read_text(), "the load to begin")
+        valkey = int((data / "valkey.pid").read_text())
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(TIMEOUT) == 0, log.read_text()
+    finally:
+        server.kill()
+        server.wait()
+    assert "ready:" not in log.read_text()
+    assert "listening" not in log.read_text()
+    assert log.read_text().endswith("stopped\n")
+    with pytest.raises(ProcessLookupError):
+        os.kill(valkey, 0)
+
+
+def test_a_data_directory_may_have_any_name(start_server: StartServer, tmp_path: Path) -> None:
+    with start_server("--data-dir", str(tmp_path / "100%20 #1?")).client() as client:
+        assert client.sadd("q", "a") == 1
 
 
 def test_a_path_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The programs in docs/commands.md are run as they stand there, and print what stands there."""
+"""The programs in README.md and docs/commands.md are run as they stand there, and print what they should."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.waiters import Waiter, wait_for_waiting
 
 pytestmark = pytest.mark.clients
 
-DOCUMENT = Path(__file__).parent.parent / "docs" / "commands.md"
+ROOT = Path(__file__).parent.parent
 # How long redis-py and redis-rb wait for a reply, in seconds; phpredis does so as long as PHP is told to.
 LIBRARIES_WAIT = 5
 RUNNERS = {
@@ -33,9 +33,10 @@ def need_library(language: str) -> None:
         need_success("ruby-redis", "ruby", "-e", "require 'redis'")
 
 
-def block(language: str) -> str:
+def block(language: str, document: str = "docs/commands.md") -> str:
     """The document's one block of code in this language."""
-    found: list[str] = re.findall(rf"^```{language}\n(.*?)^```$", DOCUMENT.read_text("utf-8"), re.M | re.S)
+    text = (ROOT / document).read_text("utf-8")
+    found: list[str] = re.findall(rf"^```{language}\n(.*?)^```$", text, re.M | re.S)
     assert len(found) == 1
     return found[0]
 
@@ -59,11 +60,14 @@ def waiting_clients(client: Client) -> set[str]:
 
 
 @pytest.mark.parametrize("language", RUNNERS)
-def test_the_program_prints_what_stands_there(language: str, server: Server, client: Client) -> None:
+def test_the_programs_print_what_they_should(language: str, server: Server, client: Client) -> None:
     need_library(language)
+    ended = begin(language, block(language, "README.md"), server)
+    assert ended.communicate(timeout=TIMEOUT)[0] == "to: ada\n"
+    # The queue of the first is still there.
     ended = begin(language, block(language), server)
     assert ended.communicate(timeout=TIMEOUT)[0] == block("text")
-    assert client.keys() == []
+    assert client.keys() == [b"mails"]
 
 
 @pytest.mark.parametrize("language", RUNNERS)
@@ -73,11 +77,11 @@ def test_the_program_waits_longer_than_its_library_would_by_itself(
     need_library(language)
     lines = [line for line in block(language).splitlines(keepends=True) if "PRESSURE.CLOSE" not in line]
     waiting = begin(language, "".join(lines), server)
-    wait_for(lambda: client.exists("mails"), "the program to create its queue")
-    wait_for_waiting(client, "mails", consumers=1)
+    wait_for(lambda: client.exists("letters"), "the program to create its queue")
+    wait_for_waiting(client, "letters", consumers=1)
     before = waiting_clients(client)
     assert waiter("BLPOP", "nothing", LIBRARIES_WAIT + 0.5) is None
     # On the same connection: one that gives up and asks again would have lost its place in line.
     assert waiting_clients(client) == before
-    assert waiter("PRESSURE.CLOSE", "mails") == b"OK"
+    assert waiter("PRESSURE.CLOSE", "letters") == b"OK"
     assert waiting.communicate(timeout=TIMEOUT)[0] == block("text")

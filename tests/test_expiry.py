@@ -108,7 +108,8 @@ def test_one_that_our_python_client_waits_on_stays(
             if in_its_turn:
                 wait_for(lambda: direct.info("clients")["blocked_clients"], "it to stand in line")
                 direct.lpush("__pressure__:q:consumer_free", 0)
-            wait_for(lambda: direct.pubsub_numsub("__redis__:invalidate")[0][1] > 1, "it to wait")
+                wait_for(lambda: direct.exists("__pressure__:q:ext:consumer_turn"), "its turn")
+            wait_for(lambda: direct.pubsub_numsub("__redis__:invalidate")[0][1], "it to wait")
             a_queue_expires(client, direct)
             a_queue_expires(client, direct)
             assert not got.done()

@@ -427,6 +427,32 @@ def test_messages_that_are_not_read(
     server.end_well()
 
 
+ALGEBRA = {
+    "SINTER": (packed("SINTER", *["q"] * 30), b"*8\r\n"),
+    "SUNION": (packed("SUNION", *["q"] * 30), b"*8\r\n"),
+    "SDIFF": (packed("SDIFF", *["q"] * 30), b"*0\r\n"),
+    "SINTERCARD": (packed("SINTERCARD", 30, *["q"] * 30), b":8\r\n"),
+    "SINTERCARD in a transaction": (
+        packed("MULTI") + packed("SINTERCARD", 30, *["q"] * 30) + packed("EXEC"),
+        b"+OK\r\n+QUEUED\r\n*1\r\n:8\r\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ALGEBRA)
+def test_a_queue_named_thirty_times_takes_memory_once(
+    name: str, victim: Server, bystander: Client, attack: Callable[..., Hostile]
+) -> None:
+    """It has 8 MB: the reply of the backend, that in the server's own words, and what stands between."""
+    request, reply = ALGEBRA[name]
+    for number in range(8):
+        bystander.rpush("q", b"%d" % number + bytes(MB))
+    with bounded_peak(victim, 64 * MB):
+        hostile = attack()
+        hostile.send(request)
+        assert hostile.read(len(reply)) == reply
+
+
 # ---------------------------------------------------------------- how many, and how long
 
 

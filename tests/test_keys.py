@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import redis
 
-from tests.programs import Client
+from tests.programs import Client, StartServer, Valkey, wait_for
+from tests.waiters import Waiter, is_refused, wait_for_blocked
 
 
 def test_a_queue_is_a_set_that_does_not_expire(client: Client) -> None:
@@ -62,6 +65,44 @@ def test_keys_and_scans_see_queues_only(client: Client, direct: Client) -> None:
     assert client.randomkey() is None
     assert client.dbsize() == 0
     assert set(direct.keys("*")) == {b"foreign", b"foreign:bound"}
+
+
+@pytest.mark.parametrize("command", ["FLUSHDB", "FLUSHALL SYNC"])
+def test_flushing_waits_for_all_roles_at_once_and_goes_on(
+    backend: Valkey, direct: Client, start_server: StartServer, command: str
+) -> None:
+    """Between others there are queues whose roles native clients keep, and a key that is none of a queue."""
+    server = start_server("--backend", backend.url, "--role-timeout", "1")
+    with server.client() as client, Waiter(server.port) as waiter:
+        stuck = [b"stuck-%d" % number for number in range(8)]
+        for number, name in enumerate(stuck):
+            client.sadd(name, "a")
+            client.sadd(f"free-{number}", "a")
+            direct.delete(b"__pressure__:%b:producer_free" % name)
+        client.sadd("odd", "a")
+        direct.set("__pressure__:odd", "no list")
+        began = time.monotonic()
+        reply = waiter(*command.split())
+        assert time.monotonic() - began < 4
+        assert is_refused(reply, "INUSE") or is_refused(reply, "BACKEND"), reply
+        assert client.keys() == [b"odd"]
+        assert not direct.keys("__pressure__:free*")
+
+
+@pytest.mark.parametrize("command", ["FLUSHDB", "FLUSHALL", "DEL stuck free"])
+def test_who_hangs_up_while_queues_are_deleted_has_gone(
+    backend: Valkey, direct: Client, start_server: StartServer, command: str
+) -> None:
+    server = start_server("--backend", backend.url, "--role-timeout", "60")
+    with server.client() as client, Waiter(server.port) as waiter:
+        client.sadd("stuck", "a")
+        client.sadd("free", "a")
+        direct.delete("__pressure__:stuck:producer_free")
+        waiter.send(*command.split())
+        wait_for_blocked(client, 1)
+        waiter.close()
+        wait_for(lambda: client.info("clients")["connected_clients"] == 1, "the client to be gone")
+        assert client.keys() == []
 
 
 @pytest.mark.parametrize(

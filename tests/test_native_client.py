@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import socket
 import socketserver
 import subprocess
@@ -175,9 +176,39 @@ def test_a_name_that_is_a_key_of_another_queue_is_refused(open_queue: Open, name
         open_queue(name)
 
 
-def test_a_bound_is_not_negative(queue: Any) -> None:
-    with pytest.raises(ValueError, match="-1"):
-        queue.create(-1)
+@pytest.mark.parametrize(
+    ("method", "argument", "error", "said"),
+    [
+        ("create", 1.5, TypeError, "a bound is a whole number, 0 for none: not 1.5"),
+        ("create", "3", TypeError, "a bound is a whole number, 0 for none: not '3'"),
+        ("create", None, TypeError, "a bound is a whole number"),
+        ("create", -1, ValueError, "a bound is 0, for none, or more: not -1"),
+        ("put", 5, TypeError, "a message is bytes or a str: not 5"),
+        ("put", None, TypeError, "a message is bytes or a str: not None"),
+        ("put_nowait", [b"x"], TypeError, "a message is bytes or a str"),
+        ("get", float("nan"), ValueError, "a timeout is a number of seconds, or None for ever: not NaN"),
+        ("get", "1", TypeError, "a timeout is a number of seconds, or None for ever: not '1'"),
+        ("close", float("nan"), ValueError, "not NaN"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused_before_anything_is_sent(
+    open_queue: Open, method: str, argument: Any, error: type[Exception], said: str
+) -> None:
+    queue = open_queue(url="unix:///nowhere")
+    with pytest.raises(error, match=re.escape(said)):
+        getattr(queue, method)(argument)
+
+
+def test_a_put_refuses_a_timeout_that_makes_no_sense(open_queue: Open) -> None:
+    with pytest.raises(ValueError, match="not NaN"):
+        open_queue(url="unix:///nowhere").put(b"x", timeout=float("nan"))
+
+
+def test_a_name_and_a_prefix_are_bytes_or_str(open_queue: Open) -> None:
+    with pytest.raises(TypeError, match="a queue's name is bytes or a str: not 5"):
+        open_queue(5)
+    with pytest.raises(TypeError, match="a prefix is bytes or a str: not None"):
+        open_queue("q", prefix=None)
 
 
 @pytest.mark.parametrize("options", ["?decode_responses=true", "?protocol=3&db=3", "?retry_on_timeout=true"])
@@ -375,6 +406,72 @@ def test_delete_waits_for_native_clients_and_wakes_them(
         queue.delete()
         assert consumer.outcome() == "QueueClosedError"
     assert direct.keys() == []
+
+
+def take_both_roles(direct: Client) -> None:
+    """As native clients that are at work on the queue."""
+    assert direct.rpop(f"{BASE}:producer_free")
+    assert direct.rpop(f"{BASE}:consumer_free")
+
+
+def test_a_delete_that_another_has_finished_leaves_the_next_queue_its_tokens(
+    queue: Any, direct: Client, threads: ThreadPoolExecutor
+) -> None:
+    queue.create()
+    take_both_roles(direct)
+    deleted = threads.submit(queue.delete)
+    wait_until_blocked(direct)
+    direct.delete(*direct.keys(f"{BASE}*"))
+    NativeClient(direct, "q").create()
+    assert deleted.result(TIMEOUT) is None
+    assert direct.llen(f"{BASE}:producer_free") == direct.llen(f"{BASE}:consumer_free") == 1
+    assert not direct.keys(f"{BASE}:ext:*_turn")
+
+
+def test_a_delete_that_ends_before_its_time_gives_its_turn_back(
+    queue: Any, direct: Client, threads: ThreadPoolExecutor
+) -> None:
+    queue.create()
+    take_both_roles(direct)
+    deleted = threads.submit(queue.delete)
+    wait_until_blocked(direct)
+    direct.lpush(f"{BASE}:producer_free", 0)
+    wait_for(lambda: direct.exists(f"{BASE}:ext:producer_turn"), "its turn as the producer")
+
+    def in_line() -> list[str]:
+        return [client["id"] for client in direct.client_list() if "b" in client["flags"]]
+
+    (blocked,) = wait_for(in_line, "it to stand in line again")
+    direct.client_kill_filter(_id=blocked)
+    assert issubclass(error_of(deleted), redis.ConnectionError)
+    assert direct.llen(f"{BASE}:producer_free") == 1
+
+
+@pytest.mark.parametrize("in_its_turn", [False, True])
+def test_who_waits_for_a_message_uses_the_queue(
+    queue: Any,
+    direct: Client,
+    threads: ThreadPoolExecutor,
+    monkeypatch: pytest.MonkeyPatch,
+    in_its_turn: bool,
+) -> None:
+    """And says so: a server notes since when one is unused, and deletes it after a while."""
+    monkeypatch.setattr("pressure_server.client.steps._LONGEST_WITHOUT_NEWS", 0.1)
+    queue.create()
+    if in_its_turn:
+        direct.rpop(f"{BASE}:consumer_free")
+    got = threads.submit(queue.get)
+    if in_its_turn:
+        wait_until_blocked(direct)
+        direct.lpush(f"{BASE}:consumer_free", 0)
+        wait_for(lambda: direct.exists(f"{BASE}:ext:consumer_turn"), "its turn")
+    wait_until_waiting(direct)
+    for _ in range(3):
+        direct.hset(f"{BASE}:ext:settings", "since", 1)
+        wait_for(lambda: not direct.hexists(f"{BASE}:ext:settings", "since"), "the note to be removed")
+    queue.put(b"x")
+    assert got.result(TIMEOUT) == b"x"
+    assert direct.llen(f"{BASE}:consumer_free") == 1
 
 
 def test_a_role_is_waited_for_and_its_holder_named(

@@ -43,7 +43,7 @@ from pressure_server.errors import (
 from tests import native as native_client
 from tests.model_settings import model_settings
 from tests.native import NativeClient, NativeError, NativeSteps, Steps, run
-from tests.programs import Valkey
+from tests.programs import Client, Valkey
 
 SETTINGS = settings(
     model_settings("PRESSURE_MODEL_EXAMPLES", 100),
@@ -882,3 +882,20 @@ def test_a_queue_created_while_a_native_delete_is_half_way(world: World, direct:
     run(create)
     run(NativeSteps(direct, QUEUE, "native").put(b"x"))
     assert_contains_is_exact(world, [b"c", b"x"])
+
+
+@pytest.mark.parametrize("verb", ["produced", "consumed"])
+@pytest.mark.parametrize("unit", ["messages", "bytes"])
+def test_a_statistic_that_is_no_number_is_in_nobody_s_way(
+    client: Client, direct: Client, verb: str, unit: str
+) -> None:
+    client.sadd("q", "a", "b")
+    client.spop("q")
+    direct.set(f"__pressure__:q:stats:{verb}_{unit}", "12x")
+    assert client.sadd("q", "c", "d") == 2
+    assert client.rpush("q", "e") == 4
+    assert client.spop("q") == b"b"
+    assert client.lpop("q", 2) == [b"c", b"d"]
+    assert client.sismember("q", "e") == 1
+    assert client.delete("q") == 1
+    assert direct.keys() == []

@@ -83,7 +83,9 @@ CLIENT LIST ID 99999999999999999999|CLIENT LIST ID -1|PING a b|PING a|PING|PING 
 ECHO ''|ECHO \\x00\\xff\\x0d\\x0a|TIME x|DBSIZE x|DBSIZE|KEYS|KEYS a b|KEYS *|KEYS nothing|KEYS ''|KEYS [
 KEYS [^|RANDOMKEY|RANDOMKEY x|nonsense|nonsense a b c|nonsense a\\x0ab|NonSense 'x'|nons\\x0d\\x0aense|''
 '' ''|nonsense \\x00\\x01|GETSET|nonsense\\xff|nonsense a\\xffb|nonsense \\xc3\\xa9|nonsense\\x00x
-CLIENT NON\\x0aSENSE|CLIENT NON\\x00SENSE
+CLIENT NON\\x0aSENSE|CLIENT NON\\x00SENSE|CLIENT NO-EVICT|CLIENT NO-EVICT on|CLIENT NO-EVICT OFF
+CLIENT NO-EVICT maybe|CLIENT NO-EVICT ON x|BLPOP q 1e-320|BLPOP q 1e-400|BLPOP q 1.9e-4951|BLPOP q 1.8e-4951
+BLPOP q 1e-9999|BLPOP q -1e-9999|BRPOP q r 1e-9999|BLMOVE q r LEFT LEFT 1e-9999|BLMPOP 1e-9999 1 q LEFT
 """
 
 LONG = f"nonsense {'a' * 90} {'b' * 30} {'c' * 50} d"
@@ -128,7 +130,7 @@ def test_wrong_numbers_of_words_in_subcommands(pair: Pair, protocol: int) -> Non
     lines = [
         f"{container} {sub}{more}"
         for container, subs in (
-            ("CLIENT", "ID GETNAME SETNAME INFO"),
+            ("CLIENT", "ID GETNAME SETNAME INFO NO-EVICT"),
             ("COMMAND", "COUNT GETKEYS"),
             ("CONFIG", "GET"),
         )
@@ -153,7 +155,8 @@ UNLINK q q|SADD q a|FLUSHDB|EXISTS q|SADD q a|FLUSHALL|EXISTS q|DBSIZE
 """
 
 SEVERAL_MEMBERS = """
-SADD q a b c d|SADD q a b e|SCARD q|SMEMBERS q|SMISMEMBER q a x e|SREM q a x|SRANDMEMBER q 100
+SADD q a b c d|SADD q a b e|SCARD q|SMEMBERS q|SINTER q q|SUNION q r q r|SDIFF q q|SDIFF q r r
+SINTER q r q|SINTERCARD 3 q q q|SINTERCARD 2 r r|SMISMEMBER q a x e|SREM q a x|SRANDMEMBER q 100
 SSCAN q 0 COUNT 100|SSCAN q 0 COUNT 100 MATCH [cd]|SADD r 1 2 3|SADD s 4|KEYS *|KEYS [rs]|KEYS ?|KEYS s*
 EXISTS r s q|SCAN 0 COUNT 1000|SCAN 0 MATCH [^r] COUNT 1000|DEL r s nothing|SPOP q 100|SPOP q 100
 """

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from handlers.resp import commands
 from handlers.resp.describe import with_tables
 from handlers.resp.table import COMMANDS
-from tests.programs import Client, Server, wait_for
-from tests.waiters import Waiter
+from tests.programs import Client, Server, StartServer, Valkey, wait_for
+from tests.waiters import Waiter, is_refused, packed
 
 
 def test_the_document_of_commands_is_the_table_s() -> None:
@@ -41,13 +43,23 @@ def test_info_has_redis_s_sections_and_ours(client: Client) -> None:
     assert set(client.info("clients")) == {"connected_clients", "maxclients", "blocked_clients"}
 
 
-def test_counters_count(client: Client) -> None:
+@pytest.mark.parametrize(
+    "command", ["SPOP q", "SADD q a", "LPOP q 1", "ECHO a", "ECHO", "BLPOP q 0.001", "SELECT 0", "nonsense a"]
+)
+@pytest.mark.parametrize("count", [1, 7, 600])
+def test_every_command_of_a_pipeline_counts(client: Client, waiter: Waiter, command: str, count: int) -> None:
     before = client.info("stats")["total_commands_processed"]
-    pipeline = client.pipeline(transaction=False)
-    for _ in range(100):
-        pipeline.spop("q")
-    pipeline.execute()
-    assert client.info("stats")["total_commands_processed"] == before + 101
+    waiter.socket.sendall(packed(*command.split()) * count)
+    for _ in range(count):
+        waiter.reply()
+    assert client.info("stats")["total_commands_processed"] == before + count + 1
+
+
+def test_every_command_of_a_transaction_counts_once(client: Client, waiter: Waiter) -> None:
+    before = client.info("stats")["total_commands_processed"]
+    waiter.socket.sendall(packed("MULTI") + packed("SADD", "q", "a") * 50 + packed("EXEC"))
+    assert len([waiter.reply() for _ in range(52)][-1]) == 50
+    assert client.info("stats")["total_commands_processed"] == before + 53
 
 
 def test_connections_are_listed_named_and_killed(server: Server) -> None:
@@ -74,6 +86,57 @@ def test_who_waits_and_who_is_in_a_transaction_is_listed_so(server: Server, clie
         queueing("EXEC")
         assert waiting.reply() == [b"q", b"m"]
         assert client.info("clients")["blocked_clients"] == 0
+
+
+# Imported by the interpreter before anything else.
+BUGS = """
+from handlers.resp.table import command
+
+def fail(client, words):
+    raise LookupError("a bug")
+
+async def fail_later(client, words):
+    raise LookupError("a bug")
+
+command("BUG [word]", "Fails at once.", group="server", repeated=fail)(fail)
+command("BUG.QUEUE key", "Fails where others are done together.", group="server")(fail)
+command("BUG.LATER", "Fails as a coroutine.", group="server")(fail_later)
+"""
+
+
+def test_a_bug_hurts_only_the_command_that_has_it(
+    tmp_path: Path, backend: Valkey, start_server: StartServer
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(BUGS)
+    server = start_server("--backend", backend.url, environment={"PYTHONPATH": str(tmp_path)})
+    with Waiter(server.port) as waiter:
+        for command in ("BUG", "BUG.QUEUE q", "BUG.LATER"):
+            assert "internal error" in str(waiter(*command.split()))
+            assert waiter("SADD", "q", command) == 1
+        assert server.log.count("LookupError: a bug") == 3
+        waiter.socket.sendall(packed("BUG", "x") * 100 + packed("PING"))
+        replies = [str(waiter.reply()) for _ in range(100)]
+        assert all(reply.startswith("ERR internal error") for reply in replies)
+        assert waiter.reply() == b"PONG"
+        waiter.socket.sendall(
+            b"".join(
+                packed(*line.split())
+                for line in (
+                    "MULTI",
+                    "SADD r a",
+                    "BUG",
+                    "BUG.QUEUE r",
+                    "BUG.LATER",
+                    "BUG.QUEUE r",
+                    "SPOP r",
+                    "EXEC",
+                )
+            )
+        )
+        first, *bugs, last = [waiter.reply() for _ in range(8)][-1]
+        assert (first, last) == (1, b"a")
+        assert [is_refused(bug, "ERR") for bug in bugs] == [True] * 4
+        assert waiter("PING") == b"PONG"
 
 
 def test_config_get_answers_what_clients_ask(client: Client) -> None:

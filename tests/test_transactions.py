@@ -80,6 +80,7 @@ LIKE_REDIS = {
         "MULTI|PING|PING hello|ECHO x|CLIENT SETNAME me|SADD q a|CLIENT GETNAME|HELLO 9|"
         "AUTH x|COMMAND INFO nonsense|EXEC"
     ),
+    "COMMAND inside": "MULTI|COMMAND|COMMAND x|DISCARD|MULTI|command|DISCARD|MULTI|CLIENT|EXEC|PING",
     "QUIT inside": "MULTI|SADD q a|QUIT|B SCARD q",
     "RESET inside": "MULTI|SADD q a|RESET|EXEC|SCARD q",
     "empty words": "MULTI|SADD '' ''|SISMEMBER '' ''|SPOP ''|ECHO ''|EXEC",
@@ -404,6 +405,38 @@ def test_who_waits_is_told_of_a_deletion_inside(client: Client, waiter: Waiter, 
     wait_for_waiting(client, "q", consumers=1)
     assert transact(other, "DEL q", "EXISTS q") == [1, 0]
     assert is_refused(waiter.reply(), "NOQUEUE")
+
+
+# Commands on connections.
+
+
+def test_a_connection_is_spared_by_itself(server: Server, waiter: Waiter, other: Waiter) -> None:
+    mine, others = f"CLIENT KILL ADDR {address_of(waiter)}", f"CLIENT KILL ADDR {address_of(other)}"
+    assert transact(waiter, f"{mine} SKIPME yes", mine, others) == [0, 0, 1]
+    with pytest.raises(ConnectionError):
+        other("PING")
+    assert waiter("PING") == b"PONG"
+
+
+def test_a_connection_that_kills_itself_is_told_first(waiter: Waiter) -> None:
+    kill = f"CLIENT KILL ADDR {address_of(waiter)} SKIPME no"
+    assert transact(waiter, "SADD q a", kill, "SADD q b") == [1, 1, 1]
+    with pytest.raises(ConnectionError):
+        waiter("PING")
+
+
+def address_of(waiter: Waiter) -> str:
+    """As CLIENT KILL takes it."""
+    host, port = waiter.socket.getsockname()
+    return f"{host}:{port}"
+
+
+def test_commands_see_what_those_before_them_have_set(waiter: Waiter) -> None:
+    replies = transact(waiter, "CLIENT SETNAME me", "CLIENT INFO", "SELECT 1", "CLIENT INFO", "COMMAND")
+    assert b" name=me " in replies[1]
+    assert (b" db=0 " in replies[1], b" db=1 " in replies[3]) == (True, True)
+    assert len(replies[4]) == waiter("COMMAND", "COUNT")
+    assert b" name=me " in waiter("CLIENT", "INFO")
 
 
 # Roles of native clients: waited for before anything is done.

@@ -22,12 +22,11 @@ def test_who_stands_in_line_again_is_noted(backend: Valkey, direct: Client, give
 
     async def main() -> None:
         turns, came = Turns(Address(backend.url), NOTE), asyncio.Event()
-        steps = [
-            lambda: turns.ask(0, TOKEN, PARKED, lambda has_come: came.set()),
-            lambda: turns.given_back(0, PARKED),
-        ]
-        for step in reversed(steps) if given_back_first else steps:
-            step()
+        if given_back_first:
+            turns.given_back(0, PARKED)
+        turns.ask(0, TOKEN, PARKED, lambda _has_come: came.set())
+        if not given_back_first:
+            turns.given_back(0, PARKED)
         await asyncio.to_thread(wait_for, is_in_line, "it to stand in line")
         assert await turns.left_behind(0) == [PARKED]
         direct.lpush(TOKEN, 1)

@@ -69,6 +69,11 @@ class RespConnection(Connection):
         self.transaction, self.watched = None, {}
         return commands, watched
 
+    @property
+    def connection(self) -> RespConnection:
+        """Itself: see Caller."""
+        return self
+
     def speak(self, protocol: int) -> None:
         """Reply in this version of RESP from now on."""
         self.protocol = protocol
@@ -76,7 +81,11 @@ class RespConnection(Connection):
 
     def parse(self, data: bytes) -> list[Any]:
         """Requests, and a RequestError at the end of those that can be read."""
-        return self._parser.feed(data)
+        requests = self._parser.feed(data)
+        for request in requests:
+            if type(request) is Repeated:
+                self.clients.commands += request.count - 1
+        return requests
 
     def execute(self, command: Any) -> Coroutine[Any, Any, bytes] | None:
         """Find the command in the table and do it."""
@@ -96,16 +105,17 @@ class RespConnection(Connection):
                     raise errors.wrong_arity_of_exec()
                 raise errors.wrong_arity(spec.name)
             if self.transaction is not None and spec.name not in _NEVER_QUEUED:
-                if spec.subcommands:
+                # COMMAND does something on its own, too.
+                if spec.subcommands and len(command) > 1:
                     find_subcommand(command)
                 self.transaction.add(spec, command)
                 self.reply(_QUEUED)
                 return None
             return spec.function(self, command)
-        except (CommandError, PressureError) as refusal:
+        except Exception as reason:
             if self.transaction is not None:
                 self.transaction.is_broken = True
-            self.reply(error(refusal))
+            self.reply(self.failed(reason))
             return None
 
     def _execute_special(self, command: Repeated | RequestError) -> None:
@@ -114,7 +124,6 @@ class RespConnection(Connection):
             self.close_when_replied()
         elif type(command) is Repeated:
             if command.count > self.may_submit:
-                self.clients.commands += 1
                 self.execute_instead(list(command.split(self.may_submit)))
                 return
             spec = BY_SPELLING.get(command.words[0])
@@ -128,17 +137,15 @@ class RespConnection(Connection):
                 return
             try:
                 spec.repeated(self, command)
-            except PressureError as refusal:
-                self.reply(error(refusal) * command.count)
-            if not self.held:
-                self.clients.commands += command.count - 1
+            except Exception as reason:
+                self.reply(self.failed(reason) * command.count)
 
     def encode(self, value: Any) -> bytes:
         """The reply that a coroutine has returned."""
         return encode(value, self.protocol)
 
     def failed(self, reason: Exception) -> bytes:
-        """The reply for an error that a coroutine has raised."""
+        """The reply for an error that a command has met. One that is no refusal goes to the log."""
         if not isinstance(reason, CommandError | PressureError):
             logger.error("a command failed", exc_info=reason)
             reason = CommandError("ERR internal error: the server's log has the details")

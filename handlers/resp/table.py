@@ -8,14 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from handlers.resp.caller import Caller
 from handlers.resp.errors import unknown_subcommand, wrong_arity
 from handlers.resp.parser import Command, Repeated
 from handlers.resp.syntax import Argument, arity_of, keys_of, parse_syntax
 
+if TYPE_CHECKING:
+    from handlers.resp.connection import RespConnection
+
 # A plain function replies by client.reply or client.submit; a coroutine function returns the reply's value.
-Function = Callable[[Any, Command], "Coroutine[Any, Any, Any] | None"]
+Function = Callable[[Caller, Command], Coroutine[Any, Any, Any] | None]
+# It never is in a transaction.
+RepeatedFunction = Callable[["RespConnection", Repeated], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +37,7 @@ class Spec:
     arguments: tuple[Argument, ...]
     arity: int
     keys: tuple[int, int, int]
-    repeated: Callable[[Any, Repeated], None] | None = None
+    repeated: RepeatedFunction | None = None
     subcommands: dict[bytes, Spec] = field(default_factory=dict)
 
     @property
@@ -55,7 +61,7 @@ def command(
     *,
     group: str,
     flags: str = "",
-    repeated: Callable[[Any, Repeated], None] | None = None,
+    repeated: RepeatedFunction | None = None,
 ) -> Callable[[Function], Function]:
     """Enter a function into the table, as `NAME arguments…` or, for a subcommand, `NAME|SUB arguments…`.
 
@@ -90,7 +96,7 @@ def command(
     return enter
 
 
-def dispatch(client: Any, words: Command) -> Coroutine[Any, Any, Any] | None:
+def dispatch(client: Caller, words: Command) -> Coroutine[Any, Any, Any] | None:
     """Do the subcommand that a container's second word names. Raises CommandError."""
     return find_subcommand(words).function(client, words)
 
@@ -110,7 +116,7 @@ def container(name: str, summary: str, *, group: str) -> None:
     command(f"{name} subcommand [argument ...]", summary, group=group)(dispatch)
 
     @command(f"{name}|HELP", "Lists the subcommands.", group=group)
-    async def _help(_client: Any, _words: Command) -> list[str]:
+    async def _help(_client: Caller, _words: Command) -> list[str]:
         return help_of(name)
 
 

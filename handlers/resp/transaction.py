@@ -6,9 +6,9 @@ Commands on queues that stand together are one call of the broker's; others are 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Iterable
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from handlers.resp.parser import Command
 from handlers.resp.replies import CommandError
@@ -20,10 +20,15 @@ from pressure_server.broker.wait import Wait
 from pressure_server.connection import Encode
 from pressure_server.errors import PressureError
 
+if TYPE_CHECKING:
+    from handlers.resp.connection import RespConnection
+
 # As the parser counts an argument's cost.
 _ARGUMENT_COST = 64
 
 Queued = tuple[Spec, Command]
+# A command's reply, or what it will be the reply of.
+Begun = bytes | Operation | asyncio.Task[Any]
 
 
 class Commands:
@@ -44,41 +49,31 @@ class Commands:
 
 
 class Stand:
-    """What a command sees of its client: all of it, but its replies are kept here."""
+    """The Caller of one command in a transaction. What it replies or submits is kept here, as `entry`.
 
-    __slots__ = ("_client", "entries")
+    It is the owner of what is submitted, so it has what replies are encoded by.
+    """
 
-    def __init__(self, client: Any) -> None:
-        object.__setattr__(self, "_client", client)
-        object.__setattr__(self, "entries", [])
+    __slots__ = ("connection", "database", "entry")
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
+    def __init__(self, connection: RespConnection, database: Database | Transaction) -> None:
+        self.connection = connection
+        self.database = database
+        self.entry: bytes | Operation = b""
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._client, name, value)
+    @property
+    def protocol(self) -> int:
+        """See RespConnection."""
+        return self.connection.protocol
+
+    @property
+    def null(self) -> bytes:
+        """See RespConnection."""
+        return self.connection.null
 
     def reply(self, data: bytes) -> None:
         """See Connection.reply."""
-        self.entries.append(data)
-
-    def waits(self, _operation: Operation) -> None:
-        """Nothing waits in a transaction."""
-        raise AssertionError
-
-    def completed(self, _operation: Operation) -> bool:
-        """See Connection.completed; the entry is encoded later."""
-        return True
-
-
-class StandInTransaction(Stand):
-    """The same, and what it submits becomes part of a transaction."""
-
-    __slots__ = ("database",)
-
-    def __init__(self, client: Any, transaction: Transaction) -> None:
-        super().__init__(client)
-        object.__setattr__(self, "database", transaction)
+        self.entry = data
 
     def submit(
         self,
@@ -92,94 +87,86 @@ class StandInTransaction(Stand):
         wait: Wait | None = None,
     ) -> None:
         """See Connection.submit; nothing waits."""
-        operation = Operation(kind, name, messages, size, self, encode, commands)
-        self.database.submit(operation)
-        self.entries.append(operation)
+        self.entry = Operation(kind, name, messages, size, self, encode, commands)
+        self.database.submit(self.entry)
+
+    def waits(self, _operation: Operation) -> None:
+        """Nothing waits in a transaction."""
+        raise AssertionError
+
+    def completed(self, _operation: Operation) -> bool:
+        """See Connection.completed; the entry is encoded later."""
+        return True
 
 
 async def execute(
-    client: Any, queued: Iterable[Queued], watched: dict[Database, dict[bytes, bytes]]
+    connection: RespConnection, queued: Iterable[Queued], watched: dict[Database, dict[bytes, bytes]]
 ) -> list[bytes]:
     """Do the commands; returns their replies.
 
     Raises QueueChangedError when a watched queue has changed, and other PressureErrors; then nothing has
     been done. Where a part fails after another has been done, its commands have the error for a reply.
     """
-    here = watched.pop(client.database, {})
+    here = watched.pop(connection.database, {})
     for database, versions in watched.items():
-        await Transaction(database, client).commit(versions)
+        await Transaction(database, connection).commit(versions)
     replies: list[bytes] = []
     for on_queues, group in groupby(queued, lambda command: command[0].is_on_queues):
         if on_queues:
             commands = list(group)
             try:
-                replies += await _together(client, commands, here)
+                replies += await _together(connection, commands, here)
             except PressureError as reason:
                 if not replies:
                     raise
-                replies += [client.failed(reason)] * len(commands)
+                replies += [connection.failed(reason)] * len(commands)
             here = {}
         else:
             if here:
-                await Transaction(client.database, client).commit(here)
+                await Transaction(connection.database, connection).commit(here)
                 here = {}
             for spec, words in group:
-                replies.append(await _alone(client, spec, words))
+                begun = _begin(Stand(connection, connection.database), spec, words)
+                replies.append(await _reply_of(connection, begun))
     if here:
-        await Transaction(client.database, client).commit(here)
+        await Transaction(connection.database, connection).commit(here)
     return replies
 
 
-async def _alone(client: Any, spec: Spec, words: Command) -> bytes:
-    stand = Stand(client)
-    try:
-        coroutine = spec.function(stand, words)
-        if coroutine is None:
-            return b"".join(stand.entries)
-        return bytes(client.encode(await coroutine))
-    except (CommandError, PressureError) as reason:
-        return bytes(client.failed(reason))
-
-
-async def _together(client: Any, commands: list[Queued], unchanged: dict[bytes, bytes]) -> list[bytes]:
-    transaction = Transaction(client.database, client)
-    stand = StandInTransaction(client, transaction)
-    begun: list[bytes | Operation | asyncio.Task[Any]] = []
+async def _together(
+    connection: RespConnection, commands: list[Queued], unchanged: dict[bytes, bytes]
+) -> list[bytes]:
+    transaction = Transaction(connection.database, connection)
+    begun: list[Begun] = []
     try:
         for spec, words in commands:
-            begun.append(await _begin(client, stand, spec, words))
+            begun.append(_begin(Stand(connection, transaction), spec, words))
+            if isinstance(begun[-1], asyncio.Task):
+                # When it waits it has submitted everything.
+                await asyncio.sleep(0)
         await transaction.commit(unchanged)
-        return [await _reply_of(client, entry) for entry in begun]
+        return [await _reply_of(connection, entry) for entry in begun]
     finally:
         for entry in begun:
             if isinstance(entry, asyncio.Task):
                 entry.cancel()
 
 
-async def _begin(
-    client: Any, stand: StandInTransaction, spec: Spec, words: Command
-) -> bytes | Operation | asyncio.Task[Any]:
-    """Let a command submit what it has to submit."""
+def _begin(stand: Stand, spec: Spec, words: Command) -> Begun:
     try:
-        coroutine: Coroutine[Any, Any, Any] | None = spec.function(stand, words)
-    except (CommandError, PressureError) as reason:
-        return bytes(client.failed(reason))
-    if coroutine is None:
-        entry: bytes | Operation = stand.entries.pop()
-        return entry
-    task = asyncio.create_task(coroutine)
-    # When it waits it has submitted everything; what it began itself, for several queues, one turn later.
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    return task
-
-
-async def _reply_of(client: Any, entry: bytes | Operation | asyncio.Task[Any]) -> bytes:
-    if isinstance(entry, bytes):
-        return entry
-    if isinstance(entry, Operation):
-        return bytes(entry.reply(entry))
-    try:
-        return bytes(client.encode(await entry))
+        coroutine = spec.function(stand, words)
     except Exception as reason:
-        return bytes(client.failed(reason))
+        return stand.connection.failed(reason)
+    return stand.entry if coroutine is None else asyncio.create_task(coroutine)
+
+
+async def _reply_of(connection: RespConnection, begun: Begun) -> bytes:
+    if isinstance(begun, bytes):
+        return begun
+    try:
+        if isinstance(begun, Operation):
+            reply: bytes = begun.reply(begun)
+            return reply
+        return connection.encode(await begun)
+    except Exception as reason:
+        return connection.failed(reason)

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
 
 from pressure_server.errors import BackendError
 
@@ -25,20 +26,29 @@ class Address:
     """
 
     def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
+        # No error shows the URL, nor what urllib says of it: mistyped, any part may be of the password.
+        try:
+            url.encode()
+            parts = urlsplit(url)
+            # Reading the port checks it; the host is checked as the system's resolver will have it.
+            self._port = parts.port or 6379
+            (parts.hostname or "").encode("idna")
+        except ValueError:
+            raise ValueError(
+                "its host or port cannot be one: write redis://[user:password@]host:port/db, "
+                "with special characters of the password as %XX"
+            ) from None
         if parts.scheme not in SCHEMES:
-            raise ValueError(f"'{url}' is no backend: it must begin with redis://, rediss:// or unix://")
+            raise ValueError("it must be embedded:, or begin with redis://, rediss:// or unix://")
         if parts.scheme == "unix" and not parts.path:
-            raise ValueError(f"'{url}' names no socket: write unix:///path/to/socket")
+            raise ValueError("it names no socket: write unix:///path/to/socket")
         if parts.scheme != "unix" and parts.path.strip("/") and not parts.path.strip("/").isdigit():
-            raise ValueError(f"'{url}' names no database: what follows the port must be its number")
-        # Reading the port checks it.
-        self._port = parts.port or 6379
+            raise ValueError("it names no database: what follows the port must be its number")
         try:
             pool: Any = ConnectionPool.from_url(url)
             connection = pool.make_connection()
-        except TypeError as error:
-            raise ValueError(f"'{url}' has an option that is not known: {error}") from error
+        except (TypeError, ValueError, RedisError) as error:
+            raise ValueError(f"it has an option that cannot be used: {error}") from error
         self._path: str | None = getattr(connection, "path", None)
         self._host: str = getattr(connection, "host", "")
         self._connection = connection
@@ -68,7 +78,9 @@ class Address:
         except TimeoutError as error:
             raise BackendError(f"no connection to {self} within {CONNECT_TIMEOUT:g} seconds") from error
         except OSError as error:
-            raise BackendError(f"no connection to {self}: {error.strerror or error}") from error
+            # Some of TLS have no text.
+            reason = error.strerror or str(error) or type(error).__name__
+            raise BackendError(f"no connection to {self}: {reason}") from error
         return transport
 
     def client(self, number: int) -> Redis:

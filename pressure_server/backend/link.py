@@ -112,9 +112,7 @@ class Link:
         if channel is not self._channel or self._closed:
             return
         self._channel = None
-        self._why_down = BackendError(
-            f"the connection to {self._address} was lost ({exc or 'it was closed'})"
-        )
+        self._why_down = BackendError(f"the connection to {self._address} was lost ({_reason(exc)})")
         logger.warning("backend database %d: %s", self.number, self._why_down)
         self.keep_open()
 
@@ -138,6 +136,10 @@ class Link:
             self._reopening.cancel()
         if self._channel is not None:
             self._channel.close()
+
+
+def _reason(exc: Exception | None) -> str:
+    return "it was closed" if exc is None else str(exc) or type(exc).__name__
 
 
 def _supported_version(info: str, address: Address) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from pressure_server.backend.link import Link
@@ -24,6 +24,8 @@ from pressure_server.broker.wait import AS_CONFIGURED, Lack, Ticket, Wait
 from pressure_server.errors import BackendError, PressureError, QueueClosedError, StoppingError
 
 _SCAN_COUNT = 1000
+# Of operations on several queues; each takes some memory.
+_AT_ONCE = 100
 
 
 class Database(QueueOperations):
@@ -105,6 +107,25 @@ class Database(QueueOperations):
             call.end_wait()
         return operation.error or operation.results
 
+    async def run_each(
+        self,
+        kind: Kind,
+        names: Sequence[bytes],
+        arguments: list[bytes] | None = None,
+        client: Client | None = None,
+    ) -> list[Any]:
+        """See QueueOperations."""
+
+        def one(name: bytes) -> Coroutine[Any, Any, list[Any] | PressureError]:
+            call = Call(client)
+            return self.attempt(Operation(kind, name, list(arguments or []), 1, call), call)
+
+        results: list[Any] = []
+        for first in range(0, len(names), _AT_ONCE):
+            # Errors that are raised keep what has raised them in memory.
+            results += await asyncio.gather(*map(one, names[first : first + _AT_ONCE]))
+        return [result if isinstance(result, PressureError) else result[0] for result in results]
+
     async def take(
         self, names: Sequence[bytes], timeout: float | None, count: int = 1, client: Client | None = None
     ) -> tuple[bytes, list[bytes]] | None:
@@ -168,7 +189,6 @@ class Database(QueueOperations):
         transaction = Transaction(self)
         results = asyncio.ensure_future(transaction.run_each(kind, names, arguments))
         # It has submitted all when it waits.
-        await asyncio.sleep(0)
         await asyncio.sleep(0)
         try:
             await transaction.commit()

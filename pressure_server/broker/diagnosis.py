@@ -128,6 +128,9 @@ def _not_full_on_full(before: Snapshot, after: Snapshot) -> str:
 
 
 def _statistics(before: Snapshot, after: Snapshot) -> str:
+    if after.garbled and after.garbled == before.garbled:
+        names = _listed([name.decode() for name in after.garbled])
+        return f"nobody can count on from {names}: what is there is no number, or too large"
     # Who is at work may be about to count.
     lasts = before.view == after.view or (before.is_at_rest and after.is_at_rest)
     if not after.uncounted or after.uncounted != before.uncounted or not lasts:

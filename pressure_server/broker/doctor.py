@@ -13,6 +13,7 @@ from pressure_server.broker.diagnosis import Finding, diagnose, suspicions
 from pressure_server.broker.names import BOUND, PROTOCOL_SUFFIXES, existence_pattern, is_queue_name
 from pressure_server.broker.snapshot import Snapshot
 from pressure_server.broker.trouble import LONE_LIST, Mend, Trouble
+from pressure_server.errors import BackendError
 
 # A client that takes a role and gives it back in a tight loop must not be met with it at every look.
 LOOKS = 10
@@ -165,19 +166,34 @@ class Doctor:
 
         `told` hears of each queue, each time: what was wrong, and what was done.
         """
+        hopeless: set[bytes] = set()
         for _ in range(_ROUNDS):
-            patients = [case for case in cases.values() if self.mendable(case)]
+            patients = {
+                name: case for name, case in cases.items() if name not in hopeless and self.mendable(case)
+            }
             if not patients:
                 return
-            for case in patients:
-                del cases[case.name]
-                told(case, self.mendable(case), await self.mend(case))
+            for name, case in patients.items():
+                try:
+                    done = await self.mend(case)
+                except BackendError as error:
+                    await self._ping()
+                    hopeless.add(name)
+                    done = [f"nothing, because {error}"]
+                told(case, self.mendable(case), done)
+            treated = patients.keys() - hopeless
+            for name in treated:
+                del cases[name]
             # Who has been woken goes on first.
             await asyncio.sleep(self.wait / LOOKS)
             again: dict[bytes, Case] = {}
-            await self.look_for([case.name for case in patients], again)
+            await self.look_for(treated, again)
             await self.confirm(again)
             cases.update(again)
+
+    async def _ping(self) -> None:
+        """See that an error was about one queue alone. Raises BackendError where the backend is away."""
+        await self._database.command(b"PING")
 
     async def _examine(self, names: Sequence[bytes]) -> list[tuple[bytes, Snapshot]]:
         examined: list[tuple[bytes, Snapshot]] = []
@@ -187,8 +203,7 @@ class Doctor:
                 if not isinstance(reply, BaseException):
                     examined.append((name, Snapshot.of(reply)))
                     continue
-                # Either the backend is away, or it is about this queue alone.
-                await self._database.command(b"PING")
+                await self._ping()
                 if len(self.unreadable) < _MOST_UNREADABLE:
                     self.unreadable[name] = str(reply)
         return examined
@@ -204,6 +219,8 @@ def _owner(key: bytes) -> bytes:
 
 
 def _in_words(done: str) -> str:
-    """What doctor.lua says it has done: the name of a mend, or a statistic and by how much it was too low."""
+    """What doctor.lua says it has done: the name of a mend, or what with which statistic."""
+    if done.startswith("zeroed "):
+        return f"set {done.removeprefix('zeroed ')} to 0"
     statistic, _, difference = done.partition(" ")
     return f"added {difference} to {statistic}" if difference else Mend(done.encode()).past

@@ -11,6 +11,7 @@ import logging
 
 from pressure_server.broker import kinds
 from pressure_server.broker.broker import Broker
+from pressure_server.broker.complaints import Complaints
 from pressure_server.broker.database import Database
 from pressure_server.broker.names import printable
 from pressure_server.errors import BackendError
@@ -29,6 +30,7 @@ class Expiry:
     def __init__(self, broker: Broker, ttl: float) -> None:
         self._broker = broker
         self._ttl = ttl
+        self._complaints = Complaints(logger, "will not be deleted where it is unused")
         self._looking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -56,7 +58,11 @@ class Expiry:
         while True:
             cursor, names = await database.scan(cursor)
             for name in names:
-                expired = await database.run(kinds.EXPIRE, name, [b"%g" % self._ttl])
+                try:
+                    expired = await database.run(kinds.EXPIRE, name, [b"%g" % self._ttl])
+                except BackendError as error:
+                    await self._complaints.hear(database, name, error)
+                    continue
                 if expired[0]:
                     logger.debug("queue '%s' was empty and unused: deleted", printable(name))
             if cursor == b"0":

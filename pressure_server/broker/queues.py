@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pressure_server.broker import kinds
@@ -18,8 +17,6 @@ from pressure_server.errors import PressureError
 class QueueOperations(ABC):
     """What a database and a transaction have in common. `prefix` is what keys of queues begin with."""
 
-    # Of operations on several queues; each takes some memory.
-    most_at_once = 100
     can_wait = True
 
     def __init__(self, prefix: bytes) -> None:
@@ -50,6 +47,7 @@ class QueueOperations(ABC):
             raise outcome
         return outcome
 
+    @abstractmethod
     async def run_each(
         self,
         kind: Kind,
@@ -58,16 +56,6 @@ class QueueOperations(ABC):
         client: Client | None = None,
     ) -> list[Any]:
         """Do the same on several queues. Returns for each the one value, or the PressureError that it met."""
-
-        def one(name: bytes) -> Coroutine[Any, Any, list[Any] | PressureError]:
-            call = Call(client)
-            return self.attempt(Operation(kind, name, list(arguments or []), 1, call), call)
-
-        results: list[Any] = []
-        for first in range(0, len(names), self.most_at_once):
-            # Errors that are raised keep what has raised them in memory.
-            results += await asyncio.gather(*map(one, names[first : first + self.most_at_once]))
-        return [result if isinstance(result, PressureError) else result[0] for result in results]
 
     async def exists(self, name: bytes) -> bool:
         """pressure 0.15, Exists."""

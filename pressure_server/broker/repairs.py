@@ -7,10 +7,11 @@ import logging
 import random
 
 from pressure_server.broker.broker import Broker
+from pressure_server.broker.complaints import Complaints
 from pressure_server.broker.database import Database
 from pressure_server.broker.doctor import Case, Doctor
 from pressure_server.broker.names import printable
-from pressure_server.errors import PressureError
+from pressure_server.errors import BackendError, PressureError
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +30,7 @@ class AutoRepair:
     def __init__(self, broker: Broker, seconds: float) -> None:
         self._broker = broker
         self._seconds = seconds
+        self._complaints = Complaints(logger, "could not be mended")
         self._patients: dict[Database, dict[bytes, Case]] = {}
         self._next_round = 0.0
         self._task: asyncio.Task[None] | None = None
@@ -53,7 +55,7 @@ class AutoRepair:
             for database in self._broker.databases:
                 cases = self._patients.setdefault(database, {})
                 try:
-                    await self._visit(Doctor(database, self._seconds), cases, is_round)
+                    await self._visit(database, cases, is_round)
                 except PressureError as error:
                     # Nobody knows what happens meanwhile.
                     cases.clear()
@@ -64,14 +66,20 @@ class AutoRepair:
             # Not in step with a client that does something at regular intervals.
             await asyncio.sleep(pause * random.uniform(0.8, 1.2))
 
-    async def _visit(self, doctor: Doctor, cases: dict[bytes, Case], is_round: bool) -> None:
+    async def _visit(self, database: Database, cases: dict[bytes, Case], is_round: bool) -> None:
+        doctor = Doctor(database, self._seconds)
         await doctor.look_again(cases)
         for name, case in list(cases.items()):
             findings = doctor.mendable(case)
             if not findings:
                 continue
             del cases[name]
-            if done := await doctor.mend(case):
+            try:
+                done = await doctor.mend(case)
+            except BackendError as error:
+                await self._complaints.hear(database, name, error)
+                continue
+            if done:
                 logger.warning(
                     "queue '%s' was in trouble for %.1f seconds: %s. Auto-repair %s",
                     printable(name),

@@ -12,8 +12,9 @@ class Role:
     """The producer or the consumer of a queue.
 
     `free` is how many tokens :…_free has, `parked` how many a server of ours keeps aside. `holder` is the
-    name written last; None where there is none. `messages` is how many it has counted. `view` is opaque: it
-    changes when any of the others does, or the bytes that were counted.
+    name written last; None where there is none. `messages` is how many it has counted. `garbled` are those of
+    its statistics that are no numbers; they count as 0. `view` is opaque: it changes when any of the others
+    does, or the bytes that were counted.
     """
 
     name: str
@@ -21,6 +22,7 @@ class Role:
     parked: int
     holder: bytes | None
     messages: int
+    garbled: tuple[bytes, ...]
     view: bytes
 
     @property
@@ -82,6 +84,11 @@ class Snapshot:
         return self.length - self.producer.messages + self.consumer.messages
 
     @property
+    def garbled(self) -> tuple[bytes, ...]:
+        """The statistics that are no numbers."""
+        return self.producer.garbled + self.consumer.garbled
+
+    @property
     def is_at_rest(self) -> bool:
         """Whether no native client is at work."""
         return not self.producer.is_held and not self.consumer.is_held
@@ -108,12 +115,12 @@ class Snapshot:
 
 
 def _role(name: str, reply: Sequence[Any]) -> Role:
-    free, parked, holder, messages, view = reply
-    return Role(name, free, parked, holder, _number(messages), view)
+    free, parked, holder, messages, garbled, view = reply
+    return Role(name, free, parked, holder, messages, tuple(garbled), view)
 
 
-def _number(text: bytes | None) -> int:
+def _number(text: bytes) -> int:
     try:
-        return int(text or 0)
+        return int(text)
     except ValueError:
         return 0

@@ -7,7 +7,6 @@ anything is done. Atomic where all queues are on one node of the backend.
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -27,9 +26,11 @@ _ROLES = {Line.PRODUCERS: b"producer", Line.CONSUMERS: b"consumer"}
 
 
 class Transaction(QueueOperations):
-    """Collects operations, and does them all at `commit`; what is asked for ends then."""
+    """Collects operations, and does them all at `commit`; what is asked for ends then.
 
-    most_at_once = sys.maxsize
+    Each of its coroutines submits all that it does before it waits.
+    """
+
     can_wait = False
 
     def __init__(self, database: Database, client: Client | None = None) -> None:
@@ -53,6 +54,25 @@ class Transaction(QueueOperations):
             return error
         await call.ended
         return operation.error or operation.results
+
+    async def run_each(
+        self,
+        kind: Kind,
+        names: Sequence[bytes],
+        arguments: list[bytes] | None = None,
+        client: object = None,
+    ) -> list[Any]:
+        """As Database.run_each; `client` has nothing to wait for."""
+        operations = [Operation(kind, name, list(arguments or []), 1, Call(None)) for name in names]
+        for operation in operations:
+            try:
+                self.submit(operation)
+            except PressureError as error:
+                operation.error = error
+                operation.owner.completed(operation)
+        for operation in operations:
+            await operation.owner.ended
+        return [operation.error or operation.results[0] for operation in operations]
 
     async def take(
         self, names: Sequence[bytes], timeout: float | None, count: int = 1, client: object = None

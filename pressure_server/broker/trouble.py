@@ -111,7 +111,8 @@ NOT_FULL_ON_FULL = Trouble(
 )
 STATISTICS = Trouble(
     "statistics",
-    "a native client died before it counted what it had put or taken (what it had taken is lost with it)",
+    "a native client died before it counted what it had put or taken (what it had taken is lost with it), or "
+    "somebody else wrote there",
     "add what is missing to the side that counted too little, and the bytes",
     (Mend.SETTLE_STATISTICS,),
 )

@@ -10,7 +10,9 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import cycle
 from time import monotonic
 from typing import Any, NamedTuple, TypeVar
 
@@ -27,6 +29,7 @@ from pressure_server.broker.names import (
     printable,
 )
 from pressure_server.broker.wait import watched_keys
+from pressure_server.client.arguments import as_bytes, checked_bound, checked_timeout
 from pressure_server.errors import PressureError, QueueDoesNotExistError, QueueFullError, QueueInUseError
 
 _TAKE = b"take existing"
@@ -34,6 +37,9 @@ _TAKE = b"take existing"
 # in line (pressure 0.15), and a client of ours that died in its turn hands nothing on.
 _LONGEST_IN_LINE = 10.0
 _LONGEST_IN_LINE_OF_DELETED = 1.0
+# Seconds without news, until it is tried again: a server deletes queues that nobody has used for long, and to
+# try is to use (life.lua, expire).
+_LONGEST_WITHOUT_NEWS = 5.0
 
 
 class QueueEmptyError(PressureError):
@@ -65,12 +71,12 @@ class Listen(NamedTuple):
 
 
 class News(NamedTuple):
-    """Hear of a change within so many seconds, None for ever.
+    """Hear of a change within so many seconds.
 
     The answer is the keys that have changed: None for all, () for none in time.
     """
 
-    seconds: float | None
+    seconds: float
 
 
 Step = Call | Command | Listen | News
@@ -96,20 +102,19 @@ _CLOSER = _Role(PRODUCER_FREE, PRODUCER_TURN, PRODUCER_TURN)
 class QueueSteps:
     """The operations on one queue. `timeout` is in seconds: None waits for ever, 0 not at all.
 
-    Each raises QueueDoesNotExistError, but for `create` and `exists`. Raises QueueNameError.
+    Each raises QueueDoesNotExistError, but for `create` and `exists`; and TypeError or ValueError for
+    arguments that make no sense. Raises QueueNameError, TypeError.
     """
 
     def __init__(self, name: str | bytes, prefix: str | bytes) -> None:
-        self._name = _as_bytes(name)
-        self._base = base_key(_as_bytes(prefix), self._name)
+        self._name = as_bytes(name, "a queue's name")
+        self._base = base_key(as_bytes(prefix, "a prefix"), self._name)
         identity = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self._header = [identity.encode(), b"", b"block"]
 
     def create(self, bound: int) -> Steps[None]:
         """Create; 0 is no bound. Raises QueueAlreadyExistsError, QueueInUseError while one is deleted."""
-        if bound < 0:
-            raise ValueError(f"a bound is 0, for none, or more: not {bound}")
-        yield from self._call(b"create", b"%d" % bound)
+        yield from self._call(b"create", b"%d" % checked_bound(bound))
 
     def exists(self) -> Steps[bool]:
         """Exists."""
@@ -126,7 +131,7 @@ class QueueSteps:
 
     def put(self, message: str | bytes, timeout: float | None) -> Steps[None]:
         """Put. Raises QueueClosedError; when the time is up QueueFullError or QueueInUseError."""
-        data = _as_bytes(message)
+        data = as_bytes(message, "a message")
 
         def attempt() -> Steps[None]:
             # The length before, where there was room; else a list, by how full queues are to be met.
@@ -158,14 +163,15 @@ class QueueSteps:
         """Delete, with all messages. Waits for native clients that hold a role, as the protocol does."""
         if (yield from self._call(b"delete")) != b"begun":
             return
-        while True:
-            for role in (_PRODUCER, _CONSUMER):
+        try:
+            for role in cycle((_PRODUCER, _CONSUMER)):
                 yield self._line(role, _LONGEST_IN_LINE_OF_DELETED)
-            try:
-                yield from self._call(b"finish_delete")
-            except QueueInUseError:
-                continue
-            return
+                with suppress(QueueInUseError):
+                    yield from self._call(b"finish_delete")
+                    return
+        finally:
+            # They may be those of a queue that has been created since.
+            yield from self._call(b"turn")
 
     def _call(self, name: bytes, *arguments: bytes) -> Steps[Any]:
         _, result = yield self._packed(name, *arguments)
@@ -182,6 +188,7 @@ class QueueSteps:
 
     def _do(self, attempt: Callable[[], Steps[Result]], role: _Role, timeout: float | None) -> Steps[Result]:
         """Attempt it until it is done. Raises what it last lacked when the time is up."""
+        timeout = checked_timeout(timeout)
         end = None if timeout is None else monotonic() + timeout
         try:
             return (yield from attempt())
@@ -207,12 +214,10 @@ class QueueSteps:
                     stood_in_line = True
                     yield self._line(role, _LONGEST_IN_LINE if left is None else min(left, _LONGEST_IN_LINE))
                     continue
-                # The attempt gives a turn back: not before it is worth it.
-                if role.turn not in seen or BOUND not in seen or seen & {role.comes, CLOSED}:
-                    try:
-                        return (yield from attempt())
-                    except (QueueFullError, QueueEmptyError, QueueInUseError) as lack:
-                        reason = lack
+                try:
+                    return (yield from attempt())
+                except (QueueFullError, QueueEmptyError, QueueInUseError) as lack:
+                    reason = lack
                 yield from self._change(role, end)
         except BaseException:
             if stood_in_line:
@@ -235,10 +240,12 @@ class QueueSteps:
             pass
 
     def _change(self, role: _Role, end: float | None) -> Steps[None]:
-        """Return when a key that matters has changed, or the time is up."""
+        """Return when a key that matters has changed, or the time is up, or it is time to try again."""
         keys = self._keys(role)
+        again = monotonic() + _LONGEST_WITHOUT_NEWS
+        until = again if end is None else min(again, end)
         while True:
-            changed = yield News(None if end is None else max(0.0, end - monotonic()))
+            changed = yield News(max(0.0, until - monotonic()))
             if not changed or not keys.isdisjoint(changed):
                 return
 
@@ -255,7 +262,3 @@ def undoing(call: Call, reply: Any) -> Call | None:
 
 def _that_matter(role: _Role) -> list[bytes]:
     return [*dict.fromkeys((BOUND, CLOSED, role.free, role.turn, role.comes))]
-
-
-def _as_bytes(value: str | bytes) -> bytes:
-    return value.encode() if isinstance(value, str) else value

@@ -22,7 +22,10 @@ class Queue:
     Messages are bytes; a str is put as UTF-8. `prefix` is what the keys begin with; `options` are those of a
     redis-py connection (`password`, `ssl_ca_certs`, `socket_timeout`, …). Each method raises redis-py's
     errors where Redis cannot be reached, beside its own, which are PressureErrors; nothing is tried twice.
-    Raises ValueError for a URL that redis-py cannot read, and QueueNameError.
+    Raises ValueError for a URL that redis-py cannot read, QueueNameError, and TypeError for another name.
+
+    `timeout` is in seconds: None is for ever, 0 or less not at all. Methods raise TypeError for what is no
+    number, ValueError for NaN, before anything is sent.
     """
 
     def __init__(
@@ -41,7 +44,10 @@ class Queue:
         self._patient: Any = redis.Redis(connection_pool=redis.ConnectionPool(**own))
 
     def create(self, bound: int = 0) -> None:
-        """Create the queue; a bound of 0 is none. Raises QueueAlreadyExistsError, QueueInUseError."""
+        """Create the queue; a bound of 0 is none. Raises QueueAlreadyExistsError, QueueInUseError.
+
+        Raises TypeError, ValueError for a bound that is no int, or negative.
+        """
         self._do(self._steps.create(bound))
 
     def exists(self) -> bool:
@@ -59,7 +65,8 @@ class Queue:
     def put(self, message: str | bytes, timeout: float | None = None) -> None:
         """Put a message, waiting `timeout` seconds for room, or for a native producer; None is for ever.
 
-        Raises QueueDoesNotExistError, QueueClosedError; QueueFullError, QueueInUseError when the time is up.
+        Raises QueueDoesNotExistError, QueueClosedError; QueueFullError, QueueInUseError when the time is up;
+        TypeError for a message that is neither bytes nor str.
         """
         self._do(self._steps.put(message, timeout))
 

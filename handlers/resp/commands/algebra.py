@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from handlers.resp.caller import Caller
 from handlers.resp.commands.words import numbered_keys
-from handlers.resp.connection import RespConnection
 from handlers.resp.errors import syntax_error
 from handlers.resp.parser import Command, integer_from
 from handlers.resp.replies import CommandError, SetReply
@@ -14,15 +14,16 @@ from pressure_server.broker import kinds
 from pressure_server.errors import QueueDoesNotExistError
 
 
-async def _contents(client: RespConnection, queues: list[bytes]) -> list[dict[bytes, None]]:
-    """The messages of each queue, oldest first, each once."""
-    ranges = await client.database.together(kinds.RANGE, queues, [b"0", b"-1"])
-    contents: list[dict[bytes, None]] = []
-    for messages in ranges:
+async def _contents(client: Caller, queues: list[bytes]) -> list[dict[bytes, None]]:
+    """The messages of each queue, oldest first, each once. A queue that is named again is not read again."""
+    read = list(dict.fromkeys(queues))
+    ranges = await client.database.together(kinds.RANGE, read, [b"0", b"-1"])
+    contents: dict[bytes, dict[bytes, None]] = {}
+    for queue, messages in zip(read, ranges, strict=True):
         if isinstance(messages, Exception) and not isinstance(messages, QueueDoesNotExistError):
             raise messages
-        contents.append({} if isinstance(messages, Exception) else dict.fromkeys(messages))
-    return contents
+        contents[queue] = {} if isinstance(messages, Exception) else dict.fromkeys(messages)
+    return [contents[queue] for queue in queues]
 
 
 def _in_all(contents: list[dict[bytes, None]]) -> list[Any]:
@@ -36,7 +37,7 @@ def _in_all(contents: list[dict[bytes, None]]) -> list[Any]:
     group="set",
     flags="readonly",
 )
-async def sinter(client: RespConnection, words: Command) -> SetReply:
+async def sinter(client: Caller, words: Command) -> SetReply:
     """As Redis."""
     return SetReply(_in_all(await _contents(client, words[1:])))
 
@@ -47,7 +48,7 @@ async def sinter(client: RespConnection, words: Command) -> SetReply:
     group="set",
     flags="readonly",
 )
-async def sunion(client: RespConnection, words: Command) -> SetReply:
+async def sunion(client: Caller, words: Command) -> SetReply:
     """As Redis."""
     union: dict[bytes, None] = {}
     for messages in await _contents(client, words[1:]):
@@ -61,7 +62,7 @@ async def sunion(client: RespConnection, words: Command) -> SetReply:
     group="set",
     flags="readonly",
 )
-async def sdiff(client: RespConnection, words: Command) -> SetReply:
+async def sdiff(client: Caller, words: Command) -> SetReply:
     """As Redis."""
     first, *others = await _contents(client, words[1:])
     return SetReply(message for message in first if not any(message in other for other in others))
@@ -73,7 +74,7 @@ async def sdiff(client: RespConnection, words: Command) -> SetReply:
     group="set",
     flags="readonly movablekeys",
 )
-async def sintercard(client: RespConnection, words: Command) -> int:
+async def sintercard(client: Caller, words: Command) -> int:
     """As Redis."""
     queues, rest = numbered_keys(words[1:], "ERR Number of keys can't be greater than number of args")
     limit = 0

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
+from handlers.resp.caller import Caller
 from handlers.resp.commands.encoders import queue_and_message
 from handlers.resp.commands.words import how_many, numbered_keys, timeout_of
-from handlers.resp.connection import RespConnection
 from handlers.resp.errors import syntax_error
 from handlers.resp.parser import Command
 from handlers.resp.replies import CommandError, NullArray
@@ -24,14 +24,14 @@ _MOST_QUEUES = 1000
 
 
 async def _take(
-    client: RespConnection, queues: list[bytes], timeout: float | None, count: int = 1
+    client: Caller, queues: list[bytes], timeout: float | None, count: int = 1
 ) -> tuple[bytes, list[bytes]] | None:
     if len(queues) > _MOST_QUEUES:
         raise CommandError(f"ERR too many queues: at most {_MOST_QUEUES}")
-    return await client.database.take(queues, timeout, count, client)
+    return await client.database.take(queues, timeout, count, client.connection)
 
 
-def _bpop(client: RespConnection, words: Command) -> Coroutine[Any, Any, object] | None:
+def _bpop(client: Caller, words: Command) -> Coroutine[Any, Any, object] | None:
     timeout = timeout_of(words[-1])
     if len(words) > 3:
         return _bpop_of_many(client, words[1:-1], timeout)
@@ -39,7 +39,7 @@ def _bpop(client: RespConnection, words: Command) -> Coroutine[Any, Any, object]
     return None
 
 
-async def _bpop_of_many(client: RespConnection, queues: list[bytes], timeout: float | None) -> object:
+async def _bpop_of_many(client: Caller, queues: list[bytes], timeout: float | None) -> object:
     taken = await _take(client, queues, timeout)
     return NullArray() if taken is None else [taken[0], taken[1][0]]
 
@@ -53,7 +53,7 @@ for _name in ("BLPOP", "BRPOP"):
     )(_bpop)
 
 
-async def _mpop(client: RespConnection, words: Command, timeout: bytes | None) -> object:
+async def _mpop(client: Caller, words: Command, timeout: bytes | None) -> object:
     """`words` from the number of queues on; `timeout` is a word, too, which Redis reads last."""
     queues, rest = numbered_keys(words)
     if not rest or rest[0].upper() not in _ENDS:
@@ -74,7 +74,7 @@ async def _mpop(client: RespConnection, words: Command, timeout: bytes | None) -
     group="list",
     flags="write movablekeys",
 )
-async def lmpop(client: RespConnection, words: Command) -> object:
+async def lmpop(client: Caller, words: Command) -> object:
     """As Redis, from the oldest end whichever is named."""
     return await _mpop(client, words[1:], None)
 
@@ -85,6 +85,6 @@ async def lmpop(client: RespConnection, words: Command) -> object:
     group="list",
     flags="write blocking movablekeys",
 )
-async def blmpop(client: RespConnection, words: Command) -> object:
+async def blmpop(client: Caller, words: Command) -> object:
     """As Redis."""
     return await _mpop(client, words[2:], words[1])

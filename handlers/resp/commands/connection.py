@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from handlers.resp.caller import Caller
 from handlers.resp.commands.clients import client_line, kill_filter
 from handlers.resp.commands.words import integer_of
 from handlers.resp.connection import RespConnection
@@ -16,7 +17,7 @@ _PONG = b"+PONG\r\n"
 
 
 @command("PING [message]", "Says PONG, or the message.", group="connection", flags="fast")
-def ping(client: RespConnection, words: Command) -> None:
+def ping(client: Caller, words: Command) -> None:
     """As Redis."""
     if len(words) > 2:
         raise CommandError("ERR wrong number of arguments for 'ping' command")
@@ -24,38 +25,39 @@ def ping(client: RespConnection, words: Command) -> None:
 
 
 @command("ECHO message", "Says the message.", group="connection", flags="fast")
-def echo(client: RespConnection, words: Command) -> None:
+def echo(client: Caller, words: Command) -> None:
     """As Redis."""
     client.reply(bulk(words[1]))
 
 
 @command("QUIT [ignored ...]", "Says OK and closes the connection.", group="connection", flags="fast")
-def quit_(client: RespConnection, _words: Command) -> None:
+def quit_(client: Caller, _words: Command) -> None:
     """What was sent before is answered before."""
-    client.reply(encode(OK, client.protocol))
-    client.close_when_replied()
+    client.reply(encode(OK, client.connection.protocol))
+    client.connection.close_when_replied()
 
 
 @command("RESET", "Puts the connection into the state it began in.", group="connection", flags="fast")
-async def reset(client: RespConnection, _words: Command) -> str:
+async def reset(client: Caller, _words: Command) -> str:
     """As Redis; the database is the one the backend's address names."""
-    client.speak(2)
-    client.name = b""
-    client.end_transaction()
-    client.database = client.context.broker.default_database
+    connection = client.connection
+    connection.speak(2)
+    connection.name = b""
+    connection.end_transaction()
+    connection.database = connection.context.broker.default_database
     return "RESET"
 
 
 @command(
     "SELECT index", "Chooses a database of the backend, by its number.", group="connection", flags="fast"
 )
-async def select(client: RespConnection, words: Command) -> str:
+async def select(client: Caller, words: Command) -> str:
     """The queues there are those a native client finds with REDIS_DB set to that number."""
     number = integer_of(words[1])
     if not -(2**31) <= number < 2**31:
         raise CommandError("ERR value is out of range, value must between -2147483648 and 2147483647")
     try:
-        client.database = await client.context.broker.database(number)
+        client.connection.database = await client.connection.context.broker.database(number)
     except DatabaseNumberError as error:
         raise CommandError(f"ERR {error}") from error
     return OK
@@ -73,7 +75,7 @@ def _log_in(user: bytes) -> None:
     group="connection",
     flags="fast",
 )
-async def auth(_client: RespConnection, words: Command) -> str:
+async def auth(_client: Caller, words: Command) -> str:
     """As a Redis without a password."""
     if len(words) > 3:
         raise syntax_error()
@@ -92,9 +94,10 @@ async def auth(_client: RespConnection, words: Command) -> str:
     group="connection",
     flags="fast",
 )
-async def hello(client: RespConnection, words: Command) -> dict[str | bytes, object]:
+async def hello(client: Caller, words: Command) -> dict[str | bytes, object]:
     """As Redis."""
-    protocol, name = client.protocol, client.name
+    connection = client.connection
+    protocol, name = connection.protocol, connection.name
     if len(words) > 1:
         number = integer_from(words[1])
         if number is None:
@@ -114,13 +117,13 @@ async def hello(client: RespConnection, words: Command) -> dict[str | bytes, obj
             case _:
                 shown = rest[0].decode("utf-8", "backslashreplace")
                 raise CommandError(f"ERR Syntax error in HELLO option '{shown}'")
-    client.speak(protocol)
-    client.name = name
+    connection.speak(protocol)
+    connection.name = name
     return {
         b"server": b"redis",
         b"version": FOLLOWED_VERSION.encode(),
         b"proto": protocol,
-        b"id": client.id,
+        b"id": connection.id,
         b"mode": b"standalone",
         b"role": b"master",
         b"modules": [],
@@ -137,21 +140,21 @@ container("CLIENT", "Commands on connections.", group="connection")
 
 
 @command("CLIENT|ID", "Says the number of this connection.", group="connection", flags="fast")
-async def client_id(client: RespConnection, _words: Command) -> int:
+async def client_id(client: Caller, _words: Command) -> int:
     """As Redis."""
-    return client.id
+    return client.connection.id
 
 
 @command("CLIENT|GETNAME", "Says the name of this connection.", group="connection", flags="fast")
-async def client_getname(client: RespConnection, _words: Command) -> bytes | None:
+async def client_getname(client: Caller, _words: Command) -> bytes | None:
     """As Redis: nil where it has none."""
-    return client.name or None
+    return client.connection.name or None
 
 
 @command("CLIENT|SETNAME connection-name", "Names this connection.", group="connection", flags="fast")
-async def client_setname(client: RespConnection, words: Command) -> str:
+async def client_setname(client: Caller, words: Command) -> str:
     """As Redis."""
-    client.name = _checked_name(words[2])
+    client.connection.name = _checked_name(words[2])
     return OK
 
 
@@ -161,7 +164,7 @@ async def client_setname(client: RespConnection, words: Command) -> str:
     group="connection",
     flags="fast",
 )
-async def client_setinfo(client: RespConnection, words: Command) -> str:
+async def client_setinfo(client: Caller, words: Command) -> str:
     """As Redis: LIB-NAME or LIB-VER."""
     attribute = words[2].upper()
     if attribute not in (b"LIB-NAME", b"LIB-VER"):
@@ -170,20 +173,28 @@ async def client_setinfo(client: RespConnection, words: Command) -> str:
     if any(byte < ord("!") or byte > ord("~") for byte in words[3]):
         shown = attribute.decode().lower()
         raise CommandError(f"ERR {shown} cannot contain spaces, newlines or special characters.")
-    name, version = client.library or (b"", b"")
-    client.library = (words[3], version) if attribute == b"LIB-NAME" else (name, words[3])
+    name, version = client.connection.library or (b"", b"")
+    client.connection.library = (words[3], version) if attribute == b"LIB-NAME" else (name, words[3])
     return OK
 
 
-def _resp_clients(client: RespConnection) -> list[RespConnection]:
-    found = [other for other in client.clients.connected if isinstance(other, RespConnection)]
+@command("CLIENT|NO-EVICT ON|OFF", "Does nothing: no client is closed to save memory.", group="connection")
+async def client_no_evict(_client: Caller, words: Command) -> str:
+    """As a Redis that evicts no clients."""
+    if words[2].upper() not in (b"ON", b"OFF"):
+        raise syntax_error()
+    return OK
+
+
+def _resp_clients(connection: RespConnection) -> list[RespConnection]:
+    found = [other for other in connection.clients.connected if isinstance(other, RespConnection)]
     return sorted(found, key=lambda other: other.id)
 
 
 @command("CLIENT|INFO", "Describes this connection.", group="connection")
-async def client_info(client: RespConnection, _words: Command) -> Text:
+async def client_info(client: Caller, _words: Command) -> Text:
     """As Redis: one line."""
-    return Text(client_line(client) + b"\n")
+    return Text(client_line(client.connection) + b"\n")
 
 
 @command(
@@ -191,9 +202,9 @@ async def client_info(client: RespConnection, _words: Command) -> Text:
     "Describes all connections.",
     group="connection",
 )
-async def client_list(client: RespConnection, words: Command) -> Text:
+async def client_list(client: Caller, words: Command) -> Text:
     """As Redis: a line each. All are of type normal."""
-    options, found = words[2:], _resp_clients(client)
+    options, found = words[2:], _resp_clients(client.connection)
     if options and options[0].upper() == b"TYPE" and len(options) == 2:
         kind = options[1].lower()
         if kind not in (b"normal", b"master", b"replica", b"slave", b"pubsub"):
@@ -214,19 +225,18 @@ async def client_list(client: RespConnection, words: Command) -> Text:
     "Closes connections.",
     group="connection",
 )
-async def client_kill(client: RespConnection, words: Command) -> object:
+async def client_kill(client: Caller, words: Command) -> object:
     """As Redis: OK for one address, else how many were closed."""
     if len(words) == 2:
         raise CommandError("ERR wrong number of arguments for 'client|kill' command")
     matches, skip_me = kill_filter(words[2:])
-    victims = [
-        other for other in _resp_clients(client) if matches(other) and not (skip_me and other is client)
-    ]
+    me = client.connection
+    victims = [other for other in _resp_clients(me) if matches(other) and not (skip_me and other is me)]
     if len(words) == 3 and not victims:
         raise CommandError("ERR No such client")
     for victim in victims:
-        if victim is client:
-            client.close_when_replied()
+        if victim is me:
+            me.close_when_replied()
         else:
             victim.transport.abort()
     return OK if len(words) == 3 else len(victims)

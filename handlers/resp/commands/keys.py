@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 import re
 
+from handlers.resp.caller import Caller
 from handlers.resp.commands.reading import scan_options
 from handlers.resp.commands.words import cursor_of
-from handlers.resp.connection import RespConnection
 from handlers.resp.errors import syntax_error
 from handlers.resp.glob import glob_regex
 from handlers.resp.parser import Command
@@ -15,28 +15,24 @@ from handlers.resp.replies import OK
 from handlers.resp.table import command
 from pressure_server.broker import kinds
 from pressure_server.broker.database import Database
-from pressure_server.errors import QueueDoesNotExistError, QueueInUseError
+from pressure_server.broker.queues import QueueOperations
+from pressure_server.errors import PressureError, QueueDoesNotExistError
 
 # A queue has about so many keys on the backend: a scan for some queues looks at as many keys.
 _KEYS_OF_A_QUEUE = 12
 
 
-async def _delete(database: Database, queue: bytes) -> bool:
-    try:
-        await database.run(kinds.DELETE, queue)
-    except QueueDoesNotExistError:
-        return False
-    return True
-
-
-async def _del(client: RespConnection, words: Command) -> int:
-    ended = await client.database.run_each(kinds.DELETE, words[1:], client=client)
-    failed = [
-        end for end in ended if isinstance(end, Exception) and not isinstance(end, QueueDoesNotExistError)
-    ]
-    if failed:
-        raise failed[0]
+async def _delete(client: Caller, database: QueueOperations, queues: list[bytes]) -> int:
+    """Delete the queues that can be; how many there were. Raises the first error that one met."""
+    ended = await database.run_each(kinds.DELETE, queues, client=client.connection)
+    for end in ended:
+        if isinstance(end, Exception) and not isinstance(end, QueueDoesNotExistError):
+            raise end
     return sum(end == 1 for end in ended)
+
+
+async def _del(client: Caller, words: Command) -> int:
+    return await _delete(client, client.database, words[1:])
 
 
 for _name in ("DEL", "UNLINK"):
@@ -49,7 +45,7 @@ for _name in ("DEL", "UNLINK"):
 
 
 @command("EXISTS key [key ...]", "Says how many of the queues exist.", group="generic", flags="readonly fast")
-async def exists(client: RespConnection, words: Command) -> int:
+async def exists(client: Caller, words: Command) -> int:
     """As Redis, a queue named twice counts twice. An empty queue exists."""
     found = await client.database.run_each(kinds.EXISTS, words[1:])
     for one in found:
@@ -59,12 +55,12 @@ async def exists(client: RespConnection, words: Command) -> int:
 
 
 @command("TYPE key", "Says set for a queue, none for what is none.", group="generic", flags="readonly fast")
-async def type_(client: RespConnection, words: Command) -> str:
+async def type_(client: Caller, words: Command) -> str:
     """To Redis clients a queue is a set."""
     return "set" if await client.database.exists(words[1]) else "none"
 
 
-async def _ttl(client: RespConnection, words: Command) -> int:
+async def _ttl(client: Caller, words: Command) -> int:
     return -1 if await client.database.exists(words[1]) else -2
 
 
@@ -78,10 +74,10 @@ for _name in ("TTL", "PTTL"):
 
 
 @command("KEYS pattern", "Returns the names of the queues that match.", group="generic", flags="readonly")
-async def keys(client: RespConnection, words: Command) -> list[bytes]:
+async def keys(client: Caller, words: Command) -> list[bytes]:
     """As Redis."""
     pattern: re.Pattern[bytes] = glob_regex(words[1])
-    return [queue async for queue in client.database.queues() if pattern.fullmatch(queue)]
+    return [queue async for queue in client.connection.database.queues() if pattern.fullmatch(queue)]
 
 
 @command(
@@ -90,20 +86,20 @@ async def keys(client: RespConnection, words: Command) -> list[bytes]:
     group="generic",
     flags="readonly",
 )
-async def scan(client: RespConnection, words: Command) -> list[object]:
+async def scan(client: Caller, words: Command) -> list[object]:
     """As Redis: the next cursor, and names."""
     cursor = cursor_of(words[1])
     options = scan_options(words[2:], with_type=True)
-    after, queues = await client.database.scan(b"%d" % cursor, options.count * _KEYS_OF_A_QUEUE)
+    after, queues = await client.connection.database.scan(b"%d" % cursor, options.count * _KEYS_OF_A_QUEUE)
     if options.type != b"set":
         queues = []
     return [after, [queue for queue in queues if options.matches(queue)]]
 
 
 @command("DBSIZE", "Says how many queues there are.", group="server", flags="readonly fast")
-async def dbsize(client: RespConnection, _words: Command) -> int:
+async def dbsize(client: Caller, _words: Command) -> int:
     """Counts queues, not the backend's keys."""
-    return sum([1 async for _ in client.database.queues()])
+    return sum([1 async for _ in client.connection.database.queues()])
 
 
 @command(
@@ -112,22 +108,15 @@ async def dbsize(client: RespConnection, _words: Command) -> int:
     group="generic",
     flags="readonly",
 )
-async def randomkey(client: RespConnection, _words: Command) -> bytes | None:
+async def randomkey(client: Caller, _words: Command) -> bytes | None:
     """Each queue is as likely as any other."""
-    queues = [queue async for queue in client.database.queues()]
+    queues = [queue async for queue in client.connection.database.queues()]
     return random.choice(queues) if queues else None
 
 
-async def _flush(database: Database) -> None:
-    """Delete every queue that can be. Raises QueueInUseError where one cannot."""
-    in_use: QueueInUseError | None = None
-    for queue in [queue async for queue in database.queues()]:
-        try:
-            await _delete(database, queue)
-        except QueueInUseError as error:
-            in_use = error
-    if in_use is not None:
-        raise in_use
+async def _flush(client: Caller, database: Database) -> None:
+    """Delete every queue that can be. Raises the first error that one met, when the others are deleted."""
+    await _delete(client, database, [queue async for queue in database.queues()])
 
 
 def _check_flush(words: Command) -> None:
@@ -136,28 +125,35 @@ def _check_flush(words: Command) -> None:
 
 
 @command(
-    "FLUSHDB [ASYNC]",
+    "FLUSHDB [ASYNC|SYNC]",
     "Deletes all queues of the selected database, and nothing else in it.",
     group="server",
     flags="write",
 )
-async def flushdb(client: RespConnection, words: Command) -> str:
+async def flushdb(client: Caller, words: Command) -> str:
     """Other keys of that Redis are not touched."""
     _check_flush(words)
-    await _flush(client.database)
+    await _flush(client, client.connection.database)
     return OK
 
 
 @command(
-    "FLUSHALL [ASYNC]",
+    "FLUSHALL [ASYNC|SYNC]",
     "Deletes all queues of all databases, and nothing else.",
     group="server",
     flags="write",
 )
-async def flushall(client: RespConnection, words: Command) -> str:
-    """Other keys of that Redis are not touched."""
+async def flushall(client: Caller, words: Command) -> str:
+    """As FLUSHDB in each of them, whatever it has met in another."""
     _check_flush(words)
-    keyspace = await client.database.command(b"INFO", b"keyspace")
+    broker = client.connection.context.broker
+    errors: list[PressureError] = []
+    keyspace = await client.connection.database.command(b"INFO", b"keyspace")
     for number in re.findall(rb"^db(\d+):", keyspace, re.MULTILINE):
-        await _flush(await client.context.broker.database(int(number)))
+        try:
+            await _flush(client, await broker.database(int(number)))
+        except PressureError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
     return OK

@@ -5,6 +5,7 @@ A push puts at the newest end, a pop takes at the oldest, and positions count fr
 
 from __future__ import annotations
 
+from handlers.resp.caller import Caller
 from handlers.resp.commands.encoders import integers, message_lists, one_message
 from handlers.resp.commands.reading import read
 from handlers.resp.commands.words import count_of, position_of
@@ -26,11 +27,11 @@ def _pop_repeated(client: RespConnection, commands: Repeated) -> None:
         client.submit(kinds.GET, commands.words[1], [], 1, one_message, commands=commands.count)
 
 
-def _push(client: RespConnection, words: Command) -> None:
+def _push(client: Caller, words: Command) -> None:
     client.submit(kinds.PUT, words[1], words[2:], len(words) - 2, integers)
 
 
-def _pop(client: RespConnection, words: Command) -> None:
+def _pop(client: Caller, words: Command) -> None:
     if len(words) == 2:
         client.submit(kinds.GET, words[1], [], 1, one_message)
     elif len(words) == 3:
@@ -59,7 +60,7 @@ for _name in ("LPOP", "RPOP"):
 
 
 @command("LLEN key", "Says how many messages are queued.", group="list", flags="readonly fast")
-def llen(client: RespConnection, words: Command) -> None:
+def llen(client: Caller, words: Command) -> None:
     """pressure 0.15, Length."""
     client.submit(kinds.LENGTH, words[1], [], 1, integers)
 
@@ -70,7 +71,7 @@ def llen(client: RespConnection, words: Command) -> None:
     group="list",
     flags="readonly",
 )
-async def lrange(client: RespConnection, words: Command) -> object:
+async def lrange(client: Caller, words: Command) -> object:
     """As Redis, from the oldest."""
     first, last = position_of(words[2]), position_of(words[3])
     return await read(client, kinds.RANGE, words[1], [b"%d" % first, b"%d" % last], missing=[])
@@ -79,7 +80,7 @@ async def lrange(client: RespConnection, words: Command) -> object:
 @command(
     "LINDEX key index", "Returns the message at a position; it stays queued.", group="list", flags="readonly"
 )
-async def lindex(client: RespConnection, words: Command) -> object:
+async def lindex(client: Caller, words: Command) -> object:
     """As Redis, from the oldest."""
     position = b"%d" % position_of(words[2])
     found = await read(client, kinds.RANGE, words[1], [position, position], missing=[])

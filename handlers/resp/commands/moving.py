@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from handlers.resp.caller import Caller
 from handlers.resp.commands.words import timeout_of
-from handlers.resp.connection import RespConnection
 from handlers.resp.errors import syntax_error
 from handlers.resp.parser import Command
 from handlers.resp.replies import NullArray
@@ -17,9 +17,9 @@ def _check_ends(words: list[bytes]) -> None:
         raise syntax_error()
 
 
-async def _wait_and_move(client: RespConnection, words: Command) -> object:
+async def _wait_and_move(client: Caller, words: Command) -> object:
     database = client.database
-    moved = await database.move(words[1], words[2], timeout=timeout_of(words[-1]), client=client)
+    moved = await database.move(words[1], words[2], timeout=timeout_of(words[-1]), client=client.connection)
     return NullArray() if moved is None and database.can_wait else moved
 
 
@@ -29,10 +29,10 @@ async def _wait_and_move(client: RespConnection, words: Command) -> object:
     group="list",
     flags="write denyoom",
 )
-async def lmove(client: RespConnection, words: Command) -> bytes | None:
+async def lmove(client: Caller, words: Command) -> bytes | None:
     """As Redis, from the oldest end to the newest whichever are named."""
     _check_ends(words[3:])
-    return await client.database.move(words[1], words[2], client=client)
+    return await client.database.move(words[1], words[2], client=client.connection)
 
 
 @command(
@@ -41,9 +41,9 @@ async def lmove(client: RespConnection, words: Command) -> bytes | None:
     group="list",
     flags="write denyoom",
 )
-async def rpoplpush(client: RespConnection, words: Command) -> bytes | None:
+async def rpoplpush(client: Caller, words: Command) -> bytes | None:
     """As Redis."""
-    return await client.database.move(words[1], words[2], client=client)
+    return await client.database.move(words[1], words[2], client=client.connection)
 
 
 @command(
@@ -52,7 +52,7 @@ async def rpoplpush(client: RespConnection, words: Command) -> bytes | None:
     group="list",
     flags="write denyoom blocking",
 )
-async def blmove(client: RespConnection, words: Command) -> object:
+async def blmove(client: Caller, words: Command) -> object:
     """As Redis."""
     _check_ends(words[3:5])
     return await _wait_and_move(client, words)
@@ -64,7 +64,7 @@ async def blmove(client: RespConnection, words: Command) -> object:
     group="list",
     flags="write denyoom blocking",
 )
-async def brpoplpush(client: RespConnection, words: Command) -> object:
+async def brpoplpush(client: Caller, words: Command) -> object:
     """As Redis."""
     return await _wait_and_move(client, words)
 
@@ -75,7 +75,9 @@ async def brpoplpush(client: RespConnection, words: Command) -> object:
     group="set",
     flags="write fast",
 )
-async def smove(client: RespConnection, words: Command) -> int:
+async def smove(client: Caller, words: Command) -> int:
     """As Redis: every copy leaves the one queue, and the other has it once."""
-    moved = await client.database.move(words[1], words[2], message=words[3], unique=True, client=client)
+    moved = await client.database.move(
+        words[1], words[2], message=words[3], unique=True, client=client.connection
+    )
     return 0 if moved is None else 1

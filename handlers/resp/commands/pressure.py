@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from handlers.resp.caller import Caller
 from handlers.resp.commands.encoders import message_or_null
 from handlers.resp.commands.words import bound_of, timeout_of
-from handlers.resp.connection import RespConnection
 from handlers.resp.errors import syntax_error
 from handlers.resp.glob import glob_regex
 from handlers.resp.parser import Command
@@ -27,28 +27,29 @@ _ADDING = {b"": kinds.ADD_EXISTING, b"OVERFILL": kinds.ADD_OVERFILL, b"TIMEOUT":
     group="pressure",
     flags="write",
 )
-async def create(client: RespConnection, words: Command) -> str:
+async def create(client: Caller, words: Command) -> str:
     """pressure 0.15, Create. Bound 0, the default, is none."""
-    arguments = [b"0"]
-    rest = words[2:]
+    bound: int | None = None
     overflow: bytes | None = None
+    rest = words[2:]
     while rest:
-        match rest[0].upper():
-            case b"BOUND" if len(rest) > 1:
-                arguments[0] = b"%d" % bound_of(rest[1])
-            case b"OVERFLOW" if len(rest) > 1 and rest[1].upper() in _OVERFLOWS:
-                overflow = _OVERFLOWS[rest[1].upper()]
+        match [word.upper() for word in rest[:2]]:
+            case [b"BOUND", number] if bound is None:
+                bound = bound_of(number)
+            case [b"OVERFLOW", how] if overflow is None and how in _OVERFLOWS:
+                overflow = _OVERFLOWS[how]
             case _:
                 raise syntax_error()
         rest = rest[2:]
+    arguments = [b"%d" % (bound or 0)]
     if overflow is not None:
         arguments.append(overflow)
-    await client.database.run(kinds.CREATE, words[1], arguments, client=client)
+    await client.database.run(kinds.CREATE, words[1], arguments, client=client.connection)
     return OK
 
 
 @command("PRESSURE.EXISTS key", "Says whether the queue exists.", group="pressure", flags="readonly fast")
-async def exists(client: RespConnection, words: Command) -> int:
+async def exists(client: Caller, words: Command) -> int:
     """pressure 0.15, Exists."""
     return int(await client.database.exists(words[1]))
 
@@ -59,7 +60,7 @@ async def exists(client: RespConnection, words: Command) -> int:
     group="pressure",
     flags="readonly fast",
 )
-async def length(client: RespConnection, words: Command) -> object:
+async def length(client: Caller, words: Command) -> object:
     """pressure 0.15, Length."""
     return (await client.database.run(kinds.LENGTH, words[1]))[0]
 
@@ -70,7 +71,7 @@ async def length(client: RespConnection, words: Command) -> object:
     group="pressure",
     flags="readonly fast",
 )
-async def closed(client: RespConnection, words: Command) -> object:
+async def closed(client: Caller, words: Command) -> object:
     """pressure 0.15, Closed."""
     return (await client.database.run(kinds.INFO, words[1]))[0][2]
 
@@ -82,7 +83,7 @@ async def closed(client: RespConnection, words: Command) -> object:
     group="pressure",
     flags="write denyoom",
 )
-async def put(client: RespConnection, words: Command) -> int:
+async def put(client: Caller, words: Command) -> int:
     """pressure 0.15, Put, and Put (Non-Blocking) with NOWAIT. The queue must exist."""
     unique, wait, how = False, Wait(AS_CONFIGURED), b""
     said: set[bytes] = set()
@@ -106,7 +107,7 @@ async def put(client: RespConnection, words: Command) -> int:
             case _:
                 raise syntax_error()
     kind = (_ADDING if unique else _PUTTING)[how]
-    result = (await client.database.run(kind, words[1], [words[2]], wait=wait, client=client))[0]
+    result = (await client.database.run(kind, words[1], [words[2]], wait=wait, client=client.connection))[0]
     if isinstance(result, Exception):
         raise result
     return int(result) if unique else 1
@@ -119,7 +120,7 @@ async def put(client: RespConnection, words: Command) -> int:
     group="pressure",
     flags="write blocking",
 )
-def get(client: RespConnection, words: Command) -> None:
+def get(client: Caller, words: Command) -> None:
     """pressure 0.15, Get, and Get (Non-Blocking) with NOWAIT. The queue must exist."""
     match [word.upper() for word in words[2:]]:
         case []:
@@ -140,9 +141,9 @@ def get(client: RespConnection, words: Command) -> None:
     group="pressure",
     flags="write",
 )
-async def close(client: RespConnection, words: Command) -> str:
+async def close(client: Caller, words: Command) -> str:
     """pressure 0.15, Close."""
-    await client.database.run(kinds.CLOSE, words[1], client=client)
+    await client.database.run(kinds.CLOSE, words[1], client=client.connection)
     return OK
 
 
@@ -152,9 +153,9 @@ async def close(client: RespConnection, words: Command) -> str:
     group="pressure",
     flags="write",
 )
-async def delete(client: RespConnection, words: Command) -> str:
+async def delete(client: Caller, words: Command) -> str:
     """pressure 0.15, Delete."""
-    await client.database.run(kinds.DELETE, words[1], client=client)
+    await client.database.run(kinds.DELETE, words[1], client=client.connection)
     return OK
 
 
@@ -164,7 +165,7 @@ async def delete(client: RespConnection, words: Command) -> str:
     group="pressure",
     flags="readonly",
 )
-async def info(client: RespConnection, words: Command) -> dict[bytes, object]:
+async def info(client: Caller, words: Command) -> dict[bytes, object]:
     """Roles are free or held; `producer` and `consumer` are who acted in them last, or acts now."""
     about = (await client.database.run(kinds.INFO, words[1]))[0]
     waiting = client.database.waiting_on(words[1])
@@ -189,12 +190,12 @@ async def info(client: RespConnection, words: Command) -> dict[bytes, object]:
 @command(
     "PRESSURE.LIST [MATCH pattern]", "Lists the names of the queues.", group="pressure", flags="readonly"
 )
-async def list_(client: RespConnection, words: Command) -> list[bytes]:
+async def list_(client: Caller, words: Command) -> list[bytes]:
     """All queues of the selected database."""
     pattern = None
     if len(words) > 1:
         if len(words) != 3 or words[1].upper() != b"MATCH":
             raise syntax_error()
         pattern = glob_regex(words[2])
-    names = [name async for name in client.database.queues()]
+    names = [name async for name in client.connection.database.queues()]
     return sorted(name for name in names if pattern is None or pattern.fullmatch(name))

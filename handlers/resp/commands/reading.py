@@ -6,17 +6,15 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from handlers.resp.caller import Caller
 from handlers.resp.commands.words import integer_of
-from handlers.resp.connection import RespConnection
 from handlers.resp.errors import syntax_error
 from handlers.resp.glob import glob_regex
 from pressure_server.broker.operation import Kind
 from pressure_server.errors import QueueDoesNotExistError
 
 
-async def read(
-    client: RespConnection, kind: Kind, queue: bytes, arguments: list[bytes], *, missing: Any
-) -> Any:
+async def read(client: Caller, kind: Kind, queue: bytes, arguments: list[bytes], *, missing: Any) -> Any:
     """The one result of a reading operation; `missing` where there is no such queue."""
     try:
         return (await client.database.run(kind, queue, arguments))[0]

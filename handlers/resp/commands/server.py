@@ -6,9 +6,9 @@ from collections.abc import Coroutine
 from time import time_ns
 from typing import Any
 
+from handlers.resp.caller import Caller
 from handlers.resp.commands.info import info_text
 from handlers.resp.commands.words import numbered_keys
-from handlers.resp.connection import RespConnection
 from handlers.resp.describe import command_docs, command_info
 from handlers.resp.glob import glob_regex
 from handlers.resp.parser import Command
@@ -23,20 +23,20 @@ _MOST_PARAMETERS = 64
 
 
 @command("TIME", "Says the server's time: seconds, and microseconds.", group="server", flags="fast")
-async def time(_client: RespConnection, _words: Command) -> list[bytes]:
+async def time(_client: Caller, _words: Command) -> list[bytes]:
     """As Redis."""
     seconds, nanoseconds = divmod(time_ns(), 10**9)
     return [b"%d" % seconds, b"%d" % (nanoseconds // 1000)]
 
 
 @command("INFO [section [section ...]]", "Describes server, backend and queues.", group="server")
-async def info(client: RespConnection, words: Command) -> Text:
+async def info(client: Caller, words: Command) -> Text:
     """In Redis's format: its sections, and ours, Backend and Queues."""
-    return Text((await info_text(client, words[1:])).encode())
+    return Text((await info_text(client.connection, words[1:])).encode())
 
 
 @command("COMMAND [subcommand [argument ...]]", "Describes the commands.", group="server")
-def command_(client: RespConnection, words: Command) -> Coroutine[Any, Any, Any] | None:
+def command_(client: Caller, words: Command) -> Coroutine[Any, Any, Any] | None:
     """Without a subcommand, all commands, as COMMAND INFO describes them."""
     return dispatch(client, words) if len(words) > 1 else _all_commands()
 
@@ -52,13 +52,13 @@ def _find(name: bytes) -> Spec | None:
 
 
 @command("COMMAND|COUNT", "Says how many commands there are.", group="server")
-async def command_count(_client: RespConnection, _words: Command) -> int:
+async def command_count(_client: Caller, _words: Command) -> int:
     """As Redis."""
     return len(COMMANDS)
 
 
 @command("COMMAND|INFO [command-name [command-name ...]]", "Describes commands for clients.", group="server")
-async def command_info_(_client: RespConnection, words: Command) -> list[object]:
+async def command_info_(_client: Caller, words: Command) -> list[object]:
     """As Redis: null for a name that is none."""
     if len(words) == 2:
         return await _all_commands()
@@ -69,14 +69,14 @@ async def command_info_(_client: RespConnection, words: Command) -> list[object]
 
 
 @command("COMMAND|DOCS [command-name [command-name ...]]", "Describes commands for people.", group="server")
-async def command_docs_(_client: RespConnection, words: Command) -> dict[bytes, object]:
+async def command_docs_(_client: Caller, words: Command) -> dict[bytes, object]:
     """As Redis: nothing for a name that is none."""
     specs = [_find(name) for name in words[2:]] if len(words) > 2 else list(COMMANDS.values())
     return {spec.name.encode(): command_docs(spec) for spec in specs if spec is not None}
 
 
 @command("COMMAND|LIST", "Lists the names of the commands.", group="server")
-async def command_list(_client: RespConnection, _words: Command) -> list[bytes]:
+async def command_list(_client: Caller, _words: Command) -> list[bytes]:
     """As Redis, without its filters."""
     return [spec.name.encode() for spec in COMMANDS.values()]
 
@@ -86,7 +86,7 @@ async def command_list(_client: RespConnection, _words: Command) -> list[bytes]:
     "Says which words of a command are keys.",
     group="server",
 )
-async def command_getkeys(_client: RespConnection, words: Command) -> list[bytes]:
+async def command_getkeys(_client: Caller, words: Command) -> list[bytes]:
     """As Redis, but a number of keys must be one, as for the command itself."""
     spec = COMMANDS.get(words[2].upper())
     if spec is None:
@@ -107,7 +107,7 @@ async def command_getkeys(_client: RespConnection, words: Command) -> list[bytes
 
 
 @command("COMMAND|HELP", "Lists the subcommands.", group="server")
-async def command_help(_client: RespConnection, _words: Command) -> list[str]:
+async def command_help(_client: Caller, _words: Command) -> list[str]:
     """From the table."""
     return help_of("COMMAND")
 
@@ -116,12 +116,12 @@ container("CONFIG", "Says how the server is configured.", group="server")
 
 
 @command("CONFIG|GET parameter [parameter ...]", "Says what parameters of these names are.", group="server")
-async def config_get(client: RespConnection, words: Command) -> dict[bytes, bytes]:
+async def config_get(client: Caller, words: Command) -> dict[bytes, bytes]:
     """Parameters of Redis that mean something here, with patterns. They are set when the server starts."""
-    settings = client.context.settings
+    settings = client.connection.context.settings
     parameters = {
         "appendonly": "yes" if settings.backend == EMBEDDED else "no",
-        "maxclients": str(client.clients.max_clients),
+        "maxclients": str(client.connection.clients.max_clients),
         "maxmemory": "0",
         "maxmemory-policy": "noeviction",
         "proto-max-bulk-len": str(settings.max_message_bytes),

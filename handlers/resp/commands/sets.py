@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+from handlers.resp.caller import Caller
 from handlers.resp.commands.encoders import flags, integers, message_sets, one_message, sums
 from handlers.resp.commands.reading import read, scan_options
 from handlers.resp.commands.words import count_of, cursor_of, integer_of
@@ -40,7 +41,7 @@ def _sismember_repeated(client: RespConnection, commands: Repeated) -> None:
     flags="write denyoom fast",
     repeated=_sadd_repeated,
 )
-def sadd(client: RespConnection, words: Command) -> None:
+def sadd(client: Caller, words: Command) -> None:
     """pressure 0.15, Put (Non-Blocking), for messages that are not queued."""
     client.submit(kinds.ADD, words[1], words[2:], len(words) - 2, integers)
 
@@ -52,7 +53,7 @@ def sadd(client: RespConnection, words: Command) -> None:
     flags="write fast",
     repeated=_spop_repeated,
 )
-def spop(client: RespConnection, words: Command) -> None:
+def spop(client: Caller, words: Command) -> None:
     """pressure 0.15, Get (Non-Blocking)."""
     if len(words) == 2:
         client.submit(kinds.GET, words[1], [], 1, one_message)
@@ -63,7 +64,7 @@ def spop(client: RespConnection, words: Command) -> None:
 
 
 @command("SCARD key", "Says how many messages are queued.", group="set", flags="readonly fast")
-def scard(client: RespConnection, words: Command) -> None:
+def scard(client: Caller, words: Command) -> None:
     """pressure 0.15, Length."""
     client.submit(kinds.LENGTH, words[1], [], 1, integers)
 
@@ -75,7 +76,7 @@ def scard(client: RespConnection, words: Command) -> None:
     flags="readonly fast",
     repeated=_sismember_repeated,
 )
-def sismember(client: RespConnection, words: Command) -> None:
+def sismember(client: Caller, words: Command) -> None:
     """1 or 0."""
     client.submit(kinds.CONTAINS, words[1], words[2:], 1, integers)
 
@@ -86,7 +87,7 @@ def sismember(client: RespConnection, words: Command) -> None:
     group="set",
     flags="readonly fast",
 )
-def smismember(client: RespConnection, words: Command) -> None:
+def smismember(client: Caller, words: Command) -> None:
     """A list of 1 and 0."""
     client.submit(kinds.CONTAINS, words[1], words[2:], len(words) - 2, flags)
 
@@ -97,7 +98,7 @@ def smismember(client: RespConnection, words: Command) -> None:
     group="set",
     flags="write",
 )
-def srem(client: RespConnection, words: Command) -> None:
+def srem(client: Caller, words: Command) -> None:
     """As Redis: how many of the messages were there."""
     client.submit(kinds.REMOVE, words[1], words[2:], len(words) - 2, sums)
 
@@ -105,7 +106,7 @@ def srem(client: RespConnection, words: Command) -> None:
 @command(
     "SMEMBERS key", "Returns all messages, oldest first; they stay queued.", group="set", flags="readonly"
 )
-async def smembers(client: RespConnection, words: Command) -> SetReply:
+async def smembers(client: Caller, words: Command) -> SetReply:
     """All messages."""
     return SetReply(await read(client, kinds.RANGE, words[1], [b"0", b"-1"], missing=[]))
 
@@ -116,7 +117,7 @@ async def smembers(client: RespConnection, words: Command) -> SetReply:
     group="set",
     flags="readonly",
 )
-async def sscan(client: RespConnection, words: Command) -> list[object]:
+async def sscan(client: Caller, words: Command) -> list[object]:
     """As Redis: the next cursor, and messages."""
     cursor = cursor_of(words[2])
     options = scan_options(words[3:])
@@ -132,7 +133,7 @@ async def sscan(client: RespConnection, words: Command) -> list[object]:
     group="set",
     flags="readonly",
 )
-async def srandmember(client: RespConnection, words: Command) -> object:
+async def srandmember(client: Caller, words: Command) -> object:
     """As Redis: one message or nil; with a count a list."""
     if len(words) > 3:
         raise syntax_error()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from handlers.resp.connection import RespConnection
+from handlers.resp.caller import Caller
 from handlers.resp.parser import Command
 from handlers.resp.replies import OK, CommandError, NullArray, Raw
 from handlers.resp.table import command
@@ -12,9 +12,9 @@ from pressure_server.errors import QueueChangedError
 
 
 @command("MULTI", "Begins a transaction: commands are queued until EXEC.", group="transactions", flags="fast")
-async def multi(client: RespConnection, _words: Command) -> str:
+async def multi(client: Caller, _words: Command) -> str:
     """As Redis."""
-    client.begin_transaction()
+    client.connection.begin_transaction()
     return OK
 
 
@@ -24,24 +24,24 @@ async def multi(client: RespConnection, _words: Command) -> str:
     group="transactions",
     flags="slow",
 )
-async def exec_(client: RespConnection, _words: Command) -> object:
+async def exec_(client: Caller, _words: Command) -> object:
     """As Redis; what would wait does not, and a put on a full queue fails."""
-    commands, watched = client.end_transaction()
+    commands, watched = client.connection.end_transaction()
     if commands is None:
         raise CommandError("ERR EXEC without MULTI")
     if commands.is_broken:
         raise CommandError("EXECABORT Transaction discarded because of previous errors.")
     try:
-        replies = await execute(client, commands.queued, watched)
+        replies = await execute(client.connection, commands.queued, watched)
     except QueueChangedError:
         return NullArray()
     return Raw(b"*%d\r\n" % len(replies) + b"".join(replies))
 
 
 @command("DISCARD", "Drops what has been queued since MULTI.", group="transactions", flags="fast")
-async def discard(client: RespConnection, _words: Command) -> str:
+async def discard(client: Caller, _words: Command) -> str:
     """As Redis."""
-    commands, _watched = client.end_transaction()
+    commands, _watched = client.connection.end_transaction()
     if commands is None:
         raise CommandError("ERR DISCARD without MULTI")
     return OK
@@ -53,19 +53,19 @@ async def discard(client: RespConnection, _words: Command) -> str:
     group="transactions",
     flags="fast",
 )
-async def watch(client: RespConnection, words: Command) -> str:
+async def watch(client: Caller, words: Command) -> str:
     """As Redis; changes by native clients count, too."""
-    if client.transaction is not None:
+    if client.connection.transaction is not None:
         raise CommandError("ERR WATCH inside MULTI is not allowed")
-    versions = client.watched.setdefault(client.database, {})
+    versions = client.connection.watched.setdefault(client.connection.database, {})
     for name in words[1:]:
         if name not in versions:
-            versions[name] = (await client.database.run(kinds.VERSION, name))[0]
+            versions[name] = (await client.connection.database.run(kinds.VERSION, name))[0]
     return OK
 
 
 @command("UNWATCH", "Forgets what is watched.", group="transactions", flags="fast")
-async def unwatch(client: RespConnection, _words: Command) -> str:
+async def unwatch(client: Caller, _words: Command) -> str:
     """As Redis."""
-    client.watched.clear()
+    client.connection.watched.clear()
     return OK

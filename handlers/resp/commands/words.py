@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from decimal import Decimal
 
 from handlers.resp.errors import invalid_cursor, must_be_positive, not_an_integer
 from handlers.resp.parser import integer_from
@@ -60,14 +61,18 @@ def bound_of(word: bytes) -> int:
 
 # What strtold reads of what a client may mean: no hexadecimal numbers, no infinity.
 _SECONDS = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?")
-_LONGEST_WAIT = 2**53 / 1000
+_LONGEST_WAIT = Decimal(2**53) / 1000
+# What is nearer to 0 than this strtold reads as 0, which would be for ever, so Redis refuses it.
+_SHORTEST_WAIT = Decimal("1.83e-4951")
 
 
 def timeout_of(word: bytes) -> float | None:
     """How many seconds to wait; None, for ever, where it is 0. Redis rounds it to milliseconds, up."""
     if len(word) > 64 or not _SECONDS.fullmatch(word):
         raise CommandError("ERR timeout is not a float or out of range")
-    seconds = float(word)
+    seconds = Decimal(word.decode())
+    if 0 < abs(seconds) < _SHORTEST_WAIT:
+        raise CommandError("ERR timeout is not a float or out of range")
     if seconds > _LONGEST_WAIT:
         raise CommandError("ERR timeout is out of range")
     if seconds < 0:

@@ -3,8 +3,9 @@
 -- Takes    examine: nothing. repair: the three views that an examine has given; '1' where all of the queue has
 --          been seen unchanged for as long as it takes to call a client dead, else ''; then mends, by name
 -- Touches  the tokens, the statistics, :closed; of a queue without :bound, all keys
--- Returns  examine: see there. repair: the names of the mends that were made, 'statistic difference' for each
---          statistic. A mend whose evidence no longer holds is not made.
+-- Returns  examine: see there. repair: the names of the mends that were made, 'zeroed statistic' for each that
+--          was no number, 'statistic difference' for each that was too low. A mend whose evidence no longer
+--          holds is not made.
 --
 -- What is evidence of what is judged by diagnosis.py, from several looks at a distance. Here it is only made
 -- sure, in the same step, that the client which was called dead has not moved since the last of them.
@@ -15,6 +16,9 @@ local function make_doctor()
   -- Statistics of bytes need a walk over the list, which keeps the backend busy: 100000 messages take 20
   -- milliseconds. A longer or heavier queue keeps the ones it has.
   local MOST_COUNTED, MOST_WEIGHED = 100000, 64 * 1048576
+  -- What has more is no statistic. Lua counts exactly up to the first, which matters for messages only; INCRBY
+  -- up to twice the second.
+  local LARGEST = { messages = 2 ^ 53, bytes = 2 ^ 62 }
 
   local suffixes = {
     '', ':bound', ':producer', ':consumer', ':producer_free', ':consumer_free', ':not_full', ':closed',
@@ -26,13 +30,31 @@ local function make_doctor()
     return call('LLEN', base .. name)
   end
 
+  -- The value of a statistic; nil for what nobody can count on from. MGET says of other types what it says of
+  -- no key.
+  local function number_in(key, text, largest)
+    if not text then
+      return call('EXISTS', key) == 0 and 0 or nil
+    end
+    local is_whole = text == '0' or string.match(text, '^-?[1-9]%d*$')
+    return is_whole and math.abs(tonumber(text)) <= largest and tonumber(text) or nil
+  end
+
   local function look_at(role, verb)
     local values = call('MGET', base .. ':' .. role, base .. ':stats:' .. verb .. '_messages',
       base .. ':stats:' .. verb .. '_bytes')
     local found = {
       free = tokens(':' .. role .. '_free'), turn = tokens(':ext:' .. role .. '_turn'),
-      name = values[1], messages = values[2], bytes = values[3],
+      name = values[1], garbled = {},
     }
+    for i, unit in ipairs({ 'messages', 'bytes' }) do
+      local statistic = verb .. '_' .. unit
+      found[unit] = number_in(base .. ':stats:' .. statistic, values[i + 1], LARGEST[unit])
+      if not found[unit] then
+        found[unit] = 0
+        found.garbled[#found.garbled + 1] = statistic
+      end
+    end
     found.view = table.concat({ found.free, found.turn, values[2] or '-', values[3] or '-',
       values[1] and '=' .. values[1] or '-' }, ' ')
     return found
@@ -55,13 +77,14 @@ local function make_doctor()
   end
 
   -- Returns  bound, length, tokens in :closed and :not_full, the suffixes of all keys (where there is no :bound);
-  --          for producer and consumer: tokens, tokens that a server of ours has parked, name, messages, and a
-  --          view, which changes when any of these does; and a view of everything
+  --          for producer and consumer: tokens, tokens that a server of ours has parked, name, messages, the
+  --          statistics that are no numbers, and a view, which changes when any of these does; and a view of
+  --          everything
   function operations.examine()
     local now = look()
     local reply = { now.bound, now.length, now.closed, now.not_full, now.keys }
     for _, role in ipairs({ now.producer, now.consumer }) do
-      reply[#reply + 1] = { role.free, role.turn, role.name, role.messages, role.view }
+      reply[#reply + 1] = { role.free, role.turn, role.name, role.messages, role.garbled, role.view }
     end
     reply[#reply + 1] = now.view
     return reply
@@ -92,8 +115,16 @@ local function make_doctor()
 
   -- Makes produced - consumed what is queued: the side that has counted too little gets the rest.
   local function settle_statistics(done, now, always)
+    queue.consumed = now.consumer.messages
+    for _, role in ipairs({ now.producer, now.consumer }) do
+      for _, statistic in ipairs(role.garbled) do
+        call('SET', base .. ':stats:' .. statistic, 0)
+        done[#done + 1] = 'zeroed ' .. statistic
+        always = true
+      end
+    end
     local function correct(unit, queued)
-      local missing = queued - tonumber(now.producer[unit] or 0) + tonumber(now.consumer[unit] or 0)
+      local missing = queued - now.producer[unit] + now.consumer[unit]
       if missing ~= 0 then
         local verb = missing > 0 and 'produced' or 'consumed'
         count_as(verb, unit == 'messages' and math.abs(missing) or 0, unit == 'bytes' and math.abs(missing) or 0)

@@ -28,8 +28,8 @@ if queue.length == 0 and queue.bound and ARGV[4] == 'take existing' and (ARGV[7]
     base .. ':closed', base .. ':closed', base .. ':closed') == 3 then
   local message = ARGV[10]
   for _, verb in ipairs({ ':stats:produced_', ':stats:consumed_' }) do
-    call('INCR', base .. verb .. 'messages')
-    call('INCRBY', base .. verb .. 'bytes', #message)
+    try('INCR', base .. verb .. 'messages')
+    try('INCRBY', base .. verb .. 'bytes', #message)
   end
   if queue.index then
     call('SET', base .. ':ext:index', string.format('0 0 0 %d %s %s', queue.consumed + 1, identity, identity))
@@ -90,8 +90,8 @@ if exact and #ARGV == 5 + tonumber(ARGV[5]) then
   end
 
   if verb then
-    call('INCRBY', base .. ':stats:' .. verb .. '_messages', accepted)
-    call('INCRBY', base .. ':stats:' .. verb .. '_bytes', bytes)
+    try('INCRBY', base .. ':stats:' .. verb .. '_messages', accepted)
+    try('INCRBY', base .. ':stats:' .. verb .. '_bytes', bytes)
     call('SET', base .. ':ext:index', string.format('%d 0 %d %d %s %s', queue.length, queue.length, queue.consumed,
       identity, queue.consumer or ''))
     return { DONE, result }

@@ -18,6 +18,8 @@ local identity = ARGV[1]
 local default_overflow = ARGV[3]
 local patient = true -- whether operations may be left undone, for want of something or for another call
 local call = redis.call
+-- For statistics: one that is no number, which the doctor finds, must not end a call that has begun to write.
+local try = redis.pcall
 
 -- Redis's Lua can hand about 8000 values to one call.
 local CHUNK = 4000
@@ -31,7 +33,7 @@ local function read_queue(key)
     producer = values[2],
     consumer = values[3],
     index = values[4],
-    consumed = tonumber(values[5] or 0),
+    consumed = tonumber(values[5]) or 0,
     length = call('LLEN', base),
   }
 end
@@ -115,6 +117,6 @@ local function count_as(verb, messages, bytes)
   if verb == 'consumed' then
     queue.consumed = queue.consumed + messages
   end
-  call('INCRBY', base .. ':stats:' .. verb .. '_messages', messages)
-  call('INCRBY', base .. ':stats:' .. verb .. '_bytes', bytes)
+  try('INCRBY', base .. ':stats:' .. verb .. '_messages', messages)
+  try('INCRBY', base .. ':stats:' .. verb .. '_bytes', bytes)
 end

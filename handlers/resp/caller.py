@@ -1,0 +1,41 @@
+"""What a command sees of the client that has sent it: its connection, or in a transaction a stand-in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from handlers.resp.connection import RespConnection
+    from pressure_server.broker.database import Database
+    from pressure_server.broker.operation import Kind
+    from pressure_server.broker.transaction import Transaction
+    from pressure_server.broker.wait import Wait
+    from pressure_server.connection import Encode
+
+
+class Caller(Protocol):
+    """Where a command's reply goes, and what it does on the queues that it names."""
+
+    @property
+    def connection(self) -> RespConnection:
+        """The client's connection, for what is about that, or about the server."""
+
+    @property
+    def database(self) -> Database | Transaction:
+        """What the command does there is done alone, or with what else is in the transaction."""
+
+    def reply(self, data: bytes) -> None:
+        """See Connection.reply."""
+
+    def submit(
+        self,
+        kind: Kind,
+        name: bytes,
+        messages: list[bytes],
+        size: int,
+        encode: Encode,
+        *,
+        commands: int = 1,
+        wait: Wait | None = None,
+    ) -> None:
+        """See Connection.submit."""

@@ -1,0 +1,201 @@
+"""The options that commands share: each also as a variable PRESSURE_… and as a key in a TOML file."""
+
+from __future__ import annotations
+
+import math
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from pressure_server import logs
+from pressure_server.broker.policy import BLOCK, ERROR
+from pressure_server.handler import find_handler
+from pressure_server.settings import (
+    DEFAULT_LISTEN,
+    EMBEDDED,
+    Listen,
+    SettingsError,
+    backend_from_specification,
+)
+
+_MESSAGE_BYTES = 32 << 20
+_LARGEST_MESSAGE = 512 << 20
+
+
+class _Integer(click.IntRange):
+    name = "integer"  # not "integer range", which an error would call it
+
+
+class _Seconds(click.FloatRange):
+    name = "seconds"
+
+    def __init__(self) -> None:
+        super().__init__(0, 2**31)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """As FloatRange does; but nan, which no bound stops, is refused."""
+        seconds: float = super().convert(value, param, ctx)
+        if math.isnan(seconds):
+            self.fail("nan is no number of seconds.", param, ctx)
+        return seconds
+
+
+SECONDS = _Seconds()
+# What an option of such a default takes from a file, beside text, which is read as a variable's.
+_KINDS: dict[type, tuple[type, ...]] = {bool: (bool,), int: (int,), float: (int, float)}
+
+
+def _read_config(ctx: click.Context, _parameter: click.Parameter, path: Path | None) -> None:
+    """Let the file's values stand where neither a flag nor a variable gives one."""
+    if path is None:
+        return
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise click.UsageError(f"{path} cannot be read: {error}") from error
+    options = {str(option.name): option for option in _OPTIONS if option.expose_value}
+    values: dict[str, Any] = {name.replace("-", "_"): value for name, value in found.items()}
+    if unknown := sorted(values.keys() - options.keys()):
+        raise click.UsageError(f"{path} sets what is not known: {', '.join(unknown)}")
+    ctx.default_map = {}
+    for name, value in values.items():
+        option = options[name]
+        kinds = (str, *_KINDS.get(type(option.default), ()))
+        several = value if option.multiple and isinstance(value, list) else [value]
+        if not several or any(type(one) not in kinds for one in several):
+            # The value is not said: a backend's may have a password.
+            raise click.UsageError(f"{path} sets {name} to what it cannot be")
+        ctx.default_map[name] = several if option.multiple else value
+
+
+def _listens(ctx: click.Context, parameter: click.Parameter, urls: tuple[str, ...]) -> tuple[Listen, ...]:
+    """Where to listen, by handlers that there are."""
+    try:
+        listens = tuple(Listen.parse(url) for url in urls)
+        for listen in listens:
+            find_handler(listen.handler)
+    except SettingsError as error:
+        raise click.BadParameter(str(error), ctx, parameter) from error
+    return listens
+
+
+def _backend(ctx: click.Context, _parameter: click.Parameter, value: str) -> str:
+    """Let the specification's variables stand where neither --backend nor its own variable is given."""
+    if ctx.get_parameter_source("backend") not in (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP):
+        return value
+    try:
+        return backend_from_specification(os.environ) or value
+    except SettingsError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _option(flag: str, help_text: str, **attributes: Any) -> click.Option:
+    variable = "PRESSURE_" + flag.split("/")[0].lstrip("-").upper().replace("-", "_")
+    return click.Option(
+        [flag], help=help_text, envvar=variable, show_envvar=True, show_default=True, **attributes
+    )
+
+
+_OPTIONS = (
+    _option(
+        "--config",
+        "A TOML file with these options, without the dashes.",
+        type=click.Path(path_type=Path),
+        callback=_read_config,
+        is_eager=True,
+        expose_value=False,
+    ),
+    _option(
+        "--listen",
+        "HANDLER://HOST:PORT or HANDLER+unix:///PATH; may be repeated. Port 0 picks a free one.",
+        multiple=True,
+        default=DEFAULT_LISTEN,
+        metavar="URL",
+        callback=_listens,
+    ),
+    _option(
+        "--backend",
+        "embedded:, redis://, rediss:// or unix://; REDIS_SERVER, REDIS_PORT, REDIS_DB select Redis, too.",
+        default=EMBEDDED,
+        callback=_backend,
+    ),
+    _option(
+        "--data-dir",
+        "Where the embedded backend keeps its data.",
+        default=Path("pressure-data"),
+        type=click.Path(path_type=Path),
+    ),
+    _option("--prefix", "What keys of queues begin with.", default="__pressure__"),
+    _option(
+        "--default-bound",
+        "The bound of queues that a put creates; 0 is none.",
+        default=0,
+        type=_Integer(0, 2**53),
+    ),
+    _option(
+        "--auto-create/--no-auto-create", "Whether a put creates a queue that does not exist.", default=True
+    ),
+    _option(
+        "--overflow",
+        "What a put on a full queue does, for queues created without saying: wait for room, or fail.",
+        default=BLOCK,
+        type=click.Choice([BLOCK, ERROR]),
+    ),
+    _option(
+        "--put-timeout",
+        "Seconds for which a put waits for room; 0 is for ever.",
+        default=0.0,
+        type=SECONDS,
+    ),
+    _option(
+        "--role-timeout",
+        "Seconds for which an operation waits for a role that a native client holds; 0 is not at all.",
+        default=5.0,
+        type=SECONDS,
+    ),
+    _option(
+        "--implicit-queue-ttl",
+        "Seconds after which a queue that a put created is deleted, if it is empty and unused; 0 is never.",
+        default=3600.0,
+        type=SECONDS,
+    ),
+    _option(
+        "--auto-repair-after",
+        "Seconds after which a queue that a dead native client has left stuck is mended; 0 is never.",
+        default=0.0,
+        type=SECONDS,
+    ),
+    _option(
+        "--max-clients",
+        "How many clients may be connected.",
+        default=10000,
+        type=_Integer(1, 1_000_000),
+    ),
+    _option(
+        "--idle-timeout",
+        "Seconds after which an idle client is disconnected; 0 is never.",
+        default=0.0,
+        type=SECONDS,
+    ),
+    _option(
+        "--max-message-bytes",
+        "The largest message, and any other argument of a command; a client that sends a larger one is "
+        "told of a protocol error, and disconnected.",
+        default=_MESSAGE_BYTES,
+        type=_Integer(1, _LARGEST_MESSAGE),
+    ),
+    _option("--log-level", "How much is logged.", default="info", type=click.Choice(logs.LEVELS)),
+    _option("--log-format", "How it is written.", default="text", type=click.Choice(logs.FORMATS)),
+)
+
+
+def shared_options(*names: str) -> list[click.Parameter]:
+    """The options of these names, as Python writes them (`data_dir`); all without any.
+
+    Whichever they are, a file may set the others, too.
+    """
+    return [option for option in _OPTIONS if not names or option.name in names]
