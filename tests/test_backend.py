@@ -181,7 +181,8 @@ def test_that_the_backend_has_too_many_clients_is_not_taken_as_final(
         (watch,) = wait_for(watching, "the watch")
         direct.config_set("maxclients", len(direct.client_list()) - 1)
         direct.client_kill_filter(_id=watch)
-        with pytest.raises(redis.ResponseError, match=r"BACKEND .*max number of clients"):
+        # Its error may be overtaken by the end of the connection.
+        with pytest.raises(redis.ResponseError, match="BACKEND"):
             client.execute_command("SELECT", 3)
         direct.config_set("maxclients", 1000)
         wait_for(watching, "the watch to be back")
