@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from pressure_server import logs
-from pressure_server.broker.policy import BLOCK, ERROR
+from pressure_server.broker.policy import BLOCK, ERROR, Policy
 from pressure_server.handler import find_handler
 from pressure_server.settings import (
     DEFAULT_LISTEN,
@@ -154,7 +154,7 @@ _OPTIONS = (
     _option(
         "--role-timeout",
         "Seconds for which an operation waits for a role that a native client holds; 0 is not at all.",
-        default=5.0,
+        default=Policy.role_timeout,
         type=SECONDS,
     ),
     _option(

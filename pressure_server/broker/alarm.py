@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pressure_server.broker.changes import Changes
-from pressure_server.broker.wait import possible, suffixes
+from pressure_server.broker.lack import possible, suffixes
 
 if TYPE_CHECKING:
     from pressure_server.broker.lane import Lane

@@ -11,18 +11,10 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from pressure_server.broker.names import printable
+from pressure_server.broker.lack import Lack
 from pressure_server.broker.operation import Operation
-from pressure_server.broker.wait import Lack, Wait, lack_of
-from pressure_server.errors import (
-    BackendError,
-    PressureError,
-    QueueAlreadyExistsError,
-    QueueClosedError,
-    QueueDoesNotExistError,
-    QueueFullError,
-    QueueInUseError,
-)
+from pressure_server.broker.refusals import lack_of, refusal
+from pressure_server.broker.wait import Wait
 
 # A call of 2000 messages keeps the backend busy for about two milliseconds; a larger one gains nothing.
 MAX_MESSAGES = 2000
@@ -145,29 +137,3 @@ def _classify(run: Sequence[Operation], outcome: Outcome, *, in_part: bool) -> N
             outcome.ended.append(operation)
         else:
             outcome.again.append(operation)
-
-
-def refusal(name: bytes, text: str) -> PressureError:
-    """The exception for an error the script answered with: a code, and for some a word more."""
-    queue = printable(name)
-    code, _, rest = text.partition(" ")
-    if code == "NOQUEUE":
-        return QueueDoesNotExistError(queue)
-    if code == "EXISTS":
-        return QueueAlreadyExistsError(queue)
-    if code == "FULL":
-        return QueueFullError(queue)
-    if code == "CLOSED":
-        return QueueClosedError(queue)
-    if code == "INUSE":
-        role, _, holder = rest.partition(" ")
-        return QueueInUseError(
-            queue, f"by its {role} '{holder}'" if holder else f"by a {role} without a name"
-        )
-    if code == "CREATING":
-        return QueueInUseError(queue, "by a client that is creating it")
-    if code == "DELETING":
-        return QueueInUseError(queue, "by a client that is deleting it")
-    if code == "TOOLARGE":
-        return PressureError(f"the reply for queue '{queue}' would exceed 64 MiB: ask for fewer messages")
-    return BackendError(f"the backend answered for queue '{queue}': {text}")

@@ -6,8 +6,8 @@ import asyncio
 from typing import Protocol
 
 from pressure_server.backend.watch import Watch
+from pressure_server.broker.lack import Lack, possible, suffixes, watched_keys
 from pressure_server.broker.names import base_key
-from pressure_server.broker.wait import Lack, possible, suffixes, watched_keys
 
 
 class Listener(Protocol):

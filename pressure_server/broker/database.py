@@ -12,6 +12,7 @@ from pressure_server.backend.watch import Watch
 from pressure_server.broker import kinds
 from pressure_server.broker.changes import Changes
 from pressure_server.broker.known import KnownQueues
+from pressure_server.broker.lack import Lack
 from pressure_server.broker.lane import Lane
 from pressure_server.broker.names import BOUND, base_key, existence_pattern, queue_name, split_key
 from pressure_server.broker.operation import Kind, Line, Operation
@@ -20,7 +21,7 @@ from pressure_server.broker.policy import Policy
 from pressure_server.broker.queues import QueueOperations
 from pressure_server.broker.role_turns import RoleTurns
 from pressure_server.broker.transaction import Transaction
-from pressure_server.broker.wait import AS_CONFIGURED, Lack, Ticket, Wait
+from pressure_server.broker.wait import AS_CONFIGURED, Ticket, Wait
 from pressure_server.errors import BackendError, PressureError, QueueClosedError, StoppingError
 
 _SCAN_COUNT = 1000

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pressure_server.broker import trouble as troubles
-from pressure_server.broker.names import printable
+from pressure_server.broker.names import CONSUMER_FREE, NOT_FULL, PRODUCER_FREE, printable
 from pressure_server.broker.snapshot import Role, Snapshot
 from pressure_server.broker.trouble import Trouble
 
@@ -53,12 +53,12 @@ def _rules(before: Snapshot, after: Snapshot) -> _Rules:
 
 
 def _half_created(before: Snapshot, after: Snapshot) -> str:
-    pushed = {":producer_free": after.producer.free, ":consumer_free": after.consumer.free}
-    pushed[":not_full"] = after.not_full
+    pushed = (after.producer.free, after.consumer.free, after.not_full)
     # They are pushed in this order.
-    if before.view != after.view or tuple(pushed.values()) not in ((0, 0, 0), (1, 0, 0), (1, 1, 0)):
+    if before.view != after.view or pushed not in ((0, 0, 0), (1, 0, 0), (1, 1, 0)):
         return ""
-    missing = [name for name, tokens in pushed.items() if not tokens]
+    names = (PRODUCER_FREE, CONSUMER_FREE, NOT_FULL)
+    missing = [printable(name) for name, tokens in zip(names, pushed, strict=True) if not tokens]
     return f"the queue has a bound, but {_listed(missing)} never had a token, and nobody has used it"
 
 
@@ -81,7 +81,7 @@ def _why(role: Role, queue: Snapshot) -> str:
     if queue.closed:
         return "the queue is closed, so there is nothing it could wait for"
     if role.name == "producer":
-        return "there is a :not_full token, so it does not wait for room"
+        return f"there is a {printable(NOT_FULL)} token, so it does not wait for room"
     return f"there {_are(queue.length, 'message')}, so it does not wait for one"
 
 
@@ -105,17 +105,19 @@ def _no_not_full(before: Snapshot, after: Snapshot) -> str:
     if after.not_full or not after.has_room or before.view != after.view:
         return ""
     held = f"; the producer role is held{_by(after.producer)}" if after.producer.is_held else ""
-    return f"there is room, but no :not_full token{held}"
+    return f"there is room, but no {printable(NOT_FULL)} token{held}"
 
 
 def _too_many_in_a_role(before: Snapshot, after: Snapshot) -> str:
-    roles = zip(before.roles, after.roles, strict=True)
-    names = [f":{now.name}_free" for then, now in roles if then.tokens > 1 and now.tokens > 1]
+    lists = zip((PRODUCER_FREE, CONSUMER_FREE), before.roles, after.roles, strict=True)
+    names = [printable(suffix) for suffix, then, now in lists if then.tokens > 1 and now.tokens > 1]
     return f"{_listed(names)} {'has' if len(names) == 1 else 'have'} more than one token" if names else ""
 
 
 def _too_many_not_full(before: Snapshot, after: Snapshot) -> str:
-    return ":not_full has more than one token" if before.not_full > 1 and after.not_full > 1 else ""
+    if before.not_full <= 1 or after.not_full <= 1:
+        return ""
+    return f"{printable(NOT_FULL)} has more than one token"
 
 
 def _not_full_on_full(before: Snapshot, after: Snapshot) -> str:
@@ -124,7 +126,7 @@ def _not_full_on_full(before: Snapshot, after: Snapshot) -> str:
 
     if not is_so(before) or not is_so(after):
         return ""
-    return f"the queue is full ({after.length} of {after.bound}), but there is a :not_full token"
+    return f"the queue is full ({after.length} of {after.bound}), but there is a {printable(NOT_FULL)} token"
 
 
 def _statistics(before: Snapshot, after: Snapshot) -> str:

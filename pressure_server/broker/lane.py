@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from pressure_server.broker import batch, kinds
 from pressure_server.broker.alarm import Alarm
+from pressure_server.broker.lack import Lack
 from pressure_server.broker.operation import Line, Operation
 from pressure_server.broker.owners import OnSuccess
 from pressure_server.broker.queue_turns import QueueTurns
+from pressure_server.broker.refusals import refusal
 from pressure_server.broker.restoring import restoring
-from pressure_server.broker.wait import Lack, Wait
+from pressure_server.broker.wait import Wait
 from pressure_server.broker.waiting_line import WaitingLine
 from pressure_server.errors import BackendError, PressureError, QueueInUseError, StoppingError
 
@@ -112,7 +114,7 @@ class Lane:
         runs, self._runs = self._runs, []
         if isinstance(reply, Exception):
             name = self.name
-            error = reply if isinstance(reply, BackendError) else batch.refusal(name, str(reply))
+            error = reply if isinstance(reply, BackendError) else refusal(name, str(reply))
             outcome = batch.Outcome([operation for run in runs for operation in run])
             for operation in outcome.ended:
                 operation.fail(error)

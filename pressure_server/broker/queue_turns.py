@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from pressure_server.broker.batch import Outcome
+from pressure_server.broker.lack import Lack
 from pressure_server.broker.operation import Line, Operation
 from pressure_server.broker.role_turns import RoleTurns
-from pressure_server.broker.wait import Lack
 from pressure_server.broker.waiting_line import WaitingLine
 
 # For each role: who needs it, and for what a native client may hold it while it waits for that, as we do.

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from pressure_server.backend.turns import Turns
 from pressure_server.broker import kinds
+from pressure_server.broker.lack import Lack
 from pressure_server.broker.names import CONSUMER_TURN, PRODUCER_TURN, base_key
 from pressure_server.broker.operation import Operation
 from pressure_server.broker.owners import OnSuccess
-from pressure_server.broker.wait import Lack
 from pressure_server.errors import PressureError
 
 if TYPE_CHECKING:

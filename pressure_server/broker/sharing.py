@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
+from pressure_server.broker.lack import Lack
 from pressure_server.broker.names import printable
 from pressure_server.broker.operation import Operation
-from pressure_server.broker.wait import Lack, Wait
+from pressure_server.broker.wait import Wait
 from pressure_server.errors import QueueFullError
 
 

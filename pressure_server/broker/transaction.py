@@ -12,11 +12,12 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from pressure_server.broker import batch, kinds
+from pressure_server.broker.lack import Lack
 from pressure_server.broker.names import base_key
 from pressure_server.broker.operation import Kind, Line, Operation
 from pressure_server.broker.owners import Call, Client
 from pressure_server.broker.queues import QueueOperations
-from pressure_server.broker.wait import Lack, lack_of
+from pressure_server.broker.refusals import lack_of, refusal
 from pressure_server.errors import PressureError, QueueChangedError, QueueInUseError, StoppingError
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ class Transaction(QueueOperations):
             if lack in (Lack.PRODUCER, Lack.CONSUMER):
                 self._database.role_turns.ask(name, lack, elsewhere=True)
             if not await self._news_of(name, lack, until - self._loop.time()):
-                raise StoppingError() if self._database.is_stopping else batch.refusal(name, reason)
+                raise StoppingError() if self._database.is_stopping else refusal(name, reason)
 
     async def _news_of(self, name: bytes, lack: Lack, timeout: float) -> bool:
         if self._database.is_stopping:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from pressure_server.broker.names import CONSUMER_FREE, NOT_FULL, PRODUCER_FREE, printable
+
 
 class Mend(Enum):
     """What repair can do; the value is its name in doctor.lua."""
@@ -31,8 +33,8 @@ _PAST = {
     Mend.GIVE_BACK_CONSUMER: "gave the consumer role back",
     Mend.UNPARK_PRODUCER: "moved the producer's token back",
     Mend.UNPARK_CONSUMER: "moved the consumer's token back",
-    Mend.PUSH_NOT_FULL: "pushed a :not_full token",
-    Mend.TAKE_NOT_FULL: "took the :not_full token away",
+    Mend.PUSH_NOT_FULL: f"pushed a {printable(NOT_FULL)} token",
+    Mend.TAKE_NOT_FULL: f"took the {printable(NOT_FULL)} token away",
     Mend.TRIM: "left one token of each",
     Mend.WAKE: "gave both roles back to whoever waits there",
     Mend.UNLINK: "deleted what was left",
@@ -60,7 +62,7 @@ PRODUCER_STUCK = Trouble(
     "producer stuck",
     "a native producer died in the middle of its work (its message may or may not be queued): all other "
     "producers wait for ever",
-    "give the role back (push :producer_free), and correct the statistics; but first make sure "
+    f"give the role back (push {printable(PRODUCER_FREE)}), and correct the statistics; but first make sure "
     "that it is dead, and not stopped",
     (Mend.GIVE_BACK_PRODUCER, Mend.SETTLE_STATISTICS),
 )
@@ -68,24 +70,24 @@ CONSUMER_STUCK = Trouble(
     "consumer stuck",
     "a native consumer died in the middle of its work (a message that it had taken is lost with it): all "
     "other consumers wait for ever",
-    "give the role back (push :consumer_free), and correct the statistics; but first make sure "
+    f"give the role back (push {printable(CONSUMER_FREE)}), and correct the statistics; but first make sure "
     "that it is dead, and not stopped",
     (Mend.GIVE_BACK_CONSUMER, Mend.SETTLE_STATISTICS),
 )
 PRODUCER_PARKED = Trouble(
     "token parked",
     "a pressure-server died, or lost its backend, in its turn: native producers wait for the role",
-    "move it back to :producer_free",
+    f"move it back to {printable(PRODUCER_FREE)}",
     (Mend.UNPARK_PRODUCER,),
 )
 CONSUMER_PARKED = Trouble(
     "token parked",
     "a pressure-server died, or lost its backend, in its turn: native consumers wait for the role",
-    "move it back to :consumer_free",
+    f"move it back to {printable(CONSUMER_FREE)}",
     (Mend.UNPARK_CONSUMER,),
 )
 NO_NOT_FULL = Trouble(
-    "no :not_full token",
+    f"no {printable(NOT_FULL)} token",
     "a native client died before it pushed the token: native producers wait for room that is there",
     "push the token (a producer that waits for it then goes on; one that does not is found stuck next)",
     (Mend.PUSH_NOT_FULL,),
@@ -104,7 +106,7 @@ TOO_MANY_NOT_FULL = Trouble(
     (Mend.TRIM,),
 )
 NOT_FULL_ON_FULL = Trouble(
-    ":not_full token on a full queue",
+    f"{printable(NOT_FULL)} token on a full queue",
     "a client of pressure 0.1 left one too many, or a native client died: one message more gets in",
     "take the token away",
     (Mend.TAKE_NOT_FULL,),

@@ -1,17 +1,16 @@
-"""Waiting: what an operation can lack, how long it waits for that, and which keys tell that it may go on.
+"""Waiting: how long an operation waits, and how far it has come; and who of several may take.
 
-Pure: the lane keeps those who wait in line, the backend's watch tells of changes.
+Pure: the lane keeps those who wait in line.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pressure_server.broker.names import BOUND, CLOSED, CONSUMER_FREE, NOT_FULL, PRODUCER_FREE
+from pressure_server.broker.lack import Lack
 from pressure_server.errors import PressureError
 
 if TYPE_CHECKING:
@@ -19,23 +18,6 @@ if TYPE_CHECKING:
 
 # Put and add wait for room as long as the server's settings say.
 AS_CONFIGURED = -1.0
-
-
-class Lack(Enum):
-    """What an operation waits for; the value is the suffixes of the keys that come with it."""
-
-    MESSAGE = (b"", CLOSED)
-    ROOM = (NOT_FULL, CLOSED)
-    PRODUCER = (PRODUCER_FREE,)
-    CONSUMER = (CONSUMER_FREE,)
-    # A queue that a native client is creating, to be ready: this token comes last.
-    CREATION = (NOT_FULL,)
-    # A queue that is being deleted, to be gone: its keys go.
-    ABSENCE = (b"", CLOSED, NOT_FULL, PRODUCER_FREE, CONSUMER_FREE)
-
-
-# Beside those: a queue comes and goes with it.
-_EXISTENCE = BOUND
 
 
 @dataclass(slots=True)
@@ -115,39 +97,3 @@ class Ticket:
         passed, self.passed = self.passed, []
         for tell in passed:
             tell()
-
-
-def suffixes(lacks: Iterable[Lack]) -> list[bytes]:
-    """The suffixes of the keys to watch, in the order in which `possible` counts them."""
-    return [*dict.fromkeys(suffix for lack in lacks for suffix in lack.value), _EXISTENCE]
-
-
-def watched_keys(base: bytes, watched: list[bytes]) -> list[bytes]:
-    """The keys, each as often as its place says: 1, 2, 4, … EXISTS then counts a mask of those that exist."""
-    return [base + suffix for place, suffix in enumerate(watched) for _ in range(1 << place)]
-
-
-def possible(lacks: Iterable[Lack], watched: list[bytes], mask: int, existed: bool) -> bool:
-    """Whether somebody may go on, by the mask of keys that exist.
-
-    `existed` is whether the queue did when it was tried.
-    """
-    present = {suffix for place, suffix in enumerate(watched) if mask & (1 << place)}
-    if (_EXISTENCE in present) is not existed:
-        return True
-    return any(
-        not present if lack is Lack.ABSENCE else any(suffix in present for suffix in lack.value)
-        for lack in lacks
-    )
-
-
-def lack_of(error: Any) -> Lack | None:
-    """What the role, or the end of a deletion, that an error of the script speaks of is to those who wait."""
-    text = str(error)
-    if text.startswith("OTHER "):
-        text = text[6:]
-    if text.startswith("INUSE producer"):
-        return Lack.PRODUCER
-    if text.startswith("INUSE consumer"):
-        return Lack.CONSUMER
-    return {"CREATING": Lack.CREATION, "DELETING": Lack.ABSENCE}.get(text)

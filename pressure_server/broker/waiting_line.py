@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from pressure_server.broker.batch import MAX_BYTES, MAX_MESSAGES
+from pressure_server.broker.lack import Lack
 from pressure_server.broker.operation import Operation
-from pressure_server.broker.wait import Lack, Wait
+from pressure_server.broker.wait import Wait
 
 # How many of a line are tried at once: at first, and at most. It doubles while all of them can go on.
 _FIRST_ALLOWANCE = 8

@@ -16,7 +16,7 @@ from itertools import cycle
 from time import monotonic
 from typing import Any, NamedTuple, TypeVar
 
-from pressure_server.broker.batch import refusal
+from pressure_server.broker.lack import watched_keys
 from pressure_server.broker.names import (
     BOUND,
     CLOSED,
@@ -28,7 +28,7 @@ from pressure_server.broker.names import (
     base_key,
     printable,
 )
-from pressure_server.broker.wait import watched_keys
+from pressure_server.broker.refusals import refusal
 from pressure_server.client.arguments import as_bytes, checked_bound, checked_timeout
 from pressure_server.errors import PressureError, QueueDoesNotExistError, QueueFullError, QueueInUseError
 

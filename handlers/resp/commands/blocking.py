@@ -10,7 +10,7 @@ from typing import Any
 
 from handlers.resp.caller import Caller
 from handlers.resp.commands.encoders import queue_and_message
-from handlers.resp.commands.words import how_many, numbered_keys, timeout_of
+from handlers.resp.commands.words import ENDS, how_many, numbered_keys, timeout_of
 from handlers.resp.errors import syntax_error
 from handlers.resp.parser import Command
 from handlers.resp.replies import CommandError, NullArray
@@ -18,7 +18,6 @@ from handlers.resp.table import command
 from pressure_server.broker import kinds
 from pressure_server.broker.wait import Wait
 
-_ENDS = (b"LEFT", b"RIGHT")
 # Each is asked, and waited on.
 _MOST_QUEUES = 1000
 
@@ -56,7 +55,7 @@ for _name in ("BLPOP", "BRPOP"):
 async def _mpop(client: Caller, words: Command, timeout: bytes | None) -> object:
     """`words` from the number of queues on; `timeout` is a word, too, which Redis reads last."""
     queues, rest = numbered_keys(words)
-    if not rest or rest[0].upper() not in _ENDS:
+    if not rest or rest[0].upper() not in ENDS:
         raise syntax_error()
     count = 1
     if len(rest) > 1:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from handlers.resp.caller import Caller
-from handlers.resp.commands.words import timeout_of
+from handlers.resp.commands.words import ENDS, timeout_of
 from handlers.resp.errors import syntax_error
 from handlers.resp.parser import Command
 from handlers.resp.replies import NullArray
 from handlers.resp.table import command
 
-_ENDS = (b"LEFT", b"RIGHT")
-
 
 def _check_ends(words: list[bytes]) -> None:
-    if any(word.upper() not in _ENDS for word in words):
+    if any(word.upper() not in ENDS for word in words):
         raise syntax_error()
 
 

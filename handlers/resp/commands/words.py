@@ -12,6 +12,8 @@ from handlers.resp.replies import CommandError
 
 # What a Lua script can still count exactly; no queue is that long.
 _LONGEST = 2**53
+# Of a list; a queue is first in, first out, whichever is named.
+ENDS = (b"LEFT", b"RIGHT")
 
 
 def integer_of(word: bytes) -> int:
