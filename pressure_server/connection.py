@@ -127,16 +127,7 @@ class Connection(asyncio.Protocol, ABC):
             self.held = True
             return
         last = self._last
-        if (
-            last is not None
-            and wait is None
-            and last.wait is None
-            and last.kind is kind
-            and last.name == name
-            and not last.sealed
-            and last.reply is encode
-            and kind.folds
-        ):
+        if last is not None and wait is None and last.may_extend(kind, name, encode):
             last.extend(messages, size, commands)
         else:
             operation = Operation(kind, name, messages, size, self, encode, commands, wait)
@@ -214,6 +205,7 @@ class Connection(asyncio.Protocol, ABC):
                 self._proceed()
         elif operation in replies:
             replies[replies.index(operation)] = data
+            self._unanswered += 1  # until those before it are answered
         else:
             there = False
         return there

@@ -23,19 +23,19 @@ from pressure_server.broker.waiting_line import WaitingLine
 from pressure_server.errors import BackendError, PressureError, QueueInUseError, StoppingError
 
 if TYPE_CHECKING:
-    from pressure_server.broker.database import Database
+    from pressure_server.broker.lanes import Lanes
 
 
 class Lane:
     """Sends a queue's operations in the order in which they came, one call at a time."""
 
     __slots__ = (
-        "_database", "_poked", "_runs", "_turns",
+        "_lanes", "_poked", "_runs", "_turns",
         "alarm", "base", "idle", "is_in_flight", "lines", "name", "waiting",
     )  # fmt: skip
 
-    def __init__(self, database: Database, name: bytes, base: bytes) -> None:
-        self._database = database
+    def __init__(self, lanes: Lanes, name: bytes, base: bytes) -> None:
+        self._lanes = lanes
         self.name = name
         self.base = base
         self._runs: list[list[Operation]] = []
@@ -45,7 +45,7 @@ class Lane:
         self.is_in_flight = False
         self._poked = False  # those in line may go on
         self.alarm: Alarm | None = None
-        self._turns = QueueTurns(name, self.lines, database.role_turns)
+        self._turns = QueueTurns(name, self.lines, lanes.role_turns)
 
     def send(self) -> None:
         """Send a call with what is to be tried.
@@ -55,18 +55,18 @@ class Lane:
         operations = self._next()
         if not operations:
             if self.waiting:
-                self._database.soon(self.send)
+                self._lanes.soon(self.send)
                 return
             self.idle = True
             if not any(self.lines.values()):
-                self._database.drop(self)
+                self._lanes.drop(self)
             return
         self._runs = batch.runs_of(operations)
         if self.alarm is not None and any(run[0].kind.serves for run in self._runs):
             self.alarm.disturbed = True
         self.is_in_flight = True
         try:
-            self._database.call(self.base, others_of(operations), batch.pack(self._runs), self._received)
+            self._lanes.call(self.base, others_of(operations), batch.pack(self._runs), self._received)
         except BackendError as error:
             self._received(error)
 
@@ -120,7 +120,7 @@ class Lane:
                 operation.fail(error)
         else:
             outcome = batch.share(runs, reply)
-            self._database.known.learn(self.name, reply[0] if type(reply[0]) is int else reply[0][0])
+            self._lanes.known.learn(self.name, reply[0] if type(reply[0]) is int else reply[0][0])
         if outcome.again:
             self.waiting[:0] = outcome.again
         self._line_up(outcome)
@@ -128,14 +128,14 @@ class Lane:
             self._end(operation)
         if any(self.lines.values()):
             if self.alarm is None:
-                self.alarm = Alarm(self, self._database.changes)
+                self.alarm = Alarm(self, self._lanes.changes)
             self.alarm.set()
             self._turns.ask(outcome)
         self._turns.end(outcome.ended)
         if self.waiting or self._poked:
             # Where others wait there is load, and those who have just been answered will ask again: one turn
             # of the loop later, more go in one call. With 50 clients that is worth 20 %.
-            self._database.soon(self.send)
+            self._lanes.soon(self.send)
         else:
             self.send()
 
@@ -168,10 +168,10 @@ class Lane:
         """Whether it may; if so, it is in line from now on, and its time is measured."""
         if operation.cancelled or wait.expired:
             return False
-        if self._database.is_stopping:
+        if self._lanes.is_stopping:
             wait.reason = StoppingError()
             return False
-        if not self._database.measure(self, operation, wait):
+        if not self._lanes.measure(self, operation, wait):
             return False
         if not wait.in_line:
             wait.in_line = True
@@ -217,7 +217,7 @@ class Lane:
         self.waiting.insert(0, restoring(operation))
         if self.idle:
             self.idle = False
-            self._database.soon(self.send)
+            self._lanes.soon(self.send)
 
     def expire(self, operation: Operation) -> None:
         """Its time is up. One that is under way is heard first."""
@@ -248,16 +248,16 @@ class Lane:
 
         Unless the server is not to wait for roles at all.
         """
-        if given_up.kind is kinds.FINISH_DELETE and self._database.policy.role_timeout:
+        if given_up.kind is kinds.FINISH_DELETE and self._lanes.policy.role_timeout:
             rest = Operation(given_up.kind, self.name, [], 1, OnSuccess(), wait=Wait(None, endless=True))
-            self._database.submit(rest)
-            self._database.flush()
+            self._lanes.submit(rest)
+            self._lanes.flush()
 
     def _after_leaving(self) -> None:
         if not self.is_in_flight:
             self._turns.end()
         if self.idle and not any(self.lines.values()) and not self.waiting:
-            self._database.drop(self)
+            self._lanes.drop(self)
 
     def end_waits(self, error: PressureError) -> None:
         """Everybody in line gets the error."""

@@ -74,8 +74,19 @@ class Operation:
         self.cancelled = False
         self.wait = wait
 
+    def may_extend(self, kind: Kind, name: bytes, reply: Any) -> bool:
+        """Whether more commands like these can become part of it."""
+        return (
+            not self.sealed
+            and self.kind is kind
+            and self.name == name
+            and self.reply is reply
+            and self.wait is None
+            and kind.folds
+        )
+
     def extend(self, messages: list[bytes], size: int, commands: int) -> None:
-        """Append more commands of `size` messages each; only while the operation is not sealed."""
+        """Append more commands of `size` messages each; see `may_extend`."""
         self.messages += messages
         self.sizes += [size] * commands
         self.wanted += size * commands

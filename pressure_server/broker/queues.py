@@ -18,9 +18,7 @@ class QueueOperations(ABC):
     """What a database and a transaction have in common. `prefix` is what keys of queues begin with."""
 
     can_wait = True
-
-    def __init__(self, prefix: bytes) -> None:
-        self.prefix = prefix
+    prefix: bytes
 
     @abstractmethod
     async def attempt(self, operation: Operation, call: Call) -> list[Any] | PressureError:

@@ -5,7 +5,6 @@ The broker's side of backend/turns.py: whose turn it is, and how it is given bac
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pressure_server.backend.turns import Turns
@@ -13,11 +12,10 @@ from pressure_server.broker import kinds
 from pressure_server.broker.lack import Lack
 from pressure_server.broker.names import CONSUMER_TURN, PRODUCER_TURN, base_key
 from pressure_server.broker.operation import Operation
-from pressure_server.broker.owners import OnSuccess
-from pressure_server.errors import PressureError
+from pressure_server.broker.owners import Call, OnSuccess
 
 if TYPE_CHECKING:
-    from pressure_server.broker.database import Database
+    from pressure_server.broker.lanes import Lanes
 
 # Where the token of a role is, while it is our turn.
 _PARKED = {Lack.PRODUCER: PRODUCER_TURN, Lack.CONSUMER: CONSUMER_TURN}
@@ -26,8 +24,8 @@ _PARKED = {Lack.PRODUCER: PRODUCER_TURN, Lack.CONSUMER: CONSUMER_TURN}
 class RoleTurns:
     """Of the queues of one database."""
 
-    def __init__(self, database: Database, turns: Turns) -> None:
-        self._database = database
+    def __init__(self, lanes: Lanes, turns: Turns) -> None:
+        self._lanes = lanes
         self._turns = turns
         # Queues whose turns are to be given back; while the backend is away, later.
         self._owed: set[bytes] = set()
@@ -37,26 +35,26 @@ class RoleTurns:
 
         `elsewhere`: of others, who act at once.
         """
-        base = base_key(self._database.prefix, name)
+        base = base_key(self._lanes.prefix, name)
         token, parked = base + lack.value[0], base + _PARKED[lack]
 
         def ended(has_come: bool) -> None:
             if elsewhere and has_come:
-                self._database.changes.tell(name)
-                self._database.soon(lambda: self.give_back(name))
+                self._lanes.changes.tell(name)
+                self._lanes.soon(lambda: self.give_back(name))
             elif has_come:
-                self._database.take_turn(name, lack)
+                self._lanes.take_turn(name, lack)
             else:
-                self._database.poke([name])
+                self._lanes.poke([name])
 
-        self._turns.ask(self._database.number, token, parked, ended)
+        self._turns.ask(self._lanes.number, token, parked, ended)
 
     def give_back(self, name: bytes) -> None:
         """End our turns on a queue. Who is in line there acts before, in the same call."""
         self._owed.add(name)
-        if self._database.is_up:
-            self._database.submit(Operation(kinds.TURN, name, [], 1, OnSuccess(self._given_back)))
-            self._database.flush()
+        if self._lanes.is_up:
+            self._lanes.submit(Operation(kinds.TURN, name, [], 1, OnSuccess(self._given_back)))
+            self._lanes.flush()
 
     def backend_is_back(self) -> None:
         """Give back what could not be while the backend was away."""
@@ -65,20 +63,20 @@ class RoleTurns:
 
     def _given_back(self, name: bytes) -> None:
         self._owed.discard(name)
-        base = base_key(self._database.prefix, name)
+        base = base_key(self._lanes.prefix, name)
         for suffix in _PARKED.values():
-            self._turns.given_back(self._database.number, base + suffix)
+            self._turns.given_back(self._lanes.number, base + suffix)
 
     async def give_all_back(self) -> None:
         """Give back what a server that died may have waited for.
 
         Where it is another server that lives, it waits for its turn once more.
         """
-        prefix = self._database.prefix + b":"
-        for parked in await self._turns.left_behind(self._database.number):
+        prefix = self._lanes.prefix + b":"
+        for parked in await self._turns.left_behind(self._lanes.number):
             for suffix in _PARKED.values():
                 if parked.startswith(prefix) and parked.endswith(suffix):
                     name = parked[len(prefix) : -len(suffix)]
-                    with suppress(PressureError):
-                        await self._database.run(kinds.TURN, name)
+                    call = Call(None)
+                    await self._lanes.attempt(Operation(kinds.TURN, name, [], 1, call), call)
                     self._given_back(name)

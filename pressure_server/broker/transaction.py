@@ -36,7 +36,7 @@ class Transaction(QueueOperations):
 
     def __init__(self, database: Database, client: Client | None = None) -> None:
         """`client` is told where the transaction waits for a role."""
-        super().__init__(database.prefix)
+        self.prefix = database.prefix
         self._database = database
         self._client = client
         self._loop = asyncio.get_running_loop()

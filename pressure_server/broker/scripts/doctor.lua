@@ -20,12 +20,6 @@ local function make_doctor()
   -- up to twice the second.
   local LARGEST = { messages = 2 ^ 53, bytes = 2 ^ 62 }
 
-  local suffixes = {
-    '', ':bound', ':producer', ':consumer', ':producer_free', ':consumer_free', ':not_full', ':closed',
-    ':stats:produced_messages', ':stats:produced_bytes', ':stats:consumed_messages', ':stats:consumed_bytes',
-    ':ext:members', ':ext:copies', ':ext:index', ':ext:settings', ':ext:producer_turn', ':ext:consumer_turn',
-  }
-
   local function tokens(name)
     return call('LLEN', base .. name)
   end
@@ -67,8 +61,10 @@ local function make_doctor()
       consumer = look_at('consumer', 'consumed'), keys = {},
     }
     if not now.bound then
-      for _, suffix in ipairs(suffixes) do
-        if call('EXISTS', base .. suffix) == 1 then now.keys[#now.keys + 1] = suffix end
+      for _, suffixes in ipairs({ protocol_suffixes(), extension_suffixes() }) do
+        for _, suffix in ipairs(suffixes) do
+          if call('EXISTS', base .. suffix) == 1 then now.keys[#now.keys + 1] = suffix end
+        end
       end
     end
     now.view = table.concat({ now.bound or '-', now.length, now.closed, now.not_full, table.concat(now.keys, ' '),

@@ -1,18 +1,27 @@
 -- The life of a queue: create, close, delete, and what is deleted by itself.
 
+-- The suffixes of all keys of a queue: the protocol's, of which `delete` counts on the order, and ours.
+local function protocol_suffixes()
+  return {
+    '', ':bound', ':producer', ':consumer', ':producer_free', ':consumer_free', ':not_full', ':closed',
+    ':stats:produced_messages', ':stats:produced_bytes', ':stats:consumed_messages', ':stats:consumed_bytes',
+  }
+end
+
+local function extension_suffixes()
+  return {
+    ':ext:members', ':ext:copies', ':ext:index', ':ext:settings', ':ext:producer_turn', ':ext:consumer_turn',
+  }
+end
+
 local function make_life()
   local operations = {}
 
-  local protocol_keys = {
-    base, base .. ':bound', base .. ':producer', base .. ':consumer', base .. ':producer_free',
-    base .. ':consumer_free', base .. ':not_full', base .. ':closed',
-    base .. ':stats:produced_messages', base .. ':stats:produced_bytes',
-    base .. ':stats:consumed_messages', base .. ':stats:consumed_bytes',
-  }
-  local extension_keys = {
-    base .. ':ext:members', base .. ':ext:copies', base .. ':ext:index', base .. ':ext:settings',
-    base .. ':ext:producer_turn', base .. ':ext:consumer_turn',
-  }
+  local function with_base(suffixes)
+    for i, suffix in ipairs(suffixes) do suffixes[i] = base .. suffix end
+    return suffixes
+  end
+  local protocol_keys, extension_keys = with_base(protocol_suffixes()), with_base(extension_suffixes())
 
   local function forget(bound)
     queue.bound, queue.producer, queue.consumer, queue.length, queue.consumed = bound, false, false, 0, 0

@@ -1,0 +1,246 @@
+"""Lanes: which queues have operations to be sent or that wait, the calls they make, and what wakes them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pressure_server.backend.link import Link
+from pressure_server.backend.turns import Turns
+from pressure_server.backend.watch import Watch
+from pressure_server.broker import kinds
+from pressure_server.broker.changes import Changes
+from pressure_server.broker.known import KnownQueues
+from pressure_server.broker.lack import Lack
+from pressure_server.broker.lane import Lane
+from pressure_server.broker.names import BOUND, base_key, split_key
+from pressure_server.broker.operation import Line, Operation
+from pressure_server.broker.owners import Call, OnSuccess
+from pressure_server.broker.policy import Policy
+from pressure_server.broker.role_turns import RoleTurns
+from pressure_server.broker.wait import AS_CONFIGURED, Wait
+from pressure_server.errors import BackendError, PressureError, StoppingError
+
+
+class Lanes:
+    """Those of one of the backend's databases: a lane is made for a queue when it is needed."""
+
+    def __init__(
+        self, link: Link, watch: Watch, turns: Turns, *, prefix: bytes, identity: bytes, policy: Policy
+    ) -> None:
+        self.prefix = prefix
+        self.number = link.number
+        self.policy = policy
+        self.is_stopping = False
+        self._link = link
+        bound = b"" if policy.create_bound is None else b"%d" % policy.create_bound
+        self._header = (identity, bound, policy.overflow.encode())
+        self._lanes: dict[bytes, Lane] = {}
+        self._to_send: list[Lane] = []
+        self.known = KnownQueues(watch, link.number, prefix, self._clean)
+        self.changes = Changes(watch, link.number, prefix)
+        self.role_turns = RoleTurns(self, turns)
+        link.is_back = self.role_turns.backend_is_back
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the backend can be reached."""
+        return self._link.is_up
+
+    def submit(self, operation: Operation) -> None:
+        """Do the operation after those submitted for its queue; its owner is told of its end.
+
+        It is sent by `flush`, with what is submitted for its queue until then; or with the next call for
+        the queue, where one is under way. Raises QueueNameError.
+        """
+        lane = self._lane(operation.name)
+        lane.waiting.append(operation)
+        if lane.idle:
+            lane.idle = False
+            self._to_send.append(lane)
+
+    def _lane(self, name: bytes) -> Lane:
+        lane = self._lanes.get(name)
+        if lane is None:
+            lane = Lane(self, name, base_key(self.prefix, name))
+            self._lanes[name] = lane
+        return lane
+
+    def flush(self) -> None:
+        """Send what has been submitted."""
+        if self._to_send:
+            lanes, self._to_send = self._to_send, []
+            for lane in lanes:
+                lane.send()
+
+    def cancel(self, operation: Operation) -> None:
+        """Its client has gone: if it waits, or has not been sent and takes messages, it does not happen."""
+        operation.cancelled = True
+        lane = self._lanes.get(operation.name)
+        if lane is not None:
+            lane.forget(operation)
+
+    async def attempt(self, operation: Operation, call: Call) -> list[Any] | PressureError:
+        """Do an operation, whose owner the call is. Returns its `results`, or the error that it met."""
+        try:
+            self.submit(operation)
+        except PressureError as error:
+            return error
+        self.flush()
+        try:
+            await call.ended
+            if not call.is_wanted:
+                self.put_back(operation)
+        except asyncio.CancelledError:
+            if call.told:
+                self.put_back(operation)
+            self.cancel(operation)
+            raise
+        finally:
+            call.end_wait()
+        return operation.error or operation.results
+
+    def put_back(self, operation: Operation) -> None:
+        """Nobody is there any longer for what has been taken."""
+        if operation.has_taken:
+            self._lane(operation.name).put_back(operation)
+
+    def try_all(self) -> None:
+        """Try everybody who waits, which shows that the queue is in use."""
+        for lane in list(self._lanes.values()):
+            lane.poke()
+
+    def waiting_on(self, name: bytes) -> dict[Line, int]:
+        """How many operations of our clients wait on a queue."""
+        lane = self._lanes.get(name)
+        return {line: len(lane.lines[line]) if lane is not None else 0 for line in Line}
+
+    def end_waits(self) -> None:
+        """The server stops: who waits, or would have to, gets StoppingError."""
+        self.is_stopping = True
+        for lane in list(self._lanes.values()):
+            lane.end_waits(StoppingError())
+        self.changes.lost()
+
+    # What transactions use.
+
+    async def call_now(
+        self, keys: list[bytes], arguments: list[bytes], unwanted: Callable[[list[Any]], None]
+    ) -> list[Any]:
+        """Call the batch script on queues, beside their lanes. Raises BackendError.
+
+        `unwanted` is called with the reply where this has been cancelled meanwhile: it has been done.
+        """
+        reply: asyncio.Future[Any] = self._loop.create_future()
+
+        def received(value: Any) -> None:
+            if not reply.done():
+                reply.set_result(value)
+            elif isinstance(value, list):
+                unwanted(value)
+
+        self._link.call_script(keys, (*self._header, *arguments), received)
+        try:
+            value = await reply
+        except asyncio.CancelledError:
+            if reply.done() and not reply.cancelled():
+                received(reply.result())
+            raise
+        if isinstance(value, BackendError):
+            raise value
+        if isinstance(value, Exception):
+            raise BackendError(f"the backend answered: {value}")
+        answered: list[Any] = value
+        return answered
+
+    def poke(self, names: Iterable[bytes]) -> None:
+        """Who waits on these queues may go on."""
+        for name in names:
+            lane = self._lanes.get(name)
+            if lane is not None:
+                lane.poke()
+
+    # What lanes use.
+
+    def call(
+        self,
+        base: bytes,
+        others: Iterable[bytes],
+        arguments: list[bytes],
+        received: Callable[[Any], None],
+    ) -> None:
+        """Call the batch script for a lane. Raises BackendError when there is no connection."""
+        keys = [base, *dict.fromkeys(other for other in others if other != base)]
+        self._link.call_script(keys, (*self._header, *arguments), received)
+
+    def soon(self, send: Callable[[], None]) -> None:
+        """Call after the loop has looked for input once more."""
+        self._loop.call_soon(self._loop.call_soon, send)
+
+    def take_turn(self, name: bytes, role: Lack) -> None:
+        """A role's token has been parked for those who wait on that queue."""
+        lane = self._lanes.get(name)
+        if lane is not None:
+            lane.take_turn(role)
+        else:
+            self.role_turns.give_back(name)
+
+    def drop(self, lane: Lane) -> None:
+        """Forget a lane on which nothing waits."""
+        if self._lanes.get(lane.name) is lane:
+            del self._lanes[lane.name]
+            if lane.alarm is not None:
+                lane.alarm.stop()
+
+    def measure(self, lane: Lane, operation: Operation, wait: Wait) -> bool:
+        """Let the operation expire when it has waited long enough; False where it has."""
+        now = self._loop.time()
+        timeout = wait.timeout
+        if timeout == AS_CONFIGURED:
+            timeout = self.policy.put_timeout if operation.kind.puts or operation.kind.moves else None
+        deadline = wait.deadline(now, timeout, self.policy.role_timeout)
+        if deadline is not None and deadline <= now:
+            wait.out_of_time = wait.in_line and deadline == wait.until
+            return False
+        if wait.timer is not None:
+            if wait.timer.when() == deadline:
+                return True
+            wait.timer.cancel()
+            wait.timer = None
+        if deadline is not None:
+            wait.out_of_time = deadline == wait.until
+            wait.timer = self._loop.call_at(deadline, lane.expire, operation)
+        return True
+
+    # What the watch tells.
+
+    def changed(self, key: bytes) -> None:
+        """A key has changed that somebody has asked to be told of."""
+        if not key.startswith(self.prefix + b":"):
+            return
+        name, suffix = split_key(self.prefix, key)
+        if suffix == BOUND and self.known.forget(name):
+            self._clean(name)
+        lane = self._lanes.get(name)
+        if lane is not None and lane.alarm is not None:
+            if suffix == BOUND:
+                # Created or deleted; or whoever is about to delete it asks who waits (life.lua, expire).
+                lane.alarm.disturbed = False
+            lane.alarm.changed(name)
+        self.changes.tell(name)
+
+    def watch_lost(self) -> None:
+        """What has been asked is forgotten."""
+        self.known.forget_all()
+        self.changes.lost()
+        for lane in list(self._lanes.values()):
+            if lane.alarm is not None:
+                lane.alarm.lost()
+
+    def _clean(self, name: bytes) -> None:
+        """The queue has been deleted, maybe by a native client, which does not know of our keys."""
+        if self._link.is_up:
+            self.submit(Operation(kinds.CLEAN, name, [], 1, OnSuccess()))
+            self.flush()
