@@ -414,13 +414,19 @@ def take_both_roles(direct: Client) -> None:
     assert direct.rpop(f"{BASE}:consumer_free")
 
 
-def test_a_delete_that_another_has_finished_leaves_the_next_queue_its_tokens(
-    queue: Any, direct: Client, threads: ThreadPoolExecutor
-) -> None:
+def begin_to_delete(queue: Any, direct: Client, threads: ThreadPoolExecutor) -> Future[None]:
+    """A Delete that stands in line for roles that others hold."""
     queue.create()
     take_both_roles(direct)
     deleted = threads.submit(queue.delete)
     wait_until_blocked(direct)
+    return deleted
+
+
+def test_a_delete_that_another_has_finished_leaves_the_next_queue_its_tokens(
+    queue: Any, direct: Client, threads: ThreadPoolExecutor
+) -> None:
+    deleted = begin_to_delete(queue, direct, threads)
     direct.delete(*direct.keys(f"{BASE}*"))
     NativeClient(direct, "q").create()
     assert deleted.result(TIMEOUT) is None
@@ -431,10 +437,7 @@ def test_a_delete_that_another_has_finished_leaves_the_next_queue_its_tokens(
 def test_a_delete_that_ends_before_its_time_gives_its_turn_back(
     queue: Any, direct: Client, threads: ThreadPoolExecutor
 ) -> None:
-    queue.create()
-    take_both_roles(direct)
-    deleted = threads.submit(queue.delete)
-    wait_until_blocked(direct)
+    deleted = begin_to_delete(queue, direct, threads)
     direct.lpush(f"{BASE}:producer_free", 0)
     wait_for(lambda: direct.exists(f"{BASE}:ext:producer_turn"), "its turn as the producer")
 

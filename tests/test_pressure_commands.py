@@ -19,6 +19,7 @@ from tests.waiters import (
     Waiter,
     Words,
     about,
+    all_are_refused,
     create,
     is_refused,
     wait_for_blocked,
@@ -407,9 +408,7 @@ def test_delete_wakes_consumers_of_both_kinds_and_leaves_no_key(
         delete(client, direct)
         stack.close()
         assert [type(end) for end in ended] == [QueueClosedError, QueueClosedError]
-        for waiter in waiting:
-            reply = waiter.reply()
-            assert is_refused(reply, "NOQUEUE") or is_refused(reply, "CLOSED"), reply
+        all_are_refused(waiting, "NOQUEUE", "CLOSED")
     wait_for_blocked(client, 0)
     wait_for_no_key(direct)
 
@@ -432,9 +431,7 @@ def test_delete_wakes_producers_of_both_kinds_and_leaves_no_key(
         stack.close()
         # The first waited for room, and puts into what is deleted next; the specification has it so.
         assert sorted(type(end).__name__ for end in ended) == ["NoneType", "QueueClosedError"]
-        for waiter in waiting:
-            reply = waiter.reply()
-            assert is_refused(reply, "NOQUEUE") or is_refused(reply, "CLOSED"), reply
+        all_are_refused(waiting, "NOQUEUE", "CLOSED")
     wait_for_blocked(client, 0)
     wait_for_no_key(direct)
 

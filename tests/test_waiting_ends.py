@@ -8,7 +8,16 @@ import pytest
 
 from tests.native import NativeClient
 from tests.programs import Client, Server, StartServer, Valkey
-from tests.waiters import Waiter, Words, create, is_refused, wait_for_blocked, wait_for_waiting, waiters
+from tests.waiters import (
+    Waiter,
+    Words,
+    all_are_refused,
+    create,
+    is_refused,
+    wait_for_blocked,
+    wait_for_waiting,
+    waiters,
+)
 
 
 def close(client: Client, _direct: Client) -> None:
@@ -43,10 +52,7 @@ ENDS = [
 def all_are_told(waiting: list[Waiter], end: Callable[..., None], code: str) -> None:
     """Of that end, and of nothing before it."""
     # A native Delete closes a moment before the queue is gone; so the specification has it.
-    codes = {code, "CLOSED"} if end is delete_natively else {code}
-    for waiter in waiting:
-        reply = waiter.reply()
-        assert any(is_refused(reply, each) for each in codes), reply
+    all_are_refused(waiting, *({code, "CLOSED"} if end is delete_natively else {code}))
 
 
 @pytest.mark.parametrize(("end", "code"), ENDS)

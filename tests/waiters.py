@@ -106,6 +106,13 @@ def is_refused(reply: Any, code: str) -> bool:
     return isinstance(reply, hiredis.ReplyError) and str(reply).startswith(f"{code} ")
 
 
+def all_are_refused(waiting: list[Waiter], *codes: str) -> None:
+    """Each gets an error of one of these codes."""
+    for waiter in waiting:
+        reply = waiter.reply()
+        assert any(is_refused(reply, code) for code in codes), reply
+
+
 def create(client: Client, queue: str, *options: str | int) -> None:
     """PRESSURE.CREATE."""
     client.execute_command("PRESSURE.CREATE", queue, *options)
