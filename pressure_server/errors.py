@@ -66,7 +66,9 @@ class QueueInUseError(PressureError):
     code = "INUSE"
 
     def __init__(self, queue: str, reason: str) -> None:
-        super().__init__(f"queue '{queue}' is in use {reason}: try again")
+        super().__init__(
+            f"queue '{queue}' is in use {reason}: try again; if it stays so, ask pressure-server doctor"
+        )
 
 
 class QueueChangedError(PressureError):

@@ -209,3 +209,19 @@ def test_one_that_somebody_waits_on_at_a_server_that_does_not_look_stays(
         assert not waiter.has_reply()
         client.sadd("q", "late")
         assert waiter.reply() == [b"q", b"late"]
+
+
+def test_one_that_a_native_client_polls_stays(client: Client, direct: Client) -> None:
+    """It finds nothing, and leaves no other trace than that it has given its role back."""
+    client.sadd("polled", "m")
+    client.spop("polled")
+    for _ in range(2):
+        client.sadd("control", "m")
+        client.spop("control")
+
+        def gone_while_the_other_is_polled() -> bool:
+            assert NativeClient(direct, "polled").get_non_blocking() is None
+            assert direct.exists("__pressure__:polled:bound")
+            return not direct.keys("*:control*")
+
+        wait_for(gone_while_the_other_is_polled, "the unused queue to be deleted")

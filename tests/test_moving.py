@@ -341,3 +341,43 @@ def test_too_many_queues_are_refused(waiter: Waiter) -> None:
     names = [f"q{number}" for number in range(1001)]
     assert str(waiter("BLPOP", *names, 0.01)) == "ERR too many queues: at most 1000"
     assert waiter("BLPOP", *names[:1000], 0.01) is None
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("SMOVE", "src", "d", "s"),
+        ("LMOVE", "src", "d", "LEFT", "LEFT"),
+        ("BLMOVE", "src", "d", "LEFT", "LEFT", 0),
+        ("RPOPLPUSH", "src", "d"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_move_that_waits_for_room_does_not_make_the_queue_anew(
+    client: Client, waiter: Waiter, words: Words
+) -> None:
+    create(client, "d", "BOUND", 1)
+    client.sadd("d", "full")
+    client.sadd("src", "s")
+    waiter.send(*words)
+    wait_for_blocked(client, 1)
+    client.delete("d")
+    assert is_refused(waiter.reply(), "NOQUEUE")
+    assert client.smembers("src") == {b"s"}
+    assert client.exists("d") == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("BLPOP", "closed", "busy", 0), ("BLMPOP", 0, 2, "closed", "busy", "LEFT")],
+    ids=lambda words: words[0],
+)
+def test_a_closed_queue_does_not_hide_what_is_in_those_behind_it(
+    client: Client, waiter: Waiter, words: Words
+) -> None:
+    create(client, "closed")
+    client.execute_command("PRESSURE.CLOSE", "closed")
+    client.rpush("busy", "1", "2")
+    assert waiter(*words)[1] in (b"1", [b"1"])
+    assert client.lpop("busy") == b"2"
+    assert is_refused(waiter(*words), "CLOSED")

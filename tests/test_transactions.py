@@ -706,3 +706,17 @@ def test_a_transaction_that_is_too_large_is_refused(backend: Valkey, start_serve
         assert is_refused(waiter("EXEC"), "EXECABORT")
         assert client.exists("q") == 0
         assert transact(waiter, "RPUSH q a") == [1]
+
+
+@pytest.mark.parametrize("words", [("BLPOP", "q", 0), ("PRESSURE.GET", "q")], ids=lambda words: words[0])
+def test_of_two_gets_on_a_closed_queue_the_second_is_told(
+    client: Client, waiter: Waiter, words: tuple[str | int, ...]
+) -> None:
+    client.sadd("q", "m")
+    client.execute_command("PRESSURE.CLOSE", "q")
+    waiter("MULTI")
+    waiter(*words)
+    waiter(*words)
+    first, second = waiter("EXEC")
+    assert first in (b"m", [b"q", b"m"])
+    assert is_refused(second, "CLOSED")

@@ -9,6 +9,7 @@ import pytest
 from pressure_server.backend.address import Address
 from pressure_server.backend.turns import Turns
 from tests.programs import Client, Valkey, wait_for
+from tests.waiters import Waiter, create, is_refused
 
 TOKEN, PARKED, NOTE = b"token", b"parked", b"note"
 
@@ -38,3 +39,16 @@ def test_who_stands_in_line_again_is_noted(backend: Valkey, direct: Client, give
         await turns.disconnect()
 
     asyncio.run(main())
+
+
+def test_a_turn_that_nobody_waits_for_is_withdrawn(client: Client, direct: Client, waiter: Waiter) -> None:
+    create(client, "q")
+    token = direct.rpop("__pressure__:q:producer_free")
+    assert token
+    waiter.send("SADD", "q", "m")
+    wait_for(lambda: direct.info("clients")["blocked_clients"] == 1, "it to stand in line")
+    assert direct.exists("__pressure__!turns")
+    direct.delete(*direct.keys("__pressure__:q*"))
+    assert is_refused(waiter.reply(), "NOQUEUE")
+    wait_for(lambda: direct.keys() == [], "no note to be left", timeout=5)
+    assert direct.info("clients")["blocked_clients"] == 0

@@ -8,6 +8,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from pressure_server.backend.address import Address
@@ -71,7 +72,8 @@ class Link:
         self.version = _supported_version(info, self._address)
         if self.number:
             await self._must(channel, b"SELECT", b"%d" % self.number)
-        await channel.command(b"CLIENT", b"SETNAME", self._name.encode())
+        with suppress(BackendReplyError):  # who looks at the backend's clients is not told who we are
+            await channel.command(b"CLIENT", b"SETNAME", self._name.encode())
         await channel.command(b"SCRIPT", b"LOAD", self._script)
 
     async def _must(self, channel: Channel, *command: bytes) -> Any:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from pressure_server.backend.address import Address
 
@@ -23,6 +24,7 @@ _MOST = 16
 _ANSWER_TIMEOUT = 2.0
 # Seconds in line, until it is looked whether that still makes sense. It costs the place.
 _LONGEST_IN_LINE = 10.0
+_UNBLOCK_PAUSE = 0.02
 
 
 class Turns:
@@ -36,6 +38,9 @@ class Turns:
         # By where the token is parked.
         self._asked: dict[tuple[int, bytes], asyncio.Task[None]] = {}
         self._forgetting: dict[tuple[int, bytes], asyncio.Task[None]] = {}
+        # The backend's numbers of the connections that are blocked.
+        self._blocked: dict[tuple[int, bytes], int] = {}
+        self._withdrawing: dict[tuple[int, bytes], asyncio.Task[None]] = {}
 
     def ask(self, number: int, token: bytes, parked: bytes, ended: Callable[[bool], None]) -> None:
         """Call `ended` when the token has been moved to `parked`, or with False after some seconds in line.
@@ -55,7 +60,12 @@ class Turns:
             if forgetting is not None:
                 await asyncio.wait([forgetting])
             await client.execute_command("SADD", self._note, parked)
-            moved = await client.execute_command("BLMOVE", token, parked, "RIGHT", "LEFT", _LONGEST_IN_LINE)
+            async with client.client() as blocked:
+                with suppress(ResponseError):  # where we may not ask, the turn cannot be withdrawn
+                    self._blocked[number, parked] = await blocked.execute_command("CLIENT", "ID")
+                moved = await blocked.execute_command(
+                    "BLMOVE", token, parked, "RIGHT", "LEFT", _LONGEST_IN_LINE
+                )
             if moved is None:
                 await client.execute_command("SREM", self._note, parked)
         except RedisError as error:
@@ -64,7 +74,28 @@ class Turns:
             return
         finally:
             self._asked.pop((number, parked), None)
+            self._blocked.pop((number, parked), None)
         ended(moved is not None)
+
+    def withdraw(self, number: int, parked: bytes) -> None:
+        """Nobody waits for that turn any longer. It ends as any other does, only sooner."""
+        withdrawn = (number, parked)
+        if withdrawn in self._asked and withdrawn not in self._withdrawing:
+            task = asyncio.create_task(self._unblock(number, parked))
+            self._withdrawing[withdrawn] = task
+            task.add_done_callback(lambda _: self._withdrawing.pop(withdrawn))
+
+    async def _unblock(self, number: int, parked: bytes) -> None:
+        while (number, parked) in self._asked:
+            blocked = self._blocked.get((number, parked), 0)
+            try:
+                if blocked and await self._client(number).execute_command("CLIENT", "UNBLOCK", blocked):
+                    return
+            except RedisError as error:
+                logger.debug("a turn that nobody waits for goes on: %s", error)
+                return
+            # It is about to block.
+            await asyncio.sleep(_UNBLOCK_PAUSE)
 
     def given_back(self, number: int, parked: bytes) -> None:
         """There is nothing at `parked` any longer."""
@@ -100,7 +131,7 @@ class Turns:
 
     async def close(self) -> None:
         """Ask for no more. What has arrived meanwhile is among what is left behind."""
-        asked = list(self._asked.values())
+        asked = [*self._asked.values(), *self._withdrawing.values()]
         for task in asked:
             task.cancel()
         await asyncio.gather(*asked, *self._forgetting.values(), return_exceptions=True)

@@ -121,6 +121,8 @@ def _share_run(run: Sequence[Operation], result: Any) -> bool:
         else:
             wait = operation.wait = operation.wait or Wait()
             wait.lack, wait.reason, wait.elsewhere = lack, error, elsewhere
+            if lack is not Lack.ABSENCE:
+                operation.stay(elsewhere=elsewhere)
     return lack is not None
 
 

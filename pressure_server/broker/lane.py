@@ -187,7 +187,7 @@ class Lane:
             raise ValueError(f"{operation.kind.name.decode()} cannot wait")
         if self._may_wait(operation, wait):
             if like is not None:
-                operation.kind = operation.kind.waiting or operation.kind
+                operation.stay()
             self.lines[line].add(operation)
         else:
             _give_up(operation, wait)

@@ -91,6 +91,16 @@ class Operation:
         self.sizes += [size] * commands
         self.wanted += size * commands
 
+    def stay(self, *, elsewhere: bool = False) -> None:
+        """It waits on a queue that exists, and so not for another of that name, nor does it make one.
+
+        `elsewhere`: that is the queue to which a move goes.
+        """
+        if elsewhere:
+            self.messages[1] = self.messages[1].removesuffix(b" existing") + b" existing"
+        else:
+            self.kind = self.kind.waiting or self.kind
+
     @property
     def has_taken(self) -> bool:
         """Whether it has messages that are nowhere else now."""

@@ -21,13 +21,14 @@ _NEEDED = {Lack.PRODUCER: (Line.PRODUCERS, Lack.ROOM), Lack.CONSUMER: (Line.CONS
 class QueueTurns:
     """Of one lane."""
 
-    __slots__ = ("_lines", "_name", "_ours", "_role_turns")
+    __slots__ = ("_asked", "_lines", "_name", "_ours", "_role_turns")
 
     def __init__(self, name: bytes, lines: Mapping[Line, WaitingLine], role_turns: RoleTurns) -> None:
         self._name = name
         self._lines = lines
         self._role_turns = role_turns
         self._ours: frozenset[Lack] = frozenset()
+        self._asked: frozenset[Lack] = frozenset()
 
     def ask(self, outcome: Outcome) -> None:
         """Where a native client holds a role, stand in line with others that want it.
@@ -36,19 +37,30 @@ class QueueTurns:
         """
         for role in outcome.held:
             if self._is_wanted(role):
-                self._role_turns.ask(self._name, role)
+                self._ask(role)
         for operation in outcome.lacking:
             wait = operation.wait
             if wait is not None and wait.in_line and wait.lack in _NEEDED:
-                name = wait.other if wait.elsewhere else self._name
-                self._role_turns.ask(name, wait.lack, elsewhere=wait.elsewhere)
+                if wait.elsewhere:
+                    self._role_turns.ask(wait.other, wait.lack, elsewhere=True)
+                else:
+                    self._ask(wait.lack)
+
+    def _ask(self, role: Lack) -> None:
+        self._asked |= {role}
+        self._role_turns.ask(self._name, role)
 
     def begin(self, role: Lack) -> None:
         """A role's token is parked for us."""
+        self._asked -= {role}
         self._ours |= {role}
 
     def end(self, ended: Iterable[Operation] = ()) -> None:
         """Give back what has been used by those who have ended, and what nobody wants."""
+        for role in self._asked:
+            if not self._is_wanted(role):
+                self._asked -= {role}
+                self._role_turns.withdraw(self._name, role)
         if not self._ours:
             return
         gone_on = {o.kind.line for o in ended if o.wait is not None and o.wait.in_line}

@@ -49,6 +49,10 @@ class RoleTurns:
 
         self._turns.ask(self._lanes.number, token, parked, ended)
 
+    def withdraw(self, name: bytes, lack: Lack) -> None:
+        """The lane of that queue does not want the role any longer for which it has asked."""
+        self._turns.withdraw(self._lanes.number, base_key(self._lanes.prefix, name) + _PARKED[lack])
+
     def give_back(self, name: bytes) -> None:
         """End our turns on a queue. Who is in line there acts before, in the same call."""
         self._owed.add(name)

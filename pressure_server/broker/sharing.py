@@ -97,8 +97,7 @@ def _lacks(operation: Operation, lack: Lack) -> Wait:
         wait.reason = QueueFullError(printable(wait.other if wait.elsewhere else operation.name))
     elif lack is Lack.MESSAGE:
         wait.reason = None
-    # What waits on a queue that exists does not wait for another of that name.
-    operation.kind = operation.kind.waiting or operation.kind
+    operation.stay()
     return wait
 
 
@@ -121,6 +120,7 @@ def moved(operations: Sequence[Operation], reply: Any) -> bool:
         operation.wait = operation.wait or Wait()
         operation.wait.elsewhere = True
         _lacks(operation, Lack.ROOM)
+        operation.stay(elsewhere=True)
         return True
     if not reply and operation.messages[2] == b"wait":
         return taken(operations, reply)

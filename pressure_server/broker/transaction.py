@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 _ROLES = {Line.PRODUCERS: b"producer", Line.CONSUMERS: b"consumer"}
 
 
+def _told_apart(run: list[Operation]) -> list[list[Operation]]:
+    """Those that would wait cannot try again, so each is to be told on its own why there is nothing."""
+    kind = run[0].kind
+    return [[operation] for operation in run] if kind.takes and kind is not kinds.GET else [run]
+
+
 class Transaction(QueueOperations):
     """Collects operations, and does them all at `commit`; what is asked for ends then.
 
@@ -162,7 +168,7 @@ class Transaction(QueueOperations):
         runs: list[list[Operation]] = []
         for name, group in groupby(self._operations, lambda operation: operation.name):
             say(b"on", base_key(self.prefix, name))
-            of_queue = batch.runs_of(list(group))
+            of_queue = [part for run in batch.runs_of(list(group)) for part in _told_apart(run)]
             arguments += batch.pack(of_queue)
             runs += of_queue
         return runs, arguments

@@ -117,7 +117,13 @@ local function make_life()
     end
     local version, now = make_read().version(), tonumber(call('TIME')[1])
     local unused = call('HMGET', settings, 'unused', 'since', 'asked')
-    if in_use('producer') or in_use('consumer') or unused[1] ~= version or not unused[2] then
+    local function used_natively(role)
+      -- A native client that finds nothing leaves only the trace that it has given its role back.
+      local idle = redis.pcall('OBJECT', 'IDLETIME', base .. ':' .. role .. '_free')
+      return type(idle) == 'number' and idle < seconds
+    end
+    if in_use('producer') or in_use('consumer') or unused[1] ~= version or not unused[2]
+      or used_natively('producer') or used_natively('consumer') then
       call('HSET', settings, 'unused', version, 'since', now)
     elseif now - tonumber(unused[2]) >= seconds then
       if unused[3] == unused[2] then

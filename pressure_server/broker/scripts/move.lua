@@ -1,7 +1,7 @@
 -- Move: a message from one queue to another, or to the other end of the same one, with nobody in between.
 --
--- Takes    the other queue's base key (which is one of KEYS, too); 'put' or 'add', how it is put there;
---          'wait' where it is waited for; and the message, where it is not to be the oldest
+-- Takes    the other queue's base key (which is one of KEYS, too); 'put' or 'add', how it is put there, and
+--          'existing' behind it where that queue is not to be made; 'wait' where it is waited for; and the message, where it is not to be the oldest
 -- Returns  { message }; {} when there is none to move, false when there is no such queue; -1 when there is no
 --          room yet; an error, with OTHER before it where it is the other queue's. Then 0; then what to call when
 --          that may have changed.
@@ -42,10 +42,11 @@ local function make_move()
     return { message }
   end
 
-  function operations.move(other, verb, wait, wanted)
+  function operations.move(other, how, wait, wanted)
     local from = base
+    local verb, mode = string.match(how, '^(%l+) ?(%l*)$')
     local function again()
-      return operations.move(other, verb, wait, wanted)
+      return operations.move(other, how, wait, wanted)
     end
     local message = what_to_move(wanted)
     if not message then
@@ -64,9 +65,9 @@ local function make_move()
       return go_round(message, verb, wanted), 0
     end
     enter(other)
-    local result, _, go_on = put_refusal('')
+    local result, _, go_on = put_refusal(mode)
     if not result then
-      result, _, go_on = make_put('')[verb]('1', { message })
+      result, _, go_on = make_put(mode)[verb]('1', { message })
     end
     enter(from)
     if type(result) == 'table' and result.err then
