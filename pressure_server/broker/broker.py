@@ -131,6 +131,8 @@ class Broker:
 
     async def close(self) -> None:
         """Close every connection to the backend."""
+        for database in self._databases.values():
+            database.restore()
         await self._turns.close()
         if self._turns.are_wanted and self.is_up:
             for database in self._databases.values():

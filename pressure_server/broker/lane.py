@@ -8,6 +8,7 @@ go on.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from pressure_server.broker import batch, kinds
@@ -26,11 +27,15 @@ if TYPE_CHECKING:
     from pressure_server.broker.lanes import Lanes
 
 
+# Of the loop: within so many everybody who had gone when a message came for him is known to have.
+_TURNS_TO_LEAVE = 8
+
+
 class Lane:
     """Sends a queue's operations in the order in which they came, one call at a time."""
 
     __slots__ = (
-        "_lanes", "_poked", "_runs", "_turns",
+        "_ended", "_lanes", "_poked", "_returning", "_runs", "_turns",
         "alarm", "base", "idle", "is_in_flight", "lines", "name", "waiting",
     )  # fmt: skip
 
@@ -44,6 +49,8 @@ class Lane:
         self.idle = True  # nothing is to be sent and nothing is in flight
         self.is_in_flight = False
         self._poked = False  # those in line may go on
+        self._ended = 0
+        self._returning: list[Operation] = []
         self.alarm: Alarm | None = None
         self._turns = QueueTurns(name, self.lines, lanes.role_turns)
 
@@ -58,8 +65,7 @@ class Lane:
                 self._lanes.soon(self.send)
                 return
             self.idle = True
-            if not any(self.lines.values()):
-                self._lanes.drop(self)
+            self._drop_if_done()
             return
         self._runs = batch.runs_of(operations)
         if self.alarm is not None and any(run[0].kind.serves for run in self._runs):
@@ -204,6 +210,8 @@ class Lane:
                 wait.ticket.release()
         if isinstance(operation.error, QueueInUseError):
             self._finish_delete(operation)
+        self._ended += 1
+        operation.ended_as = self._ended
         told = operation.owner.completed(operation)
         if not told and operation.has_taken:
             self.put_back(operation)
@@ -211,13 +219,21 @@ class Lane:
     def put_back(self, operation: Operation) -> None:
         """Nobody is there any longer for what the operation has taken.
 
-        It goes a little later, with what others give up: of them all what was taken first goes back last,
-        to be the first again.
+        It goes a little later, with what others give up who have gone, too: of them all what was taken
+        first goes back last, to be the first again.
         """
-        self.waiting.insert(0, restoring(operation))
-        if self.idle:
+        self._returning.append(operation)
+        if len(self._returning) == 1:
+            self._lanes.after(_TURNS_TO_LEAVE, self.restore)
+
+    def restore(self) -> None:
+        """Send what has been put back since."""
+        returning, self._returning = self._returning, []
+        for operation in sorted(returning, key=attrgetter("ended_as")):
+            self.waiting.insert(0, restoring(operation))
+        if returning and self.idle:
             self.idle = False
-            self._lanes.soon(self.send)
+            self.send()
 
     def expire(self, operation: Operation) -> None:
         """Its time is up. One that is under way is heard first."""
@@ -256,7 +272,10 @@ class Lane:
     def _after_leaving(self) -> None:
         if not self.is_in_flight:
             self._turns.end()
-        if self.idle and not any(self.lines.values()) and not self.waiting:
+        self._drop_if_done()
+
+    def _drop_if_done(self) -> None:
+        if self.idle and not self.waiting and not self._returning and not any(self.lines.values()):
             self._lanes.drop(self)
 
     def end_waits(self, error: PressureError) -> None:

@@ -124,6 +124,11 @@ class Lanes:
             lane.end_waits(StoppingError())
         self.changes.lost()
 
+    def restore(self) -> None:
+        """Send at once what is to be put back."""
+        for lane in list(self._lanes.values()):
+            lane.restore()
+
     # What transactions use.
 
     async def call_now(
@@ -178,6 +183,13 @@ class Lanes:
     def soon(self, send: Callable[[], None]) -> None:
         """Call after the loop has looked for input once more."""
         self._loop.call_soon(self._loop.call_soon, send)
+
+    def after(self, turns: int, follows: Callable[[], None]) -> None:
+        """Call after so many turns of the loop."""
+        if turns:
+            self._loop.call_soon(self.after, turns - 1, follows)
+        else:
+            follows()
 
     def take_turn(self, name: bytes, role: Lack) -> None:
         """A role's token has been parked for those who wait on that queue."""

@@ -27,6 +27,8 @@ class Operation:
     take the messages, fewer than wanted when the queue ran empty or the time out; for other kinds the one
     value.
 
+    `ended_as` counts the operations on the queue in the order in which they ended.
+
     `sent` is how many of the commands that are left go with the call under way; None is all of them.
 
     One that may have to wait, otherwise than all do, is made with a `Wait`. `owner.waits(operation)` is
@@ -35,6 +37,7 @@ class Operation:
 
     __slots__ = (
         "cancelled",
+        "ended_as",
         "error",
         "kind",
         "messages",
@@ -72,6 +75,7 @@ class Operation:
         self.sealed = False
         self.sent: int | None = None
         self.cancelled = False
+        self.ended_as = 0
         self.wait = wait
 
     def may_extend(self, kind: Kind, name: bytes, reply: Any) -> bool:
