@@ -6,6 +6,7 @@ import asyncio
 from itertools import count
 
 from pressure_server.connection import Connection
+from pressure_server.deliveries import Deliveries
 from pressure_server.hangups import Hangups
 
 # How exactly the time of a client's last command is known, in seconds.
@@ -20,6 +21,7 @@ class Clients:
         self.idle_timeout = idle_timeout
         self.connected: set[Connection] = set()
         self.hangups = Hangups()
+        self.deliveries = Deliveries()
         self.ids = count(1)
         self.accepted = 0
         self.rejected = 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
+from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 from pressure_server.broker.database import Database
@@ -34,8 +35,8 @@ class Connection(asyncio.Protocol, ABC):
     """The part of a connection that all handlers share. Sub-classes define the methods up to `refused`."""
 
     __slots__ = (
-        "_allowed", "_alone", "_backlog", "_barrier", "_closing", "_last", "_next", "_paused", "_reading",
-        "_received", "_replies", "_unanswered", "_waiting",
+        "_allowed", "_alone", "_backlog", "_barrier", "_broken", "_closing", "_last", "_next", "_paused",
+        "_reading", "_received", "_replies", "_took", "_unanswered", "_unsent", "_waiting", "_written",
         "active", "clients", "database", "held", "transport",
     )  # fmt: skip
 
@@ -60,6 +61,11 @@ class Connection(asyncio.Protocol, ABC):
         self._barrier: Operation | None = None
         self.held = False  # the command that was executed has to wait for that
         self._waiting = 0
+        self._broken = False
+        self._written = 0
+        # What operations have taken: for the command that runs alone; and written, with the end of its reply.
+        self._took: list[Operation] = []
+        self._unsent: list[tuple[int, Operation]] = []
 
     @abstractmethod
     def parse(self, data: bytes) -> list[Any]:
@@ -88,7 +94,7 @@ class Connection(asyncio.Protocol, ABC):
             self._unanswered += 1
             self._last = None
         else:
-            self.transport.write(data)
+            self._write(data)
 
     @property
     def may_submit(self) -> int:
@@ -187,28 +193,76 @@ class Connection(asyncio.Protocol, ABC):
         mean = len(data) // len(operation.sizes)
         self._allowed = min(MAX_UNANSWERED, 2 * self._allowed, max(1, UNANSWERED_BYTES // (mean + 1)))
         if replies and replies[0] is operation:
+            sent = [operation]
             if len(replies) == 1:
                 replies.clear()
                 self._received = 0
             else:
-                ready = 1
-                while ready < len(replies) and type(replies[ready]) is bytes:
-                    ready += 1
-                data += b"".join(cast(list[bytes], replies[1:ready]))
-                del replies[:ready]
-                self._unanswered -= ready - 1
+                pieces = [data]
+                for reply in islice(replies, 1, None):
+                    if type(reply) is Operation:
+                        if type(reply.reply) is not bytes:
+                            break
+                        sent.append(reply)
+                        pieces.append(reply.reply)
+                    else:
+                        pieces.append(cast(bytes, reply))
+                        self._unanswered -= 1
+                del replies[: len(pieces)]
+                data = b"".join(pieces)
             if not self.transport.is_closing():
-                self.transport.write(data)
+                self._write(data)
+                self._is_sending(sent)
             else:
+                # Its own messages are put back by whoever asks; those of others that waited for it, here.
                 there = False
+                for other in sent[1:]:
+                    other.put_back()
             if not self._reading or self._closing:
                 self._proceed()
         elif operation in replies:
-            replies[replies.index(operation)] = data
+            operation.reply = data
             self._unanswered += 1  # until those before it are answered
         else:
             there = False
         return there
+
+    def _write(self, data: bytes) -> None:
+        self._written += len(data)
+        self.transport.write(data)
+
+    def _is_sending(self, operations: list[Operation]) -> None:
+        """What these have taken has just been written."""
+        unsent = [(self._written, operation) for operation in operations if operation.deliveries]
+        if unsent:
+            self._unsent += unsent
+            self.clients.deliveries.watch(self)
+
+    def look_what_was_sent(self) -> bool:
+        """Tell what the socket has taken that it is delivered; whether that is all."""
+        if self.transport.is_closing():
+            return True  # connection_lost knows more
+        sent = self._written - self.transport.get_write_buffer_size()
+        done = 0
+        for end, operation in self._unsent:
+            if end > sent:
+                break
+            operation.delivered()
+            done += 1
+        del self._unsent[:done]
+        return not self._unsent
+
+    def took(self, operation: Operation) -> None:
+        """The broker: the reply of the command that runs alone brings what the operation has taken."""
+        if self.is_there:
+            self._took.append(operation)
+        else:
+            operation.put_back()
+
+    def break_off(self) -> None:
+        """End the connection at once; what has not been sent never is."""
+        self._broken = True
+        self.transport.abort()
 
     def close_when_replied(self) -> None:
         """Execute nothing more; close when every reply is written."""
@@ -220,7 +274,7 @@ class Connection(asyncio.Protocol, ABC):
     def close_if_idle(self) -> None:
         """Close, unless the client waits for something. One that does not read its replies does not."""
         if self._paused or self.transport.get_write_buffer_size():
-            self.transport.abort()
+            self.break_off()
         elif not self._replies and not self._backlog and self._alone is None:
             self.close_when_replied()
 
@@ -286,11 +340,22 @@ class Connection(asyncio.Protocol, ABC):
         try:
             data = self.encode(await command)
         except Exception as error:
+            self._put_back(self._took)
             data = self.failed(error)
         self._alone = None
+        took, self._took = self._took, []
         if not self.transport.is_closing():
-            self.transport.write(data)
+            self._write(data)
+            self._is_sending(took)
+        else:
+            self._put_back(took)
         self._proceed()
+
+    def _put_back(self, operations: list[Operation]) -> None:
+        """Nobody gets what these have taken."""
+        for operation in operations:
+            operation.put_back()
+        operations.clear()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio: a client has connected."""
@@ -314,6 +379,10 @@ class Connection(asyncio.Protocol, ABC):
             self._backlog = commands
             self._proceed()
 
+    def eof_received(self) -> None:
+        """asyncio: the client sends nothing more, and what it has not been sent yet it may not get."""
+        self.look_what_was_sent()
+
     def pause_writing(self) -> None:
         """asyncio: the client does not read its replies as fast as they come."""
         self._paused = True
@@ -331,10 +400,22 @@ class Connection(asyncio.Protocol, ABC):
         """
         self._closing = True
         self.clients.leave(self)
+        unsent, self._unsent = self._unsent, []
+        is_sent = exc is None and not self._broken
+        for _, operation in unsent:
+            if is_sent:
+                operation.delivered()
+            else:
+                operation.put_back()
         replies, self._replies = self._replies, []
         for reply in replies:
-            if isinstance(reply, Operation):
+            if not isinstance(reply, Operation):
+                continue
+            if type(reply.reply) is bytes:
+                reply.put_back()
+            else:
                 self.database.cancel(reply)
+        self._put_back(self._took)
         if self._waiting:
             self.clients.hangups.unwatch(self)
         self._backlog = []

@@ -98,5 +98,12 @@ class BackendError(PressureError):
     code = "BACKEND"
 
 
+class OutcomeUnknownError(BackendError):
+    """The backend was lost before it answered: the operation may or may not have been done."""
+
+    def __init__(self) -> None:
+        super().__init__("the backend was lost before it answered: this may or may not have been done")
+
+
 class BackendReplyError(BackendError):
     """The backend was reached, and answered with an error."""

@@ -17,6 +17,9 @@ class Waiter(Protocol):
 
     transport: asyncio.Transport
 
+    def break_off(self) -> None:
+        """End the connection at once."""
+
 
 class Hangups:
     """Aborts connections that are watched when their clients hang up."""
@@ -58,7 +61,7 @@ class Hangups:
             waiter = self._watched.get(number)
             if waiter is not None:
                 self.unwatch(waiter)
-                waiter.transport.abort()
+                waiter.break_off()
 
     def close(self) -> None:
         """Watch nobody any longer."""

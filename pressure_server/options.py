@@ -152,6 +152,24 @@ _OPTIONS = (
         type=SECONDS,
     ),
     _option(
+        "--backend-timeout",
+        "Seconds after which a backend that does not answer is taken for lost.",
+        default=5.0,
+        type=SECONDS,
+    ),
+    _option(
+        "--backend-grace",
+        "Seconds for which clients wait for a lost backend to be back, before they get an error.",
+        default=5.0,
+        type=SECONDS,
+    ),
+    _option(
+        "--proxy-timeout",
+        "Seconds without a sign after which another server on the same backend is taken for dead.",
+        default=15.0,
+        type=SECONDS,
+    ),
+    _option(
         "--role-timeout",
         "Seconds for which an operation waits for a role that a native client holds; 0 is not at all.",
         default=Policy.role_timeout,

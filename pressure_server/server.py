@@ -14,6 +14,7 @@ from pressure_server.backend.embedded import Embedded
 from pressure_server.broker.broker import Broker
 from pressure_server.broker.expiry import Expiry
 from pressure_server.broker.repairs import AutoRepair
+from pressure_server.broker.servers import Neighbours
 from pressure_server.clients import Clients
 from pressure_server.handler import Context, Handler, find_handler
 from pressure_server.listener import Listener
@@ -74,7 +75,13 @@ async def _serve_on(
     embedded: Embedded | None,
     stop: asyncio.Event,
 ) -> None:
-    broker = Broker(address, prefix=settings.prefix, policy=settings.policy)
+    broker = Broker(
+        address,
+        prefix=settings.prefix,
+        policy=settings.policy,
+        patience=settings.patience,
+        neighbours=Neighbours(settings.proxy_timeout, are_possible=embedded is None),
+    )
     expiry = Expiry(broker, settings.implicit_queue_ttl)
     repairs = AutoRepair(broker, settings.auto_repair_after)
     listeners: list[Listener] = []

@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from pressure_server.backend.address import Address
+from pressure_server.backend.link import Patience
 from pressure_server.broker.policy import Policy
 
 EMBEDDED = "embedded:"
@@ -93,9 +94,17 @@ class Settings(Store):
     role_timeout: float
     implicit_queue_ttl: float
     auto_repair_after: float
+    backend_timeout: float
+    backend_grace: float
+    proxy_timeout: float
     max_clients: int
     idle_timeout: float
     max_message_bytes: int
+
+    @property
+    def patience(self) -> Patience:
+        """How long the backend may take."""
+        return Patience(answer=self.backend_timeout, grace=self.backend_grace)
 
     @property
     def policy(self) -> Policy:

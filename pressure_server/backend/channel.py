@@ -14,8 +14,10 @@ from pressure_server.backend.resp import Received, RespConnection
 class Channel(RespConnection):
     """A connection whose loss is told to its link."""
 
-    def __init__(self, script: bytes, tell: Callable[[Channel, Exception | None], None]) -> None:
-        super().__init__()
+    def __init__(
+        self, script: bytes, patience: float, tell: Callable[[Channel, Exception | None], None]
+    ) -> None:
+        super().__init__(patience)
         self._script = script
         self._sha = hashlib.sha1(script, usedforsecurity=False).hexdigest().encode()
         self._tell = tell

@@ -1,92 +1,114 @@
-"""A link to one database of the backend: a channel that is opened again whenever it breaks."""
+"""A link to one database of the backend: a channel that is opened again whenever it breaks.
+
+What is asked on it is kept until it is answered.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import random
-import re
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
+
+import hiredis
 
 from pressure_server.backend.address import Address
 from pressure_server.backend.channel import Channel
-from pressure_server.backend.resp import Received, is_passing
-from pressure_server.errors import BackendError, BackendReplyError
+from pressure_server.backend.greeting import Greeting, greet
+from pressure_server.backend.requests import Reading, Request, ScriptCall
+from pressure_server.backend.resp import Received, asks_for_patience, is_passing
+from pressure_server.errors import BackendError, BackendReplyError, OutcomeUnknownError
 
 logger = logging.getLogger(__name__)
 
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 2.0
-OLDEST_REDIS = (6, 2)
 
 
-class BackendRefusedError(BackendError):
-    """The backend answers, and will go on answering so: wrong version, login or database."""
+@dataclass(frozen=True)
+class Patience:
+    """How many seconds a backend may take: `answer` to answer, `grace` to be back when it has been lost."""
+
+    answer: float = 5.0
+    grace: float = 5.0
 
 
 class Link:
-    """Commands to one database of the backend; while it is away, each fails at once with BackendError."""
+    """Requests to one database of the backend.
 
-    def __init__(self, address: Address, number: int, script: bytes, name: str) -> None:
-        """`is_back`, if it is set, is called whenever the channel has been opened again."""
+    While it is away they are held for `patience.grace` seconds, and asked again when it is back, also those
+    that may have been done. After that each fails at once, with BackendError.
+    """
+
+    def __init__(self, address: Address, number: int, script: bytes, name: str, patience: Patience) -> None:
+        """`first` makes the first command on a new channel; `is_back` is called when one was opened again."""
+        self.first: Callable[[], tuple[bytes, ...]] | None = None
         self.is_back: Callable[[], None] | None = None
         self._address = address
         self.number = number
         self._script = script
         self._name = name
+        self._patience = patience
         self._channel: Channel | None = None
+        self._greeting: Greeting | None = None
         self._why_down: BackendError = BackendError(f"{address} has not been reached yet")
         self._reopening: asyncio.Task[None] | None = None
+        self._held: list[Request] = []
+        self._giving_up: asyncio.TimerHandle | None = None
+        self._has_given_up = False
         self._closed = False
-        self.version = ""
+        self._loop = asyncio.get_running_loop()
 
     @property
     def is_up(self) -> bool:
-        """Whether operations can be sent."""
+        """Whether the backend answers."""
         return self._channel is not None
+
+    @property
+    def version(self) -> str:
+        """The backend's name and version, once it has been reached."""
+        return self._greeting.version if self._greeting is not None else ""
 
     async def open(self) -> None:
         """Open the channel once. Raises BackendRefusedError, or BackendError when it may work later."""
-        channel = Channel(self._script, self._channel_lost)
+        channel = Channel(self._script, self._patience.answer, self._channel_lost)
         try:
             await self._address.open(channel)
-            async with asyncio.timeout(5 * LONGEST_PAUSE):
-                await self._greet(channel)
-        except TimeoutError:
-            channel.close()
-            raise BackendError(f"{self._address} accepts connections but does not answer") from None
+            greeting = await greet(channel, self._address, self.number, self._name, self._greeting)
+            await channel.command(b"SCRIPT", b"LOAD", self._script)
+            if self.first is not None:
+                await self._say_first(channel, self.first())
         except BaseException:
             channel.close()
             raise
-        self._channel = channel
+        self._channel, self._greeting = channel, greeting
+        self._has_given_up = False
+        if self._giving_up is not None:
+            self._giving_up.cancel()
+            self._giving_up = None
+        held, self._held = self._held, []
+        for request in held:
+            if request.may_be_done and not greeting.is_settled:
+                request.received(OutcomeUnknownError())
+            else:
+                self._send(request)
 
-    async def _greet(self, channel: Channel) -> None:
-        """Log in, choose the database, check the version, load the script."""
-        if self._address.password is not None:
-            user = [self._address.username.encode()] if self._address.username else []
-            await self._must(channel, b"AUTH", *user, self._address.password.encode())
-        info = (await self._must(channel, b"INFO", b"server")).decode()
-        self.version = _supported_version(info, self._address)
-        if self.number:
-            await self._must(channel, b"SELECT", b"%d" % self.number)
-        with suppress(BackendReplyError):  # who looks at the backend's clients is not told who we are
-            await channel.command(b"CLIENT", b"SETNAME", self._name.encode())
-        await channel.command(b"SCRIPT", b"LOAD", self._script)
-
-    async def _must(self, channel: Channel, *command: bytes) -> Any:
+    async def _say_first(self, channel: Channel, command: tuple[bytes, ...]) -> None:
         try:
-            return await channel.command(*command)
+            await channel.command(*command)
         except BackendReplyError as error:
-            if is_passing(error):
+            if is_passing(error) or asks_for_patience(error):
                 raise
-            raise BackendRefusedError(f"{self._address}: {error}") from error
+            # It may let messages be taken all the same, as where it is out of memory.
+            logger.warning("backend database %d: %s", self.number, error)
 
     def keep_open(self) -> None:
         """Go on trying, in the background, until the channel is open."""
         if self._reopening is None and not self._closed:
+            self._begin_grace()
             self._reopening = asyncio.create_task(self._reopen())
 
     async def _reopen(self) -> None:
@@ -118,42 +140,89 @@ class Link:
         logger.warning("backend database %d: %s", self.number, self._why_down)
         self.keep_open()
 
-    def _up(self) -> Channel:
-        if self._channel is None:
-            raise BackendError(f"the backend is away: {self._why_down}")
-        return self._channel
+    def call_script(self, keys: Sequence[bytes], arguments: list[bytes], received: Received) -> None:
+        """Call the batch script on queues; `arguments` are ours from now on.
 
-    def call_script(self, keys: Sequence[bytes], arguments: Sequence[bytes], received: Received) -> None:
-        """Call the batch script on queues. Raises BackendError when the backend is away."""
-        self._up().call_script(keys, arguments, received)
+        Where there is no answer `received` gets a BackendError: OutcomeUnknownError if it may have been done.
+        """
+        self._ask(ScriptCall(keys, arguments, received))
 
     async def command(self, *arguments: bytes) -> Any:
-        """Send a command and wait for its reply. Raises BackendError, also for an error reply."""
-        return await self._up().command(*arguments)
+        """Send a command that only reads, and wait for its reply.
+
+        Raises BackendReplyError for an error reply, else BackendError.
+        """
+        future: asyncio.Future[Any] = self._loop.create_future()
+
+        def received(reply: Any) -> None:
+            if not future.done():
+                future.set_result(reply)
+
+        self._ask(Reading(arguments, received))
+        reply = await future
+        if isinstance(reply, BackendError):
+            raise reply
+        if isinstance(reply, Exception):
+            raise BackendReplyError(f"the backend answered {arguments[0].decode()} with: {reply}") from reply
+        return reply
+
+    def _ask(self, request: Request) -> None:
+        if self._channel is not None and self._channel.is_open:
+            self._send(request)
+        elif self._has_given_up or self._closed:
+            request.received(BackendError(f"the backend is away: {self._why_down}"))
+        else:
+            self._held.append(request)
+
+    def _send(self, request: Request) -> None:
+        channel = self._channel
+
+        def answered(reply: Any) -> None:
+            if type(reply) is OutcomeUnknownError and not self._closed:
+                request.may_be_done = True
+                self._hold(request)
+            elif type(reply) is hiredis.ReplyError and asks_for_patience(reply):
+                # Nothing has been done. Where it has become a replica, the address may lead elsewhere by now.
+                self._hold(request)
+                if channel is not None:
+                    channel.abort(reply)
+            else:
+                request.received(reply)
+
+        if channel is None or not channel.is_open:
+            self._hold(request)
+        else:
+            request.send(channel, answered)
+
+    def _hold(self, request: Request) -> None:
+        """Ask it when the backend is back, if it is in time."""
+        self._begin_grace()
+        self._held.append(request)
+
+    def _begin_grace(self) -> None:
+        if self._giving_up is None:
+            self._giving_up = self._loop.call_later(self._patience.grace, self._give_up)
+
+    def _give_up(self) -> None:
+        """It has been away for too long."""
+        self._giving_up = None
+        self._has_given_up = True
+        held, self._held = self._held, []
+        for request in held:
+            away = BackendError(f"the backend is away: {self._why_down}")
+            request.received(OutcomeUnknownError() if request.may_be_done else away)
 
     async def close(self) -> None:
         """Close the channel and stop reopening it."""
         self._closed = True
         if self._reopening is not None:
             self._reopening.cancel()
+        if self._giving_up is not None:
+            self._giving_up.cancel()
+        self._give_up()
         if self._channel is not None:
             self._channel.close()
 
 
 def _reason(exc: Exception | None) -> str:
     return "it was closed" if exc is None else str(exc) or type(exc).__name__
-
-
-def _supported_version(info: str, address: Address) -> str:
-    """The backend's name and version from INFO server. Raises BackendRefusedError for one that is too old."""
-    valkey = re.search(r"^valkey_version:(\S+)", info, re.MULTILINE)
-    if valkey:
-        return f"Valkey {valkey[1]}"
-    redis = re.search(r"^redis_version:((\d+)\.(\d+)\S*)", info, re.MULTILINE)
-    if not redis:
-        raise BackendRefusedError(f"{address} does not say which version of Redis it is")
-    if (int(redis[2]), int(redis[3])) < OLDEST_REDIS:
-        raise BackendRefusedError(
-            f"{address} is Redis {redis[1]}; Redis 6.2 or Valkey is needed (for SMISMEMBER, LPOS, RPOP count)"
-        )
-    return f"Redis {redis[1]}"

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import hiredis
 
-from pressure_server.errors import BackendError, BackendReplyError
+from pressure_server.errors import BackendError, BackendReplyError, OutcomeUnknownError
 
 logger = logging.getLogger(__name__)
 
@@ -24,9 +24,22 @@ Received = Callable[[Any], None]
 _PASSING = re.compile(r"(LOADING|BUSY|MASTERDOWN|CLUSTERDOWN|TRYAGAIN)\b|ERR max number of clients")
 
 
+# Errors to a script that has not begun, where waiting or another connection helps.
+_PATIENCE = re.compile(r"(LOADING|BUSY|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|READONLY)\b")
+
+
+def asks_for_patience(error: Exception) -> bool:
+    """Whether what was asked has not been done, and may be a little later."""
+    return bool(_PATIENCE.match(_as_it_came(error)))
+
+
+def _as_it_came(error: Exception) -> str:
+    return str(error.__cause__ if isinstance(error, BackendReplyError) else error)
+
+
 def is_passing(error: BackendReplyError) -> bool:
     """Whether the backend's error is about the moment, and not about what it was asked."""
-    return bool(_PASSING.match(str(error.__cause__)))
+    return bool(_PASSING.match(_as_it_came(error)))
 
 
 class RespConnection(asyncio.Protocol):
@@ -36,11 +49,22 @@ class RespConnection(asyncio.Protocol):
     BackendError when the connection went away first.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, patience: float) -> None:
+        """Where nothing has come for `patience` seconds although something was asked, it is broken off."""
+        self._patience = patience
+        self._loop = asyncio.get_running_loop()
+        self._watching: asyncio.TimerHandle | None = None
+        self._heard = 0.0
         self._transport: asyncio.WriteTransport | None = None
         self._reader = hiredis.Reader()
         self._callbacks: deque[Received | None] = deque()
         self._refusal: Exception | None = None
+
+    def abort(self, why: Exception | None = None) -> None:
+        """Break the connection off at once, for that reason; `lost` follows."""
+        if self._transport is not None:
+            self._refusal = self._refusal or why
+            self._transport.abort()
 
     def lost(self, why: Exception | None) -> None:
         """The connection has ended."""
@@ -62,8 +86,23 @@ class RespConnection(asyncio.Protocol):
         """Send a command. Raises BackendError when there is no connection."""
         if self._transport is None:
             raise BackendError("the connection to the backend was lost")
+        if not self._callbacks:
+            self._heard = self._loop.time()
+            if self._watching is None:
+                self._watching = self._loop.call_later(self._patience, self._look)
         self._callbacks.append(received)
         self._write(hiredis.pack_command(arguments))  # type: ignore[arg-type] # its stub says tuple of one
+
+    def _look(self) -> None:
+        """Whether it still answers."""
+        self._watching = None
+        if not self._callbacks or self._transport is None:
+            return
+        silent = self._loop.time() - self._heard
+        if silent >= self._patience:
+            self.abort(BackendError(f"it has not answered for {silent:.1f} seconds"))
+        else:
+            self._watching = self._loop.call_later(self._patience - silent, self._look)
 
     def _write(self, data: bytes) -> None:
         if self._transport is not None:
@@ -95,6 +134,7 @@ class RespConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """asyncio: replies have come."""
         reader, callbacks = self._reader, self._callbacks
+        self._heard = self._loop.time()
         try:
             reader.feed(data)
             while (reply := reader.gets()) is not False:
@@ -114,12 +154,9 @@ class RespConnection(asyncio.Protocol):
         """asyncio: the connection has ended. What had no reply yet has failed; it may have run."""
         self._transport = None
         callbacks, self._callbacks = self._callbacks, deque()
-        if self._refusal is not None:
-            error = BackendError(f"the backend refused the connection: {self._refusal}")
-        else:
-            error = BackendError(
-                "the backend was lost before it answered: this may or may not have been done"
-            )
+        if self._watching is not None:
+            self._watching.cancel()
+        error = OutcomeUnknownError()
         for received in callbacks:
             if received is not None:
                 received(error)

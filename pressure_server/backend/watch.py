@@ -31,9 +31,16 @@ class Watch:
     """
 
     def __init__(
-        self, address: Address, name: str, changed: Callable[[bytes], None], lost: Callable[[], None]
+        self,
+        address: Address,
+        name: str,
+        changed: Callable[[bytes], None],
+        lost: Callable[[], None],
+        patience: float,
     ) -> None:
+        """Where the backend does not answer within `patience` seconds the connection is made anew."""
         self._address = address
+        self._patience = patience
         self._name = name
         self._changed = changed
         self._lost = lost
@@ -84,7 +91,7 @@ class Watch:
     async def _keep(self) -> None:
         pause = FIRST_PAUSE
         while True:
-            connection = _Connection(self._changed)
+            connection = _Connection(self._changed, self._patience)
             try:
                 await self._address.open(connection)
                 if not await self._greet(connection):
@@ -129,8 +136,8 @@ class Watch:
 class _Connection(RespConnection):
     """A connection on which the backend tells of keys; `forgotten` is set when it does so no longer."""
 
-    def __init__(self, changed: Callable[[bytes], None]) -> None:
-        super().__init__()
+    def __init__(self, changed: Callable[[bytes], None], patience: float) -> None:
+        super().__init__(patience)
         self._changed = changed
         self._to_send: list[bytes] = []
         self._loop = asyncio.get_running_loop()

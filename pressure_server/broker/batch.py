@@ -26,11 +26,14 @@ _kind_of = attrgetter("kind")
 def take(waiting: list[Operation]) -> list[Operation]:
     """Remove from the front of `waiting` what the next call carries: one, or more within the caps."""
     messages = size = count = 0
+    restores = False
     for operation in waiting:
         messages += operation.wanted
         size += sum(map(len, operation.messages))
-        if count and (messages > MAX_MESSAGES or size > MAX_BYTES):
+        # What is put back goes alone: where its call gets no answer it is sent again, however late.
+        if count and (messages > MAX_MESSAGES or size > MAX_BYTES or operation.kind.restores != restores):
             break
+        restores = operation.kind.restores
         operation.sealed = True
         operation.sent = None
         count += 1

@@ -6,18 +6,23 @@ import os
 import re
 import secrets
 import socket
+from contextlib import suppress
 
 from pressure_server.backend.address import Address
-from pressure_server.backend.link import BackendRefusedError, Link
+from pressure_server.backend.greeting import BackendRefusedError
+from pressure_server.backend.link import Link, Patience
 from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
 from pressure_server.broker.database import Database
 from pressure_server.broker.policy import Policy
 from pressure_server.broker.script import batch_script
+from pressure_server.broker.servers import Neighbours, Servers
 from pressure_server.errors import BackendError, PressureError
 
 # Redis's own default is 16; a number beyond this is no database of anybody's.
 _LARGEST_DATABASE = 9999
+# Seconds for the last acknowledgements. What is not done then comes back when we are seen to be gone.
+_SETTLE_TIMEOUT = 2.0
 
 
 class DatabaseNumberError(PressureError):
@@ -27,17 +32,29 @@ class DatabaseNumberError(PressureError):
 class Broker:
     """Opens databases of one backend. `identity` is what we write to :producer and :consumer."""
 
-    def __init__(self, address: Address, *, prefix: str, policy: Policy) -> None:
+    def __init__(
+        self,
+        address: Address,
+        *,
+        prefix: str,
+        policy: Policy,
+        patience: Patience | None = None,
+        neighbours: Neighbours | None = None,
+    ) -> None:
+        """`neighbours` is for who lives there, and looks after others that do; None only to look."""
         host = re.sub(r"[^\w.-]", "-", socket.gethostname())
         self.identity = f"pressure-server:{host}:{os.getpid()}:{secrets.token_hex(4)}"
         self.address = address
         self._prefix = prefix.encode()
         self.policy = policy
+        self._patience = patience or Patience()
+        self._neighbours = neighbours
         self._script = batch_script()
         self._databases: dict[int, Database] = {}
         self._links: dict[int, Link] = {}
+        self._servers: dict[int, Servers] = {}
         self._refused: set[int] = set()
-        self._watch = Watch(address, self.identity, self._changed, self._watch_lost)
+        self._watch = Watch(address, self.identity, self._changed, self._watch_lost, self._patience.answer)
         # A key of the server as a whole: no queue's name can collide with it.
         self._turns = Turns(address, self._prefix + b"!turns")
 
@@ -100,7 +117,11 @@ class Broker:
         return database
 
     def _link(self, number: int) -> Link:
-        return Link(self.address, number, self._script, self.identity)
+        link = Link(self.address, number, self._script, self.identity, self._patience)
+        if self._neighbours is not None:
+            self._servers[number] = Servers(link, self._prefix, self.identity.encode(), self._neighbours)
+            link.first = self._servers[number].sign
+        return link
 
     def _add(self, link: Link) -> Database:
         self._links[link.number] = link
@@ -113,6 +134,8 @@ class Broker:
             policy=self.policy,
         )
         self._databases[link.number] = database
+        if link.number in self._servers:
+            self._servers[link.number].start(database)
         return database
 
     def _changed(self, key: bytes) -> None:
@@ -130,9 +153,15 @@ class Broker:
             database.end_waits()
 
     async def close(self) -> None:
-        """Close every connection to the backend."""
+        """Leave nothing behind, and close every connection to the backend."""
         for database in self._databases.values():
             database.restore()
+        for servers in self._servers.values():
+            await servers.stop()
+        for number, database in self._databases.items():
+            if database.is_up and await database.settle(_SETTLE_TIMEOUT) and number in self._servers:
+                with suppress(BackendError):
+                    await self._servers[number].sign_off()
         await self._turns.close()
         if self._turns.are_wanted and self.is_up:
             for database in self._databases.values():

@@ -54,7 +54,7 @@ class Database(Lanes, QueueOperations):
         """
         kind = kinds.TAKE if count == 1 else kinds.SOME
         if timeout == 0:
-            return await self._take_now(kind, names, count)
+            return await self._take_now(kind, names, count, client)
         if len(names) == 1:
             messages = await self.run(kind, names[0], size=count, wait=Wait(timeout), client=client)
             return (names[0], messages) if messages else None
@@ -70,11 +70,10 @@ class Database(Lanes, QueueOperations):
                 if call.ended.done():
                     break
             first = operations[await call.ended]
-            if not call.is_wanted:
-                self.put_back(first)
+            call.hand_over(first)
         except asyncio.CancelledError:
             if call.told:
-                self.put_back(operations[call.ended.result()])
+                operations[call.ended.result()].put_back()
             raise
         finally:
             call.end_wait()
@@ -82,7 +81,7 @@ class Database(Lanes, QueueOperations):
                 self.cancel(operation)
         if isinstance(first.error, QueueClosedError):
             # There may be a message in a queue behind it.
-            found = await self._take_now(kind, [name for name in names if name != first.name], count)
+            found = await self._take_now(kind, [name for name in names if name != first.name], count, client)
             if found is not None:
                 return found
         if first.error is not None:
@@ -90,11 +89,11 @@ class Database(Lanes, QueueOperations):
         return (first.name, first.results) if first.results else None
 
     async def _take_now(
-        self, kind: Kind, names: Sequence[bytes], count: int
+        self, kind: Kind, names: Sequence[bytes], count: int, client: Client | None
     ) -> tuple[bytes, list[bytes]] | None:
         for name in names:
             try:
-                messages = await self.run(kind, name, size=count, wait=Wait(0))
+                messages = await self.run(kind, name, size=count, wait=Wait(0), client=client)
             except QueueClosedError:
                 continue  # and empty
             if messages:

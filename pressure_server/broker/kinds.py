@@ -52,7 +52,7 @@ def _taking(
 def _asking(
     name: bytes, pack: Callable[[Sequence[Operation]], list[bytes]] = packing.nothing, *, folds: bool = True
 ) -> Kind:
-    return Kind(name, pack, sharing.one, folds=folds)
+    return Kind(name, pack, sharing.one, folds=folds, changes=False)
 
 
 def _living(
@@ -100,7 +100,9 @@ SOME_EXISTING = _taking(b"some existing", packing.count, folds=False, waiting=No
 SOME = _taking(b"some", packing.count, folds=False, waiting=SOME_EXISTING)
 MOVE_EXISTING = _taking(b"move existing", packing.arguments, folds=False, waiting=None)
 MOVE = _taking(b"move", packing.arguments, folds=False, waiting=MOVE_EXISTING)
-RESTORE = Kind(b"restore", packing.arguments, sharing.one, folds=False, serves=(Line.CONSUMERS,))
+RESTORE = Kind(
+    b"restore", packing.arguments, sharing.one, restores=True, folds=False, serves=(Line.CONSUMERS,)
+)
 REMOVE = Kind(
     b"remove",
     packing.messages,
@@ -109,7 +111,7 @@ REMOVE = Kind(
     line=Line.CONSUMERS,
     serves=(Line.PRODUCERS,),
 )
-CONTAINS = Kind(b"contains", packing.messages, sharing.values, Operation.messages_left)
+CONTAINS = Kind(b"contains", packing.messages, sharing.values, Operation.messages_left, changes=False)
 LENGTH = _asking(b"length")
 EXISTS = _asking(b"exists")
 INFO = _asking(b"info")
@@ -126,3 +128,7 @@ CLEAN = _living(b"clean")
 EXAMINE = _asking(b"examine")
 REPAIR = _living(b"repair", packing.arguments)
 TURN = _living(b"turn")
+ACKNOWLEDGE = _asking(b"acknowledge", packing.arguments, folds=False)
+RECOVER = Kind(
+    b"recover", packing.arguments, sharing.one, folds=False, changes=False, serves=(Line.CONSUMERS,)
+)

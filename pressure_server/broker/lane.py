@@ -7,7 +7,9 @@ go on.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +17,20 @@ from pressure_server.broker import batch, kinds
 from pressure_server.broker.alarm import Alarm
 from pressure_server.broker.lack import Lack
 from pressure_server.broker.operation import Line, Operation
-from pressure_server.broker.owners import OnSuccess
+from pressure_server.broker.owners import OnEnd, OnSuccess
 from pressure_server.broker.queue_turns import QueueTurns
 from pressure_server.broker.refusals import refusal
 from pressure_server.broker.restoring import restoring
+from pressure_server.broker.slots import Delivery, Kept, Slots
 from pressure_server.broker.wait import Wait
 from pressure_server.broker.waiting_line import WaitingLine
-from pressure_server.errors import BackendError, PressureError, QueueInUseError, StoppingError
+from pressure_server.errors import (
+    BackendError,
+    OutcomeUnknownError,
+    PressureError,
+    QueueInUseError,
+    StoppingError,
+)
 
 if TYPE_CHECKING:
     from pressure_server.broker.lanes import Lanes
@@ -31,11 +40,15 @@ if TYPE_CHECKING:
 _TURNS_TO_LEAVE = 8
 
 
+# Seconds. What has not been acknowledged comes back when the server dies, though it may have arrived.
+_ACKNOWLEDGE_AFTER = 0.02
+
+
 class Lane:
     """Sends a queue's operations in the order in which they came, one call at a time."""
 
     __slots__ = (
-        "_ended", "_lanes", "_poked", "_returning", "_runs", "_turns",
+        "_acknowledging", "_ended", "_kept", "_lanes", "_poked", "_returning", "_runs", "_slots", "_turns",
         "alarm", "base", "idle", "is_in_flight", "lines", "name", "waiting",
     )  # fmt: skip
 
@@ -53,6 +66,10 @@ class Lane:
         self._returning: list[Operation] = []
         self.alarm: Alarm | None = None
         self._turns = QueueTurns(name, self.lines, lanes.role_turns)
+        # The answers to calls that change the queue; it stays here until they have arrived.
+        self._slots = Slots(self._acknowledge_soon)
+        self._kept: Kept | None = None  # of the call under way
+        self._acknowledging: asyncio.TimerHandle | None = None
 
     def send(self) -> None:
         """Send a call with what is to be tried.
@@ -65,16 +82,20 @@ class Lane:
                 self._lanes.soon(self.send)
                 return
             self.idle = True
+            self._acknowledge_soon()
             self._drop_if_done()
             return
         self._runs = batch.runs_of(operations)
         if self.alarm is not None and any(run[0].kind.serves for run in self._runs):
             self.alarm.disturbed = True
         self.is_in_flight = True
-        try:
-            self._lanes.call(self.base, others_of(operations), batch.pack(self._runs), self._received)
-        except BackendError as error:
-            self._received(error)
+        self._kept = self._keep() if any(run[0].kind.changes for run in self._runs) else None
+        self._lanes.call(
+            [self.base, *others_of(operations)], batch.pack(self._runs), self._kept, self._received
+        )
+
+    def _keep(self) -> Kept:
+        return Kept(self._slots.take(), self._lanes.next_number())
 
     def _next(self) -> list[Operation]:
         """What goes in the next call: first those in line who may go on, then what has come since."""
@@ -118,15 +139,26 @@ class Lane:
     def _received(self, reply: Any) -> None:
         self.is_in_flight = False
         runs, self._runs = self._runs, []
-        if isinstance(reply, Exception):
+        kept, self._kept = self._kept, None
+        if isinstance(reply, BackendError) and kept is not None and runs[0][0].kind.restores:
+            # Nobody waits for that, and it must not get lost.
+            outcome = batch.Outcome()
+            self._lanes.when_back(partial(self._restore_again, runs, kept))
+        elif isinstance(reply, Exception):
             name = self.name
             error = reply if isinstance(reply, BackendError) else refusal(name, str(reply))
             outcome = batch.Outcome([operation for run in runs for operation in run])
             for operation in outcome.ended:
                 operation.fail(error)
+            if kept is not None and isinstance(reply, OutcomeUnknownError):
+                self._lanes.when_back(partial(self._recover, kept))
+            elif kept is not None:
+                self._slots.done(kept.slot)
         else:
             outcome = batch.share(runs, reply)
             self._lanes.known.learn(self.name, reply[0] if type(reply[0]) is int else reply[0][0])
+            if kept is not None:
+                self._note_what_came(runs, kept)
         if outcome.again:
             self.waiting[:0] = outcome.again
         self._line_up(outcome)
@@ -144,6 +176,80 @@ class Lane:
             self._lanes.soon(self.send)
         else:
             self.send()
+
+    def _note_what_came(self, runs: list[list[Operation]], kept: Kept) -> None:
+        taking = [run for run in runs if run[0].kind.takes and not run[0].kind.moves]
+        if not taking:
+            self._slots.done(kept.slot)
+            return
+        delivery = Delivery(partial(self._slots.done, kept.slot), self.put_back)
+        for run in taking:
+            for operation in run:
+                if operation.results:
+                    operation.came_with(delivery)
+        delivery.has_arrived()
+
+    def _restore_again(self, runs: list[list[Operation]], kept: Kept) -> None:
+        """Beside whatever else is under way: the order has been lost with the connection."""
+
+        def received(reply: Any) -> None:
+            if isinstance(reply, BackendError):
+                self._lanes.when_back(partial(self._restore_again, runs, kept))
+                return
+            self._slots.done(kept.slot)
+            for operation in (operation for run in runs for operation in run):
+                if isinstance(reply, Exception):
+                    operation.fail(refusal(self.name, str(reply)))
+                operation.owner.completed(operation)
+            self.poke()
+
+        self._lanes.call([self.base], batch.pack(runs), kept, received, again=True)
+
+    def _recover(self, kept: Kept) -> None:
+        """Nobody waits any longer for what that call may have taken."""
+
+        def ended(operation: Operation) -> None:
+            if isinstance(operation.error, BackendError):
+                self._lanes.when_back(partial(self._recover, kept))
+            else:
+                self._slots.cleaned([kept.slot])
+
+        arguments = [self._lanes.identity, kept.slot, b"%d" % kept.number]
+        self._submit(Operation(kinds.RECOVER, self.name, arguments, 1, OnEnd(ended)))
+
+    def settle(self) -> None:
+        """Acknowledge at once what has arrived."""
+        if self._acknowledging is not None:
+            self._acknowledging.cancel()
+            self._acknowledge()
+
+    def _acknowledge_soon(self) -> None:
+        """When the queue is idle for a moment; else the next call does it."""
+        if self._acknowledging is None and self.idle and self._slots.are_done:
+            self._acknowledging = self._lanes.later(_ACKNOWLEDGE_AFTER, self._acknowledge)
+
+    def _acknowledge(self) -> None:
+        self._acknowledging = None
+        if not self.idle:
+            return
+        slots = self._slots.take_done()
+
+        def again() -> None:
+            for slot in slots:
+                self._slots.done(slot)
+
+        def ended(operation: Operation) -> None:
+            if isinstance(operation.error, BackendError):
+                self._lanes.when_back(again)
+            else:
+                self._slots.cleaned(slots)
+
+        if slots:
+            self._submit(Operation(kinds.ACKNOWLEDGE, self.name, slots, 1, OnEnd(ended)))
+
+    def _submit(self, operation: Operation) -> None:
+        self._lanes.submit(operation)
+        self._lanes.flush()
 
     def _line_up(self, outcome: batch.Outcome) -> None:
         """Who lacks something keeps its place, or gets the last; who must not wait has ended."""
@@ -266,8 +372,7 @@ class Lane:
         """
         if given_up.kind is kinds.FINISH_DELETE and self._lanes.policy.role_timeout:
             rest = Operation(given_up.kind, self.name, [], 1, OnSuccess(), wait=Wait(None, endless=True))
-            self._lanes.submit(rest)
-            self._lanes.flush()
+            self._submit(rest)
 
     def _after_leaving(self) -> None:
         if not self.is_in_flight:
@@ -275,7 +380,13 @@ class Lane:
         self._drop_if_done()
 
     def _drop_if_done(self) -> None:
-        if self.idle and not self.waiting and not self._returning and not any(self.lines.values()):
+        if (
+            self.idle
+            and not self.waiting
+            and not self._returning
+            and not any(self.lines.values())
+            and self._slots.are_clean
+        ):
             self._lanes.drop(self)
 
     def end_waits(self, error: PressureError) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import count
 from typing import Any
 
 from pressure_server.backend.link import Link
@@ -15,10 +17,11 @@ from pressure_server.broker.known import KnownQueues
 from pressure_server.broker.lack import Lack
 from pressure_server.broker.lane import Lane
 from pressure_server.broker.names import BOUND, base_key, split_key
-from pressure_server.broker.operation import Line, Operation
-from pressure_server.broker.owners import Call, OnSuccess
+from pressure_server.broker.operation import Kind, Line, Operation
+from pressure_server.broker.owners import Call, OnEnd, OnSuccess
 from pressure_server.broker.policy import Policy
 from pressure_server.broker.role_turns import RoleTurns
+from pressure_server.broker.slots import Kept
 from pressure_server.broker.wait import AS_CONFIGURED, Wait
 from pressure_server.errors import BackendError, PressureError, StoppingError
 
@@ -35,13 +38,17 @@ class Lanes:
         self.is_stopping = False
         self._link = link
         bound = b"" if policy.create_bound is None else b"%d" % policy.create_bound
+        self.identity = identity
+        self._numbers = count(1)
+        self._when_back: list[Callable[[], None]] = []
+        self._dropped = asyncio.Event()
         self._header = (identity, bound, policy.overflow.encode())
         self._lanes: dict[bytes, Lane] = {}
         self._to_send: list[Lane] = []
         self.known = KnownQueues(watch, link.number, prefix, self._clean)
         self.changes = Changes(watch, link.number, prefix)
         self.role_turns = RoleTurns(self, turns)
-        link.is_back = self.role_turns.backend_is_back
+        link.is_back = self._backend_is_back
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -91,21 +98,15 @@ class Lanes:
         self.flush()
         try:
             await call.ended
-            if not call.is_wanted:
-                self.put_back(operation)
+            call.hand_over(operation)
         except asyncio.CancelledError:
             if call.told:
-                self.put_back(operation)
+                operation.put_back()
             self.cancel(operation)
             raise
         finally:
             call.end_wait()
         return operation.error or operation.results
-
-    def put_back(self, operation: Operation) -> None:
-        """Nobody is there any longer for what has been taken."""
-        if operation.has_taken:
-            self._lane(operation.name).put_back(operation)
 
     def try_all(self) -> None:
         """Try everybody who waits, which shows that the queue is in use."""
@@ -129,10 +130,23 @@ class Lanes:
         for lane in list(self._lanes.values()):
             lane.restore()
 
+    async def settle(self, timeout: float) -> bool:
+        """Acknowledge all that has arrived; whether nothing is left after so many seconds."""
+        for lane in list(self._lanes.values()):
+            lane.settle()
+        try:
+            async with asyncio.timeout(timeout):
+                while self._lanes:
+                    self._dropped.clear()
+                    await self._dropped.wait()
+        except TimeoutError:
+            return False
+        return True
+
     # What transactions use.
 
     async def call_now(
-        self, keys: list[bytes], arguments: list[bytes], unwanted: Callable[[list[Any]], None]
+        self, keys: list[bytes], arguments: list[bytes], kept: Kept, unwanted: Callable[[list[Any]], None]
     ) -> list[Any]:
         """Call the batch script on queues, beside their lanes. Raises BackendError.
 
@@ -146,7 +160,7 @@ class Lanes:
             elif isinstance(value, list):
                 unwanted(value)
 
-        self._link.call_script(keys, (*self._header, *arguments), received)
+        self.call(keys, arguments, kept, received)
         try:
             value = await reply
         except asyncio.CancelledError:
@@ -160,6 +174,25 @@ class Lanes:
         answered: list[Any] = value
         return answered
 
+    def acknowledge(self, names: Iterable[bytes], kept: Kept) -> None:
+        """The answer that is kept at these queues has arrived."""
+        self._settle(kinds.ACKNOWLEDGE, names, [kept.slot])
+
+    def recover(self, names: Iterable[bytes], kept: Kept) -> None:
+        """Nobody waits any longer for what a call may have taken from these queues: it goes back."""
+        self._settle(kinds.RECOVER, names, [self.identity, kept.slot, b"%d" % kept.number])
+
+    def _settle(self, kind: Kind, names: Iterable[bytes], arguments: list[bytes]) -> None:
+        """Do it, however long the backend is away."""
+
+        def ended(operation: Operation) -> None:
+            if isinstance(operation.error, BackendError):
+                self.when_back(partial(self._settle, kind, [operation.name], arguments))
+
+        for name in names:
+            self.submit(Operation(kind, name, arguments, 1, OnEnd(ended)))
+        self.flush()
+
     def poke(self, names: Iterable[bytes]) -> None:
         """Who waits on these queues may go on."""
         for name in names:
@@ -171,14 +204,33 @@ class Lanes:
 
     def call(
         self,
-        base: bytes,
-        others: Iterable[bytes],
+        keys: Iterable[bytes],
         arguments: list[bytes],
+        kept: Kept | None,
         received: Callable[[Any], None],
+        *,
+        again: bool = False,
     ) -> None:
-        """Call the batch script for a lane. Raises BackendError when there is no connection."""
-        keys = [base, *dict.fromkeys(other for other in others if other != base)]
-        self._link.call_script(keys, (*self._header, *arguments), received)
+        """Call the batch script on queues. `kept`: the answer is kept there, and must be acknowledged.
+
+        `received` gets the reply, an error reply as an exception, or a BackendError. `again`: it may have
+        been done before.
+        """
+        slot, number = kept if kept is not None else (b"", 0)
+        header = [*self._header, slot, b"%d" % number, b"again" if again else b""]
+        self._link.call_script([*dict.fromkeys(keys)], header + arguments, received)
+
+    def next_number(self) -> int:
+        """A number for a call, larger than those before."""
+        return next(self._numbers)
+
+    def when_back(self, follows: Callable[[], None]) -> None:
+        """Call it when the backend is back."""
+        self._when_back.append(follows)
+
+    def later(self, seconds: float, follows: Callable[[], None]) -> asyncio.TimerHandle:
+        """Call it then."""
+        return self._loop.call_later(seconds, follows)
 
     def soon(self, send: Callable[[], None]) -> None:
         """Call after the loop has looked for input once more."""
@@ -203,6 +255,7 @@ class Lanes:
         """Forget a lane on which nothing waits."""
         if self._lanes.get(lane.name) is lane:
             del self._lanes[lane.name]
+            self._dropped.set()
             if lane.alarm is not None:
                 lane.alarm.stop()
 

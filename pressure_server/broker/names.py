@@ -15,6 +15,7 @@ NOT_FULL = b":not_full"
 CLOSED = b":closed"
 PRODUCER_TURN = b":ext:producer_turn"
 CONSUMER_TURN = b":ext:consumer_turn"
+CALLS = b":ext:calls"
 PROTOCOL_SUFFIXES = (
     BOUND,
     b":producer",
@@ -59,10 +60,15 @@ def split_key(prefix: bytes, key: bytes) -> tuple[bytes, bytes]:
     return name, b""
 
 
+def keys_pattern(prefix: bytes, suffix: bytes) -> bytes:
+    """The glob that matches every queue's key of that suffix."""
+    escaped = b"".join(b"\\" + c if c in b"*?[]^-\\" else c for c in (bytes([b]) for b in prefix))
+    return escaped + b":*" + suffix
+
+
 def existence_pattern(prefix: bytes) -> bytes:
     """The glob that matches the key by which a queue exists, for every queue."""
-    escaped = b"".join(b"\\" + c if c in b"*?[]^-\\" else c for c in (bytes([b]) for b in prefix))
-    return escaped + b":*" + BOUND
+    return keys_pattern(prefix, BOUND)
 
 
 def queue_name(prefix: bytes, existence_key: bytes) -> bytes | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from pressure_server.broker.slots import Delivery
 from pressure_server.broker.wait import Wait
 from pressure_server.errors import PressureError
 
@@ -28,6 +29,8 @@ class Operation:
     value.
 
     `ended_as` counts the operations on the queue in the order in which they ended.
+    Where it `has_taken` messages, whoever is told of its end calls `delivered` when they have been handed
+    over, or `put_back`: until then the backend keeps them for us.
 
     `sent` is how many of the commands that are left go with the call under way; None is all of them.
 
@@ -37,6 +40,7 @@ class Operation:
 
     __slots__ = (
         "cancelled",
+        "deliveries",
         "ended_as",
         "error",
         "kind",
@@ -76,6 +80,7 @@ class Operation:
         self.sent: int | None = None
         self.cancelled = False
         self.ended_as = 0
+        self.deliveries: list[Delivery] | None = None
         self.wait = wait
 
     def may_extend(self, kind: Kind, name: bytes, reply: Any) -> bool:
@@ -104,6 +109,25 @@ class Operation:
             self.messages[1] = self.messages[1].removesuffix(b" existing") + b" existing"
         else:
             self.kind = self.kind.waiting or self.kind
+
+    def came_with(self, delivery: Delivery) -> None:
+        """A call has brought some of its messages."""
+        delivery.expect()
+        if self.deliveries is None:
+            self.deliveries = [delivery]
+        else:
+            self.deliveries.append(delivery)
+
+    def delivered(self) -> None:
+        """What it has taken has been handed over."""
+        deliveries, self.deliveries = self.deliveries, None
+        for delivery in deliveries or ():
+            delivery.has_arrived()
+
+    def put_back(self) -> None:
+        """Nobody is there any longer for what it has taken, if anything."""
+        if self.deliveries is not None and self.has_taken:
+            self.deliveries[0].put_back(self)
 
     @property
     def has_taken(self) -> bool:
@@ -159,7 +183,8 @@ class Kind:
 
     `line` is where one waits, and `serves` are those who may go on when one has been done. One that has
     waited goes on as `waiting`, which does not create a queue that has been deleted meanwhile. `counts`: a
-    command's result is a count, which adds up where it is done in parts.
+    command's result is a count, which adds up where it is done in parts. `changes`: it must not be done
+    twice. `restores`: its messages are nowhere else.
     """
 
     name: bytes
@@ -169,8 +194,10 @@ class Kind:
     puts: bool = False
     takes: bool = False
     moves: bool = False
+    restores: bool = False
     folds: bool = True
     counts: bool = False
+    changes: bool = True
     line: Line | None = None
     serves: tuple[Line, ...] = ()
     satisfied: Callable[[Operation], bool] = lambda _: True

@@ -22,6 +22,9 @@ class Client(Protocol):
     def is_there(self) -> bool:
         """Whether somebody is there to take what has been waited for."""
 
+    def took(self, operation: Operation) -> None:
+        """The reply that follows brings what the operation has taken."""
+
 
 class Call:
     """The owner of operations that a coroutine waits for. `ended` is the queue of the first that ends."""
@@ -60,10 +63,13 @@ class Call:
         self.ended.set_result(operation.name)
         return True
 
-    @property
-    def is_wanted(self) -> bool:
-        """Whether somebody still is there for what has come: others have had a turn of the loop meanwhile."""
-        return self._client is None or self._client.is_there
+    def hand_over(self, operation: Operation) -> None:
+        """What has been taken goes with the client's reply."""
+        if operation.has_taken:
+            if self._client is None:
+                operation.delivered()
+            else:
+                self._client.took(operation)
 
     def end_wait(self) -> None:
         """The coroutine has ended."""
@@ -74,6 +80,23 @@ class Call:
     def _has_tried(self) -> None:
         if self._tried is not None and not self._tried.done():
             self._tried.set_result(None)
+
+
+class OnEnd:
+    """The owner of what is done for no client; `follows` is called with the operation when it has ended."""
+
+    __slots__ = ("_follows",)
+
+    def __init__(self, follows: Callable[[Operation], None]) -> None:
+        self._follows = follows
+
+    def waits(self, _operation: Operation) -> None:
+        """Nobody waits with it."""
+
+    def completed(self, operation: Operation) -> bool:
+        """Tell."""
+        self._follows(operation)
+        return True
 
 
 class OnSuccess:

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-_PARTS = ("queue", "fast", "mirror", "read", "life", "put", "get", "move", "doctor", "batch")
+_PARTS = (
+    "queue",
+    "calls",
+    "fast",
+    "mirror",
+    "read",
+    "life",
+    "put",
+    "get",
+    "move",
+    "recovery",
+    "doctor",
+    "batch",
+)
 
 
 def batch_script() -> bytes:

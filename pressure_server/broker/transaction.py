@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,14 @@ from pressure_server.broker.operation import Kind, Line, Operation
 from pressure_server.broker.owners import Call, Client
 from pressure_server.broker.queues import QueueOperations
 from pressure_server.broker.refusals import lack_of, refusal
-from pressure_server.errors import PressureError, QueueChangedError, QueueInUseError, StoppingError
+from pressure_server.broker.slots import Delivery, Kept
+from pressure_server.errors import (
+    OutcomeUnknownError,
+    PressureError,
+    QueueChangedError,
+    QueueInUseError,
+    StoppingError,
+)
 
 if TYPE_CHECKING:
     from pressure_server.broker.database import Database
@@ -122,32 +130,57 @@ class Transaction(QueueOperations):
         if not keys:
             return
 
+        kept = Kept(b"t%d" % (number := self._database.next_number()), number)
+
+        def share(reply: list[Any]) -> None:
+            batch.share(runs, reply)
+            delivery = Delivery(
+                partial(self._database.acknowledge, self._kept_at(unchanged), kept), self._database.put_back
+            )
+            for operation in self._operations:
+                if operation.has_taken:
+                    operation.came_with(delivery)
+            delivery.has_arrived()
+
         def undo(reply: list[Any]) -> None:
             if reply[0] != b"refused":
-                batch.share(runs, reply)
+                share(reply)
                 for operation in self._operations:
-                    self._database.put_back(operation)
+                    operation.put_back()
 
         # Not only where it waits: who takes messages is to be there when they come.
         client = self._client if any(operation.kind.takes for operation in self._operations) else None
         if client is not None:
             client.begin_wait()
         try:
-            reply = await self._call(list(dict.fromkeys(keys)), arguments, undo)
+            reply = await self._call(list(dict.fromkeys(keys)), arguments, kept, undo)
             if client is not None and not client.is_there:
                 undo(reply)
                 raise PressureError("the client has gone")
+        except OutcomeUnknownError:
+            self._database.recover(self._kept_at(unchanged), kept)
+            raise
         finally:
             if client is not None:
                 client.end_wait()
-        batch.share(runs, reply)
+        share(reply)
         for operation in self._operations:
             if operation.kind is kinds.FINISH_DELETE:
                 await self._finish_delete(operation)
             elif operation.wait is not None and operation.wait.lack is not None and operation.wait.reason:
                 operation.fail(operation.wait.reason)
             operation.owner.completed(operation)
+            if operation.has_taken:
+                if self._client is None:
+                    operation.delivered()
+                else:
+                    self._client.took(operation)
         self._database.poke({operation.name for operation in self._operations})
+
+    def _kept_at(self, unchanged: Mapping[bytes, bytes] | None) -> set[bytes]:
+        """The queues at which the answer is kept: at the first, and messages where they were taken."""
+        names = [*(unchanged or {}), *(operation.name for operation in self._operations)]
+        return {names[0], *(operation.name for operation in self._operations if operation.kind.takes)}
 
     def _pack(self, unchanged: Mapping[bytes, bytes]) -> tuple[list[list[Operation]], list[bytes]]:
         arguments: list[bytes] = []
@@ -174,12 +207,12 @@ class Transaction(QueueOperations):
         return runs, arguments
 
     async def _call(
-        self, keys: list[bytes], arguments: list[bytes], unwanted: Callable[[list[Any]], None]
+        self, keys: list[bytes], arguments: list[bytes], kept: Kept, unwanted: Callable[[list[Any]], None]
     ) -> list[Any]:
         """Call the script, again when a role that is needed has become free."""
         until = self._loop.time() + self._database.policy.role_timeout
         while True:
-            reply = await self._database.call_now(keys, arguments, unwanted)
+            reply = await self._database.call_now(keys, arguments, kept, unwanted)
             if reply[0] != b"refused":
                 return reply
             name, reason = reply[1][len(self.prefix) + 1 :], reply[2].decode("utf-8", "replace")

@@ -110,7 +110,8 @@ class QueueSteps:
         self._name = as_bytes(name, "a queue's name")
         self._base = base_key(as_bytes(prefix, "a prefix"), self._name)
         identity = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
-        self._header = [identity.encode(), b"", b"block"]
+        # No answer is kept: a call that gets none is not sent again.
+        self._header = [identity.encode(), b"", b"block", b"", b"0", b""]
 
     def create(self, bound: int) -> Steps[None]:
         """Create; 0 is no bound. Raises QueueAlreadyExistsError, QueueInUseError while one is deleted."""

@@ -4,7 +4,8 @@
 --          ARGV[1]   our identity
 --          ARGV[2]   the bound a queue made on the fly gets, or '' to make none
 --          ARGV[3]   what a put on a full queue does, where the queue has no setting: block or error
---          ARGV[4…]  runs: a name, a count, and as many arguments
+--          ARGV[4-6] how the answer is kept: calls.lua
+--          ARGV[7…]  runs: a name, a count, and as many arguments
 -- Returns  how many of the last run's units (messages, or commands for a put) are left undone: the caller
 --          sends these, and the runs after them, again. -1 is none, on a queue with a bound, and -2 none, and
 --          there is no queue. Then a result for each run that was executed. A run that was refused has an
@@ -40,17 +41,19 @@ local makers = {
   contains = make_read, length = make_read, range = make_read, scan = make_read, sample = make_read,
   info = make_read, exists = make_read, version = make_read,
   create = make_life, close = make_life, delete = make_life, finish_delete = make_life, expire = make_life,
-  clean = make_life, turn = make_life,
+  clean = make_life, turn = make_life, acknowledge = make_recovery, recover = make_recovery,
   examine = make_doctor, repair = make_doctor,
 }
 -- What it takes, where that is not up to two numbers: sizes and messages, messages, or words.
 local takes = {
   put = 'puts', add = 'puts', remove = 'messages', contains = 'messages', restore = 'messages',
-  create = 'words', move = 'words', repair = 'words',
+  create = 'words', move = 'words', repair = 'words', acknowledge = 'words', recover = 'words',
 }
+local taking = { get = true, take = true, some = true }
 local without_queue = {
   exists = true, version = true, create = true, delete = true, finish_delete = true, expire = true, clean = true,
-  turn = true,  take = true, some = true, move = true, examine = true, repair = true,
+  turn = true, take = true, some = true, move = true, examine = true, repair = true, acknowledge = true,
+  recover = true,
 }
 
 local function execute(name, first, count)
@@ -108,6 +111,20 @@ local function got_on(result)
   return #result > 0
 end
 
+-- Notes that the messages of a result, which is at this place of the reply, have been taken.
+local taken_elsewhere = {}
+local function note(result, place)
+  if type(result) ~= 'table' or #result == 0 then
+    return
+  elseif base == KEYS[1] then
+    places[#places + 1] = place
+  else
+    local messages = taken_elsewhere[base] or {}
+    for i = 1, #result do messages[#messages + 1] = result[i] end
+    taken_elsewhere[base] = messages
+  end
+end
+
 -- Tries those that lack something, for as long as one of them gets on.
 local function serve()
   local progress = true
@@ -119,6 +136,7 @@ local function serve()
       if not go_on or got_on(result) then
         progress = true
         more[#more + 1], more[#more + 2] = run.number, result
+        if run.takes then note(result, -#more) end
       end
       if go_on then
         run.go_on = go_on
@@ -129,7 +147,7 @@ local function serve()
   end
 end
 
-local at, number = 4, 0
+local at, number = 7, 0
 while at <= #ARGV do
   local name, count = ARGV[at], tonumber(ARGV[at + 1])
   local first = at + 2
@@ -148,10 +166,12 @@ while at <= #ARGV do
       result, left, go_on = execute(name, first, count)
       taken = type(result) == 'table' and #result > 0
     end
+    local verb = string.match(name, '^%l+')
     reply[number + 1] = result
+    if taking[verb] then note(result, number + 1) end
     if go_on and patient then
       waiting[#waiting + 1] = {
-        number = number, go_on = go_on, role = takes[string.match(name, '^%l+')] == 'puts' and 'producer' or 'consumer',
+        number = number, go_on = go_on, takes = taking[verb], role = takes[verb] == 'puts' and 'producer' or 'consumer',
       }
     end
     if #waiting > 0 and (not go_on or got_on(result)) then
@@ -176,4 +196,7 @@ if #more > 1 then
   more[1] = reply[1]
   reply[1] = more
 end
-return reply
+for other, messages in pairs(taken_elsewhere) do
+  call('HSET', other .. ':ext:calls', kept, cmsgpack.pack({ ARGV[5], false, { messages } }))
+end
+return keep(reply)

@@ -14,19 +14,19 @@ local exact = queue.bound and queue.producer == identity and (queue.consumer or 
     queue.consumer or '')
 
 -- Nothing to take yet. Who waits for a message uses the queue (life.lua).
-if queue.length == 0 and queue.bound and (ARGV[4] == 'take' or ARGV[4] == 'take existing') and #ARGV == 6
+if queue.length == 0 and queue.bound and (ARGV[7] == 'take' or ARGV[7] == 'take existing') and #ARGV == 9
   and call('EXISTS', base .. ':consumer_free', base .. ':closed', base .. ':closed') == 1 then
   call('HDEL', base .. ':ext:settings', 'since')
   return { DONE, {} }
 end
 
 -- From hand to hand: the message is never queued.
-if queue.length == 0 and queue.bound and ARGV[4] == 'take existing' and (ARGV[7] == 'put' or ARGV[7] == 'add')
-  and ARGV[8] == '2' and #ARGV == 10 and (exact or not queue.index)
+if queue.length == 0 and queue.bound and ARGV[7] == 'take existing' and (ARGV[10] == 'put' or ARGV[10] == 'add')
+  and ARGV[11] == '2' and #ARGV == 13 and (exact or not queue.index)
   and queue.producer == identity and queue.consumer == identity
   and call('EXISTS', base .. ':producer_free', base .. ':consumer_free', base .. ':not_full', base .. ':closed',
     base .. ':closed', base .. ':closed', base .. ':closed') == 3 then
-  local message = ARGV[10]
+  local message = ARGV[13]
   for _, verb in ipairs({ ':stats:produced_', ':stats:consumed_' }) do
     try('INCR', base .. verb .. 'messages')
     try('INCRBY', base .. verb .. 'bytes', #message)
@@ -34,20 +34,21 @@ if queue.length == 0 and queue.bound and ARGV[4] == 'take existing' and (ARGV[7]
   if queue.index then
     call('SET', base .. ':ext:index', string.format('0 0 0 %d %s %s', queue.consumed + 1, identity, identity))
   end
-  return { DONE, { message }, ARGV[7] == 'put' and 0 or 'new' }
+  changed, places[1] = true, 2
+  return keep({ DONE, { message }, ARGV[10] == 'put' and 0 or 'new' })
 end
 
-if exact and #ARGV == 5 + tonumber(ARGV[5]) then
+if exact and #ARGV == 8 + tonumber(ARGV[8]) then
   local members, result, verb, accepted, bytes = base .. ':ext:members', nil, nil, 0, 0
-  local count = #ARGV - 6
+  local count = #ARGV - 9
 
-  if ARGV[4] == 'add' and ARGV[6] == '' and count < CHUNK
+  if ARGV[7] == 'add' and ARGV[9] == '' and count < CHUNK
     -- With the :not_full token kept: the last place of a bounded queue is for the general path.
     and (queue.bound == 0 or queue.length + count < queue.bound)
     -- Both tokens and no :closed, which counts thrice.
     and call('EXISTS', base .. ':producer_free', base .. ':not_full',
       base .. ':closed', base .. ':closed', base .. ':closed') == 2 then
-    local messages = { unpack(ARGV, 7) }
+    local messages = { unpack(ARGV, 10) }
     local present = count > 1 and call('SMISMEMBER', members, unpack(messages)) or { 0 }
     local all_new = true
     for i = 1, count do
@@ -80,12 +81,13 @@ if exact and #ARGV == 5 + tonumber(ARGV[5]) then
     call('LPUSH', base, unpack(messages))
     bytes = sum_of_bytes(messages)
     queue.length = queue.length + accepted
-  elseif ARGV[4] == 'get' and queue.consumer and ARGV[6] == '1' and queue.length > 0
+  elseif ARGV[7] == 'get' and queue.consumer and ARGV[9] == '1' and queue.length > 0
     and call('EXISTS', base .. ':consumer_free', base .. ':not_full',
       base .. ':ext:copies', base .. ':ext:copies', base .. ':ext:copies') == 2 then
     result = call('RPOP', base, 1)
     call('SREM', members, result[1])
     verb, accepted, bytes = 'consumed', 1, #result[1]
+    places[1] = 2
     queue.length, queue.consumed = queue.length - 1, queue.consumed + 1
   end
 
@@ -94,6 +96,7 @@ if exact and #ARGV == 5 + tonumber(ARGV[5]) then
     try('INCRBY', base .. ':stats:' .. verb .. '_bytes', bytes)
     call('SET', base .. ':ext:index', string.format('%d 0 %d %d %s %s', queue.length, queue.length, queue.consumed,
       identity, queue.consumer or ''))
-    return { DONE, result }
+    changed = true
+    return keep({ DONE, result })
   end
 end

@@ -11,6 +11,7 @@ end
 local function extension_suffixes()
   return {
     ':ext:members', ':ext:copies', ':ext:index', ':ext:settings', ':ext:producer_turn', ':ext:consumer_turn',
+    ':ext:calls',
   }
 end
 
@@ -40,6 +41,7 @@ local function make_life()
     if call('EXISTS', unpack(protocol_keys)) > 0 then
       return { err = 'DELETING' }
     end
+    changed = true
     forget(tonumber(bound))
     call('SET', base .. ':bound', bound)
     call('LPUSH', base .. ':producer_free', 1)
@@ -60,6 +62,7 @@ local function make_life()
       return refusal
     end
     act_as('producer')
+    changed = true
     call('LPUSH', base .. ':closed', 0, 0)
     end_turn('producer')
     return 1
@@ -82,7 +85,8 @@ local function make_life()
       if call('EXISTS', unpack(protocol_keys, 1, 6)) == 0 then
         call('UNLINK', unpack(protocol_keys, 7))
       end
-      return { err = 'NOQUEUE' }
+      -- Of a queue that is gone no answer is kept.
+      return ARGV[6] == 'again' and 1 or { err = 'NOQUEUE' }
     end
     if not in_use('producer') and not in_use('consumer') then
       return remove()

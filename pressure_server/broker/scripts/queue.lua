@@ -16,6 +16,7 @@
 local base, queue
 local identity = ARGV[1]
 local default_overflow = ARGV[3]
+local changed = false -- whether the call has done anything that must not be done twice
 local patient = true -- whether operations may be left undone, for want of something or for another call
 local call = redis.call
 -- For statistics: one that is no number, which the doctor finds, must not end a call that has begun to write.
@@ -117,6 +118,7 @@ local function count_as(verb, messages, bytes)
   if verb == 'consumed' then
     queue.consumed = queue.consumed + messages
   end
+  changed = true
   try('INCRBY', base .. ':stats:' .. verb .. '_messages', messages)
   try('INCRBY', base .. ':stats:' .. verb .. '_bytes', bytes)
 end

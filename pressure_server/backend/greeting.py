@@ -1,0 +1,86 @@
+"""The greeting of a new channel: login, version, database; and nothing more comes from the one before it."""
+
+from __future__ import annotations
+
+import logging
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from pressure_server.backend.address import Address
+from pressure_server.backend.resp import RespConnection, is_passing
+from pressure_server.errors import BackendError, BackendReplyError
+
+logger = logging.getLogger(__name__)
+
+OLDEST_REDIS = (6, 2)
+
+
+class BackendRefusedError(BackendError):
+    """The backend answers, and will go on answering so: wrong version, login or database."""
+
+
+@dataclass(frozen=True)
+class Greeting:
+    """What is known of a channel's other end: its version, which run of it that is, and who we are there."""
+
+    version: str
+    run: str
+    client: int
+    # Whether what was sent on the channel before, and had no answer, has been done by now or never will be.
+    is_settled: bool
+
+
+async def greet(
+    channel: RespConnection, address: Address, number: int, name: str, before: Greeting | None
+) -> Greeting:
+    """Make a new connection ready. Raises BackendRefusedError, or BackendError when it may work later."""
+    if address.password is not None:
+        user = [address.username.encode()] if address.username else []
+        await _must(channel, address, b"AUTH", *user, address.password.encode())
+    info = (await _must(channel, address, b"INFO", b"server")).decode()
+    version = _supported_version(info, address)
+    if number:
+        await _must(channel, address, b"SELECT", b"%d" % number)
+    with suppress(BackendReplyError):  # who looks at the backend's clients is not told who we are
+        await channel.command(b"CLIENT", b"SETNAME", name.encode())
+    run = re.search(r"^run_id:(\S+)", info, re.MULTILINE)
+    greeting = Greeting(
+        version, run[1] if run else "", await channel.command(b"CLIENT", b"ID"), is_settled=True
+    )
+    if before is None or before.run != greeting.run:
+        # Another server, or the same one started anew, hears nothing of the old connection.
+        return greeting
+    try:
+        await channel.command(b"CLIENT", b"KILL", b"ID", b"%d" % before.client)
+    except BackendReplyError as error:
+        if "No such client" in str(error):
+            return greeting
+        logger.warning("%s: calls that had no answer cannot be sent again: %s", address, error)
+        return Greeting(version, greeting.run, greeting.client, is_settled=False)
+    return greeting
+
+
+async def _must(channel: RespConnection, address: Address, *command: bytes) -> Any:
+    try:
+        return await channel.command(*command)
+    except BackendReplyError as error:
+        if is_passing(error):
+            raise
+        raise BackendRefusedError(f"{address}: {error}") from error
+
+
+def _supported_version(info: str, address: Address) -> str:
+    """The backend's name and version from INFO server. Raises BackendRefusedError for one that is too old."""
+    valkey = re.search(r"^valkey_version:(\S+)", info, re.MULTILINE)
+    if valkey:
+        return f"Valkey {valkey[1]}"
+    redis = re.search(r"^redis_version:((\d+)\.(\d+)\S*)", info, re.MULTILINE)
+    if not redis:
+        raise BackendRefusedError(f"{address} does not say which version of Redis it is")
+    if (int(redis[2]), int(redis[3])) < OLDEST_REDIS:
+        raise BackendRefusedError(
+            f"{address} is Redis {redis[1]}; Redis 6.2 or Valkey is needed (for SMISMEMBER, LPOS, RPOP count)"
+        )
+    return f"Redis {redis[1]}"

@@ -1,0 +1,30 @@
+-- Calls: what a call has answered is kept until the caller has said that it arrived. A call that is sent again is
+-- answered from there and not done twice; and what a server that died had taken can be put back.
+--
+-- Takes    ARGV[1]  our identity
+--          ARGV[4]  the slot where the answer is kept, in place of what is there; '' to keep none
+--          ARGV[5]  the call's number
+--          ARGV[6]  'again' where it may have been done before, else ''
+-- Touches  :ext:calls  a hash: 'identity slot' -> the call's number, the reply, and `places`, packed
+--
+-- `places` say where the messages are that were taken, in the order in which they were: a number is a result in
+-- the reply, a negative one is in its first value; a table is the messages themselves.
+
+local kept = ARGV[4] ~= '' and identity .. ' ' .. ARGV[4]
+local places = {}
+
+if kept and ARGV[6] == 'again' then
+  local record = call('HGET', KEYS[1] .. ':ext:calls', kept)
+  record = record and cmsgpack.unpack(record)
+  if record and record[1] == ARGV[5] then
+    return record[2]
+  end
+end
+
+-- Keeps the reply and returns it. Nothing is kept of a queue that is gone.
+local function keep(reply)
+  if kept and changed and queue.bound then
+    call('HSET', KEYS[1] .. ':ext:calls', kept, cmsgpack.pack({ ARGV[5], reply, places }))
+  end
+  return reply
+end
