@@ -207,7 +207,7 @@ class Connection(asyncio.Protocol, ABC):
                         pieces.append(reply.reply)
                     else:
                         pieces.append(cast(bytes, reply))
-                        self._unanswered -= 1
+                    self._unanswered -= 1
                 del replies[: len(pieces)]
                 data = b"".join(pieces)
             if not self.transport.is_closing():

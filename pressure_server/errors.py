@@ -105,5 +105,12 @@ class OutcomeUnknownError(BackendError):
         super().__init__("the backend was lost before it answered: this may or may not have been done")
 
 
+class NotSafeError(BackendError):
+    """The operation has been done, but the backend did not confirm what `--durability` asks for."""
+
+    def __init__(self, level: str, why: str) -> None:
+        super().__init__(f"this has been done, but is not known to be safe (durability {level}): {why}")
+
+
 class BackendReplyError(BackendError):
     """The backend was reached, and answered with an error."""

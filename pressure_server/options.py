@@ -12,6 +12,7 @@ import click
 from click.core import ParameterSource
 
 from pressure_server import logs
+from pressure_server.backend.levels import Level
 from pressure_server.broker.policy import BLOCK, ERROR, Policy
 from pressure_server.handler import find_handler
 from pressure_server.settings import (
@@ -44,7 +45,21 @@ class _Seconds(click.FloatRange):
         return seconds
 
 
+class _Durability(click.ParamType[Level]):
+    name = "durability"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Level:
+        """A level, from its text."""
+        if isinstance(value, Level):
+            return value
+        try:
+            return Level.parse(value)
+        except ValueError as error:
+            self.fail(f"{error}.", param, ctx)
+
+
 SECONDS = _Seconds()
+_DURABILITY = _Durability()
 # What an option of such a default takes from a file, beside text, which is read as a variable's.
 _KINDS: dict[type, tuple[type, ...]] = {bool: (bool,), int: (int,), float: (int, float)}
 
@@ -205,6 +220,13 @@ _OPTIONS = (
         "told of a protocol error, and disconnected.",
         default=_MESSAGE_BYTES,
         type=_Integer(1, _LARGEST_MESSAGE),
+    ),
+    _option(
+        "--durability",
+        "What the backend must have done with a change before its client is answered: none, replica[:N] (it "
+        "is on N replicas), or fsync (it is on disk).",
+        default="none",
+        type=_DURABILITY,
     ),
     _option("--log-level", "How much is logged.", default="info", type=click.Choice(logs.LEVELS)),
     _option("--log-format", "How it is written.", default="text", type=click.Choice(logs.FORMATS)),

@@ -42,7 +42,9 @@ async def serve(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     handlers = {listen: find_handler(listen.handler) for listen in settings.listen}
-    embedded = Embedded(settings.data_dir) if settings.backend == EMBEDDED else None
+    embedded = (
+        Embedded(settings.data_dir, fsync=settings.durability.fsync) if settings.backend == EMBEDDED else None
+    )
     try:
         if embedded is not None:
             await _unless(stop, embedded.start())
@@ -81,6 +83,7 @@ async def _serve_on(
         policy=settings.policy,
         patience=settings.patience,
         neighbours=Neighbours(settings.proxy_timeout, are_possible=embedded is None),
+        durability=settings.durability,
     )
     expiry = Expiry(broker, settings.implicit_queue_ttl)
     repairs = AutoRepair(broker, settings.auto_repair_after)

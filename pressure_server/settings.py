@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from pressure_server.backend.address import Address
+from pressure_server.backend.levels import Level
 from pressure_server.backend.link import Patience
 from pressure_server.broker.policy import Policy
 
@@ -97,6 +98,7 @@ class Settings(Store):
     backend_timeout: float
     backend_grace: float
     proxy_timeout: float
+    durability: Level
     max_clients: int
     idle_timeout: float
     max_message_bytes: int

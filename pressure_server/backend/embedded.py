@@ -43,7 +43,9 @@ class EmbeddedError(BackendError):
 class Embedded:
     """One Valkey, for one data directory. Raises EmbeddedError where its socket cannot be there."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, *, fsync: bool = False) -> None:
+        """`fsync`: it answers when what it tells of is on disk, and not only within a second."""
+        self._fsync = fsync
         self.data_dir = data_dir.absolute()
         self._socket = self.data_dir / "valkey.sock"
         self._pid_file = self.data_dir / "valkey.pid"
@@ -129,7 +131,7 @@ class Embedded:
             "pidfile": str(self._pid_file),
             "logfile": str(self._log),
             "appendonly": "yes",
-            "appendfsync": "everysec",
+            "appendfsync": "always" if self._fsync else "everysec",
             "save": "",
             "maxmemory-policy": "noeviction",
         }

@@ -72,6 +72,11 @@ class Link:
         """The backend's name and version, once it has been reached."""
         return self._greeting.version if self._greeting is not None else ""
 
+    @property
+    def run(self) -> str:
+        """Which run of the backend answers."""
+        return self._greeting.run if self._greeting is not None else ""
+
     async def open(self) -> None:
         """Open the channel once. Raises BackendRefusedError, or BackendError when it may work later."""
         channel = Channel(self._script, self._patience.answer, self._channel_lost)

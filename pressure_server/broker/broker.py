@@ -9,7 +9,9 @@ import socket
 from contextlib import suppress
 
 from pressure_server.backend.address import Address
+from pressure_server.backend.durability import Durability
 from pressure_server.backend.greeting import BackendRefusedError
+from pressure_server.backend.levels import Level
 from pressure_server.backend.link import Link, Patience
 from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
@@ -40,6 +42,7 @@ class Broker:
         policy: Policy,
         patience: Patience | None = None,
         neighbours: Neighbours | None = None,
+        durability: Level | None = None,
     ) -> None:
         """`neighbours` is for who lives there, and looks after others that do; None only to look."""
         host = re.sub(r"[^\w.-]", "-", socket.gethostname())
@@ -57,6 +60,9 @@ class Broker:
         self._watch = Watch(address, self.identity, self._changed, self._watch_lost, self._patience.answer)
         # A key of the server as a whole: no queue's name can collide with it.
         self._turns = Turns(address, self._prefix + b"!turns")
+        self._durability = Durability(
+            address, self.identity, self._prefix + b"!durability", durability or Level(), self._patience
+        )
 
     @property
     def default_database(self) -> Database:
@@ -81,8 +87,8 @@ class Broker:
     async def start(self, *, to_look: bool = False) -> None:
         """Open the default database. Only `to_look`, it changes nothing there.
 
-        Raises BackendRefusedError where it can never work. A backend that is only away is not an error: its
-        operations fail until it is back.
+        Raises BackendRefusedError where it can never work, or be as durable as it is to be. A backend that is
+        only away is not an error: its operations fail until it is back.
         """
         link = self._link(self.address.database)
         self._add(link)
@@ -92,6 +98,7 @@ class Broker:
             raise
         except BackendError:
             link.keep_open()
+        await self._durability.start()
         self._watch.start()
         if link.is_up and not to_look:
             await self.default_database.role_turns.give_all_back()
@@ -129,6 +136,7 @@ class Broker:
             link,
             self._watch,
             self._turns,
+            self._durability,
             prefix=self._prefix,
             identity=self.identity.encode(),
             policy=self.policy,
@@ -168,5 +176,6 @@ class Broker:
                 await database.role_turns.give_all_back()
         await self._turns.disconnect()
         await self._watch.close()
+        await self._durability.close()
         for link in self._links.values():
             await link.close()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from functools import partial
-from operator import attrgetter
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from pressure_server.broker import batch, kinds
@@ -63,7 +63,7 @@ class Lane:
         self.is_in_flight = False
         self._poked = False  # those in line may go on
         self._ended = 0
-        self._returning: list[Operation] = []
+        self._returning: list[tuple[int, Operation]] = []
         self.alarm: Alarm | None = None
         self._turns = QueueTurns(name, self.lines, lanes.role_turns)
         # The answers to calls that change the queue; it stays here until they have arrived.
@@ -89,13 +89,18 @@ class Lane:
         if self.alarm is not None and any(run[0].kind.serves for run in self._runs):
             self.alarm.disturbed = True
         self.is_in_flight = True
-        self._kept = self._keep() if any(run[0].kind.changes for run in self._runs) else None
+        self._kept = self.keep() if any(run[0].kind.changes for run in self._runs) else None
         self._lanes.call(
             [self.base, *others_of(operations)], batch.pack(self._runs), self._kept, self._received
         )
 
-    def _keep(self) -> Kept:
+    def keep(self) -> Kept:
+        """Where the answer to a call is kept; until it is `done` with, or `recover`ed."""
         return Kept(self._slots.take(), self._lanes.next_number())
+
+    def done(self, kept: Kept) -> None:
+        """The answer has arrived, or there is none."""
+        self._slots.done(kept.slot)
 
     def _next(self) -> list[Operation]:
         """What goes in the next call: first those in line who may go on, then what has come since."""
@@ -151,7 +156,7 @@ class Lane:
             for operation in outcome.ended:
                 operation.fail(error)
             if kept is not None and isinstance(reply, OutcomeUnknownError):
-                self._lanes.when_back(partial(self._recover, kept))
+                self._lanes.when_back(partial(self.recover, kept))
             elif kept is not None:
                 self._slots.done(kept.slot)
         else:
@@ -162,8 +167,11 @@ class Lane:
         if outcome.again:
             self.waiting[:0] = outcome.again
         self._line_up(outcome)
-        for operation in outcome.ended:
-            self._end(operation)
+        if kept is not None and any(operation.results for operation in outcome.ended):
+            self._lanes.when_safe(partial(self._end_if_safe, outcome.ended))
+        else:
+            for operation in outcome.ended:
+                self._end(operation)
         if any(self.lines.values()):
             if self.alarm is None:
                 self.alarm = Alarm(self, self._lanes.changes)
@@ -205,12 +213,12 @@ class Lane:
 
         self._lanes.call([self.base], batch.pack(runs), kept, received, again=True)
 
-    def _recover(self, kept: Kept) -> None:
+    def recover(self, kept: Kept) -> None:
         """Nobody waits any longer for what that call may have taken."""
 
         def ended(operation: Operation) -> None:
             if isinstance(operation.error, BackendError):
-                self._lanes.when_back(partial(self._recover, kept))
+                self._lanes.when_back(partial(self.recover, kept))
             else:
                 self._slots.cleaned([kept.slot])
 
@@ -305,6 +313,15 @@ class Lane:
             _give_up(operation, wait)
             self._end(operation)
 
+    def _end_if_safe(self, operations: list[Operation], error: BackendError | None) -> None:
+        for operation in operations:
+            if error is not None:
+                if operation.has_taken:
+                    self.put_back(operation)
+                operation.results = []
+                operation.fail(error)
+            self._end(operation)
+
     def _end(self, operation: Operation) -> None:
         wait = operation.wait
         if wait is not None:
@@ -328,15 +345,15 @@ class Lane:
         It goes a little later, with what others give up who have gone, too: of them all what was taken
         first goes back last, to be the first again.
         """
-        self._returning.append(operation)
+        self._returning.append((operation.ended_as, restoring(operation)))
         if len(self._returning) == 1:
             self._lanes.after(_TURNS_TO_LEAVE, self.restore)
 
     def restore(self) -> None:
         """Send what has been put back since."""
         returning, self._returning = self._returning, []
-        for operation in sorted(returning, key=attrgetter("ended_as")):
-            self.waiting.insert(0, restoring(operation))
+        for _, operation in sorted(returning, key=itemgetter(0)):
+            self.waiting.insert(0, operation)
         if returning and self.idle:
             self.idle = False
             self.send()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from itertools import count
 from typing import Any
 
+from pressure_server.backend.durability import Durability, Follows
 from pressure_server.backend.link import Link
 from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
@@ -30,13 +31,22 @@ class Lanes:
     """Those of one of the backend's databases: a lane is made for a queue when it is needed."""
 
     def __init__(
-        self, link: Link, watch: Watch, turns: Turns, *, prefix: bytes, identity: bytes, policy: Policy
+        self,
+        link: Link,
+        watch: Watch,
+        turns: Turns,
+        durability: Durability,
+        *,
+        prefix: bytes,
+        identity: bytes,
+        policy: Policy,
     ) -> None:
         self.prefix = prefix
         self.number = link.number
         self.policy = policy
         self.is_stopping = False
         self._link = link
+        self._durability = durability
         bound = b"" if policy.create_bound is None else b"%d" % policy.create_bound
         self.identity = identity
         self._numbers = count(1)
@@ -145,27 +155,41 @@ class Lanes:
 
     # What transactions use.
 
+    def keep(self, names: Collection[bytes]) -> Kept:
+        """Where the answer to a call that changes these queues, beside their lanes, is kept."""
+        if len(names) == 1:
+            return self._lane(next(iter(names))).keep()
+        number = self.next_number()
+        return Kept(b"t%d" % number, number)
+
     async def call_now(
-        self, keys: list[bytes], arguments: list[bytes], kept: Kept, unwanted: Callable[[list[Any]], None]
+        self, keys: list[bytes], arguments: list[bytes], kept: Kept | None, unwanted: Callable[[Any], None]
     ) -> list[Any]:
         """Call the batch script on queues, beside their lanes. Raises BackendError.
 
-        `unwanted` is called with the reply where this has been cancelled meanwhile: it has been done.
+        `unwanted` is called with the reply, or the error, where it is not returned: where this has been
+        cancelled meanwhile, or an error is raised.
         """
         reply: asyncio.Future[Any] = self._loop.create_future()
 
         def received(value: Any) -> None:
-            if not reply.done():
-                reply.set_result(value)
-            elif isinstance(value, list):
+            if isinstance(value, list) and kept is not None and value[0] != b"refused":
+                self.when_safe(partial(safe, value))
+            else:
+                safe(value, None)
+
+        def safe(value: Any, error: BackendError | None) -> None:
+            if error is not None or reply.done() or not isinstance(value, list):
                 unwanted(value)
+            if not reply.done():
+                reply.set_result(error or value)
 
         self.call(keys, arguments, kept, received)
         try:
             value = await reply
         except asyncio.CancelledError:
-            if reply.done() and not reply.cancelled():
-                received(reply.result())
+            if reply.done() and not reply.cancelled() and isinstance(reply.result(), list):
+                unwanted(reply.result())
             raise
         if isinstance(value, BackendError):
             raise value
@@ -174,13 +198,23 @@ class Lanes:
         answered: list[Any] = value
         return answered
 
-    def acknowledge(self, names: Iterable[bytes], kept: Kept) -> None:
+    def acknowledge(self, names: Collection[bytes], kept: Kept | None) -> None:
         """The answer that is kept at these queues has arrived."""
-        self._settle(kinds.ACKNOWLEDGE, names, [kept.slot])
+        if kept is None:
+            return
+        if len(names) == 1:
+            self._lane(next(iter(names))).done(kept)
+        else:
+            self._settle(kinds.ACKNOWLEDGE, names, [kept.slot])
 
-    def recover(self, names: Iterable[bytes], kept: Kept) -> None:
+    def recover(self, names: Collection[bytes], kept: Kept | None) -> None:
         """Nobody waits any longer for what a call may have taken from these queues: it goes back."""
-        self._settle(kinds.RECOVER, names, [self.identity, kept.slot, b"%d" % kept.number])
+        if kept is None:
+            return
+        if len(names) == 1:
+            self.when_back(partial(self._lane(next(iter(names))).recover, kept))
+        else:
+            self._settle(kinds.RECOVER, names, [self.identity, kept.slot, b"%d" % kept.number])
 
     def _settle(self, kind: Kind, names: Iterable[bytes], arguments: list[bytes]) -> None:
         """Do it, however long the backend is away."""
@@ -192,6 +226,10 @@ class Lanes:
         for name in names:
             self.submit(Operation(kind, name, arguments, 1, OnEnd(ended)))
         self.flush()
+
+    def put_back(self, operation: Operation) -> None:
+        """Nobody is there any longer for what has been taken."""
+        self._lane(operation.name).put_back(operation)
 
     def poke(self, names: Iterable[bytes]) -> None:
         """Who waits on these queues may go on."""
@@ -219,6 +257,10 @@ class Lanes:
         slot, number = kept if kept is not None else (b"", 0)
         header = [*self._header, slot, b"%d" % number, b"again" if again else b""]
         self._link.call_script([*dict.fromkeys(keys)], header + arguments, received)
+
+    def when_safe(self, follows: Follows) -> None:
+        """Call it when what the backend has just answered is as durable as it is to be."""
+        self._durability.when_safe(self._link.run, follows)
 
     def next_number(self) -> int:
         """A number for a call, larger than those before."""
@@ -279,7 +321,13 @@ class Lanes:
             wait.timer = self._loop.call_at(deadline, lane.expire, operation)
         return True
 
-    # What the watch tells.
+    # What the link and the watch tell.
+
+    def _backend_is_back(self) -> None:
+        self.role_turns.backend_is_back()
+        when_back, self._when_back = self._when_back, []
+        for follows in when_back:
+            follows()
 
     def changed(self, key: bytes) -> None:
         """A key has changed that somebody has asked to be told of."""

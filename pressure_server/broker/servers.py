@@ -1,8 +1,8 @@
 """Servers: who else works on this backend; what one that has died had taken, and not delivered, goes back.
 
 Each counts up under its name in one hash. Whose count has been seen to stand still for long has died; it is
-our own clock that says how long, so none that jumps can kill anybody. A server that was only stopped meanwhile
-delivers what has gone back, too: that is doubled, and never lost.
+our own clock that says how long, so none that jumps can kill anybody. A server that was only stopped
+meanwhile delivers what has gone back, too: that is doubled, and never lost.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# So many looks before somebody is called dead.
-_LOOKS = 5
+# So many looks in that time. Who has stood still for this part of it is dead, so that all is back within it.
+_LOOKS = 10
+_DEAD_AFTER = 0.8
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class Servers:
             name: self._seen[name] if self._seen.get(name, (b"", 0.0))[0] == count else (count, now)
             for name, count in counts.items()
         }
-        return [name for name, (_, since) in self._seen.items() if now - since >= self._timeout]
+        return [name for name, (_, since) in self._seen.items() if now - since >= _DEAD_AFTER * self._timeout]
 
     async def _bury(self, database: Database, name: bytes) -> None:
         """Put back what the server had taken, and forget it. Raises BackendError."""

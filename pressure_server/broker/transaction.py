@@ -130,20 +130,24 @@ class Transaction(QueueOperations):
         if not keys:
             return
 
-        kept = Kept(b"t%d" % (number := self._database.next_number()), number)
+        kept_at = self._kept_at(unchanged)
+        kept = self._database.keep(kept_at) if any(o.kind.changes for o in self._operations) else None
+        arrived = partial(self._database.acknowledge, kept_at, kept)
 
         def share(reply: list[Any]) -> None:
             batch.share(runs, reply)
-            delivery = Delivery(
-                partial(self._database.acknowledge, self._kept_at(unchanged), kept), self._database.put_back
-            )
+            delivery = Delivery(arrived, self._database.put_back)
             for operation in self._operations:
                 if operation.has_taken:
                     operation.came_with(delivery)
             delivery.has_arrived()
 
-        def undo(reply: list[Any]) -> None:
-            if reply[0] != b"refused":
+        def undo(reply: Any) -> None:
+            if isinstance(reply, OutcomeUnknownError):
+                self._database.recover(kept_at, kept)
+            elif isinstance(reply, Exception) or reply[0] == b"refused":
+                arrived()
+            else:
                 share(reply)
                 for operation in self._operations:
                     operation.put_back()
@@ -157,9 +161,6 @@ class Transaction(QueueOperations):
             if client is not None and not client.is_there:
                 undo(reply)
                 raise PressureError("the client has gone")
-        except OutcomeUnknownError:
-            self._database.recover(self._kept_at(unchanged), kept)
-            raise
         finally:
             if client is not None:
                 client.end_wait()
@@ -207,22 +208,30 @@ class Transaction(QueueOperations):
         return runs, arguments
 
     async def _call(
-        self, keys: list[bytes], arguments: list[bytes], kept: Kept, unwanted: Callable[[list[Any]], None]
+        self, keys: list[bytes], arguments: list[bytes], kept: Kept | None, undo: Callable[[Any], None]
     ) -> list[Any]:
-        """Call the script, again when a role that is needed has become free."""
+        """Call the script, again when a role that is needed is free. What is not returned is undone."""
         until = self._loop.time() + self._database.policy.role_timeout
         while True:
-            reply = await self._database.call_now(keys, arguments, kept, unwanted)
+            reply = await self._database.call_now(keys, arguments, kept, undo)
             if reply[0] != b"refused":
                 return reply
-            name, reason = reply[1][len(self.prefix) + 1 :], reply[2].decode("utf-8", "replace")
-            if reason == "CHANGED":
-                raise QueueChangedError("a queue that was watched has changed")
-            lack = lack_of(reason) or Lack.ABSENCE
-            if lack in (Lack.PRODUCER, Lack.CONSUMER):
-                self._database.role_turns.ask(name, lack, elsewhere=True)
-            if not await self._news_of(name, lack, until - self._loop.time()):
-                raise StoppingError() if self._database.is_stopping else refusal(name, reason)
+            try:
+                await self._may_be_called_again(reply, until)
+            except BaseException:
+                undo(reply)
+                raise
+
+    async def _may_be_called_again(self, refused: list[Any], until: float) -> None:
+        """Return when it may be. Raises QueueChangedError, QueueInUseError or StoppingError."""
+        name, reason = refused[1][len(self.prefix) + 1 :], refused[2].decode("utf-8", "replace")
+        if reason == "CHANGED":
+            raise QueueChangedError("a queue that was watched has changed")
+        lack = lack_of(reason) or Lack.ABSENCE
+        if lack in (Lack.PRODUCER, Lack.CONSUMER):
+            self._database.role_turns.ask(name, lack, elsewhere=True)
+        if not await self._news_of(name, lack, until - self._loop.time()):
+            raise StoppingError() if self._database.is_stopping else refusal(name, reason)
 
     async def _news_of(self, name: bytes, lack: Lack, timeout: float) -> bool:
         if self._database.is_stopping:

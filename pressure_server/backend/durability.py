@@ -1,0 +1,227 @@
+"""Durability: answers are held back until the backend has confirmed that what they tell of is safe.
+
+One small write and one WAIT or WAITAOF, on a connection of their own, cover all that was answered before, of
+all queues; what is answered meanwhile is covered by the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import re
+from collections.abc import Callable
+from typing import Any
+
+from pressure_server.backend.address import Address
+from pressure_server.backend.greeting import BackendRefusedError, greet
+from pressure_server.backend.levels import CannotBeDurableError, Level
+from pressure_server.backend.link import FIRST_PAUSE, LONGEST_PAUSE, Patience
+from pressure_server.backend.resp import RespConnection, asks_for_patience
+from pressure_server.errors import BackendError, BackendReplyError, NotSafeError
+
+logger = logging.getLogger(__name__)
+
+# Told with None when it is safe, else with why that is not known.
+Follows = Callable[[BackendError | None], None]
+# Of what one waits for silence: below what is taken for a lost connection.
+_PART_OF_PATIENCE = 0.8
+# Seconds after which the key that is written to is gone, when nobody is left who writes to it.
+_KEY_TTL = b"86400"
+_SETTINGS = ("appendonly", "appendfsync", "no-appendfsync-on-rewrite")
+
+
+class Durability:
+    """Of one backend. `key` is written to before each wait."""
+
+    def __init__(self, address: Address, name: str, key: bytes, level: Level, patience: Patience) -> None:
+        self._address = address
+        self._name = name
+        self._key = key
+        self._level = level
+        self._patience = patience
+        self._connection: _Connection | None = None
+        self._run = ""
+        self._command: tuple[bytes, ...] | None = None
+        # What the write has met: None where it was done.
+        self._unwritten: Exception | None = None
+        self._key_is_there = False
+        self._why_down: BackendError = BackendError(f"{address} has not been reached yet")
+        # Which run of the backend has answered, when, and what follows.
+        self._answered: list[tuple[str, float, Follows]] = []
+        self._under_way: list[tuple[str, float, Follows]] = []
+        self._keeping: asyncio.Task[None] | None = None
+        self._giving_up: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+
+    async def start(self) -> None:
+        """Connect, and again whenever the connection breaks.
+
+        Raises BackendRefusedError where the backend cannot give what the level asks for.
+        """
+        if self._level == Level():
+            return
+        try:
+            await self._open()
+        except (CannotBeDurableError, BackendRefusedError) as error:
+            raise BackendRefusedError(str(error)) from error
+        except BackendError as error:
+            self._why_down = error
+        self._keeping = asyncio.create_task(self._keep())
+
+    async def close(self) -> None:
+        """Close the connection; who is held back is told that nothing is known."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+        if self._connection is not None:
+            self._connection.close()
+        held, self._under_way, self._answered = self._under_way + self._answered, [], []
+        if self._giving_up is not None:
+            self._giving_up.cancel()
+        self._fail(held, "the server stops")
+
+    def when_safe(self, run: str, follows: Follows) -> None:
+        """Call it when all that this run of the backend has answered is safe; at once where it is."""
+        if self._level == Level() or (self._connection is not None and self._is_proof(run)):
+            follows(None)
+            return
+        self._answered.append((run, self._loop.time(), follows))
+        if self._connection is None:
+            self._begin_to_give_up()
+        elif len(self._answered) == 1 and not self._under_way:
+            # One turn of the loop: what else has been answered is covered, too.
+            self._loop.call_soon(self._cover)
+
+    def _is_proof(self, run: str) -> bool:
+        return self._command is None and run == self._run
+
+    def _cover(self) -> None:
+        if self._connection is None or self._under_way or not self._answered:
+            return
+        if self._command is None:
+            held, self._answered = self._answered, []
+            self._release(held)
+            return
+        self._under_way, self._answered = self._answered, []
+        milliseconds = int(1000 * _PART_OF_PATIENCE * self._patience.answer)
+        # Not SET each time: this one is allowed where the backend is out of memory, as gets are.
+        if self._key_is_there:
+            self._connection.send(self._written, b"EXPIRE", self._key, _KEY_TTL)
+        else:
+            self._connection.send(self._written, b"SET", self._key, b"1", b"EX", _KEY_TTL)
+        self._connection.send(self._covered, *self._command, b"%d" % milliseconds)
+
+    def _written(self, reply: Any) -> None:
+        self._key_is_there = reply != 0 and not isinstance(reply, Exception)
+        self._unwritten = reply if isinstance(reply, Exception) else None
+
+    def _covered(self, reply: Any) -> None:
+        if isinstance(reply, BackendError):
+            return  # the connection is lost, and its successor asks again
+        failed = reply if isinstance(reply, Exception) else self._unwritten
+        if self._connection is not None and failed is not None and asks_for_patience(failed):
+            self._connection.abort(failed)
+            return
+        held, self._under_way = self._under_way, []
+        reached = reply[0] if isinstance(reply, list) else reply
+        if failed is not None:
+            self._fail(held, str(failed))
+        elif not self._key_is_there:
+            self._answered[:0] = held  # somebody has deleted it, so nothing was written that could be covered
+        elif reached < (self._level.replicas or 1):
+            seconds = _PART_OF_PATIENCE * self._patience.answer
+            self._fail(held, f"not within {seconds:g} seconds")
+        else:
+            self._release(held)
+        self._cover()
+
+    def _release(self, held: list[tuple[str, float, Follows]]) -> None:
+        for run, _, follows in held:
+            # A backend that was started anew may not have read what it had answered before.
+            anew = NotSafeError(str(self._level), "the backend was started anew meanwhile")
+            follows(None if run == self._run else anew)
+
+    def _fail(self, held: list[tuple[str, float, Follows]], why: str) -> None:
+        for _, _, follows in held:
+            follows(NotSafeError(str(self._level), why))
+
+    def _begin_to_give_up(self) -> None:
+        if self._giving_up is None and self._answered:
+            until = self._answered[0][1] + self._patience.grace
+            self._giving_up = self._loop.call_at(until, self._give_up)
+
+    def _give_up(self) -> None:
+        """Who has been held back for too long is told."""
+        self._giving_up = None
+        if self._connection is not None:
+            return
+        late = self._loop.time() - self._patience.grace
+        held = [one for one in self._answered if one[1] <= late]
+        self._answered = [one for one in self._answered if one[1] > late]
+        self._fail(held, str(self._why_down))
+        self._begin_to_give_up()
+
+    async def _keep(self) -> None:
+        said, pause = "", FIRST_PAUSE
+        while True:
+            try:
+                if self._connection is None:
+                    await self._open()
+            except BackendError as error:
+                self._why_down = error
+                if str(error) != said:
+                    said = str(error)
+                    logger.warning("durability %s cannot be had now: %s", self._level, error)
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+                pause = min(2 * pause, LONGEST_PAUSE)
+                continue
+            said, pause = "", FIRST_PAUSE
+            connection = self._connection
+            if connection is not None:
+                await connection.ended.wait()
+                self._why_down = BackendError(f"the connection to {self._address} was lost")
+                self._connection = None
+                self._answered = self._under_way + self._answered
+                self._under_way = []
+                self._begin_to_give_up()
+
+    async def _open(self) -> None:
+        connection = _Connection(self._patience.answer)
+        try:
+            await self._address.open(connection)
+            greeting = await greet(connection, self._address, 0, self._name, None)
+            self._command = await self._check(connection)
+        except BaseException:
+            connection.close()
+            raise
+        self._connection, self._run, self._key_is_there = connection, greeting.run, False
+        self._cover()
+
+    async def _check(self, connection: _Connection) -> tuple[bytes, ...] | None:
+        """The command to wait by. Raises CannotBeDurableError, or BackendError."""
+        info = (await connection.command(b"INFO", b"replication")).decode()
+        found = re.search(r"^connected_slaves:(\d+)", info, re.MULTILINE)
+        config: dict[str, str] | None = {}
+        try:
+            for name in _SETTINGS:
+                pairs = await connection.command(b"CONFIG", b"GET", name.encode())
+                if config is not None and len(pairs) == 2:
+                    config[name] = pairs[1].decode()
+        except BackendReplyError:
+            config = None  # the command is not for us
+        has_waitaof = bool((await connection.command(b"COMMAND", b"INFO", b"WAITAOF"))[0])
+        return self._level.wait_for(
+            config or None, has_waitaof=has_waitaof, replicas=int(found[1]) if found else 0
+        )
+
+
+class _Connection(RespConnection):
+    """`ended` is set when it is lost."""
+
+    def __init__(self, patience: float) -> None:
+        super().__init__(patience)
+        self.ended = asyncio.Event()
+
+    def lost(self, why: Exception | None) -> None:
+        """See RespConnection."""
+        self.ended.set()
