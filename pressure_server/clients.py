@@ -77,6 +77,6 @@ class Clients:
                 pass
         left = list(self.connected)
         for connection in left:
-            connection.transport.abort()
+            connection.break_off()
         self.hangups.close()
         return len(left)

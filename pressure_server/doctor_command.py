@@ -8,12 +8,16 @@ from collections.abc import AsyncIterator, Callable
 
 from pressure_server.backend.address import Address
 from pressure_server.backend.embedded import Embedded
+from pressure_server.backend.link import Patience
 from pressure_server.broker.broker import Broker
 from pressure_server.broker.diagnosis import Finding
 from pressure_server.broker.doctor import Case, Doctor
 from pressure_server.broker.names import is_queue_name, printable
 from pressure_server.broker.policy import Policy
 from pressure_server.settings import EMBEDDED, SettingsError, Store
+
+# Seconds for the backend to forget what it has kept for us.
+_SETTLE_TIMEOUT = 2.0
 
 
 async def examine(
@@ -26,12 +30,13 @@ async def examine(
     BackendError.
     """
     async with _backend(store) as address:
-        broker = Broker(address, prefix=store.prefix, policy=Policy())
+        broker = Broker(address, prefix=store.prefix, policy=Policy(), patience=Patience(grace=0))
         try:
             await broker.start(to_look=True)
             doctor = Doctor(broker.default_database, wait, None if queue is None else os.fsencode(queue))
             return await _examine(doctor, repair, say)
         finally:
+            await broker.settle(_SETTLE_TIMEOUT)
             await broker.close()
 
 

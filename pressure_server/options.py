@@ -222,6 +222,12 @@ _OPTIONS = (
         type=_Integer(1, _LARGEST_MESSAGE),
     ),
     _option(
+        "--drain-timeout",
+        "Seconds within which a server that is told to stop answers what it has begun; then it cuts off.",
+        default=10.0,
+        type=SECONDS,
+    ),
+    _option(
         "--durability",
         "What the backend must have done with a change before its client is answered: none, replica[:N] (it "
         "is on N replicas), or fsync (it is on disk).",

@@ -22,7 +22,8 @@ from pressure_server.settings import EMBEDDED, Listen, Settings
 
 logger = logging.getLogger(__name__)
 
-DRAIN_TIMEOUT = 10.0
+# Of the time to drain: for clients to be answered; the rest is for handing back what they did not take.
+_FOR_CLIENTS = 0.8
 # Files we need beside one for each client: listeners, the backend's connections, the interpreter's own.
 _OTHER_FILES = 64
 
@@ -106,8 +107,11 @@ async def _serve_on(
         for listener in listeners:
             listener.close()
         broker.end_waits()
-        if cut_off := await clients.drain(DRAIN_TIMEOUT):
-            logger.warning("%d clients were cut off: not done within %g seconds", cut_off, DRAIN_TIMEOUT)
+        seconds = _FOR_CLIENTS * settings.drain_timeout
+        if cut_off := await clients.drain(seconds):
+            logger.warning("%d clients were cut off: not done within %g seconds", cut_off, seconds)
+        if not await broker.settle(settings.drain_timeout - seconds):
+            logger.warning("messages are left that have not been delivered: they come back a little later")
     finally:
         expiry.stop()
         repairs.stop()

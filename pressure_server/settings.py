@@ -102,6 +102,7 @@ class Settings(Store):
     max_clients: int
     idle_timeout: float
     max_message_bytes: int
+    drain_timeout: float
 
     @property
     def patience(self) -> Patience:

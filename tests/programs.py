@@ -21,6 +21,16 @@ TIMEOUT = 20.0
 Client = Any
 
 
+def keys_left(direct: Client) -> list[bytes]:
+    """The backend's keys, but for the note in which servers say that they live."""
+    return [key for key in direct.keys("*") if not key.endswith(b"!servers")]
+
+
+def wait_until_settled(direct: Client) -> None:
+    """Return when all that servers have taken has arrived, and the backend keeps no answer for them."""
+    wait_for(lambda: not direct.keys("*:ext:calls"), "no answer to be kept")
+
+
 def wait_for(condition: Callable[[], Any], what: str, timeout: float = TIMEOUT) -> Any:
     """The condition's value once it is true. Raises AssertionError after `timeout` seconds."""
     end = time.monotonic() + timeout

@@ -17,7 +17,7 @@ import hiredis
 import pytest
 
 from tests.native import NativeClient, NativeSteps, QueueInUseError, Steps
-from tests.programs import Client, Server, StartServer, StartValkey, Valkey, wait_for
+from tests.programs import Client, Server, StartServer, StartValkey, Valkey, wait_for, wait_until_settled
 from tests.waiters import (
     AsyncWaiter,
     Waiter,
@@ -165,7 +165,13 @@ def test_what_a_put_has_put_before_its_client_left_stays_and_the_rest_never_come
 @leavings
 @pytest.mark.parametrize("get", GETS, ids=name_of)
 def test_what_is_taken_for_a_client_that_leaves_meanwhile_goes_to_the_next_in_line(
-    backend: Valkey, server: Server, client: Client, waiter: Waiter, get: Words, leave: Leave
+    backend: Valkey,
+    server: Server,
+    client: Client,
+    direct: Client,
+    waiter: Waiter,
+    get: Words,
+    leave: Leave,
 ) -> None:
     create(client, "q")
     leaving = Waiter(server.port)
@@ -173,6 +179,7 @@ def test_what_is_taken_for_a_client_that_leaves_meanwhile_goes_to_the_next_in_li
     wait_for_waiting(client, "q", consumers=1)
     waiter.send("BLPOP", "q", 0)
     wait_for_waiting(client, "q", consumers=2)
+    wait_until_settled(direct)
     with Waiter(server.port) as putting:
         with stopped(backend.process):
             # The put is under way, and with it the get; the backend does both when it goes on.

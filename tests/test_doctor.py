@@ -19,7 +19,7 @@ from pressure_server.broker.snapshot import Snapshot
 from pressure_server.errors import BackendError
 from tests.deaths import OPERATIONS, STATES, VersionedSteps, copy_queue, drop_queue
 from tests.native import NativeClient, NativeError, NativeSteps, Steps, run
-from tests.programs import Client, Server, Valkey, wait_for
+from tests.programs import Client, Server, Valkey, keys_left, wait_for
 from tests.repair_table import MARKER, table
 from tests.ward import Keys, Ward, about
 
@@ -245,7 +245,7 @@ def test_a_delete_that_waits_for_a_dead_client_finishes(ward: Ward, waiting: Nat
     # Where it was slow to finish, a token that it did not need is still there.
     ward.doctor.wait = 0
     assert not ward.repair_only(QUEUE).left
-    assert ward.direct.keys("*") == []
+    assert keys_left(ward.direct) == []
 
 
 def test_a_client_that_was_called_dead_and_comes_back(ward: Ward) -> None:
@@ -568,7 +568,7 @@ def test_keys_that_are_no_queues(ward: Ward) -> None:
         QUEUE: ["deleted what was left"],
         "list": [],
     }
-    assert set(direct.keys("*")) == {b"__pressure__:foreign", b"__pressure__!ours", b"__pressure__:list"}
+    assert set(keys_left(direct)) == {b"__pressure__:foreign", b"__pressure__!ours", b"__pressure__:list"}
 
 
 def test_all_our_keys_are_known_to_who_deletes_and_to_the_doctor() -> None:

@@ -27,7 +27,7 @@ import uvloop
 from tests.native import NativeClient
 from tests.native_process import VERSIONS, NativeProcess
 from tests.neighbours import Neighbourhood, Outcome, Plan, doctor
-from tests.programs import TIMEOUT, Client, Server, StartServer, StartValkey, Valkey, wait_for
+from tests.programs import TIMEOUT, Client, Server, StartServer, StartValkey, Valkey, keys_left, wait_for
 from tests.waiters import (
     AsyncWaiter,
     Waiter,
@@ -79,7 +79,7 @@ def test_none_is_lost_or_doubled_or_stuck_when_native_clients_are_stopped_and_ki
         assert_settled(backend, direct)
         NativeClient(direct, "q").delete()
         assert server.stop() == 0
-        assert direct.keys("*") == []
+        assert keys_left(direct) == []
 
 
 def keeps_order(messages: Iterable[bytes]) -> bool:
@@ -447,7 +447,7 @@ def test_a_native_close_or_delete_while_ours_put_and_take(
                 assert sorted(taken) == sorted(put)
             ender.delete()
         # Ours go when the server learns of it.
-        wait_for(lambda: direct.keys("*") == [], "the keys to go", 5)
+        wait_for(lambda: keys_left(direct) == [], "the keys to go", 5)
     print(told)
     assert told.keys() <= {"CLOSED", *["NOQUEUE"][: end == "delete"]}
 
@@ -503,7 +503,7 @@ def test_a_native_delete_and_ours_in_line_for_the_same_role(
         holder.resume()
         assert holder.outcome() == ("QueueClosedError" if role == "producer" else "a")
         assert deleters[0].outcome() == "done"
-    wait_for(lambda: direct.keys("*") == [], "the keys to go")
+    wait_for(lambda: keys_left(direct) == [], "the keys to go")
 
 
 @pytest.mark.parametrize("command", ["PRESSURE.DELETE", "DEL", "UNLINK"])
@@ -523,7 +523,7 @@ def test_our_delete_that_met_a_stopped_native_client_leaves_nothing_when_that_ha
             native.resume()
             assert native.outcome() in ("QueueClosedError", "a", "done")
         waiter(command, "q")
-        wait_for(lambda: direct.keys("*") == [], "the keys to go", 3)
+        wait_for(lambda: keys_left(direct) == [], "the keys to go", 3)
         assert client.sadd("q", "anew") == 1
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from pressure_server.backend.address import Address
 from pressure_server.backend.turns import Turns
-from tests.programs import Client, Valkey, wait_for
+from tests.programs import Client, Valkey, keys_left, wait_for
 from tests.waiters import Waiter, create, is_refused
 
 TOKEN, PARKED, NOTE = b"token", b"parked", b"note"
@@ -50,5 +50,5 @@ def test_a_turn_that_nobody_waits_for_is_withdrawn(client: Client, direct: Clien
     assert direct.exists("__pressure__!turns")
     direct.delete(*direct.keys("__pressure__:q*"))
     assert is_refused(waiter.reply(), "NOQUEUE")
-    wait_for(lambda: direct.keys() == [], "no note to be left", timeout=5)
+    wait_for(lambda: keys_left(direct) == [], "no note to be left", timeout=5)
     assert direct.info("clients")["blocked_clients"] == 0

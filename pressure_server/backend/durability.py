@@ -52,7 +52,6 @@ class Durability:
         self._under_way: list[tuple[str, float, Follows]] = []
         self._keeping: asyncio.Task[None] | None = None
         self._giving_up: asyncio.TimerHandle | None = None
-        self._loop = asyncio.get_running_loop()
 
     async def start(self) -> None:
         """Connect, and again whenever the connection breaks.
@@ -61,6 +60,7 @@ class Durability:
         """
         if self._level == Level():
             return
+        self._loop = asyncio.get_running_loop()
         try:
             await self._open()
         except (CannotBeDurableError, BackendRefusedError) as error:

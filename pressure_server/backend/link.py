@@ -86,7 +86,9 @@ class Link:
             await channel.command(b"SCRIPT", b"LOAD", self._script)
             if self.first is not None:
                 await self._say_first(channel, self.first())
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, BackendError):
+                self._why_down = error
             channel.close()
             raise
         self._channel, self._greeting = channel, greeting
@@ -122,7 +124,6 @@ class Link:
             try:
                 await self.open()
             except BackendError as error:
-                self._why_down = error
                 if str(error) != said:
                     said = str(error)
                     logger.warning("backend database %d: %s; trying again", self.number, error)
@@ -205,6 +206,8 @@ class Link:
         self._held.append(request)
 
     def _begin_grace(self) -> None:
+        if not self._patience.grace:
+            self._has_given_up = True
         if self._giving_up is None:
             self._giving_up = self._loop.call_later(self._patience.grace, self._give_up)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import secrets
@@ -23,8 +24,6 @@ from pressure_server.errors import BackendError, PressureError
 
 # Redis's own default is 16; a number beyond this is no database of anybody's.
 _LARGEST_DATABASE = 9999
-# Seconds for the last acknowledgements. What is not done then comes back when we are seen to be gone.
-_SETTLE_TIMEOUT = 2.0
 
 
 class DatabaseNumberError(PressureError):
@@ -88,7 +87,7 @@ class Broker:
         """Open the default database. Only `to_look`, it changes nothing there.
 
         Raises BackendRefusedError where it can never work, or be as durable as it is to be. A backend that is
-        only away is not an error: its operations fail until it is back.
+        only away is an error (BackendError) for who only looks; else its operations wait until it is back.
         """
         link = self._link(self.address.database)
         self._add(link)
@@ -97,6 +96,8 @@ class Broker:
         except BackendRefusedError:
             raise
         except BackendError:
+            if to_look:
+                raise
             link.keep_open()
         await self._durability.start()
         self._watch.start()
@@ -160,16 +161,31 @@ class Broker:
         for database in self._databases.values():
             database.end_waits()
 
-    async def close(self) -> None:
-        """Leave nothing behind, and close every connection to the backend."""
-        for database in self._databases.values():
-            database.restore()
+    async def settle(self, timeout: float) -> bool:
+        """Leave nothing behind: acknowledge what has arrived, and hand back what has not.
+
+        Returns whether that was done within so many seconds; what is left then comes back when we are seen
+        to be gone.
+        """
         for servers in self._servers.values():
             await servers.stop()
-        for number, database in self._databases.items():
-            if database.is_up and await database.settle(_SETTLE_TIMEOUT) and number in self._servers:
-                with suppress(BackendError):
-                    await self._servers[number].sign_off()
+        for database in self._databases.values():
+            database.restore()
+        return all(await asyncio.gather(*[self._settle(number, timeout) for number in self._databases]))
+
+    async def _settle(self, number: int, timeout: float) -> bool:
+        database = self._databases[number]
+        if not database.is_up or not await database.settle(timeout):
+            return False
+        if number in self._servers:
+            with suppress(BackendError):
+                await self._servers[number].sign_off()
+        return True
+
+    async def close(self) -> None:
+        """Close every connection to the backend."""
+        for servers in self._servers.values():
+            await servers.stop()
         await self._turns.close()
         if self._turns.are_wanted and self.is_up:
             for database in self._databases.values():
