@@ -14,7 +14,16 @@ import pytest
 from handlers.resp import commands
 from handlers.resp.table import COMMANDS
 from tests.native import NativeClient, NativeSteps, QueueClosedError, QueueDoesNotExistError, run
-from tests.programs import TIMEOUT, Client, Server, StartServer, Valkey, keys_left, wait_for
+from tests.programs import (
+    TIMEOUT,
+    Client,
+    Server,
+    StartServer,
+    Valkey,
+    keys_left,
+    wait_for,
+    wait_until_settled,
+)
 from tests.waiters import (
     Waiter,
     Words,
@@ -188,6 +197,7 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(
     either: Waiter, client: Client, direct: Client
 ) -> None:
     create(client, "q", "BOUND", 1)
+    wait_until_settled(direct)
     keys = sorted(keys_left(direct))
     replies = [(line, either(*words(line)), expected) for line, expected in REFUSED]
     assert [(line, reply) for line, reply, expected in replies if not said(reply, expected)] == []

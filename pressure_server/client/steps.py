@@ -32,6 +32,8 @@ from pressure_server.broker.refusals import refusal
 from pressure_server.client.arguments import as_bytes, checked_bound, checked_timeout
 from pressure_server.errors import PressureError, QueueDoesNotExistError, QueueFullError, QueueInUseError
 
+# Where the first run begins, behind what the script is told about the call.
+_RUNS = 6
 _TAKE = b"take existing"
 # Seconds in line for a role, until it is looked whether that still makes sense: a Delete cannot wake who is
 # in line (pressure 0.15), and a client of ours that died in its turn hands nothing on.
@@ -256,9 +258,9 @@ class QueueSteps:
 
 def undoing(call: Call, reply: Any) -> Call | None:
     """What puts back what a call has taken for somebody who has gone; None where there is nothing."""
-    if call.arguments[3] != _TAKE or not isinstance(reply[1], list) or not reply[1]:
+    if call.arguments[_RUNS] != _TAKE or not isinstance(reply[1], list) or not reply[1]:
         return None
-    return Call(call.base, [*call.arguments[:3], b"restore", b"1", *reply[1]])
+    return Call(call.base, [*call.arguments[:_RUNS], b"restore", b"1", *reply[1]])
 
 
 def _that_matter(role: _Role) -> list[bytes]:
