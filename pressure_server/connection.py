@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Callable, Coroutine
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
@@ -36,8 +37,8 @@ class Connection(asyncio.Protocol, ABC):
 
     __slots__ = (
         "_allowed", "_alone", "_backlog", "_barrier", "_broken", "_closing", "_last", "_next", "_paused",
-        "_reading", "_received", "_replies", "_took", "_unanswered", "_unsent", "_waiting", "_written",
-        "active", "clients", "database", "held", "transport",
+        "_reading", "_received", "_replies", "_sent", "_took", "_unanswered", "_unsent", "_waiting",
+        "_written", "active", "clients", "database", "held", "transport",
     )  # fmt: skip
 
     transport: asyncio.Transport
@@ -63,9 +64,10 @@ class Connection(asyncio.Protocol, ABC):
         self._waiting = 0
         self._broken = False
         self._written = 0
-        # What operations have taken: for the command that runs alone; and written, with the end of its reply.
+        # What has been taken: for the command that runs alone; and in replies, with where these begin and end.
         self._took: list[Operation] = []
-        self._unsent: list[tuple[int, Operation]] = []
+        self._unsent: list[tuple[int, int, Operation]] = []
+        self._sent = 0
 
     @abstractmethod
     def parse(self, data: bytes) -> list[Any]:
@@ -193,35 +195,37 @@ class Connection(asyncio.Protocol, ABC):
         mean = len(data) // len(operation.sizes)
         self._allowed = min(MAX_UNANSWERED, 2 * self._allowed, max(1, UNANSWERED_BYTES // (mean + 1)))
         if replies and replies[0] is operation:
-            sent = [operation]
+            sent = [(0, len(data), operation)]
             if len(replies) == 1:
                 replies.clear()
                 self._received = 0
             else:
-                pieces = [data]
+                pieces, end = [data], len(data)
                 for reply in islice(replies, 1, None):
                     if type(reply) is Operation:
-                        if type(reply.reply) is not bytes:
+                        if reply.encoded is None:
                             break
-                        sent.append(reply)
-                        pieces.append(reply.reply)
+                        piece = reply.encoded
+                        sent.append((end, end + len(piece), reply))
                     else:
-                        pieces.append(cast(bytes, reply))
+                        piece = cast(bytes, reply)
+                    pieces.append(piece)
+                    end += len(piece)
                     self._unanswered -= 1
                 del replies[: len(pieces)]
                 data = b"".join(pieces)
             if not self.transport.is_closing():
-                self._write(data)
                 self._is_sending(sent)
+                self._write(data)
             else:
                 # Its own messages are put back by whoever asks; those of others that waited for it, here.
                 there = False
-                for other in sent[1:]:
+                for _, _, other in sent[1:]:
                     other.put_back()
             if not self._reading or self._closing:
                 self._proceed()
         elif operation in replies:
-            operation.reply = data
+            operation.encoded = data
             self._unanswered += 1  # until those before it are answered
         else:
             there = False
@@ -231,9 +235,10 @@ class Connection(asyncio.Protocol, ABC):
         self._written += len(data)
         self.transport.write(data)
 
-    def _is_sending(self, operations: list[Operation]) -> None:
-        """What these have taken has just been written."""
-        unsent = [(self._written, operation) for operation in operations if operation.deliveries]
+    def _is_sending(self, replies: list[tuple[int, int, Operation]]) -> None:
+        """What is written next has the replies of operations, from these offsets to those."""
+        written = self._written
+        unsent = [(written + start, written + end, one) for start, end, one in replies if one.deliveries]
         if unsent:
             self._unsent += unsent
             self.clients.deliveries.watch(self)
@@ -242,15 +247,33 @@ class Connection(asyncio.Protocol, ABC):
         """Tell what the socket has taken that it is delivered; whether that is all."""
         if self.transport.is_closing():
             return True  # connection_lost knows more
-        sent = self._written - self.transport.get_write_buffer_size()
+        self._sent = self._written - self.transport.get_write_buffer_size()
         done = 0
-        for end, operation in self._unsent:
-            if end > sent:
+        for _, end, operation in self._unsent:
+            if end > self._sent:
                 break
             operation.delivered()
             done += 1
         del self._unsent[:done]
         return not self._unsent
+
+    def _put_back_unsent(self) -> None:
+        """The connection has ended: what the socket has not taken goes back."""
+        unsent, self._unsent = self._unsent, []
+        for start, end, operation in unsent:
+            if end > self._sent:
+                operation.leave_out(self._commands_within(self._sent - start, operation))
+                operation.put_back()
+            else:
+                operation.delivered()
+
+    @staticmethod
+    def _commands_within(size: int, operation: Operation) -> int:
+        """How many of its commands have their whole replies in that many bytes of it."""
+        if size <= 0 or len(operation.sizes) == 1:
+            return 0
+        counts = range(1, len(operation.sizes))
+        return bisect_right(counts, size, key=lambda count: len(operation.reply(operation.first(count))))
 
     def took(self, operation: Operation) -> None:
         """The broker: the reply of the command that runs alone brings what the operation has taken."""
@@ -345,8 +368,8 @@ class Connection(asyncio.Protocol, ABC):
         self._alone = None
         took, self._took = self._took, []
         if not self.transport.is_closing():
+            self._is_sending([(0, len(data), operation) for operation in took])
             self._write(data)
-            self._is_sending(took)
         else:
             self._put_back(took)
         self._proceed()
@@ -400,18 +423,15 @@ class Connection(asyncio.Protocol, ABC):
         """
         self._closing = True
         self.clients.leave(self)
-        unsent, self._unsent = self._unsent, []
-        is_sent = exc is None and not self._broken
-        for _, operation in unsent:
-            if is_sent:
-                operation.delivered()
-            else:
-                operation.put_back()
+        if exc is None:
+            # All is written, or we have broken it off. With an error, only what was seen before is known.
+            self._sent = self._written - (self.transport.get_write_buffer_size() if self._broken else 0)
+        self._put_back_unsent()
         replies, self._replies = self._replies, []
         for reply in replies:
             if not isinstance(reply, Operation):
                 continue
-            if type(reply.reply) is bytes:
+            if reply.encoded is not None:
                 reply.put_back()
             else:
                 self.database.cancel(reply)

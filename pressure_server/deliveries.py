@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-# Seconds between looks at those whose clients are slow to read.
-_PAUSE = 0.05
+# Seconds between looks at those whose clients are slow to read; and so many for each, where they are many.
+_PAUSE = 0.01
+_PAUSE_FOR_EACH = 20e-6
 
 
 class Sender(Protocol):
@@ -41,4 +42,4 @@ class Deliveries:
         self._senders = {sender: None for sender in self._senders if not sender.look_what_was_sent()}
         self._is_looking = bool(self._senders)
         if self._is_looking:
-            self._loop.call_later(_PAUSE, self._look)
+            self._loop.call_later(max(_PAUSE, _PAUSE_FOR_EACH * len(self._senders)), self._look)

@@ -51,6 +51,7 @@ class Broker:
         self.policy = policy
         self._patience = patience or Patience()
         self._neighbours = neighbours
+        self._answers = True
         self._script = batch_script()
         self._databases: dict[int, Database] = {}
         self._links: dict[int, Link] = {}
@@ -171,7 +172,9 @@ class Broker:
             await servers.stop()
         for database in self._databases.values():
             database.restore()
-        return all(await asyncio.gather(*[self._settle(number, timeout) for number in self._databases]))
+        settled = await asyncio.gather(*[self._settle(number, timeout) for number in self._databases])
+        self._answers = all(settled)
+        return self._answers
 
     async def _settle(self, number: int, timeout: float) -> bool:
         database = self._databases[number]
@@ -187,7 +190,7 @@ class Broker:
         for servers in self._servers.values():
             await servers.stop()
         await self._turns.close()
-        if self._turns.are_wanted and self.is_up:
+        if self._turns.are_wanted and self.is_up and self._answers:
             for database in self._databases.values():
                 await database.role_turns.give_all_back()
         await self._turns.disconnect()

@@ -7,6 +7,7 @@ affair (kinds.py).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -32,6 +33,8 @@ class Operation:
     Where it `has_taken` messages, whoever is told of its end calls `delivered` when they have been handed
     over, or `put_back`: until then the backend keeps them for us.
 
+    `encoded` is its reply, where it has ended before others whose replies go first.
+
     `sent` is how many of the commands that are left go with the call under way; None is all of them.
 
     One that may have to wait, otherwise than all do, is made with a `Wait`. `owner.waits(operation)` is
@@ -41,6 +44,7 @@ class Operation:
     __slots__ = (
         "cancelled",
         "deliveries",
+        "encoded",
         "ended_as",
         "error",
         "kind",
@@ -81,6 +85,7 @@ class Operation:
         self.cancelled = False
         self.ended_as = 0
         self.deliveries: list[Delivery] | None = None
+        self.encoded: bytes | None = None
         self.wait = wait
 
     def may_extend(self, kind: Kind, name: bytes, reply: Any) -> bool:
@@ -126,8 +131,24 @@ class Operation:
 
     def put_back(self) -> None:
         """Nobody is there any longer for what it has taken, if anything."""
-        if self.deliveries is not None and self.has_taken:
+        if self.deliveries is None:
+            return
+        if self.has_taken:
             self.deliveries[0].put_back(self)
+        else:
+            self.delivered()
+
+    def first(self, commands: int) -> Operation:
+        """Only its first commands, as they have ended."""
+        some = copy(self)
+        some.sizes = self.sizes[:commands]
+        some.results = self.results[: sum(some.sizes)]
+        return some
+
+    def leave_out(self, commands: int) -> None:
+        """Forget its first commands: what they have taken has been handed over."""
+        self.results = self.results[sum(self.sizes[:commands]) :]
+        self.sizes = self.sizes[commands:]
 
     @property
     def has_taken(self) -> bool:

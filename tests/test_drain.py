@@ -1,0 +1,111 @@
+"""A drain that is clean: a server that is told to stop answers, hands back, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.programs import Client, StartServer, Valkey, keys_left, wait_for
+from tests.waiters import Waiter, wait_for_blocked
+
+LARGE = b"x" * (1 << 20)
+
+
+@pytest.fixture(params=["redis", "embedded"])
+def arguments(request: pytest.FixtureRequest, backend: Valkey, tmp_path: Path) -> list[str]:
+    """What both kinds of backend are named by."""
+    if request.param == "redis":
+        return ["--backend", backend.url]
+    return ["--data-dir", str(tmp_path / "data")]
+
+
+def test_what_a_client_has_not_read_is_back_when_the_server_has_stopped(
+    start_server: StartServer, arguments: list[str]
+) -> None:
+    server = start_server(*arguments, "--drain-timeout", "2")
+    messages = [b"%03d" % number + LARGE for number in range(40)]
+    with server.client() as client, Waiter(server.port) as lazy:
+        client.rpush("q", *messages)
+        for _ in range(20):
+            lazy.send("SPOP", "q")
+        wait_for(lambda: client.scard("q") < 40, "some to be taken")
+        began = time.monotonic()
+        assert server.stop() == 0
+        assert time.monotonic() - began < 2 + 3
+        received = []
+        while True:
+            try:
+                received.append(lazy.reply())
+            except ConnectionError:
+                break
+    assert "1 clients were cut off" in server.log
+    second = start_server(*arguments)
+    with second.client() as client:
+        left = client.lrange("q", 0, -1)
+        info = client.execute_command("PRESSURE.INFO", "q")
+    # Those whose reply the kernel had taken whole are gone; that it had taken in part is back.
+    gone = 40 - len(left)
+    assert left == messages[gone:]
+    assert received == messages[: len(received)]
+    assert len(received) <= gone
+    assert info[b"consumed_messages"] == gone
+
+
+def test_it_leaves_no_trace_but_the_queues(
+    start_server: StartServer, backend: Valkey, direct: Client
+) -> None:
+    server = start_server("--backend", backend.url)
+    with server.client() as client, Waiter(server.port) as waiter:
+        client.sadd("q", "a", "b")
+        waiter.send("BLPOP", "empty", 0)
+        wait_for_blocked(client, 1)
+        assert client.spop("q") == b"a"
+        assert direct.hlen("__pressure__!servers") >= 1
+        began = time.monotonic()
+        assert server.stop() == 0
+        assert time.monotonic() - began < 2
+        assert str(waiter.reply()).startswith("STOPPING")
+    assert not direct.exists("__pressure__!servers")
+    assert not [key for key in keys_left(direct) if key.endswith(b":ext:calls")]
+    assert direct.lrange("__pressure__:q", 0, -1) == [b"b"]
+
+
+def test_what_is_under_way_is_answered(start_server: StartServer, backend: Valkey, direct: Client) -> None:
+    server = start_server("--backend", backend.url)
+    with server.client() as client, Waiter(server.port) as waiter:
+        client.sadd("q", "a")
+        backend.process.send_signal(signal.SIGSTOP)
+        try:
+            for _ in range(3):
+                waiter.send("SPOP", "q")
+            waiter.send("SADD", "q", "b")
+            client.ping()
+            stopping = threading.Timer(0.3, backend.process.send_signal, (signal.SIGCONT,))
+            stopping.start()
+            assert server.stop() == 0
+        finally:
+            backend.process.send_signal(signal.SIGCONT)
+        assert [waiter.reply() for _ in range(4)] == [b"a", None, None, 1]
+    assert direct.lrange("__pressure__:q", 0, -1) == [b"b"]
+
+
+def test_a_backend_that_is_away_does_not_hold_it_up(start_server: StartServer, backend: Valkey) -> None:
+    server = start_server("--backend", backend.url, "--drain-timeout", "1")
+    with server.client() as client, Waiter(server.port) as waiter:
+        client.sadd("q", "a")
+        backend.process.send_signal(signal.SIGSTOP)
+        try:
+            waiter.send("SPOP", "q")
+            client.ping()
+            began = time.monotonic()
+            assert server.stop() == 0
+            assert time.monotonic() - began < 1 + 2
+        finally:
+            backend.process.send_signal(signal.SIGCONT)
+    successor = start_server("--backend", backend.url, "--proxy-timeout", "0.5")
+    with successor.client() as client:
+        wait_for(lambda: client.scard("q") == 1, "what had been taken for nobody to be back")
