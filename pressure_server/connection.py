@@ -64,7 +64,7 @@ class Connection(asyncio.Protocol, ABC):
         self._waiting = 0
         self._broken = False
         self._written = 0
-        # What has been taken: for the command that runs alone; and in replies, with where these begin and end.
+        # What has been taken: for the command that runs alone; in replies, with where they begin and end.
         self._took: list[Operation] = []
         self._unsent: list[tuple[int, int, Operation]] = []
         self._sent = 0
