@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
 
 from tests.chaos import plan
 from tests.chaos.causes import Incident
@@ -46,6 +47,13 @@ class Faults:
                 if not fault.overlaps:
                     await asyncio.wait((doing,))
 
+    def _note(self, incident: Incident) -> None:
+        """In a file, with the time of day, as the logs have it."""
+        seconds = incident.ended - incident.began
+        began = datetime.now() - timedelta(seconds=seconds)
+        with self._stand.file_of_faults.open("a") as file:
+            file.write(f"{began:%H:%M:%S.%f} {seconds:6.2f} s  {incident.kind.name} {incident.proxy}\n")
+
     def _lock(self, fault: Fault) -> asyncio.Lock:
         place = 0 if fault.kind.target is Target.BACKEND else fault.place
         return self._locks.setdefault((fault.kind.target, place), asyncio.Lock())
@@ -57,7 +65,9 @@ class Faults:
         finally:
             lock.release()
         proxy = "" if fault.kind.target is Target.BACKEND else self._proxy(fault).name
-        self.done.append(Incident(fault.kind, proxy, began, time.monotonic()))
+        incident = Incident(fault.kind, proxy, began, time.monotonic())
+        self.done.append(incident)
+        self._note(incident)
 
     def _proxy(self, fault: Fault) -> Proxy:
         return self._stand.proxies[fault.place]

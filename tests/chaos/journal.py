@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import NamedTuple
+
+_PARTICULARS = re.compile(r"'[^']*'|\b\d[\d.:]*\b")
 
 
 class Pause(NamedTuple):
@@ -19,18 +22,15 @@ class Journal:
     """Clients and the stand write; the report reads."""
 
     def __init__(self) -> None:
+        # By text, without numbers and names.
         self.errors: Counter[str] = Counter()
-        # One text of each code.
-        self.texts: dict[str, str] = {}
         self.longest = Pause(0.0, 0.0, "nobody", "nothing")
         # What a server must never do.
         self.complaints: list[str] = []
 
     def error(self, reply: Exception) -> None:
         """A client got an error reply."""
-        code = str(reply).partition(" ")[0]
-        self.errors[code] += 1
-        self.texts.setdefault(code, str(reply))
+        self.errors[_PARTICULARS.sub("…", str(reply))] += 1
 
     def waited(self, pause: Pause) -> None:
         """A client has waited."""

@@ -62,8 +62,8 @@ def lines(outcome: Outcome) -> Iterator[str]:
         f"at {pause.when - outcome.began:.1f} s"
     )
     yield f"error replies   {sum(journal.errors.values())}"
-    for code, count in sorted(journal.errors.items()):
-        yield f"  {count:5}  {journal.texts[code]}"
+    for text, count in sorted(journal.errors.items()):
+        yield f"  {count:5}  {text}"
     yield from _details(outcome, lost, duplicates)
 
 

@@ -136,6 +136,11 @@ class Stand:
                 if _COMPLAINT.search(line):
                     yield f"{log}:{number}: {line}"
 
+    @property
+    def file_of_faults(self) -> Path:
+        """What was done to us, and when."""
+        return self.folder / "faults.txt"
+
     async def _connect_to_backend(self) -> socket.socket:
         return await _connected(socket.AF_UNIX, str(self.backend.socket))
 
