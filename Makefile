@@ -2,9 +2,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# What chaos takes, as in: make chaos CHAOS="--messages 500000 --faults 200 --seed 1"
+CHAOS ?=
 INSTALLED := $(VENV)/installed
 
-.PHONY: run test lint format bench docs clean
+.PHONY: run test lint format bench chaos docs clean
 
 $(INSTALLED): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -28,6 +30,9 @@ format: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks
+
+chaos: $(INSTALLED)
+	$(BIN)/python -m tests.chaos $(CHAOS)
 
 docs: $(INSTALLED)
 	$(BIN)/python -m handlers.resp docs/commands.md

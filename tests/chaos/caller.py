@@ -1,0 +1,103 @@
+"""A client: a connection to one proxy, by way of its relay or not, that is opened again when it breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import hiredis
+
+from tests.chaos.journal import Journal, Pause
+from tests.chaos.stand import Proxy
+from tests.waiters import Words, packed
+
+# Seconds between attempts to connect, after an error or a break, and until a client that waits is stuck.
+_AGAIN = 0.02
+_REFUSED = 0.05
+_STUCK = 120.0
+_PIECE = 1 << 16
+
+
+class Caller:
+    """Named `name` in the ledger. Its connection is never broken by us, unless `relayed`."""
+
+    def __init__(self, name: str, proxy: Proxy, journal: Journal, *, relayed: bool) -> None:
+        self.name = name
+        self.proxy = proxy.name
+        self._to = proxy
+        self._relayed = relayed
+        self._journal = journal
+        self._loop = asyncio.get_running_loop()
+        self._socket: socket.socket | None = None
+        self._reader = hiredis.Reader()
+
+    async def ask(self, *commands: Words, waits: float = 0.0) -> list[Any]:
+        """Send commands together, which may wait for so many seconds; their replies, errors as exceptions.
+
+        They are fewer than the commands where the connection broke: those that had come until then, all of
+        them, also where nothing could be sent any longer.
+        """
+        began = time.monotonic()
+        connection = await self._connected()
+        replies: list[Any] = []
+        try:
+            async with asyncio.timeout(_STUCK):
+                with contextlib.suppress(ConnectionError):
+                    await self._loop.sock_sendall(connection, b"".join(packed(*words) for words in commands))
+                while len(replies) < len(commands):
+                    reply = self._reader.gets()
+                    if reply is not False:
+                        replies.append(reply)
+                        continue
+                    data = await self._loop.sock_recv(connection, _PIECE)
+                    if not data:
+                        break
+                    self._reader.feed(data)
+        except TimeoutError:
+            self._journal.complain(f"{self.name} has waited {_STUCK:g} seconds for {commands[0][0]!s}")
+        except OSError:
+            pass  # as at the end
+        if len(replies) < len(commands):
+            self.close()
+        now = time.monotonic()
+        self._journal.waited(Pause(now - began - waits, now, self.name, str(commands[0][0])))
+        errors = list(_errors_in(replies))
+        for error in errors:
+            self._journal.error(error)
+        if errors or len(replies) < len(commands):
+            await asyncio.sleep(_REFUSED)
+        return replies
+
+    async def _connected(self) -> socket.socket:
+        while self._socket is None:
+            connection = socket.socket()
+            connection.setblocking(False)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            port = self._to.before.port if self._relayed else self._to.port
+            try:
+                await self._loop.sock_connect(connection, ("127.0.0.1", port))
+            except OSError:
+                connection.close()
+                await asyncio.sleep(_AGAIN)
+            else:
+                self._socket = connection
+                self._reader = hiredis.Reader()
+        return self._socket
+
+    def close(self) -> None:
+        """Close the connection; the next command opens another."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+def _errors_in(replies: list[Any]) -> Iterator[Exception]:
+    for reply in replies:
+        if isinstance(reply, Exception):
+            yield reply
+        elif isinstance(reply, list):
+            yield from _errors_in(reply)

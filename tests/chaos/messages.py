@@ -1,0 +1,28 @@
+"""Messages: each is unique, and can be told from its name alone, so that one that was changed is noticed."""
+
+from __future__ import annotations
+
+import random
+
+_LARGEST = 40_000
+
+
+def name(producer: int, number: int) -> bytes:
+    """What the message is called in the ledger."""
+    return b"%d.%d" % (producer, number)
+
+
+def message(called: bytes) -> bytes:
+    """The message of that name: most are small; one in fifty has kilobytes, which take several reads."""
+    chance = random.Random(called)
+    if chance.random() < 0.98:
+        return called + b":" + b"x" * chance.randrange(40)
+    return called + b":" + chance.randbytes(chance.randrange(1000, _LARGEST))
+
+
+def name_of(data: bytes) -> bytes:
+    """The name of what was received. Raises ValueError where nobody makes such a message."""
+    called, _, _ = data.partition(b":")
+    if data != message(called):
+        raise ValueError("not a message of ours")
+    return called

@@ -1,0 +1,279 @@
+"""Chaos, for a short while; and that its ledger, its causes and its verdict find what is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.chaos import plan, report
+from tests.chaos.causes import Incident, cause
+from tests.chaos.evidence import follow
+from tests.chaos.ledger import Duplicate, Ledger, Lost, Put, Receipt, Strange
+from tests.chaos.messages import message, name, name_of
+from tests.chaos.plan import Fault, Kind, Timeouts
+from tests.chaos.relay import Relay
+from tests.chaos.run import Outcome, Settings, run
+from tests.programs import TIMEOUT as PATIENCE
+from tests.waiters import packed
+
+# As short as faults that last longer allow; where nothing but connections break, no proxy is taken for dead.
+TIMEOUTS = Timeouts(proxy=3.0, backend=0.5, grace=0.5)
+SEED = 4
+
+Open = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
+
+FIRST, SECOND, THIRD = (name(1, number) for number in range(3))
+PUT = Put(1.0, "q", "producer", "a")
+RECEIPT = Receipt(2.0, "q", "consumer", "a")
+AGAIN = Receipt(9.0, "q", "other consumer", "b")
+
+
+def wanted(folder: Path, faults: Sequence[Fault] = (), messages: int = 0, proxies: int = 2) -> Settings:
+    return Settings(messages, faults, proxies, TIMEOUTS, folder / "chaos", SEED)
+
+
+def outcome_of(settings: Settings) -> Outcome:
+    """Of a run; what it reports is shown where a test fails."""
+    outcome = asyncio.run(run(settings, print))
+    print("\n".join(report.lines(outcome)))
+    return outcome
+
+
+# What is pure.
+
+
+def test_a_message_that_was_changed_is_noticed() -> None:
+    messages = [message(name(3, number)) for number in range(1000)]
+    assert [name_of(data) for data in messages] == [name(3, number) for number in range(1000)]
+    assert max(map(len, messages)) > 1000
+    for wrong in (b"", b"3.1", messages[0] + b"x", messages[0][:-1]):
+        with pytest.raises(ValueError, match="not a message"):
+            name_of(wrong)
+
+
+def test_the_ledger_finds_what_was_acknowledged_and_never_received() -> None:
+    ledger = Ledger()
+    ledger.sending([FIRST, SECOND, THIRD], PUT)
+    ledger.acknowledge([FIRST, SECOND])
+    ledger.receive(message(FIRST), RECEIPT)
+    assert ledger.lost() == [Lost(SECOND, PUT)]
+    assert (ledger.acknowledged, ledger.received, ledger.unsure, ledger.unsure_received) == (2, 1, 1, 0)
+    ledger.receive(message(SECOND), RECEIPT)
+    assert not ledger.lost()
+
+
+def test_who_is_unsure_of_a_message_may_have_put_it() -> None:
+    ledger = Ledger()
+    ledger.sending([FIRST, SECOND], PUT)
+    ledger.receive(message(FIRST), RECEIPT)
+    assert (ledger.unsure, ledger.unsure_received) == (2, 1)
+    assert not ledger.lost()
+    assert not ledger.strange
+
+
+def test_the_ledger_finds_what_was_received_twice() -> None:
+    ledger = Ledger()
+    ledger.sending([FIRST, SECOND], PUT)
+    ledger.acknowledge([FIRST, SECOND])
+    for first in (FIRST, SECOND):
+        ledger.receive(message(first), RECEIPT)
+    ledger.receive(message(SECOND), AGAIN)
+    assert ledger.duplicates() == [Duplicate(SECOND, [RECEIPT, AGAIN])]
+    assert ledger.received == 2
+
+
+def test_the_ledger_finds_what_nobody_has_sent() -> None:
+    ledger = Ledger()
+    ledger.sending([FIRST], PUT)
+    for data in (message(SECOND), message(FIRST) + b"x"):
+        ledger.receive(data, RECEIPT)
+    assert ledger.strange == [Strange(message(SECOND), RECEIPT), Strange(message(FIRST) + b"x", RECEIPT)]
+
+
+def incident(kind: Kind, began: float, ended: float, proxy: str = "") -> Incident:
+    return Incident(kind, proxy, began, ended)
+
+
+# First received through proxy a at 2 s, then through proxy b at 9 s.
+DUPLICATE = Duplicate(FIRST, [RECEIPT, AGAIN])
+
+
+@pytest.mark.parametrize(
+    "explains",
+    [
+        incident(plan.PROXY_KILLED, 2.1, 3.0, "a"),
+        incident(plan.PROXY_ZOMBIE, 1.0, 8.9, "b"),
+        incident(plan.BACKEND_KILLED, 2.1, 3.0),
+    ],
+)
+def test_a_broken_process_explains_a_duplicate(explains: Incident) -> None:
+    assert cause(DUPLICATE, [explains], TIMEOUTS.proxy) == explains
+
+
+@pytest.mark.parametrize(
+    "does_not",
+    [
+        incident(plan.BACKEND_CUT, 2.1, 2.1, "a"),
+        incident(plan.CLIENTS_CUT, 2.1, 2.1, "a"),
+        incident(plan.PROXY_KILLED, 2.1, 3.0, "c"),
+        incident(plan.PROXY_KILLED, 4.1, 4.2, "a"),
+        incident(plan.PROXY_KILLED, 9.1, 9.2, "a"),
+    ],
+)
+def test_nothing_else_does(does_not: Incident) -> None:
+    assert cause(DUPLICATE, [does_not], TIMEOUTS.proxy) is None
+
+
+def test_a_proxy_cannot_say_what_it_has_delivered_while_the_backend_is_away() -> None:
+    killed = incident(plan.PROXY_KILLED, 5.0, 6.0, "a")
+    assert cause(DUPLICATE, [incident(plan.BACKEND_SILENT, 1.9, 4.5, "a"), killed], TIMEOUTS.proxy) == killed
+    assert cause(DUPLICATE, [incident(plan.BACKEND_SILENT, 1.9, 4.5, "b"), killed], TIMEOUTS.proxy) is None
+
+
+def test_what_the_backend_did_with_a_message_is_in_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "appendonly.aof"
+    step: list[tuple[str | bytes | int, ...]] = [
+        ("LPUSH", "q", message(FIRST), message(SECOND)),
+        ("MULTI",),
+        ("RPOP", "q", 1),
+        ("SET", "q:consumer", "somebody"),
+        ("EXEC",),
+    ]
+    file.write_bytes(b"#TS:1\r\n" + b"".join(packed(*words) for words in step) + b"*2\r\n$4\r\nLPU")
+    found = follow([FIRST, SECOND, THIRD], [file])
+    assert [line.partition(" ")[0] for line in found[FIRST]] == ["LPUSH", "RPOP"]
+    assert "SET q:consumer somebody" in found[FIRST][1]
+    assert (len(found[SECOND]), found[THIRD]) == (1, [])
+
+
+def test_a_seed_is_a_plan() -> None:
+    def made(seed: int) -> list[Fault]:
+        return plan.make(plan.KINDS, 100, 2, TIMEOUTS, seed)
+
+    assert made(1) == made(1) != made(2)
+    assert {fault.kind for fault in made(1)[: len(plan.KINDS)]} == set(plan.KINDS)
+    assert not any(kind.breaks_a_process for kind in plan.kinds(only_connections=True))
+
+
+def test_fewer_than_asked_for_is_a_failure(tmp_path: Path) -> None:
+    faults = plan.make(plan.KINDS, 2, 2, TIMEOUTS, SEED)
+    outcome = Outcome(wanted(tmp_path, faults, messages=3))
+    assert report.failures(outcome) == ["3 messages fewer than asked for", "2 faults fewer than asked for"]
+
+
+def through_a_relay(show: Callable[[Relay, Open], Awaitable[None]]) -> None:
+    """Show it of a relay to somebody who says everything again."""
+
+    async def again(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionResetError):
+            while data := await reader.read(100):
+                writer.write(data)
+        writer.close()
+
+    async def all_of_it() -> None:
+        server = await asyncio.start_server(again, "127.0.0.1", 0)
+        address = server.sockets[0].getsockname()
+
+        async def connect() -> socket.socket:
+            connection = socket.socket()
+            connection.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(connection, address)
+            return connection
+
+        relay = Relay(connect)
+        async with asyncio.timeout(PATIENCE):
+            await show(relay, lambda: asyncio.open_connection("127.0.0.1", relay.port))
+        await relay.close()
+        server.close()
+
+    asyncio.run(all_of_it())
+
+
+def test_a_relay_holds_everything_and_lets_it_go() -> None:
+    async def show(relay: Relay, connect: Open) -> None:
+        reader, writer = await connect()
+        writer.write(b"one")
+        assert await reader.readexactly(3) == b"one"
+        relay.stall()
+        writer.write(b"two")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(reader.read(1), 0.1)
+        relay.heal()
+        assert await reader.readexactly(3) == b"two"
+        writer.close()
+
+    through_a_relay(show)
+
+
+def test_a_relay_cuts_in_the_middle_of_a_reply() -> None:
+    async def show(relay: Relay, connect: Open) -> None:
+        reader, writer = await connect()
+        writer.write(b"one")
+        assert await reader.readexactly(3) == b"one"
+        relay.cut_after(4)
+        writer.write(b"second")
+        assert await reader.read() == b"seco"
+        writer.close()
+
+    through_a_relay(show)
+
+
+@pytest.mark.parametrize("rudely", [False, True])
+def test_a_relay_cuts_and_refuses(rudely: bool) -> None:
+    async def show(relay: Relay, connect: Open) -> None:
+        reader, writer = await connect()
+        writer.write(b"one")
+        assert await reader.readexactly(3) == b"one"
+        relay.cut(rudely=rudely)
+        if rudely:
+            with pytest.raises(ConnectionResetError):
+                await reader.read()
+        else:
+            assert await reader.read() == b""
+        writer.close()
+        relay.refuse()
+        reader, writer = await connect()
+        with pytest.raises(ConnectionResetError):
+            await reader.read()
+        writer.close()
+        relay.heal()
+        reader, writer = await connect()
+        writer.write(b"two")
+        assert await reader.readexactly(3) == b"two"
+        writer.close()
+
+    through_a_relay(show)
+
+
+# What takes a while.
+
+
+def test_harm_done_behind_the_servers_back_is_found_out(tmp_path: Path) -> None:
+    faults = [
+        Fault(kind, place=0, pause=0.1, seconds=0.0, overlaps=False, seed=SEED) for kind in plan.SABOTAGE
+    ]
+    outcome = outcome_of(wanted(tmp_path, faults, messages=2000, proxies=1))
+    ledger = outcome.ledger
+    assert (len(ledger.lost()), len(ledger.duplicates()), len(ledger.strange)) == (1, 1, 1)
+    assert {"1 messages lost", "1 strange messages", "1 duplicates without a cause"} <= {
+        *report.failures(outcome)
+    }
+
+
+def test_nothing_is_lost_whatever_breaks(tmp_path: Path) -> None:
+    faults = plan.make(plan.KINDS, len(plan.KINDS), 2, TIMEOUTS, SEED)
+    outcome = outcome_of(wanted(tmp_path, faults, messages=5000))
+    assert report.failures(outcome) == []
+
+
+def test_nothing_is_doubled_where_connections_break(tmp_path: Path) -> None:
+    kinds = plan.kinds(only_connections=True)
+    faults = plan.make(kinds, len(kinds), 2, TIMEOUTS, SEED)
+    outcome = outcome_of(wanted(tmp_path, faults, messages=3000))
+    assert report.failures(outcome) == []
+    assert outcome.ledger.duplicates() == []
