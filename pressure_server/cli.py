@@ -64,7 +64,9 @@ def ping_command(listen: tuple[Listen, ...]) -> None:
         click.echo(f"{where} is well")
 
 
-@cli.command("doctor", params=shared_options("config", "backend", "data_dir", "prefix"))
+@cli.command(
+    "doctor", params=shared_options("config", "backend", "backend_password_file", "data_dir", "prefix")
+)
 @click.argument("queue", required=False)
 @click.option("--repair", is_flag=True, help="Mend what is wrong.")
 @click.option(

@@ -8,8 +8,10 @@ import socket
 import stat
 from collections.abc import Callable
 from dataclasses import replace
+from ssl import SSLContext
 
 from pressure_server.connection import Connection
+from pressure_server.handshakes import Handshakes
 from pressure_server.settings import Listen
 
 _BACKLOG = 1024
@@ -24,13 +26,19 @@ class Listener:
         self._file = _file_at(listen.path)
 
     @classmethod
-    async def open(cls, listen: Listen, connect: Callable[[], Connection]) -> Listener:
-        """Listen, and make a connection by `connect` for each client. Raises OSError."""
+    async def open(
+        cls, listen: Listen, connect: Callable[[], Connection], tls: Callable[[], SSLContext]
+    ) -> Listener:
+        """Listen, and make a connection by `connect` for each client. Raises OSError.
+
+        `tls` is asked for the context of each handshake, where there are any.
+        """
         loop = asyncio.get_running_loop()
+        begin = Handshakes(tls, connect).begin if listen.tls else connect
         if listen.path:
             _remove_stale_socket(listen.path)
-            return cls(await loop.create_unix_server(connect, listen.path, backlog=_BACKLOG), listen)
-        server = await loop.create_server(connect, listen.host, listen.port, backlog=_BACKLOG)
+            return cls(await loop.create_unix_server(begin, listen.path, backlog=_BACKLOG), listen)
+        server = await loop.create_server(begin, listen.host, listen.port, backlog=_BACKLOG)
         return cls(server, replace(listen, port=server.sockets[0].getsockname()[1]))
 
     def close(self) -> None:

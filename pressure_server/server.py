@@ -9,6 +9,7 @@ import signal
 from collections.abc import Coroutine
 from typing import Any
 
+from pressure_server.access import Access, AccessError
 from pressure_server.backend.address import Address
 from pressure_server.backend.embedded import Embedded
 from pressure_server.broker.broker import Broker
@@ -41,12 +42,16 @@ async def serve(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     handlers = {listen: find_handler(listen.handler) for listen in settings.listen}
+    try:
+        access = Access(settings.doors)
+    except AccessError as error:
+        raise StartError(str(error)) from error
     embedded = Embedded(settings.data_dir) if settings.backend == EMBEDDED else None
     try:
         if embedded is not None:
             await _unless(stop, embedded.start())
         address = Address(embedded.url) if embedded is not None else settings.address()
-        await _serve_on(address, settings, handlers, embedded, stop)
+        await _serve_on(address, settings, handlers, access, embedded, stop)
     except _StoppedError:
         logger.info("stopping: not ready yet")
     finally:
@@ -71,6 +76,7 @@ async def _serve_on(
     address: Address,
     settings: Settings,
     handlers: dict[Listen, type[Handler]],
+    access: Access,
     embedded: Embedded | None,
     stop: asyncio.Event,
 ) -> None:
@@ -82,11 +88,12 @@ async def _serve_on(
         await _unless(stop, broker.start())
         expiry.start()
         repairs.start()
-        clients = Clients(_clients_possible(settings.max_clients), settings.idle_timeout)
+        clients = Clients(_clients_possible(settings.max_clients), settings.idle_timeout, access)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, lambda: access.reload(clients.connected))
         context = Context(settings, broker, clients)
         for listen, handler in handlers.items():
             try:
-                listeners.append(await Listener.open(listen, handler(context).connect))
+                listeners.append(await Listener.open(listen, handler(context).connect, access.tls))
             except OSError as error:
                 raise StartError(f"cannot listen on {listen}: {error.strerror or error}") from error
         context.listening += [listener.listen for listener in listeners]

@@ -98,9 +98,9 @@ def fail(client, words):
 async def fail_later(client, words):
     raise LookupError("a bug")
 
-command("BUG [word]", "Fails at once.", group="server", repeated=fail)(fail)
-command("BUG.QUEUE key", "Fails where others are done together.", group="server")(fail)
-command("BUG.LATER", "Fails as a coroutine.", group="server")(fail_later)
+command("BUG [word]", "Fails at once.", group="server", needs="nothing", repeated=fail)(fail)
+command("BUG.QUEUE key", "Fails where others are done together.", group="server", needs="read")(fail)
+command("BUG.LATER", "Fails as a coroutine.", group="server", needs="nothing")(fail_later)
 """
 
 

@@ -14,6 +14,9 @@ from handlers.resp.parser import Limits
 from pressure_server.handler import Context
 from pressure_server.settings import Listen
 
+# A server that wants a login, or a certificate, is well.
+_WELL_BUT_CLOSED = ("Authentication required", "ALERT_CERTIFICATE_REQUIRED")
+
 
 class RespHandler:
     """See pressure_server.handler.Handler."""
@@ -33,6 +36,9 @@ class RespHandler:
         where: dict[str, Any] = (
             {"unix_socket_path": listen.path} if listen.path else {"host": listen.host, "port": listen.port}
         )
+        if listen.tls:
+            # Nothing secret is sent, and the certificate is seldom for the address that is listened on.
+            where |= {"ssl": True, "ssl_cert_reqs": "none", "ssl_check_hostname": False}
         try:
             # redis-py would try again for a minute.
             once = Retry(NoBackoff(), 0)
@@ -41,4 +47,5 @@ class RespHandler:
             ) as client:
                 client.ping()
         except redis.RedisError as error:
-            raise OSError(str(error)) from error
+            if not any(sign in str(error) for sign in _WELL_BUT_CLOSED):
+                raise OSError(str(error)) from error
