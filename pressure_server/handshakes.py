@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import socket
 from collections.abc import Callable
 from ssl import SSLContext, SSLError
-from typing import cast
 
 from pressure_server.connection import Connection
 from pressure_server.origin import address_of
@@ -30,71 +31,47 @@ class Handshakes:
     def __init__(self, context: Callable[[], SSLContext], connect: Callable[[], Connection]) -> None:
         self._context = context
         self._connect = connect
-        self._under_way: dict[_Handshake, None] = {}
+        self._under_way: dict[asyncio.Task[None], None] = {}
         self._log = Seldom(logger, "failed TLS handshakes")
 
-    def begin(self) -> asyncio.Protocol:
-        """For a client that has just come. Where there are too many, the oldest is given up."""
-        if len(self._under_way) >= MOST_UNDER_WAY:
-            oldest = next(iter(self._under_way))
-            del self._under_way[oldest]
-            oldest.give_up()
-        handshake = _Handshake(self)
-        self._under_way[handshake] = None
-        return handshake
+    def greet(self) -> asyncio.Protocol:
+        """The protocol of a client that has just come, for as long as it takes to hand over its socket."""
+        return _Greeting(self)
 
-    async def shake(self, handshake: _Handshake, transport: asyncio.Transport) -> None:
-        """Do one, and let the connection go on from there."""
-        peer = address_of(transport)
-        loop = asyncio.get_running_loop()
+    def begin(self, client: socket.socket, address: str) -> None:
+        """Do a handshake, and let the client go on from there. Where there are too many, give up the oldest."""
+        if len(self._under_way) >= MOST_UNDER_WAY:
+            next(iter(self._under_way)).cancel()
+        task = asyncio.create_task(self._shake(client, address))
+        self._under_way[task] = None
+        task.add_done_callback(self._under_way.pop)
+
+    async def _shake(self, client: socket.socket, address: str) -> None:
         try:
-            secured = await loop.start_tls(
-                transport,
-                handshake,
-                self._context(),
-                server_side=True,
+            await asyncio.get_running_loop().connect_accepted_socket(
+                self._connect,
+                client,
+                ssl=self._context(),
                 ssl_handshake_timeout=_TIMEOUT,
                 ssl_shutdown_timeout=_GOODBYE_TIMEOUT,
             )
         except OSError as error:
             reason = (error.reason if isinstance(error, SSLError) else None) or type(error).__name__
-            self._log.warn(f"no TLS with {peer}: {reason}")
-            transport.abort()
-        else:
-            if secured is not None and not handshake.is_lost:
-                handshake.hand_over(secured, self._connect())
-        finally:
-            self._under_way.pop(handshake, None)
+            self._log.warn(f"no TLS with {address}: {reason}")
 
 
-class _Handshake(asyncio.Protocol):
-    """The protocol of a client until its handshake has ended, and of what it sends on its heels."""
+class _Greeting(asyncio.Protocol):
+    """Takes a client's socket away from its transport.
+
+    With loop.start_tls uvloop loses what it has read before that is called.
+    """
 
     def __init__(self, handshakes: Handshakes) -> None:
         self._handshakes = handshakes
-        self._early = b""
-        self.is_lost = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio: a client has come."""
-        self._transport = cast(asyncio.Transport, transport)
-        self._task = asyncio.create_task(self._handshakes.shake(self, self._transport))
-
-    def data_received(self, data: bytes) -> None:
-        """asyncio: it has sent something, before we have seen that the handshake is done."""
-        self._early += data
-
-    def connection_lost(self, _reason: Exception | None) -> None:
-        """asyncio: it has gone."""
-        self.is_lost = True
-
-    def give_up(self) -> None:
-        """Close without another word."""
-        self._transport.abort()
-
-    def hand_over(self, transport: asyncio.Transport, connection: Connection) -> None:
-        """The connection has what comes from now on, and what has come."""
-        transport.set_protocol(connection)
-        connection.connection_made(transport)
-        if self._early:
-            connection.data_received(self._early)
+        """asyncio: a client has come; nothing has been read yet."""
+        copy = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+        copy.setblocking(False)
+        self._handshakes.begin(copy, address_of(transport))
+        transport.abort()  # type: ignore[attr-defined] # BaseTransport is what asyncio calls it

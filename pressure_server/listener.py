@@ -34,7 +34,7 @@ class Listener:
         `tls` is asked for the context of each handshake, where there are any.
         """
         loop = asyncio.get_running_loop()
-        begin = Handshakes(tls, connect).begin if listen.tls else connect
+        begin = Handshakes(tls, connect).greet if listen.tls else connect
         if listen.path:
             _remove_stale_socket(listen.path)
             return cls(await loop.create_unix_server(begin, listen.path, backlog=_BACKLOG), listen)

@@ -14,8 +14,8 @@ from handlers.resp.parser import Limits
 from pressure_server.handler import Context
 from pressure_server.settings import Listen
 
-# A server that wants a login, or a certificate, is well.
-_WELL_BUT_CLOSED = ("Authentication required", "ALERT_CERTIFICATE_REQUIRED")
+# Who says so is well.
+_WANTS_CERTIFICATE = "ALERT_CERTIFICATE_REQUIRED"
 
 
 class RespHandler:
@@ -46,6 +46,8 @@ class RespHandler:
                 **where, retry=once, socket_timeout=timeout, socket_connect_timeout=timeout
             ) as client:
                 client.ping()
+        except redis.AuthenticationError:
+            return  # who asks for a login is well
         except redis.RedisError as error:
-            if not any(sign in str(error) for sign in _WELL_BUT_CLOSED):
+            if _WANTS_CERTIFICATE not in str(error):
                 raise OSError(str(error)) from error
