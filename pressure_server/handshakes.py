@@ -11,6 +11,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from ssl import SSLContext, SSLError
 
 from pressure_server.connection import Connection
@@ -39,12 +40,14 @@ class Handshakes:
         return _Greeting(self)
 
     def begin(self, client: socket.socket, address: str) -> None:
-        """Do a handshake, and let the client go on from there. Where there are too many, give up the oldest."""
+        """Do a handshake, and let the client go on from there. Of too many the oldest is given up."""
         if len(self._under_way) >= MOST_UNDER_WAY:
-            next(iter(self._under_way)).cancel()
+            oldest = next(iter(self._under_way))
+            del self._under_way[oldest]
+            oldest.cancel()
         task = asyncio.create_task(self._shake(client, address))
         self._under_way[task] = None
-        task.add_done_callback(self._under_way.pop)
+        task.add_done_callback(lambda _: self._under_way.pop(task, None))
 
     async def _shake(self, client: socket.socket, address: str) -> None:
         try:
@@ -55,6 +58,12 @@ class Handshakes:
                 ssl_handshake_timeout=_TIMEOUT,
                 ssl_shutdown_timeout=_GOODBYE_TIMEOUT,
             )
+        except asyncio.CancelledError:
+            # uvloop would leave it open until the time is up.
+            with suppress(OSError):
+                client.shutdown(socket.SHUT_RDWR)
+            self._log.warn(f"no TLS with {address}: too many handshakes at once")
+            raise
         except OSError as error:
             reason = (error.reason if isinstance(error, SSLError) else None) or type(error).__name__
             self._log.warn(f"no TLS with {address}: {reason}")
