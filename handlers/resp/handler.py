@@ -14,9 +14,6 @@ from handlers.resp.parser import Limits
 from pressure_server.handler import Context
 from pressure_server.settings import Listen
 
-# Who says so is well.
-_WANTS_CERTIFICATE = "ALERT_CERTIFICATE_REQUIRED"
-
 
 class RespHandler:
     """See pressure_server.handler.Handler."""
@@ -49,5 +46,4 @@ class RespHandler:
         except redis.AuthenticationError:
             return  # who asks for a login is well
         except redis.RedisError as error:
-            if _WANTS_CERTIFICATE not in str(error):
-                raise OSError(str(error)) from error
+            raise OSError(str(error)) from error
