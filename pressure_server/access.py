@@ -84,7 +84,7 @@ class Access:
         """Protected mode: where no login is needed, only this machine's clients come in."""
         return not self._doors.protected or not self.users.initial.may or is_local(transport)
 
-    def reload(self, guests: Iterable[Guest]) -> None:
+    def reload(self, guests: Iterable[Guest] = ()) -> None:
         """Read the files again. What cannot be used is logged, and what was in force stays so.
 
         Guests have their user's new rights from their next command on; those who came in by what is valid
