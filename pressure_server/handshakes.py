@@ -32,7 +32,8 @@ class Handshakes:
     def __init__(self, context: Callable[[], SSLContext], connect: Callable[[], Connection]) -> None:
         self._context = context
         self._connect = connect
-        self._under_way: dict[asyncio.Task[None], None] = {}
+        # By where their clients are.
+        self._under_way: dict[asyncio.Task[None], str] = {}
         self._log = Seldom(logger, "failed TLS handshakes")
 
     def greet(self) -> asyncio.Protocol:
@@ -43,11 +44,16 @@ class Handshakes:
         """Do a handshake, and let the client go on from there. Of too many the oldest is given up."""
         if len(self._under_way) >= MOST_UNDER_WAY:
             oldest = next(iter(self._under_way))
-            del self._under_way[oldest]
+            self._log.warn(f"no TLS with {self._under_way.pop(oldest)}: too many handshakes at once")
             oldest.cancel()
         task = asyncio.create_task(self._shake(client, address))
-        self._under_way[task] = None
+        self._under_way[task] = address
         task.add_done_callback(lambda _: self._under_way.pop(task, None))
+
+    def close(self) -> None:
+        """Give up all that are under way."""
+        for task in self._under_way:
+            task.cancel()
 
     async def _shake(self, client: socket.socket, address: str) -> None:
         try:
@@ -62,7 +68,6 @@ class Handshakes:
             # uvloop would leave it open until the time is up.
             with suppress(OSError):
                 client.shutdown(socket.SHUT_RDWR)
-            self._log.warn(f"no TLS with {address}: too many handshakes at once")
             raise
         except OSError as error:
             reason = (error.reason if isinstance(error, SSLError) else None) or type(error).__name__

@@ -17,6 +17,7 @@ from pressure_server.broker.expiry import Expiry
 from pressure_server.broker.repairs import AutoRepair
 from pressure_server.clients import Clients
 from pressure_server.handler import Context, Handler, find_handler
+from pressure_server.handshakes import MOST_UNDER_WAY
 from pressure_server.listener import Listener
 from pressure_server.settings import EMBEDDED, Listen, Settings
 
@@ -46,6 +47,7 @@ async def serve(settings: Settings) -> None:
         access = Access(settings.doors)
     except AccessError as error:
         raise StartError(str(error)) from error
+    loop.add_signal_handler(signal.SIGHUP, access.reload)
     embedded = Embedded(settings.data_dir) if settings.backend == EMBEDDED else None
     try:
         if embedded is not None:
@@ -88,8 +90,10 @@ async def _serve_on(
         await _unless(stop, broker.start())
         expiry.start()
         repairs.start()
-        clients = Clients(_clients_possible(settings.max_clients), settings.idle_timeout, access)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, lambda: access.reload(clients.connected))
+        handshakes = MOST_UNDER_WAY * sum(listen.tls for listen in settings.listen)
+        most = _clients_possible(settings.max_clients, _OTHER_FILES + handshakes)
+        clients = Clients(most, settings.idle_timeout, access)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, access.reload, clients.connected)
         context = Context(settings, broker, clients)
         for listen, handler in handlers.items():
             try:
@@ -125,13 +129,16 @@ def _announce(context: Context, embedded: Embedded | None) -> None:
     logger.info("ready: queues are keys under '%s:', we are '%s'", context.settings.prefix, broker.identity)
 
 
-def _clients_possible(wanted: int) -> int:
-    """As many clients as are wanted, or as the limit on open files, raised if need be, allows."""
+def _clients_possible(wanted: int, others: int) -> int:
+    """As many clients as are wanted, or as the limit on open files, raised if need be, allows.
+
+    `others` is how many files are needed beside one for each.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = wanted + _OTHER_FILES
+    needed = wanted + others
     if hard != resource.RLIM_INFINITY and needed > hard:
-        logger.warning("at most %d clients: the limit on open files is %d", hard - _OTHER_FILES, hard)
+        logger.warning("at most %d clients: the limit on open files is %d", hard - others, hard)
         needed = hard
     if soft != resource.RLIM_INFINITY and soft < needed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-    return needed - _OTHER_FILES
+    return needed - others

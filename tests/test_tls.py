@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import ssl
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -200,12 +202,21 @@ def test_who_waits_over_tls_and_hangs_up_takes_nothing(start_tls: StartTls, auth
         assert plain.spop("q") == b"m"
 
 
-def test_a_stop_says_goodbye_over_tls(start_tls: StartTls, authority: Authority) -> None:
+def test_a_stop_says_goodbye_over_tls_and_waits_for_no_handshake(
+    start_tls: StartTls, authority: Authority
+) -> None:
     server = start_tls()
     client = Secure(server, authority.client_context())
-    assert client("PING") == b"PONG"
-    assert server.stop() == 0
-    assert client.socket.recv(1) == b""
+    with socket.create_connection(("127.0.0.1", port_of(server, "resps")), TIMEOUT) as begun:
+        begun.sendall(b"\x16\x03\x01\x02\x00\x01")
+        assert client("PING") == b"PONG"
+        began = time.monotonic()
+        assert server.stop() == 0
+        assert client.socket.recv(1) == b""
+        with contextlib.suppress(ConnectionError):
+            assert begun.recv(1) == b""
+        assert time.monotonic() - began < 5
+    assert "handshakes" not in server.log
 
 
 @pytest.mark.parametrize(
