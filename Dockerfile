@@ -19,9 +19,11 @@ RUN groupadd --gid 4000 pressure \
     && install --directory --owner=4000 --group=4000 --mode=700 /data
 COPY --from=build /venv /venv
 
-# A container's port can be published only from 0.0.0.0; nobody reaches it who is not let in by -p or a network.
+# A container's port can be published only from 0.0.0.0; nobody reaches it who is not let in by -p or a network,
+# so protected mode, which would refuse them all, is off, as in the image of Redis.
 ENV PATH=/venv/bin:$PATH \
     PRESSURE_LISTEN=resp://0.0.0.0:4000 \
+    PRESSURE_PROTECTED_MODE=off \
     PRESSURE_DATA_DIR=/data
 USER 4000:4000
 VOLUME /data

@@ -1,4 +1,4 @@
-"""The command line: serve, ping, doctor, and the exit status of each."""
+"""The command line: serve, ping, doctor, hash-password, and the exit status of each."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from pressure_server.doctor_command import examine
 from pressure_server.errors import BackendError
 from pressure_server.handler import find_handler
 from pressure_server.options import SECONDS, shared_options
+from pressure_server.process_title import hide_secrets
 from pressure_server.server import StartError, serve
 from pressure_server.settings import Listen, Settings, SettingsError, Store
+from pressure_server.users import MOST_PASSWORD_BYTES, digest_of
 
 
 class _ServeByDefault(click.Group):
@@ -64,7 +66,9 @@ def ping_command(listen: tuple[Listen, ...]) -> None:
         click.echo(f"{where} is well")
 
 
-@cli.command("doctor", params=shared_options("config", "backend", "data_dir", "prefix"))
+@cli.command(
+    "doctor", params=shared_options("config", "backend", "backend_password_file", "data_dir", "prefix")
+)
 @click.argument("queue", required=False)
 @click.option("--repair", is_flag=True, help="Mend what is wrong.")
 @click.option(
@@ -86,8 +90,24 @@ def doctor_command(queue: str | None, repair: bool, wait: float, **values: Any) 
         raise click.UsageError(str(error)) from error
 
 
+@cli.command("hash-password")
+def hash_password_command() -> None:
+    """Say what stands for a password in a users file.
+
+    The password is asked for, or read from standard input: one line.
+    """
+    if sys.stdin.isatty():
+        password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True).encode()
+    else:
+        password = sys.stdin.buffer.read().removesuffix(b"\n").removesuffix(b"\r")
+    if not 0 < len(password) <= MOST_PASSWORD_BYTES or b"\n" in password:
+        raise click.UsageError(f"the password must be one line of 1 to {MOST_PASSWORD_BYTES} bytes")
+    click.echo(digest_of(password).hex())
+
+
 def run() -> None:
     """The console script. A wrong option: one line, exit status 2. What cannot start: one line, 1."""
+    hide_secrets()
     try:
         status = cli.main(standalone_mode=False)
     except click.UsageError as error:

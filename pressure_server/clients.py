@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from itertools import count
 
+from pressure_server.access import Access
 from pressure_server.connection import Connection
 from pressure_server.deliveries import Deliveries
+from pressure_server.errors import DeniedError
 from pressure_server.hangups import Hangups
 
 # How exactly the time of a client's last command is known, in seconds.
@@ -14,9 +16,13 @@ _TICK = 1.0
 
 
 class Clients:
-    """Admits up to `max_clients`, and closes those that are idle for `idle_timeout` seconds (0: never)."""
+    """Admits up to `max_clients`, and closes those that are idle for `idle_timeout` seconds (0: never).
 
-    def __init__(self, max_clients: int, idle_timeout: float) -> None:
+    `access` says who may come in.
+    """
+
+    def __init__(self, max_clients: int, idle_timeout: float, access: Access) -> None:
+        self.access = access
         self.max_clients = max_clients
         self.idle_timeout = idle_timeout
         self.connected: set[Connection] = set()
@@ -32,15 +38,17 @@ class Clients:
         self._emptied = asyncio.Event()
         self._ticking = self._loop.create_task(self._tick())
 
-    def admit(self, connection: Connection) -> bool:
-        """Count the connection in, unless there are too many."""
-        if len(self.connected) >= self.max_clients:
+    def refusal(self, connection: Connection) -> bytes:
+        """Count the connection in; or what it is told: it must not come from there, or there are too many."""
+        denied = not self.access.admits(connection.transport)
+        if denied or len(self.connected) >= self.max_clients:
             self.rejected += 1
-            return False
+            return connection.failed(DeniedError()) if denied else connection.refused()
         connection.active = self.now
+        connection.user = self.access.users.initial
         self.accepted += 1
         self.connected.add(connection)
-        return True
+        return b""
 
     def leave(self, connection: Connection) -> None:
         """Count the connection out."""

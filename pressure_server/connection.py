@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pressure_server.broker.database import Database
 from pressure_server.broker.operation import Kind, Operation
 from pressure_server.broker.wait import Wait
+from pressure_server.users import NOBODY
 
 if TYPE_CHECKING:
     from pressure_server.clients import Clients
@@ -38,7 +39,7 @@ class Connection(asyncio.Protocol, ABC):
     __slots__ = (
         "_allowed", "_alone", "_backlog", "_barrier", "_broken", "_closing", "_last", "_next", "_paused",
         "_reading", "_received", "_replies", "_sent", "_took", "_unanswered", "_unsent", "_waiting",
-        "_written", "active", "clients", "database", "held", "transport",
+        "_written", "active", "clients", "database", "held", "transport", "user",
     )  # fmt: skip
 
     transport: asyncio.Transport
@@ -47,6 +48,7 @@ class Connection(asyncio.Protocol, ABC):
         self.clients = clients
         self.database = database
         self.active = 0.0
+        self.user = NOBODY
         self._replies: list[bytes | Operation] = []
         self._last: Operation | None = None
         self._unanswered = 0
@@ -383,9 +385,9 @@ class Connection(asyncio.Protocol, ABC):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio: a client has connected."""
         self.transport = cast(asyncio.Transport, transport)
-        if not self.clients.admit(self):
+        if refusal := self.clients.refusal(self):
             self._closing = True
-            self.transport.write(self.refused())
+            self.transport.write(refusal)
             self.transport.close()
 
     def data_received(self, data: bytes) -> None:

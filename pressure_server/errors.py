@@ -92,6 +92,24 @@ class QueueNameError(PressureError):
     code = "ERR"
 
 
+class PatternError(PressureError):
+    """A pattern for names that cannot be used."""
+
+
+class DeniedError(PressureError):
+    """A client from elsewhere, where nobody has said who may come in."""
+
+    code = "DENIED"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "pressure-server is in protected mode, because clients need not log in: only those on this "
+            "machine are served. To serve others, either give the server a password (--password-file), or "
+            "users (--users), and restart it; or, where a firewall lets in only who may use the queues, "
+            "restart it with --no-protected-mode"
+        )
+
+
 class BackendError(PressureError):
     """The backend cannot be reached, or answered an operation with an error of its own."""
 

@@ -1,7 +1,8 @@
 """What a handler is to the core, and how the core finds it.
 
 A package offers a handler as an entry point in the group `pressure_server.handlers`; the entry point's
-name is the scheme of the listeners that use it.
+name is the scheme of the listeners that use it. It must not end in "s": with an "s" behind, it is the same
+over TLS.
 """
 
 from __future__ import annotations

@@ -8,8 +8,10 @@ import socket
 import stat
 from collections.abc import Callable
 from dataclasses import replace
+from ssl import SSLContext
 
 from pressure_server.connection import Connection
+from pressure_server.handshakes import Handshakes
 from pressure_server.settings import Listen
 
 _BACKLOG = 1024
@@ -18,28 +20,40 @@ _BACKLOG = 1024
 class Listener:
     """One open socket. `listen` is where: with the port that was picked, where 0 was asked for."""
 
-    def __init__(self, server: asyncio.Server, listen: Listen) -> None:
+    def __init__(self, server: asyncio.Server, listen: Listen, handshakes: Handshakes | None) -> None:
         self._server = server
+        self._handshakes = handshakes
         self.listen = listen
         self._file = _file_at(listen.path)
 
     @classmethod
-    async def open(cls, listen: Listen, connect: Callable[[], Connection]) -> Listener:
-        """Listen, and make a connection by `connect` for each client. Raises OSError."""
+    async def open(
+        cls, listen: Listen, connect: Callable[[], Connection], tls: Callable[[], SSLContext]
+    ) -> Listener:
+        """Listen, and make a connection by `connect` for each client. Raises OSError.
+
+        `tls` is asked for the context of each handshake, where there are any.
+        """
         loop = asyncio.get_running_loop()
+        handshakes = Handshakes(tls, connect) if listen.tls else None
+        begin = handshakes.greet if handshakes is not None else connect
         if listen.path:
             _remove_stale_socket(listen.path)
-            return cls(await loop.create_unix_server(connect, listen.path, backlog=_BACKLOG), listen)
-        server = await loop.create_server(connect, listen.host, listen.port, backlog=_BACKLOG)
-        return cls(server, replace(listen, port=server.sockets[0].getsockname()[1]))
+            server = await loop.create_unix_server(begin, listen.path, backlog=_BACKLOG)
+        else:
+            server = await loop.create_server(begin, listen.host, listen.port, backlog=_BACKLOG)
+            listen = replace(listen, port=server.sockets[0].getsockname()[1])
+        return cls(server, listen, handshakes)
 
     def close(self) -> None:
-        """Accept no more clients, and remove the socket's file. Does so once."""
+        """Accept no more clients, nor those in a handshake, and remove the socket's file. Does so once."""
         # While we still listen nobody else takes the path; later the file may be our successor's.
         if self._file is not None and self._file == _file_at(self.listen.path):
             os.unlink(self.listen.path)
         self._file = None
         self._server.close()
+        if self._handshakes is not None:
+            self._handshakes.close()
 
 
 def _file_at(path: str) -> tuple[int, int] | None:

@@ -60,6 +60,7 @@ class _Durability(click.ParamType[Level]):
 
 SECONDS = _Seconds()
 _DURABILITY = _Durability()
+_FILE = click.Path(path_type=Path)
 # What an option of such a default takes from a file, beside text, which is read as a variable's.
 _KINDS: dict[type, tuple[type, ...]] = {bool: (bool,), int: (int,), float: (int, float)}
 
@@ -126,7 +127,8 @@ _OPTIONS = (
     ),
     _option(
         "--listen",
-        "HANDLER://HOST:PORT or HANDLER+unix:///PATH; may be repeated. Port 0 picks a free one.",
+        "HANDLER://HOST:PORT or HANDLER+unix:///PATH, HANDLERs://HOST:PORT for TLS; may be repeated. "
+        "Port 0 picks a free one.",
         multiple=True,
         default=DEFAULT_LISTEN,
         metavar="URL",
@@ -137,6 +139,11 @@ _OPTIONS = (
         "embedded:, redis://, rediss:// or unix://; REDIS_SERVER, REDIS_PORT, REDIS_DB select Redis, too.",
         default=EMBEDDED,
         callback=_backend,
+    ),
+    _option(
+        "--backend-password-file",
+        "A file that holds the backend's password, so that it need not stand in --backend.",
+        type=_FILE,
     ),
     _option(
         "--data-dir",
@@ -234,6 +241,20 @@ _OPTIONS = (
         default="none",
         type=_DURABILITY,
     ),
+    _option(
+        "--password",
+        "Clients must log in with this password, as user 'default'. Better is --password-file.",
+    ),
+    _option("--password-file", "A file that holds this password, on one line.", type=_FILE),
+    _option("--users", "A TOML file with users: passwords, queues, and what they may do.", type=_FILE),
+    _option(
+        "--protected-mode/--no-protected-mode",
+        "Whether only clients of this machine are served while nobody needs to log in.",
+        default=True,
+    ),
+    _option("--tls-certificate", "The certificate of listeners for TLS, with its chain: PEM.", type=_FILE),
+    _option("--tls-key", "Its private key, if that is not in the same file: PEM.", type=_FILE),
+    _option("--tls-client-ca", "Clients need a certificate by one of these: PEM.", type=_FILE),
     _option("--log-level", "How much is logged.", default="info", type=click.Choice(logs.LEVELS)),
     _option("--log-format", "How it is written.", default="text", type=click.Choice(logs.FORMATS)),
 )

@@ -9,6 +9,7 @@ import signal
 from collections.abc import Coroutine
 from typing import Any
 
+from pressure_server.access import Access, AccessError
 from pressure_server.backend.address import Address
 from pressure_server.backend.embedded import Embedded
 from pressure_server.broker.broker import Broker
@@ -17,6 +18,7 @@ from pressure_server.broker.repairs import AutoRepair
 from pressure_server.broker.servers import Neighbours
 from pressure_server.clients import Clients
 from pressure_server.handler import Context, Handler, find_handler
+from pressure_server.handshakes import MOST_UNDER_WAY
 from pressure_server.listener import Listener
 from pressure_server.settings import EMBEDDED, Listen, Settings
 
@@ -43,6 +45,11 @@ async def serve(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     handlers = {listen: find_handler(listen.handler) for listen in settings.listen}
+    try:
+        access = Access(settings.doors)
+    except AccessError as error:
+        raise StartError(str(error)) from error
+    loop.add_signal_handler(signal.SIGHUP, access.reload)
     embedded = (
         Embedded(settings.data_dir, fsync=settings.durability.fsync) if settings.backend == EMBEDDED else None
     )
@@ -50,7 +57,7 @@ async def serve(settings: Settings) -> None:
         if embedded is not None:
             await _unless(stop, embedded.start())
         address = Address(embedded.url) if embedded is not None else settings.address()
-        await _serve_on(address, settings, handlers, embedded, stop)
+        await _serve_on(address, settings, handlers, access, embedded, stop)
     except _StoppedError:
         logger.info("stopping: not ready yet")
     finally:
@@ -75,6 +82,7 @@ async def _serve_on(
     address: Address,
     settings: Settings,
     handlers: dict[Listen, type[Handler]],
+    access: Access,
     embedded: Embedded | None,
     stop: asyncio.Event,
 ) -> None:
@@ -93,11 +101,14 @@ async def _serve_on(
         await _unless(stop, broker.start())
         expiry.start()
         repairs.start()
-        clients = Clients(_clients_possible(settings.max_clients), settings.idle_timeout)
+        handshakes = MOST_UNDER_WAY * sum(listen.tls for listen in settings.listen)
+        most = _clients_possible(settings.max_clients, _OTHER_FILES + handshakes)
+        clients = Clients(most, settings.idle_timeout, access)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, access.reload, clients.connected)
         context = Context(settings, broker, clients)
         for listen, handler in handlers.items():
             try:
-                listeners.append(await Listener.open(listen, handler(context).connect))
+                listeners.append(await Listener.open(listen, handler(context).connect, access.tls))
             except OSError as error:
                 raise StartError(f"cannot listen on {listen}: {error.strerror or error}") from error
         context.listening += [listener.listen for listener in listeners]
@@ -132,13 +143,16 @@ def _announce(context: Context, embedded: Embedded | None) -> None:
     logger.info("ready: queues are keys under '%s:', we are '%s'", context.settings.prefix, broker.identity)
 
 
-def _clients_possible(wanted: int) -> int:
-    """As many clients as are wanted, or as the limit on open files, raised if need be, allows."""
+def _clients_possible(wanted: int, others: int) -> int:
+    """As many clients as are wanted, or as the limit on open files, raised if need be, allows.
+
+    `others` is how many files are needed beside one for each.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = wanted + _OTHER_FILES
+    needed = wanted + others
     if hard != resource.RLIM_INFINITY and needed > hard:
-        logger.warning("at most %d clients: the limit on open files is %d", hard - _OTHER_FILES, hard)
+        logger.warning("at most %d clients: the limit on open files is %d", hard - others, hard)
         needed = hard
     if soft != resource.RLIM_INFINITY and soft < needed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-    return needed - _OTHER_FILES
+    return needed - others

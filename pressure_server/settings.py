@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit, urlunsplit
 
+from pressure_server.access import Doors, read_password
 from pressure_server.backend.address import Address
 from pressure_server.backend.levels import Level
 from pressure_server.backend.link import Patience
 from pressure_server.broker.policy import Policy
+from pressure_server.tls import TlsFiles
 
 EMBEDDED = "embedded:"
 DEFAULT_LISTEN = ("resp://127.0.0.1:4000",)
@@ -22,18 +25,23 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True)
 class Listen:
-    """Where to listen and by which handler: `HANDLER://HOST:PORT` or `HANDLER+unix:///PATH`."""
+    """Where to listen and by which handler: `HANDLER://HOST:PORT` or `HANDLER+unix:///PATH`.
+
+    With an "s" behind the handler's name, `resps://…`, it is over TLS.
+    """
 
     handler: str
     host: str = ""
     port: int = 0
     path: str = ""
+    tls: bool = False
 
     def __str__(self) -> str:
+        scheme = self.handler + "s" * self.tls
         if self.path:
-            return f"{self.handler}+unix://{self.path}"
+            return f"{scheme}+unix://{self.path}"
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.handler}://{host}:{self.port}"
+        return f"{scheme}://{host}:{self.port}"
 
     @classmethod
     def parse(cls, url: str) -> Listen:
@@ -47,21 +55,23 @@ class Listen:
             (parts.hostname or "").encode("idna")
         except ValueError as error:
             raise SettingsError(f"{form} ({error})") from error
-        handler, _, transport = parts.scheme.partition("+")
+        scheme, _, transport = parts.scheme.partition("+")
+        handler, tls = scheme.removesuffix("s"), scheme.endswith("s")
         if transport == "unix" and parts.path.startswith("/") and not parts.netloc:
-            return cls(handler, path=parts.path)
+            return cls(handler, path=parts.path, tls=tls)
         if not handler or transport or parts.hostname is None or port is None or parts.path.strip("/"):
             raise SettingsError(form)
-        return cls(handler, host=parts.hostname, port=port)
+        return cls(handler, host=parts.hostname, port=port, tls=tls)
 
 
 @dataclass(frozen=True)
 class Store:
     """Where queues are kept: what every command must know that looks at them."""
 
-    backend: str
+    backend: str = field(repr=False)
     data_dir: Path
     prefix: str
+    backend_password_file: Path | None
 
     def __post_init__(self) -> None:
         """Check what can be checked without opening anything. Raises SettingsError."""
@@ -74,11 +84,18 @@ class Store:
                 raise SettingsError(f"the {name} must be UTF-8") from error
         if self.backend != EMBEDDED:
             self.address()
+        elif self.backend_password_file is not None:
+            raise SettingsError("the embedded backend has no password: --backend-password-file is of no use")
 
     def address(self) -> Address:
         """The address of a backend that is not embedded. Raises SettingsError."""
         try:
-            return Address(self.backend)
+            address = Address(self.backend)
+            if self.backend_password_file is None:
+                return address
+            if address.password is not None:
+                raise ValueError("its password is given twice, in the URL and in --backend-password-file")
+            return Address(_with_password(self.backend, read_password(self.backend_password_file)))
         except ValueError as error:
             raise SettingsError(f"the backend cannot be used: {error}") from error
 
@@ -103,6 +120,31 @@ class Settings(Store):
     idle_timeout: float
     max_message_bytes: int
     drain_timeout: float
+    password: str | None = field(repr=False)
+    password_file: Path | None
+    users: Path | None
+    protected_mode: bool
+    tls_certificate: Path | None
+    tls_key: Path | None
+    tls_client_ca: Path | None
+
+    def __post_init__(self) -> None:
+        """Check what can be checked without opening anything of others. Raises SettingsError."""
+        super().__post_init__()
+        if self.password is not None and self.password_file is not None:
+            raise SettingsError("the password is given twice, by --password and by --password-file")
+        if self.tls_certificate is None:
+            if secure := next((listen for listen in self.listen if listen.tls), None):
+                raise SettingsError(f"{secure} needs --tls-certificate, and --tls-key")
+            if self.tls_key is not None or self.tls_client_ca is not None:
+                raise SettingsError("--tls-key and --tls-client-ca are of no use without --tls-certificate")
+
+    @property
+    def doors(self) -> Doors:
+        """Who may come in."""
+        tls = self.tls_certificate and TlsFiles(self.tls_certificate, self.tls_key, self.tls_client_ca)
+        password = None if self.password is None else os.fsencode(self.password)
+        return Doors(password, self.password_file, self.users, self.protected_mode, tls or None)
 
     @property
     def patience(self) -> Patience:
@@ -118,6 +160,13 @@ class Settings(Store):
             put_timeout=self.put_timeout or None,
             role_timeout=self.role_timeout,
         )
+
+
+def _with_password(url: str, password: bytes) -> str:
+    """The backend's URL with the password in it."""
+    parts = urlsplit(url)
+    user, _, host = parts.netloc.rpartition("@")
+    return urlunsplit(parts._replace(netloc=f"{user.rstrip(':')}:{quote(password, safe='')}@{host}"))
 
 
 def backend_from_specification(environment: Mapping[str, str]) -> str | None:

@@ -236,7 +236,7 @@ def test_commands_have_the_options_that_they_use() -> None:
         return set(re.findall(r"^  (--[a-z-]+)", run_command(command, "--help").stdout, re.M))
 
     assert options("ping") == {"--help", "--config", "--listen"}
-    doctors = {"--config", "--backend", "--data-dir", "--prefix"}
+    doctors = {"--config", "--backend", "--backend-password-file", "--data-dir", "--prefix"}
     assert options("doctor") == {"--help", "--repair", "--wait"} | doctors
     assert (
         options("serve")

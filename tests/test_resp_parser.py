@@ -12,7 +12,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from handlers.resp import errors
-from handlers.resp.glob import glob_regex
 from handlers.resp.inline import split_inline
 from handlers.resp.parser import (
     MAX_ARGUMENTS,
@@ -27,6 +26,7 @@ from handlers.resp.parser import (
 from handlers.resp.replies import CommandError, NullArray, SetReply, Text, encode, error
 from handlers.resp.syntax import Argument, arity_of, keys_of, parse_syntax
 from pressure_server.errors import QueueFullError
+from pressure_server.glob import glob_regex
 from tests.waiters import packed
 
 MAX_BULK = 1 << 20

@@ -12,10 +12,12 @@ from handlers.resp.table import COMMANDS
 from tests.programs import Client, Server, StartServer, Valkey, wait_for
 from tests.waiters import Waiter, is_refused, packed
 
+ROOT = Path(__file__).parent.parent
+
 
 def test_the_document_of_commands_is_the_table_s() -> None:
     commands.load()
-    document = Path(__file__).parent.parent / "docs" / "commands.md"
+    document = ROOT / "docs" / "commands.md"
     text = document.read_text(encoding="utf-8")
     assert text == with_tables(text), "run: make docs"
 
@@ -98,9 +100,9 @@ def fail(client, words):
 async def fail_later(client, words):
     raise LookupError("a bug")
 
-command("BUG [word]", "Fails at once.", group="server", repeated=fail)(fail)
-command("BUG.QUEUE key", "Fails where others are done together.", group="server")(fail)
-command("BUG.LATER", "Fails as a coroutine.", group="server")(fail_later)
+command("BUG [word]", "Fails at once.", group="server", needs="nothing", repeated=fail)(fail)
+command("BUG.QUEUE key", "Fails where others are done together.", group="server", needs="read")(fail)
+command("BUG.LATER", "Fails as a coroutine.", group="server", needs="nothing")(fail_later)
 """
 
 
@@ -108,7 +110,7 @@ def test_a_bug_hurts_only_the_command_that_has_it(
     tmp_path: Path, backend: Valkey, start_server: StartServer
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(BUGS)
-    server = start_server("--backend", backend.url, environment={"PYTHONPATH": str(tmp_path)})
+    server = start_server("--backend", backend.url, environment={"PYTHONPATH": f"{tmp_path}:{ROOT}"})
     with Waiter(server.port) as waiter:
         for command in ("BUG", "BUG.QUEUE q", "BUG.LATER"):
             assert "internal error" in str(waiter(*command.split()))

@@ -7,14 +7,24 @@ from collections.abc import Coroutine
 from typing import Any
 
 from handlers.resp import errors
-from handlers.resp.parser import REQUEST_ALLOWANCE, Limits, Repeated, RequestError, RequestParser
+from handlers.resp.access import check, refusal
+from handlers.resp.parser import (
+    REQUEST_ALLOWANCE,
+    Command,
+    Limits,
+    Repeated,
+    RequestError,
+    RequestParser,
+)
 from handlers.resp.replies import NULL, CommandError, encode, error
-from handlers.resp.table import BY_SPELLING, COMMANDS, find_subcommand
+from handlers.resp.table import BY_SPELLING, COMMANDS, Spec, find_subcommand
 from handlers.resp.transaction import Commands
 from pressure_server.broker.database import Database
 from pressure_server.connection import Connection
 from pressure_server.errors import PressureError
 from pressure_server.handler import Context
+from pressure_server.logins import MOST_FAILURES
+from pressure_server.users import DEFAULT, NOBODY
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +33,10 @@ _OF_HTTP = (b"post", b"host:")
 # What is done at once in a transaction, too.
 _NEVER_QUEUED = {"multi", "exec", "discard", "watch", "quit", "reset"}
 _QUEUED = b"+QUEUED\r\n"
+
+
+def _may_log_in(request: object) -> bool:
+    return isinstance(request, list) and request[0].upper() in (b"AUTH", b"HELLO")
 
 
 class RespConnection(Connection):
@@ -34,6 +48,7 @@ class RespConnection(Connection):
     __slots__ = (
         "_parser",
         "context",
+        "failures",
         "id",
         "library",
         "name",
@@ -51,6 +66,7 @@ class RespConnection(Connection):
         self.id = next(context.clients.ids)
         self.name = b""
         self.library: tuple[bytes, bytes] | None = None
+        self.failures = 0
         self.protocol = 2
         self.null = NULL[2]
         self.since = context.clients.now
@@ -62,6 +78,23 @@ class RespConnection(Connection):
         if self.transaction is not None:
             raise CommandError("ERR MULTI calls can not be nested")
         self.transaction = Commands(self.context.settings.max_message_bytes + REQUEST_ALLOWANCE)
+
+    async def log_in(self, name: bytes, password: bytes) -> None:
+        """Act as that user from now on. Raises CommandError; after too many of them the connection closes."""
+        access = self.clients.access
+        user = access.users.log_in(name.decode("utf-8", "replace"), password)
+        if user is None:
+            await access.logins.fail(self.transport, name, self.failures)
+            self.failures += 1
+            if self.failures >= MOST_FAILURES:
+                self.close_when_replied()
+            raise CommandError("WRONGPASS invalid username-password pair or user is disabled.")
+        self.user = user
+
+    @property
+    def user_name(self) -> str:
+        """Whom the client acts as; to Redis that is the default user where it has not logged in."""
+        return self.user.name or DEFAULT
 
     def end_transaction(self) -> tuple[Commands | None, dict[Database, dict[bytes, bytes]]]:
         """What has been queued, None outside of a transaction, and what is watched; both are forgotten."""
@@ -82,6 +115,8 @@ class RespConnection(Connection):
     def parse(self, data: bytes) -> list[Any]:
         """Requests, and a RequestError at the end of those that can be read."""
         requests = self._parser.feed(data)
+        if self.user is NOBODY and self._parser.waits_for_much and not any(map(_may_log_in, requests)):
+            requests.append(RequestError("Protocol error: unauthenticated bulk or multibulk length"))
         for request in requests:
             if type(request) is Repeated:
                 self.clients.commands += request.count - 1
@@ -100,10 +135,9 @@ class RespConnection(Connection):
                     return None
                 raise errors.unknown_command(command)
             if not spec.accepts(len(command)):
-                if spec.name == "exec":
-                    self.end_transaction()
-                    raise errors.wrong_arity_of_exec()
                 raise errors.wrong_arity(spec.name)
+            if not self.user.is_free:
+                check(self, spec, command)
             if self.transaction is not None and spec.name not in _NEVER_QUEUED:
                 # COMMAND does something on its own, too.
                 if spec.subcommands and len(command) > 1:
@@ -113,10 +147,17 @@ class RespConnection(Connection):
                 return None
             return spec.function(self, command)
         except Exception as reason:
-            if self.transaction is not None:
-                self.transaction.is_broken = True
-            self.reply(self.failed(reason))
+            self.reply(self._rejected(spec, reason))
             return None
+
+    def _rejected(self, spec: Spec | None, reason: Exception) -> bytes:
+        """The reply to a command that was not done; it breaks a transaction, and EXEC ends it."""
+        if spec is not None and spec.name == "exec" and isinstance(reason, CommandError):
+            self.end_transaction()
+            reason = errors.exec_refused(reason)
+        elif self.transaction is not None:
+            self.transaction.is_broken = True
+        return self.failed(reason)
 
     def _execute_special(self, command: Repeated | RequestError) -> None:
         if type(command) is RequestError:
@@ -132,6 +173,7 @@ class RespConnection(Connection):
                 or spec is None
                 or spec.repeated is None
                 or not spec.accepts(3 if command.thirds else 2)
+                or not (self.user.is_free or self._may(spec, command.words))
             ):
                 self.execute_instead(command.commands())
                 return
@@ -139,6 +181,9 @@ class RespConnection(Connection):
                 spec.repeated(self, command)
             except Exception as reason:
                 self.reply(self.failed(reason) * command.count)
+
+    def _may(self, spec: Spec, words: Command) -> bool:
+        return self.user is not NOBODY and refusal(self.user, spec, words) is None
 
     def encode(self, value: Any) -> bytes:
         """The reply that a coroutine has returned."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from handlers.resp.replies import SetReply
 from handlers.resp.syntax import Argument
 from handlers.resp.table import COMMANDS, Spec
+from pressure_server.users import RIGHTS
 
 _TITLES = {
     "set": "A queue as a set",
@@ -65,16 +66,21 @@ def commands_markdown() -> str:
     """The tables of docs/commands.md."""
     lines: list[str] = []
     for group, title in _TITLES.items():
-        lines += [f"### {title}", "", "| command | what it does |", "|---|---|"]
+        lines += [f"### {title}", "", "| command | what it does | needs |", "|---|---|---|"]
         for spec in COMMANDS.values():
             shown = [spec] if not spec.subcommands else list(spec.subcommands.values())
             lines += [
-                f"| `{one.syntax.replace('|', chr(92) + '|')}` | {one.summary} |"
+                f"| `{one.syntax.replace('|', chr(92) + '|')}` | {one.summary} | {_needs_of(one)} |"
                 for one in shown
                 if one.group == group
             ]
         lines.append("")
     return "\n".join(lines)
+
+
+def _needs_of(spec: Spec) -> str:
+    """What a user must have a right to, in the order of RIGHTS."""
+    return ", ".join(right for right in RIGHTS if right in spec.needs)
 
 
 _MARKER = "<!-- from the command table: make docs -->\n"

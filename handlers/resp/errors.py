@@ -32,11 +32,9 @@ def wrong_arity(name: str) -> CommandError:
     return CommandError(f"ERR wrong number of arguments for '{name}' command")
 
 
-def wrong_arity_of_exec() -> CommandError:
-    """The same for EXEC, which has ended the transaction."""
-    return CommandError(
-        "EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command"
-    )
+def exec_refused(reason: CommandError) -> CommandError:
+    """What EXEC says that is refused itself, and has ended the transaction."""
+    return CommandError(f"EXECABORT Transaction discarded because of: {str(reason).removeprefix('ERR ')}")
 
 
 def not_an_integer() -> CommandError:
@@ -62,8 +60,3 @@ def out_of_range() -> CommandError:
 def invalid_cursor() -> CommandError:
     """A cursor that no scan can have returned."""
     return CommandError("ERR invalid cursor")
-
-
-def pattern_too_long() -> CommandError:
-    """Redis takes any; ours are compiled."""
-    return CommandError("ERR pattern is too long: at most 4096 bytes")

@@ -33,6 +33,9 @@ class RespHandler:
         where: dict[str, Any] = (
             {"unix_socket_path": listen.path} if listen.path else {"host": listen.host, "port": listen.port}
         )
+        if listen.tls:
+            # Nothing secret is sent, and the certificate is seldom for the address that is listened on.
+            where |= {"ssl": True, "ssl_cert_reqs": "none", "ssl_check_hostname": False}
         try:
             # redis-py would try again for a minute.
             once = Retry(NoBackoff(), 0)
@@ -40,5 +43,7 @@ class RespHandler:
                 **where, retry=once, socket_timeout=timeout, socket_connect_timeout=timeout
             ) as client:
                 client.ping()
+        except redis.AuthenticationError:
+            return  # who asks for a login is well
         except redis.RedisError as error:
             raise OSError(str(error)) from error

@@ -18,6 +18,10 @@ MAX_ARGUMENTS = 1024 * 1024
 _ARGUMENT_COST = 64
 REQUEST_ALLOWANCE = 64 << 20
 
+# The most that somebody may send who has not logged in.
+_LOGIN_ARGUMENTS = 10
+_LOGIN_BYTES = 16 * 1024
+
 # The tokens that announce a few arguments, or a few bytes; others are for the strict path.
 _COUNTS = {b"*%d" % count: count for count in range(1, 65)}
 _SHORT = 4096
@@ -78,6 +82,11 @@ class RequestParser:
         self._missing = 0  # how many it still lacks
         self._awaited = -1  # the length of the one being read; -1 while it is not known
         self._announced = 0  # what the command takes in memory, by its lengths so far
+
+    @property
+    def waits_for_much(self) -> bool:
+        """Whether the command being read is larger than one that logs in can be, as Redis has it."""
+        return self._missing + len(self._arguments) > _LOGIN_ARGUMENTS or self._awaited > _LOGIN_BYTES
 
     def feed(self, data: bytes) -> list[Command | Repeated | RequestError]:
         """The commands that end in `data`. A RequestError is the last of them: feed nothing after it."""

@@ -14,6 +14,7 @@ from handlers.resp.caller import Caller
 from handlers.resp.errors import unknown_subcommand, wrong_arity
 from handlers.resp.parser import Command, Repeated
 from handlers.resp.syntax import Argument, arity_of, keys_of, parse_syntax
+from pressure_server.users import RIGHTS
 
 if TYPE_CHECKING:
     from handlers.resp.connection import RespConnection
@@ -37,6 +38,7 @@ class Spec:
     arguments: tuple[Argument, ...]
     arity: int
     keys: tuple[int, int, int]
+    needs: frozenset[str]
     repeated: RepeatedFunction | None = None
     subcommands: dict[bytes, Spec] = field(default_factory=dict)
 
@@ -60,12 +62,15 @@ def command(
     summary: str,
     *,
     group: str,
+    needs: str,
     flags: str = "",
     repeated: RepeatedFunction | None = None,
 ) -> Callable[[Function], Function]:
     """Enter a function into the table, as `NAME arguments…` or, for a subcommand, `NAME|SUB arguments…`.
 
-    `repeated` does many such commands at once, where that is faster than one by one.
+    `needs` is what its user must have a right to: some of pressure_server.users.RIGHTS, or `nothing`, if it
+    names no queue. `repeated` does many such commands at once, where that is faster than one by one.
+    Raises ValueError where the needs are none.
     """
 
     def enter(function: Function) -> Function:
@@ -83,6 +88,7 @@ def command(
             arguments=arguments,
             arity=arity_of(arguments, named),
             keys=keys_of(arguments, named),
+            needs=_rights_of(name, needs, arguments),
             repeated=repeated,
         )
         if sub:
@@ -94,6 +100,14 @@ def command(
         return function
 
     return enter
+
+
+def _rights_of(name: str, needs: str, arguments: tuple[Argument, ...]) -> frozenset[str]:
+    rights = frozenset(() if needs == "nothing" else needs.split())
+    is_on_queues = any(argument.type == "key" for argument in arguments)
+    if not rights <= set(RIGHTS) or (is_on_queues and not rights):
+        raise ValueError(f"{name} cannot need '{needs}'")
+    return rights
 
 
 def dispatch(client: Caller, words: Command) -> Coroutine[Any, Any, Any] | None:
@@ -113,9 +127,9 @@ def find_subcommand(words: Command) -> Spec:
 
 def container(name: str, summary: str, *, group: str) -> None:
     """Enter a command that has subcommands, and HELP, which lists them."""
-    command(f"{name} subcommand [argument ...]", summary, group=group)(dispatch)
+    command(f"{name} subcommand [argument ...]", summary, group=group, needs="nothing")(dispatch)
 
-    @command(f"{name}|HELP", "Lists the subcommands.", group=group)
+    @command(f"{name}|HELP", "Lists the subcommands.", group=group, needs="nothing")
     async def _help(_client: Caller, _words: Command) -> list[str]:
         return help_of(name)
 

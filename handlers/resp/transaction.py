@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from handlers.resp.access import check
 from handlers.resp.parser import Command
 from handlers.resp.replies import CommandError
 from handlers.resp.table import Spec
@@ -154,6 +155,8 @@ async def _together(
 
 def _begin(stand: Stand, spec: Spec, words: Command) -> Begun:
     try:
+        if not stand.connection.user.is_free:
+            check(stand.connection, spec, words, by_exec=True)
         coroutine = spec.function(stand, words)
     except Exception as reason:
         return stand.connection.failed(reason)

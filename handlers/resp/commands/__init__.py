@@ -12,6 +12,7 @@ _GROUPS = (
     "transactions",
     "keys",
     "connection",
+    "acl",
     "server",
 )
 

@@ -35,6 +35,7 @@ def _in_all(contents: list[dict[bytes, None]]) -> list[Any]:
     "SINTER key [key ...]",
     "Returns the messages that are queued in all of the queues, in the order of the first.",
     group="set",
+    needs="read",
     flags="readonly",
 )
 async def sinter(client: Caller, words: Command) -> SetReply:
@@ -46,6 +47,7 @@ async def sinter(client: Caller, words: Command) -> SetReply:
     "SUNION key [key ...]",
     "Returns the messages that are queued in any of the queues, each once.",
     group="set",
+    needs="read",
     flags="readonly",
 )
 async def sunion(client: Caller, words: Command) -> SetReply:
@@ -60,6 +62,7 @@ async def sunion(client: Caller, words: Command) -> SetReply:
     "SDIFF key [key ...]",
     "Returns the messages of the first queue that are in none of the others.",
     group="set",
+    needs="read",
     flags="readonly",
 )
 async def sdiff(client: Caller, words: Command) -> SetReply:
@@ -72,6 +75,7 @@ async def sdiff(client: Caller, words: Command) -> SetReply:
     "SINTERCARD numkeys key [key ...] [LIMIT limit]",
     "Says how many messages are queued in all of the queues; at most LIMIT, if that is not 0.",
     group="set",
+    needs="read",
     flags="readonly movablekeys",
 )
 async def sintercard(client: Caller, words: Command) -> int:

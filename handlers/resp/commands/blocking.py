@@ -48,6 +48,7 @@ for _name in ("BLPOP", "BRPOP"):
         f"{_name} key [key ...] timeout",
         "Takes the oldest message of the first queue that has one; waits so many seconds, for ever at 0.",
         group="list",
+        needs="get",
         flags="write blocking",
     )(_bpop)
 
@@ -71,6 +72,7 @@ async def _mpop(client: Caller, words: Command, timeout: bytes | None) -> object
     "LMPOP numkeys key [key ...] LEFT|RIGHT [COUNT count]",
     "Takes the oldest messages, one or up to count, of the first queue that has one.",
     group="list",
+    needs="get",
     flags="write movablekeys",
 )
 async def lmpop(client: Caller, words: Command) -> object:
@@ -82,6 +84,7 @@ async def lmpop(client: Caller, words: Command) -> object:
     "BLMPOP timeout numkeys key [key ...] LEFT|RIGHT [COUNT count]",
     "LMPOP that waits so many seconds for a message, for ever at 0.",
     group="list",
+    needs="get",
     flags="write blocking movablekeys",
 )
 async def blmpop(client: Caller, words: Command) -> object:

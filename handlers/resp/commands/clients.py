@@ -36,7 +36,7 @@ def client_line(client: RespConnection) -> bytes:
         "psub": 0,
         "multi": -1 if client.transaction is None else len(client.transaction.queued),
         "obl": client.transport.get_write_buffer_size(),
-        "user": "default",
+        "user": client.user_name,
         "resp": client.protocol,
         "lib-name": library[0].decode(),
         "lib-ver": library[1].decode(),

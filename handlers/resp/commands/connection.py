@@ -12,11 +12,12 @@ from handlers.resp.replies import OK, CommandError, Text, bulk, encode
 from handlers.resp.table import command, container
 from handlers.resp.version import FOLLOWED_VERSION
 from pressure_server.broker.broker import DatabaseNumberError
+from pressure_server.users import DEFAULT, NOBODY
 
 _PONG = b"+PONG\r\n"
 
 
-@command("PING [message]", "Says PONG, or the message.", group="connection", flags="fast")
+@command("PING [message]", "Says PONG, or the message.", group="connection", needs="nothing", flags="fast")
 def ping(client: Caller, words: Command) -> None:
     """As Redis."""
     if len(words) > 2:
@@ -24,32 +25,49 @@ def ping(client: Caller, words: Command) -> None:
     client.reply(_PONG if len(words) == 1 else bulk(words[1]))
 
 
-@command("ECHO message", "Says the message.", group="connection", flags="fast")
+@command("ECHO message", "Says the message.", group="connection", needs="nothing", flags="fast")
 def echo(client: Caller, words: Command) -> None:
     """As Redis."""
     client.reply(bulk(words[1]))
 
 
-@command("QUIT [ignored ...]", "Says OK and closes the connection.", group="connection", flags="fast")
+@command(
+    "QUIT [ignored ...]",
+    "Says OK and closes the connection.",
+    group="connection",
+    needs="nothing",
+    flags="fast no_auth",
+)
 def quit_(client: Caller, _words: Command) -> None:
     """What was sent before is answered before."""
     client.reply(encode(OK, client.connection.protocol))
     client.connection.close_when_replied()
 
 
-@command("RESET", "Puts the connection into the state it began in.", group="connection", flags="fast")
+@command(
+    "RESET",
+    "Puts the connection into the state it began in.",
+    group="connection",
+    needs="nothing",
+    flags="fast no_auth",
+)
 async def reset(client: Caller, _words: Command) -> str:
     """As Redis; the database is the one the backend's address names."""
     connection = client.connection
     connection.speak(2)
     connection.name = b""
+    connection.user = connection.clients.access.users.initial
     connection.end_transaction()
     connection.database = connection.context.broker.default_database
     return "RESET"
 
 
 @command(
-    "SELECT index", "Chooses a database of the backend, by its number.", group="connection", flags="fast"
+    "SELECT index",
+    "Chooses a database of the backend, by its number.",
+    group="connection",
+    needs="nothing",
+    flags="fast",
 )
 async def select(client: Caller, words: Command) -> str:
     """The queues there are those a native client finds with REDIS_DB set to that number."""
@@ -63,28 +81,23 @@ async def select(client: Caller, words: Command) -> str:
     return OK
 
 
-def _log_in(user: bytes) -> None:
-    """No password is set, so Redis's default user takes any, and there is no other user."""
-    if user != b"default":
-        raise CommandError("WRONGPASS invalid username-password pair or user is disabled.")
-
-
 @command(
     "AUTH [username] password",
-    "Logs in; no password is set, so there is no need.",
+    "Logs in, as the user default unless another is named.",
     group="connection",
-    flags="fast",
+    needs="nothing",
+    flags="fast no_auth",
 )
-async def auth(_client: Caller, words: Command) -> str:
-    """As a Redis without a password."""
+async def auth(client: Caller, words: Command) -> str:
+    """As Redis; see pressure_server.logins of wrong passwords."""
     if len(words) > 3:
         raise syntax_error()
-    if len(words) == 2:
+    if len(words) == 2 and client.connection.clients.access.users.initial is not NOBODY:
         raise CommandError(
             "ERR AUTH <password> called without any password configured for the default user. "
             "Are you sure your configuration is correct?"
         )
-    _log_in(words[1])
+    await client.connection.log_in(words[1] if len(words) == 3 else DEFAULT.encode(), words[-1])
     return OK
 
 
@@ -92,7 +105,8 @@ async def auth(_client: Caller, words: Command) -> str:
     "HELLO [protover] [AUTH username password] [SETNAME clientname]",
     "Chooses the version of RESP, 2 or 3, and says what server this is.",
     group="connection",
-    flags="fast",
+    needs="nothing",
+    flags="fast no_auth",
 )
 async def hello(client: Caller, words: Command) -> dict[str | bytes, object]:
     """As Redis."""
@@ -109,7 +123,7 @@ async def hello(client: Caller, words: Command) -> dict[str | bytes, object]:
     while rest:
         match rest[0].upper():
             case b"AUTH" if len(rest) >= 3:
-                _log_in(rest[1])
+                await connection.log_in(rest[1], rest[2])
                 rest = rest[3:]
             case b"SETNAME" if len(rest) >= 2:
                 name = _checked_name(rest[1])
@@ -117,6 +131,12 @@ async def hello(client: Caller, words: Command) -> dict[str | bytes, object]:
             case _:
                 shown = rest[0].decode("utf-8", "backslashreplace")
                 raise CommandError(f"ERR Syntax error in HELLO option '{shown}'")
+    if connection.user is NOBODY:
+        raise CommandError(
+            "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH "
+            "<user> <pass> option can be used to authenticate the client and select the RESP protocol "
+            "version at the same time"
+        )
     connection.speak(protocol)
     connection.name = name
     return {
@@ -139,19 +159,29 @@ def _checked_name(name: bytes) -> bytes:
 container("CLIENT", "Commands on connections.", group="connection")
 
 
-@command("CLIENT|ID", "Says the number of this connection.", group="connection", flags="fast")
+@command(
+    "CLIENT|ID", "Says the number of this connection.", group="connection", needs="nothing", flags="fast"
+)
 async def client_id(client: Caller, _words: Command) -> int:
     """As Redis."""
     return client.connection.id
 
 
-@command("CLIENT|GETNAME", "Says the name of this connection.", group="connection", flags="fast")
+@command(
+    "CLIENT|GETNAME", "Says the name of this connection.", group="connection", needs="nothing", flags="fast"
+)
 async def client_getname(client: Caller, _words: Command) -> bytes | None:
     """As Redis: nil where it has none."""
     return client.connection.name or None
 
 
-@command("CLIENT|SETNAME connection-name", "Names this connection.", group="connection", flags="fast")
+@command(
+    "CLIENT|SETNAME connection-name",
+    "Names this connection.",
+    group="connection",
+    needs="nothing",
+    flags="fast",
+)
 async def client_setname(client: Caller, words: Command) -> str:
     """As Redis."""
     client.connection.name = _checked_name(words[2])
@@ -162,6 +192,7 @@ async def client_setname(client: Caller, words: Command) -> str:
     "CLIENT|SETINFO attribute value",
     "Notes the client library's name or version.",
     group="connection",
+    needs="nothing",
     flags="fast",
 )
 async def client_setinfo(client: Caller, words: Command) -> str:
@@ -178,7 +209,12 @@ async def client_setinfo(client: Caller, words: Command) -> str:
     return OK
 
 
-@command("CLIENT|NO-EVICT ON|OFF", "Does nothing: no client is closed to save memory.", group="connection")
+@command(
+    "CLIENT|NO-EVICT ON|OFF",
+    "Does nothing: no client is closed to save memory.",
+    group="connection",
+    needs="nothing",
+)
 async def client_no_evict(_client: Caller, words: Command) -> str:
     """As a Redis that evicts no clients."""
     if words[2].upper() not in (b"ON", b"OFF"):
@@ -191,7 +227,7 @@ def _resp_clients(connection: RespConnection) -> list[RespConnection]:
     return sorted(found, key=lambda other: other.id)
 
 
-@command("CLIENT|INFO", "Describes this connection.", group="connection")
+@command("CLIENT|INFO", "Describes this connection.", group="connection", needs="nothing")
 async def client_info(client: Caller, _words: Command) -> Text:
     """As Redis: one line."""
     return Text(client_line(client.connection) + b"\n")
@@ -201,6 +237,7 @@ async def client_info(client: Caller, _words: Command) -> Text:
     "CLIENT|LIST [TYPE client-type] [ID client-id [client-id ...]]",
     "Describes all connections.",
     group="connection",
+    needs="administer",
 )
 async def client_list(client: Caller, words: Command) -> Text:
     """As Redis: a line each. All are of type normal."""
@@ -224,6 +261,7 @@ async def client_list(client: Caller, words: Command) -> Text:
     "CLIENT|KILL [addr] [ID client-id] [ADDR ip:port] [LADDR ip:port] [SKIPME yes/no]",
     "Closes connections.",
     group="connection",
+    needs="administer",
 )
 async def client_kill(client: Caller, words: Command) -> object:
     """As Redis: OK for one address, else how many were closed."""

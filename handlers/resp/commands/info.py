@@ -84,6 +84,9 @@ async def _stats(client: RespConnection) -> _Fields:
         "total_commands_processed": clients.commands,
         "instantaneous_ops_per_sec": clients.commands_per_second,
         "rejected_connections": clients.rejected,
+        "acl_access_denied_auth": clients.access.logins.denied,
+        "acl_access_denied_cmd": clients.access.refused["cmd"],
+        "acl_access_denied_key": clients.access.refused["key"],
     }
 
 
@@ -118,7 +121,7 @@ async def _some_queues(client: RespConnection) -> tuple[list[bytes], bool]:
     cursor = b"0"
     for _ in range(_SCAN_STEPS):
         cursor, found = await client.database.scan(cursor)
-        names.update(dict.fromkeys(found))
+        names.update(dict.fromkeys(filter(client.user.admits, found)))
         if cursor == b"0":
             return list(names), True
     return list(names), False

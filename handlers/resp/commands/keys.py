@@ -6,10 +6,9 @@ import random
 import re
 
 from handlers.resp.caller import Caller
-from handlers.resp.commands.reading import scan_options
+from handlers.resp.commands.reading import admitted_queues, scan_options
 from handlers.resp.commands.words import cursor_of
 from handlers.resp.errors import syntax_error
-from handlers.resp.glob import glob_regex
 from handlers.resp.parser import Command
 from handlers.resp.replies import OK
 from handlers.resp.table import command
@@ -17,6 +16,7 @@ from pressure_server.broker import kinds
 from pressure_server.broker.database import Database
 from pressure_server.broker.queues import QueueOperations
 from pressure_server.errors import PressureError, QueueDoesNotExistError
+from pressure_server.glob import glob_regex
 
 # A queue has about so many keys on the backend: a scan for some queues looks at as many keys.
 _KEYS_OF_A_QUEUE = 12
@@ -40,11 +40,18 @@ for _name in ("DEL", "UNLINK"):
         f"{_name} key [key ...]",
         "Deletes queues with what is in them, and says how many there were.",
         group="generic",
+        needs="administer",
         flags="write",
     )(_del)
 
 
-@command("EXISTS key [key ...]", "Says how many of the queues exist.", group="generic", flags="readonly fast")
+@command(
+    "EXISTS key [key ...]",
+    "Says how many of the queues exist.",
+    group="generic",
+    needs="read",
+    flags="readonly fast",
+)
 async def exists(client: Caller, words: Command) -> int:
     """As Redis, a queue named twice counts twice. An empty queue exists."""
     found = await client.database.run_each(kinds.EXISTS, words[1:])
@@ -54,7 +61,13 @@ async def exists(client: Caller, words: Command) -> int:
     return sum(found)
 
 
-@command("TYPE key", "Says set for a queue, none for what is none.", group="generic", flags="readonly fast")
+@command(
+    "TYPE key",
+    "Says set for a queue, none for what is none.",
+    group="generic",
+    needs="read",
+    flags="readonly fast",
+)
 async def type_(client: Caller, words: Command) -> str:
     """To Redis clients a queue is a set."""
     return "set" if await client.database.exists(words[1]) else "none"
@@ -69,21 +82,29 @@ for _name in ("TTL", "PTTL"):
         f"{_name} key",
         "Says -1 for a queue, which never expires, and -2 for what is none.",
         group="generic",
+        needs="read",
         flags="readonly fast",
     )(_ttl)
 
 
-@command("KEYS pattern", "Returns the names of the queues that match.", group="generic", flags="readonly")
+@command(
+    "KEYS pattern",
+    "Returns the names of the queues that match.",
+    group="generic",
+    needs="read",
+    flags="readonly",
+)
 async def keys(client: Caller, words: Command) -> list[bytes]:
     """As Redis."""
     pattern: re.Pattern[bytes] = glob_regex(words[1])
-    return [queue async for queue in client.connection.database.queues() if pattern.fullmatch(queue)]
+    return [queue async for queue in admitted_queues(client) if pattern.fullmatch(queue)]
 
 
 @command(
     "SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]",
     "Returns the names of some queues, and where to go on.",
     group="generic",
+    needs="read",
     flags="readonly",
 )
 async def scan(client: Caller, words: Command) -> list[object]:
@@ -93,24 +114,26 @@ async def scan(client: Caller, words: Command) -> list[object]:
     after, queues = await client.connection.database.scan(b"%d" % cursor, options.count * _KEYS_OF_A_QUEUE)
     if options.type != b"set":
         queues = []
-    return [after, [queue for queue in queues if options.matches(queue)]]
+    admits = client.connection.user.admits
+    return [after, [queue for queue in queues if options.matches(queue) and admits(queue)]]
 
 
-@command("DBSIZE", "Says how many queues there are.", group="server", flags="readonly fast")
+@command("DBSIZE", "Says how many queues there are.", group="server", needs="read", flags="readonly fast")
 async def dbsize(client: Caller, _words: Command) -> int:
     """Counts queues, not the backend's keys."""
-    return sum([1 async for _ in client.connection.database.queues()])
+    return sum([1 async for _ in admitted_queues(client)])
 
 
 @command(
     "RANDOMKEY",
     "Returns the name of a random queue; nil when there is none.",
     group="generic",
+    needs="read",
     flags="readonly",
 )
 async def randomkey(client: Caller, _words: Command) -> bytes | None:
     """Each queue is as likely as any other."""
-    queues = [queue async for queue in client.connection.database.queues()]
+    queues = [queue async for queue in admitted_queues(client)]
     return random.choice(queues) if queues else None
 
 
@@ -128,6 +151,7 @@ def _check_flush(words: Command) -> None:
     "FLUSHDB [ASYNC|SYNC]",
     "Deletes all queues of the selected database, and nothing else in it.",
     group="server",
+    needs="administer",
     flags="write",
 )
 async def flushdb(client: Caller, words: Command) -> str:
@@ -141,6 +165,7 @@ async def flushdb(client: Caller, words: Command) -> str:
     "FLUSHALL [ASYNC|SYNC]",
     "Deletes all queues of all databases, and nothing else.",
     group="server",
+    needs="administer",
     flags="write",
 )
 async def flushall(client: Caller, words: Command) -> str:

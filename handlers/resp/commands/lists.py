@@ -45,6 +45,7 @@ for _name in ("LPUSH", "RPUSH"):
         f"{_name} key element [element ...]",
         "Puts messages, repeats allowed, and returns the queue's length. Creates the queue.",
         group="list",
+        needs="put",
         flags="write denyoom fast",
         repeated=_push_repeated,
     )(_push)
@@ -54,12 +55,13 @@ for _name in ("LPOP", "RPOP"):
         f"{_name} key [count]",
         "Takes the oldest message, or up to count of them; nil when there is none.",
         group="list",
+        needs="get",
         flags="write fast",
         repeated=_pop_repeated,
     )(_pop)
 
 
-@command("LLEN key", "Says how many messages are queued.", group="list", flags="readonly fast")
+@command("LLEN key", "Says how many messages are queued.", group="list", needs="read", flags="readonly fast")
 def llen(client: Caller, words: Command) -> None:
     """pressure 0.15, Length."""
     client.submit(kinds.LENGTH, words[1], [], 1, integers)
@@ -69,6 +71,7 @@ def llen(client: Caller, words: Command) -> None:
     "LRANGE key start stop",
     "Returns the messages from start to stop, oldest first; they stay queued.",
     group="list",
+    needs="read",
     flags="readonly",
 )
 async def lrange(client: Caller, words: Command) -> object:
@@ -78,7 +81,11 @@ async def lrange(client: Caller, words: Command) -> object:
 
 
 @command(
-    "LINDEX key index", "Returns the message at a position; it stays queued.", group="list", flags="readonly"
+    "LINDEX key index",
+    "Returns the message at a position; it stays queued.",
+    group="list",
+    needs="read",
+    flags="readonly",
 )
 async def lindex(client: Caller, words: Command) -> object:
     """As Redis, from the oldest."""

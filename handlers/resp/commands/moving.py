@@ -25,6 +25,7 @@ async def _wait_and_move(client: Caller, words: Command) -> object:
     "LMOVE source destination LEFT|RIGHT LEFT|RIGHT",
     "Moves the oldest message to another queue, and returns it; nil when there is none.",
     group="list",
+    needs="get put",
     flags="write denyoom",
 )
 async def lmove(client: Caller, words: Command) -> bytes | None:
@@ -37,6 +38,7 @@ async def lmove(client: Caller, words: Command) -> bytes | None:
     "RPOPLPUSH source destination",
     "Moves the oldest message to another queue, and returns it; nil when there is none.",
     group="list",
+    needs="get put",
     flags="write denyoom",
 )
 async def rpoplpush(client: Caller, words: Command) -> bytes | None:
@@ -48,6 +50,7 @@ async def rpoplpush(client: Caller, words: Command) -> bytes | None:
     "BLMOVE source destination LEFT|RIGHT LEFT|RIGHT timeout",
     "LMOVE that waits so many seconds for a message, for ever at 0.",
     group="list",
+    needs="get put",
     flags="write denyoom blocking",
 )
 async def blmove(client: Caller, words: Command) -> object:
@@ -60,6 +63,7 @@ async def blmove(client: Caller, words: Command) -> object:
     "BRPOPLPUSH source destination timeout",
     "RPOPLPUSH that waits so many seconds for a message, for ever at 0.",
     group="list",
+    needs="get put",
     flags="write denyoom blocking",
 )
 async def brpoplpush(client: Caller, words: Command) -> object:
@@ -71,6 +75,7 @@ async def brpoplpush(client: Caller, words: Command) -> object:
     "SMOVE source destination member",
     "Moves a message, wherever it is queued, to another queue, and says whether it was there.",
     group="set",
+    needs="get put",
     flags="write fast",
 )
 async def smove(client: Caller, words: Command) -> int:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from handlers.resp.caller import Caller
 from handlers.resp.commands.encoders import message_or_null
+from handlers.resp.commands.reading import admitted_queues
 from handlers.resp.commands.words import bound_of, timeout_of
 from handlers.resp.errors import syntax_error
-from handlers.resp.glob import glob_regex
 from handlers.resp.parser import Command
 from handlers.resp.replies import OK
 from handlers.resp.table import command
@@ -14,6 +14,7 @@ from pressure_server.broker import kinds
 from pressure_server.broker.operation import Line
 from pressure_server.broker.policy import BLOCK, ERROR
 from pressure_server.broker.wait import AS_CONFIGURED, Wait
+from pressure_server.glob import glob_regex
 
 _OVERFLOWS = {BLOCK.upper().encode(): BLOCK.encode(), ERROR.upper().encode(): ERROR.encode()}
 _PUTTING = {b"": kinds.PUT_EXISTING, b"OVERFILL": kinds.PUT_OVERFILL, b"TIMEOUT": kinds.PUT_PATIENT}
@@ -25,6 +26,7 @@ _ADDING = {b"": kinds.ADD_EXISTING, b"OVERFILL": kinds.ADD_OVERFILL, b"TIMEOUT":
     "PRESSURE.CREATE key [BOUND bound] [OVERFLOW BLOCK|ERROR]",
     "Creates a queue: with a bound, and what a put does when it is reached. -EXISTS if there is one.",
     group="pressure",
+    needs="administer",
     flags="write",
 )
 async def create(client: Caller, words: Command) -> str:
@@ -48,7 +50,13 @@ async def create(client: Caller, words: Command) -> str:
     return OK
 
 
-@command("PRESSURE.EXISTS key", "Says whether the queue exists.", group="pressure", flags="readonly fast")
+@command(
+    "PRESSURE.EXISTS key",
+    "Says whether the queue exists.",
+    group="pressure",
+    needs="read",
+    flags="readonly fast",
+)
 async def exists(client: Caller, words: Command) -> int:
     """pressure 0.15, Exists."""
     return int(await client.database.exists(words[1]))
@@ -58,6 +66,7 @@ async def exists(client: Caller, words: Command) -> int:
     "PRESSURE.LENGTH key",
     "Says how many messages are queued. -NOQUEUE if there is no such queue.",
     group="pressure",
+    needs="read",
     flags="readonly fast",
 )
 async def length(client: Caller, words: Command) -> object:
@@ -69,6 +78,7 @@ async def length(client: Caller, words: Command) -> object:
     "PRESSURE.CLOSED key",
     "Says whether the queue is closed. -NOQUEUE if there is no such queue.",
     group="pressure",
+    needs="read",
     flags="readonly fast",
 )
 async def closed(client: Caller, words: Command) -> object:
@@ -81,6 +91,7 @@ async def closed(client: Caller, words: Command) -> object:
     "Puts a message, and says whether it did: with NX not if it is queued already. "
     "Waits for room as the queue is set, or TIMEOUT; NOWAIT fails at once; OVERFILL needs no room.",
     group="pressure",
+    needs="put",
     flags="write denyoom",
 )
 async def put(client: Caller, words: Command) -> int:
@@ -118,6 +129,7 @@ async def put(client: Caller, words: Command) -> int:
     "Takes the oldest message, waiting for it, at most TIMEOUT seconds; nil when none has come. "
     "-CLOSED when the queue is closed and empty.",
     group="pressure",
+    needs="get",
     flags="write blocking",
 )
 def get(client: Caller, words: Command) -> None:
@@ -139,6 +151,7 @@ def get(client: Caller, words: Command) -> None:
     "Closes the queue: nothing more can be put, and who waits for a message when it is empty is told. "
     "-CLOSED if it is closed already.",
     group="pressure",
+    needs="administer",
     flags="write",
 )
 async def close(client: Caller, words: Command) -> str:
@@ -151,6 +164,7 @@ async def close(client: Caller, words: Command) -> str:
     "PRESSURE.DELETE key",
     "Deletes the queue with what is in it; who waits on it is told. -NOQUEUE if there is no such queue.",
     group="pressure",
+    needs="administer",
     flags="write",
 )
 async def delete(client: Caller, words: Command) -> str:
@@ -163,6 +177,7 @@ async def delete(client: Caller, words: Command) -> str:
     "PRESSURE.INFO key",
     "Describes the queue: bound, length, who acts on it, statistics, who waits.",
     group="pressure",
+    needs="read",
     flags="readonly",
 )
 async def info(client: Caller, words: Command) -> dict[bytes, object]:
@@ -188,7 +203,11 @@ async def info(client: Caller, words: Command) -> dict[bytes, object]:
 
 
 @command(
-    "PRESSURE.LIST [MATCH pattern]", "Lists the names of the queues.", group="pressure", flags="readonly"
+    "PRESSURE.LIST [MATCH pattern]",
+    "Lists the names of the queues.",
+    group="pressure",
+    needs="read",
+    flags="readonly",
 )
 async def list_(client: Caller, words: Command) -> list[bytes]:
     """All queues of the selected database."""
@@ -197,5 +216,5 @@ async def list_(client: Caller, words: Command) -> list[bytes]:
         if len(words) != 3 or words[1].upper() != b"MATCH":
             raise syntax_error()
         pattern = glob_regex(words[2])
-    names = [name async for name in client.connection.database.queues()]
+    names = [name async for name in admitted_queues(client)]
     return sorted(name for name in names if pattern is None or pattern.fullmatch(name))

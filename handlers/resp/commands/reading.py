@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
 from handlers.resp.caller import Caller
 from handlers.resp.commands.words import integer_of
 from handlers.resp.errors import syntax_error
-from handlers.resp.glob import glob_regex
 from pressure_server.broker.operation import Kind
 from pressure_server.errors import QueueDoesNotExistError
+from pressure_server.glob import glob_regex
 
 
 async def read(client: Caller, kind: Kind, queue: bytes, arguments: list[bytes], *, missing: Any) -> Any:
@@ -20,6 +21,14 @@ async def read(client: Caller, kind: Kind, queue: bytes, arguments: list[bytes],
         return (await client.database.run(kind, queue, arguments))[0]
     except QueueDoesNotExistError:
         return missing
+
+
+async def admitted_queues(client: Caller) -> AsyncIterator[bytes]:
+    """The queues of the selected database that the client's user may know of."""
+    connection = client.connection
+    async for queue in connection.database.queues():
+        if connection.user.admits(queue):
+            yield queue
 
 
 @dataclass(frozen=True)

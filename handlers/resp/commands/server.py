@@ -6,15 +6,14 @@ from collections.abc import Coroutine
 from time import time_ns
 from typing import Any
 
+from handlers.resp.access import queues_of
 from handlers.resp.caller import Caller
 from handlers.resp.commands.info import info_text
-from handlers.resp.commands.words import numbered_keys
 from handlers.resp.describe import command_docs, command_info
-from handlers.resp.glob import glob_regex
 from handlers.resp.parser import Command
 from handlers.resp.replies import CommandError, Text
-from handlers.resp.syntax import position_of_numkeys
 from handlers.resp.table import COMMANDS, Spec, command, container, dispatch, help_of
+from pressure_server.glob import glob_regex
 from pressure_server.settings import EMBEDDED
 
 # Each costs a description, whether or not it was named before.
@@ -22,20 +21,28 @@ _MOST_NAMES = 1000
 _MOST_PARAMETERS = 64
 
 
-@command("TIME", "Says the server's time: seconds, and microseconds.", group="server", flags="fast")
+@command(
+    "TIME",
+    "Says the server's time: seconds, and microseconds.",
+    group="server",
+    needs="nothing",
+    flags="fast",
+)
 async def time(_client: Caller, _words: Command) -> list[bytes]:
     """As Redis."""
     seconds, nanoseconds = divmod(time_ns(), 10**9)
     return [b"%d" % seconds, b"%d" % (nanoseconds // 1000)]
 
 
-@command("INFO [section [section ...]]", "Describes server, backend and queues.", group="server")
+@command(
+    "INFO [section [section ...]]", "Describes server, backend and queues.", group="server", needs="read"
+)
 async def info(client: Caller, words: Command) -> Text:
     """In Redis's format: its sections, and ours, Backend and Queues."""
     return Text((await info_text(client.connection, words[1:])).encode())
 
 
-@command("COMMAND [subcommand [argument ...]]", "Describes the commands.", group="server")
+@command("COMMAND [subcommand [argument ...]]", "Describes the commands.", group="server", needs="nothing")
 def command_(client: Caller, words: Command) -> Coroutine[Any, Any, Any] | None:
     """Without a subcommand, all commands, as COMMAND INFO describes them."""
     return dispatch(client, words) if len(words) > 1 else _all_commands()
@@ -51,13 +58,18 @@ def _find(name: bytes) -> Spec | None:
     return spec.subcommands.get(sub) if spec is not None and sub else spec
 
 
-@command("COMMAND|COUNT", "Says how many commands there are.", group="server")
+@command("COMMAND|COUNT", "Says how many commands there are.", group="server", needs="nothing")
 async def command_count(_client: Caller, _words: Command) -> int:
     """As Redis."""
     return len(COMMANDS)
 
 
-@command("COMMAND|INFO [command-name [command-name ...]]", "Describes commands for clients.", group="server")
+@command(
+    "COMMAND|INFO [command-name [command-name ...]]",
+    "Describes commands for clients.",
+    group="server",
+    needs="nothing",
+)
 async def command_info_(_client: Caller, words: Command) -> list[object]:
     """As Redis: null for a name that is none."""
     if len(words) == 2:
@@ -68,14 +80,19 @@ async def command_info_(_client: Caller, words: Command) -> list[object]:
     return [command_info(spec) if spec is not None else None for spec in found]
 
 
-@command("COMMAND|DOCS [command-name [command-name ...]]", "Describes commands for people.", group="server")
+@command(
+    "COMMAND|DOCS [command-name [command-name ...]]",
+    "Describes commands for people.",
+    group="server",
+    needs="nothing",
+)
 async def command_docs_(_client: Caller, words: Command) -> dict[bytes, object]:
     """As Redis: nothing for a name that is none."""
     specs = [_find(name) for name in words[2:]] if len(words) > 2 else list(COMMANDS.values())
     return {spec.name.encode(): command_docs(spec) for spec in specs if spec is not None}
 
 
-@command("COMMAND|LIST", "Lists the names of the commands.", group="server")
+@command("COMMAND|LIST", "Lists the names of the commands.", group="server", needs="nothing")
 async def command_list(_client: Caller, _words: Command) -> list[bytes]:
     """As Redis, without its filters."""
     return [spec.name.encode() for spec in COMMANDS.values()]
@@ -85,6 +102,7 @@ async def command_list(_client: Caller, _words: Command) -> list[bytes]:
     "COMMAND|GETKEYS command argument [argument ...]",
     "Says which words of a command are keys.",
     group="server",
+    needs="nothing",
 )
 async def command_getkeys(_client: Caller, words: Command) -> list[bytes]:
     """As Redis, but a number of keys must be one, as for the command itself."""
@@ -94,19 +112,15 @@ async def command_getkeys(_client: Caller, words: Command) -> list[bytes]:
     if not spec.accepts(len(words) - 2):
         raise CommandError("ERR Invalid number of arguments specified for command")
     described = words[2:]
-    counted_at = position_of_numkeys(spec.arguments, 1)
-    if counted_at:
-        try:
-            return numbered_keys(described[counted_at:])[0]
-        except CommandError:
-            raise CommandError("ERR Invalid arguments specified for command") from None
-    first, last, step = spec.keys
-    if not first:
+    if not spec.is_on_queues:
         raise CommandError("ERR The command has no key arguments")
-    return described[first : (last + 1 if last > 0 else len(described) + last + 1) : step]
+    try:
+        return queues_of(spec, described)
+    except CommandError:
+        raise CommandError("ERR Invalid arguments specified for command") from None
 
 
-@command("COMMAND|HELP", "Lists the subcommands.", group="server")
+@command("COMMAND|HELP", "Lists the subcommands.", group="server", needs="nothing")
 async def command_help(_client: Caller, _words: Command) -> list[str]:
     """From the table."""
     return help_of("COMMAND")
@@ -115,7 +129,12 @@ async def command_help(_client: Caller, _words: Command) -> list[str]:
 container("CONFIG", "Says how the server is configured.", group="server")
 
 
-@command("CONFIG|GET parameter [parameter ...]", "Says what parameters of these names are.", group="server")
+@command(
+    "CONFIG|GET parameter [parameter ...]",
+    "Says what parameters of these names are.",
+    group="server",
+    needs="administer",
+)
 async def config_get(client: Caller, words: Command) -> dict[bytes, bytes]:
     """Parameters of Redis that mean something here, with patterns. They are set when the server starts."""
     settings = client.connection.context.settings

@@ -38,6 +38,7 @@ def _sismember_repeated(client: RespConnection, commands: Repeated) -> None:
     "SADD key member [member ...]",
     "Puts each message that is not queued yet, and says how many were put. Creates the queue.",
     group="set",
+    needs="put",
     flags="write denyoom fast",
     repeated=_sadd_repeated,
 )
@@ -50,6 +51,7 @@ def sadd(client: Caller, words: Command) -> None:
     "SPOP key [count]",
     "Takes the oldest message, or up to count of them; nil or an empty list when there is none.",
     group="set",
+    needs="get",
     flags="write fast",
     repeated=_spop_repeated,
 )
@@ -63,7 +65,7 @@ def spop(client: Caller, words: Command) -> None:
         raise syntax_error()
 
 
-@command("SCARD key", "Says how many messages are queued.", group="set", flags="readonly fast")
+@command("SCARD key", "Says how many messages are queued.", group="set", needs="read", flags="readonly fast")
 def scard(client: Caller, words: Command) -> None:
     """pressure 0.15, Length."""
     client.submit(kinds.LENGTH, words[1], [], 1, integers)
@@ -73,6 +75,7 @@ def scard(client: Caller, words: Command) -> None:
     "SISMEMBER key member",
     "Says whether the message is queued.",
     group="set",
+    needs="read",
     flags="readonly fast",
     repeated=_sismember_repeated,
 )
@@ -85,6 +88,7 @@ def sismember(client: Caller, words: Command) -> None:
     "SMISMEMBER key member [member ...]",
     "Says of each message whether it is queued.",
     group="set",
+    needs="read",
     flags="readonly fast",
 )
 def smismember(client: Caller, words: Command) -> None:
@@ -96,6 +100,7 @@ def smismember(client: Caller, words: Command) -> None:
     "SREM key member [member ...]",
     "Removes messages wherever they are queued, and says how many were. They count as consumed.",
     group="set",
+    needs="get",
     flags="write",
 )
 def srem(client: Caller, words: Command) -> None:
@@ -104,7 +109,11 @@ def srem(client: Caller, words: Command) -> None:
 
 
 @command(
-    "SMEMBERS key", "Returns all messages, oldest first; they stay queued.", group="set", flags="readonly"
+    "SMEMBERS key",
+    "Returns all messages, oldest first; they stay queued.",
+    group="set",
+    needs="read",
+    flags="readonly",
 )
 async def smembers(client: Caller, words: Command) -> SetReply:
     """All messages."""
@@ -115,6 +124,7 @@ async def smembers(client: Caller, words: Command) -> SetReply:
     "SSCAN key cursor [MATCH pattern] [COUNT count]",
     "Returns some messages, oldest first, and where to go on. What stays queued meanwhile is not missed.",
     group="set",
+    needs="read",
     flags="readonly",
 )
 async def sscan(client: Caller, words: Command) -> list[object]:
@@ -131,6 +141,7 @@ async def sscan(client: Caller, words: Command) -> list[object]:
     "SRANDMEMBER key [count]",
     "Returns random messages, which stay queued; with a negative count, maybe the same more than once.",
     group="set",
+    needs="read",
     flags="readonly",
 )
 async def srandmember(client: Caller, words: Command) -> object:

@@ -11,7 +11,13 @@ from pressure_server.broker import kinds
 from pressure_server.errors import QueueChangedError
 
 
-@command("MULTI", "Begins a transaction: commands are queued until EXEC.", group="transactions", flags="fast")
+@command(
+    "MULTI",
+    "Begins a transaction: commands are queued until EXEC.",
+    group="transactions",
+    needs="nothing",
+    flags="fast",
+)
 async def multi(client: Caller, _words: Command) -> str:
     """As Redis."""
     client.connection.begin_transaction()
@@ -22,6 +28,7 @@ async def multi(client: Caller, _words: Command) -> str:
     "EXEC",
     "Does what has been queued since MULTI; nil where a watched queue has changed.",
     group="transactions",
+    needs="nothing",
     flags="slow",
 )
 async def exec_(client: Caller, _words: Command) -> object:
@@ -38,7 +45,9 @@ async def exec_(client: Caller, _words: Command) -> object:
     return Raw(b"*%d\r\n" % len(replies) + b"".join(replies))
 
 
-@command("DISCARD", "Drops what has been queued since MULTI.", group="transactions", flags="fast")
+@command(
+    "DISCARD", "Drops what has been queued since MULTI.", group="transactions", needs="nothing", flags="fast"
+)
 async def discard(client: Caller, _words: Command) -> str:
     """As Redis."""
     commands, _watched = client.connection.end_transaction()
@@ -51,6 +60,7 @@ async def discard(client: Caller, _words: Command) -> str:
     "WATCH key [key ...]",
     "Makes the next EXEC do nothing if one of the queues changes before.",
     group="transactions",
+    needs="read",
     flags="fast",
 )
 async def watch(client: Caller, words: Command) -> str:
@@ -64,7 +74,7 @@ async def watch(client: Caller, words: Command) -> str:
     return OK
 
 
-@command("UNWATCH", "Forgets what is watched.", group="transactions", flags="fast")
+@command("UNWATCH", "Forgets what is watched.", group="transactions", needs="nothing", flags="fast")
 async def unwatch(client: Caller, _words: Command) -> str:
     """As Redis."""
     client.connection.watched.clear()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from handlers.resp.errors import pattern_too_long
+from pressure_server.errors import PatternError
 
 # A compiled pattern takes some hundred times its length.
 _LONGEST = 4096
@@ -13,10 +13,10 @@ _LONGEST = 4096
 def glob_regex(pattern: bytes) -> re.Pattern[bytes]:
     r"""The expression whose `fullmatch` tells what the pattern matches: `*`, `?`, `[a-z]`, `[^a]` and `\`.
 
-    Raises CommandError for a pattern of more than 4096 bytes.
+    Raises PatternError for a pattern of more than 4096 bytes.
     """
     if len(pattern) > _LONGEST:
-        raise pattern_too_long()
+        raise PatternError(f"pattern is too long: at most {_LONGEST} bytes")
     parts: list[list[bytes]] = [[]]  # what stands between stars
     position = 0
     while position < len(pattern):

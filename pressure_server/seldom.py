@@ -1,0 +1,42 @@
+"""What may come in a flood, in the log: the first at once, then a summary from time to time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+_EVERY = 60.0
+
+
+class Seldom:
+    """Warnings of one kind, by one `logger`; `kind` is what they are about, in the plural.
+
+    After one has been written, those of the next `every` seconds are counted, and the last of them is shown.
+    """
+
+    def __init__(self, logger: logging.Logger, kind: str, every: float = _EVERY) -> None:
+        self._logger = logger
+        self._kind = kind
+        self._every = every
+        self._pause: asyncio.TimerHandle | None = None
+        self._more = 0
+        self._last = ""
+
+    def warn(self, text: str) -> None:
+        """Write it now, or in the next summary."""
+        if self._pause is None:
+            self._logger.warning("%s", text)
+            self._begin_pause()
+        else:
+            self._more += 1
+            self._last = text
+
+    def _begin_pause(self) -> None:
+        self._pause = asyncio.get_running_loop().call_later(self._every, self._end_pause)
+
+    def _end_pause(self) -> None:
+        self._pause = None
+        if self._more:
+            self._logger.warning("%d more %s; the last: %s", self._more, self._kind, self._last)
+            self._more = 0
+            self._begin_pause()

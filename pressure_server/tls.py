@@ -1,0 +1,39 @@
+"""TLS for listeners: certificate, key and client CA as files, and the context that they make."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+
+class TlsError(ValueError):
+    """The files cannot be used; the text names them and says why."""
+
+
+@dataclass(frozen=True)
+class TlsFiles:
+    """PEM files. `key` may be in the certificate's file; with `client_ca` clients need certificates."""
+
+    certificate: Path
+    key: Path | None = None
+    client_ca: Path | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """What the files say now, for connections that begin now. Raises TlsError."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.options |= ssl.OP_NO_RENEGOTIATION
+        about = f"--tls-certificate {self.certificate}" + (f", --tls-key {self.key}" if self.key else "")
+        try:
+            # Without a password openssl would ask the terminal for one.
+            context.load_cert_chain(self.certificate, self.key, password=lambda: "")
+            if self.client_ca is not None:
+                about = f"--tls-client-ca {self.client_ca}"
+                context.load_verify_locations(self.client_ca)
+                context.verify_mode = ssl.CERT_REQUIRED
+        except ssl.SSLError as error:
+            raise TlsError(f"{about}: {error.reason or error}") from error
+        except OSError as error:
+            raise TlsError(f"{about}: {error.strerror}") from error
+        return context

@@ -1,0 +1,352 @@
+"""Every command asks for the rights that the table says it needs, on every queue it names."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from handlers.resp import commands
+from handlers.resp.access import Refusal, queues_of, refusal
+from handlers.resp.table import COMMANDS, Spec, command
+from pressure_server.users import RIGHTS, User
+from tests.guards import reload, users_toml
+from tests.programs import Server, StartServer, Valkey, wait_for
+from tests.requirements import need
+from tests.side_by_side import Wire, split, words
+from tests.waiters import Waiter, is_refused, packed
+
+commands.load()
+SPECS = {
+    spec.name: spec
+    for entered in COMMANDS.values()
+    for spec in (entered.subcommands.values() if entered.subcommands else [entered])
+}
+ON_QUEUES = [name for name, spec in SPECS.items() if spec.is_on_queues]
+OURS, THEIRS = b"ours:1", b"theirs:1"
+NO_COMMAND = "NOPERM this user has no permissions to run the '{}' command"
+NO_QUEUE = "NOPERM this user has no permissions to access one of the keys used as arguments"
+
+
+def examples(spec: Spec) -> Iterator[list[bytes]]:
+    """The command on queues of ours, as short as it can be; then once for each of them another's."""
+    named = [word.encode() for word in spec.name.split("|")]
+    several: list[bytes] = []
+    for argument in spec.arguments:
+        if argument.optional and not argument.multiple:
+            continue
+        several += [argument.token.encode()] if argument.token else []
+        if argument.type == "key":
+            several += [OURS] * (3 if argument.multiple else 1)
+        elif argument.name == "numkeys":
+            several.append(b"3")
+        elif argument.name:
+            several.append(b"1")
+    yield [*named, *several]
+    for position, word in enumerate(several):
+        if word == OURS:
+            yield [*named, *several[:position], THEIRS, *several[position + 1 :]]
+
+
+def plain(spec: Spec) -> list[bytes]:
+    return next(examples(spec))
+
+
+def test_a_command_that_does_not_say_what_it_needs_cannot_be_entered() -> None:
+    with pytest.raises(TypeError, match="needs"):
+        command("NEW key", "Is new.", group="server")  # type: ignore[call-arg] # that is the point
+    for needs in ("", "nothing", "write", "put nothing"):
+        with pytest.raises(ValueError, match="cannot need"):
+            command("NEW key", "Is new.", group="server", needs=needs)(lambda _client, _words: None)
+    assert b"NEW" not in COMMANDS
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_needs_are_what_redis_s_flags_say(name: str) -> None:
+    spec = SPECS[name]
+    if "readonly" in spec.flags:
+        assert spec.needs == {"read"}
+    if "write" in spec.flags:
+        assert spec.needs & {"put", "get", "administer"}
+    if "denyoom" in spec.flags:
+        assert "put" in spec.needs
+    if "admin" in spec.flags:
+        assert spec.needs == {"administer"}
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_just_the_rights_that_are_needed_are_enough_and_each_is(name: str) -> None:
+    spec = SPECS[name]
+    assert refusal(User("u", may=spec.needs), spec, plain(spec)) is None
+    for right in spec.needs:
+        lacking = User("u", may=frozenset(RIGHTS) - {right})
+        assert refusal(lacking, spec, plain(spec)) is Refusal.COMMAND
+
+
+@pytest.mark.parametrize("name", ON_QUEUES)
+def test_each_queue_of_a_command_must_be_the_user_s(name: str) -> None:
+    spec = SPECS[name]
+    user = User("u", queues=("ours:*",))
+    allowed, *others = examples(spec)
+    assert refusal(user, spec, allowed) is None
+    assert queues_of(spec, allowed) == [OURS] * len(others)
+    for other in others:
+        assert refusal(user, spec, other) is Refusal.QUEUE
+
+
+@pytest.mark.parametrize("name", sorted(set(SPECS) - set(ON_QUEUES)))
+def test_administering_the_server_takes_all_queues(name: str) -> None:
+    spec = SPECS[name]
+    refused = refusal(User("u", queues=("ours:*",)), spec, plain(spec))
+    assert (refused is Refusal.COMMAND) == ("administer" in spec.needs)
+
+
+# ---------------------------------------------------------------- on a server
+
+USERS = {
+    **{f"no-{right}": ("password", ["*"], [one for one in RIGHTS if one != right]) for right in RIGHTS},
+    "ours": ("password", ["ours:*"], list(RIGHTS)),
+    "putter": ("password", ["ours:*"], ["put"]),
+    "root": ("password", ["*"], list(RIGHTS)),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("guarded")
+
+
+@pytest.fixture(scope="module")
+def guarded(shared_backend: Valkey, folder: Path) -> Iterator[Server]:
+    (folder / "users.toml").write_text(users_toml(USERS))
+    server = Server(folder / "log", "--backend", shared_backend.url, "--users", str(folder / "users.toml"))
+    yield server
+    server.end_well()
+
+
+class Guests:
+    """Connections, one for each user."""
+
+    def __init__(self, server: Server, stack: ExitStack) -> None:
+        self._server, self._stack = server, stack
+        self._connected: dict[str, Waiter] = {}
+
+    def __getitem__(self, name: str) -> Waiter:
+        if name not in self._connected:
+            self._connected[name] = self._stack.enter_context(Waiter(self._server.port))
+            assert self._connected[name]("AUTH", name, "password") == b"OK"
+        return self._connected[name]
+
+
+@pytest.fixture
+def guests(backend: Valkey, guarded: Server) -> Iterator[Guests]:
+    with ExitStack() as stack:
+        yield Guests(guarded, stack)
+
+
+@pytest.mark.parametrize("name", [name for name, spec in SPECS.items() if spec.needs])
+def test_a_server_refuses_what_the_table_says(guests: Guests, name: str) -> None:
+    spec = SPECS[name]
+    for right in spec.needs:
+        for spelt in (name.upper(), name.lower(), name.swapcase().title()):
+            request = [word.encode() for word in spelt.split("|")] + plain(spec)[len(name.split("|")) :]
+            assert str(guests[f"no-{right}"](*request)) == NO_COMMAND.format(name)
+    for request in list(examples(spec))[1:]:
+        assert str(guests["ours"](*request)) == NO_QUEUE
+        multi = guests["ours"]
+        assert multi("MULTI") == b"OK"
+        assert str(multi(*request)) == NO_QUEUE
+        assert is_refused(multi("EXEC"), "EXECABORT")
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_who_has_not_logged_in_may_log_in_and_leave(guarded: Server, name: str) -> None:
+    spec = SPECS[name]
+    with Waiter(guarded.port) as stranger:
+        reply = stranger(*plain(spec))
+        if "no_auth" in spec.flags:
+            assert name in ("auth", "hello", "quit", "reset")
+        else:
+            expected = "NOAUTH Authentication required."
+            assert str(reply).endswith(expected), reply
+            stranger.socket.sendall(packed(*plain(spec)) * 40)
+            assert all(str(stranger.reply()).endswith(expected) for _ in range(40))
+
+
+@pytest.mark.parametrize("count", [1, 7, 600])
+def test_commands_in_a_pipeline_are_checked_like_any(guests: Guests, count: int) -> None:
+    ours, root = guests["ours"], guests["root"]
+    ours.socket.sendall(packed("SADD", OURS, "a") * count + packed("SADD", THEIRS, "a") * count)
+    replies = [ours.reply() for _ in range(2 * count)]
+    assert replies[:count] == [1] + [0] * (count - 1)
+    assert all(str(reply) == NO_QUEUE for reply in replies[count:])
+    assert root("EXISTS", THEIRS) == 0
+    ours.socket.sendall(packed("SPOP", OURS) * count + packed("SPOP", THEIRS) * count)
+    replies = [ours.reply() for _ in range(2 * count)]
+    assert replies[:count] == [b"a"] + [None] * (count - 1)
+    assert all(str(reply) == NO_QUEUE for reply in replies[count:])
+
+
+def test_a_put_may_create_a_queue_and_nothing_else_is_learnt(guests: Guests) -> None:
+    putter = guests["putter"]
+    assert putter("SADD", OURS, "a") == 1
+    assert str(putter("PRESSURE.CREATE", "ours:2")) == NO_COMMAND.format("pressure.create")
+    assert str(putter("KEYS", "*")) == NO_COMMAND.format("keys")
+    assert str(putter("INFO")) == NO_COMMAND.format("info")
+
+
+def test_names_are_listed_to_whom_the_queues_are_open(guests: Guests) -> None:
+    root, ours = guests["root"], guests["ours"]
+    for name in (OURS, THEIRS, b"ours:2", b"alien"):
+        root("SADD", name, "a")
+    mine = [OURS, b"ours:2"]
+    assert sorted(ours("KEYS", "*")) == mine
+    assert sorted(ours("SCAN", 0, "COUNT", 1000)[1]) == mine
+    assert ours("PRESSURE.LIST") == mine
+    assert ours("DBSIZE") == 2
+    assert {ours("RANDOMKEY") for _ in range(40)} <= set(mine)
+    said = ours("INFO").decode()
+    assert "keys=2," in said
+    assert "queue_ours%3A1" in said
+    assert "theirs" not in said
+    assert "alien" not in said
+    assert sorted(root("KEYS", "*")) == [b"alien", OURS, b"ours:2", THEIRS]
+
+
+def test_acl_says_who_one_is_and_shows_no_hash(guests: Guests) -> None:
+    assert guests["putter"]("ACL", "WHOAMI") == b"putter"
+    assert guests["root"]("ACL", "USERS") == sorted(name.encode() for name in USERS)
+    listed = guests["root"]("ACL", "LIST")
+    assert b"user putter on #(hidden) ~ours:* +put" in listed
+    lines = guests["root"]("CLIENT", "LIST").decode().splitlines()
+    assert {line.split(" user=")[1].split()[0] for line in lines} == {"putter", "root"}
+
+
+def test_reset_and_a_failed_login_do_what_redis_does(guests: Guests) -> None:
+    root = guests["root"]
+    assert is_refused(root("AUTH", "putter", "wrong"), "WRONGPASS")
+    assert root("ACL", "WHOAMI") == b"root"
+    assert root("AUTH", "putter", "password") == b"OK"
+    assert root("ACL", "WHOAMI") == b"putter"
+    assert root("RESET") == b"RESET"
+    assert is_refused(root("PING"), "NOAUTH")
+
+
+# ---------------------------------------------------------------- reloaded
+
+
+@pytest.fixture
+def changing(start_server: StartServer, backend: Valkey, tmp_path: Path) -> tuple[Server, Path]:
+    """A server whose users' file is the test's own."""
+    file = tmp_path / "users.toml"
+    file.write_text(users_toml(USERS))
+    return start_server("--backend", backend.url, "--users", str(file)), file
+
+
+def test_new_rights_hold_from_the_next_command_on_and_at_exec(changing: tuple[Server, Path]) -> None:
+    server, file = changing
+    with Waiter(server.port) as worker, Waiter(server.port) as waiting:
+        for connection in (worker, waiting):
+            connection("AUTH", "ours", "password")
+        waiting.send("BLPOP", "ours:wait", 0)
+        worker("SADD", OURS, "a", "b")
+        worker("MULTI")
+        assert worker("SADD", "ours:2", "c") == b"QUEUED"
+        assert worker("SPOP", OURS) == b"QUEUED"
+        assert worker("PING") == b"QUEUED"
+        file.write_text(users_toml(USERS | {"ours": ("password", ["ours:*"], ["put"])}))
+        reload(server)
+        put, refused, ping = worker("EXEC")
+        assert (put, ping) == (1, b"PONG")
+        assert str(refused).startswith("NOPERM ACLs rules changed between the moment the transaction was")
+        assert str(worker("SPOP", OURS)) == NO_COMMAND.format("spop")
+        # What waits was allowed when it came.
+        assert worker("SADD", "ours:wait", "m") == 1
+        assert waiting.reply() == [b"ours:wait", b"m"]
+        assert str(waiting("SPOP", OURS)) == NO_COMMAND.format("spop")
+
+
+def test_who_came_in_by_what_is_valid_no_longer_is_cut_off(changing: tuple[Server, Path]) -> None:
+    server, file = changing
+    with Waiter(server.port) as gone, Waiter(server.port) as changed, Waiter(server.port) as stays:
+        for connection, name in ((gone, "putter"), (changed, "ours"), (stays, "root")):
+            connection("AUTH", name, "password")
+        changed.send("BLPOP", "ours:wait", 0)
+        users = {name: entry for name, entry in USERS.items() if name != "putter"}
+        file.write_text(users_toml(users | {"ours": ("new", ["ours:*"], list(RIGHTS))}))
+        reload(server)
+        for connection in (gone, changed):
+            with pytest.raises(ConnectionError):
+                connection.reply()
+        stays("SADD", "ours:wait", "m")
+        assert stays("SPOP", "ours:wait") == b"m"
+        assert "2 clients cut off" in server.log
+
+
+@pytest.mark.parametrize("text", ["[users", "", '[users.root]\nqueues = ["*"]\nmay = ["put"]\n', None])
+def test_a_file_that_cannot_be_used_changes_nothing(changing: tuple[Server, Path], text: str | None) -> None:
+    server, file = changing
+    with Waiter(server.port) as root:
+        root("AUTH", "root", "password")
+        if text is None:
+            file.unlink()
+        else:
+            file.write_text(text)
+        reload(server, "not reloaded, all stays as it was")
+        assert root("PING") == b"PONG"
+        with Waiter(server.port) as another:
+            assert another("AUTH", "ours", "password") == b"OK"
+
+
+# ---------------------------------------------------------------- as Redis
+
+REDIS_USER = (
+    "ACL SETUSER putter on >password ~ours:* +sadd +multi +exec +discard +acl|whoami +reset +hello +ping"
+)
+SAME = """
+PING|HELLO|HELLO 3|HELLO 9|HELLO x|HELLO 2 AUTH nobody x|HELLO 2 AUTH default wrong|HELLO 2 SETNAME x
+HELLO 2 AUTH putter wrong SETNAME x|nonsense|nonsense a b|SADD|SADD q a|CLIENT|CLIENT nonsense|CLIENT ID
+COMMAND COUNT|MULTI|EXEC|EXEC x|DISCARD|ACL WHOAMI|ACL nonsense|ACL|RESET|AUTH|AUTH a b c|AUTH wrong
+AUTH default wrong|AUTH putter password|ACL WHOAMI|ACL WHOAMI x|SADD ours:1 a|SADD theirs a|sAdD theirs a
+SPOP ours:1|CLIENT KILL ID 9|CLIENT LIST|ACL USERS|KEYS *|INFO|MULTI|SADD ours:1 b|EXEC|MULTI
+SADD theirs b|SADD ours:1 b|EXEC|MULTI|SPOP ours:1|DISCARD|SPOP|BLPOP ours:1 theirs 0
+SMOVE ours:1 theirs a|DEL ours:1|FLUSHALL|CONFIG GET *|RESET|PING|ACL WHOAMI
+AUTH default password|ACL WHOAMI|PING|AUTH password|AUTH default password|PING|RESET|PING
+"""
+
+
+@pytest.mark.clients
+def test_every_word_is_redis_s(tmp_path: Path, start_server: StartServer, backend: Valkey) -> None:
+    folder = tmp_path / "redis"
+    folder.mkdir()
+    binary = need("redis-server", "redis-server")
+    original = Valkey(folder, "--requirepass", "password", binary=binary)
+    (tmp_path / "password").write_text("password\n")
+    (tmp_path / "users.toml").write_text(users_toml({"putter": USERS["putter"]}))
+    ours = start_server(
+        "--backend", backend.url, "--users", str(tmp_path / "users.toml"),
+        "--password-file", str(tmp_path / "password"),
+    )  # fmt: skip
+    try:
+        with original.client(password="password") as client:
+            client.execute_command(*REDIS_USER.split())
+        differing = []
+        unix = socket.socket(socket.AF_UNIX)
+        unix.connect(str(original.socket))
+        theirs, mine = Wire(unix), Wire(socket.create_connection(("127.0.0.1", ours.port)))
+        failures = 0
+        for line in split(SAME):
+            expected, found = theirs.do(words(line)).raw, mine.do(words(line)).raw
+            failures += expected.startswith(b"-WRONGPASS")
+            if expected != found:
+                differing.append((line, expected, found))
+            if failures == 4:  # a fifth would end our connection, and not Redis's
+                mine = Wire(socket.create_connection(("127.0.0.1", ours.port)))
+                failures = 0
+        assert differing == []
+    finally:
+        original.kill()
+    wait_for(lambda: ours.process.poll() is None, "our server to be well")

@@ -1,0 +1,169 @@
+"""Users as pure values: what a users file may say, who logs in by what, and which queues are whose."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pressure_server.glob import glob_regex
+from pressure_server.users import (
+    MOST_PASSWORD_BYTES,
+    NOBODY,
+    RIGHTS,
+    User,
+    Users,
+    UsersError,
+    digest_of,
+    everybody,
+    parse_users,
+    users_with_password,
+)
+
+HASH = hashlib.sha256(b"password").hexdigest()
+OTHER = hashlib.sha256(b"other").hexdigest()
+PASSWORDS = st.binary(min_size=1, max_size=40)
+
+
+def table(name: str = "ada", **changes: str) -> str:
+    """One user's table in TOML; a change to "" leaves a line out."""
+    lines = {"password-sha256": f'"{HASH}"', "queues": '["q:*"]', "may": '["put"]'}
+    lines |= {key.replace("_", "-"): value for key, value in changes.items()}
+    return "\n".join([f'[users."{name}"]', *(f"{key} = {value}" for key, value in lines.items() if value)])
+
+
+def test_a_users_file_says_who_may_do_what() -> None:
+    users = parse_users(table(password_sha256=f'["{HASH}", "{OTHER.upper()}"]', may='["put", "get"]'))
+    user = users.log_in("ada", b"other")
+    assert user is not None
+    assert user is users.log_in("ada", b"password")
+    assert user.may == {"put", "get"}
+    assert user.admits(b"q:1")
+    assert not user.admits(b"r")
+    assert not user.is_free
+    assert users.initial is NOBODY
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "holds no table"),
+        ("users = 5", "holds no table"),
+        ("users = {}", "holds no table"),
+        ("[users", "it is no TOML"),
+        ("colour = 1\n" + table(), "nothing but tables"),
+        ("[users]\nada = 5", "nothing but may, nopass"),
+        (table(colour="1"), "nothing but may, nopass"),
+        (table(queues=""), "lacks queues"),
+        (table(queues="", may=""), "lacks may and queues"),
+        (table(password_sha256=""), "either password-sha256 or nopass"),
+        (table(nopass="true"), "either password-sha256 or nopass"),
+        (table(nopass='"yes"', password_sha256=""), "nopass must be true or false"),
+        (table(password_sha256='"s3cret"'), "64 hexadecimal digits"),
+        (table(password_sha256=f'"{HASH[:-1]}"'), "64 hexadecimal digits"),
+        (table(password_sha256=f'"{HASH}0"'), "64 hexadecimal digits"),
+        (table(password_sha256="5"), "must be a text or a list"),
+        (table(password_sha256=f'["{HASH}", 5]'), "must be a text or a list"),
+        (table(may='["put", "rule"]'), "but not 'rule'"),
+        (table(may="true"), "must be a text or a list"),
+        (table(queues='["' + "a" * 257 + '"]'), "256 bytes at most"),
+        (table(queues='["' + "a" * 5000 + '"]'), "pattern is too long"),
+        (table("a b"), "1 to 64 visible"),
+        (table("a\\nb"), "1 to 64 visible"),
+        (table("a" * 65), "1 to 64 visible"),
+        (table(""), "1 to 64 visible"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_and_shows_no_secret(text: str, complaint: str) -> None:
+    with pytest.raises(UsersError, match=complaint) as refused:
+        parse_users(text)
+    assert HASH[:-1] not in str(refused.value)
+    assert "s3cret" not in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_user_does_not_show_its_hashes() -> None:
+    user = parse_users(table()).by_name["ada"]
+    assert HASH not in repr(user)
+    assert repr(bytes.fromhex(HASH))[2:-1] not in repr(user)
+
+
+@given(PASSWORDS, PASSWORDS)
+def test_only_the_password_is_right(password: bytes, tried: bytes) -> None:
+    users = users_with_password(password)
+    found = users.log_in("default", tried)
+    assert (found is not None) == (tried == password)
+    assert users.log_in("nobody", tried) is None
+    assert users.log_in("", tried) is None
+    assert users.initial is NOBODY
+
+
+@given(st.text(max_size=8).filter(lambda name: name != "default"), PASSWORDS)
+def test_where_nothing_is_set_everybody_is_the_default_user(name: str, tried: bytes) -> None:
+    users = everybody()
+    assert users.initial.is_free
+    assert users.log_in("default", tried) is users.initial
+    assert users.log_in(name, tried) is None
+
+
+@pytest.mark.parametrize("size", [MOST_PASSWORD_BYTES, MOST_PASSWORD_BYTES + 1])
+def test_a_password_has_a_longest_length(size: int) -> None:
+    longest = b"a" * MOST_PASSWORD_BYTES
+    users = users_with_password(longest)
+    assert (users.log_in("default", b"a" * size) is not None) == (size == MOST_PASSWORD_BYTES)
+
+
+@pytest.mark.parametrize("password", [b"", b"a" * (MOST_PASSWORD_BYTES + 1)])
+def test_a_password_that_cannot_be_one_is_refused(password: bytes) -> None:
+    with pytest.raises(UsersError, match="from 1 to 1024 bytes"):
+        users_with_password(password)
+
+
+def test_the_default_user_s_password_is_said_once() -> None:
+    with pytest.raises(UsersError, match="must stand there"):
+        users_with_password(b"password", parse_users(table("default")))
+    both = users_with_password(b"password", parse_users(table()))
+    assert set(both.by_name) == {"default", "ada"}
+
+
+@given(
+    st.lists(st.text("ab*?[]", min_size=1, max_size=5), max_size=3),
+    st.binary(max_size=6) | st.text("ab", max_size=5).map(str.encode),
+)
+def test_queues_are_admitted_by_any_pattern(patterns: list[str], queue: bytes) -> None:
+    user = User("ada", queues=tuple(patterns))
+    expected = any(glob_regex(pattern.encode()).fullmatch(queue) for pattern in patterns)
+    assert user.admits(queue) == bool(expected)
+
+
+def test_a_name_of_megabytes_is_nobody_s_but_theirs_who_have_all_queues() -> None:
+    assert User("ada").admits(b"a" * 10**6)
+    assert not User("ada", queues=("a*",)).admits(b"a" * 10**6)
+
+
+RIGHT_SETS = st.sets(st.sampled_from(RIGHTS)).map(frozenset)
+
+
+@given(RIGHT_SETS, st.lists(st.sampled_from(["*", "a*"]), max_size=2))
+def test_who_is_free_has_every_right_on_every_queue(may: frozenset[str], queues: list[str]) -> None:
+    user = User("ada", queues=tuple(queues), may=may)
+    assert user.is_free == (may == set(RIGHTS) and "*" in queues)
+
+
+DIGESTS = st.sets(st.sampled_from([digest_of(bytes([n])) for n in range(3)])).map(frozenset)
+
+
+@given(DIGESTS, DIGESTS, st.booleans(), st.booleans())
+def test_who_came_in_by_what_is_valid_no_longer_has_no_successor(
+    before: frozenset[bytes], after: frozenset[bytes], was_open: bool, is_open: bool
+) -> None:
+    old = User("ada", before, was_open)
+    new = Users([User("ada", after, is_open)])
+    heir = new.successor_of(old)
+    valid = is_open or (not was_open and before <= after)
+    assert heir is (new.by_name["ada"] if valid else None)
+    assert Users([]).successor_of(old) is None
+    assert Users([]).successor_of(NOBODY) is NOBODY
+    assert everybody().successor_of(NOBODY) is not NOBODY
