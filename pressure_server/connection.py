@@ -8,6 +8,7 @@ all replies before it, and before any command behind it.
 from __future__ import annotations
 
 import asyncio
+import select
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Coroutine
@@ -37,7 +38,7 @@ class Connection(asyncio.Protocol, ABC):
     """The part of a connection that all handlers share. Sub-classes define the methods up to `refused`."""
 
     __slots__ = (
-        "_allowed", "_alone", "_backlog", "_barrier", "_broken", "_closing", "_last", "_next", "_paused",
+        "_allowed", "_alone", "_backlog", "_barrier", "_beneath", "_closing", "_last", "_next", "_paused",
         "_reading", "_received", "_replies", "_sent", "_took", "_unanswered", "_unsent", "_waiting",
         "_written", "active", "clients", "database", "held", "transport", "user",
     )  # fmt: skip
@@ -64,12 +65,13 @@ class Connection(asyncio.Protocol, ABC):
         self._barrier: Operation | None = None
         self.held = False  # the command that was executed has to wait for that
         self._waiting = 0
-        self._broken = False
         self._written = 0
         # What has been taken: for the command that runs alone; in replies, with where they begin and end.
         self._took: list[Operation] = []
         self._unsent: list[tuple[int, int, Operation]] = []
         self._sent = 0
+        # Over TLS there is a buffer that cannot be seen. It is empty where the socket can be written to.
+        self._beneath: select.poll | None = None
 
     @abstractmethod
     def parse(self, data: bytes) -> list[Any]:
@@ -249,7 +251,10 @@ class Connection(asyncio.Protocol, ABC):
         """Tell what the socket has taken that it is delivered; whether that is all."""
         if self.transport.is_closing():
             return True  # connection_lost knows more
-        self._sent = self._written - self.transport.get_write_buffer_size()
+        if self._beneath is None:
+            self._sent = self._written - self.transport.get_write_buffer_size()
+        elif not self.transport.get_write_buffer_size() and self._beneath.poll(0):
+            self._sent = self._written
         done = 0
         for _, end, operation in self._unsent:
             if end > self._sent:
@@ -257,7 +262,11 @@ class Connection(asyncio.Protocol, ABC):
             operation.delivered()
             done += 1
         del self._unsent[:done]
-        return not self._unsent
+        if self._unsent:
+            return False
+        if self._closing:
+            self._proceed()
+        return True
 
     def _put_back_unsent(self) -> None:
         """The connection has ended: what the socket has not taken goes back."""
@@ -286,7 +295,7 @@ class Connection(asyncio.Protocol, ABC):
 
     def break_off(self) -> None:
         """End the connection at once; what has not been sent never is."""
-        self._broken = True
+        self.look_what_was_sent()
         self.transport.abort()
 
     def close_when_replied(self) -> None:
@@ -344,7 +353,8 @@ class Connection(asyncio.Protocol, ABC):
             # A task that is cancelled before it begins leaves its coroutine as it was.
             self._alone.add_done_callback(lambda _: command.close())
         if self._closing and not self._replies and self._alone is None:
-            self.transport.close()
+            if not self._unsent:  # else when that is known to have been sent
+                self.transport.close()
         elif (
             self._backlog
             or self._alone is not None
@@ -385,6 +395,9 @@ class Connection(asyncio.Protocol, ABC):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio: a client has connected."""
         self.transport = cast(asyncio.Transport, transport)
+        if transport.get_extra_info("sslcontext") is not None:
+            self._beneath = select.poll()
+            self._beneath.register(transport.get_extra_info("socket"), select.POLLOUT)
         if refusal := self.clients.refusal(self):
             self._closing = True
             self.transport.write(refusal)
@@ -425,9 +438,9 @@ class Connection(asyncio.Protocol, ABC):
         """
         self._closing = True
         self.clients.leave(self)
-        if exc is None:
+        if exc is None and self._beneath is None:
             # All is written, or we have broken it off. With an error, only what was seen before is known.
-            self._sent = self._written - (self.transport.get_write_buffer_size() if self._broken else 0)
+            self._sent = self._written - self.transport.get_write_buffer_size()
         self._put_back_unsent()
         replies, self._replies = self._replies, []
         for reply in replies:

@@ -10,7 +10,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import hiredis
@@ -44,7 +44,10 @@ class Link:
     """
 
     def __init__(self, address: Address, number: int, script: bytes, name: str, patience: Patience) -> None:
-        """`first` makes the first command on a new channel; `is_back` is called when one was opened again."""
+        """`first` makes the first command on a new channel, with a reply other than 0 where we are new there.
+
+        `is_back` is called when one was opened again.
+        """
         self.first: Callable[[], tuple[bytes, ...]] | None = None
         self.is_back: Callable[[], None] | None = None
         self._address = address
@@ -85,9 +88,14 @@ class Link:
             greeting = await greet(channel, self._address, self.number, self._name, self._greeting)
             await channel.command(b"SCRIPT", b"LOAD", self._script)
             if self.first is not None:
-                await self._say_first(channel, self.first())
+                was_forgotten = await self._say_first(channel, self.first())
+                if was_forgotten and self._greeting is not None:
+                    # With us, the answers that were kept for us.
+                    greeting = replace(greeting, is_settled=False)
         except BaseException as error:
-            if isinstance(error, BackendError):
+            if isinstance(error, OutcomeUnknownError):
+                self._why_down = BackendError(f"{self._address} closes connections as soon as they are open")
+            elif isinstance(error, BackendError):
                 self._why_down = error
             channel.close()
             raise
@@ -103,14 +111,16 @@ class Link:
             else:
                 self._send(request)
 
-    async def _say_first(self, channel: Channel, command: tuple[bytes, ...]) -> None:
+    async def _say_first(self, channel: Channel, command: tuple[bytes, ...]) -> bool:
+        """Whether it says something new there."""
         try:
-            await channel.command(*command)
+            return bool(await channel.command(*command))
         except BackendReplyError as error:
             if is_passing(error) or asks_for_patience(error):
                 raise
             # It may let messages be taken all the same, as where it is out of memory.
             logger.warning("backend database %d: %s", self.number, error)
+            return False
 
     def keep_open(self) -> None:
         """Go on trying, in the background, until the channel is open."""
@@ -176,7 +186,9 @@ class Link:
         if self._channel is not None and self._channel.is_open:
             self._send(request)
         elif self._has_given_up or self._closed:
-            request.received(BackendError(f"the backend is away: {self._why_down}"))
+            away = BackendError(f"the backend is away: {self._why_down}")
+            # Later, as an answer would: who asks has not finished asking.
+            self._loop.call_soon(request.received, away)
         else:
             self._held.append(request)
 

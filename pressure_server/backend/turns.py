@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 # Each blocks a connection. Who finds none free tries whenever the token is seen.
 _MOST = 16
 _ANSWER_TIMEOUT = 2.0
+# What redis-py raises without an answer; the second is uvloop's, for a connection that has just been closed.
+_LOST = (RedisError, RuntimeError)
 # Seconds in line, until it is looked whether that still makes sense. It costs the place.
 _LONGEST_IN_LINE = 10.0
 _UNBLOCK_PAUSE = 0.02
@@ -68,7 +70,7 @@ class Turns:
                 )
             if moved is None:
                 await client.execute_command("SREM", self._note, parked)
-        except RedisError as error:
+        except _LOST as error:
             # What waits for the role has its own time, and its own look at whether it is free.
             logger.debug("no turn for %s: %s", token, error)
             return
@@ -91,7 +93,7 @@ class Turns:
             try:
                 if blocked and await self._client(number).execute_command("CLIENT", "UNBLOCK", blocked):
                     return
-            except RedisError as error:
+            except _LOST as error:
                 logger.debug("a turn that nobody waits for goes on: %s", error)
                 return
             # It is about to block.
@@ -108,7 +110,7 @@ class Turns:
     async def _forget(self, number: int, parked: bytes) -> None:
         try:
             await self._client(number).execute_command("SREM", self._note, parked)
-        except RedisError as error:
+        except _LOST as error:
             logger.debug("the note of a turn stays: %s", error)
 
     async def left_behind(self, number: int) -> list[bytes]:
@@ -116,7 +118,7 @@ class Turns:
         try:
             async with asyncio.timeout(_ANSWER_TIMEOUT):
                 return list(await self._client(number).execute_command("SMEMBERS", self._note))
-        except (RedisError, TimeoutError):
+        except (*_LOST, TimeoutError):
             return []
 
     def _client(self, number: int) -> Any:

@@ -30,7 +30,7 @@ local function make_recovery()
     if slot then
       local field = who .. ' ' .. slot
       local packed = call('HGET', calls, field)
-      records[1] = packed and { field, cmsgpack.unpack(packed) }
+      records[1] = packed and { field, cmsgpack.unpack(packed) } or nil
       if records[1] and records[1][2][1] ~= number then records[1] = nil end
     else
       local all = call('HGETALL', calls)
