@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
+_UNIX = "unix"
+
 
 def address_of(transport: asyncio.BaseTransport) -> str:
     """The client's address and port, for people; `unix` for a unix socket."""
     name = transport.get_extra_info("peername")
     if not isinstance(name, tuple):
-        return "unix"
+        return _UNIX
     return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
 
 
@@ -25,7 +27,7 @@ def house_of(transport: asyncio.BaseTransport) -> str:
     address = _ip_of(transport)
     if isinstance(address, IPv6Address):
         return str(ip_network((int(address) >> 64 << 64, 64)))
-    return str(address)
+    return _UNIX if address is None else str(address)
 
 
 def _ip_of(transport: asyncio.BaseTransport) -> IPv4Address | IPv6Address | None:

@@ -10,6 +10,7 @@ import random
 import re
 import socket
 import ssl
+import subprocess
 import threading
 import time
 import warnings
@@ -174,6 +175,32 @@ def _without_certificate(target: Target, context: ssl.SSLContext) -> None:
 def _tls_1_1(target: Target) -> None:
     with pytest.raises((ConnectionError, ssl.SSLError)):
         shake(target.server, _old(target.authority))
+
+
+@attack("renegotiation", "refused")
+def _renegotiation(target: Target) -> None:
+    where = f"127.0.0.1:{port_of(target.server, 'resps')}"
+    command = [
+        "openssl",
+        "s_client",
+        "-connect",
+        where,
+        "-tls1_2",
+        "-CAfile",
+        str(target.authority.certificate),
+    ]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as client:
+        assert client.stdin is not None
+        assert client.stdout is not None
+        for line in client.stdout:
+            if b"Verify return code: 0" in line:
+                client.stdin.write(b"R\n")
+                client.stdin.flush()
+            if b"RENEGOTIATING" in line:
+                break
+        assert b"no renegotiation" in client.stdout.read()
 
 
 @attack("no certificate, where one is needed", "no handshake")
