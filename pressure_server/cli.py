@@ -53,17 +53,19 @@ def serve_command(log_level: str, log_format: str, **values: Any) -> None:
 
 
 @cli.command("ping", params=shared_options("config", "listen"))
-def ping_command(listen: tuple[Listen, ...]) -> None:
+@click.option("--ready", is_flag=True, help="Ask whether new clients are welcome: it is not, while it stops.")
+def ping_command(listen: tuple[Listen, ...], ready: bool) -> None:
     """Ask the server that listens there whether it is well.
 
     Exit status: 0, it is; 1, it is not.
     """
+    wanted = "ready" if ready else "well"
     for where in listen:
         try:
-            find_handler(where.handler).ping(where, timeout=5.0)
+            find_handler(where.handler).ping(where, timeout=5.0, ready=ready)
         except OSError as error:
-            raise click.ClickException(f"{where} is not well: {error}") from error
-        click.echo(f"{where} is well")
+            raise click.ClickException(f"{where} is not {wanted}: {error}") from error
+        click.echo(f"{where} is {wanted}")
 
 
 @cli.command(

@@ -25,21 +25,29 @@ class Deliveries:
     """Looks at connections until all that they have written is sent."""
 
     def __init__(self) -> None:
-        self._senders: dict[Sender, None] = {}
+        self._fresh: dict[Sender, None] = {}
+        self._slow: dict[Sender, None] = {}
         self._loop = asyncio.get_running_loop()
         self._is_looking = False
 
     def watch(self, sender: Sender) -> None:
-        """Look at it, for the first time when the loop has written."""
-        if sender in self._senders:
-            return
-        self._senders[sender] = None
-        if not self._is_looking:
-            self._is_looking = True
-            self._loop.call_soon(self._look)
+        """Look at it when the loop has written; and again, while its client is slow to read."""
+        if not self._fresh:
+            self._loop.call_soon(self._look_at_fresh)
+        self._fresh[sender] = None
 
-    def _look(self) -> None:
-        self._senders = {sender: None for sender in self._senders if not sender.look_what_was_sent()}
-        self._is_looking = bool(self._senders)
+    def _look_at_fresh(self) -> None:
+        fresh, self._fresh = self._fresh, {}
+        self._slow |= {sender: None for sender in fresh if not sender.look_what_was_sent()}
+        if self._slow and not self._is_looking:
+            self._is_looking = True
+            self._look_later()
+
+    def _look_later(self) -> None:
+        self._loop.call_later(max(_PAUSE, _PAUSE_FOR_EACH * len(self._slow)), self._look_at_slow)
+
+    def _look_at_slow(self) -> None:
+        self._slow = {sender: None for sender in self._slow if not sender.look_what_was_sent()}
+        self._is_looking = bool(self._slow)
         if self._is_looking:
-            self._loop.call_later(max(_PAUSE, _PAUSE_FOR_EACH * len(self._senders)), self._look)
+            self._look_later()

@@ -15,6 +15,7 @@ from typing import Protocol, cast
 from pressure_server.broker.broker import Broker
 from pressure_server.clients import Clients
 from pressure_server.connection import Connection
+from pressure_server.errors import BackendError, StoppingError
 from pressure_server.settings import Listen, Settings, SettingsError
 
 GROUP = "pressure_server.handlers"
@@ -29,6 +30,14 @@ class Context:
     clients: Clients
     listening: list[Listen] = field(default_factory=list)
     started: float = field(default_factory=time)
+    is_stopping: bool = False
+
+    def check_readiness(self) -> None:
+        """Raise StoppingError or BackendError where new clients had better go elsewhere."""
+        if self.is_stopping:
+            raise StoppingError()
+        if not self.broker.is_up:
+            raise BackendError("the backend is away")
 
 
 class Handler(Protocol):
@@ -40,8 +49,11 @@ class Handler(Protocol):
         """A connection for a client that has just come."""
 
     @staticmethod
-    def ping(listen: Listen, timeout: float) -> None:
-        """Ask a server of this protocol whether it is well. Raises OSError with the reason if not."""
+    def ping(listen: Listen, timeout: float, *, ready: bool) -> None:
+        """Ask a server of this protocol whether it is well; or whether it is `ready` for new clients.
+
+        Raises OSError with the reason if not.
+        """
 
 
 def find_handler(name: str) -> type[Handler]:

@@ -229,6 +229,12 @@ _OPTIONS = (
         type=_Integer(1, _LARGEST_MESSAGE),
     ),
     _option(
+        "--drain-delay",
+        "Seconds for which a server that is told to stop goes on, but says that it is not ready.",
+        default=0.0,
+        type=SECONDS,
+    ),
+    _option(
         "--drain-timeout",
         "Seconds within which a server that is told to stop answers what it has begun; then it cuts off.",
         default=10.0,

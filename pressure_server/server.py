@@ -114,6 +114,12 @@ async def _serve_on(
         context.listening += [listener.listen for listener in listeners]
         _announce(context, embedded)
         await stop.wait()
+        context.is_stopping = True
+        if settings.drain_delay:
+            logger.info(
+                "stopping: not ready any longer; clients are served for %g seconds", settings.drain_delay
+            )
+            await asyncio.sleep(settings.drain_delay)
         logger.info("stopping: no new clients, %d connected", len(clients.connected))
         for listener in listeners:
             listener.close()

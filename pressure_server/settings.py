@@ -119,6 +119,7 @@ class Settings(Store):
     max_clients: int
     idle_timeout: float
     max_message_bytes: int
+    drain_delay: float
     drain_timeout: float
     password: str | None = field(repr=False)
     password_file: Path | None

@@ -6,6 +6,7 @@ import re
 import signal
 import socket
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -111,9 +112,10 @@ def test_a_backend_that_is_lost_without_a_word_is_said_so(start_server: StartSer
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def hang_up() -> None:
-            while True:
-                kept.append(listener.accept()[0])
-                kept[-1].shutdown(socket.SHUT_WR)
+            with suppress(OSError):  # when the listener is closed
+                while True:
+                    kept.append(listener.accept()[0])
+                    kept[-1].shutdown(socket.SHUT_WR)
 
         kept: list[socket.socket] = []
         threading.Thread(target=hang_up, daemon=True).start()
@@ -235,7 +237,7 @@ def test_commands_have_the_options_that_they_use() -> None:
     def options(command: str) -> set[str]:
         return set(re.findall(r"^  (--[a-z-]+)", run_command(command, "--help").stdout, re.M))
 
-    assert options("ping") == {"--help", "--config", "--listen"}
+    assert options("ping") == {"--help", "--config", "--listen", "--ready"}
     doctors = {"--config", "--backend", "--backend-password-file", "--data-dir", "--prefix"}
     assert options("doctor") == {"--help", "--repair", "--wait"} | doctors
     assert (

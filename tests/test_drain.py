@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.programs import Client, StartServer, Valkey, keys_left, wait_for
+from tests.programs import Client, StartServer, StartValkey, Valkey, keys_left, run_command, wait_for
 from tests.waiters import Waiter, wait_for_blocked
 
 LARGE = b"x" * (1 << 20)
@@ -109,3 +109,32 @@ def test_a_backend_that_is_away_does_not_hold_it_up(start_server: StartServer, b
     successor = start_server("--backend", backend.url, "--proxy-timeout", "0.5")
     with successor.client() as client:
         wait_for(lambda: client.scard("q") == 1, "what had been taken for nobody to be back")
+
+
+def test_it_is_not_ready_before_it_stops_to_serve(start_server: StartServer, backend: Valkey) -> None:
+    server = start_server("--backend", backend.url, "--drain-delay", "2", "--password", "secret")
+    listen = f"resp://127.0.0.1:{server.port}"
+    ready = ("ping", "--ready", "--listen", listen)
+    assert run_command(*ready).stdout == f"{listen} is ready\n"
+    with Waiter(server.port) as stranger, server.client(password="secret") as client:
+        assert stranger("PRESSURE.READY") == b"OK"
+        server.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: "not ready" in server.log, "it to stop")
+        assert str(stranger("PRESSURE.READY")).startswith("STOPPING")
+        refused = run_command(*ready)
+        assert (refused.returncode, "is not ready" in refused.stderr) == (1, True)
+        assert client.sadd("q", "a") == 1
+        with server.client(password="secret") as late:
+            assert late.spop("q") == b"a"
+        assert server.process.wait(10) == 0
+
+
+def test_it_is_not_ready_while_its_backend_is_away(
+    start_server: StartServer, start_valkey: StartValkey
+) -> None:
+    valkey = start_valkey()
+    server = start_server("--backend", valkey.url)
+    with Waiter(server.port) as client:
+        assert client("PRESSURE.READY") == b"OK"
+        valkey.kill()
+        wait_for(lambda: str(client("PRESSURE.READY")).startswith("BACKEND"), "it to be seen")

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
+import socket
+import ssl
 
 from handlers.resp import commands
 from handlers.resp.connection import RespConnection
 from handlers.resp.parser import Limits
 from pressure_server.handler import Context
 from pressure_server.settings import Listen
+
+_LONGEST_REPLY = 1000
 
 
 class RespHandler:
@@ -28,22 +27,26 @@ class RespHandler:
         return RespConnection(self._context, self._limits)
 
     @staticmethod
-    def ping(listen: Listen, timeout: float) -> None:
-        """Send PING, as a Redis client does. Raises OSError with the reason if the server is not well."""
-        where: dict[str, Any] = (
-            {"unix_socket_path": listen.path} if listen.path else {"host": listen.host, "port": listen.port}
-        )
-        if listen.tls:
-            # Nothing secret is sent, and the certificate is seldom for the address that is listened on.
-            where |= {"ssl": True, "ssl_cert_reqs": "none", "ssl_check_hostname": False}
-        try:
-            # redis-py would try again for a minute.
-            once = Retry(NoBackoff(), 0)
-            with redis.Redis(
-                **where, retry=once, socket_timeout=timeout, socket_connect_timeout=timeout
-            ) as client:
-                client.ping()
-        except redis.AuthenticationError:
-            return  # who asks for a login is well
-        except redis.RedisError as error:
-            raise OSError(str(error)) from error
+    def ping(listen: Listen, timeout: float, *, ready: bool) -> None:
+        """Send PING, or PRESSURE.READY. Raises OSError with the reason if it is not well, or ready."""
+        with _connected(listen, timeout) as client, client.makefile("rb") as replies:
+            client.sendall(b"PRESSURE.READY\r\n" if ready else b"PING\r\n")
+            reply = replies.readline(_LONGEST_REPLY).decode("utf-8", "replace").strip()
+        # Who asks for a login is well.
+        if not reply.startswith(("+", "-NOAUTH")):
+            raise OSError(reply.removeprefix("-") or "it closes the connection")
+
+
+def _connected(listen: Listen, timeout: float) -> socket.socket:
+    if listen.path:
+        client = socket.socket(socket.AF_UNIX)
+        client.settimeout(timeout)
+        client.connect(listen.path)
+    else:
+        client = socket.create_connection((listen.host, listen.port), timeout)
+    if not listen.tls:
+        return client
+    # Nothing secret is sent, and the certificate is seldom for the address that is listened on.
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context.wrap_socket(client)

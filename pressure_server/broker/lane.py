@@ -76,6 +76,8 @@ class Lane:
 
         The lane is dropped when there is nothing, and nothing waits.
         """
+        if self.is_in_flight or self._returning:
+            return  # its reply, or `restore`, comes back here
         operations = self._next()
         if not operations:
             if self.waiting:
@@ -354,7 +356,7 @@ class Lane:
         returning, self._returning = self._returning, []
         for _, operation in sorted(returning, key=itemgetter(0)):
             self.waiting.insert(0, operation)
-        if returning and self.idle:
+        if returning:
             self.idle = False
             self.send()
 

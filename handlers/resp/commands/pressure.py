@@ -23,6 +23,19 @@ _ADDING = {b"": kinds.ADD_EXISTING, b"OVERFILL": kinds.ADD_OVERFILL, b"TIMEOUT":
 
 
 @command(
+    "PRESSURE.READY",
+    "Says OK where new clients are welcome: the server does not stop, and its backend is there.",
+    group="pressure",
+    needs="nothing",
+    flags="fast no_auth",
+)
+async def ready(client: Caller, _words: Command) -> str:
+    """For whoever sends clients here, who need not log in for that."""
+    client.connection.context.check_readiness()
+    return OK
+
+
+@command(
     "PRESSURE.CREATE key [BOUND bound] [OVERFLOW BLOCK|ERROR]",
     "Creates a queue: with a bound, and what a put does when it is reached. -EXISTS if there is one.",
     group="pressure",
