@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pressure_server.broker.database import Database
 from pressure_server.broker.operation import Kind, Operation
 from pressure_server.broker.wait import Wait
+from pressure_server.sent import bytes_sent
 
 if TYPE_CHECKING:
     from pressure_server.clients import Clients
@@ -261,6 +262,7 @@ class Connection(asyncio.Protocol, ABC):
 
     def break_off(self) -> None:
         """End the connection at once; what has not been sent never is."""
+        self.look_what_was_sent()
         self._broken = True
         self.transport.abort()
 
@@ -401,9 +403,14 @@ class Connection(asyncio.Protocol, ABC):
         self._closing = True
         self.clients.leave(self)
         unsent, self._unsent = self._unsent, []
-        is_sent = exc is None and not self._broken
-        for _, operation in unsent:
-            if is_sent:
+        if self._broken:
+            sent = 0
+        elif exc is None:
+            sent = self._written
+        else:
+            sent = bytes_sent(self.transport) or 0
+        for end, operation in unsent:
+            if end <= sent:
                 operation.delivered()
             else:
                 operation.put_back()

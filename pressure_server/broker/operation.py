@@ -80,7 +80,8 @@ class Operation:
         self.sent: int | None = None
         self.cancelled = False
         self.ended_as = 0
-        self.deliveries: list[Delivery] | None = None
+        # Each with how many messages there were when it had come.
+        self.deliveries: list[tuple[Delivery, int]] | None = None
         self.wait = wait
 
     def may_extend(self, kind: Kind, name: bytes, reply: Any) -> bool:
@@ -114,20 +115,19 @@ class Operation:
         """A call has brought some of its messages."""
         delivery.expect()
         if self.deliveries is None:
-            self.deliveries = [delivery]
-        else:
-            self.deliveries.append(delivery)
+            self.deliveries = []
+        self.deliveries.append((delivery, len(self.results)))
 
     def delivered(self) -> None:
         """What it has taken has been handed over."""
         deliveries, self.deliveries = self.deliveries, None
-        for delivery in deliveries or ():
+        for delivery, _ in deliveries or ():
             delivery.has_arrived()
 
     def put_back(self) -> None:
         """Nobody is there any longer for what it has taken, if anything."""
         if self.deliveries is not None and self.has_taken:
-            self.deliveries[0].put_back(self)
+            self.deliveries[0][0].put_back(self)
 
     @property
     def has_taken(self) -> bool:
