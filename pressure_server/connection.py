@@ -36,9 +36,9 @@ class Connection(asyncio.Protocol, ABC):
     """The part of a connection that all handlers share. Sub-classes define the methods up to `refused`."""
 
     __slots__ = (
-        "_allowed", "_alone", "_backlog", "_barrier", "_broken", "_closing", "_last", "_next", "_paused",
-        "_reading", "_received", "_replies", "_took", "_unanswered", "_unsent", "_waiting", "_written",
-        "active", "clients", "database", "held", "transport",
+        "_allowed", "_alone", "_backlog", "_barrier", "_broken", "_closing", "_handed", "_last", "_next",
+        "_paused", "_reading", "_received", "_replies", "_took", "_unanswered", "_unsent", "_waiting",
+        "_written", "active", "clients", "database", "held", "transport",
     )  # fmt: skip
 
     transport: asyncio.Transport
@@ -64,9 +64,10 @@ class Connection(asyncio.Protocol, ABC):
         self._waiting = 0
         self._broken = False
         self._written = 0
-        # What operations have taken: for the command that runs alone; and written, with the end of its reply.
+        self._handed = 0  # of that, what the socket had taken when we looked last
+        # What operations have taken: for the command that runs alone; and written, with where its reply is.
         self._took: list[Operation] = []
-        self._unsent: list[tuple[int, Operation]] = []
+        self._unsent: list[tuple[int, int, Operation]] = []
 
     @abstractmethod
     def parse(self, data: bytes) -> list[Any]:
@@ -194,35 +195,37 @@ class Connection(asyncio.Protocol, ABC):
         mean = len(data) // len(operation.sizes)
         self._allowed = min(MAX_UNANSWERED, 2 * self._allowed, max(1, UNANSWERED_BYTES // (mean + 1)))
         if replies and replies[0] is operation:
-            sent = [operation]
+            sent = [(0, len(data), operation)]
             if len(replies) == 1:
                 replies.clear()
                 self._received = 0
             else:
-                pieces = [data]
+                pieces, length = [data], len(data)
                 for reply in islice(replies, 1, None):
                     if type(reply) is Operation:
-                        if type(reply.reply) is not bytes:
+                        if reply.encoded is None:
                             break
-                        sent.append(reply)
-                        pieces.append(reply.reply)
+                        piece, reply.encoded = reply.encoded, None
+                        sent.append((length, length + len(piece), reply))
                     else:
-                        pieces.append(cast(bytes, reply))
+                        piece = cast(bytes, reply)
+                    pieces.append(piece)
+                    length += len(piece)
                     self._unanswered -= 1
                 del replies[: len(pieces)]
                 data = b"".join(pieces)
             if not self.transport.is_closing():
-                self._write(data)
                 self._is_sending(sent)
+                self._write(data)
             else:
                 # Its own messages are put back by whoever asks; those of others that waited for it, here.
                 there = False
-                for other in sent[1:]:
+                for _, _, other in sent[1:]:
                     other.put_back()
             if not self._reading or self._closing:
                 self._proceed()
         elif operation in replies:
-            operation.reply = data
+            operation.encoded = data
             self._unanswered += 1  # until those before it are answered
         else:
             there = False
@@ -232,9 +235,14 @@ class Connection(asyncio.Protocol, ABC):
         self._written += len(data)
         self.transport.write(data)
 
-    def _is_sending(self, operations: list[Operation]) -> None:
-        """What these have taken has just been written."""
-        unsent = [(self._written, operation) for operation in operations if operation.deliveries]
+    def _is_sending(self, replies: list[tuple[int, int, Operation]]) -> None:
+        """What operations have taken is about to be written: where their replies begin, and end, in that."""
+        written = self._written
+        unsent = [
+            (written + start, written + end, operation)
+            for start, end, operation in replies
+            if operation.deliveries
+        ]
         if unsent:
             self._unsent += unsent
             self.clients.deliveries.watch(self)
@@ -243,9 +251,9 @@ class Connection(asyncio.Protocol, ABC):
         """Tell what the socket has taken that it is delivered; whether that is all."""
         if self.transport.is_closing():
             return True  # connection_lost knows more
-        sent = self._written - self.transport.get_write_buffer_size()
+        sent = self._handed = self._written - self.transport.get_write_buffer_size()
         done = 0
-        for end, operation in self._unsent:
+        for _, end, operation in self._unsent:
             if end > sent:
                 break
             operation.delivered()
@@ -347,8 +355,9 @@ class Connection(asyncio.Protocol, ABC):
         self._alone = None
         took, self._took = self._took, []
         if not self.transport.is_closing():
+            # One reply brings all of it, or nothing.
+            self._is_sending([(len(data), len(data), operation) for operation in took])
             self._write(data)
-            self._is_sending(took)
         else:
             self._put_back(took)
         self._proceed()
@@ -403,22 +412,21 @@ class Connection(asyncio.Protocol, ABC):
         self._closing = True
         self.clients.leave(self)
         unsent, self._unsent = self._unsent, []
-        if self._broken:
-            sent = 0
-        elif exc is None:
+        if exc is None and not self._broken:
             sent = self._written
         else:
-            sent = bytes_sent(self.transport) or 0
-        for end, operation in unsent:
+            sent = max(self._handed, bytes_sent(self.transport) or 0)
+        for start, end, operation in unsent:
             if end <= sent:
                 operation.delivered()
             else:
+                operation.hand_over(sent - start)
                 operation.put_back()
         replies, self._replies = self._replies, []
         for reply in replies:
             if not isinstance(reply, Operation):
                 continue
-            if type(reply.reply) is bytes:
+            if reply.encoded is not None:
                 reply.put_back()
             else:
                 self.database.cancel(reply)

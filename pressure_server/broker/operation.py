@@ -6,7 +6,9 @@ affair (kinds.py).
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -28,6 +30,9 @@ class Operation:
     take the messages, fewer than wanted when the queue ran empty or the time out; for other kinds the one
     value.
 
+    `reply` is a function that makes the replies of its commands, one behind the other, and `encoded` what it
+    has made, until that is written.
+
     `ended_as` counts the operations on the queue in the order in which they ended.
     Where it `has_taken` messages, whoever is told of its end calls `delivered` when they have been handed
     over, or `put_back`: until then the backend keeps them for us.
@@ -41,8 +46,10 @@ class Operation:
     __slots__ = (
         "cancelled",
         "deliveries",
+        "encoded",
         "ended_as",
         "error",
+        "handed",
         "kind",
         "messages",
         "name",
@@ -74,6 +81,7 @@ class Operation:
         self.wanted = size * commands
         self.owner = owner
         self.reply = reply
+        self.encoded: bytes | None = None
         self.results: list[Any] = []
         self.error: PressureError | None = None
         self.sealed = False
@@ -82,6 +90,8 @@ class Operation:
         self.ended_as = 0
         # Each with how many messages there were when it had come.
         self.deliveries: list[tuple[Delivery, int]] | None = None
+        # How many of its messages have been handed over, where that is not all.
+        self.handed = 0
         self.wait = wait
 
     def may_extend(self, kind: Kind, name: bytes, reply: Any) -> bool:
@@ -123,6 +133,20 @@ class Operation:
         deliveries, self.deliveries = self.deliveries, None
         for delivery, _ in deliveries or ():
             delivery.has_arrived()
+
+    def hand_over(self, size: int) -> None:
+        """So many bytes of the replies have been handed over, and no more will be."""
+        if size <= 0 or len(self.sizes) == 1:
+            return
+        first = copy(self)
+
+        def length(commands: int) -> int:
+            first.sizes = self.sizes[:commands]
+            first.results = self.results[: sum(first.sizes)]
+            return len(self.reply(first))
+
+        commands = bisect_right(range(len(self.sizes)), size, lo=1, key=length) - 1
+        self.handed = sum(self.sizes[:commands])
 
     def put_back(self) -> None:
         """Nobody is there any longer for what it has taken, if anything."""

@@ -21,7 +21,7 @@ def restoring(taken: Operation) -> Iterator[tuple[int, Operation]]:
     deliveries, taken.deliveries = taken.deliveries, None
     first = 0
     for delivery, end in deliveries or ():
-        kept, messages = delivery.kept, taken.results[first:end]
+        kept, messages = delivery.kept, taken.results[max(first, taken.handed) : end]
         arguments = [kept.slot, b"%d" % kept.number, *messages]
         yield (
             kept.number,
