@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import select
 from abc import ABC, abstractmethod
-from bisect import bisect_right
 from collections.abc import Callable, Coroutine
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pressure_server.broker.database import Database
 from pressure_server.broker.operation import Kind, Operation
 from pressure_server.broker.wait import Wait
+from pressure_server.sent import bytes_sent
 from pressure_server.users import NOBODY
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ class Connection(asyncio.Protocol, ABC):
     """The part of a connection that all handlers share. Sub-classes define the methods up to `refused`."""
 
     __slots__ = (
-        "_allowed", "_alone", "_backlog", "_barrier", "_beneath", "_closing", "_last", "_next", "_paused",
-        "_reading", "_received", "_replies", "_sent", "_took", "_unanswered", "_unsent", "_waiting",
+        "_allowed", "_alone", "_backlog", "_barrier", "_beneath", "_closing", "_handed", "_last", "_next",
+        "_paused", "_reading", "_received", "_replies", "_took", "_unanswered", "_unsent", "_waiting",
         "_written", "active", "clients", "database", "held", "transport", "user",
     )  # fmt: skip
 
@@ -66,12 +66,12 @@ class Connection(asyncio.Protocol, ABC):
         self.held = False  # the command that was executed has to wait for that
         self._waiting = 0
         self._written = 0
+        self._handed = 0  # of that, what the socket had taken when we looked last
+        # Over TLS there is a buffer that cannot be seen. It is empty where the socket can be written to.
+        self._beneath: select.poll | None = None
         # What has been taken: for the command that runs alone; in replies, with where they begin and end.
         self._took: list[Operation] = []
         self._unsent: list[tuple[int, int, Operation]] = []
-        self._sent = 0
-        # Over TLS there is a buffer that cannot be seen. It is empty where the socket can be written to.
-        self._beneath: select.poll | None = None
 
     @abstractmethod
     def parse(self, data: bytes) -> list[Any]:
@@ -204,17 +204,17 @@ class Connection(asyncio.Protocol, ABC):
                 replies.clear()
                 self._received = 0
             else:
-                pieces, end = [data], len(data)
+                pieces, length = [data], len(data)
                 for reply in islice(replies, 1, None):
                     if type(reply) is Operation:
                         if reply.encoded is None:
                             break
-                        piece = reply.encoded
-                        sent.append((end, end + len(piece), reply))
+                        piece, reply.encoded = reply.encoded, None
+                        sent.append((length, length + len(piece), reply))
                     else:
                         piece = cast(bytes, reply)
                     pieces.append(piece)
-                    end += len(piece)
+                    length += len(piece)
                     self._unanswered -= 1
                 del replies[: len(pieces)]
                 data = b"".join(pieces)
@@ -240,7 +240,7 @@ class Connection(asyncio.Protocol, ABC):
         self.transport.write(data)
 
     def _is_sending(self, replies: list[tuple[int, int, Operation]]) -> None:
-        """What is written next has the replies of operations, from these offsets to those."""
+        """What operations have taken is about to be written: where their replies begin, and end, in that."""
         written = self._written
         unsent = [(written + start, written + end, one) for start, end, one in replies if one.deliveries]
         if unsent:
@@ -252,12 +252,12 @@ class Connection(asyncio.Protocol, ABC):
         if self.transport.is_closing():
             return True  # connection_lost knows more
         if self._beneath is None:
-            self._sent = self._written - self.transport.get_write_buffer_size()
+            self._handed = self._written - self.transport.get_write_buffer_size()
         elif not self.transport.get_write_buffer_size() and self._beneath.poll(0):
-            self._sent = self._written
+            self._handed = self._written
         done = 0
         for _, end, operation in self._unsent:
-            if end > self._sent:
+            if end > self._handed:
                 break
             operation.delivered()
             done += 1
@@ -272,19 +272,11 @@ class Connection(asyncio.Protocol, ABC):
         """The connection has ended: what the socket has not taken goes back."""
         unsent, self._unsent = self._unsent, []
         for start, end, operation in unsent:
-            if end > self._sent:
-                operation.leave_out(self._commands_within(self._sent - start, operation))
-                operation.put_back()
-            else:
+            if end <= self._handed:
                 operation.delivered()
-
-    @staticmethod
-    def _commands_within(size: int, operation: Operation) -> int:
-        """How many of its commands have their whole replies in that many bytes of it."""
-        if size <= 0 or len(operation.sizes) == 1:
-            return 0
-        counts = range(1, len(operation.sizes))
-        return bisect_right(counts, size, key=lambda count: len(operation.reply(operation.first(count))))
+            else:
+                operation.hand_over(self._handed - start)
+                operation.put_back()
 
     def took(self, operation: Operation) -> None:
         """The broker: the reply of the command that runs alone brings what the operation has taken."""
@@ -380,7 +372,8 @@ class Connection(asyncio.Protocol, ABC):
         self._alone = None
         took, self._took = self._took, []
         if not self.transport.is_closing():
-            self._is_sending([(0, len(data), operation) for operation in took])
+            # One reply brings all of it, or nothing.
+            self._is_sending([(len(data), len(data), operation) for operation in took])
             self._write(data)
         else:
             self._put_back(took)
@@ -439,8 +432,10 @@ class Connection(asyncio.Protocol, ABC):
         self._closing = True
         self.clients.leave(self)
         if exc is None and self._beneath is None:
-            # All is written, or we have broken it off. With an error, only what was seen before is known.
-            self._sent = self._written - self.transport.get_write_buffer_size()
+            # All is written, or we have broken it off.
+            self._handed = self._written - self.transport.get_write_buffer_size()
+        else:
+            self._handed = max(self._handed, bytes_sent(self.transport) or 0)
         self._put_back_unsent()
         replies, self._replies = self._replies, []
         for reply in replies:

@@ -34,8 +34,8 @@ class _Integer(click.IntRange):
 class _Seconds(click.FloatRange):
     name = "seconds"
 
-    def __init__(self) -> None:
-        super().__init__(0, 2**31)
+    def __init__(self, least: float = 0) -> None:
+        super().__init__(least, 2**31)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """As FloatRange does; but nan, which no bound stops, is refused."""
@@ -189,7 +189,7 @@ _OPTIONS = (
         "--proxy-timeout",
         "Seconds without a sign after which another server on the same backend is taken for dead.",
         default=15.0,
-        type=SECONDS,
+        type=_Seconds(0.1),
     ),
     _option(
         "--role-timeout",

@@ -131,7 +131,7 @@ class RespConnection(Connection):
         try:
             if spec is None:
                 if command[0].lower() in _OF_HTTP:
-                    self.transport.abort()
+                    self.break_off()
                     return None
                 raise errors.unknown_command(command)
             if not spec.accepts(len(command)):

@@ -55,7 +55,7 @@ class Broker:
         self._script = batch_script()
         self._databases: dict[int, Database] = {}
         self._links: dict[int, Link] = {}
-        self._servers: dict[int, Servers] = {}
+        self._servers: dict[Link, Servers] = {}
         self._refused: set[int] = set()
         self._watch = Watch(address, self.identity, self._changed, self._watch_lost, self._patience.answer)
         # A key of the server as a whole: no queue's name can collide with it.
@@ -119,6 +119,7 @@ class Broker:
             raise DatabaseNumberError("DB index is out of range") from error
         # Another client may have opened it meanwhile.
         if number in self._databases:
+            self._servers.pop(link, None)
             await link.close()
             return self._databases[number]
         database = self._add(link)
@@ -128,8 +129,8 @@ class Broker:
     def _link(self, number: int) -> Link:
         link = Link(self.address, number, self._script, self.identity, self._patience)
         if self._neighbours is not None:
-            self._servers[number] = Servers(link, self._prefix, self.identity.encode(), self._neighbours)
-            link.first = self._servers[number].sign
+            self._servers[link] = Servers(link, self._prefix, self.identity.encode(), self._neighbours)
+            link.first = self._servers[link].sign
         return link
 
     def _add(self, link: Link) -> Database:
@@ -144,8 +145,8 @@ class Broker:
             policy=self.policy,
         )
         self._databases[link.number] = database
-        if link.number in self._servers:
-            self._servers[link.number].start(database)
+        if link in self._servers:
+            self._servers[link].start(database)
         return database
 
     def _changed(self, key: bytes) -> None:
@@ -180,9 +181,10 @@ class Broker:
         database = self._databases[number]
         if not database.is_up or not await database.settle(timeout):
             return False
-        if number in self._servers:
+        servers = self._servers.get(self._links[number])
+        if servers is not None:
             with suppress(BackendError):
-                await self._servers[number].sign_off()
+                await servers.sign_off()
         return True
 
     async def close(self) -> None:

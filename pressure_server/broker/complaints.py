@@ -6,7 +6,7 @@ import logging
 
 from pressure_server.broker.database import Database
 from pressure_server.broker.names import printable
-from pressure_server.errors import BackendError
+from pressure_server.errors import PressureError
 
 _MOST_KEPT = 1000
 
@@ -19,7 +19,7 @@ class Complaints:
         self._left = left
         self._made: set[tuple[int, bytes]] = set()
 
-    async def hear(self, database: Database, name: bytes, error: BackendError) -> None:
+    async def hear(self, database: Database, name: bytes, error: PressureError) -> None:
         """Warn of what has gone wrong with a queue. Raises BackendError where the backend is away instead."""
         await database.command(b"PING")
         about = (database.number, name)

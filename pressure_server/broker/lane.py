@@ -63,7 +63,7 @@ class Lane:
         self.is_in_flight = False
         self._poked = False  # those in line may go on
         self._ended = 0
-        self._returning: list[tuple[int, Operation]] = []
+        self._returning: list[tuple[int, int, Operation]] = []
         self.alarm: Alarm | None = None
         self._turns = QueueTurns(name, self.lines, lanes.role_turns)
         # The answers to calls that change the queue; it stays here until they have arrived.
@@ -104,13 +104,19 @@ class Lane:
         """The answer has arrived, or there is none."""
         self._slots.done(kept.slot)
 
+    def unused(self, kept: Kept) -> None:
+        """There is no answer, and nothing has been done."""
+        self._slots.unused(kept.slot)
+        self._drop_if_done()
+
     def _next(self) -> list[Operation]:
         """What goes in the next call: first those in line who may go on, then what has come since."""
-        fresh = [
-            o
-            for o in batch.take(self.waiting)
-            if not (o.cancelled and o.kind.takes) and (o.wait is None or self._admits(o))
-        ]
+        taken = batch.take(self.waiting)
+        if taken and taken[0].kind.restores:
+            # Those in line are tried behind it: it is to be all of its call.
+            self._poked = True
+            return taken
+        fresh = [o for o in taken if self._wants(o) and (o.wait is None or self._admits(o))]
         if not any(self.lines.values()):
             self._poked = False
             return fresh
@@ -134,6 +140,13 @@ class Lane:
         # Those in line act in the turn that has been waited for; first who was in the middle of it.
         ahead = [o for o in fresh if o.kind is kinds.TURN or (o.wait is not None and o.wait.in_line)]
         return ahead + operations + [operation for operation in fresh if operation not in ahead]
+
+    def _wants(self, operation: Operation) -> bool:
+        """Whether anybody wants what it is about to take; what it has taken in calls before goes back."""
+        if not operation.cancelled or not operation.kind.takes:
+            return True
+        operation.put_back()
+        return False
 
     def _admits(self, operation: Operation) -> bool:
         wait = operation.wait
@@ -159,6 +172,8 @@ class Lane:
                 operation.fail(error)
             if kept is not None and isinstance(reply, OutcomeUnknownError):
                 self._lanes.when_back(partial(self.recover, kept))
+            elif kept is not None and isinstance(reply, BackendError):
+                self._slots.unused(kept.slot)
             elif kept is not None:
                 self._slots.done(kept.slot)
         else:
@@ -188,11 +203,15 @@ class Lane:
             self.send()
 
     def _note_what_came(self, runs: list[list[Operation]], kept: Kept) -> None:
+        if all(run[0].kind.takes and not any(operation.results for operation in run) for run in runs):
+            # Nothing was there, so nothing was done; and then nothing is kept (calls.lua).
+            self._slots.cleaned([kept.slot])
+            return
         taking = [run for run in runs if run[0].kind.takes and not run[0].kind.moves]
         if not taking:
             self._slots.done(kept.slot)
             return
-        delivery = Delivery(partial(self._slots.done, kept.slot), self.put_back)
+        delivery = Delivery(kept, partial(self._slots.done, kept.slot), self.put_back)
         for run in taking:
             for operation in run:
                 if operation.results:
@@ -244,13 +263,10 @@ class Lane:
             return
         slots = self._slots.take_done()
 
-        def again() -> None:
-            for slot in slots:
-                self._slots.done(slot)
-
         def ended(operation: Operation) -> None:
             if isinstance(operation.error, BackendError):
-                self._lanes.when_back(again)
+                self._slots.not_cleaned(slots)
+                self._lanes.when_back(self._acknowledge_soon)
             else:
                 self._slots.cleaned(slots)
 
@@ -347,14 +363,15 @@ class Lane:
         It goes a little later, with what others give up who have gone, too: of them all what was taken
         first goes back last, to be the first again.
         """
-        self._returning.append((operation.ended_as, restoring(operation)))
-        if len(self._returning) == 1:
+        begins = not self._returning
+        self._returning += [(number, operation.ended_as, back) for number, back in restoring(operation)]
+        if begins and self._returning:
             self._lanes.after(_TURNS_TO_LEAVE, self.restore)
 
     def restore(self) -> None:
         """Send what has been put back since."""
         returning, self._returning = self._returning, []
-        for _, operation in sorted(returning, key=itemgetter(0)):
+        for _, _, operation in sorted(returning, key=itemgetter(0, 1)):
             self.waiting.insert(0, operation)
         if returning:
             self.idle = False

@@ -50,7 +50,10 @@ class Lanes:
         bound = b"" if policy.create_bound is None else b"%d" % policy.create_bound
         self.identity = identity
         self._numbers = count(1)
-        self._when_back: list[Callable[[], None]] = []
+        # Each once, in their order.
+        self._when_back: dict[Callable[[], None], None] = {}
+        # Of calls on several queues, whose answers no lane keeps.
+        self._kept_apart: set[Kept] = set()
         self._dropped = asyncio.Event()
         self._header = (identity, bound, policy.overflow.encode())
         self._lanes: dict[bytes, Lane] = {}
@@ -146,7 +149,7 @@ class Lanes:
             lane.settle()
         try:
             async with asyncio.timeout(timeout):
-                while self._lanes:
+                while self._lanes or self._kept_apart:
                     self._dropped.clear()
                     await self._dropped.wait()
         except TimeoutError:
@@ -160,7 +163,9 @@ class Lanes:
         if len(names) == 1:
             return self._lane(next(iter(names))).keep()
         number = self.next_number()
-        return Kept(b"t%d" % number, number)
+        kept = Kept(b"t%d" % number, number)
+        self._kept_apart.add(kept)
+        return kept
 
     async def call_now(
         self, keys: list[bytes], arguments: list[bytes], kept: Kept | None, unwanted: Callable[[Any], None]
@@ -205,7 +210,17 @@ class Lanes:
         if len(names) == 1:
             self._lane(next(iter(names))).done(kept)
         else:
-            self._settle(kinds.ACKNOWLEDGE, names, [kept.slot])
+            self._settle(kinds.ACKNOWLEDGE, names, kept, [kept.slot])
+
+    def unused(self, names: Collection[bytes], kept: Kept | None) -> None:
+        """Nothing has been done, so that no answer is kept at these queues."""
+        if kept is None:
+            return
+        if len(names) == 1:
+            self._lane(next(iter(names))).unused(kept)
+        else:
+            self._kept_apart.discard(kept)
+            self._dropped.set()
 
     def recover(self, names: Collection[bytes], kept: Kept | None) -> None:
         """Nobody waits any longer for what a call may have taken from these queues: it goes back."""
@@ -214,18 +229,27 @@ class Lanes:
         if len(names) == 1:
             self.when_back(partial(self._lane(next(iter(names))).recover, kept))
         else:
-            self._settle(kinds.RECOVER, names, [self.identity, kept.slot, b"%d" % kept.number])
+            self._settle(kinds.RECOVER, names, kept, [self.identity, kept.slot, b"%d" % kept.number])
 
-    def _settle(self, kind: Kind, names: Iterable[bytes], arguments: list[bytes]) -> None:
+    def _settle(self, kind: Kind, names: Iterable[bytes], kept: Kept, arguments: list[bytes]) -> None:
         """Do it, however long the backend is away."""
+        left = set(names)
+
+        def ask(name: bytes) -> None:
+            self.submit(Operation(kind, name, arguments, 1, OnEnd(ended)))
+            self.flush()
 
         def ended(operation: Operation) -> None:
             if isinstance(operation.error, BackendError):
-                self.when_back(partial(self._settle, kind, [operation.name], arguments))
+                self.when_back(partial(ask, operation.name))
+                return
+            left.discard(operation.name)
+            if not left:
+                self._kept_apart.discard(kept)
+                self._dropped.set()
 
-        for name in names:
-            self.submit(Operation(kind, name, arguments, 1, OnEnd(ended)))
-        self.flush()
+        for name in list(left):
+            ask(name)
 
     def put_back(self, operation: Operation) -> None:
         """Nobody is there any longer for what has been taken."""
@@ -268,7 +292,7 @@ class Lanes:
 
     def when_back(self, follows: Callable[[], None]) -> None:
         """Call it when the backend is back."""
-        self._when_back.append(follows)
+        self._when_back[follows] = None
 
     def later(self, seconds: float, follows: Callable[[], None]) -> asyncio.TimerHandle:
         """Call it then."""
@@ -325,7 +349,7 @@ class Lanes:
 
     def _backend_is_back(self) -> None:
         self.role_turns.backend_is_back()
-        when_back, self._when_back = self._when_back, []
+        when_back, self._when_back = self._when_back, {}
         for follows in when_back:
             follows()
 

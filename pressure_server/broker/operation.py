@@ -6,6 +6,7 @@ affair (kinds.py).
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -29,6 +30,9 @@ class Operation:
     take the messages, fewer than wanted when the queue ran empty or the time out; for other kinds the one
     value.
 
+    `reply` is a function that makes the replies of its commands, one behind the other, and `encoded` what it
+    has made, until that is written.
+
     `ended_as` counts the operations on the queue in the order in which they ended.
     Where it `has_taken` messages, whoever is told of its end calls `delivered` when they have been handed
     over, or `put_back`: until then the backend keeps them for us.
@@ -47,6 +51,7 @@ class Operation:
         "encoded",
         "ended_as",
         "error",
+        "handed",
         "kind",
         "messages",
         "name",
@@ -78,14 +83,17 @@ class Operation:
         self.wanted = size * commands
         self.owner = owner
         self.reply = reply
+        self.encoded: bytes | None = None
         self.results: list[Any] = []
         self.error: PressureError | None = None
         self.sealed = False
         self.sent: int | None = None
         self.cancelled = False
         self.ended_as = 0
-        self.deliveries: list[Delivery] | None = None
-        self.encoded: bytes | None = None
+        # Each with how many messages there were when it had come.
+        self.deliveries: list[tuple[Delivery, int]] | None = None
+        # How many of its messages have been handed over, where that is not all.
+        self.handed = 0
         self.wait = wait
 
     def may_extend(self, kind: Kind, name: bytes, reply: Any) -> bool:
@@ -119,36 +127,33 @@ class Operation:
         """A call has brought some of its messages."""
         delivery.expect()
         if self.deliveries is None:
-            self.deliveries = [delivery]
-        else:
-            self.deliveries.append(delivery)
+            self.deliveries = []
+        self.deliveries.append((delivery, len(self.results)))
 
     def delivered(self) -> None:
         """What it has taken has been handed over."""
         deliveries, self.deliveries = self.deliveries, None
-        for delivery in deliveries or ():
+        for delivery, _ in deliveries or ():
             delivery.has_arrived()
+
+    def hand_over(self, size: int) -> None:
+        """So many bytes of the replies have been handed over, and no more will be."""
+        if size <= 0 or len(self.sizes) == 1:
+            return
+        first = copy(self)
+
+        def length(commands: int) -> int:
+            first.sizes = self.sizes[:commands]
+            first.results = self.results[: sum(first.sizes)]
+            return len(self.reply(first))
+
+        commands = bisect_right(range(len(self.sizes)), size, lo=1, key=length) - 1
+        self.handed = sum(self.sizes[:commands])
 
     def put_back(self) -> None:
         """Nobody is there any longer for what it has taken, if anything."""
-        if self.deliveries is None:
-            return
-        if self.has_taken:
-            self.deliveries[0].put_back(self)
-        else:
-            self.delivered()
-
-    def first(self, commands: int) -> Operation:
-        """Only its first commands, as they have ended."""
-        some = copy(self)
-        some.sizes = self.sizes[:commands]
-        some.results = self.results[: sum(some.sizes)]
-        return some
-
-    def leave_out(self, commands: int) -> None:
-        """Forget its first commands: what they have taken has been handed over."""
-        self.results = self.results[sum(self.sizes[:commands]) :]
-        self.sizes = self.sizes[commands:]
+        if self.deliveries is not None and self.has_taken:
+            self.deliveries[0][0].put_back(self)
 
     @property
     def has_taken(self) -> bool:

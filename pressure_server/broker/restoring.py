@@ -3,24 +3,39 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 
 from pressure_server.broker import kinds
 from pressure_server.broker.names import printable
 from pressure_server.broker.operation import Operation
+from pressure_server.broker.slots import Delivery
 
 logger = logging.getLogger(__name__)
 
 
-def restoring(taken: Operation) -> Operation:
-    """The operation that puts back what another one has taken."""
-    return Operation(kinds.RESTORE, taken.name, taken.results, 1, _Restored(taken))
+def restoring(taken: Operation) -> Iterator[tuple[int, Operation]]:
+    """The operations that put back what another one has taken.
+
+    One for each call that has brought some, with that call's number: what came later is to go back before.
+    """
+    deliveries, taken.deliveries = taken.deliveries, None
+    first = 0
+    for delivery, end in deliveries or ():
+        kept, messages = delivery.kept, taken.results[max(first, taken.handed) : end]
+        arguments = [kept.slot, b"%d" % kept.number, *messages]
+        yield (
+            kept.number,
+            Operation(kinds.RESTORE, taken.name, arguments, 1, _Restored(delivery, len(messages))),
+        )
+        first = end
 
 
 class _Restored:
     """Its owner: nobody waits for it."""
 
-    def __init__(self, taken: Operation) -> None:
-        self._taken = taken
+    def __init__(self, delivery: Delivery, count: int) -> None:
+        self._delivery = delivery
+        self._count = count
 
     def waits(self, _operation: Operation) -> None:
         pass  # it needs no role and no room
@@ -28,11 +43,11 @@ class _Restored:
     def completed(self, operation: Operation) -> bool:
         """The backend needs to keep them no longer. Where it refuses them, they come back after a restart."""
         if operation.error is None:
-            self._taken.delivered()
+            self._delivery.has_arrived()
         else:
             logger.error(
                 "%d messages of queue '%s', taken for a client that has gone, cannot be put back yet: %s",
-                len(operation.messages),
+                self._count,
                 printable(operation.name),
                 operation.error,
             )

@@ -1,4 +1,4 @@
-"""The batch script: its Lua files put together in the order in which they build on each other."""
+"""The scripts: that for queues is put together of files, in the order in which they build on each other."""
 
 from __future__ import annotations
 
@@ -22,5 +22,13 @@ _PARTS = (
 
 def batch_script() -> bytes:
     """The text of the one script that works on queues, as the backend gets it."""
-    folder = files(__package__) / "scripts"
-    return b"\n".join((folder / f"{part}.lua").read_bytes() for part in _PARTS)
+    return b"\n".join(map(_text, _PARTS))
+
+
+def servers_script() -> bytes:
+    """The text of the script that signs for servers, and forgets them."""
+    return _text("servers")
+
+
+def _text(name: str) -> bytes:
+    return (files(__package__) / "scripts" / f"{name}.lua").read_bytes()

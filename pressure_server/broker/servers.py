@@ -2,7 +2,7 @@
 
 Each counts up under its name in one hash. Whose count has been seen to stand still for long has died; it is
 our own clock that says how long, so none that jumps can kill anybody. A server that was only stopped
-meanwhile delivers what has gone back, too: that is doubled, and never lost.
+meanwhile may deliver what has gone back, too: that is doubled, and never lost.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ from typing import TYPE_CHECKING
 from pressure_server.backend.link import Link
 from pressure_server.broker import kinds
 from pressure_server.broker.complaints import Complaints
-from pressure_server.broker.names import CALLS, keys_pattern, printable
-from pressure_server.errors import BackendError
+from pressure_server.broker.names import CALLS, is_queue_name, keys_pattern, printable
+from pressure_server.broker.script import servers_script
+from pressure_server.errors import BackendError, PressureError
 
 if TYPE_CHECKING:
     from pressure_server.broker.database import Database
 
 logger = logging.getLogger(__name__)
 
-# So many looks in that time. Who has stood still for this part of it is dead, so that all is back within it.
+# So many signs, and looks, in that time. Who has stood still for this part of it is dead, so that all is back
+# within it.
 _LOOKS = 10
 _DEAD_AFTER = 0.8
 
@@ -51,84 +53,112 @@ class Servers:
         self._is_alone = not neighbours.are_possible
         self._complaints = Complaints(logger, "keeps what a server that died had taken")
         self._key = prefix + b"!servers"
+        self._script = servers_script()
         self._count = 0
-        # By name: the count, and since when it stands.
+        # By name: what it has signed with, and since when.
         self._seen: dict[bytes, tuple[bytes, float]] = {}
         self._looked = 0.0
-        self._living: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     def sign(self) -> tuple[bytes, ...]:
         """The command by which we say that we live; before anything else that we do there."""
         self._count += 1
-        return (b"HSET", self._key, self._identity, b"%d" % self._count)
+        return self._call(b"sign", self._identity, b"%d %g" % (self._count, self._timeout))
+
+    def _call(self, *arguments: bytes) -> tuple[bytes, ...]:
+        return (b"EVAL", self._script, b"1", self._key, *arguments)
 
     def start(self, database: Database) -> None:
         """Sign, and look at the others, until `stop`."""
-        self._living = asyncio.create_task(self._live(database))
+        # Each for itself: burying may take longer than we may be silent.
+        self._tasks = [asyncio.create_task(self._live()), asyncio.create_task(self._look_after(database))]
 
     async def stop(self) -> None:
         """Look no more."""
-        if self._living is not None:
-            self._living.cancel()
-            await asyncio.gather(self._living, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def sign_off(self) -> None:
         """We have left nothing behind. Raises BackendError."""
         await self._link.command(b"HDEL", self._key, self._identity)
 
-    async def _live(self, database: Database) -> None:
+    async def _live(self) -> None:
         while True:
             try:
                 await self._link.command(*self.sign())
-                for name in await self._dead():
-                    await self._bury(database, name)
             except BackendError as error:
                 # Nobody could sign meanwhile.
+                self._seen.clear()
+                logger.debug("we cannot sign now: %s", error)
+            await asyncio.sleep(self._timeout / _LOOKS)
+
+    async def _look_after(self, database: Database) -> None:
+        while True:
+            try:
+                for name, signed in await self._dead():
+                    await self._bury(database, name, signed)
+            except BackendError as error:
                 self._seen.clear()
                 logger.debug("other servers cannot be looked after now: %s", error)
             await asyncio.sleep(self._timeout / _LOOKS)
 
-    async def _dead(self) -> list[bytes]:
+    async def _dead(self) -> list[tuple[bytes, bytes]]:
         found: list[bytes] = await self._link.command(b"HGETALL", self._key)
-        counts = dict(zip(found[::2], found[1::2], strict=True))
-        counts.pop(self._identity, None)
+        signs = dict(zip(found[::2], found[1::2], strict=True))
+        signs.pop(self._identity, None)
         if self._is_alone:
-            return list(counts)
+            return list(signs.items())
         now = monotonic()
         if now - self._looked > 2 * self._timeout / _LOOKS:
-            # We have been stopped, and so may have been the others.
+            # We have been stopped, or were burying, and the others may have been stopped, too.
             self._seen.clear()
         self._looked = now
         self._seen = {
-            name: self._seen[name] if self._seen.get(name, (b"", 0.0))[0] == count else (count, now)
-            for name, count in counts.items()
+            name: self._seen[name] if self._seen.get(name, (b"", 0.0))[0] == signed else (signed, now)
+            for name, signed in signs.items()
         }
-        return [name for name, (_, since) in self._seen.items() if now - since >= _DEAD_AFTER * self._timeout]
+        return [
+            (name, signed)
+            for name, (signed, since) in self._seen.items()
+            if now - since >= _DEAD_AFTER * max(self._timeout, _timeout_of(signed))
+        ]
 
-    async def _bury(self, database: Database, name: bytes) -> None:
+    async def _bury(self, database: Database, name: bytes, signed: bytes) -> None:
         """Put back what the server had taken, and forget it. Raises BackendError."""
-        back = queues = 0
+        back = queues = failed = 0
         cursor = b"0"
         while True:
             cursor, keys = await self._link.command(
                 b"SCAN", cursor, b"MATCH", keys_pattern(self._prefix, CALLS), b"COUNT", b"1000"
             )
-            for key in keys:
-                queue = key[len(self._prefix) + 1 : -len(CALLS)]
-                try:
-                    count = (await database.run(kinds.RECOVER, queue, [name]))[0]
-                except BackendError as error:
-                    await self._complaints.hear(database, queue, error)
-                    continue
-                back += count
-                queues += count > 0
+            names = [key[len(self._prefix) + 1 : -len(CALLS)] for key in keys]
+            names = [queue for queue in names if is_queue_name(queue)]
+            counts = await database.run_each(kinds.RECOVER, names, [name])
+            for queue, count in zip(names, counts, strict=True):
+                if isinstance(count, PressureError):
+                    await self._complaints.hear(database, queue, count)
+                    failed += 1
+                else:
+                    back += count
+                    queues += count > 0
             if cursor == b"0":
                 break
-        await self._link.command(b"HDEL", self._key, name)
         self._seen.pop(name, None)
-        logger.warning(
-            "server '%s' has died: %d messages that it had not delivered are back in %d queues",
-            printable(name),
-            back,
-            queues,
-        )
+        if failed:
+            return  # it is found dead again, a while later
+        if await self._link.command(*self._call(b"forget", name, signed)):
+            logger.warning(
+                "server '%s' has died: %d messages that it had not delivered are back in %d queues",
+                printable(name),
+                back,
+                queues,
+            )
+
+
+def _timeout_of(signed: bytes) -> float:
+    """What the server has said of itself: after so many seconds without a sign it is dead."""
+    try:
+        return float(signed.partition(b" ")[2])
+    except ValueError:
+        return 0.0

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from pressure_server.broker.operation import Operation
 
 
+# To be acknowledged by one call: Redis's Lua can hand about 8000 values to one command.
+MOST_AT_ONCE = 1000
+
+
 class Kept(NamedTuple):
     """Where the answer to a call is kept, and the call's number (calls.lua)."""
 
@@ -22,12 +26,13 @@ class Kept(NamedTuple):
 class Slots:
     """Those of one queue. `done_with` is called whenever one is."""
 
-    __slots__ = ("_clean", "_done", "_done_with", "_made")
+    __slots__ = ("_clean", "_dirty", "_done", "_done_with", "_made")
 
     def __init__(self, done_with: Callable[[], None]) -> None:
         self._done_with = done_with
         self._clean: list[bytes] = []
         self._done: list[bytes] = []
+        self._dirty: set[bytes] = set()
         self._made = 0
 
     @property
@@ -51,26 +56,43 @@ class Slots:
 
     def done(self, slot: bytes) -> None:
         """What the call brought has arrived."""
+        self._dirty.add(slot)
         self._done.append(slot)
         self._done_with()
 
+    def unused(self, slot: bytes) -> None:
+        """The call has not come to the backend: the slot is as it was."""
+        if slot in self._dirty:
+            self.done(slot)
+        else:
+            self._clean.append(slot)
+
     def take_done(self) -> list[bytes]:
-        """Those to be acknowledged; `cleaned` is to be called when they are, else `done` again."""
-        done, self._done = self._done, []
+        """Some to be acknowledged; `cleaned` is to be called when they are, else `not_cleaned`."""
+        done = self._done[-MOST_AT_ONCE:]
+        del self._done[-MOST_AT_ONCE:]
         return done
 
     def cleaned(self, slots: Sequence[bytes]) -> None:
         """Nothing is kept there any longer."""
+        self._dirty.difference_update(slots)
         self._clean += slots
+
+    def not_cleaned(self, slots: Sequence[bytes]) -> None:
+        """They are still to be acknowledged."""
+        self._done += slots
 
 
 class Delivery:
     """What one call has taken, on its way to clients."""
 
-    __slots__ = ("_arrived", "_expected", "put_back")
+    __slots__ = ("_arrived", "_expected", "kept", "put_back")
 
-    def __init__(self, arrived: Callable[[], None], put_back: Callable[[Operation], None]) -> None:
+    def __init__(
+        self, kept: Kept, arrived: Callable[[], None], put_back: Callable[[Operation], None]
+    ) -> None:
         """`arrived` is called when all of it has been handed over; `put_back` takes back what cannot be."""
+        self.kept = kept
         self._arrived = arrived
         self.put_back = put_back
         self._expected = 1

@@ -21,6 +21,7 @@ from pressure_server.broker.queues import QueueOperations
 from pressure_server.broker.refusals import lack_of, refusal
 from pressure_server.broker.slots import Delivery, Kept
 from pressure_server.errors import (
+    BackendError,
     OutcomeUnknownError,
     PressureError,
     QueueChangedError,
@@ -136,7 +137,9 @@ class Transaction(QueueOperations):
 
         def share(reply: list[Any]) -> None:
             batch.share(runs, reply)
-            delivery = Delivery(arrived, self._database.put_back)
+            if kept is None:
+                return
+            delivery = Delivery(kept, arrived, self._database.put_back)
             for operation in self._operations:
                 if operation.has_taken:
                     operation.came_with(delivery)
@@ -145,8 +148,12 @@ class Transaction(QueueOperations):
         def undo(reply: Any) -> None:
             if isinstance(reply, OutcomeUnknownError):
                 self._database.recover(kept_at, kept)
-            elif isinstance(reply, Exception) or reply[0] == b"refused":
+            elif isinstance(reply, BackendError):
+                self._database.unused(kept_at, kept)
+            elif isinstance(reply, Exception):
                 arrived()
+            elif reply[0] == b"refused":
+                self._database.unused(kept_at, kept)
             else:
                 share(reply)
                 for operation in self._operations:
@@ -165,17 +172,18 @@ class Transaction(QueueOperations):
             if client is not None:
                 client.end_wait()
         share(reply)
+        # At once: whoever leaves while more is waited for leaves what has been taken.
+        for operation in self._operations:
+            if operation.has_taken and self._client is not None:
+                self._client.took(operation)
+            elif operation.has_taken:
+                operation.delivered()
         for operation in self._operations:
             if operation.kind is kinds.FINISH_DELETE:
                 await self._finish_delete(operation)
             elif operation.wait is not None and operation.wait.lack is not None and operation.wait.reason:
                 operation.fail(operation.wait.reason)
             operation.owner.completed(operation)
-            if operation.has_taken:
-                if self._client is None:
-                    operation.delivered()
-                else:
-                    self._client.took(operation)
         self._database.poke({operation.name for operation in self._operations})
 
     def _kept_at(self, unchanged: Mapping[bytes, bytes] | None) -> set[bytes]:

@@ -276,5 +276,5 @@ async def client_kill(client: Caller, words: Command) -> object:
         if victim is me:
             me.close_when_replied()
         else:
-            victim.transport.abort()
+            victim.break_off()
     return OK if len(words) == 3 else len(victims)

@@ -36,12 +36,13 @@ end
 -- Where each operation is made, under its own name.
 local makers = {
   put = make_put, add = make_put,
-  get = make_get, take = make_get, some = make_get, remove = make_get, restore = make_get,
+  get = make_get, take = make_get, some = make_get, remove = make_get,
   move = make_move,
   contains = make_read, length = make_read, range = make_read, scan = make_read, sample = make_read,
   info = make_read, exists = make_read, version = make_read,
   create = make_life, close = make_life, delete = make_life, finish_delete = make_life, expire = make_life,
-  clean = make_life, turn = make_life, acknowledge = make_recovery, recover = make_recovery,
+  clean = make_life, turn = make_life,
+  acknowledge = make_recovery, restore = make_recovery, recover = make_recovery,
   examine = make_doctor, repair = make_doctor,
 }
 -- What it takes, where that is not up to two numbers: sizes and messages, messages, or words.
@@ -53,7 +54,7 @@ local taking = { get = true, take = true, some = true }
 local without_queue = {
   exists = true, version = true, create = true, delete = true, finish_delete = true, expire = true, clean = true,
   turn = true, take = true, some = true, move = true, examine = true, repair = true, acknowledge = true,
-  recover = true,
+  restore = true, recover = true,
 }
 
 local function execute(name, first, count)
@@ -145,6 +146,15 @@ local function serve()
     end
     waiting = still
   end
+end
+
+-- What was done before, when the queue where the answer was kept has been deleted since: not twice.
+if kept and ARGV[6] == 'again' then
+  for i = 2, #KEYS do
+    enter(KEYS[i])
+    make_recovery().recover(identity, ARGV[4], ARGV[5])
+  end
+  enter(KEYS[1])
 end
 
 local at, number = 7, 0

@@ -21,10 +21,12 @@ if kept and ARGV[6] == 'again' then
   end
 end
 
--- Keeps the reply and returns it. Nothing is kept of a queue that is gone.
+-- Keeps the reply and returns it; where there is nothing to keep, what is there has arrived all the same.
 local function keep(reply)
-  if kept and changed and queue.bound then
+  if kept and changed then
     call('HSET', KEYS[1] .. ':ext:calls', kept, cmsgpack.pack({ ARGV[5], reply, places }))
+  elseif kept then
+    call('HDEL', KEYS[1] .. ':ext:calls', kept)
   end
   return reply
 end

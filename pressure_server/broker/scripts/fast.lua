@@ -17,7 +17,7 @@ local exact = queue.bound and queue.producer == identity and (queue.consumer or 
 if queue.length == 0 and queue.bound and (ARGV[7] == 'take' or ARGV[7] == 'take existing') and #ARGV == 9
   and call('EXISTS', base .. ':consumer_free', base .. ':closed', base .. ':closed') == 1 then
   call('HDEL', base .. ':ext:settings', 'since')
-  return { DONE, {} }
+  return keep({ DONE, {} })
 end
 
 -- From hand to hand: the message is never queued.
@@ -76,7 +76,7 @@ if exact and #ARGV == 8 + tonumber(ARGV[8]) then
     end
     accepted = #messages
     if accepted == 0 then
-      return { DONE, result }
+      return keep({ DONE, result })
     end
     call('LPUSH', base, unpack(messages))
     bytes = sum_of_bytes(messages)

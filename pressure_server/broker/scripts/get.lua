@@ -1,5 +1,5 @@
 -- Get, for many commands at once; take, which waits; remove, which takes messages out of the middle; and
--- restore, which puts back what was taken for a client that is gone. All but the last act as the consumer, and
+-- restore, which recovery.lua puts back with what was taken for nobody. All but the last act as the consumer, and
 -- what they take counts as consumed.
 --
 -- Touches  the list, :consumer, :not_full, :stats:consumed_*, the mirror.
@@ -91,8 +91,10 @@ local function make_get()
   end
 
   -- Takes    messages that were taken, oldest first
-  -- Returns  1. A role is not needed: nobody was to see that they were gone.
+  -- Returns  nothing. A role is not needed: nobody was to see that they were gone.
   function operations.restore(messages)
+    -- A backend out of memory refuses a script whose first write needs some. This one does nothing.
+    call('PERSIST', base)
     for last = #messages, 1, -CHUNK do
       local some = {}
       for i = last, math.max(1, last - CHUNK + 1), -1 do some[#some + 1] = messages[i] end
@@ -104,7 +106,6 @@ local function make_get()
       mirror.restored(messages)
     end
     settle_not_full()
-    return 1, 0
   end
 
   -- Takes    messages

@@ -85,8 +85,11 @@ local function make_life()
       if call('EXISTS', unpack(protocol_keys, 1, 6)) == 0 then
         call('UNLINK', unpack(protocol_keys, 7))
       end
-      -- Of a queue that is gone no answer is kept.
-      return ARGV[6] == 'again' and 1 or { err = 'NOQUEUE' }
+      -- That a queue was deleted is not kept: it would be all that is left of it.
+      if ARGV[6] == 'again' then
+        return call('EXISTS', unpack(protocol_keys, 1, 6)) > 0 and 'begun' or 1
+      end
+      return { err = 'NOQUEUE' }
     end
     if not in_use('producer') and not in_use('consumer') then
       return remove()
@@ -116,7 +119,8 @@ local function make_life()
   function operations.expire(seconds)
     local settings = base .. ':ext:settings'
     if not queue.bound or queue.length > 0 or call('HEXISTS', settings, 'implicit') == 0
-      or call('EXISTS', base .. ':closed') == 1 then
+      -- What is on its way to a client may come back.
+      or call('EXISTS', base .. ':closed', base .. ':ext:calls') > 0 then
       return 0
     end
     local version, now = make_read().version(), tonumber(call('TIME')[1])

@@ -1,4 +1,6 @@
 -- Recovery: what calls.lua keeps is dropped when it has arrived, and what never will is put back.
+--
+-- What goes back leaves the record in the same step, so it goes back once, whoever asks for it and how often.
 
 local function make_recovery()
   local operations = {}
@@ -13,6 +15,13 @@ local function make_recovery()
     return 1
   end
 
+  -- The record of a call, or nil.
+  local function record_of(field, number)
+    local packed = call('HGET', calls, field)
+    local record = packed and cmsgpack.unpack(packed)
+    return record and record[1] == number and record or nil
+  end
+
   local function messages_of(record)
     local messages, reply = {}, record[2]
     for _, place in ipairs(record[3]) do
@@ -22,6 +31,36 @@ local function make_recovery()
     return messages
   end
 
+  -- Takes    the slot and the number of a call of ours, and messages that it has taken for a client that is gone
+  -- Returns  how many are back at the head of the queue: none where a neighbour that took us for dead was
+  --          faster, or the queue has been deleted since
+  function operations.restore(words)
+    local field, number = identity .. ' ' .. words[1], words[2]
+    local record = queue.bound and record_of(field, number)
+    if not record then
+      return 0
+    end
+    local wanted, back, rest = {}, {}, {}
+    for i = 3, #words do wanted[words[i]] = (wanted[words[i]] or 0) + 1 end
+    for _, message in ipairs(messages_of(record)) do
+      local count = wanted[message] or 0
+      if count > 0 then
+        wanted[message], back[#back + 1] = count - 1, message
+      else
+        rest[#rest + 1] = message
+      end
+    end
+    if #back > 0 then
+      make_get().restore(back)
+    end
+    if #rest > 0 then
+      call('HSET', calls, field, cmsgpack.pack({ number, false, { rest } }))
+    else
+      call('HDEL', calls, field)
+    end
+    return #back
+  end
+
   -- Takes    the identity of a server that is no more; or ours, a slot, and the number of a call whose answer
   --          nobody waits for any longer
   -- Returns  how many messages, which that server, or that call, had taken, are back at the head of the queue
@@ -29,9 +68,8 @@ local function make_recovery()
     local records = {}
     if slot then
       local field = who .. ' ' .. slot
-      local packed = call('HGET', calls, field)
-      records[1] = packed and { field, cmsgpack.unpack(packed) } or nil
-      if records[1] and records[1][2][1] ~= number then records[1] = nil end
+      local record = record_of(field, number)
+      records[1] = record and { field, record }
     else
       local all = call('HGETALL', calls)
       for i = 1, #all, 2 do

@@ -1,0 +1,336 @@
+"""The last hop: what was taken for a client that goes before it was handed to its socket is queued again.
+
+What the kernel has by then is gone: how much that is at most is known, and what comes back is all the rest,
+in order. tests/test_disconnects.py has those who leave while they wait.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import random
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import hiredis
+import pytest
+
+from tests.native import NativeSteps, QueueClosedError
+from tests.programs import Client, Server, StartServer, Valkey, keys_left, wait_for, wait_until_settled
+from tests.test_disconnects import stopped
+from tests.waiters import Waiter, about, blocked, packed, wait_for_waiting
+
+SEED = int(os.environ.get("PRESSURE_SEED", "1"))
+ROUNDS = int(os.environ.get("PRESSURE_LAST_HOPS", "100"))
+
+SIZE = 100_000
+MESSAGES = [b"%06d" % number + bytes(SIZE - 6) for number in range(300)]
+# What kernels may hold of a connection, in messages: send and receive buffers.
+IN_KERNEL = {"tcp": 120, "unix": 5}
+
+
+class Reader(Waiter):
+    """A connection that reads only what it is told to."""
+
+    def __init__(self, address: int | Path) -> None:
+        if isinstance(address, int):
+            super().__init__(address)
+        else:
+            self.socket = socket.socket(socket.AF_UNIX)
+            self.socket.connect(str(address))
+            self._reader = hiredis.Reader()
+
+    def send_often(self, count: int, *words: str) -> None:
+        self.socket.sendall(packed(*words) * count)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "resp"
+
+
+@pytest.fixture
+def ours(start_server: StartServer, backend: Valkey, path: Path) -> Server:
+    """A server that listens on a port and on a unix socket, and has no patience with the idle."""
+    return start_server("--backend", backend.url, "--listen", f"resp+unix://{path}", "--idle-timeout", "1")
+
+
+def fill(client: Client, *queues: str) -> None:
+    for queue in queues:
+        for first in range(0, len(MESSAGES), 20):
+            client.rpush(queue, *MESSAGES[first : first + 20])
+
+
+def queued(direct: Client, queue: str = "q") -> list[int]:
+    """The numbers of the messages, oldest first."""
+    return [int(message[:6]) for message in reversed(direct.lrange(f"__pressure__:{queue}", 0, -1))]
+
+
+def is_right(client: Client, queue: str, length: int) -> bool:
+    """Whether the statistics agree with the length."""
+    found = about(client, queue)
+    messages = found[b"produced_messages"] - found[b"consumed_messages"]
+    size = found[b"produced_bytes"] - found[b"consumed_bytes"]
+    return (found[b"length"], messages, size) == (length, length, length * SIZE)
+
+
+def close(reader: Reader, _client: Client) -> None:
+    reader.close()
+
+
+def reset(reader: Reader, _client: Client) -> None:
+    reader.reset()
+
+
+def half_close(reader: Reader, _client: Client) -> None:
+    reader.socket.shutdown(socket.SHUT_WR)
+    reader.reset()
+
+
+def kill(reader: Reader, client: Client) -> None:
+    assert client.execute_command("CLIENT", "KILL", "SKIPME", "yes") == 1
+
+
+def be_idle(_reader: Reader, _client: Client) -> None:
+    pass  # the server's limit is a second
+
+
+ENDS: dict[str, Callable[[Reader, Client], None]] = {
+    "close": close, "reset": reset, "half-close": half_close, "killed": kill, "idle": be_idle,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+@pytest.mark.parametrize("transport", ["tcp", "unix"])
+def test_what_was_not_handed_to_the_socket_is_queued_again_in_order(
+    ours: Server, direct: Client, path: Path, transport: str, end: Callable[[Reader, Client], None]
+) -> None:
+    with ours.client() as client:
+        fill(client, "q")
+        reader = Reader(path if transport == "unix" else ours.port)
+        reader.send_often(len(MESSAGES), "SPOP", "q")
+        read = [int(reader.reply()[:6]) for _ in range(7)]
+        assert read == list(range(7))
+        _wait_until_stuck(direct)
+        taken = len(MESSAGES) - direct.llen("__pressure__:q")
+        end(reader, client)
+        wait_for(lambda: client.info("clients")["connected_clients"] == 1, "the client to be gone")
+        wait_until_settled(direct)
+        left = queued(direct)
+        assert left == list(range(len(MESSAGES)))[-len(left) :]
+        gone = len(MESSAGES) - len(left)
+        assert 7 <= gone <= min(taken, 7 + IN_KERNEL[transport])
+        assert is_right(client, "q", len(left))
+        print(f"{transport}: {taken} taken, 7 read, {gone - 7} gone with the kernel")
+        reader.close()
+
+
+def _wait_until_stuck(direct: Client) -> None:
+    """Return when the client's replies are stuck, so that nothing more is taken."""
+    lengths = [0]
+
+    def is_stuck() -> bool:
+        lengths.append(direct.llen("__pressure__:q"))
+        return len(lengths) > 20 and len(set(lengths[-20:])) == 1
+
+    wait_for(is_stuck, "the server to stop taking")
+
+
+def test_a_client_that_closes_one_direction_and_reads_on_gets_what_was_taken_for_it(
+    ours: Server, direct: Client
+) -> None:
+    with ours.client() as client:
+        fill(client, "q")
+        reader = Reader(ours.port)
+        reader.send_often(len(MESSAGES), "SPOP", "q")
+        _wait_until_stuck(direct)
+        received = [int(reply[:6]) for reply in reader.half_close()]
+        assert received == list(range(len(received)))
+        wait_until_settled(direct)
+        assert received + queued(direct) == list(range(len(MESSAGES)))
+        assert is_right(client, "q", len(MESSAGES) - len(received))
+
+
+@pytest.mark.parametrize("transport", ["tcp", "unix"])
+def test_many_messages_in_one_reply_come_back_together(
+    ours: Server, direct: Client, path: Path, transport: str
+) -> None:
+    with ours.client() as client:
+        fill(client, "q")
+        with Reader(path if transport == "unix" else ours.port) as reader:
+            reader.send("SPOP", "q", 200)
+            wait_for(lambda: reader.has_reply(), "the reply to begin")
+            assert direct.llen("__pressure__:q") == 100
+            reader.reset()
+        wait_until_settled(direct)
+        assert queued(direct) == list(range(len(MESSAGES)))
+        assert is_right(client, "q", len(MESSAGES))
+
+
+@pytest.mark.parametrize("how", ["reset", "stop"])
+@pytest.mark.parametrize("queues", [("q",), ("q", "r")], ids=["one queue", "two queues"])
+def test_what_a_transaction_has_taken_and_nobody_reads_comes_back(
+    ours: Server, backend: Valkey, direct: Client, queues: tuple[str, ...], how: str
+) -> None:
+    with ours.client() as client:
+        fill(client, *queues)
+    reader = Reader(ours.port)
+    reader.send("MULTI")
+    for queue in queues:
+        reader.send("LPOP", queue)
+        reader.send("LPOP", queue, 150)
+    reader.send("EXEC")
+    for _ in range(2 * len(queues) + 1):
+        reader.reply()
+    wait_for(reader.has_reply, "the reply to begin")
+    if how == "reset":
+        reader.reset()
+    else:
+        assert ours.stop() == 0
+        assert "WARNING messages" not in ours.log
+        assert not direct.keys("*!servers")
+    wait_until_settled(direct)
+    for queue in queues:
+        assert queued(direct, queue) == list(range(len(MESSAGES)))
+        assert int(direct.get(f"__pressure__:{queue}:stats:consumed_messages")) == 0
+    reader.close()
+
+
+def test_a_get_that_takes_several_calls_leaves_nothing_behind_in_the_first_of_them(
+    ours: Server, backend: Valkey, direct: Client
+) -> None:
+    """It is 30 MB, and a call brings one."""
+    with ours.client() as client:
+        fill(client, "q")
+        reader = Reader(ours.port)
+        reader.send("SPOP", "q", len(MESSAGES))
+        wait_for(lambda: direct.llen("__pressure__:q") < len(MESSAGES), "the first call")
+        with stopped(backend.process):
+            reader.reset()
+            wait_for(lambda: client.info("clients")["connected_clients"] == 1, "the client to be gone")
+        wait_until_settled(direct)
+        assert queued(direct) == list(range(len(MESSAGES)))
+        assert is_right(client, "q", len(MESSAGES))
+
+
+def test_what_a_transaction_has_taken_while_it_waits_for_the_end_of_a_delete_comes_back(
+    ours: Server, direct: Client
+) -> None:
+    native = NativeSteps(direct, "r", "native")
+    with ours.client() as client:
+        client.rpush("q", "a", "b")
+        client.rpush("r", "x")
+        steps = native.put(b"y")
+        while direct.exists("__pressure__:r:producer_free"):
+            next(steps)
+        reader = Reader(ours.port)
+        for words in ("MULTI", "DEL r", "LPOP q", "EXEC"):
+            reader.send(*words.split())
+        wait_for(lambda: direct.llen("__pressure__:q") == 1, "the message to be taken")
+        reader.reset()
+        wait_until_settled(direct)
+        assert client.lrange("q", 0, -1) == [b"a", b"b"]
+        assert about(client, "q")[b"consumed_messages"] == 0
+        with pytest.raises(QueueClosedError):
+            collections.deque(steps)
+
+
+def test_a_message_that_was_moved_is_where_it_was_moved_to(ours: Server, direct: Client) -> None:
+    with ours.client() as client:
+        fill(client, "q")
+        reader = Reader(ours.port)
+        reader.send_often(len(MESSAGES), "LMOVE", "q", "r", "LEFT", "RIGHT")
+        _wait_until_stuck(direct)
+        reader.reset()
+        wait_for(lambda: client.info("clients")["connected_clients"] == 1, "the client to be gone")
+        wait_until_settled(direct)
+        assert queued(direct, "r") + queued(direct, "q") == list(range(len(MESSAGES)))
+        assert is_right(client, "q", len(queued(direct)))
+
+
+def test_what_stands_behind_a_get_that_waits_is_not_taken(ours: Server, direct: Client) -> None:
+    with ours.client() as client:
+        client.rpush("q", "a", "b")
+        client.rpush("empty", "x")
+        client.lpop("empty")
+        for leave in (Reader.close, Reader.reset, Reader.half_close):
+            reader = Reader(ours.port)
+            reader.socket.sendall(packed("BLPOP", "empty", 0) + packed("LPOP", "q") + packed("PING"))
+            wait_for_waiting(client, "empty", consumers=1)
+            leave(reader)
+            wait_for(lambda: blocked(client) == 0, "nobody to wait")
+            assert client.lrange("q", 0, -1) == [b"a", b"b"]
+
+
+def test_a_queue_that_was_deleted_gets_nothing_back(ours: Server, direct: Client) -> None:
+    """Neither where it is there again: what was taken from it is gone with it."""
+    with ours.client() as client:
+        fill(client, "q", "r")
+        readers = [Reader(ours.port) for _ in "qr"]
+        for reader, queue in zip(readers, "qr", strict=True):
+            reader.send("LPOP", queue, 100)
+            wait_for(reader.has_reply, "the reply to begin")
+        client.delete("q", "r")
+        client.rpush("r", "anew")
+        for reader in readers:
+            reader.reset()
+        wait_until_settled(direct)
+        assert client.exists("q") == 0
+        assert client.lrange("r", 0, -1) == [b"anew"]
+        assert about(client, "r")[b"consumed_messages"] == 0
+    assert ours.stop() == 0
+    assert "ERROR" not in ours.log
+    assert not [key for key in keys_left(direct) if b":q" in key]
+
+
+def test_an_unused_queue_is_not_deleted_while_its_last_message_is_on_its_way(
+    start_server: StartServer, backend: Valkey, direct: Client
+) -> None:
+    server = start_server("--backend", backend.url, "--implicit-queue-ttl", "0.2")
+    with server.client() as client:
+        fill(client, "q")
+        client.rpush("witness", "x")
+        reader = Reader(server.port)
+        reader.send("LPOP", "q", len(MESSAGES))
+        wait_for(reader.has_reply, "the reply to begin")
+        client.lpop("witness")
+        wait_for(lambda: not client.exists("witness"), "an unused queue to go")
+        wait_for(lambda: client.rpush("witness", "x") and client.lpop("witness"), "the other")
+        wait_for(lambda: not client.exists("witness"), "it to go again")
+        reader.reset()
+        wait_until_settled(direct)
+        assert queued(direct) == list(range(len(MESSAGES)))
+
+
+def test_clients_that_reset_while_they_read_double_nothing(ours: Server, direct: Client) -> None:
+    """At any moment, also between two looks of the server at what was sent."""
+    chance = random.Random(SEED)
+    read = gone = 0
+    with ours.client() as client:
+        for _ in range(ROUNDS):
+            direct.flushall()
+            some = [b"%06d" % number + bytes(20_000 - 6) for number in range(60)]
+            client.rpush("q", *some)
+            reader = Reader(ours.port)
+            reader.send_often(len(some), "SPOP", "q")
+            received = [int(reader.reply()[:6]) for _ in range(chance.randrange(1, 50))]
+            received += [int(reply[:6]) for reply in reader.replies_now()]
+            reader.reset()
+            wait_for(lambda: client.info("clients")["connected_clients"] == 1, "the client to be gone")
+            wait_until_settled(direct)
+            left = queued(direct)
+            assert received == list(range(len(received)))
+            assert left == list(range(len(some)))[len(some) - len(left) :]
+            assert len(received) + len(left) <= len(some)
+            read += len(received)
+            gone += len(some) - len(received) - len(left)
+    print(f"seed {SEED}: {ROUNDS} clients have read {read} messages; {gone} are gone with the kernel")
+
+
+@pytest.fixture(autouse=True)
+def nothing_wrong_in_the_log(start_server: StartServer, tmp_path: Path) -> Iterator[None]:
+    yield
+    for log in tmp_path.glob("server-*.log"):
+        assert "Traceback" not in log.read_text()
+        assert "ERROR" not in log.read_text()

@@ -1,0 +1,420 @@
+"""Replies of the backend that get lost: clients see a pause, and everything is done once.
+
+Each operation is done twice on the same queues: with a connection that holds, and with one that is cut while
+the call is on its way. Replies and keys must be the same.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import hiredis
+import pytest
+
+from tests.cuts import NO_ANSWER, UNHEARD, Cut, Cuts
+from tests.native import NativeClient
+from tests.programs import Client, Server, StartServer, Valkey, wait_for, wait_until_settled
+from tests.waiters import Waiter, about, create, packed, wait_for_waiting
+
+SEED = int(os.environ.get("PRESSURE_SEED", "1"))
+# How many operations of each client meet cuts at random.
+OPERATIONS = int(os.environ.get("PRESSURE_LOST_REPLIES", "150"))
+
+Setup = tuple[str, ...]
+# What is done on a server: it calls the second right before what is to be cut, and returns replies.
+Act = Callable[[Server, Callable[[], None]], list[Any]]
+
+
+def sends(*commands: str) -> Act:
+    """Send commands at once, on one connection; their replies."""
+
+    def act(server: Server, begins: Callable[[], None]) -> list[Any]:
+        with Waiter(server.port) as waiter:
+            begins()
+            waiter.socket.sendall(b"".join(packed(*command.split()) for command in commands))
+            return [in_plain(waiter.reply()) for _ in commands]
+
+    return act
+
+
+def waits(waiting: str, line: str, other: str) -> Act:
+    """One command waits in line; another, on a connection of its own, lets it go on. Both replies."""
+
+    def act(server: Server, begins: Callable[[], None]) -> list[Any]:
+        with Waiter(server.port) as waiter, Waiter(server.port) as acting, server.client() as client:
+            waiter.send(*waiting.split())
+            wait_for_waiting(client, "q", consumers=line == "consumers", producers=line == "producers")
+            begins()
+            return [in_plain(acting(*other.split())), in_plain(waiter.reply())]
+
+    return act
+
+
+def do(server: Server, *commands: str) -> list[Any]:
+    """Send commands; their replies."""
+    return sends(*commands)(server, lambda: None)
+
+
+def in_plain(reply: Any) -> Any:
+    """The reply; errors, which are equal to no others, as text."""
+    if isinstance(reply, list):
+        return [in_plain(value) for value in reply]
+    return str(reply) if isinstance(reply, Exception) else reply
+
+
+SOME = ("RPUSH q a b c d",)
+CASES: dict[str, tuple[Setup, Act]] = {
+    "SADD": ((), sends("SADD q a b a")),
+    "SADD to a queue in use": (("SADD q a", "SPOP q"), sends("SADD q x")),
+    "LPUSH": (SOME, sends("LPUSH q a x")),
+    "SPOP": (SOME, sends("SPOP q")),
+    "SPOP of a set": (("SADD q a b", "SPOP q"), sends("SPOP q")),
+    "SPOP n": (SOME, sends("SPOP q 3")),
+    "LPOP": (SOME, sends("LPOP q")),
+    "BLPOP": (SOME, sends("BLPOP q 0")),
+    "BLPOP that waits": (("RPUSH q a", "LPOP q"), waits("BLPOP q 0", "consumers", "RPUSH q x y")),
+    "SREM": (("SADD q a b c",), sends("SREM q b nothing")),
+    "SMOVE": (("SADD q a b c",), sends("SMOVE q r b")),
+    "LMOVE": (SOME, sends("LMOVE q r LEFT RIGHT", "LMOVE q q LEFT RIGHT")),
+    "EXEC": (SOME, sends("MULTI", "LPOP q", "RPUSH q x", "SPOP q 2", "EXEC")),
+    "EXEC on two queues": ((*SOME, "RPUSH r z"), sends("MULTI", "LPOP r", "LPOP q", "LPUSH r x", "EXEC")),
+    "EXEC on two, from the other": ((*SOME, "RPUSH r z"), sends("MULTI", "LPOP q", "LPOP r", "EXEC")),
+    "EXEC that deletes its last queue": ((*SOME, "RPUSH r z"), sends("MULTI", "LPOP q", "DEL r", "EXEC")),
+    "EXEC that deletes its first": ((*SOME, "RPUSH r z"), sends("MULTI", "DEL q", "LPOP r", "EXEC")),
+    "a get, and a DEL behind it": (SOME, sends("LPOP q", "DEL q", "RPUSH q x")),
+    "PRESSURE.CREATE": ((), sends("PRESSURE.CREATE q BOUND 3")),
+    "PRESSURE.CLOSE": (SOME, sends("PRESSURE.CLOSE q")),
+    "PRESSURE.DELETE": (SOME, sends("PRESSURE.DELETE q")),
+    "DEL": ((*SOME, "RPUSH r z"), sends("DEL q r")),
+    "a put that waits for room": (
+        ("PRESSURE.CREATE q BOUND 2", "RPUSH q a b"),
+        waits("RPUSH q x", "producers", "LPOP q 2"),
+    ),
+    "a put that waits in part": (
+        ("PRESSURE.CREATE q BOUND 2", "RPUSH q a"),
+        waits("SADD q x y", "producers", "SPOP q"),
+    ),
+    "a pipeline": (SOME, sends(*(command for n in range(50) for command in (f"SADD q m{n}", "SPOP q")))),
+}
+cases = pytest.mark.parametrize(("setup", "act"), CASES.values(), ids=CASES)
+
+
+@pytest.fixture(scope="module")
+def cuts(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cuts]:
+    opened = Cuts(tmp_path_factory.mktemp("cuts") / "socket", shared_backend.socket)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def behind(cuts: Cuts, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server whose connections to the backend can be cut."""
+    server = Server(tmp_path_factory.mktemp("behind") / "log", "--backend", cuts.url)
+    yield server
+    assert server.stop() == 0
+    assert "Traceback" not in server.log
+    assert "ERROR" not in server.log
+
+
+def keys_of(direct: Client) -> dict[bytes, Any]:
+    """All that the backend has, but for who lives and when a queue was made."""
+    found: dict[bytes, Any] = {}
+    for key in direct.keys("__pressure__:*"):
+        if key.endswith(b":ext:settings"):
+            continue
+        kind = direct.type(key)
+        read = {b"string": direct.get, b"set": direct.smembers, b"hash": direct.hgetall}
+        found[key] = read[kind](key) if kind in read else direct.lrange(key, 0, -1)
+    return found
+
+
+class Stage:
+    """Plays an operation on queues that look the same each time."""
+
+    def __init__(self, server: Server, cuts: Cuts, direct: Client) -> None:
+        self.server = server
+        self.cuts = cuts
+        self.direct = direct
+
+    def play(
+        self, setup: Setup, act: Act, *planned: Cut, before: Callable[[], Any] = lambda: None
+    ) -> tuple[Any, Any]:
+        """The replies, and the keys that are left."""
+        self.direct.flushall()
+        do(self.server, *setup)
+        wait_until_settled(self.direct)
+        before()
+        replies = act(self.server, lambda: self.cuts.plan(*planned))
+        assert self.cuts.is_done
+        wait_until_settled(self.direct)
+        return replies, keys_of(self.direct)
+
+
+@pytest.fixture
+def stage(behind: Server, cuts: Cuts, backend: Valkey, direct: Client) -> Stage:
+    return Stage(behind, cuts, direct)
+
+
+@cases
+def test_an_operation_whose_connection_is_cut_is_done_once(stage: Stage, setup: Setup, act: Act) -> None:
+    expected = stage.play(setup, act)
+    made = stage.cuts.made
+    planned = [
+        [UNHEARD], [Cut(asked=40)], [Cut(asked=-1)],
+        [NO_ANSWER], [Cut(answered=1)], [Cut(answered=-1)],
+        [NO_ANSWER, NO_ANSWER], [UNHEARD, NO_ANSWER], [NO_ANSWER, UNHEARD], [NO_ANSWER, Cut(answered=-1)],
+    ]  # fmt: skip
+    for some in planned:
+        assert stage.play(setup, act, *some) == expected, some
+    assert stage.cuts.made - made == sum(map(len, planned))
+
+
+@pytest.mark.parametrize("name", ["SPOP n", "SADD", "EXEC on two queues", "BLPOP that waits"])
+def test_a_reply_that_is_cut_at_any_byte_is_asked_for_again(stage: Stage, name: str) -> None:
+    setup, act = CASES[name]
+    stage.cuts.seen.clear()
+    expected = stage.play(setup, act, Cut())
+    for offset in range(len(stage.cuts.seen[0])):
+        assert stage.play(setup, act, Cut(answered=offset)) == expected, offset
+
+
+@cases
+def test_a_call_is_found_done_also_when_the_backend_has_forgotten_its_scripts(
+    stage: Stage, setup: Setup, act: Act
+) -> None:
+    expected = stage.play(setup, act)
+    for planned in ([NO_ANSWER], [Cut(), NO_ANSWER]):
+        assert stage.play(setup, act, *planned[-1:], before=stage.direct.script_flush) == expected
+
+
+def test_what_native_clients_do_while_the_connection_is_away_comes_behind(stage: Stage) -> None:
+    client = NativeClient(stage.direct, "q")
+    stage.direct.flushall()
+    do(stage.server, "RPUSH q a b c")
+    wait_until_settled(stage.direct)
+    stage.cuts.plan(NO_ANSWER, stays_shut=True)
+    with Waiter(stage.server.port) as taking, Waiter(stage.server.port) as putting:
+        taking.send("LPOP", "q", 2)
+        wait_for(lambda: stage.cuts.is_shut, "the cut")
+        putting.send("RPUSH", "q", "x")
+        assert client.get() == b"c"
+        client.put(b"native")
+        assert not taking.has_reply()
+        stage.cuts.reopen()
+        assert taking.reply() == [b"a", b"b"]
+        assert putting.reply() == 2
+    with stage.server.client() as ours:
+        assert ours.lrange("q", 0, -1) == [b"native", b"x"]
+        found = about(ours, "q")
+    assert (found[b"produced_messages"], found[b"consumed_messages"]) == (5, 3)
+
+
+def test_a_queue_deleted_while_the_connection_is_away_takes_what_was_done_there_with_it(stage: Stage) -> None:
+    """And what the same call has taken from another queue is neither lost nor taken twice."""
+    stage.direct.flushall()
+    do(stage.server, "RPUSH q a b", "RPUSH r x y")
+    wait_until_settled(stage.direct)
+    stage.cuts.plan(NO_ANSWER, stays_shut=True)
+    with Waiter(stage.server.port) as waiter:
+        for command in ("MULTI", "LPOP q", "LPOP r"):
+            waiter(*command.split())
+        waiter.send("EXEC")
+        wait_for(lambda: stage.cuts.is_shut, "the cut")
+        stage.direct.delete(*stage.direct.keys("__pressure__:q*"))
+        stage.cuts.reopen()
+        assert waiter.reply() == [None, b"x"]
+    wait_until_settled(stage.direct)
+    with stage.server.client() as ours:
+        assert ours.lrange("r", 0, -1) == [b"y"]
+        assert about(ours, "r")[b"consumed_messages"] == 1
+
+
+@pytest.fixture
+def impatient(start_server: StartServer, cuts: Cuts, backend: Valkey) -> Server:
+    return start_server("--backend", cuts.url, "--backend-grace", "0.2")
+
+
+class GivenUp(NamedTuple):
+    """An operation that is given up; what is in q and r where it was done, and where it was not."""
+
+    setup: Setup
+    act: Act
+    done: tuple[str, str]
+    not_done: tuple[str, str]
+
+
+TWO = (*SOME, "RPUSH r z")
+GIVEN_UP = {
+    "SADD": GivenUp((), sends("SADD q a b"), ("ab", ""), ("", "")),
+    "LPUSH": GivenUp(SOME, sends("LPUSH q a x"), ("abcdax", ""), ("abcd", "")),
+    "SPOP": GivenUp(SOME, sends("SPOP q"), ("abcd", ""), ("abcd", "")),
+    "SPOP n": GivenUp(SOME, sends("SPOP q 3"), ("abcd", ""), ("abcd", "")),
+    "SPOP of a set": GivenUp(("SADD q a b c", "SPOP q"), sends("SPOP q"), ("bc", ""), ("bc", "")),
+    "BLPOP": GivenUp(SOME, sends("BLPOP q 0"), ("abcd", ""), ("abcd", "")),
+    "gets and puts": GivenUp(
+        SOME, sends("LPOP q 2", "RPUSH q x", "LPOP q 9"), ("abcdx", ""), ("abcd", "")
+    ),
+    "BLPOP that waits": GivenUp(
+        ("RPUSH q a", "LPOP q"), waits("BLPOP q 0", "consumers", "RPUSH q x y"), ("xy", ""), ("", "")
+    ),
+    "SREM": GivenUp(("SADD q a b c",), sends("SREM q b"), ("ac", ""), ("abc", "")),
+    "LMOVE": GivenUp(TWO, sends("LMOVE q r LEFT RIGHT"), ("bcd", "za"), ("abcd", "z")),
+    "EXEC": GivenUp(SOME, sends("MULTI", "LPOP q", "RPUSH q x", "EXEC"), ("abcdx", ""), ("abcd", "")),
+    "EXEC on two queues": GivenUp(
+        TWO, sends("MULTI", "LPOP r", "LPOP q 2", "LPUSH r x", "EXEC"), ("abcd", "zx"), ("abcd", "z")
+    ),
+    "EXEC that deletes one": GivenUp(
+        TWO, sends("MULTI", "LPOP q", "DEL r", "EXEC"), ("abcd", ""), ("abcd", "z")
+    ),
+    "a put that waits": GivenUp(
+        ("PRESSURE.CREATE q BOUND 2", "RPUSH q a b"),
+        waits("RPUSH q x", "producers", "LPOP q"),
+        ("abx", ""), ("ab", ""),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("cut", [NO_ANSWER, UNHEARD], ids=["done", "not done"])
+@pytest.mark.parametrize("given_up", GIVEN_UP.values(), ids=GIVEN_UP)
+def test_what_was_taken_by_a_call_that_is_given_up_goes_back(
+    impatient: Server, cuts: Cuts, direct: Client, given_up: GivenUp, cut: Cut
+) -> None:
+    """What it put is there once, or not at all."""
+    do(impatient, *given_up.setup)
+    wait_until_settled(direct)
+    replies = given_up.act(impatient, lambda: cuts.plan(cut, stays_shut=True))
+    assert cuts.is_done
+    assert any("BACKEND" in str(reply) for reply in replies), replies
+    cuts.reopen()
+    expected = given_up.done if cut is NO_ANSWER else given_up.not_done
+    wait_for(lambda: not str(do(impatient, "LLEN q")[0]).startswith("BACKEND"), "the backend to be back")
+
+    def queued() -> tuple[str, ...]:
+        return tuple(
+            b"".join(reversed(direct.lrange(f"__pressure__:{queue}", 0, -1))).decode() for queue in "qr"
+        )
+
+    wait_for(lambda: queued() == expected, f"{expected}; there is {queued()}")
+    wait_until_settled(direct)
+    assert queued() == expected
+    with impatient.client() as client:
+        for queue, messages in zip("qr", expected, strict=True):
+            if client.exists(queue):
+                found = about(client, queue)
+                assert found[b"produced_messages"] - found[b"consumed_messages"] == len(messages)
+                assert found[b"produced_bytes"] - found[b"consumed_bytes"] == len(messages)
+
+
+class Chance:
+    """Cuts at random, and clients that keep a ledger."""
+
+    queues = ("q0", "q1", "q2")
+
+    def __init__(self, server: Server, cuts: Cuts) -> None:
+        self.server = server
+        self.cuts = cuts
+        self.put: Counter[bytes] = Counter()
+        self.received: Counter[bytes] = Counter()
+        self.errors: list[Any] = []
+        self.kinds: Counter[str] = Counter()
+        self._working = 0
+        self._lock = threading.Lock()
+
+    def run(self, clients: int) -> None:
+        threads = [threading.Thread(target=self._client, args=(number,)) for number in range(clients)]
+        for thread in threads:
+            thread.start()
+        chance = random.Random(SEED)
+        while any(thread.is_alive() for thread in threads):
+            cut = chance.choice(
+                [
+                    UNHEARD,
+                    NO_ANSWER,
+                    NO_ANSWER,
+                    Cut(asked=chance.randrange(400)),
+                    Cut(answered=chance.randrange(1, 20)),
+                ]
+            )
+            passing = [Cut()] * chance.randrange(20)
+            self.cuts.plan(*passing, *[cut] * chance.choice([1, 1, 2]), queue=chance.choice(self.queues))
+            end = time.monotonic() + 2
+            while not self.cuts.is_done and time.monotonic() < end and any(t.is_alive() for t in threads):
+                threads[0].join(0.005)
+        self.cuts.plan()
+        for thread in threads:
+            thread.join()
+
+    def _client(self, number: int) -> None:
+        chance = random.Random(f"{SEED} {number}")
+        put: Counter[bytes] = Counter()
+        received: Counter[bytes] = Counter()
+        with Waiter(self.server.port) as waiter:
+            for turn in range(OPERATIONS):
+                queue, other = chance.sample(self.queues, 2)
+                some = [f"{number}-{turn}-{n}" for n in range(chance.choice([1, 1, 3]))]
+                commands: list[list[str]] = chance.choice(
+                    [
+                        [["SADD", queue, *some]],
+                        [["RPUSH", queue, *some]],
+                        [["SADD", queue, message] for message in some],
+                        [["SPOP", queue]],
+                        [["LPOP", queue, "3"]],
+                        [["SPOP", queue]] * 5,
+                        [["BLPOP", queue, other, "0.05"]],
+                        [["LMOVE", queue, other, "LEFT", "RIGHT"]],
+                        [["MULTI"], ["LPOP", queue], ["RPUSH", other, *some], ["LPOP", other], ["EXEC"]],
+                    ]
+                )
+                waiter.socket.sendall(b"".join(packed(*words) for words in commands))
+                replies = [waiter.reply() for _ in commands]
+                for words, reply in zip(commands, replies, strict=True):
+                    if words[0] == "EXEC":
+                        self._note(commands[1], reply[0], put, received)
+                        self._note(commands[2], reply[1], put, received)
+                        self._note(commands[3], reply[2], put, received)
+                    elif commands[0] != ["MULTI"]:
+                        self._note(words, reply, put, received)
+        with self._lock:
+            self.put += put
+            self.received += received
+
+    def _note(self, words: list[str], reply: Any, put: Counter[bytes], received: Counter[bytes]) -> None:
+        if isinstance(reply, hiredis.ReplyError):
+            self.errors.append((words, reply))
+        elif words[0] in ("SADD", "RPUSH"):
+            put.update(word.encode() for word in words[2:])
+            if words[0] == "SADD" and reply != len(words) - 2:
+                self.errors.append((words, reply))
+        elif words[0] != "LMOVE" and reply is not None:
+            messages = reply[1:] if words[0] == "BLPOP" else reply if isinstance(reply, list) else [reply]
+            received.update(messages)
+
+
+def test_random_operations_that_meet_random_cuts_keep_the_ledger(stage: Stage) -> None:
+    stage.direct.flushall()
+    chance = Chance(stage.server, stage.cuts)
+    made = stage.cuts.made
+    with stage.server.client() as client:
+        for queue in chance.queues:
+            create(client, queue)
+        chance.run(6)
+        wait_until_settled(stage.direct)
+        left: Counter[bytes] = Counter()
+        for queue in chance.queues:
+            messages = client.lrange(queue, 0, -1)
+            left.update(messages)
+            found = about(client, queue)
+            assert found[b"produced_messages"] - found[b"consumed_messages"] == len(messages)
+    print(
+        f"seed {SEED}: {stage.cuts.made - made} cuts, {chance.put.total()} put, "
+        f"{chance.received.total()} received, {left.total()} left"
+    )
+    assert not chance.errors
+    assert chance.received + left == chance.put
+    assert stage.cuts.made - made >= 20
