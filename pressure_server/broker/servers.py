@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 # So many looks in that time. Who has stood still for this part of it is dead, so that all is back within it.
 _LOOKS = 10
 _DEAD_AFTER = 0.8
+# A backend out of memory refuses HSET, but not in a script that has begun to write, if only with HDEL.
+_SIGN = b"redis.call('HDEL', KEYS[1], ''); return redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])"
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Servers:
     def sign(self) -> tuple[bytes, ...]:
         """The command by which we say that we live; before anything else that we do there."""
         self._count += 1
-        return (b"HSET", self._key, self._identity, b"%d" % self._count)
+        return (b"EVAL", _SIGN, b"1", self._key, self._identity, b"%d" % self._count)
 
     def start(self, database: Database) -> None:
         """Sign, and look at the others, until `stop`."""
@@ -107,7 +109,7 @@ class Servers:
 
     async def _bury(self, database: Database, name: bytes) -> None:
         """Put back what the server had taken, and forget it. Raises BackendError."""
-        back = queues = 0
+        back = queues = left = 0
         cursor = b"0"
         while True:
             cursor, keys = await self._link.command(
@@ -119,11 +121,14 @@ class Servers:
                     count = (await database.run(kinds.RECOVER, queue, [name]))[0]
                 except BackendError as error:
                     await self._complaints.hear(database, queue, error)
+                    left += 1
                     continue
                 back += count
                 queues += count > 0
             if cursor == b"0":
                 break
+        if left:
+            return  # it is tried again
         await self._link.command(b"HDEL", self._key, name)
         self._seen.pop(name, None)
         logger.warning(

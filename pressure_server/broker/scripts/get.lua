@@ -93,6 +93,8 @@ local function make_get()
   -- Takes    messages that were taken, oldest first
   -- Returns  1. A role is not needed: nobody was to see that they were gone.
   function operations.restore(messages)
+    -- A backend out of memory refuses a script whose first write is a push; this one changes nothing.
+    call('LTRIM', base, 0, -1)
     for last = #messages, 1, -CHUNK do
       local some = {}
       for i = last, math.max(1, last - CHUNK + 1), -1 do some[#some + 1] = messages[i] end
