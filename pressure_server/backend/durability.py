@@ -11,6 +11,7 @@ import logging
 import random
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from pressure_server.backend.address import Address
@@ -28,6 +29,13 @@ Follows = Callable[[BackendError | None], None]
 _PART_OF_PATIENCE = 0.8
 # Seconds after which the key that is written to is gone, when nobody is left who writes to it.
 _KEY_TTL = b"86400"
+# A backend out of memory refuses SET, but not in a script that has begun to write, if only with EXPIRE. What
+# gets have taken there is to be covered, too.
+_WRITE = b"""\
+if redis.call('EXPIRE', KEYS[1], ARGV[1]) == 0 then
+  redis.call('SET', KEYS[1], 1, 'EX', ARGV[1])
+end
+"""
 _SETTINGS = ("appendonly", "appendfsync", "no-appendfsync-on-rewrite")
 
 
@@ -39,13 +47,15 @@ class Durability:
         self._name = name
         self._key = key
         self._level = level
+        self._is_wanted = level != Level()
         self._patience = patience
         self._connection: _Connection | None = None
         self._run = ""
         self._command: tuple[bytes, ...] | None = None
         # What the write has met: None where it was done.
         self._unwritten: Exception | None = None
-        self._key_is_there = False
+        # What is wrong, as the log has it.
+        self._said: set[str] = set()
         self._why_down: BackendError = BackendError(f"{address} has not been reached yet")
         # Which run of the backend has answered, when, and what follows.
         self._answered: list[tuple[str, float, Follows]] = []
@@ -58,7 +68,7 @@ class Durability:
 
         Raises BackendRefusedError where the backend cannot give what the level asks for.
         """
-        if self._level == Level():
+        if not self._is_wanted:
             return
         self._loop = asyncio.get_running_loop()
         try:
@@ -82,7 +92,7 @@ class Durability:
 
     def when_safe(self, run: str, follows: Follows) -> None:
         """Call it when all that this run of the backend has answered is safe; at once where it is."""
-        if self._level == Level() or (self._connection is not None and self._is_proof(run)):
+        if not self._is_wanted or (self._connection is not None and self._is_proof(run)):
             follows(None)
             return
         self._answered.append((run, self._loop.time(), follows))
@@ -96,23 +106,24 @@ class Durability:
         return self._command is None and run == self._run
 
     def _cover(self) -> None:
-        if self._connection is None or self._under_way or not self._answered:
+        if self._connection is None or not self._connection.is_open or self._under_way or not self._answered:
             return
         if self._command is None:
             held, self._answered = self._answered, []
             self._release(held)
             return
         self._under_way, self._answered = self._answered, []
-        milliseconds = int(1000 * _PART_OF_PATIENCE * self._patience.answer)
-        # Not SET each time: this one is allowed where the backend is out of memory, as gets are.
-        if self._key_is_there:
-            self._connection.send(self._written, b"EXPIRE", self._key, _KEY_TTL)
-        else:
-            self._connection.send(self._written, b"SET", self._key, b"1", b"EX", _KEY_TTL)
-        self._connection.send(self._covered, *self._command, b"%d" % milliseconds)
+        self._connection.send(self._written, *self._write())
+        self._connection.send(self._covered, *self._command, self._milliseconds())
+
+    def _write(self) -> tuple[bytes, ...]:
+        return (b"EVAL", _WRITE, b"1", self._key, _KEY_TTL)
+
+    def _milliseconds(self) -> bytes:
+        # 0 would be for ever.
+        return b"%d" % max(1, 1000 * _PART_OF_PATIENCE * self._patience.answer)
 
     def _written(self, reply: Any) -> None:
-        self._key_is_there = reply != 0 and not isinstance(reply, Exception)
         self._unwritten = reply if isinstance(reply, Exception) else None
 
     def _covered(self, reply: Any) -> None:
@@ -125,13 +136,12 @@ class Durability:
         held, self._under_way = self._under_way, []
         reached = reply[0] if isinstance(reply, list) else reply
         if failed is not None:
-            self._fail(held, str(failed))
-        elif not self._key_is_there:
-            self._answered[:0] = held  # somebody has deleted it, so nothing was written that could be covered
+            self._fail_aloud(held, f"the backend answered: {failed}")
         elif reached < (self._level.replicas or 1):
             seconds = _PART_OF_PATIENCE * self._patience.answer
-            self._fail(held, f"not within {seconds:g} seconds")
+            self._fail_aloud(held, f"not within {seconds:g} seconds")
         else:
+            self._say("")
             self._release(held)
         self._cover()
 
@@ -144,6 +154,19 @@ class Durability:
     def _fail(self, held: list[tuple[str, float, Follows]], why: str) -> None:
         for _, _, follows in held:
             follows(NotSafeError(str(self._level), why))
+
+    def _fail_aloud(self, held: list[tuple[str, float, Follows]], why: str) -> None:
+        self._say(why)
+        self._fail(held, why)
+
+    def _say(self, what_is_wrong: str) -> None:
+        """Say so in the log, once; '' where all is well."""
+        if what_is_wrong and what_is_wrong not in self._said:
+            logger.warning("durability %s cannot be had now: %s", self._level, what_is_wrong)
+            self._said.add(what_is_wrong)
+        elif self._said and not what_is_wrong:
+            logger.info("durability %s can be had again", self._level)
+            self._said.clear()
 
     def _begin_to_give_up(self) -> None:
         if self._giving_up is None and self._answered:
@@ -162,20 +185,18 @@ class Durability:
         self._begin_to_give_up()
 
     async def _keep(self) -> None:
-        said, pause = "", FIRST_PAUSE
+        pause = FIRST_PAUSE
         while True:
             try:
                 if self._connection is None:
                     await self._open()
             except BackendError as error:
                 self._why_down = error
-                if str(error) != said:
-                    said = str(error)
-                    logger.warning("durability %s cannot be had now: %s", self._level, error)
+                self._say(str(error))
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))
                 pause = min(2 * pause, LONGEST_PAUSE)
                 continue
-            said, pause = "", FIRST_PAUSE
+            pause = FIRST_PAUSE
             connection = self._connection
             if connection is not None:
                 await connection.ended.wait()
@@ -191,11 +212,23 @@ class Durability:
             await self._address.open(connection)
             greeting = await greet(connection, self._address, 0, self._name, None)
             self._command = await self._check(connection)
+            if self._command is not None:
+                await self._try_out(connection, self._command)
         except BaseException:
             connection.close()
             raise
-        self._connection, self._run, self._key_is_there = connection, greeting.run, False
+        self._connection, self._run = connection, greeting.run
         self._cover()
+
+    async def _try_out(self, connection: _Connection, command: tuple[bytes, ...]) -> None:
+        """Raises CannotBeDurableError where the backend will never do that for us, or BackendError."""
+        try:
+            await connection.command(*self._write())
+            await connection.command(*command, b"1")
+        except BackendReplyError as error:
+            if str(error.__cause__).startswith(("NOPERM", "ERR")):
+                raise CannotBeDurableError(f"durability {self._level} cannot be had: {error}") from error
+            raise
 
     async def _check(self, connection: _Connection) -> tuple[bytes, ...] | None:
         """The command to wait by. Raises CannotBeDurableError, or BackendError."""
@@ -209,7 +242,9 @@ class Durability:
                     config[name] = pairs[1].decode()
         except BackendReplyError:
             config = None  # the command is not for us
-        has_waitaof = bool((await connection.command(b"COMMAND", b"INFO", b"WAITAOF"))[0])
+        has_waitaof = True
+        with suppress(BackendReplyError):  # where we may not ask, it is tried out
+            has_waitaof = bool((await connection.command(b"COMMAND", b"INFO", b"WAITAOF"))[0])
         return self._level.wait_for(
             config or None, has_waitaof=has_waitaof, replicas=int(found[1]) if found else 0
         )

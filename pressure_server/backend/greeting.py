@@ -21,6 +21,10 @@ class BackendRefusedError(BackendError):
     """The backend answers, and will go on answering so: wrong version, login or database."""
 
 
+class NoSuchDatabaseError(BackendRefusedError):
+    """The backend has no database of that number."""
+
+
 @dataclass(frozen=True)
 class Greeting:
     """What is known of a channel's other end: its version, which run of it that is, and who we are there."""
@@ -39,10 +43,11 @@ async def greet(
     if address.password is not None:
         user = [address.username.encode()] if address.username else []
         await _must(channel, address, b"AUTH", *user, address.password.encode())
-    info = (await _must(channel, address, b"INFO", b"server")).decode()
+    told = await _must(channel, address, b"INFO", b"server")
+    info = told.decode(errors="replace") if isinstance(told, bytes) else ""
     version = _supported_version(info, address)
     if number:
-        await _must(channel, address, b"SELECT", b"%d" % number)
+        await _select(channel, address, number)
     with suppress(BackendReplyError):  # who looks at the backend's clients is not told who we are
         await channel.command(b"CLIENT", b"SETNAME", name.encode())
     run = re.search(r"^run_id:(\S+)", info, re.MULTILINE)
@@ -69,6 +74,16 @@ async def _must(channel: RespConnection, address: Address, *command: bytes) -> A
         if is_passing(error):
             raise
         raise BackendRefusedError(f"{address}: {error}") from error
+
+
+async def _select(channel: RespConnection, address: Address, number: int) -> None:
+    try:
+        await _must(channel, address, b"SELECT", b"%d" % number)
+    except BackendRefusedError as error:
+        answered = error.__cause__.__cause__ if error.__cause__ is not None else None
+        if str(answered).startswith("ERR"):  # and not that it is not for us, or that we are
+            raise NoSuchDatabaseError(str(error)) from error
+        raise
 
 
 def _supported_version(info: str, address: Address) -> str:

@@ -61,6 +61,10 @@ class Level:
             raise CannotBeDurableError(
                 "durability fsync needs an append-only file: set `appendonly yes` in the backend"
             )
+        if config is not None and config.get("appendfsync") == "no":
+            raise CannotBeDurableError(
+                "durability fsync needs `appendfsync always` or `everysec` in the backend, which has `no`"
+            )
         # Redis answers after its fsync, where it does one for every write.
         if (
             config is not None
@@ -73,4 +77,5 @@ class Level:
         raise CannotBeDurableError(
             "durability fsync needs `appendfsync always` and `no-appendfsync-on-rewrite no` in the backend, "
             "or Redis 7.2 or Valkey, which have WAITAOF"
+            + ("" if config is not None else "; CONFIG GET, which would tell, is refused")
         )

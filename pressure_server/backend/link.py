@@ -17,6 +17,7 @@ import hiredis
 
 from pressure_server.backend.address import Address
 from pressure_server.backend.channel import Channel
+from pressure_server.backend.denials import Denials
 from pressure_server.backend.greeting import Greeting, greet
 from pressure_server.backend.requests import Reading, Request, ScriptCall
 from pressure_server.backend.resp import Received, asks_for_patience, is_passing
@@ -63,6 +64,7 @@ class Link:
         self._giving_up: asyncio.TimerHandle | None = None
         self._has_given_up = False
         self._closed = False
+        self._denials = Denials(number)
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -92,11 +94,14 @@ class Link:
                 if was_forgotten and self._greeting is not None:
                     # With us, the answers that were kept for us.
                     greeting = replace(greeting, is_settled=False)
-        except BaseException as error:
-            if isinstance(error, OutcomeUnknownError):
-                self._why_down = BackendError(f"{self._address} closes connections as soon as they are open")
-            elif isinstance(error, BackendError):
-                self._why_down = error
+        except BackendError as error:
+            channel.close()
+            if type(error) is OutcomeUnknownError:
+                self._why_down = self._lost_for(error.__cause__)
+                raise self._why_down from error
+            self._why_down = error
+            raise
+        except BaseException:
             channel.close()
             raise
         self._channel, self._greeting = channel, greeting
@@ -129,13 +134,13 @@ class Link:
             self._reopening = asyncio.create_task(self._reopen())
 
     async def _reopen(self) -> None:
-        pause, down_since, said = FIRST_PAUSE, time.monotonic(), ""
+        pause, down_since, said = FIRST_PAUSE, time.monotonic(), {str(self._why_down)}
         while not self._closed:
             try:
                 await self.open()
             except BackendError as error:
-                if str(error) != said:
-                    said = str(error)
+                if str(error) not in said:
+                    said.add(str(error))
                     logger.warning("backend database %d: %s; trying again", self.number, error)
                 # Spread out, so that many servers do not come back in step.
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))
@@ -152,9 +157,12 @@ class Link:
         if channel is not self._channel or self._closed:
             return
         self._channel = None
-        self._why_down = BackendError(f"the connection to {self._address} was lost ({_reason(exc)})")
+        self._why_down = self._lost_for(exc)
         logger.warning("backend database %d: %s", self.number, self._why_down)
         self.keep_open()
+
+    def _lost_for(self, why: BaseException | None) -> BackendError:
+        return BackendError(f"the connection to {self._address} was lost ({_reason(why)})")
 
     def call_script(self, keys: Sequence[bytes], arguments: list[bytes], received: Received) -> None:
         """Call the batch script on queues; `arguments` are ours from now on.
@@ -205,6 +213,8 @@ class Link:
                 if channel is not None:
                     channel.abort(reply)
             else:
+                if type(reply) is hiredis.ReplyError:
+                    self._denials.hear(reply)
                 request.received(reply)
 
         if channel is None or not channel.is_open:
@@ -235,6 +245,7 @@ class Link:
     async def close(self) -> None:
         """Close the channel and stop reopening it."""
         self._closed = True
+        self._denials.close()
         if self._reopening is not None:
             self._reopening.cancel()
         if self._giving_up is not None:
@@ -244,5 +255,5 @@ class Link:
             self._channel.close()
 
 
-def _reason(exc: Exception | None) -> str:
+def _reason(exc: BaseException | None) -> str:
     return "it was closed" if exc is None else str(exc) or type(exc).__name__

@@ -6,8 +6,10 @@ No future, task or coroutine for a command: redis-py's two coroutine switches wo
 from __future__ import annotations
 
 import asyncio
-import logging
+import fcntl
 import re
+import struct
+import termios
 from collections import deque
 from collections.abc import Callable
 from typing import Any, cast
@@ -16,7 +18,8 @@ import hiredis
 
 from pressure_server.errors import BackendError, BackendReplyError, OutcomeUnknownError
 
-logger = logging.getLogger(__name__)
+# So often in the time for which we are patient it is looked whether what was sent gets through.
+_LOOKS = 2
 
 Received = Callable[[Any], None]
 
@@ -25,7 +28,7 @@ _PASSING = re.compile(r"(LOADING|BUSY|MASTERDOWN|CLUSTERDOWN|TRYAGAIN)\b|ERR max
 
 
 # Errors to a script that has not begun, where waiting or another connection helps.
-_PATIENCE = re.compile(r"(LOADING|BUSY|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|READONLY)\b")
+_PATIENCE = re.compile(r"(LOADING|BUSY|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|READONLY|NOAUTH)\b")
 
 
 def asks_for_patience(error: Exception) -> bool:
@@ -42,6 +45,16 @@ def is_passing(error: BackendReplyError) -> bool:
     return bool(_PASSING.match(_as_it_came(error)))
 
 
+def unsent_bytes(transport: asyncio.WriteTransport) -> int:
+    """How much of what was written has not reached the other side, as far as the kernel says."""
+    unsent = transport.get_write_buffer_size()
+    try:
+        in_kernel = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
+    except OSError:
+        return unsent  # it is for Linux to know
+    return unsent + int(struct.unpack("i", in_kernel)[0])
+
+
 class RespConnection(asyncio.Protocol):
     """From connect to loss. `lost` is called once, after all callbacks, with why.
 
@@ -55,6 +68,9 @@ class RespConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._watching: asyncio.TimerHandle | None = None
         self._heard = 0.0
+        self._written = 0
+        # Bytes that had left us at the last look.
+        self._left: int | None = None
         self._transport: asyncio.WriteTransport | None = None
         self._reader = hiredis.Reader()
         self._callbacks: deque[Received | None] = deque()
@@ -88,21 +104,29 @@ class RespConnection(asyncio.Protocol):
             raise BackendError("the connection to the backend was lost")
         if not self._callbacks:
             self._heard = self._loop.time()
+            self._left = None
             if self._watching is None:
-                self._watching = self._loop.call_later(self._patience, self._look)
+                self._watching = self._loop.call_later(self._patience / _LOOKS, self._look)
         self._callbacks.append(received)
-        self._write(hiredis.pack_command(arguments))  # type: ignore[arg-type] # its stub says tuple of one
+        data = hiredis.pack_command(arguments)  # type: ignore[arg-type] # its stub says tuple of one
+        self._written += len(data)
+        self._write(data)
 
     def _look(self) -> None:
         """Whether it still answers."""
         self._watching = None
         if not self._callbacks or self._transport is None:
             return
-        silent = self._loop.time() - self._heard
-        if silent >= self._patience:
-            self.abort(BackendError(f"it has not answered for {silent:.1f} seconds"))
+        unsent = unsent_bytes(self._transport)
+        before, self._left = self._left, self._written - unsent
+        if unsent and before is not None and self._left > before:
+            # The network is slow: what has not reached the backend it cannot answer.
+            self._heard = self._loop.time()
+        left = self._heard + self._patience - self._loop.time()
+        if left <= 0:
+            self.abort(BackendError(f"it has not answered for {self._patience:g} seconds"))
         else:
-            self._watching = self._loop.call_later(self._patience - silent, self._look)
+            self._watching = self._loop.call_later(min(left, self._patience / _LOOKS), self._look)
 
     def _write(self, data: bytes) -> None:
         if self._transport is not None:
@@ -146,9 +170,8 @@ class RespConnection(asyncio.Protocol):
                     self.close()
                 elif (received := callbacks.popleft()) is not None:
                     received(reply)
-        except hiredis.ProtocolError:
-            logger.exception("the backend does not speak RESP: closing the connection to it")
-            self.close()
+        except hiredis.ProtocolError as error:
+            self.abort(BackendError(f"what came is not of the Redis protocol: {error}"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: the connection has ended. What had no reply yet has failed; it may have run."""
@@ -157,6 +180,7 @@ class RespConnection(asyncio.Protocol):
         if self._watching is not None:
             self._watching.cancel()
         error = OutcomeUnknownError()
+        error.__cause__ = self._refusal or exc
         for received in callbacks:
             if received is not None:
                 received(error)

@@ -22,6 +22,8 @@ Armed = Callable[[int | None], None]
 # Where the backend does not tell, those who wait look so often, in seconds; less often where they are many.
 _POLL = 0.1
 _POLLS_PER_SECOND = 2000
+# Seconds after which a backend that has refused to tell is asked again: its users may be others by then.
+_REFUSED_PAUSE = 10.0
 
 
 class Watch:
@@ -48,6 +50,7 @@ class Watch:
         self._keeping: asyncio.Task[None] | None = None
         self._number = 0
         self._polling = 0
+        self._has_warned = False
 
     @property
     def is_up(self) -> bool:
@@ -96,7 +99,8 @@ class Watch:
                 await self._address.open(connection)
                 if not await self._greet(connection):
                     connection.close()
-                    return
+                    await asyncio.sleep(_REFUSED_PAUSE)
+                    continue
             except (BackendError, TimeoutError) as error:
                 connection.close()
                 logger.debug("the watch on the backend: %s", error)
@@ -125,11 +129,16 @@ class Watch:
                 except BackendReplyError as error:
                     if is_passing(error):
                         raise
-                    logger.warning(
-                        "the backend refuses to tell of changes (%s): who waits looks %g times a second",
-                        error, 1 / _POLL,
-                    )  # fmt: skip
+                    if not self._has_warned:
+                        logger.warning(
+                            "the backend refuses to tell of changes (%s): who waits looks %g times a second",
+                            error, 1 / _POLL,
+                        )  # fmt: skip
+                    self._has_warned = True
                     return False
+        if self._has_warned:
+            logger.info("the backend tells of changes again")
+            self._has_warned = False
         return True
 
 

@@ -108,6 +108,21 @@ def share(runs: Sequence[Sequence[Operation]], reply: list[Any]) -> Outcome:
     return outcome
 
 
+def refused(runs: Sequence[Sequence[Operation]], error: str) -> Outcome:
+    """What becomes of a call that has got this error as a whole: what has `ended` is to fail.
+
+    A backend out of memory refuses puts, and a call with them before it has done anything; the rest of it is
+    done without them.
+    """
+    operations = [operation for run in runs for operation in run]
+    if not error.startswith("OOM"):
+        return Outcome(operations)
+    others = [o for o in operations if not (o.kind.puts or o.kind.moves)]
+    if len(others) == len(operations):
+        return Outcome(operations)
+    return Outcome([o for o in operations if o.kind.puts or o.kind.moves], others)
+
+
 def _share_run(run: Sequence[Operation], result: Any) -> bool:
     """Share a run's result, or its error; whether something may be lacking."""
     if not isinstance(result, Exception):

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from pressure_server.backend.address import Address
 from pressure_server.backend.durability import Durability
-from pressure_server.backend.greeting import BackendRefusedError
+from pressure_server.backend.greeting import BackendRefusedError, NoSuchDatabaseError
 from pressure_server.backend.levels import Level
 from pressure_server.backend.link import Link, Patience
 from pressure_server.backend.turns import Turns
@@ -114,7 +114,7 @@ class Broker:
         link = self._link(number)
         try:
             await link.open()
-        except BackendRefusedError as error:
+        except NoSuchDatabaseError as error:
             self._refused.add(number)
             raise DatabaseNumberError("DB index is out of range") from error
         # Another client may have opened it meanwhile.

@@ -160,14 +160,14 @@ class Lane:
         self.is_in_flight = False
         runs, self._runs = self._runs, []
         kept, self._kept = self._kept, None
-        if isinstance(reply, BackendError) and kept is not None and runs[0][0].kind.restores:
+        if isinstance(reply, Exception) and kept is not None and runs[0][0].kind.restores:
             # Nobody waits for that, and it must not get lost.
             outcome = batch.Outcome()
             self._lanes.when_back(partial(self._restore_again, runs, kept))
         elif isinstance(reply, Exception):
             name = self.name
             error = reply if isinstance(reply, BackendError) else refusal(name, str(reply))
-            outcome = batch.Outcome([operation for run in runs for operation in run])
+            outcome = batch.refused(runs, str(reply))
             for operation in outcome.ended:
                 operation.fail(error)
             if kept is not None and isinstance(reply, OutcomeUnknownError):
@@ -222,13 +222,11 @@ class Lane:
         """Beside whatever else is under way: the order has been lost with the connection."""
 
         def received(reply: Any) -> None:
-            if isinstance(reply, BackendError):
+            if isinstance(reply, Exception):
                 self._lanes.when_back(partial(self._restore_again, runs, kept))
                 return
             self._slots.done(kept.slot)
             for operation in (operation for run in runs for operation in run):
-                if isinstance(reply, Exception):
-                    operation.fail(refusal(self.name, str(reply)))
                 operation.owner.completed(operation)
             self.poke()
 

@@ -26,6 +26,9 @@ from pressure_server.broker.slots import Kept
 from pressure_server.broker.wait import AS_CONFIGURED, Wait
 from pressure_server.errors import BackendError, PressureError, StoppingError
 
+# Seconds until what the backend has refused to take back, or to forget, is asked of it again.
+_AGAIN_AFTER = 1.0
+
 
 class Lanes:
     """Those of one of the backend's databases: a lane is made for a queue when it is needed."""
@@ -291,8 +294,11 @@ class Lanes:
         return next(self._numbers)
 
     def when_back(self, follows: Callable[[], None]) -> None:
-        """Call it when the backend is back."""
-        self._when_back[follows] = None
+        """Call it when the backend is back; a little later where it is there, but has refused."""
+        if self._link.is_up:
+            self.later(_AGAIN_AFTER, follows)
+        else:
+            self._when_back[follows] = None
 
     def later(self, seconds: float, follows: Callable[[], None]) -> asyncio.TimerHandle:
         """Call it then."""

@@ -88,6 +88,12 @@ local function make_mirror()
     self.changed = true
   end
 
+  -- The same where nobody has asked for it; whether it was done. A backend out of memory refuses a script that
+  -- begins with it, but not that messages are taken.
+  local function may_remember(messages)
+    return pcall(self.remember, messages)
+  end
+
   -- Forgets all that the mirror holds of one message.
   function self.forget_all(message)
     self.changed = true
@@ -135,8 +141,9 @@ local function make_mirror()
     end
     local first = queue.length - self.unmirrored
     local slice = call('LRANGE', base, first, first + math.min(limit, self.unmirrored) - 1)
-    self.remember(slice)
-    self.unmirrored = self.unmirrored - #slice
+    if may_remember(slice) then
+      self.unmirrored = self.unmirrored - #slice
+    end
   end
 
   -- Takes what the index says, and works out what has happened since it was written.
@@ -180,7 +187,9 @@ local function make_mirror()
       if added < 0 or added > 5 * SLICE then
         self.start_over()
       elseif added > 0 then
-        self.remember(call('LRANGE', base, 0, added - 1))
+        if not may_remember(call('LRANGE', base, 0, added - 1)) then
+          self.start_over()
+        end
       end
     else
       self.start_over()
@@ -201,7 +210,8 @@ local function make_mirror()
     note_roles()
     if self.changed and watched() then
       drop_garbage()
-      call('SET', base .. ':ext:index', string.format('%d %d %d %d %s %s', queue.length, self.unmirrored,
+      -- Where this would be the first write, and is refused, it is worked out again.
+      try('SET', base .. ':ext:index', string.format('%d %d %d %d %s %s', queue.length, self.unmirrored,
         self.mirrored, queue.consumed, self.producer or '', self.consumer or ''))
     end
   end

@@ -1,0 +1,523 @@
+"""Durability: who is refused it, that no reply comes before its proof, and what comes of what has none."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+import redis
+
+from pressure_server.backend.levels import CannotBeDurableError, Level
+from tests.backend_relay import BackendRelay
+from tests.programs import Client, Server, StartServer, StartValkey, Valkey, run_command, wait_for
+from tests.requirements import need
+from tests.waiters import AsyncWaiter, Waiter, Words, create, is_refused, wait_for_blocked
+
+EVERYSEC = ("--appendonly", "yes", "--appendfsync", "everysec")
+ALWAYS = ("--appendonly", "yes", "--appendfsync", "always")
+SETTINGS = {"appendonly": "yes", "appendfsync": "everysec", "no-appendfsync-on-rewrite": "no"}
+BASE = "__pressure__:q"
+
+
+# Levels.
+
+
+@pytest.mark.parametrize(
+    ("text", "level"),
+    [
+        ("none", Level()),
+        ("fsync", Level(fsync=True)),
+        ("replica", Level(replicas=1)),
+        ("replica:1", Level(replicas=1)),
+        ("replica:100", Level(replicas=100)),
+    ],
+)
+def test_a_level_is_read(text: str, level: Level) -> None:
+    assert Level.parse(text) == level
+    assert Level.parse(str(level)) == level
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "None", "replica:", "replica:0", "replica:101", "replica:-1", "replica:²", "fsync:1", "none:1"],
+)
+def test_what_is_no_level_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="must be none, replica"):
+        Level.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("level", "changed", "has_waitaof", "command"),
+    [
+        (Level(), {"appendonly": "no"}, False, None),
+        (Level(replicas=2), {"appendonly": "no"}, False, (b"WAIT", b"2")),
+        (Level(fsync=True), {}, True, (b"WAITAOF", b"1", b"0")),
+        (Level(fsync=True), {"appendfsync": "always"}, True, None),
+        (Level(fsync=True), {"appendfsync": "always"}, False, None),
+        (
+            Level(fsync=True),
+            {"appendfsync": "always", "no-appendfsync-on-rewrite": "yes"},
+            True,
+            (b"WAITAOF", b"1", b"0"),
+        ),
+    ],
+)
+def test_what_a_level_waits_by(
+    level: Level, changed: Mapping[str, str], has_waitaof: bool, command: tuple[bytes, ...] | None
+) -> None:
+    config = {**SETTINGS, **changed}
+    assert level.wait_for(config, has_waitaof=has_waitaof, replicas=2) == command
+
+
+def test_where_the_settings_are_not_told_it_is_waited() -> None:
+    waits_by = Level(fsync=True).wait_for(None, has_waitaof=True, replicas=0)
+    assert waits_by == (b"WAITAOF", b"1", b"0")
+
+
+@pytest.mark.parametrize(
+    ("level", "config", "why"),
+    [
+        (Level(replicas=3), SETTINGS, "needs 3 connected replicas; the backend has 2"),
+        (Level(fsync=True), {**SETTINGS, "appendonly": "no"}, "set `appendonly yes`"),
+        (Level(fsync=True), {**SETTINGS, "appendfsync": "no"}, "which has `no`"),
+        (Level(fsync=True), SETTINGS, "or Redis 7.2 or Valkey, which have WAITAOF$"),
+        (Level(fsync=True), None, "CONFIG GET, which would tell, is refused"),
+    ],
+)
+def test_what_a_backend_cannot_do(level: Level, config: Mapping[str, str] | None, why: str) -> None:
+    with pytest.raises(CannotBeDurableError, match=why):
+        level.wait_for(config, has_waitaof=False, replicas=2)
+
+
+# At the start.
+
+
+def assert_refused(backend: Valkey, level: str, why: str) -> None:
+    refused = run_command(
+        "serve", "--listen", "resp://127.0.0.1:0", "--backend", backend.url, "--durability", level
+    )
+    assert refused.returncode == 1
+    assert why in refused.stderr
+    assert len(refused.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "level", "why"),
+    [
+        ((), "fsync", "durability fsync needs an append-only file: set `appendonly yes` in the backend"),
+        (("--appendonly", "yes", "--appendfsync", "no"), "fsync", "which has `no`"),
+        ((), "replica", "durability replica:1 needs 1 connected replicas; the backend has 0"),
+    ],
+)
+def test_a_backend_that_cannot_is_refused_with_the_reason(
+    start_valkey: StartValkey, options: tuple[str, ...], level: str, why: str
+) -> None:
+    assert_refused(start_valkey(*options), level, why)
+
+
+def test_a_backend_that_does_not_tell_its_settings_is_tried_out(
+    start_valkey: StartValkey, start_server: StartServer
+) -> None:
+    cannot, can = start_valkey(), start_valkey(*EVERYSEC)
+    for backend in (cannot, can):
+        with backend.client() as direct:
+            direct.execute_command("ACL", "SETUSER", "default", "-config", "-command")
+    assert_refused(cannot, "fsync", "WAITAOF cannot be used when numlocal is set but appendonly is disabled")
+    with durable(start_server, can.url, "fsync").client() as client:
+        assert client.sadd("q", "a") == 1
+    with can.client() as direct:
+        assert calls_of(direct, "waitaof") > 1
+
+
+@pytest.mark.parametrize("command", ["-eval", "-waitaof"])
+def test_a_backend_that_may_not_be_asked_is_refused(start_valkey: StartValkey, command: str) -> None:
+    backend = start_valkey(*EVERYSEC)
+    with backend.client() as direct:
+        direct.execute_command("ACL", "SETUSER", "default", command)
+    assert_refused(backend, "fsync", "durability fsync cannot be had: the backend answered")
+
+
+@pytest.mark.clients
+def test_redis_7_0_is_refused_unless_it_writes_always(tmp_path: Path, start_server: StartServer) -> None:
+    binary = need("redis-server", "redis-server")
+    for options in (EVERYSEC, ALWAYS):
+        folder = tmp_path / options[-1]
+        folder.mkdir()
+        backend = Valkey(folder, *options, binary=binary)
+        try:
+            if options == EVERYSEC:
+                assert_refused(backend, "fsync", "or Redis 7.2 or Valkey, which have WAITAOF")
+            else:
+                with durable(start_server, backend.url, "fsync").client() as client:
+                    assert client.sadd("q", "a") == 1
+        finally:
+            backend.stop()
+
+
+def durable(start_server: StartServer, url: str, level: str, *options: str) -> Server:
+    return start_server("--backend", url, "--durability", level, *options)
+
+
+def calls_of(direct: Client, command: str) -> int:
+    """How often the backend has been given that command."""
+    return int(direct.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"])
+
+
+def test_the_embedded_backend_writes_always_where_that_is_asked_for(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    for level, policy in (("fsync", "always"), ("none", "everysec")):
+        data = tmp_path / level
+        with (
+            start_server("--data-dir", str(data), "--durability", level).client() as client,
+            redis.Redis(unix_socket_path=str(data / "valkey.sock")) as direct,
+        ):
+            assert client.sadd("q", "a") == 1
+            assert direct.config_get("appendfsync") == {"appendfsync": policy}
+            assert calls_of(direct, "waitaof") == 0
+
+
+def test_where_nothing_is_asked_for_nothing_is_done(
+    start_valkey: StartValkey, start_server: StartServer
+) -> None:
+    backend = start_valkey(*EVERYSEC)
+    with start_server("--backend", backend.url).client() as client, backend.client() as direct:
+        wait_for(lambda: any("t" in about["flags"] for about in direct.client_list()), "the watch")
+        assert client.sadd("q", "a") == 1
+        assert client.spop("q") == b"a"
+        assert (calls_of(direct, "wait"), calls_of(direct, "waitaof")) == (0, 0)
+        assert not direct.exists("__pressure__!durability")
+        # The link and the watch.
+        assert sum("pressure" in about["name"] for about in direct.client_list()) == 2
+
+
+# No reply before the proof.
+
+
+def is_proof(data: bytes) -> bool:
+    """Whether bytes from the backend have an answer to WAITAOF."""
+    return b"*2\r\n:1\r\n:0\r\n" in data
+
+
+PREPARED: list[Words] = [("SADD", "q", "old"), ("SADD", "other", "x"), ("PRESSURE.CREATE", "empty")]
+CHANGES: dict[str, tuple[list[Words], list[object]]] = {
+    "a put": ([("SADD", "q", "m")], [1]),
+    "a plain put": ([("LPUSH", "q", "m")], [2]),
+    "a get": ([("SPOP", "q")], [b"old"]),
+    "a removal": ([("SREM", "q", "old")], [1]),
+    "a move of a message": ([("SMOVE", "q", "other", "old")], [1]),
+    "a move": ([("LMOVE", "q", "other", "RIGHT", "LEFT")], [b"old"]),
+    "a creation": ([("PRESSURE.CREATE", "new")], [b"OK"]),
+    "a deletion": ([("DEL", "q")], [1]),
+    "a transaction": (
+        [("MULTI",), ("SADD", "q", "m"), ("SPOP", "other"), ("EXEC",)],
+        [b"OK", b"QUEUED", b"QUEUED", [1, b"x"]],
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def held(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Valkey, BackendRelay, Server]]:
+    folder = tmp_path_factory.mktemp("held")
+    # Written every second, but asked for more often than that: WAITAOF itself takes its time.
+    backend = Valkey(folder, *EVERYSEC)
+    with BackendRelay(backend.socket) as relay:
+        server = Server(folder / "log", "--backend", relay.url, "--durability", "fsync")
+        yield backend, relay, server
+        server.end_well()
+    backend.stop()
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_no_reply_comes_before_the_backend_has_confirmed_it(
+    held: tuple[Valkey, BackendRelay, Server], change: str
+) -> None:
+    backend, relay, server = held
+    words, replies = CHANGES[change]
+    with server.client() as client, Waiter(server.port) as waiting, backend.client() as direct:
+        client.flushall()
+        for prepared in PREPARED:
+            client.execute_command(*prepared)
+        before, held_before = state(direct), relay.held
+        relay.hold(is_proof)
+        for command in words:
+            waiting.send(*command)
+        wait_for(lambda: state(direct) != before, "the backend to have done it")
+        wait_for(lambda: relay.held > held_before, "the backend to have confirmed it")
+        assert client.scard("other") in (0, 1, 2)  # a question waits for nothing
+        if len(words) > 1:
+            assert [waiting.reply() for _ in words[:-1]] == replies[:-1]
+        assert not waiting.has_reply()
+        relay.release()
+        assert waiting.reply() == replies[-1]
+
+
+def state(direct: Client) -> dict[bytes, object]:
+    """The messages of every queue, and which there are."""
+    keys = sorted(key for key in direct.keys("__pressure__:*") if b":ext:" not in key)
+    return {
+        key: direct.lrange(key, 0, -1) if direct.type(key) == b"list" else direct.get(key) for key in keys
+    }
+
+
+def test_what_is_handed_to_who_waits_is_confirmed_before(held: tuple[Valkey, BackendRelay, Server]) -> None:
+    backend, relay, server = held
+    with (
+        server.client() as client,
+        Waiter(server.port) as waiting,
+        Waiter(server.port) as putting,
+        backend.client() as direct,
+    ):
+        client.flushall()
+        create(client, "q")
+        waiting.send("BLPOP", "q", 0)
+        wait_for_blocked(client, 1)
+        held_before = relay.held
+        relay.hold(is_proof)
+        putting.send("SADD", "q", "m")
+        wait_for(lambda: relay.held > held_before, "the backend to have confirmed it")
+        assert direct.get(f"{BASE}:stats:consumed_messages") == b"1"
+        assert client.scard("q") == 0
+        assert not waiting.has_reply()
+        assert not putting.has_reply()
+        relay.release()
+        assert waiting.reply() == [b"q", b"m"]
+        assert putting.reply() == 1
+
+
+def test_where_the_proof_is_lost_on_its_way_it_is_asked_for_again(
+    held: tuple[Valkey, BackendRelay, Server],
+) -> None:
+    _, relay, server = held
+    cut: list[bytes] = []
+
+    def cuts(data: bytes) -> bool:
+        if is_proof(data) and len(cut) < 3:
+            cut.append(data)
+            return True
+        return False
+
+    with server.client() as client:
+        client.flushall()
+        relay.cuts = cuts
+        assert client.sadd("q", "m") == 1
+        assert len(cut) == 3
+
+
+def test_who_kills_the_connection_that_waits_only_makes_it_ask_again(
+    held: tuple[Valkey, BackendRelay, Server],
+) -> None:
+    backend, _, server = held
+    with server.client() as client, Waiter(server.port) as waiting, backend.client() as direct:
+        client.flushall()
+
+        def waits() -> list[str]:
+            return [about["id"] for about in direct.client_list() if about["cmd"] == "waitaof"]
+
+        for number in range(3):
+            waiting.send("LPUSH", "q", number)
+            (waits_for_it,) = wait_for(waits, "the backend to be asked")
+            direct.execute_command("CLIENT", "KILL", "ID", waits_for_it)
+            assert waiting.reply() == number + 1
+
+
+# Replicas.
+
+
+class Replicated:
+    """A backend with one replica, and a server that waits for it."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = listener.getsockname()[1]
+        for name in ("main", "replica"):
+            (folder / name).mkdir()
+        common = ("--repl-diskless-sync-delay", "0", *options)
+        self.main = Valkey(folder / "main", "--port", str(port), *common)
+        self.replica = Valkey(folder / "replica", "--replicaof", f"127.0.0.1 {port}", *common)
+        with self.main.client() as direct:
+            wait_for(lambda: direct.execute_command("WAIT", 1, 100) == 1, "the replica to be there")
+
+    def __enter__(self) -> Replicated:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        for valkey in (self.main, self.replica):
+            valkey.process.kill()
+            valkey.process.wait()
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        self.replica.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.replica.process.send_signal(signal.SIGCONT)
+
+
+@pytest.fixture
+def replicated(tmp_path: Path) -> Iterator[Replicated]:
+    with Replicated(tmp_path) as both:
+        yield both
+
+
+def test_replies_wait_for_a_replica_that_is_stopped(
+    replicated: Replicated, start_server: StartServer
+) -> None:
+    server = durable(start_server, replicated.main.url, "replica:1")
+    with server.client() as client, Waiter(server.port) as waiting, replicated.main.client() as direct:
+        assert client.sadd("q", "a", "b") == 2
+        with replicated.stopped():
+            waiting.send("SPOP", "q")
+            wait_for(lambda: direct.llen(BASE) == 1, "the backend to have done it")
+            assert client.scard("q") == 1
+            assert not waiting.has_reply()
+        assert waiting.reply() == b"a"
+        with replicated.replica.client() as other:
+            assert other.lrange(BASE, 0, -1) == [b"b"]
+    server.end_well()
+
+
+def test_what_no_replica_confirms_in_time_is_an_error_and_what_was_taken_is_back(
+    replicated: Replicated, start_server: StartServer
+) -> None:
+    server = durable(start_server, replicated.main.url, "replica", "--backend-timeout", "0.5")
+    why = "this has been done, but is not known to be safe (durability replica:1): not within 0.4 seconds"
+    with server.client() as client, Waiter(server.port) as waiting:
+        assert client.sadd("q", "a", "b") == 2
+        with replicated.stopped():
+            for words in (("SPOP", "q"), ("LPUSH", "q", "c"), ("SPOP", "q")):
+                reply = waiting(*words)
+                assert str(reply) == f"BACKEND {why}"
+            waiting.send("MULTI")
+            waiting.send("SPOP", "q")
+            waiting.send("EXEC")
+            assert [str(waiting.reply()) for _ in range(2)] == ["b'OK'", "b'QUEUED'"]
+            assert why in str(waiting.reply())
+        wait_for(lambda: client.scard("q") == 3, "what was taken to be back")
+        assert client.spop("q", 3) == [b"a", b"b", b"c"]
+    assert server.log.count("cannot be had now: not within 0.4 seconds") == 1
+    assert server.log.count("durability replica:1 can be had again") == 1
+    assert server.log.count("WARNING") == 1
+
+
+def test_a_replica_that_is_gone_is_told_of_once_and_so_is_its_return(
+    replicated: Replicated, start_server: StartServer
+) -> None:
+    server = durable(
+        start_server, replicated.main.url, "replica", "--backend-timeout", "0.5", "--backend-grace", "0.5"
+    )
+    with Waiter(server.port) as waiting, replicated.main.client() as direct:
+        assert waiting("SADD", "q", "a") == 1
+        replicated.replica.kill()
+        for number in range(5):
+            assert is_refused(waiting("SADD", "q", number), "BACKEND")
+        # The connection is made anew, and the level is looked at again.
+        killed = [about["id"] for about in direct.client_list() if about["cmd"] == "wait"]
+        for one in killed:
+            direct.execute_command("CLIENT", "KILL", "ID", one)
+        for number in range(5):
+            assert is_refused(waiting("SADD", "q", number), "BACKEND")
+        replicated.replica.start()
+        wait_for(lambda: not is_refused(waiting("LPUSH", "q", "z"), "BACKEND"), "the replica")
+    assert server.log.count("can be had again") == 1
+    assert server.log.count("not within") == 1
+    assert server.log.count("WARNING") <= 2
+
+
+def test_one_wait_covers_what_many_clients_have_asked_for(
+    replicated: Replicated, start_server: StartServer
+) -> None:
+    server = durable(start_server, replicated.main.url, "replica")
+    clients, each = 50, 200
+
+    async def put(number: int) -> None:
+        waiter = await AsyncWaiter.connect(server.port)
+        for message in range(each):
+            assert await waiter("SADD", "q", f"{number}-{message}") == 1
+        waiter.close()
+
+    async def main() -> None:
+        await asyncio.gather(*map(put, range(clients)))
+
+    with replicated.main.client() as direct:
+        before = calls_of(direct, "wait")
+        asyncio.run(main())
+        waits, scripts = calls_of(direct, "wait") - before, calls_of(direct, "evalsha")
+        assert direct.llen(BASE) == clients * each
+    print(f"{clients * each} puts by {clients} clients: {scripts} calls, {waits} waits")
+    assert 0 < waits <= clients * each / 5
+
+
+# What breaks.
+
+
+def test_what_was_answered_is_there_after_the_backend_was_killed(
+    start_valkey: StartValkey, start_server: StartServer
+) -> None:
+    backend = start_valkey(*EVERYSEC)
+    server = durable(start_server, backend.url, "fsync")
+    rounds, writers = 5, 20
+    acknowledged: set[bytes] = set()
+    told: list[str] = []
+
+    async def write(number: int, stop: asyncio.Event) -> None:
+        waiter = await AsyncWaiter.connect(server.port)
+        count = 0
+        while not stop.is_set():
+            message = f"{number}-{count}"
+            count += 1
+            reply = await waiter("SADD", "q", message)
+            if reply in (0, 1):
+                acknowledged.add(message.encode())
+            else:
+                told.append(str(reply))
+        waiter.close()
+
+    def has(enough: int) -> bool:
+        return len(acknowledged) >= enough
+
+    async def main() -> None:
+        for kill in range(rounds):
+            stop, enough = asyncio.Event(), len(acknowledged) + 3 * writers
+            writing = [asyncio.create_task(write(1000 * kill + n, stop)) for n in range(writers)]
+            await asyncio.to_thread(wait_for, partial(has, enough), "writes")
+            await asyncio.to_thread(backend.kill)
+            await asyncio.to_thread(backend.start)
+            stop.set()
+            await asyncio.gather(*writing)
+
+    asyncio.run(main())
+    with server.client() as client:
+        found = set(client.smembers("q"))
+    print(f"{len(acknowledged)} acknowledged, {rounds} kills, {len(told)} told: {set(told)}")
+    assert acknowledged - found == set()
+    assert all("not known to be safe" in reply for reply in told), set(told)
+
+
+def test_a_backend_out_of_memory_still_lets_messages_be_taken(
+    start_valkey: StartValkey, start_server: StartServer
+) -> None:
+    backend = start_valkey(*EVERYSEC)
+    server = durable(start_server, backend.url, "fsync")
+    with server.client() as client, backend.client() as direct:
+        assert client.sadd("q", "a", "b", "c") == 3
+        direct.config_set("maxmemory", 1)
+        assert client.spop("q") == b"a"
+        # The key that is written to is not there, nor is the connection.
+        direct.delete("__pressure__!durability")
+        assert client.spop("q") == b"b"
+        direct.client_kill_filter(_type="normal", skipme=True)
+        direct.delete("__pressure__!durability")
+        assert client.spop("q") == b"c"
+        with pytest.raises(redis.ResponseError, match=r"^BACKEND .*OOM"):
+            client.sadd("q", "d")
+        direct.config_set("maxmemory", 0)
+        assert client.sadd("q", "d") == 1
+    assert "durability" not in server.log
