@@ -45,7 +45,7 @@ class Link:
     """
 
     def __init__(self, address: Address, number: int, script: bytes, name: str, patience: Patience) -> None:
-        """`first` makes the first command on a new channel, with a reply other than 0 where we are new there.
+        """`first` makes the first command on a new channel; it is answered with 0, unless what was kept is gone.
 
         `is_back` is called when one was opened again.
         """
@@ -90,10 +90,8 @@ class Link:
             greeting = await greet(channel, self._address, self.number, self._name, self._greeting)
             await channel.command(b"SCRIPT", b"LOAD", self._script)
             if self.first is not None:
-                was_forgotten = await self._say_first(channel, self.first())
-                if was_forgotten and self._greeting is not None:
-                    # With us, the answers that were kept for us.
-                    greeting = replace(greeting, is_settled=False)
+                forgotten = await self._say_first(channel, self.first())
+                greeting = replace(greeting, is_settled=greeting.is_settled and not forgotten)
         except BackendError as error:
             channel.close()
             if type(error) is OutcomeUnknownError:
@@ -117,7 +115,7 @@ class Link:
                 self._send(request)
 
     async def _say_first(self, channel: Channel, command: tuple[bytes, ...]) -> bool:
-        """Whether it says something new there."""
+        """Whether what was kept for us is gone."""
         try:
             return bool(await channel.command(*command))
         except BackendReplyError as error:

@@ -65,8 +65,8 @@ class Servers:
         self._count += 1
         return self._call(b"sign", self._identity, b"%d %g" % (self._count, self._timeout))
 
-    def _call(self, *arguments: bytes) -> tuple[bytes, ...]:
-        return (b"EVAL", self._script, b"1", self._key, *arguments)
+    def _call(self, verb: bytes, name: bytes, signed: bytes) -> tuple[bytes, ...]:
+        return (b"EVAL", self._script, b"2", self._key, self._key + b":dead:" + name, verb, name, signed)
 
     def start(self, database: Database) -> None:
         """Sign, and look at the others, until `stop`."""
