@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 # So many signs, and looks, in that time. Who has stood still for this part of it is dead, so that all is back
 # within it.
 _LOOKS = 10
-_DEAD_AFTER = 0.8
+_DEAD_AFTER = 0.7
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,442 @@
+"""Servers that are killed: what they had taken, and not delivered, is back at the head of its queue soon.
+
+By a neighbour within --proxy-timeout, or by the next server on that backend. What a client may have read
+comes again; nothing is lost.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.programs import (
+    Client,
+    Server,
+    StartServer,
+    StartValkey,
+    Valkey,
+    wait_for,
+    wait_until_settled,
+)
+from tests.test_disconnects import stopped
+from tests.waiters import Waiter, about, create, packed
+
+TIMEOUT = 1.0
+SIZE = 100_000
+
+
+def message(number: int) -> bytes:
+    return b"%06d" % number + bytes(SIZE - 6)
+
+
+def fill(client: Client, count: int, queue: str = "q") -> None:
+    for number in range(count):
+        client.rpush(queue, message(number))
+
+
+def queued(direct: Client, queue: str = "q") -> list[int]:
+    """The numbers of the messages, oldest first."""
+    return [int(found[:6]) for found in reversed(direct.lrange(f"__pressure__:{queue}", 0, -1))]
+
+
+def signs(direct: Client) -> dict[bytes, bytes]:
+    """Who lives, by its own account."""
+    found: dict[bytes, bytes] = direct.hgetall("__pressure__!servers")
+    return found
+
+
+def identity(server: Server) -> bytes:
+    (found,) = re.findall(r"we are '(\S+)'", server.log)
+    return bytes(found.encode())
+
+
+def consumed(direct: Client, queue: str = "q") -> tuple[int, int]:
+    keys = [f"__pressure__:{queue}:stats:consumed_{unit}" for unit in ("messages", "bytes")]
+    return int(direct.get(keys[0]) or 0), int(direct.get(keys[1]) or 0)
+
+
+@pytest.fixture
+def take(backend: Valkey) -> Iterator[Any]:
+    """Have messages taken that nobody reads; the connection stays open."""
+    with_messages: list[Waiter] = []
+
+    def take(server: Server, *words: str | int, select: int = 0) -> Waiter:
+        waiter = Waiter(server.port)
+        with_messages.append(waiter)
+        if select:
+            assert waiter("SELECT", select) == b"OK"
+        waiter.send(*words)
+        wait_for(waiter.has_reply, "the reply to begin")
+        return waiter
+
+    yield take
+    for waiter in with_messages:
+        waiter.close()
+
+
+@pytest.fixture
+def neighbours(start_server: StartServer, backend: Valkey) -> list[Server]:
+    """Two servers on one backend."""
+    return [start_server("--backend", backend.url, "--proxy-timeout", str(TIMEOUT)) for _ in range(2)]
+
+
+@pytest.fixture(autouse=True)
+def nothing_wrong_in_the_log(start_server: StartServer, tmp_path: Path) -> Iterator[None]:
+    yield
+    for log in tmp_path.glob("server-*.log"):
+        assert "Traceback" not in log.read_text()
+        assert "ERROR" not in log.read_text()
+
+
+def test_what_a_killed_server_had_taken_is_back_within_the_timeout(
+    neighbours: list[Server], direct: Client, take: Any
+) -> None:
+    dying, living = neighbours
+    with living.client() as client:
+        fill(client, 200)
+        fill(client, 100, "r")
+        take(dying, "SPOP", "q", 90)
+        take(dying, "SPOP", "q", 90)
+        transaction = Waiter(dying.port)
+        for words in (("MULTI",), ("LPOP", "r"), ("LPOP", "q", 5), ("LPOP", "r", 80)):
+            transaction(*words)
+        transaction.send("EXEC")
+        wait_for(transaction.has_reply, "the reply to begin")
+        assert (len(queued(direct)), len(queued(direct, "r"))) == (15, 19)
+        dying.process.kill()
+        began = time.monotonic()
+        wait_for(lambda: identity(dying) not in signs(direct), "its end to be noticed")
+        took = time.monotonic() - began
+        assert queued(direct) == list(range(200))
+        assert queued(direct, "r") == list(range(100))
+        assert consumed(direct) == consumed(direct, "r") == (0, 0)
+        assert not direct.keys("*:ext:calls")
+        assert 0.5 * TIMEOUT < took < 1.2 * TIMEOUT
+        assert living.log.count("has died: 266 messages that it had not delivered are back in 2 queues") == 1
+        print(f"266 messages were back after {took:.2f} seconds, with a timeout of {TIMEOUT:g}")
+        transaction.close()
+        assert client.lpop("q") == message(0)
+        assert about(client, "q")[b"length"] == 199
+
+
+def test_the_next_server_finds_what_the_last_one_had_taken(
+    start_server: StartServer, backend: Valkey, direct: Client, take: Any
+) -> None:
+    options = ("--backend", backend.url, "--proxy-timeout", str(TIMEOUT))
+    server = start_server(*options)
+    with server.client() as client:
+        fill(client, 50)
+    take(server, "LPOP", "q", 50)
+    server.process.kill()
+    server.process.wait()
+    assert queued(direct) == []
+    start_server(*options)
+    wait_for(lambda: queued(direct) == list(range(50)), "the messages")
+    wait_for(lambda: len(signs(direct)) == 1, "it to be forgotten")
+    assert consumed(direct) == (0, 0)
+
+
+def test_the_embedded_backend_s_next_server_puts_them_back_at_once(
+    start_server: StartServer, tmp_path: Path, take: Any
+) -> None:
+    """However long the timeout: nobody else can be there."""
+    options = ("--backend", "embedded:", "--data-dir", str(tmp_path / "data"), "--proxy-timeout", "600")
+    server = start_server(*options)
+    with server.client() as client:
+        fill(client, 50)
+    take(server, "LPOP", "q", 50)
+    server.process.kill()
+    server.process.wait()
+    anew = start_server(*options)
+    began = time.monotonic()
+    with anew.client() as client:
+        wait_for(lambda: client.llen("q") == 50, "the messages")
+        print(f"back {time.monotonic() - began:.3f} seconds after it was ready")
+        assert [int(found[:6]) for found in client.lrange("q", 0, -1)] == list(range(50))
+        assert about(client, "q")[b"consumed_messages"] == 0
+
+
+def test_several_databases_are_looked_after(neighbours: list[Server], backend: Valkey, take: Any) -> None:
+    dying, living = neighbours
+    numbers = (0, 3, 7)
+    for number in numbers:
+        with living.client(db=number) as client:
+            fill(client, 100)
+        take(dying, "LPOP", "q", 100, select=number)
+    dying.process.kill()
+    for number in numbers:
+        with backend.client(db=number) as direct:
+            wait_for(partial(_is_back, direct, living), f"database {number}")
+
+
+def _is_back(direct: Client, living: Server) -> bool:
+    return queued(direct) == list(range(100)) and list(signs(direct)) == [identity(living)]
+
+
+def test_who_opens_a_database_twice_at_once_is_not_taken_for_dead_there(
+    neighbours: list[Server], backend: Valkey
+) -> None:
+    ours, other = neighbours
+    with other.client(db=5) as client, backend.client(db=5) as direct:
+        client.rpush("q", "a")
+        with stopped(ours.process):
+            waiting = [Waiter(ours.port) for _ in range(5)]
+            for waiter in waiting:
+                waiter.send("SELECT", 5)
+        assert [waiter.reply() for waiter in waiting] == [b"OK"] * 5
+        before = signs(direct)[identity(ours)]
+        wait_for(lambda: signs(direct)[identity(ours)] != before, "another sign")
+        for waiter in waiting:
+            waiter.close()
+    assert "has died" not in other.log
+
+
+@pytest.mark.parametrize("leaves", [True, False], ids=["its client leaves", "its client reads on"])
+def test_a_server_that_comes_back_after_it_was_taken_for_dead_loses_nothing_and_puts_nothing_back_twice(
+    neighbours: list[Server], direct: Client, take: Any, leaves: bool
+) -> None:
+    stopping, living = neighbours
+    with living.client() as client:
+        fill(client, 100)
+        waiter = take(stopping, "LPOP", "q", 90)
+        sign = signs(direct)[identity(stopping)]
+        with stopped(stopping.process):
+            wait_for(lambda: identity(stopping) not in signs(direct), "it to be taken for dead")
+            assert queued(direct) == list(range(100))
+            if leaves:
+                waiter.reset()
+        wait_for(lambda: signs(direct).get(identity(stopping), sign) != sign, "it to live again")
+        received = [] if leaves else [int(found[:6]) for found in waiter.reply()]
+        # What it would put back is refused: it has been put back before.
+        with stopping.client() as again:
+            wait_for(lambda: again.info("clients")["connected_clients"] == 2 - leaves, "the client to leave")
+            again.rpush("other", "x")
+            assert again.lpop("other") == b"x"
+        wait_until_settled(direct)
+        assert queued(direct) == list(range(100))
+        assert received == ([] if leaves else list(range(90)))  # doubled, and counted so
+        assert consumed(direct) == (0, 0)
+    assert stopping.stop() == 0
+    wait_for(lambda: list(signs(direct)) == [identity(living)], "it to sign off")
+
+
+def test_a_server_killed_right_after_it_came_back_is_buried_again(
+    neighbours: list[Server], direct: Client, take: Any
+) -> None:
+    stopping, living = neighbours
+    with living.client() as client:
+        fill(client, 100)
+        with stopped(stopping.process):
+            wait_for(lambda: identity(stopping) not in signs(direct), "it to be taken for dead")
+        take(stopping, "LPOP", "q", 90)
+        stopping.process.kill()
+        wait_for(lambda: queued(direct) == list(range(100)), "the messages")
+
+
+def test_neighbours_that_bury_the_same_server_double_nothing(
+    start_server: StartServer, backend: Valkey, direct: Client, take: Any
+) -> None:
+    servers = [start_server("--backend", backend.url, "--proxy-timeout", str(TIMEOUT)) for _ in range(4)]
+    dying, *living = servers
+    queues = [f"q{number}" for number in range(10)]
+    with dying.client() as client:
+        for queue in queues:
+            fill(client, 70, queue)
+    for queue in queues:
+        take(dying, "LPOP", queue, 60)
+    # At the same moment: each begins to count when all others have seen it, too.
+    for server in living:
+        server.process.send_signal(signal.SIGSTOP)
+    dying.process.kill()
+    for server in living:
+        server.process.send_signal(signal.SIGCONT)
+    wait_for(lambda: identity(dying) not in signs(direct), "it to be buried")
+    assert not direct.keys("*:ext:calls")
+    for queue in queues:
+        assert queued(direct, queue) == list(range(70))
+        assert consumed(direct, queue) == (0, 0)
+    assert sum(server.log.count("has died") for server in living) == 1
+
+
+def test_a_queue_deleted_meanwhile_gets_nothing_back(
+    neighbours: list[Server], direct: Client, take: Any
+) -> None:
+    dying, living = neighbours
+    with living.client() as client:
+        for queue in "qrs":
+            fill(client, 100, queue)
+            take(dying, "LPOP", queue, 90)
+        dying.process.kill()
+        client.delete("q", "r")
+        client.rpush("r", "anew")
+        wait_for(lambda: identity(dying) not in signs(direct), "it to be buried")
+        assert client.exists("q") == 0
+        assert client.lrange("r", 0, -1) == [b"anew"]
+        assert queued(direct, "s") == list(range(100))
+        assert consumed(direct, "r") == (0, 0)
+
+
+def test_messages_come_back_also_where_the_backend_is_out_of_memory(
+    neighbours: list[Server], direct: Client, take: Any
+) -> None:
+    dying, living = neighbours
+    with living.client() as client:
+        fill(client, 100)
+        direct.config_set("maxmemory", 1)
+        try:
+            # It says that it lives, and takes, without memory.
+            take(dying, "LPOP", "q", 50)
+            sign = signs(direct)[identity(dying)]
+            wait_for(lambda: signs(direct)[identity(dying)] != sign, "another sign")
+            take(living, "LPOP", "q", 50).reset()
+            dying.process.kill()
+            wait_for(lambda: queued(direct) == list(range(100)), "the messages")
+        finally:
+            direct.config_set("maxmemory", 0)
+
+
+def test_a_record_that_cannot_be_read_keeps_its_server_in_mind(
+    neighbours: list[Server], direct: Client, take: Any
+) -> None:
+    """What else it had taken comes back all the same, and the neighbour says once what is wrong."""
+    dying, living = neighbours
+    with living.client() as client:
+        fill(client, 100)
+        fill(client, 100, "bad")
+    take(dying, "LPOP", "q", 90)
+    take(dying, "LPOP", "bad", 90)
+    field = direct.hkeys("__pressure__:bad:ext:calls")[0]
+    record = direct.hget("__pressure__:bad:ext:calls", field)
+    direct.hset("__pressure__:bad:ext:calls", field, b"\xc1")
+    direct.hset("__pressure__:a:ext:b:ext:calls", "x", "y")  # no queue's
+    dying.process.kill()
+    wait_for(lambda: queued(direct) == list(range(100)), "the messages")
+    wait_for(lambda: "keeps what a server that died had taken" in living.log, "the complaint")
+    assert identity(dying) in signs(direct)
+    direct.hset("__pressure__:bad:ext:calls", field, record)
+    wait_for(lambda: queued(direct, "bad") == list(range(100)), "the others")
+    wait_for(lambda: identity(dying) not in signs(direct), "it to be forgotten")
+    assert living.log.count("keeps what a server") == 1
+    assert identity(living) in signs(direct)
+
+
+def test_nothing_is_kept_when_all_has_arrived_and_nobody_is_left_when_all_have_stopped(
+    start_server: StartServer, backend: Valkey, direct: Client
+) -> None:
+    server = start_server("--backend", backend.url)
+    latest = 0.0
+    with server.client() as client, server.client(db=4) as other, backend.client(db=4) as there:
+        create(client, "q")
+        for number in range(50):
+            client.sadd("q", number)
+            other.lpush("r", number)
+            client.spop("q")
+            with client.pipeline() as pipeline:
+                pipeline.lpush("r", "x")
+                pipeline.lpop("q")
+                pipeline.lpop("r")
+                pipeline.execute()
+            done = time.monotonic()
+            wait_until_settled(direct)
+            wait_until_settled(there)
+            latest = max(latest, time.monotonic() - done)
+        assert signs(direct).keys() == signs(there).keys() == {identity(server)}
+        assert server.stop() == 0
+        assert not direct.keys("*!servers")
+        assert not there.keys("*!servers")
+        assert not direct.keys("*:ext:calls")
+    print(f"the last answer was acknowledged after {latest:.3f} seconds at most")
+    assert latest < 1
+
+
+def test_who_polls_an_empty_queue_leaves_nothing_in_doubt(server: Server, direct: Client) -> None:
+    """Though the queue is never idle."""
+    with server.client() as client, Waiter(server.port) as polling:
+        client.rpush("q", "a", "b")
+        polling("LPOP", "q")
+        polling("LPOP", "q")
+        for _ in range(300):
+            polling.socket.sendall(b"LPOP q\r\n" * 2)
+            if not direct.exists("__pressure__:q:ext:calls"):
+                break
+        assert not direct.exists("__pressure__:q:ext:calls")
+
+
+@pytest.mark.parametrize(("clients", "most"), [(1, 1.1), (50, 0.5)])
+def test_what_acknowledging_costs_under_load(
+    start_server: StartServer, backend: Valkey, direct: Client, clients: int, most: float
+) -> None:
+    """Calls of the backend for a get: the next one acknowledges."""
+    server = start_server("--backend", backend.url)
+    each = 3000 // clients
+    with server.client() as client:
+        client.rpush("q", *range(3000))
+    wait_until_settled(direct)
+    waiting = [Waiter(server.port) for _ in range(clients)]
+    before = _calls(direct)
+    for _ in range(each):
+        for waiter in waiting:
+            waiter.send("SPOP", "q")
+        for waiter in waiting:
+            assert waiter.reply() is not None
+    wait_until_settled(direct)
+    calls = _calls(direct) - before
+    for waiter in waiting:
+        waiter.close()
+    print(f"{clients} clients: {calls / (each * clients):.3f} calls for a get")
+    assert calls <= most * each * clients
+
+
+def _calls(direct: Client) -> int:
+    return int(direct.info("commandstats")["cmdstat_evalsha"]["calls"])
+
+
+def test_a_hundred_thousand_queues_and_one_dead_server(
+    start_server: StartServer, start_valkey: StartValkey
+) -> None:
+    """Those who bury it go on saying that they live."""
+    valkey = start_valkey()
+    dying, living, third = (
+        start_server("--backend", valkey.url, "--proxy-timeout", str(TIMEOUT)) for _ in range(3)
+    )
+    count = 100_000
+    with valkey.client() as direct, living.client() as client:
+        for first in range(0, count, 5000):
+            with direct.pipeline(transaction=False) as pipeline:
+                for base in (f"__pressure__:q{number}" for number in range(first, first + 5000)):
+                    pipeline.set(f"{base}:bound", 0)
+                    for token in ("producer_free", "consumer_free", "not_full"):
+                        pipeline.lpush(f"{base}:{token}", 1)
+                    pipeline.lpush(base, "x", "y")
+                pipeline.execute()
+        fill(client, 100)
+        client.rpush("small", "a")
+        # Its reply is behind another, which is not read. As if one of each tenth queue had been taken so.
+        waiter = Waiter(dying.port)
+        waiter.socket.sendall(packed("LPOP", "q", 90) + packed("LPOP", "small"))
+        wait_for(lambda: direct.exists("__pressure__:small:ext:calls"), "the record")
+        wait_for(lambda: direct.llen("__pressure__:q") == 10, "the others")
+        ((name, record),) = direct.hgetall("__pressure__:small:ext:calls").items()
+        with direct.pipeline(transaction=False) as pipeline:
+            for number in range(0, count, 10):
+                pipeline.hset(f"__pressure__:q{number}:ext:calls", name, record)
+            pipeline.execute()
+        dying.process.kill()
+        began = time.monotonic()
+        wait_for(lambda: identity(dying) not in signs(direct), "it to be buried", 120)
+        took = time.monotonic() - began
+        assert queued(direct) == list(range(100))
+        assert direct.lrange("__pressure__:q10", 0, -1) == [b"y", b"x", b"a"]
+        assert not any(direct.scan_iter("*:ext:calls", count=10000))
+        assert signs(direct).keys() == {identity(living), identity(third)}
+        waiter.close()
+    print(f"{count} queues, 10002 of them with a record: buried after {took:.1f} seconds")
+    for server in (living, third):
+        assert server.log.count("has died") <= 1
