@@ -24,7 +24,16 @@ end
 -- Keeps the reply and returns it. Nothing is kept of a queue that is gone.
 local function keep(reply)
   if kept and changed and queue.bound then
-    call('HSET', KEYS[1] .. ':ext:calls', kept, cmsgpack.pack({ ARGV[5], reply, places }))
+    local key, record = KEYS[1] .. ':ext:calls', cmsgpack.pack({ ARGV[5], reply, places })
+    local done = try('HSET', key, kept, record)
+    if type(done) == 'table' then
+      if not string.find(done.err, 'WRONGTYPE', 1, true) then
+        return done -- it was the first write, so nothing has been done
+      end
+      -- What is taken must not be lost for whatever somebody has put there.
+      call('DEL', key)
+      call('HSET', key, kept, record)
+    end
   end
   return reply
 end
