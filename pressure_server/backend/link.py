@@ -45,7 +45,7 @@ class Link:
     """
 
     def __init__(self, address: Address, number: int, script: bytes, name: str, patience: Patience) -> None:
-        """`first` makes the first command on a new channel; it is answered with 0, unless what was kept is gone.
+        """`first` makes the first command on a new channel: answered with 0, unless what was kept is gone.
 
         `is_back` is called when one was opened again.
         """
@@ -59,6 +59,8 @@ class Link:
         self._channel: Channel | None = None
         self._greeting: Greeting | None = None
         self._why_down: BackendError = BackendError(f"{address} has not been reached yet")
+        # What the log has of why it is away.
+        self._said: set[str] = set()
         self._reopening: asyncio.Task[None] | None = None
         self._held: list[Request] = []
         self._giving_up: asyncio.TimerHandle | None = None
@@ -132,19 +134,20 @@ class Link:
             self._reopening = asyncio.create_task(self._reopen())
 
     async def _reopen(self) -> None:
-        pause, down_since, said = FIRST_PAUSE, time.monotonic(), {str(self._why_down)}
+        pause, down_since = FIRST_PAUSE, time.monotonic()
         while not self._closed:
             try:
                 await self.open()
             except BackendError as error:
-                if str(error) not in said:
-                    said.add(str(error))
+                if str(error) not in self._said:
+                    self._said.add(str(error))
                     logger.warning("backend database %d: %s; trying again", self.number, error)
                 # Spread out, so that many servers do not come back in step.
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))
                 pause = min(2 * pause, LONGEST_PAUSE)
             else:
                 self._reopening = None
+                self._said.clear()
                 seconds = time.monotonic() - down_since
                 logger.info("backend database %d is back after %.1f seconds", self.number, seconds)
                 if self.is_back is not None:
@@ -156,6 +159,7 @@ class Link:
             return
         self._channel = None
         self._why_down = self._lost_for(exc)
+        self._said.add(str(self._why_down))
         logger.warning("backend database %d: %s", self.number, self._why_down)
         self.keep_open()
 

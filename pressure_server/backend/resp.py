@@ -69,8 +69,8 @@ class RespConnection(asyncio.Protocol):
         self._watching: asyncio.TimerHandle | None = None
         self._heard = 0.0
         self._written = 0
-        # Bytes that had left us at the last look.
-        self._left: int | None = None
+        # At the last look: bytes that had left us, and those that had not.
+        self._left = self._unsent = 0
         self._transport: asyncio.WriteTransport | None = None
         self._reader = hiredis.Reader()
         self._callbacks: deque[Received | None] = deque()
@@ -104,7 +104,7 @@ class RespConnection(asyncio.Protocol):
             raise BackendError("the connection to the backend was lost")
         if not self._callbacks:
             self._heard = self._loop.time()
-            self._left = None
+            self._unsent = 0
             if self._watching is None:
                 self._watching = self._loop.call_later(self._patience / _LOOKS, self._look)
         self._callbacks.append(received)
@@ -118,10 +118,10 @@ class RespConnection(asyncio.Protocol):
         if not self._callbacks or self._transport is None:
             return
         unsent = unsent_bytes(self._transport)
-        before, self._left = self._left, self._written - unsent
-        if unsent and before is not None and self._left > before:
+        if self._unsent and self._written - unsent > self._left:
             # The network is slow: what has not reached the backend it cannot answer.
             self._heard = self._loop.time()
+        self._left, self._unsent = self._written - unsent, unsent
         left = self._heard + self._patience - self._loop.time()
         if left <= 0:
             self.abort(BackendError(f"it has not answered for {self._patience:g} seconds"))

@@ -23,10 +23,20 @@ end
 
 -- Keeps the reply and returns it; where there is nothing to keep, what is there has arrived all the same.
 local function keep(reply)
+  local key = KEYS[1] .. ':ext:calls'
   if kept and changed then
-    call('HSET', KEYS[1] .. ':ext:calls', kept, cmsgpack.pack({ ARGV[5], reply, places }))
+    local record = cmsgpack.pack({ ARGV[5], reply, places })
+    local done = try('HSET', key, kept, record)
+    if type(done) == 'table' then
+      if not string.find(done.err, 'WRONGTYPE', 1, true) then
+        return done -- it was the first write, so nothing has been done
+      end
+      -- What is taken must not be lost for whatever somebody has put there.
+      call('DEL', key)
+      call('HSET', key, kept, record)
+    end
   elseif kept then
-    call('HDEL', KEYS[1] .. ':ext:calls', kept)
+    try('HDEL', key, kept)
   end
   return reply
 end

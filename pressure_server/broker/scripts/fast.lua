@@ -85,7 +85,7 @@ if exact and #ARGV == 8 + tonumber(ARGV[8]) then
     and call('EXISTS', base .. ':consumer_free', base .. ':not_full',
       base .. ':ext:copies', base .. ':ext:copies', base .. ':ext:copies') == 2 then
     result = call('RPOP', base, 1)
-    call('SREM', members, result[1])
+    try('SREM', members, result[1])
     verb, accepted, bytes = 'consumed', 1, #result[1]
     places[1] = 2
     queue.length, queue.consumed = queue.length - 1, queue.consumed + 1

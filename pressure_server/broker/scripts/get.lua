@@ -34,8 +34,8 @@ local function make_get()
       local weight = sum_of_bytes(some)
       queue.length = queue.length - #some
       count_as('consumed', #some, weight)
-      if mirror then
-        mirror.forget_taken(some)
+      if mirror and not pcall(mirror.forget_taken, some) then
+        mirror.start_over()
       end
       bytes = bytes + weight
       if #messages == 0 then

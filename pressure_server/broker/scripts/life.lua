@@ -131,6 +131,7 @@ local function make_life()
       return type(idle) == 'number' and idle < seconds
     end
     if in_use('producer') or in_use('consumer') or unused[1] ~= version or not unused[2]
+      or tonumber(unused[2]) > now -- the clock has been set back
       or used_natively('producer') or used_natively('consumer') then
       call('HSET', settings, 'unused', version, 'since', now)
     elseif now - tonumber(unused[2]) >= seconds then

@@ -19,7 +19,7 @@ local default_overflow = ARGV[3]
 local changed = false -- whether the call has done anything that must not be done twice
 local patient = true -- whether operations may be left undone, for want of something or for another call
 local call = redis.call
--- For statistics: one that is no number, which the doctor finds, must not end a call that has begun to write.
+-- For what follows the first write: a key of a wrong type, which the doctor finds, must not end a call there.
 local try = redis.pcall
 
 -- Redis's Lua can hand about 8000 values to one call.
@@ -77,7 +77,7 @@ end
 
 -- Whoever acts in a turn ends it, also where the server that waited for it has died.
 local function end_turn(role)
-  return call('LMOVE', base .. ':ext:' .. role .. '_turn', base .. ':' .. role .. '_free', 'RIGHT', 'LEFT')
+  return try('LMOVE', base .. ':ext:' .. role .. '_turn', base .. ':' .. role .. '_free', 'RIGHT', 'LEFT')
 end
 
 local function overflow()
@@ -99,8 +99,10 @@ local function settle_not_full()
     call('DEL', key)
     return
   end
-  local tokens = call('LLEN', key)
-  if tokens == 0 then
+  local tokens = try('LLEN', key)
+  if type(tokens) ~= 'number' then
+    return -- no list, which the doctor finds; what has been put or taken stays so
+  elseif tokens == 0 then
     local is_used = queue.producer or queue.consumer -- else a native client may be creating it
     if is_used and (queue.bound == 0 or call('EXISTS', base .. ':consumer_free') == 1) then
       call('LPUSH', key, 1)

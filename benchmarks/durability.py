@@ -1,0 +1,72 @@
+"""SADD and SPOP a second at each level of durability: ours, and Redis itself with an append-only file.
+
+Ours at `fsync` has a backend that writes always, or every second; at `replica` one with a replica beside it.
+WAITAOF is not in Redis before 7.2: with every second the backend is the Valkey that the embedded one is, too.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+
+from benchmarks.plan import Load, Plan
+from benchmarks.results import Row, Samples, Table
+from benchmarks.subjects import Subject, ours_before, redis_server, replica_of, valkey_server
+from benchmarks.throughput import COMMANDS, add_and_pop
+
+_ALWAYS = ("--appendonly", "yes", "--appendfsync", "always")
+_EVERY_SECOND = ("--appendonly", "yes", "--appendfsync", "everysec")
+# An fsync is waited for with each request of a client: up to a second, where there is one a second.
+_SLOW = "ours, fsync by WAITAOF"
+_PART_OF_LOAD = 200
+_SUBJECTS = ("ours, none", "ours, fsync", "ours, replica", _SLOW, "redis, always", "redis, everysec")
+
+
+def run(plan: Plan) -> Table:
+    """Every load on every subject, one subject after the other in each round."""
+    samples = Samples()
+    with ExitStack() as stack:
+        subjects = _subjects(stack)
+        for _ in plan.each_round("durability"):
+            for load in (plan.plain, plan.pipelined):
+                for subject in subjects:
+                    at_most = replace(load, requests=load.requests // _PART_OF_LOAD)
+                    rates = add_and_pop(subject, at_most if subject.name == _SLOW else load)
+                    for command, rate in zip(COMMANDS, rates, strict=True):
+                        samples.add((command, load), subject.name, rate)
+    return Table(
+        "durability",
+        f"requests a second, median of {plan.rounds}",
+        (*_SUBJECTS, "fsync/none", "replica/none", "fsync/redis, always"),
+        [_row(samples, command, load) for load in (plan.plain, plan.pipelined) for command in COMMANDS],
+    )
+
+
+def _subjects(stack: ExitStack) -> list[Subject]:
+    def named(name: str, backend: Subject, level: str) -> Subject:
+        server = stack.enter_context(ours_before(backend, "--durability", level))
+        return Subject(name, server.port, server.pid)
+
+    always = stack.enter_context(redis_server(*_ALWAYS))
+    every_second = stack.enter_context(valkey_server(*_EVERY_SECOND))
+    replicated = stack.enter_context(redis_server())
+    stack.enter_context(replica_of(replicated))
+    return [
+        named("ours, none", stack.enter_context(redis_server()), "none"),
+        named("ours, fsync", always, "fsync"),
+        named("ours, replica", replicated, "replica"),
+        named(_SLOW, every_second, "fsync"),
+        replace(stack.enter_context(redis_server(*_ALWAYS)), name="redis, always"),
+        replace(stack.enter_context(redis_server(*_EVERY_SECOND)), name="redis, everysec"),
+    ]
+
+
+def _row(samples: Samples, command: str, load: Load) -> Row:
+    of = (command, load)
+    ratios = (
+        samples.ratio(of, "ours, fsync", "ours, none"),
+        samples.ratio(of, "ours, replica", "ours, none"),
+        samples.ratio(of, "ours, fsync", "redis, always"),
+    )
+    rates = [samples.median(of, subject) for subject in _SUBJECTS]
+    return Row(f"{command}, {load}", (*rates, *ratios), None, samples.of(of))
