@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import threading
 import time
@@ -64,12 +65,13 @@ def test_it_leaves_no_trace_but_the_queues(
         waiter.send("BLPOP", "empty", 0)
         wait_for_blocked(client, 1)
         assert client.spop("q") == b"a"
-        assert direct.hlen("__pressure__!servers") >= 1
+        identity = re.findall(r"we are '(.+)'", server.log)[0]
+        assert direct.hexists("__pressure__!servers", identity)
         began = time.monotonic()
         assert server.stop() == 0
         assert time.monotonic() - began < 2
         assert str(waiter.reply()).startswith("STOPPING")
-    assert not direct.exists("__pressure__!servers")
+    assert not direct.hexists("__pressure__!servers", identity)
     assert not [key for key in keys_left(direct) if key.endswith(b":ext:calls")]
     assert direct.lrange("__pressure__:q", 0, -1) == [b"b"]
 
