@@ -8,6 +8,7 @@ from itertools import count
 from pressure_server.connection import Connection
 from pressure_server.deliveries import Deliveries
 from pressure_server.hangups import Hangups
+from pressure_server.memory import Memory
 
 # How exactly the time of a client's last command is known, in seconds.
 _TICK = 1.0
@@ -16,8 +17,9 @@ _TICK = 1.0
 class Clients:
     """Admits up to `max_clients`, and closes those that are idle for `idle_timeout` seconds (0: never)."""
 
-    def __init__(self, max_clients: int, idle_timeout: float) -> None:
+    def __init__(self, max_clients: int, idle_timeout: float, memory: Memory) -> None:
         self.max_clients = max_clients
+        self.memory = memory
         self.idle_timeout = idle_timeout
         self.connected: set[Connection] = set()
         self.hangups = Hangups()
@@ -45,6 +47,7 @@ class Clients:
     def leave(self, connection: Connection) -> None:
         """Count the connection out."""
         self.connected.discard(connection)
+        self.memory.holds(connection, 0)
         if not self.connected:
             self._emptied.set()
 

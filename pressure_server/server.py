@@ -9,6 +9,7 @@ import signal
 from collections.abc import Coroutine
 from typing import Any
 
+from pressure_server import machine
 from pressure_server.backend.address import Address
 from pressure_server.backend.embedded import Embedded
 from pressure_server.broker.broker import Broker
@@ -18,6 +19,7 @@ from pressure_server.broker.servers import Neighbours
 from pressure_server.clients import Clients
 from pressure_server.handler import Context, Handler, find_handler
 from pressure_server.listener import Listener
+from pressure_server.memory import Memory
 from pressure_server.settings import EMBEDDED, Listen, Settings
 
 logger = logging.getLogger(__name__)
@@ -93,7 +95,8 @@ async def _serve_on(
         await _unless(stop, broker.start())
         expiry.start()
         repairs.start()
-        clients = Clients(_clients_possible(settings.max_clients), settings.idle_timeout)
+        memory = Memory(settings.buffered_bytes(machine.memory()), settings.max_message_bytes)
+        clients = Clients(_clients_possible(settings.max_clients), settings.idle_timeout, memory)
         context = Context(settings, broker, clients)
         for listen, handler in handlers.items():
             try:

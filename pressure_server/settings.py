@@ -14,6 +14,7 @@ from pressure_server.broker.policy import Policy
 
 EMBEDDED = "embedded:"
 DEFAULT_LISTEN = ("resp://127.0.0.1:4000",)
+LEAST_BUFFERED = 64 << 20
 
 
 class SettingsError(ValueError):
@@ -102,6 +103,8 @@ class Settings(Store):
     max_clients: int
     idle_timeout: float
     max_message_bytes: int
+    max_buffered_bytes: int
+    max_waiting: int
     drain_timeout: float
 
     @property
@@ -117,7 +120,12 @@ class Settings(Store):
             overflow=self.overflow,
             put_timeout=self.put_timeout or None,
             role_timeout=self.role_timeout,
+            max_waiting=self.max_waiting,
         )
+
+    def buffered_bytes(self, memory: int) -> int:
+        """How much may be buffered for all clients, where there is so much memory."""
+        return self.max_buffered_bytes or max(LEAST_BUFFERED, memory // 4)
 
 
 def backend_from_specification(environment: Mapping[str, str]) -> str | None:

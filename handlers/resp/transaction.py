@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from handlers.resp.parser import Command
+from handlers.resp.parser import ARGUMENT_COST, Command
 from handlers.resp.replies import CommandError
 from handlers.resp.table import Spec
 from pressure_server.broker.database import Database
@@ -23,26 +23,24 @@ from pressure_server.errors import PressureError
 if TYPE_CHECKING:
     from handlers.resp.connection import RespConnection
 
-# As the parser counts an argument's cost.
-_ARGUMENT_COST = 64
-
 Queued = tuple[Spec, Command]
 # A command's reply, or what it will be the reply of.
 Begun = bytes | Operation | asyncio.Task[Any]
 
 
 class Commands:
-    """The commands behind MULTI. `is_broken` when one of them was refused."""
+    """The commands behind MULTI, and their `size` in bytes. `is_broken` when one of them was refused."""
 
     def __init__(self, most_bytes: int) -> None:
         self.queued: list[Queued] = []
         self.is_broken = False
-        self._bytes_left = most_bytes
+        self.size = 0
+        self._most_bytes = most_bytes
 
     def add(self, spec: Spec, words: Command) -> None:
         """Queue a command. Raises CommandError where they have become too much."""
-        self._bytes_left -= sum(map(len, words)) + _ARGUMENT_COST * len(words)
-        if self._bytes_left < 0:
+        self.size += sum(map(len, words)) + ARGUMENT_COST * len(words)
+        if self.size > self._most_bytes:
             self.queued.clear()
             raise CommandError("ERR the transaction is too large")
         self.queued.append((spec, words))

@@ -30,6 +30,7 @@ from pressure_server.errors import (
     PressureError,
     QueueInUseError,
     StoppingError,
+    TooManyWaitError,
 )
 
 if TYPE_CHECKING:
@@ -294,6 +295,9 @@ class Lane:
         if not self._lanes.measure(self, operation, wait):
             return False
         if not wait.in_line:
+            if not self._lanes.waiters.enter(wait):
+                wait.reason, wait.out_of_time = TooManyWaitError(self._lanes.waiters.most), False
+                return False
             wait.in_line = True
             operation.owner.waits(operation)
         return True
@@ -325,6 +329,7 @@ class Lane:
     def _end(self, operation: Operation) -> None:
         wait = operation.wait
         if wait is not None:
+            self._lanes.waiters.leave(wait)
             if wait.timer is not None:
                 wait.timer.cancel()
                 wait.timer = None
@@ -373,6 +378,8 @@ class Lane:
     def forget(self, operation: Operation) -> None:
         """Its client has gone."""
         operation.cancelled = True
+        if operation.wait is not None:
+            self._lanes.waiters.leave(operation.wait)
         line = operation.kind.line
         if line is not None and self.lines[line].remove(operation):
             wait = operation.wait

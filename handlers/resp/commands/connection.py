@@ -14,6 +14,8 @@ from handlers.resp.version import FOLLOWED_VERSION
 from pressure_server.broker.broker import DatabaseNumberError
 
 _PONG = b"+PONG\r\n"
+# Redis takes any; ours are kept for as long as the client is there, and listed for everybody.
+_LONGEST_NAME = 1024
 
 
 @command("PING [message]", "Says PONG, or the message.", group="connection", flags="fast")
@@ -133,6 +135,8 @@ async def hello(client: Caller, words: Command) -> dict[str | bytes, object]:
 def _checked_name(name: bytes) -> bytes:
     if any(byte < ord("!") or byte > ord("~") for byte in name):
         raise CommandError("ERR Client names cannot contain spaces, newlines or special characters.")
+    if len(name) > _LONGEST_NAME:
+        raise CommandError(f"ERR Client names cannot be longer than {_LONGEST_NAME} bytes.")
     return name
 
 
@@ -173,6 +177,8 @@ async def client_setinfo(client: Caller, words: Command) -> str:
     if any(byte < ord("!") or byte > ord("~") for byte in words[3]):
         shown = attribute.decode().lower()
         raise CommandError(f"ERR {shown} cannot contain spaces, newlines or special characters.")
+    if len(words[3]) > _LONGEST_NAME:
+        raise CommandError(f"ERR {attribute.decode().lower()} cannot be longer than {_LONGEST_NAME} bytes.")
     name, version = client.connection.library or (b"", b"")
     client.connection.library = (words[3], version) if attribute == b"LIB-NAME" else (name, words[3])
     return OK
