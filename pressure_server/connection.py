@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
+from pressure_server.broker.batch import MAX_BYTES
 from pressure_server.broker.database import Database
 from pressure_server.broker.operation import Kind, Operation
 from pressure_server.broker.wait import Wait
@@ -267,6 +268,11 @@ class Connection(asyncio.Protocol, ABC):
             there = False
         return there
 
+    def has_some(self, operation: Operation) -> None:
+        """The broker: a call has brought some of what an operation takes, and others are to follow."""
+        self._cost += max(MAX_BYTES, len(operation.results[-1]))
+        self.recount()
+
     def _write(self, data: bytes) -> None:
         self._written += len(data)
         self.transport.write(data)
@@ -301,7 +307,7 @@ class Connection(asyncio.Protocol, ABC):
     def wants_more(self) -> bool:
         """See pressure_server.memory.Holder."""
         is_stuck = self._waiting or self._paused or self._closing
-        return not is_stuck and bool(self._backlog or self.unparsed)
+        return not is_stuck and (bool(self._backlog) or not self._replies)
 
     def defer(self) -> None:
         """See pressure_server.memory.Holder."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from pressure_server.errors import OutOfMemoryError
 
@@ -32,7 +32,7 @@ class Holder(Protocol):
 
     @property
     def wants_more(self) -> bool:
-        """Whether it would go on if it had its turn: by a half request of its, or by one to be executed."""
+        """Whether it would go on if it had its turn: it waits for nothing else."""
 
     def defer(self) -> None:
         """Read and execute nothing further, until `go_on`."""
@@ -50,7 +50,7 @@ class Clock(Protocol):
     def time(self) -> float:
         """Seconds."""
 
-    def call_later(self, delay: float, callback: Callable[[], None]) -> Any:
+    def call_later(self, delay: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
         """Call it after so many seconds."""
 
 
@@ -59,7 +59,7 @@ class Memory:
 
     Beyond three quarters of `limit` those in the account are slowed: they wait in line, and as many of them
     go on as have room to finish a request of `largest` bytes. Beyond the limit who holds most goes; so does
-    who has its turn and gets on by less than a mebibyte in ten seconds.
+    who has its turn, holds a mebibyte, and gets on by less than another in ten seconds.
     """
 
     def __init__(self, limit: int, largest: int, clock: Clock | None = None) -> None:
@@ -74,7 +74,7 @@ class Memory:
         self._deferred: dict[Holder, None] = {}
         self._turns: dict[Holder, tuple[float, int]] = {}
         self._is_short = False
-        self._is_looking = False
+        self._looking: asyncio.TimerHandle | None = None
         self._said: dict[str, float] = {}
 
     @property
@@ -99,7 +99,8 @@ class Memory:
     def _forget(self, holder: Holder) -> bool:
         """It holds nothing any longer; whether it was in line."""
         self._holders.pop(holder, None)
-        self._turns.pop(holder, None)
+        if self._turns.pop(holder, None) is not None:
+            self._look_in(0)  # who is next
         was_deferred = holder in self._deferred
         self._deferred.pop(holder, None)
         return was_deferred
@@ -118,12 +119,16 @@ class Memory:
             return
         self._deferred[holder] = None
         holder.defer()
-        if not self._is_looking:
-            self._is_looking = True
-            self._clock.call_later(_PAUSE, self._look)
+        self._look_in(_PAUSE)
+
+    def _look_in(self, seconds: float) -> None:
+        if self._looking is None or not seconds:
+            if self._looking is not None:
+                self._looking.cancel()
+            self._looking = self._clock.call_later(seconds, self._look)
 
     def _look(self) -> None:
-        self._is_looking = False
+        self._looking = None
         self._is_short = self.held > self._enough
         if self._is_short:
             self._watch_turns()
@@ -133,21 +138,20 @@ class Memory:
             for holder in list(self._deferred)[: max(1, (self._enough - self.held) // _READ)]:
                 del self._deferred[holder]
                 holder.go_on()
-        if (self._deferred or self._turns) and not self._is_looking:
-            self._is_looking = True
-            self._clock.call_later(_PAUSE, self._look)
+        if self._deferred or self._turns:
+            self._look_in(_PAUSE)
 
     def _watch_turns(self) -> None:
         now = self._clock.time()
         for holder, (since, size) in list(self._turns.items()):
             held = self._holders[holder]
-            if not holder.wants_more:
+            if abs(held - size) >= _LEAST_PROGRESS:
+                self._turns[holder] = now, held
+            elif holder.wants_more and held >= _LEAST_PROGRESS and now - since > _PATIENCE:
+                self._evict(holder)
+            elif not holder.wants_more or now - since > _PATIENCE:
                 del self._turns[holder]
                 self._defer(holder)
-            elif abs(held - size) >= _LEAST_PROGRESS:
-                self._turns[holder] = now, held
-            elif now - since > _PATIENCE:
-                self._evict(holder)
 
     def _give_turns(self, count: int) -> None:
         for holder in [holder for holder in self._deferred if holder.wants_more][: max(0, count)]:

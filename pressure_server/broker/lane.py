@@ -108,7 +108,7 @@ class Lane:
         fresh = [
             o
             for o in batch.take(self.waiting)
-            if not (o.cancelled and o.kind.takes) and (o.wait is None or self._admits(o))
+            if not self._has_gone(o) and (o.wait is None or self._admits(o))
         ]
         if not any(self.lines.values()):
             self._poked = False
@@ -133,6 +133,14 @@ class Lane:
         # Those in line act in the turn that has been waited for; first who was in the middle of it.
         ahead = [o for o in fresh if o.kind is kinds.TURN or (o.wait is not None and o.wait.in_line)]
         return ahead + operations + [operation for operation in fresh if operation not in ahead]
+
+    def _has_gone(self, operation: Operation) -> bool:
+        """Whether its client has, so that it takes nothing further; what it has taken goes back."""
+        if not (operation.cancelled and operation.kind.takes):
+            return False
+        if operation.has_taken:
+            self._end(operation)
+        return True
 
     def _admits(self, operation: Operation) -> bool:
         wait = operation.wait
@@ -167,6 +175,9 @@ class Lane:
                 self._note_what_came(runs, kept)
         if outcome.again:
             self.waiting[:0] = outcome.again
+            for operation in outcome.again:
+                if operation.has_taken:
+                    operation.owner.has_some(operation)
         self._line_up(outcome)
         if kept is not None and any(operation.results for operation in outcome.ended):
             self._lanes.when_safe(partial(self._end_if_safe, outcome.ended))
