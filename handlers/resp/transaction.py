@@ -23,6 +23,10 @@ from pressure_server.errors import PressureError
 if TYPE_CHECKING:
     from handlers.resp.connection import RespConnection
 
+# What one step may be replied is batch.lua's affair; when steps come to that much no other is done.
+_MOST_REPLIED = 64 << 20
+_TOO_MUCH = "ERR the replies of the transaction exceed 64 MiB: this has not been done"
+
 Queued = tuple[Spec, Command]
 # A command's reply, or what it will be the reply of.
 Begun = bytes | Operation | asyncio.Task[Any]
@@ -110,7 +114,9 @@ async def execute(
         await Transaction(database, connection).commit(versions)
     replies: list[bytes] = []
     for on_queues, group in groupby(queued, lambda command: command[0].is_on_queues):
-        if on_queues:
+        if sum(map(len, replies)) > _MOST_REPLIED:
+            replies += [connection.failed(CommandError(_TOO_MUCH))] * len(list(group))
+        elif on_queues:
             commands = list(group)
             try:
                 replies += await _together(connection, commands, here)
