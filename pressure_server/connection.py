@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 MAX_UNANSWERED = 1024
 FIRST_UNANSWERED = 4
 UNANSWERED_BYTES = 1 << 20
+_SMALL_REPLY = UNANSWERED_BYTES // MAX_UNANSWERED
 # One whose requests cost so much since everything was answered is not read until it is again.
 REQUEST_BYTES = 4 << 20
 # What a command costs beside its bytes, and an operation or a reply behind another. In the account of memory
@@ -224,9 +225,8 @@ class Connection(asyncio.Protocol, ABC):
         if operation is self._last:
             self._last = None
         data = operation.reply(operation)
-        size = self._reply_size
-        size = self._reply_size = max(len(data) // len(operation.sizes), size - (size >> 3))
-        self._allowed = min(MAX_UNANSWERED, 2 * self._allowed, max(1, UNANSWERED_BYTES // (size + 1)))
+        if self._allowed < MAX_UNANSWERED or len(data) >= _SMALL_REPLY:
+            self._adapt(len(data) // len(operation.sizes))
         if replies and replies[0] is operation:
             sent = [operation]
             if len(replies) == 1:
@@ -267,6 +267,12 @@ class Connection(asyncio.Protocol, ABC):
         else:
             there = False
         return there
+
+    def _adapt(self, size: int) -> None:
+        """A reply had that size: so many commands may be under way. A large one counts for the next, too."""
+        self._reply_size = max(size, self._reply_size - (self._reply_size >> 3))
+        fitting = max(1, UNANSWERED_BYTES // (self._reply_size + 1))
+        self._allowed = min(MAX_UNANSWERED, 2 * self._allowed, fitting)
 
     def has_some(self, operation: Operation) -> None:
         """The broker: a call has brought some of what an operation takes, and others are to follow."""
@@ -484,13 +490,15 @@ class Connection(asyncio.Protocol, ABC):
         commands = self.parse(data)
         self.clients.commands += len(commands)
         self.active = self.clients.now
+        if not self._replies and commands and not self._backlog:
+            self._cost = 0  # nothing before is unanswered, nor half a request
         self._cost += len(data) + _COMMAND_COST * len(commands)
         if self._backlog:
             self._backlog += commands
         else:
             self._backlog = commands
             self._proceed()
-        if self._cost > _LEAST_COUNTED:
+        if self._cost > _LEAST_COUNTED or self._counted:
             self.recount()
 
     def eof_received(self) -> None:
