@@ -214,6 +214,7 @@ def test_large_messages_of_many_clients_are_only_slowed(limited: Server) -> None
 def test_who_has_most_is_told_why_it_is_closed(backend: Valkey, start_server: StartServer) -> None:
     server = start_server("--backend", backend.url, "--max-buffered-bytes", "1mb")
     with server.client() as client, Waiter(server.port) as waiter:
+        assert stats(client, "memory", "max_buffered_bytes") == MB
         waiter.send("LPUSH", "small", "m")
         assert waiter.reply() == 1
         send_what_goes([waiter.socket], put_request("q", 3 * MB))

@@ -184,9 +184,9 @@ async def client_setinfo(client: Caller, words: Command) -> str:
     return OK
 
 
-@command("CLIENT|NO-EVICT ON|OFF", "Does nothing: no client is closed to save memory.", group="connection")
+@command("CLIENT|NO-EVICT ON|OFF", "Does nothing: who has most kept may be closed.", group="connection")
 async def client_no_evict(_client: Caller, words: Command) -> str:
-    """As a Redis that evicts no clients."""
+    """As Redis answers; see pressure_server/memory.py for who is closed."""
     if words[2].upper() not in (b"ON", b"OFF"):
         raise syntax_error()
     return OK
