@@ -10,6 +10,7 @@ from pressure_server.connection import Connection
 from pressure_server.deliveries import Deliveries
 from pressure_server.errors import DeniedError
 from pressure_server.hangups import Hangups
+from pressure_server.memory import Memory
 
 # How exactly the time of a client's last command is known, in seconds.
 _TICK = 1.0
@@ -21,9 +22,10 @@ class Clients:
     `access` says who may come in.
     """
 
-    def __init__(self, max_clients: int, idle_timeout: float, access: Access) -> None:
+    def __init__(self, max_clients: int, idle_timeout: float, access: Access, memory: Memory) -> None:
         self.access = access
         self.max_clients = max_clients
+        self.memory = memory
         self.idle_timeout = idle_timeout
         self.connected: set[Connection] = set()
         self.hangups = Hangups()
@@ -53,6 +55,7 @@ class Clients:
     def leave(self, connection: Connection) -> None:
         """Count the connection out."""
         self.connected.discard(connection)
+        self.memory.holds(connection, 0)
         if not self.connected:
             self._emptied.set()
 

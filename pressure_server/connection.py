@@ -14,9 +14,11 @@ from collections.abc import Callable, Coroutine
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
+from pressure_server.broker.batch import MAX_BYTES
 from pressure_server.broker.database import Database
 from pressure_server.broker.operation import Kind, Operation
 from pressure_server.broker.wait import Wait
+from pressure_server.errors import PressureError
 from pressure_server.sent import bytes_sent
 from pressure_server.users import NOBODY
 
@@ -28,8 +30,18 @@ if TYPE_CHECKING:
 MAX_UNANSWERED = 1024
 FIRST_UNANSWERED = 4
 UNANSWERED_BYTES = 1 << 20
-# One that has sent so much since everything was answered is not read until it is again.
-RECEIVED_BYTES = 1 << 20
+_SMALL_REPLY = UNANSWERED_BYTES // MAX_UNANSWERED
+# One whose requests cost so much since everything was answered is not read until it is again.
+REQUEST_BYTES = 4 << 20
+# What a command costs beside its bytes, and an operation or a reply behind another. In the account of memory
+# there are connections that hold more than the least, or have written so much since it was looked.
+_COMMAND_COST = 512
+_REPLY_COST = 512
+_LEAST_COUNTED = 4096
+# So large a reply is counted when it is written, and not only when others have been, too.
+_LARGE = 64 << 10
+# Seconds in which one that is closed for what it holds may read why.
+_LAST_WORDS = 1.0
 
 Encode = Callable[[Operation], bytes]
 
@@ -38,9 +50,37 @@ class Connection(asyncio.Protocol, ABC):
     """The part of a connection that all handlers share. Sub-classes define the methods up to `refused`."""
 
     __slots__ = (
-        "_allowed", "_alone", "_backlog", "_barrier", "_beneath", "_closing", "_handed", "_last", "_next",
-        "_paused", "_reading", "_received", "_replies", "_took", "_unanswered", "_unsent", "_waiting",
-        "_written", "active", "clients", "database", "held", "transport", "user",
+        "_allowed",
+        "_alone",
+        "_backlog",
+        "_barrier",
+        "_beneath",
+        "_closing",
+        "_cost",
+        "_counted",
+        "_deferred",
+        "_evicted",
+        "_handed",
+        "_last",
+        "_look_at",
+        "_next",
+        "_paused",
+        "_reading",
+        "_ready",
+        "_replies",
+        "_reply_size",
+        "_took",
+        "_unanswered",
+        "_unsent",
+        "_unsent_bytes",
+        "_waiting",
+        "_written",
+        "active",
+        "clients",
+        "database",
+        "held",
+        "transport",
+        "user",
     )  # fmt: skip
 
     transport: asyncio.Transport
@@ -53,7 +93,14 @@ class Connection(asyncio.Protocol, ABC):
         self._replies: list[bytes | Operation] = []
         self._last: Operation | None = None
         self._unanswered = 0
-        self._received = 0
+        # What was received and not answered yet costs; less only when all is answered.
+        self._cost = 0
+        self._ready = 0  # the bytes of replies behind others
+        self._unsent_bytes = 0  # written, and in memory until the socket has taken all
+        self._look_at = _LEAST_COUNTED  # how much will have been written when it is looked again
+        self._counted = 0  # what the account has of us
+        self._deferred = False  # until the account has room
+        self._reply_size = 0  # of the largest lately
         self._allowed = FIRST_UNANSWERED
         self._backlog: list[Any] = []
         self._next = 0
@@ -65,6 +112,7 @@ class Connection(asyncio.Protocol, ABC):
         self._barrier: Operation | None = None
         self.held = False  # the command that was executed has to wait for that
         self._waiting = 0
+        self._evicted = False  # the account has written us off
         self._written = 0
         self._handed = 0  # of that, what the socket had taken when we looked last
         # Over TLS there is a buffer that cannot be seen. It is empty where the socket can be written to.
@@ -93,10 +141,25 @@ class Connection(asyncio.Protocol, ABC):
     def refused(self) -> bytes:
         """What a client is told when there are too many."""
 
+    @property
+    @abstractmethod
+    def unparsed(self) -> int:
+        """What a request that has not come to its end takes in memory, in bytes."""
+
+    @abstractmethod
+    def forget_unparsed(self) -> None:
+        """Free that; nothing more is parsed."""
+
+    @property
+    def kept(self) -> int:
+        """What the client has us keep beside requests and replies, in bytes."""
+        return 0
+
     def reply(self, data: bytes) -> None:
         """Reply to the command that is being executed."""
         if self._replies:
             self._replies.append(data)
+            self._ready += len(data)
             self._unanswered += 1
             self._last = None
         else:
@@ -196,13 +259,12 @@ class Connection(asyncio.Protocol, ABC):
         if operation is self._last:
             self._last = None
         data = operation.reply(operation)
-        mean = len(data) // len(operation.sizes)
-        self._allowed = min(MAX_UNANSWERED, 2 * self._allowed, max(1, UNANSWERED_BYTES // (mean + 1)))
+        if self._allowed < MAX_UNANSWERED or len(data) >= _SMALL_REPLY:
+            self._adapt(len(data) // len(operation.sizes))
         if replies and replies[0] is operation:
             sent = [(0, len(data), operation)]
             if len(replies) == 1:
                 replies.clear()
-                self._received = 0
             else:
                 pieces, length = [data], len(data)
                 for reply in islice(replies, 1, None):
@@ -217,7 +279,9 @@ class Connection(asyncio.Protocol, ABC):
                     length += len(piece)
                     self._unanswered -= 1
                 del replies[: len(pieces)]
+                self._ready += len(data)
                 data = b"".join(pieces)
+                self._ready -= len(data)
             if not self.transport.is_closing():
                 self._is_sending(sent)
                 self._write(data)
@@ -228,16 +292,94 @@ class Connection(asyncio.Protocol, ABC):
                     other.put_back()
             if not self._reading or self._closing:
                 self._proceed()
+            if self._counted and not replies:
+                self.recount()
         elif operation in replies:
             operation.encoded = data
             self._unanswered += 1  # until those before it are answered
+            self._ready += len(data)
+            if self._ready > self._counted + _LEAST_COUNTED:
+                self.recount()
         else:
             there = False
         return there
 
+    def _adapt(self, size: int) -> None:
+        """A reply had that size: so many commands may be under way. A large one counts for the next, too."""
+        self._reply_size = max(size, self._reply_size - (self._reply_size >> 3))
+        fitting = max(1, UNANSWERED_BYTES // (self._reply_size + 1))
+        self._allowed = min(MAX_UNANSWERED, 2 * self._allowed, fitting)
+
+    def has_some(self, operation: Operation) -> None:
+        """The broker: a call has brought some of what an operation takes, and others are to follow."""
+        self._cost += max(MAX_BYTES, len(operation.results[-1]))
+        self.recount()
+
     def _write(self, data: bytes) -> None:
         self._written += len(data)
         self.transport.write(data)
+        if self._written > self._look_at:
+            self._look_at = self._written + _LEAST_COUNTED
+            self.clients.deliveries.watch(self)
+            if len(data) > _LARGE:
+                self._count_unsent()
+
+    def _count_unsent(self) -> int:
+        """How much the socket has not taken yet. What was more stays in memory until it has taken all."""
+        size = self.transport.get_write_buffer_size()
+        kept = max(size, self._unsent_bytes) if size else 0
+        if kept != self._unsent_bytes:
+            self._unsent_bytes = kept
+            self.recount()
+        return size
+
+    def recount(self) -> None:
+        """Tell the account of memory what the client has us keep."""
+        if not (self._replies or self._backlog or self._alone is not None):
+            self._cost = self.unparsed
+        size = self._cost + _REPLY_COST * len(self._replies) + self.kept
+        # Of what was taken and has not arrived we have the messages as well.
+        size += 2 * self._ready + (2 if self._unsent else 1) * self._unsent_bytes
+        counted = size if size > _LEAST_COUNTED else 0
+        if counted != self._counted and not self._evicted:
+            self._counted = counted
+            self.clients.memory.holds(self, counted)
+
+    @property
+    def wants_more(self) -> bool:
+        """See pressure_server.memory.Holder."""
+        is_stuck = self._waiting or self._paused or self._closing
+        return not is_stuck and (bool(self._backlog) or not self._replies)
+
+    def defer(self) -> None:
+        """See pressure_server.memory.Holder."""
+        self._deferred = True
+        self._stop_reading()
+
+    def go_on(self) -> None:
+        """See pressure_server.memory.Holder."""
+        self._deferred = False
+        self._proceed()
+
+    def evict(self, why: PressureError) -> None:
+        """See pressure_server.memory.Holder. A client that does not read its replies is not told why."""
+        self._evicted = self._closing = True
+        self._deferred = False
+        self._backlog.clear()
+        self._next = 0
+        self.forget_unparsed()
+        self.look_what_was_sent()
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+            return
+        self._write(self.failed(why))
+        if self._replies or self._alone is not None:
+            self.transport.close()
+        elif not self._reading:
+            # Were it closed at once, what it is sending would have its system throw the reply away.
+            self._reading = True
+            self.transport.resume_reading()
+        asyncio.get_running_loop().call_later(_LAST_WORDS, self.transport.abort)
 
     def _is_sending(self, replies: list[tuple[int, int, Operation]]) -> None:
         """What operations have taken is about to be written: where their replies begin, and end, in that."""
@@ -251,9 +393,10 @@ class Connection(asyncio.Protocol, ABC):
         """Tell what the socket has taken that it is delivered; whether that is all."""
         if self.transport.is_closing():
             return True  # connection_lost knows more
+        unsent = self._count_unsent()
         if self._beneath is None:
-            self._handed = self._written - self.transport.get_write_buffer_size()
-        elif not self.transport.get_write_buffer_size() and self._beneath.poll(0):
+            self._handed = self._written - unsent
+        elif not unsent and self._beneath.poll(0):
             self._handed = self._written
         done = 0
         for _, end, operation in self._unsent:
@@ -266,7 +409,7 @@ class Connection(asyncio.Protocol, ABC):
             return False
         if self._closing:
             self._proceed()
-        return True
+        return not unsent
 
     def _put_back_unsent(self) -> None:
         """The connection has ended: what the socket has not taken goes back."""
@@ -319,6 +462,7 @@ class Connection(asyncio.Protocol, ABC):
             if (
                 self._alone is not None
                 or self._paused
+                or self._deferred
                 or self._closing
                 or self._waiting
                 or self._unanswered >= self._allowed
@@ -351,7 +495,8 @@ class Connection(asyncio.Protocol, ABC):
             self._backlog
             or self._alone is not None
             or self._waiting
-            or (self._received > RECEIVED_BYTES and self._replies)
+            or self._deferred
+            or (self._cost > REQUEST_BYTES and self._replies)
         ):
             self._stop_reading()
         elif not self._reading and not self._closing:
@@ -378,6 +523,8 @@ class Connection(asyncio.Protocol, ABC):
         else:
             self._put_back(took)
         self._proceed()
+        if self._counted:
+            self.recount()
 
     def _put_back(self, operations: list[Operation]) -> None:
         """Nobody gets what these have taken."""
@@ -403,12 +550,16 @@ class Connection(asyncio.Protocol, ABC):
         commands = self.parse(data)
         self.clients.commands += len(commands)
         self.active = self.clients.now
-        self._received = self._received + len(data) if self._replies else len(data)
+        if not self._replies and commands and not self._backlog:
+            self._cost = 0  # nothing before is unanswered, nor half a request
+        self._cost += len(data) + _COMMAND_COST * len(commands)
         if self._backlog:
             self._backlog += commands
         else:
             self._backlog = commands
             self._proceed()
+        if self._cost > _LEAST_COUNTED or self._counted:
+            self.recount()
 
     def eof_received(self) -> None:
         """asyncio: the client sends nothing more, and what it has not been sent yet it may not get."""
@@ -418,6 +569,7 @@ class Connection(asyncio.Protocol, ABC):
         """asyncio: the client does not read its replies as fast as they come."""
         self._paused = True
         self._stop_reading()
+        self.clients.deliveries.watch(self)
 
     def resume_writing(self) -> None:
         """asyncio: it has read some."""

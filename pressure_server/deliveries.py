@@ -1,7 +1,7 @@
-"""Deliveries: messages in replies that have been written, until the socket has taken them.
+"""Deliveries: replies that have been written, until the socket has taken them.
 
 A transport takes what is written at once, and hands it on later: soon, or when the client has read what came
-before. Until then the backend keeps the messages for us.
+before. Until then the backend keeps messages in them for us, and the account of memory has their bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Sender(Protocol):
     """A connection with such replies."""
 
     def look_what_was_sent(self) -> bool:
-        """Acknowledge what the socket has taken; whether that is all."""
+        """Acknowledge and count what the socket has taken; whether that is all."""
 
 
 class Deliveries:

@@ -86,6 +86,30 @@ class StoppingError(PressureError):
         super().__init__("the server is stopping, so the wait has ended: connect again, and try again")
 
 
+class TooManyWaitError(PressureError):
+    """The operation would have to wait, and as many do as may."""
+
+    code = "OVERLOAD"
+
+    def __init__(self, most: int) -> None:
+        super().__init__(
+            f"{most} operations wait already, as many as may (--max-waiting): try again when some have ended"
+        )
+
+
+class OutOfMemoryError(PressureError):
+    """Clients have the server keep more than it may; who has it keep most is disconnected."""
+
+    code = "OOM"
+
+    def __init__(self, size: int, limit: int) -> None:
+        """`size` is what that one holds, and `limit` what all may, in bytes."""
+        super().__init__(
+            f"closing this connection: of {limit} bytes that may be buffered for all clients "
+            f"(--max-buffered-bytes) it had {size}"
+        )
+
+
 class QueueNameError(PressureError):
     """The name would alias keys of another queue."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,19 @@ class _Durability(click.ParamType[Level]):
             return Level.parse(value)
         except ValueError as error:
             self.fail(f"{error}.", param, ctx)
+
+
+class _Bytes(_Integer):
+    name = "bytes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """A number, or one with a unit as Redis has them: 1k is 1000, and 1kb is 1024."""
+        found = re.fullmatch(r"(\d+)([kmg])(b?)", value.strip().lower()) if isinstance(value, str) else None
+        if found:
+            number, unit, is_binary = found.groups()
+            value = int(number) * (1024 if is_binary else 1000) ** (1 + "kmg".index(unit))
+        bytes_: int = super().convert(value, param, ctx)
+        return bytes_
 
 
 SECONDS = _Seconds()
@@ -233,6 +247,19 @@ _OPTIONS = (
         "Seconds for which a server that is told to stop goes on, but says that it is not ready.",
         default=0.0,
         type=SECONDS,
+    ),
+    _option(
+        "--max-buffered-bytes",
+        "How much may be buffered for all clients, of requests and replies, as a number or like 256mb; who "
+        "has most beyond that is disconnected. 0 is a quarter of the memory there is, at least 64 MiB.",
+        default=0,
+        type=_Bytes(0, 2**53),
+    ),
+    _option(
+        "--max-waiting",
+        "How many operations may wait at the same time: for messages, for room, or for roles.",
+        default=Policy.max_waiting,
+        type=_Integer(0, 100_000_000),
     ),
     _option(
         "--drain-timeout",

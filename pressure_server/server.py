@@ -9,6 +9,7 @@ import signal
 from collections.abc import Coroutine
 from typing import Any
 
+from pressure_server import machine
 from pressure_server.access import Access, AccessError
 from pressure_server.backend.address import Address
 from pressure_server.backend.embedded import Embedded
@@ -20,6 +21,7 @@ from pressure_server.clients import Clients
 from pressure_server.handler import Context, Handler, find_handler
 from pressure_server.handshakes import MOST_UNDER_WAY
 from pressure_server.listener import Listener
+from pressure_server.memory import Memory
 from pressure_server.settings import EMBEDDED, Listen, Settings
 
 logger = logging.getLogger(__name__)
@@ -101,9 +103,10 @@ async def _serve_on(
         await _unless(stop, broker.start())
         expiry.start()
         repairs.start()
+        memory = Memory(settings.buffered_bytes(machine.memory()), settings.max_message_bytes)
         handshakes = MOST_UNDER_WAY * sum(listen.tls for listen in settings.listen)
         most = _clients_possible(settings.max_clients, _OTHER_FILES + handshakes)
-        clients = Clients(most, settings.idle_timeout, access)
+        clients = Clients(most, settings.idle_timeout, access, memory)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, access.reload, clients.connected)
         context = Context(settings, broker, clients)
         for listen, handler in handlers.items():

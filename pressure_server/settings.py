@@ -17,6 +17,7 @@ from pressure_server.tls import TlsFiles
 
 EMBEDDED = "embedded:"
 DEFAULT_LISTEN = ("resp://127.0.0.1:4000",)
+LEAST_BUFFERED = 64 << 20
 
 
 class SettingsError(ValueError):
@@ -120,6 +121,8 @@ class Settings(Store):
     idle_timeout: float
     max_message_bytes: int
     drain_delay: float
+    max_buffered_bytes: int
+    max_waiting: int
     drain_timeout: float
     password: str | None = field(repr=False)
     password_file: Path | None
@@ -160,7 +163,12 @@ class Settings(Store):
             overflow=self.overflow,
             put_timeout=self.put_timeout or None,
             role_timeout=self.role_timeout,
+            max_waiting=self.max_waiting,
         )
+
+    def buffered_bytes(self, memory: int) -> int:
+        """How much may be buffered for all clients, where there is so much memory."""
+        return self.max_buffered_bytes or max(LEAST_BUFFERED, memory // 4)
 
 
 def _with_password(url: str, password: bytes) -> str:

@@ -116,6 +116,9 @@ class _Owner:
         self.ended = True
         return True
 
+    def has_some(self, _operation: Operation) -> None:
+        """Nobody counts it."""
+
 
 def _folds_with(pair: tuple[Operation, Modelled]) -> Kind | Modelled:
     """What tells those that a batch folds into one run (batch.py) from their neighbours."""

@@ -9,7 +9,6 @@ from typing import Any
 from handlers.resp import errors
 from handlers.resp.access import check, refusal
 from handlers.resp.parser import (
-    REQUEST_ALLOWANCE,
     Command,
     Limits,
     Repeated,
@@ -33,6 +32,8 @@ _OF_HTTP = (b"post", b"host:")
 # What is done at once in a transaction, too.
 _NEVER_QUEUED = {"multi", "exec", "discard", "watch", "quit", "reset"}
 _QUEUED = b"+QUEUED\r\n"
+# Of a name, and the version that the queue had.
+_WATCHED_COST = 256
 
 
 def _may_log_in(request: object) -> bool:
@@ -46,6 +47,7 @@ class RespConnection(Connection):
     """
 
     __slots__ = (
+        "_limits",
         "_parser",
         "context",
         "failures",
@@ -57,11 +59,13 @@ class RespConnection(Connection):
         "since",
         "transaction",
         "watched",
+        "watched_bytes",
     )
 
     def __init__(self, context: Context, limits: Limits) -> None:
         super().__init__(context.clients, context.broker.default_database)
         self.context = context
+        self._limits = limits
         self._parser = RequestParser(limits)
         self.id = next(context.clients.ids)
         self.name = b""
@@ -72,12 +76,13 @@ class RespConnection(Connection):
         self.since = context.clients.now
         self.transaction: Commands | None = None
         self.watched: dict[Database, dict[bytes, bytes]] = {}
+        self.watched_bytes = 0
 
     def begin_transaction(self) -> None:
         """Queue commands from now on. Raises CommandError."""
         if self.transaction is not None:
             raise CommandError("ERR MULTI calls can not be nested")
-        self.transaction = Commands(self.context.settings.max_message_bytes + REQUEST_ALLOWANCE)
+        self.transaction = Commands(self._limits.most_bytes)
 
     async def log_in(self, name: bytes, password: bytes) -> None:
         """Act as that user from now on. Raises CommandError; after too many of them the connection closes."""
@@ -99,8 +104,24 @@ class RespConnection(Connection):
     def end_transaction(self) -> tuple[Commands | None, dict[Database, dict[bytes, bytes]]]:
         """What has been queued, None outside of a transaction, and what is watched; both are forgotten."""
         commands, watched = self.transaction, self.watched
-        self.transaction, self.watched = None, {}
+        self.transaction = None
+        self.unwatch()
         return commands, watched
+
+    def watch(self, names: list[bytes]) -> dict[bytes, bytes]:
+        """The versions of what is watched in the database, to which those of these are added.
+
+        Raises CommandError where they are too much.
+        """
+        self.watched_bytes += sum(map(len, names)) + _WATCHED_COST * len(names)
+        if self.watched_bytes > self._limits.most_bytes:
+            raise CommandError("ERR too much is watched")
+        return self.watched.setdefault(self.database, {})
+
+    def unwatch(self) -> None:
+        """Watch nothing any longer."""
+        self.watched = {}
+        self.watched_bytes = 0
 
     @property
     def connection(self) -> RespConnection:
@@ -111,6 +132,20 @@ class RespConnection(Connection):
         """Reply in this version of RESP from now on."""
         self.protocol = protocol
         self.null = NULL[protocol]
+
+    @property
+    def unparsed(self) -> int:
+        """See Connection."""
+        return self._parser.unparsed
+
+    def forget_unparsed(self) -> None:
+        """See Connection."""
+        self._parser = RequestParser(self._limits)
+
+    @property
+    def kept(self) -> int:
+        """What is queued for EXEC, or watched."""
+        return self.watched_bytes + (self.transaction.size if self.transaction is not None else 0)
 
     def parse(self, data: bytes) -> list[Any]:
         """Requests, and a RequestError at the end of those that can be read."""

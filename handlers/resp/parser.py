@@ -15,7 +15,7 @@ Command = list[bytes]
 MAX_LINE = 64 * 1024
 MAX_ARGUMENTS = 1024 * 1024
 # What an argument costs beside its bytes, and how much a command may need beyond its largest argument.
-_ARGUMENT_COST = 64
+ARGUMENT_COST = 64
 REQUEST_ALLOWANCE = 64 << 20
 
 # The most that somebody may send who has not logged in.
@@ -64,6 +64,11 @@ class Limits:
     max_bulk: int
     lengths: dict[bytes, int] = field(init=False, repr=False)
 
+    @property
+    def most_bytes(self) -> int:
+        """What a command may take."""
+        return self.max_bulk + REQUEST_ALLOWANCE
+
     def __post_init__(self) -> None:
         """Prepare the tokens that announce short arguments."""
         shortest = min(_SHORT, self.max_bulk)
@@ -111,6 +116,12 @@ class RequestParser:
         if data:
             self._unread = bytearray(data)
         return commands
+
+    @property
+    def unparsed(self) -> int:
+        """What it holds of a command that has not come to its end, in bytes."""
+        awaited = max(0, self._awaited) + self._missing * ARGUMENT_COST if self._missing else self._announced
+        return self._announced - awaited + (len(self._unread) if self._unread else 0)
 
     def _split(self, data: bytes, commands: list[Command | Repeated | RequestError]) -> bytes:
         """Read short, complete commands; return the bytes from the first other one on.
@@ -197,7 +208,7 @@ class RequestParser:
                 if after < 0:
                     break
                 self._missing = _array_length(data[position + 1 : after - 2])
-                self._announced = self._missing * _ARGUMENT_COST
+                self._announced = self._missing * ARGUMENT_COST
                 position = after
             else:
                 end = data.find(b"\n", position)
@@ -225,7 +236,7 @@ class RequestParser:
         if length is None or not 0 <= length <= self._limits.max_bulk:
             raise RequestError("Protocol error: invalid bulk length")
         self._announced += length
-        if self._announced > self._limits.max_bulk + REQUEST_ALLOWANCE:
+        if self._announced > self._limits.most_bytes:
             raise RequestError("Protocol error: too big request")
         self._awaited = length
         return after

@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from handlers.resp.access import check
-from handlers.resp.parser import Command
+from handlers.resp.parser import ARGUMENT_COST, Command
 from handlers.resp.replies import CommandError
 from handlers.resp.table import Spec
 from pressure_server.broker.database import Database
@@ -24,8 +24,9 @@ from pressure_server.errors import PressureError
 if TYPE_CHECKING:
     from handlers.resp.connection import RespConnection
 
-# As the parser counts an argument's cost.
-_ARGUMENT_COST = 64
+# What one step may be replied is batch.lua's affair; when steps come to that much no other is done.
+_MOST_REPLIED = 64 << 20
+_TOO_MUCH = "ERR the replies of the transaction exceed 64 MiB: this has not been done"
 
 Queued = tuple[Spec, Command]
 # A command's reply, or what it will be the reply of.
@@ -33,17 +34,18 @@ Begun = bytes | Operation | asyncio.Task[Any]
 
 
 class Commands:
-    """The commands behind MULTI. `is_broken` when one of them was refused."""
+    """The commands behind MULTI, and their `size` in bytes. `is_broken` when one of them was refused."""
 
     def __init__(self, most_bytes: int) -> None:
         self.queued: list[Queued] = []
         self.is_broken = False
-        self._bytes_left = most_bytes
+        self.size = 0
+        self._most_bytes = most_bytes
 
     def add(self, spec: Spec, words: Command) -> None:
         """Queue a command. Raises CommandError where they have become too much."""
-        self._bytes_left -= sum(map(len, words)) + _ARGUMENT_COST * len(words)
-        if self._bytes_left < 0:
+        self.size += sum(map(len, words)) + ARGUMENT_COST * len(words)
+        if self.size > self._most_bytes:
             self.queued.clear()
             raise CommandError("ERR the transaction is too large")
         self.queued.append((spec, words))
@@ -113,7 +115,9 @@ async def execute(
         await Transaction(database, connection).commit(versions)
     replies: list[bytes] = []
     for on_queues, group in groupby(queued, lambda command: command[0].is_on_queues):
-        if on_queues:
+        if sum(map(len, replies)) > _MOST_REPLIED:
+            replies += [connection.failed(CommandError(_TOO_MUCH))] * len(list(group))
+        elif on_queues:
             commands = list(group)
             try:
                 replies += await _together(connection, commands, here)

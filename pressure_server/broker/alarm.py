@@ -23,7 +23,7 @@ class Alarm:
         self._lane = lane
         self._changes = changes
         self._set: dict[bytes, list[bytes]] = {}  # queue -> the suffixes of the keys that are watched
-        self._vain: set[tuple[bytes, int]] = set()
+        self._vain: dict[tuple[bytes, int], None] = {}  # a set would take 150 bytes more for each who waits
         self.disturbed = False
 
     def set(self) -> None:
@@ -46,7 +46,7 @@ class Alarm:
             self._lane.poke()
         elif possible(lacks, watched, mask, self._lane.existed) and (name, mask) not in self._vain:
             # Once: where it was in vain, only a change is a reason to try again.
-            self._vain.add((name, mask))
+            self._vain[name, mask] = None
             self._lane.poke()
 
     def changed(self, name: bytes) -> None:

@@ -20,6 +20,7 @@ from pressure_server.broker.database import Database
 from pressure_server.broker.policy import Policy
 from pressure_server.broker.script import batch_script
 from pressure_server.broker.servers import Neighbours, Servers
+from pressure_server.broker.waiters import Waiters
 from pressure_server.errors import BackendError, PressureError
 
 # Redis's own default is 16; a number beyond this is no database of anybody's.
@@ -49,6 +50,7 @@ class Broker:
         self.address = address
         self._prefix = prefix.encode()
         self.policy = policy
+        self.waiters = Waiters(policy.max_waiting)
         self._patience = patience or Patience()
         self._neighbours = neighbours
         self._answers = True
@@ -143,6 +145,7 @@ class Broker:
             prefix=self._prefix,
             identity=self.identity.encode(),
             policy=self.policy,
+            waiters=self.waiters,
         )
         self._databases[link.number] = database
         if link in self._servers:

@@ -30,6 +30,7 @@ from pressure_server.errors import (
     PressureError,
     QueueInUseError,
     StoppingError,
+    TooManyWaitError,
 )
 
 if TYPE_CHECKING:
@@ -183,6 +184,9 @@ class Lane:
                 self._note_what_came(runs, kept)
         if outcome.again:
             self.waiting[:0] = outcome.again
+            for operation in outcome.again:
+                if operation.has_taken:
+                    operation.owner.has_some(operation)
         self._line_up(outcome)
         if kept is not None and any(operation.results for operation in outcome.ended):
             self._lanes.when_safe(partial(self._end_if_safe, outcome.ended))
@@ -310,6 +314,9 @@ class Lane:
         if not self._lanes.measure(self, operation, wait):
             return False
         if not wait.in_line:
+            if not self._lanes.waiters.enter(wait):
+                wait.reason, wait.out_of_time = TooManyWaitError(self._lanes.waiters.most), False
+                return False
             wait.in_line = True
             operation.owner.waits(operation)
         return True
@@ -341,6 +348,7 @@ class Lane:
     def _end(self, operation: Operation) -> None:
         wait = operation.wait
         if wait is not None:
+            self._lanes.waiters.leave(wait)
             if wait.timer is not None:
                 wait.timer.cancel()
                 wait.timer = None
@@ -390,6 +398,8 @@ class Lane:
     def forget(self, operation: Operation) -> None:
         """Its client has gone."""
         operation.cancelled = True
+        if operation.wait is not None:
+            self._lanes.waiters.leave(operation.wait)
         line = operation.kind.line
         if line is not None and self.lines[line].remove(operation):
             wait = operation.wait

@@ -24,6 +24,7 @@ from pressure_server.broker.policy import Policy
 from pressure_server.broker.role_turns import RoleTurns
 from pressure_server.broker.slots import Kept
 from pressure_server.broker.wait import AS_CONFIGURED, Wait
+from pressure_server.broker.waiters import Waiters
 from pressure_server.errors import BackendError, PressureError, StoppingError
 
 # Seconds until what the backend has refused to take back, or to forget, is asked of it again.
@@ -43,8 +44,10 @@ class Lanes:
         prefix: bytes,
         identity: bytes,
         policy: Policy,
+        waiters: Waiters,
     ) -> None:
         self.prefix = prefix
+        self.waiters = waiters
         self.number = link.number
         self.policy = policy
         self.is_stopping = False

@@ -22,6 +22,9 @@ class Client(Protocol):
     def is_there(self) -> bool:
         """Whether somebody is there to take what has been waited for."""
 
+    def has_some(self, operation: Operation) -> None:
+        """A call has brought some of what the operation takes, and others are to follow."""
+
     def took(self, operation: Operation) -> None:
         """The reply that follows brings what the operation has taken."""
 
@@ -62,6 +65,11 @@ class Call:
         self.told = True
         self.ended.set_result(operation.name)
         return True
+
+    def has_some(self, operation: Operation) -> None:
+        """See Client."""
+        if self._client is not None:
+            self._client.has_some(operation)
 
     def hand_over(self, operation: Operation) -> None:
         """What has been taken goes with the client's reply."""

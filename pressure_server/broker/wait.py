@@ -49,6 +49,7 @@ class Wait:
     # Whether it is `until` that has come.
     out_of_time: bool = False
     in_line: bool = False
+    is_counted: bool = False
     # Only some of its commands were sent, and all of these have been done.
     was_cut: bool = False
     expired: bool = False

@@ -15,6 +15,8 @@ from pressure_server.broker.broker import DatabaseNumberError
 from pressure_server.users import DEFAULT, NOBODY
 
 _PONG = b"+PONG\r\n"
+# Redis takes any; ours are kept for as long as the client is there, and listed for everybody.
+_LONGEST_NAME = 1024
 
 
 @command("PING [message]", "Says PONG, or the message.", group="connection", needs="nothing", flags="fast")
@@ -153,6 +155,8 @@ async def hello(client: Caller, words: Command) -> dict[str | bytes, object]:
 def _checked_name(name: bytes) -> bytes:
     if any(byte < ord("!") or byte > ord("~") for byte in name):
         raise CommandError("ERR Client names cannot contain spaces, newlines or special characters.")
+    if len(name) > _LONGEST_NAME:
+        raise CommandError(f"ERR Client names cannot be longer than {_LONGEST_NAME} bytes.")
     return name
 
 
@@ -204,6 +208,8 @@ async def client_setinfo(client: Caller, words: Command) -> str:
     if any(byte < ord("!") or byte > ord("~") for byte in words[3]):
         shown = attribute.decode().lower()
         raise CommandError(f"ERR {shown} cannot contain spaces, newlines or special characters.")
+    if len(words[3]) > _LONGEST_NAME:
+        raise CommandError(f"ERR {attribute.decode().lower()} cannot be longer than {_LONGEST_NAME} bytes.")
     name, version = client.connection.library or (b"", b"")
     client.connection.library = (words[3], version) if attribute == b"LIB-NAME" else (name, words[3])
     return OK
@@ -211,12 +217,12 @@ async def client_setinfo(client: Caller, words: Command) -> str:
 
 @command(
     "CLIENT|NO-EVICT ON|OFF",
-    "Does nothing: no client is closed to save memory.",
+    "Does nothing: who has most kept may be closed.",
     group="connection",
     needs="nothing",
 )
 async def client_no_evict(_client: Caller, words: Command) -> str:
-    """As a Redis that evicts no clients."""
+    """As Redis answers; see pressure_server/memory.py for who is closed."""
     if words[2].upper() not in (b"ON", b"OFF"):
         raise syntax_error()
     return OK

@@ -47,6 +47,9 @@ async def _clients(client: RespConnection) -> _Fields:
         "connected_clients": len(client.clients.connected),
         "maxclients": client.clients.max_clients,
         "blocked_clients": len(client.clients.hangups),
+        "slowed_clients": client.clients.memory.deferred,
+        "waiting_operations": len(client.context.broker.waiters),
+        "max_waiting": client.context.broker.waiters.most,
     }
 
 
@@ -58,7 +61,7 @@ def _resident_bytes() -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-async def _memory(_client: RespConnection) -> _Fields:
+async def _memory(client: RespConnection) -> _Fields:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     used = _resident_bytes()
     return {
@@ -67,6 +70,8 @@ async def _memory(_client: RespConnection) -> _Fields:
         "used_memory_rss": used,
         "used_memory_peak": peak,
         "used_memory_peak_human": f"{peak / 2**20:.2f}M",
+        "buffered_bytes": client.clients.memory.held,
+        "max_buffered_bytes": client.clients.memory.limit,
         "maxmemory": 0,
         "maxmemory_human": "0B",
         "maxmemory_policy": "noeviction",
@@ -87,6 +92,7 @@ async def _stats(client: RespConnection) -> _Fields:
         "acl_access_denied_auth": clients.access.logins.denied,
         "acl_access_denied_cmd": clients.access.refused["cmd"],
         "acl_access_denied_key": clients.access.refused["key"],
+        "evicted_clients": clients.memory.evicted,
     }
 
 

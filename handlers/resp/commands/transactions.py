@@ -67,7 +67,7 @@ async def watch(client: Caller, words: Command) -> str:
     """As Redis; changes by native clients count, too."""
     if client.connection.transaction is not None:
         raise CommandError("ERR WATCH inside MULTI is not allowed")
-    versions = client.connection.watched.setdefault(client.connection.database, {})
+    versions = client.connection.watch(words[1:])
     for name in words[1:]:
         if name not in versions:
             versions[name] = (await client.connection.database.run(kinds.VERSION, name))[0]
@@ -77,5 +77,5 @@ async def watch(client: Caller, words: Command) -> str:
 @command("UNWATCH", "Forgets what is watched.", group="transactions", needs="nothing", flags="fast")
 async def unwatch(client: Caller, _words: Command) -> str:
     """As Redis."""
-    client.connection.watched.clear()
+    client.connection.unwatch()
     return OK

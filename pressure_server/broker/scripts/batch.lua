@@ -157,6 +157,12 @@ if kept and ARGV[6] == 'again' then
   enter(KEYS[1])
 end
 
+-- What runs may answer in one call: when they have, those behind them are for the next. A transaction cannot be
+-- split, so there they are refused.
+local ANSWERED_BYTES, ANSWERED_TOGETHER = 1048576, 64 * 1048576
+local answering = { get = true, take = true, some = true, range = true, scan = true, sample = true }
+local answered = 0
+
 local at, number = 7, 0
 while at <= #ARGV do
   local name, count = ARGV[at], tonumber(ARGV[at + 1])
@@ -170,14 +176,19 @@ while at <= #ARGV do
   else
     number = number + 1
     local result, left, go_on
+    local verb = string.match(name, '^%l+')
     if taken and string.sub(name, -5) == ' else' then
       result = {}
+    elseif answered > ANSWERED_TOGETHER and answering[verb] then
+      result = { err = 'TOOLARGE' }
     else
       result, left, go_on = execute(name, first, count)
       taken = type(result) == 'table' and #result > 0
     end
-    local verb = string.match(name, '^%l+')
     reply[number + 1] = result
+    if answering[verb] and at <= #ARGV and type(result) == 'table' then
+      answered = answered + sum_of_bytes(verb == 'scan' and result[2] or result)
+    end
     if taking[verb] then note(result, number + 1) end
     if go_on and patient then
       waiting[#waiting + 1] = {
@@ -189,6 +200,9 @@ while at <= #ARGV do
     end
     if left and left > 0 then
       reply[1] = left
+      break
+    end
+    if patient and answered > ANSWERED_BYTES then
       break
     end
   end

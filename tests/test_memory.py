@@ -1,0 +1,170 @@
+"""The account of what clients have the server keep: who is slowed, who has his turn, who must go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from pressure_server import machine
+from pressure_server.errors import OutOfMemoryError
+from pressure_server.memory import Memory
+
+MB = 1 << 20
+
+
+class _Call:
+    def __init__(self, when: float, follows: Callable[[], object]) -> None:
+        self.when = when
+        self.follows: Callable[[], object] | None = follows
+
+    def cancel(self) -> None:
+        self.follows = None
+
+
+class _Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self._calls: list[_Call] = []
+
+    def time(self) -> float:
+        return self._now
+
+    def call_later(self, delay: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
+        self._calls.append(_Call(self._now + delay, callback))
+        return cast(asyncio.TimerHandle, self._calls[-1])
+
+    def pass_(self, seconds: float) -> None:
+        until = self._now + seconds
+        while due := sorted((c for c in self._calls if c.when <= until), key=lambda c: c.when):
+            self._calls.remove(due[0])
+            self._now = max(self._now, due[0].when)
+            if due[0].follows is not None:
+                due[0].follows()
+        self._now = until
+
+
+class _Holder:
+    def __init__(self) -> None:
+        self.wants_more = True
+        self.is_deferred = False
+        self.why: OutOfMemoryError | None = None
+
+    def defer(self) -> None:
+        self.is_deferred = True
+
+    def go_on(self) -> None:
+        self.is_deferred = False
+
+    def evict(self, why: OutOfMemoryError) -> None:
+        self.why = why
+
+
+@pytest.fixture
+def clock() -> _Clock:
+    return _Clock()
+
+
+@pytest.fixture
+def memory(clock: _Clock) -> Memory:
+    """100 MiB, of which 75 are enough; the largest request has 10."""
+    return Memory(100 * MB, 10 * MB, clock)
+
+
+def test_nobody_is_slowed_while_there_is_enough(memory: Memory) -> None:
+    holders = [_Holder() for _ in range(75)]
+    for holder in holders:
+        memory.holds(holder, MB)
+    assert memory.held == 75 * MB
+    assert not any(holder.is_deferred for holder in holders)
+
+
+def test_as_many_go_on_as_have_room_in_the_order_in_which_they_came(memory: Memory, clock: _Clock) -> None:
+    holders = [_Holder() for _ in range(8)]
+    for holder in holders:
+        memory.holds(holder, 10 * MB - 1)
+    assert all(holder.is_deferred for holder in holders)
+    clock.pass_(0.1)
+    assert [holder.is_deferred for holder in holders] == [False] * 2 + [True] * 6
+    memory.holds(holders[1], 0)
+    clock.pass_(0.1)
+    assert not any(holder.is_deferred for holder in holders)
+
+
+def test_who_cannot_use_a_turn_does_not_get_it(memory: Memory, clock: _Clock) -> None:
+    holders = [_Holder() for _ in range(9)]
+    holders[0].wants_more = False
+    for holder in holders:
+        memory.holds(holder, 10 * MB)
+    clock.pass_(0.1)
+    assert [holder.is_deferred for holder in holders] == [True, False] + [True] * 7
+    holders[1].wants_more = False
+    clock.pass_(0.1)
+    assert [holder.is_deferred for holder in holders] == [True, True, False] + [True] * 6
+
+
+def test_who_does_not_use_his_turn_goes(memory: Memory, clock: _Clock) -> None:
+    holders = [_Holder() for _ in range(9)]
+    for holder in holders:
+        memory.holds(holder, 10 * MB - 2 * MB)
+    memory.holds(holders[8], 16 * MB)
+    clock.pass_(6)
+    memory.holds(holders[0], 9 * MB)
+    clock.pass_(6)
+    assert [holder.why is not None for holder in holders] == [False, True] + [False] * 7
+    assert memory.evicted == 1
+    assert memory.held == 73 * MB
+
+
+def test_who_holds_most_goes_beyond_the_limit(memory: Memory) -> None:
+    holders = [_Holder() for _ in range(5)]
+    for number, holder in enumerate(holders):
+        memory.holds(holder, (number + 10) * MB)
+    memory.holds(holders[1], 60 * MB)
+    assert [holder.why is not None for holder in holders] == [False, True, False, False, False]
+    assert str(holders[1].why).startswith("closing this connection: of 104857600 bytes")
+    assert memory.held == 49 * MB
+    memory.holds(holders[1], 0)  # as when its connection has ended
+    assert memory.held == 49 * MB
+
+
+def test_not_all_who_wait_go_on_at_once(memory: Memory, clock: _Clock) -> None:
+    """What each may bring in one read must have room."""
+    large, small = _Holder(), [_Holder() for _ in range(100)]
+    memory.holds(large, 70 * MB)
+    for holder in small:
+        memory.holds(holder, 60 << 10)
+    assert sum(holder.is_deferred for holder in small) == 100
+    memory.holds(large, 65 * MB)
+    clock.pass_(0.06)
+    assert 60 < sum(holder.is_deferred for holder in small) < 100
+    clock.pass_(1)
+    assert sum(holder.is_deferred for holder in small) == 0
+
+
+@pytest.mark.parametrize(
+    ("files", "own", "found"),
+    [
+        ({}, "", None),
+        ({"memory.max": "max\n"}, "0::/\n", None),
+        ({"memory.max": "1048576\n"}, "0::/\n", 1048576),
+        ({"a/memory.max": "2097152\n", "a/b/memory.max": "max"}, "0::/a/b\n", 2097152),
+        ({"memory/memory.limit_in_bytes": "3145728\n"}, "7:memory:/\n", 3145728),
+        ({"memory/memory.limit_in_bytes": "9223372036854771712\n"}, "", None),
+    ],
+)
+def test_the_memory_of_a_container(
+    tmp_path: Path, files: dict[str, str], own: str, found: int | None
+) -> None:
+    for name, text in files.items():
+        (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "groups" / name).write_text(text)
+    (tmp_path / "own").write_text(own)
+    whole = machine.memory(tmp_path / "none", tmp_path / "none")
+    assert whole > 64 * MB
+    assert machine.memory(tmp_path / "groups", tmp_path / "own") == (found or whole)
