@@ -100,7 +100,7 @@ class Access:
         for guest in list(guests):
             heir = users.successor_of(guest.user)
             if heir is None:
-                guest.transport.abort()
+                guest.break_off()
                 cut_off += 1
             else:
                 guest.user = heir

@@ -55,6 +55,7 @@ class Connection(asyncio.Protocol, ABC):
         "_backlog",
         "_barrier",
         "_beneath",
+        "_broken_off",
         "_closing",
         "_cost",
         "_counted",
@@ -113,6 +114,7 @@ class Connection(asyncio.Protocol, ABC):
         self.held = False  # the command that was executed has to wait for that
         self._waiting = 0
         self._evicted = False  # the account has written us off
+        self._broken_off = False
         self._written = 0
         self._handed = 0  # of that, what the socket had taken when we looked last
         # Over TLS there is a buffer that cannot be seen. It is empty where the socket can be written to.
@@ -363,14 +365,15 @@ class Connection(asyncio.Protocol, ABC):
 
     def evict(self, why: PressureError) -> None:
         """See pressure_server.memory.Holder. A client that does not read its replies is not told why."""
-        self._evicted = self._closing = True
+        self._evicted = True
+        self.look_what_was_sent()
+        self._closing = True
         self._deferred = False
         self._backlog.clear()
         self._next = 0
         self.forget_unparsed()
-        self.look_what_was_sent()
         if self.transport.get_write_buffer_size():
-            self.transport.abort()
+            self.break_off()
             return
         self._write(self.failed(why))
         if self._replies or self._alone is not None:
@@ -379,7 +382,7 @@ class Connection(asyncio.Protocol, ABC):
             # Were it closed at once, what it is sending would have its system throw the reply away.
             self._reading = True
             self.transport.resume_reading()
-        asyncio.get_running_loop().call_later(_LAST_WORDS, self.transport.abort)
+        asyncio.get_running_loop().call_later(_LAST_WORDS, self.break_off)
 
     def _is_sending(self, replies: list[tuple[int, int, Operation]]) -> None:
         """What operations have taken is about to be written: where their replies begin, and end, in that."""
@@ -431,6 +434,7 @@ class Connection(asyncio.Protocol, ABC):
     def break_off(self) -> None:
         """End the connection at once; what has not been sent never is."""
         self.look_what_was_sent()
+        self._broken_off = True
         self.transport.abort()
 
     def close_when_replied(self) -> None:
@@ -583,9 +587,8 @@ class Connection(asyncio.Protocol, ABC):
         """
         self._closing = True
         self.clients.leave(self)
-        if exc is None and self._beneath is None:
-            # All is written, or we have broken it off.
-            self._handed = self._written - self.transport.get_write_buffer_size()
+        if exc is None and self._beneath is None and not self._broken_off:
+            self._handed = self._written
         else:
             self._handed = max(self._handed, bytes_sent(self.transport) or 0)
         self._put_back_unsent()
