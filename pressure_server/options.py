@@ -60,7 +60,7 @@ class _Durability(click.ParamType[Level]):
 
 
 class _Bytes(_Integer):
-    name = "bytes"
+    name = "number of bytes"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """A number, or one with a unit as Redis has them: 1k is 1000, and 1kb is 1024."""

@@ -32,7 +32,7 @@ TIMES = ["put-timeout", "role-timeout", "implicit-queue-ttl", "auto-repair-after
         (["--idle-timeout", "-1"], "not in the range"),
         (["--max-message-bytes", "0"], "not in the range"),
         (["--max-buffered-bytes", "-1"], "not in the range"),
-        (["--max-buffered-bytes", "10tb"], "not a valid integer"),
+        (["--max-buffered-bytes", "10tb"], "not a valid number of bytes"),
         (["--max-waiting", "-1"], "not in the range"),
         (["--log-level", "loud"], "is not one of"),
         (["--log-format", "xml"], "is not one of"),
