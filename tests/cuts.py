@@ -27,14 +27,17 @@ class Cut:
 
     `asked`: after so many bytes of the request have passed; all of it where that is None. Then `answered`:
     after so many bytes of the reply; negative counts from its end. Both None is no cut at all.
+    `is_late`: only the server's side ends; the request comes to the backend when the test says so.
     """
 
     asked: int | None = None
     answered: int | None = None
+    is_late: bool = False
 
 
 UNHEARD = Cut(asked=0)
 NO_ANSWER = Cut(answered=0)
+LATE = Cut(is_late=True)
 
 
 class Cuts:
@@ -45,6 +48,8 @@ class Cuts:
         self.made = 0
         # The replies to the calls that were looked at.
         self.seen: list[bytes] = []
+        # What is on its way to the backend, on a connection that the server has given up.
+        self.late: list[tuple[socket.socket, bytes]] = []
         self._backend = str(backend)
         self._plan: deque[Cut] = deque()
         self._key = b""
@@ -72,6 +77,16 @@ class Cuts:
     def is_done(self) -> bool:
         """Whether nothing planned is left."""
         return not self._plan
+
+    def deliver_late(self) -> int:
+        """Let what is late come to the backend; how much of it did: it may have closed the connection."""
+        delivered = 0
+        for backend, request in self.late:
+            with suppress(BrokenPipeError):
+                backend.sendall(request)
+                delivered += 1
+        self.late.clear()
+        return delivered
 
     def shut(self) -> None:
         """Break all connections, and let no new one through until `reopen`."""
@@ -140,6 +155,7 @@ class _Pair:
         self._backend = backend
         # For each request that has no answer yet, what is done to that.
         self._awaited: deque[Cut | None] = deque()
+        self._is_late = False
 
     def start(self) -> None:
         for work in (self._requests, self._replies):
@@ -147,7 +163,7 @@ class _Pair:
 
     def end(self) -> None:
         """Break both connections off. What the backend has read it does."""
-        for side in (self._server, self._backend):
+        for side in (self._server,) if self._is_late else (self._server, self._backend):
             with suppress(OSError):  # the other thread was faster
                 side.shutdown(socket.SHUT_RDWR)
 
@@ -164,6 +180,11 @@ class _Pair:
             while (command := reader.gets()) is not False:
                 cut = self._cuts.next_cut(command)
                 request = packed(*command)
+                if cut is not None and cut.is_late:
+                    self._cuts.has_cut()
+                    self._is_late = True
+                    self._cuts.late.append((self._backend, request))
+                    return
                 if cut is not None and cut.asked is not None:
                     self._cuts.has_cut()
                     self._backend.sendall(request[: cut.asked])
@@ -173,7 +194,7 @@ class _Pair:
 
     def _replies(self) -> None:
         reader = _Replies()
-        while data := self._backend.recv(1 << 16):
+        while (data := self._backend.recv(1 << 16)) and not self._is_late:
             for reply in reader.feed(data):
                 cut = self._awaited.popleft() if not reply.startswith(b">") else None
                 if cut is None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from pressure_server.broker.script import servers_script
 from tests.programs import (
     Client,
     Server,
@@ -238,6 +239,18 @@ def test_a_server_killed_right_after_it_came_back_is_buried_again(
         take(stopping, "LPOP", "q", 90)
         stopping.process.kill()
         wait_for(lambda: queued(direct) == list(range(100)), "the messages")
+
+
+def test_a_server_that_signs_while_it_is_buried_is_not_forgotten(direct: Client) -> None:
+    def call(*words: str) -> Any:
+        return direct.eval(servers_script(), 1, "who lives", *words)
+
+    assert call("sign", "a", "1 15") == 1
+    assert call("sign", "a", "2 15") == 0
+    assert call("forget", "a", "1 15") == 0
+    assert direct.hgetall("who lives") == {b"a": b"2 15"}
+    assert call("forget", "a", "2 15") == 1
+    assert not direct.exists("who lives")
 
 
 def test_neighbours_that_bury_the_same_server_double_nothing(

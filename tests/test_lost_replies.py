@@ -6,6 +6,8 @@ the call is on its way. Replies and keys must be the same.
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
 import random
 import threading
@@ -17,9 +19,25 @@ from typing import Any, NamedTuple
 import hiredis
 import pytest
 
-from tests.cuts import NO_ANSWER, UNHEARD, Cut, Cuts
+from pressure_server.backend.address import Address
+from pressure_server.backend.link import Patience
+from pressure_server.broker import kinds
+from pressure_server.broker.broker import Broker
+from pressure_server.broker.lane import Lane
+from pressure_server.broker.policy import Policy
+from pressure_server.errors import BackendError
+from tests.cuts import LATE, NO_ANSWER, UNHEARD, Cut, Cuts
 from tests.native import NativeClient
-from tests.programs import Client, Server, StartServer, Valkey, wait_for, wait_until_settled
+from tests.programs import (
+    TIMEOUT,
+    Client,
+    Server,
+    StartServer,
+    StartValkey,
+    Valkey,
+    wait_for,
+    wait_until_settled,
+)
 from tests.waiters import Waiter, about, create, packed, wait_for_waiting
 
 SEED = int(os.environ.get("PRESSURE_SEED", "1"))
@@ -233,6 +251,75 @@ def test_a_queue_deleted_while_the_connection_is_away_takes_what_was_done_there_
     with stage.server.client() as ours:
         assert ours.lrange("r", 0, -1) == [b"y"]
         assert about(ours, "r")[b"consumed_messages"] == 1
+
+
+def test_a_request_that_is_late_is_not_done_after_it_was_sent_again(stage: Stage) -> None:
+    stage.direct.flushall()
+    do(stage.server, "RPUSH q a b c")
+    wait_until_settled(stage.direct)
+    stage.cuts.plan(LATE)
+    assert do(stage.server, "LPOP q") == [b"a"]
+    assert stage.cuts.deliver_late() == 0  # the server has seen to it that the backend hears no more of it
+    wait_until_settled(stage.direct)
+    with stage.server.client() as ours:
+        assert ours.lrange("q", 0, -1) == [b"b", b"c"]
+
+
+def test_where_nobody_can_see_to_that_clients_are_told_and_nothing_is_lost(
+    start_server: StartServer, cuts: Cuts, backend: Valkey, direct: Client
+) -> None:
+    direct.execute_command("ACL", "SETUSER", "weak", "on", ">secret", "~*", "&*", "+@all", "-client|kill")
+    url = cuts.url.replace("unix://", "unix://weak:secret@")
+    server = start_server("--backend", url, "--backend-timeout", "1")
+    do(server, "RPUSH q a b c")
+    wait_until_settled(direct)
+    cuts.plan(LATE)
+    (reply,) = do(server, "LPOP q")
+    assert str(reply).startswith("BACKEND")
+    assert do(server, "LLEN q") == [3]  # by now it has been asked what that call had taken
+    assert cuts.deliver_late() == 1
+    wait_for(lambda: direct.llen("__pressure__:q") == 2, "the late call")
+    assert do(server, "LPOP q", "RPUSH q d", "LPOP q") == [b"b", 2, b"c"]
+    wait_for(lambda: direct.lrange("__pressure__:q", 0, -1) == [b"d", b"a"], "what it took to be back")
+    assert server.stop() == 0
+    assert "calls that had no answer cannot be sent again" in server.log
+    direct.execute_command("ACL", "DELUSER", "weak")
+    assert not direct.keys("*:ext:calls")
+
+
+def test_an_outage_leaves_nothing_behind_however_long_it_was(
+    start_valkey: StartValkey,
+) -> None:
+    """Neither lanes of the queues that were asked for, nor anything to be done when it is over."""
+
+    def lanes() -> list[Lane]:
+        gc.collect()
+        return [found for found in gc.get_objects() if isinstance(found, Lane)]
+
+    async def run() -> None:
+        valkey = start_valkey()
+        broker = Broker(Address(valkey.url), prefix="p", policy=Policy(), patience=Patience(grace=0))
+        await broker.start()
+        database = broker.default_database
+        try:
+            await database.run(kinds.ADD, b"busy", [b"x"])
+            valkey.kill()
+            for number in range(500):
+                for name in (b"busy", b"other %d" % number):
+                    with pytest.raises(BackendError):
+                        await database.run(kinds.ADD, name, [b"x"])
+                # Behind the pause after which what was done is acknowledged.
+                if number % 100 == 0:
+                    await asyncio.sleep(0.03)
+            assert len(database._when_back) <= 2
+            assert {lane.name for lane in lanes()} <= {b"busy"}
+            valkey.start()
+            assert await database.settle(TIMEOUT)
+            assert not lanes()
+        finally:
+            await broker.close()
+
+    asyncio.run(asyncio.wait_for(run(), TIMEOUT))
 
 
 @pytest.fixture

@@ -84,6 +84,11 @@ class Link:
         """Which run of the backend answers."""
         return self._greeting.run if self._greeting is not None else ""
 
+    @property
+    def settles_in(self) -> float:
+        """For how many seconds what was asked on the channel before may still come to be done."""
+        return 0.0 if self._greeting is None or self._greeting.is_settled else self._patience.answer
+
     async def open(self) -> None:
         """Open the channel once. Raises BackendRefusedError, or BackendError when it may work later."""
         channel = Channel(self._script, self._patience.answer, self._channel_lost)

@@ -236,12 +236,15 @@ class Lane:
 
         self._lanes.call([self.base], batch.pack(runs), kept, received, again=True)
 
-    def recover(self, kept: Kept) -> None:
-        """Nobody waits any longer for what that call may have taken."""
+    def recover(self, kept: Kept, *, is_late: bool = False) -> None:
+        """Nobody waits any longer for what that call may have taken. `is_late`: or be about to take."""
 
         def ended(operation: Operation) -> None:
             if isinstance(operation.error, BackendError):
                 self._lanes.when_back(partial(self.recover, kept))
+            elif self._lanes.settles_in and not is_late:
+                # Not to be used before: an answer that comes yet would be lost with the next.
+                self._lanes.later(self._lanes.settles_in, partial(self.recover, kept, is_late=True))
             else:
                 self._slots.cleaned([kept.slot])
 

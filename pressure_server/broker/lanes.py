@@ -75,6 +75,11 @@ class Lanes:
         """Whether the backend can be reached."""
         return self._link.is_up
 
+    @property
+    def settles_in(self) -> float:
+        """For how many seconds a call that had no answer may still come to be done."""
+        return self._link.settles_in
+
     def submit(self, operation: Operation) -> None:
         """Do the operation after those submitted for its queue; its owner is told of its end.
 
