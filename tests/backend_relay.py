@@ -54,14 +54,15 @@ class BackendRelay:
         self._loop.call_soon_threadsafe(self._released.set)
 
     def _run(self) -> None:
-        self._loop.run_until_complete(
-            asyncio.start_server(self._connected, sock=self._listener, limit=_BUFFER)
-        )
+        listening = asyncio.start_server(self._connected, sock=self._listener, limit=_BUFFER)
+        server = self._loop.run_until_complete(listening)
         self._loop.run_forever()
+        server.close()
         self._loop.run_until_complete(self._end())
         self._loop.close()
 
     async def _end(self) -> None:
+        await asyncio.sleep(0)  # who was just accepted is among them
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()

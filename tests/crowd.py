@@ -29,8 +29,8 @@ class Crowd:
         self.taken: Counter[bytes] = Counter()
         # The errors' texts, and how often each came.
         self.errors: Counter[str] = Counter()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._work()))
-        self._failed: BaseException | None = None
+        self._thread = threading.Thread(target=self._run)
+        self._failed: Exception | None = None
 
     def __enter__(self) -> Crowd:
         self._thread.start()
@@ -40,6 +40,8 @@ class Crowd:
     def __exit__(self, *_exception: type[BaseException] | BaseException | TracebackType | None) -> None:
         self._going = False
         self._thread.join()
+        if self._failed is not None:
+            raise self._failed
 
     def wait_for_success(self) -> None:
         """Return when a few more have put and taken."""
@@ -53,6 +55,12 @@ class Crowd:
 
     def errors_of(self, code: str) -> int:
         return sum(count for text, count in self.errors.items() if re.search(code, text))
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._work())
+        except Exception as error:
+            self._failed = error
 
     async def _work(self) -> None:
         await asyncio.gather(*[self._client(number) for number in range(self._clients)])
