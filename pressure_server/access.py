@@ -29,6 +29,9 @@ class Guest(Protocol):
     user: User
     transport: asyncio.Transport
 
+    def break_off(self) -> None:
+        """End its connection at once."""
+
 
 @dataclass(frozen=True)
 class Doors:
