@@ -27,7 +27,6 @@ class Guest(Protocol):
     """A client's connection, as far as it matters here."""
 
     user: User
-    transport: asyncio.Transport
 
     def break_off(self) -> None:
         """End its connection at once."""
