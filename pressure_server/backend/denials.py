@@ -13,6 +13,8 @@ logger = logging.getLogger(__name__)
 
 # Seconds without one, after which it has ended: gets may go on where puts are refused, and prove nothing.
 _QUIET = 5.0
+# Those that are about the backend; others are about one queue, and for who asked for that.
+_CODES = ("OOM", "MISCONF", "NOREPLICAS", "NOPERM")
 # Redis names the script, and the place in it.
 _PLACE = re.compile(r"\s+script: .*", re.DOTALL)
 
@@ -31,6 +33,8 @@ class Denials:
         """The backend has answered with an error to what is asked of it every day."""
         text = _PLACE.sub("", str(error))
         code = text.partition(" ")[0]
+        if code not in _CODES:
+            return
         if code not in self._last:
             logger.warning("backend database %d refuses: %s", self._number, text)
         self._last[code] = self._loop.time()
