@@ -8,7 +8,6 @@ all replies before it, and before any command behind it.
 from __future__ import annotations
 
 import asyncio
-import select
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from itertools import islice
@@ -19,7 +18,7 @@ from pressure_server.broker.database import Database
 from pressure_server.broker.operation import Kind, Operation
 from pressure_server.broker.wait import Wait
 from pressure_server.errors import PressureError
-from pressure_server.sent import bytes_sent
+from pressure_server.outbox import Outbox
 from pressure_server.users import NOBODY
 
 if TYPE_CHECKING:
@@ -50,41 +49,14 @@ class Connection(asyncio.Protocol, ABC):
     """The part of a connection that all handlers share. Sub-classes define the methods up to `refused`."""
 
     __slots__ = (
-        "_allowed",
-        "_alone",
-        "_backlog",
-        "_barrier",
-        "_beneath",
-        "_broken_off",
-        "_closing",
-        "_cost",
-        "_counted",
-        "_deferred",
-        "_evicted",
-        "_handed",
-        "_last",
-        "_look_at",
-        "_next",
-        "_paused",
-        "_reading",
-        "_ready",
-        "_replies",
-        "_reply_size",
-        "_took",
-        "_unanswered",
-        "_unsent",
-        "_unsent_bytes",
-        "_waiting",
-        "_written",
-        "active",
-        "clients",
-        "database",
-        "held",
-        "transport",
-        "user",
+        "_allowed", "_alone", "_backlog", "_barrier", "_closing", "_cost", "_counted", "_deferred",
+        "_evicted", "_last", "_look_at", "_next", "_outbox", "_paused", "_reading", "_ready", "_replies",
+        "_reply_size", "_took", "_unanswered", "_unsent_bytes", "_waiting", "active", "clients", "database", "held",
+        "transport", "user",
     )  # fmt: skip
 
     transport: asyncio.Transport
+    _outbox: Outbox
 
     def __init__(self, clients: Clients, database: Database) -> None:
         self.clients = clients
@@ -114,14 +86,8 @@ class Connection(asyncio.Protocol, ABC):
         self.held = False  # the command that was executed has to wait for that
         self._waiting = 0
         self._evicted = False  # the account has written us off
-        self._broken_off = False
-        self._written = 0
-        self._handed = 0  # of that, what the socket had taken when we looked last
-        # Over TLS there is a buffer that cannot be seen. It is empty where the socket can be written to.
-        self._beneath: select.poll | None = None
-        # What has been taken: for the command that runs alone; in replies, with where they begin and end.
+        # What operations have taken for the command that runs alone.
         self._took: list[Operation] = []
-        self._unsent: list[tuple[int, int, Operation]] = []
 
     @abstractmethod
     def parse(self, data: bytes) -> list[Any]:
@@ -285,8 +251,7 @@ class Connection(asyncio.Protocol, ABC):
                 data = b"".join(pieces)
                 self._ready -= len(data)
             if not self.transport.is_closing():
-                self._is_sending(sent)
-                self._write(data)
+                self._write(data, sent)
             else:
                 # Its own messages are put back by whoever asks; those of others that waited for it, here.
                 there = False
@@ -317,11 +282,14 @@ class Connection(asyncio.Protocol, ABC):
         self._cost += max(MAX_BYTES, len(operation.results[-1]))
         self.recount()
 
-    def _write(self, data: bytes) -> None:
-        self._written += len(data)
-        self.transport.write(data)
-        if self._written > self._look_at:
-            self._look_at = self._written + _LEAST_COUNTED
+    def _write(self, data: bytes, replies: list[tuple[int, int, Operation]] | None = None) -> None:
+        """Send it; `replies` are those of operations in it, with where they begin and end."""
+        outbox = self._outbox
+        if replies is not None and outbox.expect(replies):
+            self.clients.deliveries.watch(self)
+        outbox.write(data)
+        if outbox.written > self._look_at:
+            self._look_at = outbox.written + _LEAST_COUNTED
             self.clients.deliveries.watch(self)
             if len(data) > _LARGE:
                 self._count_unsent()
@@ -341,7 +309,7 @@ class Connection(asyncio.Protocol, ABC):
             self._cost = self.unparsed
         size = self._cost + _REPLY_COST * len(self._replies) + self.kept
         # Of what was taken and has not arrived we have the messages as well.
-        size += 2 * self._ready + (2 if self._unsent else 1) * self._unsent_bytes
+        size += 2 * self._ready + (2 if self._outbox.has_messages else 1) * self._unsent_bytes
         counted = size if size > _LEAST_COUNTED else 0
         if counted != self._counted and not self._evicted:
             self._counted = counted
@@ -384,45 +352,17 @@ class Connection(asyncio.Protocol, ABC):
             self.transport.resume_reading()
         asyncio.get_running_loop().call_later(_LAST_WORDS, self.break_off)
 
-    def _is_sending(self, replies: list[tuple[int, int, Operation]]) -> None:
-        """What operations have taken is about to be written: where their replies begin, and end, in that."""
-        written = self._written
-        unsent = [(written + start, written + end, one) for start, end, one in replies if one.deliveries]
-        if unsent:
-            self._unsent += unsent
-            self.clients.deliveries.watch(self)
-
     def look_what_was_sent(self) -> bool:
         """Tell what the socket has taken that it is delivered; whether that is all."""
         if self.transport.is_closing():
             return True  # connection_lost knows more
         unsent = self._count_unsent()
-        if self._beneath is None:
-            self._handed = self._written - unsent
-        elif not unsent and self._beneath.poll(0):
-            self._handed = self._written
-        done = 0
-        for _, end, operation in self._unsent:
-            if end > self._handed:
-                break
-            operation.delivered()
-            done += 1
-        del self._unsent[:done]
-        if self._unsent:
+        self._outbox.look()
+        if self._outbox.has_messages:
             return False
         if self._closing:
             self._proceed()
         return not unsent
-
-    def _put_back_unsent(self) -> None:
-        """The connection has ended: what the socket has not taken goes back."""
-        unsent, self._unsent = self._unsent, []
-        for start, end, operation in unsent:
-            if end <= self._handed:
-                operation.delivered()
-            else:
-                operation.hand_over(self._handed - start)
-                operation.put_back()
 
     def took(self, operation: Operation) -> None:
         """The broker: the reply of the command that runs alone brings what the operation has taken."""
@@ -433,9 +373,7 @@ class Connection(asyncio.Protocol, ABC):
 
     def break_off(self) -> None:
         """End the connection at once; what has not been sent never is."""
-        self.look_what_was_sent()
-        self._broken_off = True
-        self.transport.abort()
+        self._outbox.break_off()
 
     def close_when_replied(self) -> None:
         """Execute nothing more; close when every reply is written."""
@@ -493,7 +431,7 @@ class Connection(asyncio.Protocol, ABC):
             # A task that is cancelled before it begins leaves its coroutine as it was.
             self._alone.add_done_callback(lambda _: command.close())
         if self._closing and not self._replies and self._alone is None:
-            if not self._unsent:  # else when that is known to have been sent
+            if not self._outbox.has_messages:  # else when these are known to have been sent
                 self.transport.close()
         elif (
             self._backlog
@@ -522,8 +460,7 @@ class Connection(asyncio.Protocol, ABC):
         took, self._took = self._took, []
         if not self.transport.is_closing():
             # One reply brings all of it, or nothing.
-            self._is_sending([(len(data), len(data), operation) for operation in took])
-            self._write(data)
+            self._write(data, [(len(data), len(data), operation) for operation in took])
         else:
             self._put_back(took)
         self._proceed()
@@ -539,9 +476,7 @@ class Connection(asyncio.Protocol, ABC):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio: a client has connected."""
         self.transport = cast(asyncio.Transport, transport)
-        if transport.get_extra_info("sslcontext") is not None:
-            self._beneath = select.poll()
-            self._beneath.register(transport.get_extra_info("socket"), select.POLLOUT)
+        self._outbox = Outbox(self.transport)
         if refusal := self.clients.refusal(self):
             self._closing = True
             self.transport.write(refusal)
@@ -587,11 +522,7 @@ class Connection(asyncio.Protocol, ABC):
         """
         self._closing = True
         self.clients.leave(self)
-        if exc is None and self._beneath is None and not self._broken_off:
-            self._handed = self._written
-        else:
-            self._handed = max(self._handed, bytes_sent(self.transport) or 0)
-        self._put_back_unsent()
+        self._outbox.end(exc)
         replies, self._replies = self._replies, []
         for reply in replies:
             if not isinstance(reply, Operation):

@@ -1,0 +1,93 @@
+"""The outbox: what has been written to a client, and how much of it the operating system has taken.
+
+What operations have taken from queues is in it. The backend keeps that for us until it has been handed over;
+what is left when the connection ends goes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+
+from pressure_server.broker.operation import Operation
+from pressure_server.sent import bytes_sent
+
+
+class Outbox:
+    """Of one connection, from when it is made."""
+
+    __slots__ = ("_beneath", "_broken_off", "_handed", "_transport", "_unsent", "written")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self.written = 0
+        self._handed = 0  # of that, what had been handed over when we looked last
+        # Where in what is written the replies of operations begin and end, that have taken something.
+        self._unsent: list[tuple[int, int, Operation]] = []
+        self._broken_off = False
+        # Over TLS there is a buffer that cannot be seen. It is empty where the socket can be written to.
+        self._beneath: select.poll | None = None
+        if transport.get_extra_info("sslcontext") is not None:
+            self._beneath = select.poll()
+            self._beneath.register(transport.get_extra_info("socket"), select.POLLOUT)
+
+    def write(self, data: bytes) -> None:
+        """Send it when the client reads."""
+        self.written += len(data)
+        self._transport.write(data)
+
+    def expect(self, replies: list[tuple[int, int, Operation]]) -> bool:
+        """What is written next has the replies of operations, from and to these offsets.
+
+        Returns whether any brings what has been taken, so that it matters whether it is sent.
+        """
+        written = self.written
+        unsent = [(written + start, written + end, one) for start, end, one in replies if one.deliveries]
+        self._unsent += unsent
+        return bool(unsent)
+
+    @property
+    def size(self) -> int:
+        """How many bytes wait to be handed over, as far as can be seen."""
+        return self._transport.get_write_buffer_size()
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether something that was taken has not been handed over yet."""
+        return bool(self._unsent)
+
+    def look(self) -> None:
+        """Tell what has been handed over that it is delivered; while the connection is open."""
+        size = self.size
+        if self._beneath is None:
+            self._handed = self.written - size
+        elif not size and self._beneath.poll(0):
+            self._handed = self.written
+        done = 0
+        for _, end, operation in self._unsent:
+            if end > self._handed:
+                break
+            operation.delivered()
+            done += 1
+        del self._unsent[:done]
+
+    def break_off(self) -> None:
+        """End the connection at once; what has not been handed over never is."""
+        if not self._transport.is_closing():
+            self.look()
+        self._broken_off = True
+        self._transport.abort()
+
+    def end(self, error: Exception | None) -> None:
+        """The connection has ended: what has not been handed over goes back."""
+        if error is None and self._beneath is None and not self._broken_off:
+            self._handed = self.written
+        else:
+            self._handed = max(self._handed, bytes_sent(self._transport) or 0)
+        unsent, self._unsent = self._unsent, []
+        for start, end, operation in unsent:
+            if end <= self._handed:
+                operation.delivered()
+            else:
+                operation.hand_over(self._handed - start)
+                operation.put_back()
