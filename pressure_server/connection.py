@@ -489,8 +489,8 @@ class Connection(asyncio.Protocol, ABC):
         commands = self.parse(data)
         self.clients.commands += len(commands)
         self.active = self.clients.now
-        if not self._replies and commands and not self._backlog:
-            self._cost = 0  # nothing before is unanswered, nor half a request
+        if commands and not self._counted and not self._replies and not self._backlog:
+            self._cost = 0  # all before is answered, but for a small beginning of the first of these
         self._cost += len(data) + _COMMAND_COST * len(commands)
         if self._backlog:
             self._backlog += commands

@@ -34,8 +34,9 @@ MESSAGE = 8 * MB
 # What a server has beyond the account while it works: a request is in memory four times on its way, a reply
 # three times, and what has been freed is not given back at once.
 BESIDE = 12 * MESSAGE
-# A bystander may be slowed, as the processor is busy; but not as long as those who have to wait.
-WORST = 3.0
+# Seconds. A bystander is slowed as the backend is busy, which reads 16 MB thirty times before it is its turn; but
+# not for as long as those who have to wait.
+WORST = 8.0
 
 
 @dataclass
@@ -208,6 +209,7 @@ def test_large_messages_of_many_clients_are_only_slowed(limited: Server) -> None
     print("60 messages of 7 MB at once:", found)
     assert len(replies) == 60
     assert all(isinstance(reply, int) for reply in replies)
+    assert "who has us keep much is slowed" in limited.log
     assert found.grown < LIMIT + BESIDE
 
 
