@@ -7,26 +7,23 @@ go on.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from functools import partial
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from pressure_server.broker import batch, kinds
 from pressure_server.broker.alarm import Alarm
+from pressure_server.broker.answers import Answers
 from pressure_server.broker.lack import Lack
 from pressure_server.broker.operation import Line, Operation
-from pressure_server.broker.owners import OnEnd, OnSuccess
+from pressure_server.broker.owners import OnSuccess
 from pressure_server.broker.queue_turns import QueueTurns
 from pressure_server.broker.refusals import refusal
-from pressure_server.broker.restoring import restoring
-from pressure_server.broker.slots import Delivery, Kept, Slots
+from pressure_server.broker.slots import Kept
 from pressure_server.broker.wait import Wait
 from pressure_server.broker.waiting_line import WaitingLine
 from pressure_server.errors import (
     BackendError,
-    OutcomeUnknownError,
     PressureError,
     QueueInUseError,
     StoppingError,
@@ -37,20 +34,12 @@ if TYPE_CHECKING:
     from pressure_server.broker.lanes import Lanes
 
 
-# Of the loop: within so many everybody who had gone when a message came for him is known to have.
-_TURNS_TO_LEAVE = 8
-
-
-# Seconds. What has not been acknowledged comes back when the server dies, though it may have arrived.
-_ACKNOWLEDGE_AFTER = 0.02
-
-
 class Lane:
     """Sends a queue's operations in the order in which they came, one call at a time."""
 
     __slots__ = (
-        "_acknowledging", "_ended", "_kept", "_lanes", "_poked", "_returning", "_runs", "_slots", "_turns",
-        "alarm", "base", "idle", "is_in_flight", "lines", "name", "waiting",
+        "_ended", "_kept", "_lanes", "_poked", "_runs", "_turns", "alarm", "answers", "base",
+        "idle", "is_in_flight", "lines", "name", "waiting",
     )  # fmt: skip
 
     def __init__(self, lanes: Lanes, name: bytes, base: bytes) -> None:
@@ -64,51 +53,41 @@ class Lane:
         self.is_in_flight = False
         self._poked = False  # those in line may go on
         self._ended = 0
-        self._returning: list[tuple[int, int, Operation]] = []
         self.alarm: Alarm | None = None
         self._turns = QueueTurns(name, self.lines, lanes.role_turns)
-        # The answers to calls that change the queue; it stays here until they have arrived.
-        self._slots = Slots(self._acknowledge_soon)
+        self.answers = Answers(lanes, self)
         self._kept: Kept | None = None  # of the call under way
-        self._acknowledging: asyncio.TimerHandle | None = None
 
     def send(self) -> None:
         """Send a call with what is to be tried.
 
         The lane is dropped when there is nothing, and nothing waits.
         """
-        if self.is_in_flight or self._returning:
-            return  # its reply, or `restore`, comes back here
+        if self.is_in_flight or self.answers.go_back:
+            return  # its reply, or what goes back, comes here
         operations = self._next()
         if not operations:
             if self.waiting:
                 self._lanes.soon(self.send)
                 return
             self.idle = True
-            self._acknowledge_soon()
-            self._drop_if_done()
+            self.answers.acknowledge_soon()
+            self.drop_if_done()
             return
         self._runs = batch.runs_of(operations)
         if self.alarm is not None and any(run[0].kind.serves for run in self._runs):
             self.alarm.disturbed = True
         self.is_in_flight = True
-        self._kept = self.keep() if any(run[0].kind.changes for run in self._runs) else None
+        self._kept = self.answers.keep() if any(run[0].kind.changes for run in self._runs) else None
         self._lanes.call(
             [self.base, *others_of(operations)], batch.pack(self._runs), self._kept, self._received
         )
 
-    def keep(self) -> Kept:
-        """Where the answer to a call is kept; until it is `done` with, or `recover`ed."""
-        return Kept(self._slots.take(), self._lanes.next_number())
-
-    def done(self, kept: Kept) -> None:
-        """The answer has arrived, or there is none."""
-        self._slots.done(kept.slot)
-
-    def unused(self, kept: Kept) -> None:
-        """There is no answer, and nothing has been done."""
-        self._slots.unused(kept.slot)
-        self._drop_if_done()
+    def send_first(self, operations: list[Operation]) -> None:
+        """Send these, in this order, before whatever else is to be sent."""
+        self.waiting[:0] = operations
+        self.idle = False
+        self.send()
 
     def _next(self) -> list[Operation]:
         """What goes in the next call: first those in line who may go on, then what has come since."""
@@ -162,26 +141,21 @@ class Lane:
         runs, self._runs = self._runs, []
         kept, self._kept = self._kept, None
         if isinstance(reply, Exception) and kept is not None and runs[0][0].kind.restores:
-            # Nobody waits for that, and it must not get lost.
             outcome = batch.Outcome()
-            self._lanes.when_back(partial(self._restore_again, runs, kept))
+            self.answers.restore_again(runs, kept)
         elif isinstance(reply, Exception):
             name = self.name
             error = reply if isinstance(reply, BackendError) else refusal(name, str(reply))
             outcome = batch.refused(runs, str(reply))
             for operation in outcome.ended:
                 operation.fail(error)
-            if kept is not None and isinstance(reply, OutcomeUnknownError):
-                self._lanes.when_back(partial(self.recover, kept))
-            elif kept is not None and isinstance(reply, BackendError):
-                self._slots.unused(kept.slot)
-            elif kept is not None:
-                self._slots.done(kept.slot)
+            if kept is not None:
+                self.answers.failed(kept, reply)
         else:
             outcome = batch.share(runs, reply)
             self._lanes.known.learn(self.name, reply[0] if type(reply[0]) is int else reply[0][0])
             if kept is not None:
-                self._note_what_came(runs, kept)
+                self.answers.came(runs, kept)
         if outcome.again:
             self.waiting[:0] = outcome.again
             for operation in outcome.again:
@@ -205,82 +179,6 @@ class Lane:
             self._lanes.soon(self.send)
         else:
             self.send()
-
-    def _note_what_came(self, runs: list[list[Operation]], kept: Kept) -> None:
-        if all(run[0].kind.takes and not any(operation.results for operation in run) for run in runs):
-            # Nothing was there, so nothing was done; and then nothing is kept (calls.lua).
-            self._slots.cleaned([kept.slot])
-            return
-        taking = [run for run in runs if run[0].kind.takes and not run[0].kind.moves]
-        if not taking:
-            self._slots.done(kept.slot)
-            return
-        delivery = Delivery(kept, partial(self._slots.done, kept.slot), self.put_back)
-        for run in taking:
-            for operation in run:
-                if operation.results:
-                    operation.came_with(delivery)
-        delivery.has_arrived()
-
-    def _restore_again(self, runs: list[list[Operation]], kept: Kept) -> None:
-        """Beside whatever else is under way: the order has been lost with the connection."""
-
-        def received(reply: Any) -> None:
-            if isinstance(reply, Exception):
-                self._lanes.when_back(partial(self._restore_again, runs, kept))
-                return
-            self._slots.done(kept.slot)
-            for operation in (operation for run in runs for operation in run):
-                operation.owner.completed(operation)
-            self.poke()
-
-        self._lanes.call([self.base], batch.pack(runs), kept, received, again=True)
-
-    def recover(self, kept: Kept, *, is_late: bool = False) -> None:
-        """Nobody waits any longer for what that call may have taken. `is_late`: or be about to take."""
-
-        def ended(operation: Operation) -> None:
-            if isinstance(operation.error, BackendError):
-                self._lanes.when_back(partial(self.recover, kept))
-            elif self._lanes.settles_in and not is_late:
-                # Not to be used before: an answer that comes yet would be lost with the next.
-                self._lanes.later(self._lanes.settles_in, partial(self.recover, kept, is_late=True))
-            else:
-                self._slots.cleaned([kept.slot])
-
-        arguments = [self._lanes.identity, kept.slot, b"%d" % kept.number]
-        self._submit(Operation(kinds.RECOVER, self.name, arguments, 1, OnEnd(ended)))
-
-    def settle(self) -> None:
-        """Acknowledge at once what has arrived."""
-        if self._acknowledging is not None:
-            self._acknowledging.cancel()
-            self._acknowledge()
-
-    def _acknowledge_soon(self) -> None:
-        """When the queue is idle for a moment; else the next call does it."""
-        if self._acknowledging is None and self.idle and self._slots.are_done:
-            self._acknowledging = self._lanes.later(_ACKNOWLEDGE_AFTER, self._acknowledge)
-
-    def _acknowledge(self) -> None:
-        self._acknowledging = None
-        if not self.idle:
-            return
-        slots = self._slots.take_done()
-
-        def ended(operation: Operation) -> None:
-            if isinstance(operation.error, BackendError):
-                self._slots.not_cleaned(slots)
-                self._lanes.when_back(self._acknowledge_soon)
-            else:
-                self._slots.cleaned(slots)
-
-        if slots:
-            self._submit(Operation(kinds.ACKNOWLEDGE, self.name, slots, 1, OnEnd(ended)))
-
-    def _submit(self, operation: Operation) -> None:
-        self._lanes.submit(operation)
-        self._lanes.flush()
 
     def _line_up(self, outcome: batch.Outcome) -> None:
         """Who lacks something keeps its place, or gets the last; who must not wait has ended."""
@@ -343,7 +241,7 @@ class Lane:
         for operation in operations:
             if error is not None:
                 if operation.has_taken:
-                    self.put_back(operation)
+                    self.answers.put_back(operation)
                 operation.results = []
                 operation.fail(error)
             self._end(operation)
@@ -364,27 +262,7 @@ class Lane:
         operation.ended_as = self._ended
         told = operation.owner.completed(operation)
         if not told and operation.has_taken:
-            self.put_back(operation)
-
-    def put_back(self, operation: Operation) -> None:
-        """Nobody is there any longer for what the operation has taken.
-
-        It goes a little later, with what others give up who have gone, too: of them all what was taken
-        first goes back last, to be the first again.
-        """
-        begins = not self._returning
-        self._returning += [(number, operation.ended_as, back) for number, back in restoring(operation)]
-        if begins and self._returning:
-            self._lanes.after(_TURNS_TO_LEAVE, self.restore)
-
-    def restore(self) -> None:
-        """Send what has been put back since."""
-        returning, self._returning = self._returning, []
-        for _, _, operation in sorted(returning, key=itemgetter(0, 1)):
-            self.waiting.insert(0, operation)
-        if returning:
-            self.idle = False
-            self.send()
+            self.answers.put_back(operation)
 
     def expire(self, operation: Operation) -> None:
         """Its time is up. One that is under way is heard first."""
@@ -419,21 +297,17 @@ class Lane:
         """
         if given_up.kind is kinds.FINISH_DELETE and self._lanes.policy.role_timeout:
             rest = Operation(given_up.kind, self.name, [], 1, OnSuccess(), wait=Wait(None, endless=True))
-            self._submit(rest)
+            self._lanes.submit(rest)
+            self._lanes.flush()
 
     def _after_leaving(self) -> None:
         if not self.is_in_flight:
             self._turns.end()
-        self._drop_if_done()
+        self.drop_if_done()
 
-    def _drop_if_done(self) -> None:
-        if (
-            self.idle
-            and not self.waiting
-            and not self._returning
-            and not any(self.lines.values())
-            and self._slots.are_clean
-        ):
+    def drop_if_done(self) -> None:
+        """It is not needed any longer where nothing is to be done, and nobody waits."""
+        if self.idle and not self.waiting and not any(self.lines.values()) and self.answers.are_clean:
             self._lanes.drop(self)
 
     def end_waits(self, error: PressureError) -> None:

@@ -152,12 +152,12 @@ class Lanes:
     def restore(self) -> None:
         """Send at once what is to be put back."""
         for lane in list(self._lanes.values()):
-            lane.restore()
+            lane.answers.restore()
 
     async def settle(self, timeout: float) -> bool:
         """Acknowledge all that has arrived; whether nothing is left after so many seconds."""
         for lane in list(self._lanes.values()):
-            lane.settle()
+            lane.answers.settle()
         try:
             async with asyncio.timeout(timeout):
                 while self._lanes or self._kept_apart:
@@ -172,7 +172,7 @@ class Lanes:
     def keep(self, names: Collection[bytes]) -> Kept:
         """Where the answer to a call that changes these queues, beside their lanes, is kept."""
         if len(names) == 1:
-            return self._lane(next(iter(names))).keep()
+            return self._lane(next(iter(names))).answers.keep()
         number = self.next_number()
         kept = Kept(b"t%d" % number, number)
         self._kept_apart.add(kept)
@@ -219,7 +219,7 @@ class Lanes:
         if kept is None:
             return
         if len(names) == 1:
-            self._lane(next(iter(names))).done(kept)
+            self._lane(next(iter(names))).answers.done(kept)
         else:
             self._settle(kinds.ACKNOWLEDGE, names, kept, [kept.slot])
 
@@ -228,7 +228,7 @@ class Lanes:
         if kept is None:
             return
         if len(names) == 1:
-            self._lane(next(iter(names))).unused(kept)
+            self._lane(next(iter(names))).answers.unused(kept)
         else:
             self._kept_apart.discard(kept)
             self._dropped.set()
@@ -238,7 +238,7 @@ class Lanes:
         if kept is None:
             return
         if len(names) == 1:
-            self.when_back(partial(self._lane(next(iter(names))).recover, kept))
+            self.when_back(partial(self._lane(next(iter(names))).answers.recover, kept))
         else:
             self._settle(kinds.RECOVER, names, kept, [self.identity, kept.slot, b"%d" % kept.number])
 
@@ -264,7 +264,7 @@ class Lanes:
 
     def put_back(self, operation: Operation) -> None:
         """Nobody is there any longer for what has been taken."""
-        self._lane(operation.name).put_back(operation)
+        self._lane(operation.name).answers.put_back(operation)
 
     def poke(self, names: Iterable[bytes]) -> None:
         """Who waits on these queues may go on."""
