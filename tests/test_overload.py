@@ -34,8 +34,8 @@ MESSAGE = 8 * MB
 # What a server has beyond the account while it works: a request is in memory four times on its way, a reply
 # three times, and what has been freed is not given back at once.
 BESIDE = 12 * MESSAGE
-# Seconds. A bystander is slowed as the backend is busy, which reads 16 MB thirty times before it is its turn; but
-# not for as long as those who have to wait.
+# Seconds. A bystander is slowed as the backend is busy, which reads 16 MB thirty times before it is its turn;
+# but not for as long as those who have to wait.
 WORST = 8.0
 
 
