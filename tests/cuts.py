@@ -196,7 +196,7 @@ class _Pair:
         reader = _Replies()
         while (data := self._backend.recv(1 << 16)) and not self._is_late:
             for reply in reader.feed(data):
-                cut = self._awaited.popleft() if not reply.startswith(b">") else None
+                cut = self._awaited.popleft() if self._awaited and not reply.startswith(b">") else None
                 if cut is None:
                     self._server.sendall(reply)
                     continue

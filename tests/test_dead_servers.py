@@ -243,14 +243,18 @@ def test_a_server_killed_right_after_it_came_back_is_buried_again(
 
 def test_a_server_that_signs_while_it_is_buried_is_not_forgotten(direct: Client) -> None:
     def call(*words: str) -> Any:
-        return direct.eval(servers_script(), 1, "who lives", *words)
+        return direct.eval(servers_script(), 2, "who lives", "a is dead", *words)
 
-    assert call("sign", "a", "1 15") == 1
+    assert call("sign", "a", "1 15") == 0
     assert call("sign", "a", "2 15") == 0
     assert call("forget", "a", "1 15") == 0
     assert direct.hgetall("who lives") == {b"a": b"2 15"}
     assert call("forget", "a", "2 15") == 1
     assert not direct.exists("who lives")
+    assert 0 < direct.ttl("a is dead") <= 86400
+    assert call("sign", "a", "3 15") == 1, "it is to learn what has become of it"
+    assert not direct.exists("a is dead")
+    assert call("sign", "a", "4 15") == 0
 
 
 def test_neighbours_that_bury_the_same_server_double_nothing(
