@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
 import threading
@@ -40,7 +41,8 @@ def test_while_the_backend_is_away_operations_fail_at_once_and_then_work_again(
         assert client.spop("q") == b"a"
         assert client.info("backend")["backend_link_status"] == "up"
     assert server.stop() == 0
-    assert server.log.count("was lost") == 1
+    # While it starts it may close connections that are just open; those are tries.
+    assert len(re.findall(r"was lost(?!.*trying again)", server.log)) == 1
     assert server.log.count("is back after") == 1
 
 
