@@ -64,6 +64,12 @@ def consumed(direct: Client, queue: str = "q") -> tuple[int, int]:
 
 
 @pytest.fixture
+def backend(start_valkey: StartValkey) -> Valkey:
+    """One on which no other server signs."""
+    return start_valkey()
+
+
+@pytest.fixture
 def take(backend: Valkey) -> Iterator[Any]:
     """Have messages taken that nobody reads; the connection stays open."""
     with_messages: list[Waiter] = []
@@ -373,8 +379,11 @@ def test_nothing_is_kept_when_all_has_arrived_and_nobody_is_left_when_all_have_s
     assert latest < 1
 
 
-def test_who_polls_an_empty_queue_leaves_nothing_in_doubt(server: Server, direct: Client) -> None:
+def test_who_polls_an_empty_queue_leaves_nothing_in_doubt(
+    start_server: StartServer, backend: Valkey, direct: Client
+) -> None:
     """Though the queue is never idle."""
+    server = start_server("--backend", backend.url)
     with server.client() as client, Waiter(server.port) as polling:
         client.rpush("q", "a", "b")
         polling("LPOP", "q")

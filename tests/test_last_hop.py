@@ -22,7 +22,16 @@ import uvloop
 
 from pressure_server.sent import bytes_sent
 from tests.native import NativeSteps, QueueClosedError
-from tests.programs import Client, Server, StartServer, Valkey, keys_left, wait_for, wait_until_settled
+from tests.programs import (
+    Client,
+    Server,
+    StartServer,
+    StartValkey,
+    Valkey,
+    keys_left,
+    wait_for,
+    wait_until_settled,
+)
 from tests.test_disconnects import stopped
 from tests.waiters import Waiter, about, blocked, packed, wait_for_waiting
 
@@ -48,6 +57,12 @@ class Reader(Waiter):
 
     def send_often(self, count: int, *words: str) -> None:
         self.socket.sendall(packed(*words) * count)
+
+
+@pytest.fixture
+def backend(start_valkey: StartValkey) -> Valkey:
+    """One on which no other server signs."""
+    return start_valkey()
 
 
 @pytest.fixture

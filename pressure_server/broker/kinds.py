@@ -101,7 +101,7 @@ SOME = _taking(b"some", packing.count, folds=False, waiting=SOME_EXISTING)
 MOVE_EXISTING = _taking(b"move existing", packing.arguments, folds=False, waiting=None)
 MOVE = _taking(b"move", packing.arguments, folds=False, waiting=MOVE_EXISTING)
 RESTORE = Kind(
-    b"restore", packing.arguments, sharing.one, restores=True, folds=False, serves=(Line.CONSUMERS,)
+    b"put_back", packing.arguments, sharing.one, restores=True, folds=False, serves=(Line.CONSUMERS,)
 )
 REMOVE = Kind(
     b"remove",

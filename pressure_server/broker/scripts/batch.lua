@@ -36,25 +36,26 @@ end
 -- Where each operation is made, under its own name.
 local makers = {
   put = make_put, add = make_put,
-  get = make_get, take = make_get, some = make_get, remove = make_get,
+  get = make_get, take = make_get, some = make_get, remove = make_get, restore = make_get,
   move = make_move,
   contains = make_read, length = make_read, range = make_read, scan = make_read, sample = make_read,
   info = make_read, exists = make_read, version = make_read,
   create = make_life, close = make_life, delete = make_life, finish_delete = make_life, expire = make_life,
   clean = make_life, turn = make_life,
-  acknowledge = make_recovery, restore = make_recovery, recover = make_recovery,
+  acknowledge = make_recovery, put_back = make_recovery, recover = make_recovery,
   examine = make_doctor, repair = make_doctor,
 }
 -- What it takes, where that is not up to two numbers: sizes and messages, messages, or words.
 local takes = {
-  put = 'puts', add = 'puts', remove = 'messages', contains = 'messages', restore = 'messages',
+  put = 'puts', add = 'puts', remove = 'messages', contains = 'messages',
+  restore = 'messages', put_back = 'messages',
   create = 'words', move = 'words', repair = 'words', acknowledge = 'words', recover = 'words',
 }
 local taking = { get = true, take = true, some = true }
 local without_queue = {
   exists = true, version = true, create = true, delete = true, finish_delete = true, expire = true, clean = true,
   turn = true, take = true, some = true, move = true, examine = true, repair = true, acknowledge = true,
-  restore = true, recover = true,
+  put_back = true, recover = true,
 }
 
 local function execute(name, first, count)

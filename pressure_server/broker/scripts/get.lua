@@ -1,5 +1,5 @@
 -- Get, for many commands at once; take, which waits; remove, which takes messages out of the middle; and
--- restore, which recovery.lua puts back with what was taken for nobody. All but the last act as the consumer, and
+-- restore, which puts back what was taken for nobody, also for recovery.lua. All but the last act as the consumer, and
 -- what they take counts as consumed.
 --
 -- Touches  the list, :consumer, :not_full, :stats:consumed_*, the mirror.
@@ -91,7 +91,7 @@ local function make_get()
   end
 
   -- Takes    messages that were taken, oldest first
-  -- Returns  nothing. A role is not needed: nobody was to see that they were gone.
+  -- Returns  1. A role is not needed: nobody was to see that they were gone.
   function operations.restore(messages)
     -- A backend out of memory refuses a script whose first write needs some. This one does nothing.
     call('PERSIST', base)
@@ -106,6 +106,7 @@ local function make_get()
       mirror.restored(messages)
     end
     settle_not_full()
+    return 1, 0
   end
 
   -- Takes    messages

@@ -34,7 +34,7 @@ local function make_recovery()
   -- Takes    the slot and the number of a call of ours, and messages that it has taken for a client that is gone
   -- Returns  how many are back at the head of the queue: none where a neighbour that took us for dead was
   --          faster, or the queue has been deleted since
-  function operations.restore(words)
+  function operations.put_back(words)
     local field, number = identity .. ' ' .. words[1], words[2]
     local record = queue.bound and record_of(field, number)
     if not record then
