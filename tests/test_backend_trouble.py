@@ -59,7 +59,7 @@ def test_each_trouble_in_the_document_is_shown_by_a_test_here_and_each_test_is_n
 # What all of them use.
 
 
-# A backend that starts answers so for a moment, or closes what is just open: whether a try meets that is chance.
+# A backend that starts says so for a moment, or closes what is just open: whether a try meets that is chance.
 STARTING = r"(with: LOADING .*|was lost \(.*\)); trying again$"
 
 
