@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
@@ -230,7 +230,7 @@ class Connection(asyncio.Protocol, ABC):
         if self._allowed < MAX_UNANSWERED or len(data) >= _SMALL_REPLY:
             self._adapt(len(data) // len(operation.sizes))
         if replies and replies[0] is operation:
-            sent = [(0, len(data), operation)]
+            sent = [(0, len(data), operation)] if operation.deliveries else []
             if len(replies) == 1:
                 replies.clear()
             else:
@@ -240,7 +240,8 @@ class Connection(asyncio.Protocol, ABC):
                         if reply.encoded is None:
                             break
                         piece, reply.encoded = reply.encoded, None
-                        sent.append((length, length + len(piece), reply))
+                        if reply.deliveries:
+                            sent.append((length, length + len(piece), reply))
                     else:
                         piece = cast(bytes, reply)
                     pieces.append(piece)
@@ -255,8 +256,9 @@ class Connection(asyncio.Protocol, ABC):
             else:
                 # Its own messages are put back by whoever asks; those of others that waited for it, here.
                 there = False
-                for _, _, other in sent[1:]:
-                    other.put_back()
+                for _, _, other in sent:
+                    if other is not operation:
+                        other.put_back()
             if not self._reading or self._closing:
                 self._proceed()
             if self._counted and not replies:
@@ -282,10 +284,11 @@ class Connection(asyncio.Protocol, ABC):
         self._cost += max(MAX_BYTES, len(operation.results[-1]))
         self.recount()
 
-    def _write(self, data: bytes, replies: list[tuple[int, int, Operation]] | None = None) -> None:
-        """Send it; `replies` are those of operations in it, with where they begin and end."""
+    def _write(self, data: bytes, replies: Sequence[tuple[int, int, Operation]] = ()) -> None:
+        """Send it; `replies` are those in it that bring what has been taken: see Outbox.expect."""
         outbox = self._outbox
-        if replies is not None and outbox.expect(replies):
+        if replies:
+            outbox.expect(replies)
             self.clients.deliveries.watch(self)
         outbox.write(data)
         if outbox.written > self._look_at:
@@ -460,7 +463,9 @@ class Connection(asyncio.Protocol, ABC):
         took, self._took = self._took, []
         if not self.transport.is_closing():
             # One reply brings all of it, or nothing.
-            self._write(data, [(len(data), len(data), operation) for operation in took])
+            self._write(
+                data, [(len(data), len(data), operation) for operation in took if operation.deliveries]
+            )
         else:
             self._put_back(took)
         self._proceed()

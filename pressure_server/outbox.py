@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import select
+from collections.abc import Sequence
 
 from pressure_server.broker.operation import Operation
 from pressure_server.sent import bytes_sent
@@ -36,15 +37,10 @@ class Outbox:
         self.written += len(data)
         self._transport.write(data)
 
-    def expect(self, replies: list[tuple[int, int, Operation]]) -> bool:
-        """What is written next has the replies of operations, from and to these offsets.
-
-        Returns whether any brings what has been taken, so that it matters whether it is sent.
-        """
+    def expect(self, replies: Sequence[tuple[int, int, Operation]]) -> None:
+        """What is written next has replies that bring what was taken: from and to which offset, of whom."""
         written = self.written
-        unsent = [(written + start, written + end, one) for start, end, one in replies if one.deliveries]
-        self._unsent += unsent
-        return bool(unsent)
+        self._unsent += [(written + start, written + end, operation) for start, end, operation in replies]
 
     @property
     def size(self) -> int:
