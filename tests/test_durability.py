@@ -342,7 +342,10 @@ class Replicated:
         self.main = Valkey(folder / "main", "--port", str(port), *common)
         self.replica = Valkey(folder / "replica", "--replicaof", f"127.0.0.1 {port}", *common)
         with self.main.client() as direct:
-            wait_for(lambda: direct.execute_command("WAIT", 1, 100) == 1, "the replica to be there")
+            # Before it has confirmed a write, it may take a second for the first one.
+            for command in (("SET", "seen", 1), ("DEL", "seen")):
+                direct.execute_command(*command)
+                wait_for(lambda: direct.execute_command("WAIT", 1, 100) == 1, "the replica to be there")
 
     def __enter__(self) -> Replicated:
         return self
