@@ -196,7 +196,9 @@ class _Pair:
         reader = _Replies()
         while (data := self._backend.recv(1 << 16)) and not self._is_late:
             for reply in reader.feed(data):
-                cut = self._awaited.popleft() if self._awaited and not reply.startswith(b">") else None
+                if not self._awaited and not reply.startswith(b">"):
+                    return  # to a request that was cut behind its end
+                cut = self._awaited.popleft() if not reply.startswith(b">") else None
                 if cut is None:
                     self._server.sendall(reply)
                     continue

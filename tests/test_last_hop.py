@@ -249,7 +249,7 @@ def test_what_a_transaction_has_taken_while_it_waits_for_the_end_of_a_delete_com
         for words in ("MULTI", "DEL r", "LPOP q", "EXEC"):
             reader.send(*words.split())
         wait_for(lambda: direct.llen("__pressure__:q") == 1, "the message to be taken")
-        reader.reset()
+        kill(reader, client)
         wait_until_settled(direct)
         assert client.lrange("q", 0, -1) == [b"a", b"b"]
         assert about(client, "q")[b"consumed_messages"] == 0

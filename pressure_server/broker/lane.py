@@ -96,7 +96,9 @@ class Lane:
             # Those in line are tried behind it: it is to be all of its call.
             self._poked = True
             return taken
-        fresh = [o for o in taken if self._wants(o) and (o.wait is None or self._admits(o))]
+        fresh = [
+            o for o in taken if not (o.cancelled and self._dropped(o)) and (o.wait is None or self._admits(o))
+        ]
         if not any(self.lines.values()):
             self._poked = False
             return fresh
@@ -121,12 +123,11 @@ class Lane:
         ahead = [o for o in fresh if o.kind is kinds.TURN or (o.wait is not None and o.wait.in_line)]
         return ahead + operations + [operation for operation in fresh if operation not in ahead]
 
-    def _wants(self, operation: Operation) -> bool:
-        """Whether anybody wants what it is about to take; what it has taken in calls before goes back."""
-        if not operation.cancelled or not operation.kind.takes:
-            return True
-        operation.put_back()
-        return False
+    def _dropped(self, operation: Operation) -> bool:
+        """Whether it does not happen, as nobody wants it. What it has taken in calls before goes back."""
+        if operation.kind.takes:
+            operation.put_back()
+        return operation.kind.takes
 
     def _admits(self, operation: Operation) -> bool:
         wait = operation.wait
