@@ -170,7 +170,14 @@ class Lanes:
     # What transactions use.
 
     def keep(self, names: Collection[bytes]) -> Kept:
-        """Where the answer to a call that changes these queues, beside their lanes, is kept."""
+        """Where the answer to a call that changes these queues, beside their lanes, is kept.
+
+        What is about to go back to them goes first.
+        """
+        for name in names:
+            lane = self._lanes.get(name)
+            if lane is not None and lane.answers.go_back:
+                lane.answers.restore()
         if len(names) == 1:
             return self._lane(next(iter(names))).answers.keep()
         number = self.next_number()
