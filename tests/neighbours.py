@@ -14,6 +14,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
@@ -351,7 +352,8 @@ async def doctor(backend: Valkey) -> tuple[int, str]:
     try:
         said, _ = await process.communicate()
     except asyncio.CancelledError:
-        process.kill()
+        with suppress(ProcessLookupError):  # it has just ended
+            process.kill()
         await process.wait()
         raise
     return process.returncode or 0, said.decode()
