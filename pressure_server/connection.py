@@ -359,9 +359,11 @@ class Connection(asyncio.Protocol, ABC):
         """Tell what the socket has taken that it is delivered; whether that is all."""
         if self.transport.is_closing():
             return True  # connection_lost knows more
-        unsent = self._count_unsent()
-        self._outbox.look()
-        if self._outbox.has_messages:
+        outbox = self._outbox
+        unsent = outbox.look()
+        if unsent or self._unsent_bytes:
+            self._count_unsent()
+        if outbox.has_messages:
             return False
         if self._closing:
             self._proceed()

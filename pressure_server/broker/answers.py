@@ -74,10 +74,10 @@ class Answers:
             self._slots.done(kept.slot)
             return
         delivery = Delivery(kept, partial(self._slots.done, kept.slot), self.put_back)
-        for run in taking:
-            for operation in run:
-                if operation.results:
-                    operation.came_with(delivery)
+        operations = [operation for run in taking for operation in run if operation.results]
+        delivery.expect(len(operations))
+        for operation in operations:
+            operation.came_with(delivery)
         delivery.has_arrived()
 
     def failed(self, kept: Kept, error: Exception) -> None:

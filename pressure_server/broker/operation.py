@@ -125,10 +125,10 @@ class Operation:
 
     def came_with(self, delivery: Delivery) -> None:
         """A call has brought some of its messages."""
-        delivery.expect()
         if self.deliveries is None:
-            self.deliveries = []
-        self.deliveries.append((delivery, len(self.results)))
+            self.deliveries = [(delivery, len(self.results))]
+        else:
+            self.deliveries.append((delivery, len(self.results)))
 
     def delivered(self) -> None:
         """What it has taken has been handed over."""

@@ -97,9 +97,9 @@ class Delivery:
         self.put_back = put_back
         self._expected = 1
 
-    def expect(self) -> None:
-        """An operation has some of it."""
-        self._expected += 1
+    def expect(self, operations: int) -> None:
+        """So many operations have some of it."""
+        self._expected += operations
 
     def has_arrived(self) -> None:
         """One has handed it over; once more than was expected, when it is known who has some."""

@@ -140,9 +140,10 @@ class Transaction(QueueOperations):
             if kept is None:
                 return
             delivery = Delivery(kept, arrived, self._database.put_back)
-            for operation in self._operations:
-                if operation.has_taken:
-                    operation.came_with(delivery)
+            taken = [operation for operation in self._operations if operation.has_taken]
+            delivery.expect(len(taken))
+            for operation in taken:
+                operation.came_with(delivery)
             delivery.has_arrived()
 
         def undo(reply: Any) -> None:
