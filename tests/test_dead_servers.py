@@ -466,3 +466,26 @@ def test_a_hundred_thousand_queues_and_one_dead_server(
     print(f"{count} queues, 10002 of them with a record: buried after {took:.1f} seconds")
     for server in (living, third):
         assert server.log.count("has died") <= 1
+
+
+def test_a_server_that_was_stopped_signs_before_it_takes_anything(
+    neighbours: list[Server], direct: Client
+) -> None:
+    """Or what it takes would be in nobody's name, should it die before it signs."""
+    stopped, living = neighbours
+    with living.client() as client, Waiter(stopped.port) as waiting:
+        client.rpush("q", "a")
+        name = identity(stopped).decode()
+        stopped.process.send_signal(signal.SIGSTOP)
+        wait_for(lambda: identity(stopped) not in signs(direct), "it to be buried")
+        waiting.send("LPOP", "q")
+        seen: list[str] = []
+        with direct.monitor() as monitor:
+            stopped.process.send_signal(signal.SIGCONT)
+            for heard in monitor.listen():
+                if name in heard["command"] and heard["command"].startswith("EVAL"):
+                    seen.append(heard["command"].split()[0])
+                if seen[-1:] == ["EVALSHA"]:
+                    break
+        assert seen[0] == "EVAL"
+        assert waiting.reply() == b"a"

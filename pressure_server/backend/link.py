@@ -47,9 +47,11 @@ class Link:
     def __init__(self, address: Address, number: int, script: bytes, name: str, patience: Patience) -> None:
         """`first` makes the first command on a new channel: answered with 0, unless what was kept is gone.
 
-        `is_back` is called when one was opened again.
+        Where it `is_late` it is said again before anything else. `is_back` is called when one was opened
+        again.
         """
         self.first: Callable[[], tuple[bytes, ...]] | None = None
+        self.is_late: Callable[[], bool] | None = None
         self.is_back: Callable[[], None] | None = None
         self._address = address
         self.number = number
@@ -227,6 +229,8 @@ class Link:
         if channel is None or not channel.is_open:
             self._hold(request)
         else:
+            if self.first is not None and self.is_late is not None and self.is_late():
+                channel.send(None, *self.first())
             request.send(channel, answered)
 
     def _hold(self, request: Request) -> None:

@@ -133,6 +133,7 @@ class Broker:
         if self._neighbours is not None:
             self._servers[link] = Servers(link, self._prefix, self.identity.encode(), self._neighbours)
             link.first = self._servers[link].sign
+            link.is_late = self._servers[link].is_late
         return link
 
     def _add(self, link: Link) -> Database:

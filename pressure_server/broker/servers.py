@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 # within it.
 _LOOKS = 10
 _DEAD_AFTER = 0.7
+# After so much of it without a sign we sign before anything else.
+_LATE_AFTER = 0.5
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class Servers:
         self._key = prefix + b"!servers"
         self._script = servers_script()
         self._count = 0
+        self._signed = 0.0
         # By name: what it has signed with, and since when.
         self._seen: dict[bytes, tuple[bytes, float]] = {}
         self._looked = 0.0
@@ -63,7 +66,12 @@ class Servers:
     def sign(self) -> tuple[bytes, ...]:
         """The command by which we say that we live; before anything else that we do there."""
         self._count += 1
+        self._signed = monotonic()
         return self._call(b"sign", self._identity, b"%d %g" % (self._count, self._timeout))
+
+    def is_late(self) -> bool:
+        """Whether we were stopped, and may be taken for dead: what we take unsigned nobody puts back."""
+        return monotonic() - self._signed > _LATE_AFTER * self._timeout
 
     def _call(self, verb: bytes, name: bytes, signed: bytes) -> tuple[bytes, ...]:
         return (b"EVAL", self._script, b"2", self._key, self._key + b":dead:" + name, verb, name, signed)
