@@ -144,7 +144,7 @@ def _announce(context: Context, embedded: Embedded | None) -> None:
     broker = context.broker
     for listen in context.listening:
         logger.info("listening on %s", listen)
-    what = broker.version if broker.is_up else "away for now: operations fail until it is back"
+    what = broker.version if broker.is_up else "away for now: operations wait for it, then fail"
     if embedded is not None:
         logger.info("backend: embedded %s, data in %s", what, embedded.data_dir)
     else:

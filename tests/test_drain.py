@@ -140,3 +140,9 @@ def test_it_is_not_ready_while_its_backend_is_away(
         assert client("PRESSURE.READY") == b"OK"
         valkey.kill()
         wait_for(lambda: str(client("PRESSURE.READY")).startswith("BACKEND"), "it to be seen")
+
+
+def test_a_server_that_had_taken_nothing_says_of_nothing_that_it_is_left(start_server: StartServer) -> None:
+    server = start_server("--backend", "unix:///nowhere/none.sock")
+    assert server.stop() == 0
+    assert "messages are left" not in server.log

@@ -20,7 +20,7 @@ from pressure_server.backend.channel import Channel
 from pressure_server.backend.denials import Denials
 from pressure_server.backend.greeting import Greeting, greet
 from pressure_server.backend.requests import Reading, Request, ScriptCall
-from pressure_server.backend.resp import Received, asks_for_patience, is_passing
+from pressure_server.backend.resp import Received, asks_for_patience, is_passing, reply_to
 from pressure_server.errors import BackendError, BackendReplyError, OutcomeUnknownError
 
 logger = logging.getLogger(__name__)
@@ -185,19 +185,7 @@ class Link:
 
         Raises BackendReplyError for an error reply, else BackendError.
         """
-        future: asyncio.Future[Any] = self._loop.create_future()
-
-        def received(reply: Any) -> None:
-            if not future.done():
-                future.set_result(reply)
-
-        self._ask(Reading(arguments, received))
-        reply = await future
-        if isinstance(reply, BackendError):
-            raise reply
-        if isinstance(reply, Exception):
-            raise BackendReplyError(f"the backend answered {arguments[0].decode()} with: {reply}") from reply
-        return reply
+        return await reply_to(arguments, lambda received: self._ask(Reading(arguments, received)))
 
     def _ask(self, request: Request) -> None:
         if self._channel is not None and self._channel.is_open:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from pressure_server.backend.channel import Channel
 from pressure_server.backend.resp import Received
@@ -54,8 +54,3 @@ class Reading:
     def send(self, channel: Channel, answered: Received) -> None:
         """See Request."""
         channel.send(answered, *self._words)
-
-
-def answer_of(reply: Any) -> str:
-    """The code of an error reply; '' for any other."""
-    return str(reply).partition(" ")[0] if isinstance(reply, Exception) else ""

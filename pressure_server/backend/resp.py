@@ -11,7 +11,7 @@ import re
 import struct
 import termios
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import hiredis
@@ -53,6 +53,26 @@ def unsent_bytes(transport: asyncio.WriteTransport) -> int:
     except OSError:
         return unsent  # it is for Linux to know
     return unsent + int(struct.unpack("i", in_kernel)[0])
+
+
+async def reply_to(arguments: Sequence[bytes], ask: Callable[[Received], None]) -> Any:
+    """The reply to a command that `ask` sends, with where the reply is to go.
+
+    Raises BackendReplyError for an error reply, whose cause is the error as it came; else BackendError.
+    """
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def received(reply: Any) -> None:
+        if not future.done():
+            future.set_result(reply)
+
+    ask(received)
+    reply = await future
+    if isinstance(reply, BackendError):
+        raise reply
+    if isinstance(reply, Exception):
+        raise BackendReplyError(f"the backend answered {arguments[0].decode()} with: {reply}") from reply
+    return reply
 
 
 class RespConnection(asyncio.Protocol):
@@ -137,19 +157,7 @@ class RespConnection(asyncio.Protocol):
 
         Raises BackendReplyError for an error reply, whose cause is the error as it came; else BackendError.
         """
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-        def received(reply: Any) -> None:
-            if not future.done():
-                future.set_result(reply)
-
-        self.send(received, *arguments)
-        reply = await future
-        if isinstance(reply, BackendError):
-            raise reply
-        if isinstance(reply, Exception):
-            raise BackendReplyError(f"the backend answered {arguments[0].decode()} with: {reply}") from reply
-        return reply
+        return await reply_to(arguments, lambda received: self.send(received, *arguments))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio: the connection is open."""

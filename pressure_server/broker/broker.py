@@ -183,10 +183,10 @@ class Broker:
 
     async def _settle(self, number: int, timeout: float) -> bool:
         database = self._databases[number]
-        if not database.is_up or not await database.settle(timeout):
+        if not await database.settle(timeout if database.is_up else 0):
             return False
         servers = self._servers.get(self._links[number])
-        if servers is not None:
+        if servers is not None and database.is_up:
             with suppress(BackendError):
                 await servers.sign_off()
         return True
