@@ -43,7 +43,11 @@ class Context:
 class Handler(Protocol):
     """A wire protocol; one is made for each listener."""
 
-    def __init__(self, context: Context) -> None: ...
+    def __init__(self, context: Context, listen: Listen) -> None: ...
+
+    @staticmethod
+    def check(listen: Listen) -> None:
+        """Raise SettingsError where the listener's options mean nothing to this handler."""
 
     def connect(self) -> Connection:
         """A connection for a client that has just come."""

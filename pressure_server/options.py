@@ -107,7 +107,7 @@ def _listens(ctx: click.Context, parameter: click.Parameter, urls: tuple[str, ..
     try:
         listens = tuple(Listen.parse(url) for url in urls)
         for listen in listens:
-            find_handler(listen.handler)
+            find_handler(listen.handler).check(listen)
     except SettingsError as error:
         raise click.BadParameter(str(error), ctx, parameter) from error
     return listens

@@ -111,7 +111,7 @@ async def _serve_on(
         context = Context(settings, broker, clients)
         for listen, handler in handlers.items():
             try:
-                listeners.append(await Listener.open(listen, handler(context).connect, access.tls))
+                listeners.append(await Listener.open(listen, handler(context, listen).connect, access.tls))
             except OSError as error:
                 raise StartError(f"cannot listen on {listen}: {error.strerror or error}") from error
         context.listening += [listener.listen for listener in listeners]

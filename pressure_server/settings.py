@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from pressure_server.access import Doors, read_password
 from pressure_server.backend.address import Address
@@ -28,7 +28,8 @@ class SettingsError(ValueError):
 class Listen:
     """Where to listen and by which handler: `HANDLER://HOST:PORT` or `HANDLER+unix:///PATH`.
 
-    With an "s" behind the handler's name, `resps://…`, it is over TLS.
+    With an "s" behind the handler's name, `resps://…`, it is over TLS. `options`, `?NAME=VALUE&…` behind it
+    all, mean something to the handler.
     """
 
     handler: str
@@ -36,13 +37,15 @@ class Listen:
     port: int = 0
     path: str = ""
     tls: bool = False
+    options: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
         scheme = self.handler + "s" * self.tls
+        options = f"?{urlencode(self.options)}" if self.options else ""
         if self.path:
-            return f"{scheme}+unix://{self.path}"
+            return f"{scheme}+unix://{self.path}{options}"
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{scheme}://{host}:{self.port}"
+        return f"{scheme}://{host}:{self.port}{options}"
 
     @classmethod
     def parse(cls, url: str) -> Listen:
@@ -54,15 +57,16 @@ class Listen:
             port = parts.port
             # As the system's resolver will have it.
             (parts.hostname or "").encode("idna")
+            options = tuple(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
         except ValueError as error:
             raise SettingsError(f"{form} ({error})") from error
         scheme, _, transport = parts.scheme.partition("+")
         handler, tls = scheme.removesuffix("s"), scheme.endswith("s")
         if transport == "unix" and parts.path.startswith("/") and not parts.netloc:
-            return cls(handler, path=parts.path, tls=tls)
+            return cls(handler, path=parts.path, tls=tls, options=options)
         if not handler or transport or parts.hostname is None or port is None or parts.path.strip("/"):
             raise SettingsError(form)
-        return cls(handler, host=parts.hostname, port=port, tls=tls)
+        return cls(handler, host=parts.hostname, port=port, tls=tls, options=options)
 
 
 @dataclass(frozen=True)

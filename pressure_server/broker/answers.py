@@ -69,7 +69,9 @@ class Answers:
             # Nothing was there, so nothing was done; and then nothing is kept (calls.lua).
             self._slots.cleaned([kept.slot])
             return
-        taking = [run for run in runs if run[0].kind.takes and not run[0].kind.moves]
+        for operation in (o for run in runs if run[0].kind.opens for o in run if o.results):
+            operation.came_with(self._opened(operation, kept.number))
+        taking = [run for run in runs if run[0].kind.takes and not (run[0].kind.moves or run[0].kind.opens)]
         if not taking:
             self._slots.done(kept.slot)
             return
@@ -79,6 +81,17 @@ class Answers:
         for operation in operations:
             operation.came_with(delivery)
         delivery.has_arrived()
+
+    def _opened(self, operation: Operation, number: int) -> Delivery:
+        """What an operation has opened is kept by itself, until it is closed, or given back (get.lua)."""
+        name = operation.name
+        kept = Kept(b"o%d.%b" % (number, operation.results[0].split(b" ", 2)[1]), number)
+        self._lanes.keep_apart(kept)
+        return Delivery(
+            kept,
+            partial(self._lanes.acknowledge_apart, name, kept),
+            lambda _: self._lanes.recover_apart(name, kept),
+        )
 
     def failed(self, kept: Kept, error: Exception) -> None:
         """There was an error instead."""
@@ -95,6 +108,9 @@ class Answers:
         It goes a little later, with what others give up who have gone, too: of them all what was taken
         first goes back last, to be the first again.
         """
+        if operation.kind.opens:
+            operation.put_back()
+            return
         begins = not self._returning
         self._returning += [(number, operation.ended_as, back) for number, back in restoring(operation)]
         if begins and self._returning:

@@ -41,11 +41,24 @@ def _taking(
         Operation.messages_left,
         takes=True,
         moves=name.startswith(b"move"),
+        opens=name.startswith(b"take_opened"),
         folds=folds,
         line=Line.CONSUMERS,
         serves=(Line.PRODUCERS,),
         satisfied=lambda operation: bool(operation.results),
         waiting=waiting,
+    )
+
+
+def _getting(name: bytes) -> Kind:
+    return Kind(
+        name,
+        packing.count,
+        sharing.values,
+        Operation.messages_left,
+        takes=True,
+        line=Line.CONSUMERS,
+        serves=(Line.PRODUCERS,),
     )
 
 
@@ -82,17 +95,23 @@ PUT_PATIENT = _putting(b"put wait", sharing.lengths, None)
 ADD_PATIENT = _putting(b"add wait", sharing.counts, None)
 PUT = _putting(b"put", sharing.lengths, PUT_EXISTING)
 ADD = _putting(b"add", sharing.counts, ADD_EXISTING)
-GET = Kind(
-    b"get",
-    packing.count,
-    sharing.values,
-    Operation.messages_left,
-    takes=True,
-    line=Line.CONSUMERS,
-    serves=(Line.PRODUCERS,),
-)
+# `…_NOW` never waits for room, whatever the queue's own setting is; `…_MARKED` are messages with their flags
+# and expiry before them (marks.lua).
+PUT_NOW = _putting(b"put now", sharing.lengths, None)
+ADD_NOW = _putting(b"add now", sharing.counts, None)
+PUT_MARKED = _putting(b"put_marked now", sharing.lengths, None)
+ADD_MARKED = _putting(b"add_marked now", sharing.counts, None)
+NEVER_FOR_ROOM = (PUT_OVERFILL, ADD_OVERFILL, PUT_NOW, ADD_NOW, PUT_MARKED, ADD_MARKED)
+GET = _getting(b"get")
+# Messages come with their flags before them; and what is `…_OPENED` with a number behind those, by which it
+# is closed, or given back.
+GET_MARKED = _getting(b"get_marked")
 TAKE_EXISTING = _taking(b"take existing", packing.count, folds=True, waiting=None)
 TAKE = _taking(b"take", packing.count, folds=True, waiting=TAKE_EXISTING)
+TAKE_MARKED_EXISTING = _taking(b"take_marked existing", packing.count, folds=True, waiting=None)
+TAKE_MARKED = _taking(b"take_marked", packing.count, folds=True, waiting=TAKE_MARKED_EXISTING)
+TAKE_OPENED_EXISTING = _taking(b"take_opened existing", packing.count, folds=True, waiting=None)
+TAKE_OPENED = _taking(b"take_opened", packing.count, folds=True, waiting=TAKE_OPENED_EXISTING)
 # `…_ELSE` takes nothing where the run before it has taken something.
 TAKE_ELSE = _taking(b"take else", packing.count, folds=False, waiting=None)
 SOME_ELSE = _taking(b"some else", packing.count, folds=False, waiting=None)
@@ -116,6 +135,7 @@ LENGTH = _asking(b"length")
 EXISTS = _asking(b"exists")
 INFO = _asking(b"info")
 VERSION = _asking(b"version")
+PEEK = _asking(b"peek")
 RANGE = _asking(b"range", packing.arguments, folds=False)
 SCAN = _asking(b"scan", packing.arguments, folds=False)
 SAMPLE = _asking(b"sample", packing.arguments, folds=False)
@@ -123,6 +143,7 @@ CREATE = _living(b"create", packing.arguments, line=Line.PRODUCERS)
 CLOSE = _living(b"close", line=Line.PRODUCERS)
 DELETE = _living(b"delete", share=_share_deleted, line=Line.CONSUMERS)
 FINISH_DELETE = _living(b"finish_delete", line=Line.CONSUMERS)
+FLUSH = _living(b"flush", line=Line.CONSUMERS)
 EXPIRE = _living(b"expire", packing.arguments)
 CLEAN = _living(b"clean")
 EXAMINE = _asking(b"examine")

@@ -249,6 +249,18 @@ class Lanes:
         else:
             self._settle(kinds.RECOVER, names, kept, [self.identity, kept.slot, b"%d" % kept.number])
 
+    def keep_apart(self, kept: Kept) -> None:
+        """What has been opened is kept until `acknowledge_apart`, or `recover_apart`."""
+        self._kept_apart.add(kept)
+
+    def acknowledge_apart(self, name: bytes, kept: Kept) -> None:
+        """What is kept there of the queue is not needed any longer."""
+        self._settle(kinds.ACKNOWLEDGE, [name], kept, [kept.slot])
+
+    def recover_apart(self, name: bytes, kept: Kept) -> None:
+        """What is kept there goes back to the queue's head."""
+        self._settle(kinds.RECOVER, [name], kept, [self.identity, kept.slot, b"%d" % kept.number])
+
     def _settle(self, kind: Kind, names: Iterable[bytes], kept: Kept, arguments: list[bytes]) -> None:
         """Do it, however long the backend is away."""
         left = set(names)

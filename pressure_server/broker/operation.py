@@ -153,7 +153,10 @@ class Operation:
     def put_back(self) -> None:
         """Nobody is there any longer for what it has taken, if anything."""
         if self.deliveries is not None and self.has_taken:
-            self.deliveries[0][0].put_back(self)
+            delivery = self.deliveries[0][0]
+            if self.kind.opens:
+                self.deliveries = None
+            delivery.put_back(self)
 
     @property
     def has_taken(self) -> bool:
@@ -210,7 +213,8 @@ class Kind:
     `line` is where one waits, and `serves` are those who may go on when one has been done. One that has
     waited goes on as `waiting`, which does not create a queue that has been deleted meanwhile. `counts`: a
     command's result is a count, which adds up where it is done in parts. `changes`: it must not be done
-    twice. `restores`: its messages are nowhere else.
+    twice. `restores`: its messages are nowhere else. `opens`: what it has taken is delivered when its client
+    says so, and not when it has been sent.
     """
 
     name: bytes
@@ -221,6 +225,7 @@ class Kind:
     takes: bool = False
     moves: bool = False
     restores: bool = False
+    opens: bool = False
     folds: bool = True
     counts: bool = False
     changes: bool = True

@@ -9,6 +9,7 @@ _PARTS = (
     "calls",
     "fast",
     "mirror",
+    "marks",
     "read",
     "life",
     "put",

@@ -35,11 +35,12 @@ end
 
 -- Where each operation is made, under its own name.
 local makers = {
-  put = make_put, add = make_put,
-  get = make_get, take = make_get, some = make_get, remove = make_get, restore = make_get,
+  put = make_put, add = make_put, put_marked = make_put, add_marked = make_put,
+  get = make_get, take = make_get, some = make_get, remove = make_get, restore = make_get, flush = make_get,
+  get_marked = make_get, take_marked = make_get, take_opened = make_get,
   move = make_move,
   contains = make_read, length = make_read, range = make_read, scan = make_read, sample = make_read,
-  info = make_read, exists = make_read, version = make_read,
+  info = make_read, exists = make_read, version = make_read, peek = make_read,
   create = make_life, close = make_life, delete = make_life, finish_delete = make_life, expire = make_life,
   clean = make_life, turn = make_life,
   acknowledge = make_recovery, put_back = make_recovery, recover = make_recovery,
@@ -47,14 +48,15 @@ local makers = {
 }
 -- What it takes, where that is not up to two numbers: sizes and messages, messages, or words.
 local takes = {
-  put = 'puts', add = 'puts', remove = 'messages', contains = 'messages',
+  put = 'puts', add = 'puts', put_marked = 'puts', add_marked = 'puts', remove = 'messages', contains = 'messages',
   restore = 'messages', put_back = 'messages',
   create = 'words', move = 'words', repair = 'words', acknowledge = 'words', recover = 'words',
 }
-local taking = { get = true, take = true, some = true }
+-- What these have taken is in their results: as it is, or with flags before it. What was opened is kept apart.
+local taking = { get = 'plain', take = 'plain', some = 'plain', get_marked = 'marked', take_marked = 'marked' }
 local without_queue = {
   exists = true, version = true, create = true, delete = true, finish_delete = true, expire = true, clean = true,
-  turn = true, take = true, some = true, move = true, examine = true, repair = true, acknowledge = true,
+  turn = true, take = true, some = true, take_marked = true, take_opened = true, move = true, examine = true, repair = true, acknowledge = true,
   put_back = true, recover = true,
 }
 
@@ -115,11 +117,11 @@ end
 
 -- Notes that the messages of a result, which is at this place of the reply, have been taken.
 local taken_elsewhere = {}
-local function note(result, place)
+local function note(result, place, how)
   if type(result) ~= 'table' or #result == 0 then
     return
   elseif base == KEYS[1] then
-    places[#places + 1] = place
+    places[#places + 1] = how == 'marked' and { marked = place } or place
   else
     local messages = taken_elsewhere[base] or {}
     for i = 1, #result do messages[#messages + 1] = result[i] end
@@ -138,7 +140,7 @@ local function serve()
       if not go_on or got_on(result) then
         progress = true
         more[#more + 1], more[#more + 2] = run.number, result
-        if run.takes then note(result, -#more) end
+        if run.takes then note(result, -#more, run.takes) end
       end
       if go_on then
         run.go_on = go_on
@@ -161,7 +163,10 @@ end
 -- What runs may answer in one call: when they have, those behind them are for the next. A transaction cannot be
 -- split, so there they are refused.
 local ANSWERED_BYTES, ANSWERED_TOGETHER = 1048576, 64 * 1048576
-local answering = { get = true, take = true, some = true, range = true, scan = true, sample = true }
+local answering = {
+  get = true, take = true, some = true, get_marked = true, take_marked = true, take_opened = true, range = true,
+  scan = true, sample = true,
+}
 local answered = 0
 
 local at, number = 7, 0
@@ -177,7 +182,7 @@ while at <= #ARGV do
   else
     number = number + 1
     local result, left, go_on
-    local verb = string.match(name, '^%l+')
+    local verb = string.match(name, '^[%l_]+')
     if taken and string.sub(name, -5) == ' else' then
       result = {}
     elseif answered > ANSWERED_TOGETHER and answering[verb] then
@@ -190,7 +195,7 @@ while at <= #ARGV do
     if answering[verb] and at <= #ARGV and type(result) == 'table' then
       answered = answered + sum_of_bytes(verb == 'scan' and result[2] or result)
     end
-    if taking[verb] then note(result, number + 1) end
+    if taking[verb] then note(result, number + 1, taking[verb]) end
     if go_on and patient then
       waiting[#waiting + 1] = {
         number = number, go_on = go_on, takes = taking[verb], role = takes[verb] == 'puts' and 'producer' or 'consumer',

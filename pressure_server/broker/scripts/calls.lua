@@ -5,13 +5,16 @@
 --          ARGV[4]  the slot where the answer is kept, in place of what is there; '' to keep none
 --          ARGV[5]  the call's number
 --          ARGV[6]  'again' where it may have been done before, else ''
--- Touches  :ext:calls  a hash: 'identity slot' -> the call's number, the reply, and `places`, packed
+-- Touches  :ext:calls  a hash: 'identity slot' -> the call's number, the reply, `places`, `taken_marks` and
+--          `opened`, packed
 --
 -- `places` say where the messages are that were taken, in the order in which they were: a number is a result in
--- the reply, a negative one is in its first value; a table is the messages themselves.
+-- the reply, a negative one is in its first value; a table is the messages themselves. { marked = place } is of
+-- messages with their flags before them (get.lua). `taken_marks` are messages that have marks, each followed by these
+-- (marks.lua). `opened` are the slots of messages that have been opened, and are kept there.
 
 local kept = ARGV[4] ~= '' and identity .. ' ' .. ARGV[4]
-local places = {}
+local places, taken_marks, opened = {}, {}, {}
 
 if kept and ARGV[6] == 'again' then
   local record = call('HGET', KEYS[1] .. ':ext:calls', kept)
@@ -25,7 +28,7 @@ end
 local function keep(reply)
   local key = KEYS[1] .. ':ext:calls'
   if kept and changed then
-    local record = cmsgpack.pack({ ARGV[5], reply, places })
+    local record = cmsgpack.pack({ ARGV[5], reply, places, taken_marks, opened })
     local done = try('HSET', key, kept, record)
     if type(done) == 'table' then
       if not string.find(done.err, 'WRONGTYPE', 1, true) then

@@ -42,7 +42,7 @@ if exact and #ARGV == 8 + tonumber(ARGV[8]) then
   local members, result, verb, accepted, bytes = base .. ':ext:members', nil, nil, 0, 0
   local count = #ARGV - 9
 
-  if ARGV[7] == 'add' and ARGV[9] == '' and count < CHUNK
+  if (ARGV[7] == 'add' or ARGV[7] == 'add now') and ARGV[9] == '' and count < CHUNK
     -- With the :not_full token kept: the last place of a bounded queue is for the general path.
     and (queue.bound == 0 or queue.length + count < queue.bound)
     -- Both tokens and no :closed, which counts thrice.
@@ -81,13 +81,17 @@ if exact and #ARGV == 8 + tonumber(ARGV[8]) then
     call('LPUSH', base, unpack(messages))
     bytes = sum_of_bytes(messages)
     queue.length = queue.length + accepted
-  elseif ARGV[7] == 'get' and queue.consumer and ARGV[9] == '1' and queue.length > 0
-    and call('EXISTS', base .. ':consumer_free', base .. ':not_full',
-      base .. ':ext:copies', base .. ':ext:copies', base .. ':ext:copies') == 2 then
+  elseif (ARGV[7] == 'get' or ARGV[7] == 'get_marked') and queue.consumer and ARGV[9] == '1' and queue.length > 0
+    and call('EXISTS', base .. ':consumer_free', base .. ':not_full', base .. ':ext:marks', base .. ':ext:marks',
+      base .. ':ext:marks', base .. ':ext:copies', base .. ':ext:copies', base .. ':ext:copies') == 2 then
     result = call('RPOP', base, 1)
     try('SREM', members, result[1])
     verb, accepted, bytes = 'consumed', 1, #result[1]
     places[1] = 2
+    if ARGV[7] == 'get_marked' then
+      result[1] = '0 ' .. result[1]
+      places[1] = { marked = 2 }
+    end
     queue.length, queue.consumed = queue.length - 1, queue.consumed + 1
   end
 

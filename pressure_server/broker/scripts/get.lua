@@ -1,8 +1,12 @@
 -- Get, for many commands at once; take, which waits; remove, which takes messages out of the middle; and
--- restore, which puts back what was taken for nobody, also for recovery.lua. All but the last act as the consumer, and
--- what they take counts as consumed.
+-- restore, which puts back what was taken for nobody, also for recovery.lua; and flush. All but restore act as the
+-- consumer, and what they take counts as consumed. A message that has expired is dropped where it would be taken.
 --
--- Touches  the list, :consumer, :not_full, :stats:consumed_*, the mirror.
+-- get_marked and take_marked return each message with its flags before it, 'flags message'. take_opened returns
+-- 'flags number message': the message is kept by itself in the slot o<call's number>.<number> (calls.lua), until it
+-- is acknowledged, or recovered.
+--
+-- Touches  the list, :consumer, :not_full, :stats:consumed_*, :ext:calls, the mirror, the marks.
 
 -- What one call may take: a reply is in memory three times on its way to the client.
 local GET_BYTES = 1048576
@@ -10,6 +14,40 @@ local GET_MESSAGES = 1000
 
 local function make_get()
   local operations = {}
+
+  -- How each message is returned, by its flags; as it is where that is nil.
+  local dress
+
+  local function with_flags(message, flags)
+    return flags .. ' ' .. message
+  end
+
+  local function open(message, flags, mark)
+    local number = #opened + 1
+    opened[number] = 'o' .. ARGV[5] .. '.' .. number
+    call('HSET', base .. ':ext:calls', identity .. ' ' .. opened[number],
+      cmsgpack.pack({ ARGV[5], false, { { message } }, mark and { message, mark } or {} }))
+    return string.format('%s %d ', flags, number) .. message
+  end
+
+  -- What is returned of messages that have left the head, the first of which was at this position.
+  local function dressed(messages, position)
+    local marks = has_marks() and make_marks().take(messages, position)
+    if not marks and not dress then
+      return messages
+    end
+    local some = {}
+    for i, message in ipairs(messages) do
+      local mark = marks and marks[i]
+      if not is_expired(mark) then
+        if mark and dress ~= open then
+          taken_marks[#taken_marks + 1], taken_marks[#taken_marks + 2] = message, mark
+        end
+        some[#some + 1] = dress and dress(message, mark and mark[1] or '0', mark) or message
+      end
+    end
+    return some
+  end
 
   -- Takes    how many messages are wanted
   -- Returns  the messages, oldest first; and how many are left for another call
@@ -23,6 +61,7 @@ local function make_get()
     end
     local messages, bytes = {}, 0
     local most = patient and GET_BYTES or math.huge
+    local changed_before = changed
     while queue.length > 0 and #messages < wanted and bytes < most do
       local count = math.min(wanted - #messages, GET_MESSAGES)
       if count > 1 then
@@ -31,13 +70,14 @@ local function make_get()
         count = math.max(1, math.min(count, math.floor((most - bytes) / weight)))
       end
       local some = call('RPOP', base, count)
-      local weight = sum_of_bytes(some)
+      local weight, position = sum_of_bytes(some), queue.consumed
       queue.length = queue.length - #some
       count_as('consumed', #some, weight)
       if mirror and not pcall(mirror.forget_taken, some) then
         mirror.start_over()
       end
       bytes = bytes + weight
+      some = dressed(some, position)
       if #messages == 0 then
         messages = some
       else
@@ -50,6 +90,9 @@ local function make_get()
       mirror.extend(SLICE)
     end
     settle_not_full()
+    if #messages == 0 then
+      changed = changed_before -- what has expired is dropped, and nothing has been taken
+    end
     return messages, queue.length > 0 and wanted - #messages or 0
   end
 
@@ -90,9 +133,61 @@ local function make_get()
     return messages, left
   end
 
-  -- Takes    messages that were taken, oldest first
+  function operations.get_marked(wanted)
+    dress = with_flags
+    return operations.get(wanted)
+  end
+
+  function operations.take_marked(wanted)
+    dress = with_flags
+    return operations.take(wanted)
+  end
+
+  function operations.take_opened(wanted)
+    dress = open
+    return operations.take(wanted)
+  end
+
+  -- Drops what has expired from the head, for those who look there; nothing where a native client is at work.
+  function operations.drop_expired()
+    if not has_marks() then
+      return
+    end
+    while queue.length > 0 and is_expired(make_marks().look(call('LINDEX', base, -1), queue.consumed))
+      and not in_use('consumer') do
+      local changed_before = changed
+      local message = call('RPOP', base)
+      local position = queue.consumed
+      queue.length = queue.length - 1
+      count_as('consumed', 1, #message)
+      if mirror then mirror.forget_taken({ message }) end
+      make_marks().take({ message }, position)
+      act_as('consumer')
+      settle_not_full()
+      changed = changed_before
+    end
+  end
+
+  -- Drops all messages. Returns how many these were, or an error.
+  function operations.flush()
+    local count = queue.length
+    local refusal = count > 0 and in_use('consumer')
+    if refusal or count == 0 then
+      return refusal or 0
+    end
+    call('UNLINK', base, base .. ':ext:marks')
+    queue.length = 0
+    local stats = call('MGET', base .. ':stats:produced_bytes', base .. ':stats:consumed_bytes')
+    count_as('consumed', count, math.max(0, (tonumber(stats[1]) or 0) - (tonumber(stats[2]) or 0)))
+    act_as('consumer')
+    if mirror then mirror.start_over() end
+    settle_not_full()
+    return count
+  end
+
+  -- Takes    messages that were taken, oldest first; and their marks, by number, if any
   -- Returns  1. A role is not needed: nobody was to see that they were gone.
-  function operations.restore(messages)
+  function operations.restore(messages, marks)
     -- A backend out of memory refuses a script whose first write needs some. This one does nothing.
     call('PERSIST', base)
     for last = #messages, 1, -CHUNK do
@@ -104,6 +199,9 @@ local function make_get()
     count_as('consumed', -#messages, -sum_of_bytes(messages))
     if mirror then
       mirror.restored(messages)
+    end
+    if marks and next(marks) then
+      make_marks().note(messages, marks, queue.consumed)
     end
     settle_not_full()
     return 1, 0
@@ -139,6 +237,7 @@ local function make_get()
             mirror.unmirrored = mirror.unmirrored - in_head
             mirror.forget_all(message)
           end
+          make_marks().forget(message)
         end
       end
     end

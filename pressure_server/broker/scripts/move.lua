@@ -48,6 +48,7 @@ local function make_move()
     local function again()
       return operations.move(other, how, wait, wanted)
     end
+    make_get().drop_expired()
     local message = what_to_move(wanted)
     if not message then
       if wait ~= 'wait' then

@@ -7,7 +7,7 @@
 --
 -- What happens when there is no room is the queue's own setting, or the caller's (batch.lua):
 --   error    a command is accepted whole or not at all; -1 stands for one that was not
---   block    messages are accepted one after the other. Where they do not all fit, the value is
+--   block    messages are accepted one after the other, except of those that never wait ('now'). Where they do not all fit, the value is
 --            { 'part', done, new, values }: the values of the commands that are done, and of the next one
 --            how many messages are done, and how many of these were new
 --
@@ -20,7 +20,7 @@ local FULL = -1
 -- pushes :not_full last, and nobody has acted there before.
 local function put_refusal(mode)
   if not queue.bound then
-    if ARGV[2] == '' or mode ~= '' then
+    if ARGV[2] == '' or (mode ~= '' and mode ~= 'now') then
       return { err = 'NOQUEUE' }
     end
     local made = make_life().create(ARGV[2], default_overflow, true)
@@ -38,6 +38,7 @@ end
 local function make_put(mode)
   local operations = {}
   local verb
+  local marks -- of each message, where they have any
 
   -- How many messages may be put now. A native consumer that has taken a message from a full queue pushes
   -- the :not_full token a moment later; until it has, the queue counts as full.
@@ -55,7 +56,7 @@ local function make_put(mode)
   end
 
   local function waits_for_room()
-    return patient and (mode == 'wait' or overflow() == 'block')
+    return patient and mode ~= 'now' and (mode == 'wait' or overflow() == 'block')
   end
 
   local function push(messages)
@@ -65,6 +66,13 @@ local function make_put(mode)
       count_as('produced', #messages, sum_of_bytes(messages))
     end
     settle_not_full()
+  end
+
+  -- Messages have just been put, with these marks.
+  local function note_marks(messages, marks_of)
+    if marks and #messages > 0 then
+      make_marks().note(messages, marks_of, queue.consumed + queue.length - #messages)
+    end
   end
 
   local function sizes_of(text, messages)
@@ -144,6 +152,7 @@ local function make_put(mode)
     end
     if not refusal then
       push(accepted)
+      note_marks(accepted, marks)
       if mirror then
         mirror.remember(accepted)
         mirror.extend(SLICE)
@@ -255,7 +264,27 @@ local function make_put(mode)
       mirror.add(accepted)
     end
     push(accepted)
+    local marks_of = {}
+    for i = marks and #messages or 0, 1, -1 do marks_of[messages[i]] = marks[i] end
+    for i, message in ipairs(accepted) do marks_of[i] = marks_of[message] end
+    note_marks(accepted, marks_of)
     return result, left, go_on
+  end
+
+  -- The same for messages with their marks before them (marks.lua), one a command; these never wait for room.
+  local function unmark_all(marked)
+    local messages = {}
+    marks = {}
+    for i, one in ipairs(marked) do messages[i], marks[i] = unmark(one) end
+    return messages
+  end
+
+  function operations.put_marked(sizes_text, marked)
+    return operations.put(sizes_text, unmark_all(marked))
+  end
+
+  function operations.add_marked(sizes_text, marked)
+    return operations.add(sizes_text, unmark_all(marked))
   end
 
   return operations

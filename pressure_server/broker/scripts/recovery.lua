@@ -22,13 +22,45 @@ local function make_recovery()
     return record and record[1] == number and record or nil
   end
 
-  local function messages_of(record)
-    local messages, reply = {}, record[2]
-    for _, place in ipairs(record[3]) do
-      local some = type(place) == 'table' and place or place > 0 and reply[place] or reply[1][-place]
-      for i = 1, #some do messages[#messages + 1] = some[i] end
+  -- What a call has taken: of each message itself, its marks, and what it is in the reply.
+  local function taken_by(record)
+    local taken, reply, marks_of = {}, record[2], {}
+    local noted = record[4] or {}
+    for i = 1, #noted, 2 do
+      marks_of[noted[i]] = marks_of[noted[i]] or {}
+      table.insert(marks_of[noted[i]], noted[i + 1])
     end
-    return messages
+    for _, place in ipairs(record[3]) do
+      local marked = type(place) == 'table' and place.marked
+      local at = marked or place
+      local some = type(at) == 'table' and at or at > 0 and reply[at] or reply[1][-at]
+      for i = 1, #some do
+        local message = marked and string.match(some[i], '^%d+ (.*)$') or some[i]
+        local marks = marks_of[message]
+        taken[#taken + 1] = {
+          message = message, mark = marks and table.remove(marks, 1), word = some[i], marked = marked and true,
+        }
+      end
+    end
+    return taken
+  end
+
+  local function restore(taken)
+    local messages, marks = {}, {}
+    for i, one in ipairs(taken) do messages[i], marks[i] = one.message, one.mark end
+    make_get().restore(messages, marks)
+  end
+
+  -- The record of a call that has still taken these.
+  local function record_with(number, taken)
+    local places, marks = {}, {}
+    for i, one in ipairs(taken) do
+      places[i] = one.marked and { marked = { one.word } } or { one.word }
+      if one.mark then
+        marks[#marks + 1], marks[#marks + 2] = one.message, one.mark
+      end
+    end
+    return cmsgpack.pack({ number, false, places, marks })
   end
 
   -- Takes    the slot and the number of a call of ours, and messages that it has taken for a client that is gone
@@ -42,19 +74,19 @@ local function make_recovery()
     end
     local wanted, back, rest = {}, {}, {}
     for i = 3, #words do wanted[words[i]] = (wanted[words[i]] or 0) + 1 end
-    for _, message in ipairs(messages_of(record)) do
-      local count = wanted[message] or 0
+    for _, one in ipairs(taken_by(record)) do
+      local count = wanted[one.word] or 0
       if count > 0 then
-        wanted[message], back[#back + 1] = count - 1, message
+        wanted[one.word], back[#back + 1] = count - 1, one
       else
-        rest[#rest + 1] = message
+        rest[#rest + 1] = one
       end
     end
     if #back > 0 then
-      make_get().restore(back)
+      restore(back)
     end
     if #rest > 0 then
-      call('HSET', calls, field, cmsgpack.pack({ number, false, { rest } }))
+      call('HSET', calls, field, record_with(number, rest))
     else
       call('HDEL', calls, field)
     end
@@ -70,6 +102,10 @@ local function make_recovery()
       local field = who .. ' ' .. slot
       local record = record_of(field, number)
       records[1] = record and { field, record }
+      for _, other in ipairs(record and record[5] or {}) do
+        local opened_by_it = record_of(who .. ' ' .. other, number)
+        if opened_by_it then records[#records + 1] = { who .. ' ' .. other, opened_by_it } end
+      end
     else
       local all = call('HGETALL', calls)
       for i = 1, #all, 2 do
@@ -82,10 +118,10 @@ local function make_recovery()
     table.sort(records, function(one, other) return tonumber(one[2][1]) > tonumber(other[2][1]) end)
     local count = 0
     for _, record in ipairs(records) do
-      local messages = messages_of(record[2])
-      if queue.bound and #messages > 0 then
-        make_get().restore(messages)
-        count = count + #messages
+      local taken = taken_by(record[2])
+      if queue.bound and #taken > 0 then
+        restore(taken)
+        count = count + #taken
       end
       call('HDEL', calls, record[1])
     end

@@ -1,0 +1,31 @@
+"""Whether a client's user may do a command: asked of every one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from handlers.memcached.queue_options import queue_of
+from handlers.memcached.replies import ClientError
+from handlers.memcached.table import QUEUE, Spec
+
+if TYPE_CHECKING:
+    from handlers.memcached.connection import MemcachedConnection
+
+
+def check(client: MemcachedConnection, spec: Spec, words: list[bytes]) -> None:
+    """Raise ClientError where it may not. Needs without a key are about all of them."""
+    user = client.user
+    if user.is_free or not spec.needs:
+        return
+    if not user.may.issuperset(spec.needs):
+        client.clients.access.refused["cmd"] += 1
+        raise ClientError(f"this user has no permission to {spec.name}")
+    keys = spec.keys_of(words)
+    if not keys and "administer" in spec.needs and not user.has_all_queues:
+        client.clients.access.refused["cmd"] += 1
+        raise ClientError(f"this user has no permission to {spec.name}, which is about everything")
+    if client.manner.mode == QUEUE:
+        keys = [queue_of(key) for key in keys]
+    if not all(map(user.admits, keys)):
+        client.clients.access.refused["key"] += 1
+        raise ClientError("this user has no permission for one of these keys")

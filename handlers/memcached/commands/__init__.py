@@ -1,0 +1,18 @@
+"""The commands, a file for what they are about; importing one enters its commands into the table."""
+
+from importlib import import_module
+
+_GROUPS = (
+    "storage",
+    "retrieval",
+    "queues",
+    "refused",
+    "statistics",
+    "server",
+)
+
+
+def load() -> None:
+    """Enter all commands into the table."""
+    for group in _GROUPS:
+        import_module(f"{__name__}.{group}")

@@ -1,0 +1,73 @@
+"""What an operation on a queue that has ended replies, for each of the commands it stands for.
+
+A queue that does not exist is empty to who reads or takes.
+"""
+
+from __future__ import annotations
+
+from handlers.memcached.replies import END, NOT_STORED, STORED, server_error, value
+from pressure_server.broker.operation import Operation
+from pressure_server.errors import PressureError, QueueDoesNotExistError
+
+
+def stored(operation: Operation) -> bytes:
+    """STORED, or why not, a command."""
+    operation.owner.counts.sets += len(operation.sizes)
+    if operation.error is not None:
+        return server_error(operation.error) * len(operation.sizes)
+    return b"".join([_unless_error(STORED, result) for result in operation.results])
+
+
+def stored_if_new(operation: Operation) -> bytes:
+    """STORED where it was not queued, else NOT_STORED, or why not, a command."""
+    operation.owner.counts.sets += len(operation.sizes)
+    if operation.error is not None:
+        return server_error(operation.error) * len(operation.sizes)
+    return b"".join([_unless_error(STORED if result else NOT_STORED, result) for result in operation.results])
+
+
+def _unless_error(reply: bytes, result: object) -> bytes:
+    return server_error(result) if isinstance(result, PressureError) else reply
+
+
+def nothing(operation: Operation) -> bytes:
+    """Nothing: the client wants no reply."""
+    operation.owner.counts.sets += len(operation.sizes)
+    return b""
+
+
+def item(key: bytes, marked: bytes, *, with_unique: bool = False) -> bytes:
+    """A message that was taken by a kind that tells its flags, as an item. A queue has no cas unique: 0."""
+    flags, _, message = marked.partition(b" ")
+    return value(key, flags, message, b"0" if with_unique else None)
+
+
+def one_item(operation: Operation) -> bytes:
+    """The message of each command; END alone where there is none."""
+    return _items(operation, with_unique=False)
+
+
+def one_item_unique(operation: Operation) -> bytes:
+    """The same, for gets."""
+    return _items(operation, with_unique=True)
+
+
+def _items(operation: Operation, *, with_unique: bool) -> bytes:
+    messages = operation.results
+    missing = len(operation.sizes) - len(messages)
+    operation.owner.counts.got(len(messages), missing)
+    if operation.error is not None and not isinstance(operation.error, QueueDoesNotExistError):
+        return server_error(operation.error) * len(operation.sizes)
+    name = operation.name
+    return (
+        b"".join([item(name, marked, with_unique=with_unique) + END for marked in messages]) + END * missing
+    )
+
+
+def number(operation: Operation) -> bytes:
+    """A number a command; 0 where there is no such queue."""
+    if operation.error is None:
+        return b"".join([b"%d\r\n" % result for result in operation.results])
+    if isinstance(operation.error, QueueDoesNotExistError):
+        return b"0\r\n" * len(operation.sizes)
+    return server_error(operation.error) * len(operation.sizes)

@@ -1,0 +1,70 @@
+"""Queues as a whole: how long one is, what is in it, and emptying or deleting it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from handlers.memcached.commands.encoders import number
+from handlers.memcached.commands.words import key_of
+from handlers.memcached.connection import MemcachedConnection
+from handlers.memcached.parser import Request
+from handlers.memcached.replies import DELETED, END, NOT_FOUND, OK, ClientError
+from handlers.memcached.table import QUEUE, command
+from pressure_server.broker import kinds
+from pressure_server.errors import PressureError, QueueDoesNotExistError
+
+
+@command("scard <queue>", "Says how many messages are queued.", modes=(QUEUE,), needs="read")
+def scard(client: MemcachedConnection, request: Request) -> None:
+    """pressure 0.15, Length. MessageQueue's."""
+    client.submit(kinds.LENGTH, key_of(request.words[1]), [], 1, number)
+
+
+@command(
+    "sismember <queue> <message>",
+    "Says 1 where the message, which is the rest of the line, is queued, else 0.",
+    modes=(QUEUE,),
+    needs="read",
+)
+def sismember(client: MemcachedConnection, request: Request) -> None:
+    """MessageQueue's."""
+    client.submit(kinds.CONTAINS, key_of(request.words[1]), request.words[2:], 1, number)
+
+
+@command("delete <queue> [0]", "Deletes the queue, with what is in it.", modes=(QUEUE,), needs="administer")
+async def delete(client: MemcachedConnection, request: Request) -> bytes:
+    """pressure 0.15, Delete. Old clients say a time, which must be 0."""
+    if request.words[2:] not in ([], [b"0"]):
+        raise ClientError("bad command line format.  Usage: delete <key> [noreply]")
+    try:
+        await client.database.run(kinds.DELETE, key_of(request.words[1]), client=client)
+    except QueueDoesNotExistError:
+        return NOT_FOUND
+    return DELETED
+
+
+@command("flush <queue>", "Drops all messages of the queue, which stays.", modes=(QUEUE,), needs="get")
+async def flush(client: MemcachedConnection, request: Request) -> bytes:
+    """Kestrel's. They count as consumed."""
+    with suppress(QueueDoesNotExistError):
+        await client.database.run(kinds.FLUSH, key_of(request.words[1]), client=client)
+    return END
+
+
+@command(
+    "flush_all [0]",
+    "Drops all messages of all queues, where the listener has flush_all=yes.",
+    modes=(QUEUE,),
+    needs="get administer",
+)
+async def flush_all(client: MemcachedConnection, request: Request) -> bytes:
+    """As flush in each queue. Raises the first error that one met, when the others are empty."""
+    if not client.manner.flush_all:
+        raise ClientError("flush_all is not allowed here: it is where the listener has flush_all=yes")
+    if request.words[1:] not in ([], [b"0"]):
+        raise ClientError("queues can be flushed at once only")
+    queues = [queue async for queue in client.database.queues()]
+    for end in await client.database.run_each(kinds.FLUSH, queues, client=client):
+        if isinstance(end, PressureError) and not isinstance(end, QueueDoesNotExistError):
+            raise end
+    return OK

@@ -1,0 +1,109 @@
+"""Taking: get takes the oldest message, and kestrel's options say how; peek leaves it."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from time import monotonic
+from typing import Any
+
+from handlers.memcached.commands.encoders import item, one_item, one_item_unique
+from handlers.memcached.commands.words import key_of
+from handlers.memcached.connection import MemcachedConnection
+from handlers.memcached.parser import Repeated, Request
+from handlers.memcached.queue_options import ReadOptions, split_key
+from handlers.memcached.replies import END, ClientError
+from handlers.memcached.table import QUEUE, command
+from pressure_server.broker import kinds
+from pressure_server.broker.lack import Lack
+from pressure_server.broker.wait import Wait
+from pressure_server.errors import QueueDoesNotExistError
+
+
+def _get_repeated(client: MemcachedConnection, requests: Repeated) -> None:
+    _name, *keys = requests.words
+    if len(keys) == 1 and b"/" not in keys[0]:
+        encode = one_item_unique if _name == b"gets" else one_item
+        client.submit(kinds.GET_MARKED, key_of(keys[0]), [], 1, encode, commands=requests.count)
+    else:
+        client.execute_instead(list(requests.requests()))
+
+
+def _get(client: MemcachedConnection, request: Request) -> Coroutine[Any, Any, bytes] | None:
+    name, *keys = request.words
+    for key in keys:
+        key_of(key)
+    with_unique = name == b"gets"
+    if len(keys) > 1:
+        return _get_many(client, keys, with_unique=with_unique)
+    queue, options = split_key(keys[0])
+    if options is not None:
+        return _get_as_told(client, keys[0], queue, options, with_unique=with_unique)
+    client.submit(kinds.GET_MARKED, queue, [], 1, one_item_unique if with_unique else one_item)
+    return None
+
+
+for _name in ("get", "gets"):
+    command(
+        f"{_name} <queue>*",
+        "Takes the oldest message of each queue; END alone where there is none.",
+        modes=(QUEUE,),
+        needs="get",
+        repeated=_get_repeated,
+    )(_get)
+
+
+async def _get_many(client: MemcachedConnection, keys: list[bytes], *, with_unique: bool) -> bytes:
+    items: list[bytes] = []
+    for queue in keys:
+        if split_key(queue)[1] is not None:
+            raise ClientError("options behind a queue's name are for one queue at a time")
+        try:
+            messages = await client.database.run(kinds.GET_MARKED, queue, client=client)
+        except QueueDoesNotExistError:
+            messages = []
+        client.counts.got(len(messages), 1 - len(messages))
+        items += [item(queue, message, with_unique=with_unique) for message in messages]
+    return b"".join(items) + END
+
+
+async def _get_as_told(
+    client: MemcachedConnection, key: bytes, queue: bytes, options: ReadOptions, *, with_unique: bool
+) -> bytes:
+    """As kestrel: what is open is closed, or goes back, before anything else is read."""
+    if options.aborts:
+        client.open_reads.abort(queue)
+        return END
+    if options.closes:
+        client.open_reads.close(queue)
+        if not options.opens:
+            return END
+    if options.peeks:
+        found = await _peek(client, queue, options.timeout)
+    elif queue in client.open_reads:
+        raise ClientError("a message of this queue is open: close or abort that first")
+    else:
+        kind = kinds.TAKE_OPENED if options.opens else kinds.TAKE_MARKED
+        found = await client.database.run(kind, queue, wait=Wait(options.timeout), client=client)
+        client.counts.got(len(found), 1 - len(found))
+        if options.opens:
+            found = [b" ".join(opened.split(b" ", 2)[::2]) for opened in found]
+    return b"".join([item(key, marked, with_unique=with_unique) for marked in found]) + END
+
+
+async def _peek(client: MemcachedConnection, queue: bytes, timeout: float) -> list[bytes]:
+    """The oldest message, once there is one."""
+    end = monotonic() + timeout
+    client.counts.peeks += 1
+    while True:
+        try:
+            found: list[bytes] = (await client.database.run(kinds.PEEK, queue))[0]
+        except QueueDoesNotExistError:
+            found = []
+        left = end - monotonic()
+        if found or left <= 0:
+            return found
+        client.begin_wait()
+        try:
+            await client.database.changes.news_of(queue, Lack.MESSAGE, left)
+        finally:
+            client.end_wait()

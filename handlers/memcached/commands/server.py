@@ -1,0 +1,36 @@
+"""Commands on the server and the connection."""
+
+from __future__ import annotations
+
+from handlers.memcached.connection import MemcachedConnection
+from handlers.memcached.parser import Request
+from handlers.memcached.replies import OK
+from handlers.memcached.table import MODES, command
+from pressure_server import __version__
+
+
+@command("version", "Says the server's version.", modes=MODES, needs="nothing")
+def version(client: MemcachedConnection, _request: Request) -> None:
+    """Ours."""
+    client.reply(f"VERSION {__version__}\r\n".encode())
+
+
+@command(
+    "verbosity <level>", "Does nothing: --log-level says how much is logged.", modes=MODES, needs="nothing"
+)
+def verbosity(client: MemcachedConnection, request: Request) -> None:
+    """Clients send it, and memcached says OK to any level."""
+    client.reply(b"" if request.is_quiet else OK)
+
+
+@command("quit", "Closes the connection.", modes=MODES, needs="nothing")
+def quit_(client: MemcachedConnection, _request: Request) -> None:
+    """When all before it is answered."""
+    client.close_when_replied()
+
+
+@command("ready", "Says OK, unless new clients had better go elsewhere.", modes=MODES, needs="nothing")
+def ready(client: MemcachedConnection, _request: Request) -> None:
+    """For `pressure-server ping --ready`."""
+    client.context.check_readiness()
+    client.reply(OK)

@@ -1,0 +1,113 @@
+"""stats and dump_stats: the server's numbers, and in queue mode those of each queue, as kestrel has them."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections import Counter
+
+from handlers.memcached.connection import MemcachedConnection
+from handlers.memcached.parser import Request
+from handlers.memcached.replies import END, statistics
+from handlers.memcached.statistics import of_queue
+from handlers.memcached.table import MODES, QUEUE, command
+from pressure_server import __version__
+from pressure_server.broker import kinds
+from pressure_server.broker.operation import Line
+from pressure_server.errors import PressureError
+
+
+@command(
+    "stats [<about>] [<more>*]",
+    "Says the server's numbers, and those of each queue.",
+    modes=MODES,
+    needs="read",
+)
+async def stats(client: MemcachedConnection, request: Request) -> bytes:
+    """As memcached and kestrel; `stats settings`, `stats reset`, and what is empty here."""
+    about = request.words[1].decode("utf-8", "replace") if len(request.words) > 1 else ""
+    if about == "reset":
+        client.counts.reset()
+        return b"RESET\r\n"
+    if about == "settings":
+        return statistics(_settings(client).items())
+    if about:
+        # Of memory and connections, which memcached would describe: there is nothing here.
+        return END
+    items: list[tuple[str, object]] = list(_server(client).items())
+    if client.manner.mode == QUEUE:
+        queues = await _queues(client)
+        items += [
+            ("curr_items", sum(one["items"] for one in queues.values())),
+            ("total_items", sum(one["total_items"] for one in queues.values())),
+            ("bytes", sum(one["bytes"] for one in queues.values())),
+        ]
+        items += [(f"queue_{name}_{what}", n) for name, one in queues.items() for what, n in one.items()]
+    return statistics(items)
+
+
+@command("dump_stats", "Says the numbers of each queue, grouped.", modes=(QUEUE,), needs="read")
+async def dump_stats(client: MemcachedConnection, _request: Request) -> bytes:
+    """As kestrel."""
+    lines: list[str] = []
+    for name, numbers in (await _queues(client)).items():
+        lines += [f"queue '{name}' {{", *(f"  {what}={n}" for what, n in numbers.items()), "}"]
+    return "".join(f"{line}\r\n" for line in lines).encode() + END
+
+
+def _server(client: MemcachedConnection) -> dict[str, object]:
+    clients, counts, usage = client.clients, client.counts, resource.getrusage(resource.RUSAGE_SELF)
+    return {
+        "pid": os.getpid(),
+        "uptime": int(time.time() - client.context.started),
+        "time": int(time.time()),
+        "version": __version__,
+        "pointer_size": 64,
+        "rusage_user": f"{usage.ru_utime:.6f}",
+        "rusage_system": f"{usage.ru_stime:.6f}",
+        "max_connections": clients.max_clients,
+        "curr_connections": len(clients.connected),
+        "total_connections": clients.accepted + clients.rejected,
+        "rejected_connections": clients.rejected,
+        "cmd_get": counts.gets,
+        "cmd_set": counts.sets,
+        "cmd_peek": counts.peeks,
+        "cmd_touch": counts.touches,
+        "cmd_flush": counts.flushes,
+        "get_hits": counts.hits,
+        "get_misses": counts.gets - counts.hits,
+        "threads": 1,
+    }
+
+
+def _settings(client: MemcachedConnection) -> dict[str, object]:
+    settings = client.context.settings
+    return {
+        "mode": client.manner.mode,
+        "flush_all": "yes" if client.manner.flush_all else "no",
+        "maxconns": client.clients.max_clients,
+        "item_size_max": settings.max_message_bytes,
+        "idle_timeout": f"{settings.idle_timeout:g}",
+        "cas_enabled": "yes",
+        "flush_enabled": "yes" if client.manner.flush_all else "no",
+        "auth_enabled_ascii": "no" if client.clients.access.users.initial.may else "yes",
+    }
+
+
+async def _queues(client: MemcachedConnection) -> dict[str, dict[str, int]]:
+    """The numbers of each queue that the user may know of, by its name."""
+    names = sorted([name async for name in client.database.queues() if client.user.admits(name)])
+    opened = Counter(
+        queue
+        for one in client.clients.connected
+        if isinstance(one, MemcachedConnection)
+        for queue in one.open_reads
+    )
+    found: dict[str, dict[str, int]] = {}
+    for name, about in zip(names, await client.database.run_each(kinds.INFO, names), strict=True):
+        if not isinstance(about, PressureError):
+            waiters = client.database.waiting_on(name)[Line.CONSUMERS]
+            text = name.decode("utf-8", "backslashreplace").replace(" ", "_")
+            found[text] = of_queue(about, waiters, opened[name])
+    return found

@@ -1,0 +1,65 @@
+"""Putting: set puts a message, and add puts one that is not queued yet. Neither waits for room."""
+
+from __future__ import annotations
+
+from handlers.memcached.commands.encoders import nothing, stored, stored_if_new
+from handlers.memcached.commands.words import expiry_of, flags_of
+from handlers.memcached.connection import MemcachedConnection
+from handlers.memcached.parser import Repeated, Request
+from handlers.memcached.table import QUEUE, command
+from pressure_server.broker import kinds
+from pressure_server.broker.operation import Kind
+from pressure_server.connection import Encode
+
+
+def _put(
+    client: MemcachedConnection,
+    request: Request | Repeated,
+    data: list[bytes],
+    kinds_: tuple[Kind, Kind],
+    encode: Encode,
+) -> None:
+    """Put each of these; `kinds_` are without flags and expiry, and with them."""
+    _, queue, flags, expires, _size = request.words
+    plain, marked = kinds_
+    kind = plain
+    if flags != b"0" or expires != b"0":
+        mark = b"%d %b " % (flags_of(flags), expiry_of(expires))
+        kind, data = marked, [mark + message for message in data]
+    client.submit(kind, queue, data, 1, nothing if request.is_quiet else encode, commands=len(data))
+
+
+_SET = (kinds.PUT_NOW, kinds.PUT_MARKED)
+_ADD = (kinds.ADD_NOW, kinds.ADD_MARKED)
+
+
+def _set_repeated(client: MemcachedConnection, requests: Repeated) -> None:
+    _put(client, requests, requests.data, _SET, stored)
+
+
+def _add_repeated(client: MemcachedConnection, requests: Repeated) -> None:
+    _put(client, requests, requests.data, _ADD, stored_if_new)
+
+
+@command(
+    "set <queue> <flags> <exptime> <bytes>",
+    "Puts a message, repeats allowed. Creates the queue. A message past its exptime is not delivered.",
+    modes=(QUEUE,),
+    needs="put",
+    repeated=_set_repeated,
+)
+def set_(client: MemcachedConnection, request: Request) -> None:
+    """pressure 0.15, Put (Non-Blocking)."""
+    _put(client, request, [request.data or b""], _SET, stored)
+
+
+@command(
+    "add <queue> <flags> <exptime> <bytes>",
+    "Puts a message that is not queued yet; NOT_STORED where it is.",
+    modes=(QUEUE,),
+    needs="put",
+    repeated=_add_repeated,
+)
+def add(client: MemcachedConnection, request: Request) -> None:
+    """pressure 0.15, Put (Non-Blocking), for a message that is not queued."""
+    _put(client, request, [request.data or b""], _ADD, stored_if_new)

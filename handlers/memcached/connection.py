@@ -1,0 +1,169 @@
+"""A memcached client's connection: the parser before, the command table behind, and what the client holds."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from handlers.memcached import login
+from handlers.memcached.access import check
+from handlers.memcached.open_reads import OpenReads
+from handlers.memcached.parser import Repeated, Request, RequestError, RequestParser
+from handlers.memcached.replies import ERROR, ClientError, client_error, server_error
+from handlers.memcached.statistics import Counts
+from handlers.memcached.table import COMMANDS, Spec
+from pressure_server.broker.operation import Operation
+from pressure_server.connection import Connection
+from pressure_server.errors import PressureError
+from pressure_server.handler import Context
+from pressure_server.users import NOBODY
+
+logger = logging.getLogger(__name__)
+
+# A browser that a web page makes send commands here, in the body of a request.
+_OF_HTTP = (b"POST", b"Host:")
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How a listener serves: its mode, and whether it lets clients empty all that they may delete."""
+
+    mode: str
+    flush_all: bool
+
+
+class MemcachedConnection(Connection):
+    """One client. `open_reads` are the messages that it has taken, and may still give back."""
+
+    __slots__ = ("_commands", "_parser", "context", "counts", "failures", "manner", "open_reads")
+
+    def __init__(self, context: Context, manner: Manner, counts: Counts) -> None:
+        super().__init__(context.clients, context.broker.default_database)
+        self.context = context
+        self.manner = manner
+        self.counts = counts
+        self.failures = 0
+        self.open_reads = OpenReads()
+        self._commands = COMMANDS[manner.mode]
+        self._parser = RequestParser(context.settings.max_message_bytes)
+
+    @property
+    def unparsed(self) -> int:
+        """See Connection."""
+        return self._parser.unparsed
+
+    def forget_unparsed(self) -> None:
+        """See Connection."""
+        self._parser = RequestParser(self.context.settings.max_message_bytes)
+
+    @property
+    def kept(self) -> int:
+        """The messages that are open."""
+        return self.open_reads.size
+
+    def took(self, operation: Operation) -> None:
+        """The broker: a coroutine's reply brings this. What is open is delivered when the client says so."""
+        if operation.kind.opens and self.is_there:
+            self.open_reads.add(operation)
+        else:
+            super().took(operation)
+
+    def parse(self, data: bytes) -> list[Any]:
+        """Requests, and a RequestError for what is none."""
+        parsed: list[Any] = list(self._parser.feed(data))
+        if self.user is NOBODY and self._parser.awaited > login.MOST_BYTES:
+            parsed.append(RequestError(login.UNAUTHENTICATED, closes=True))
+        for request in parsed:
+            if type(request) is Repeated:
+                self.clients.commands += request.count - 1
+        return parsed
+
+    def execute(self, command: Any) -> Coroutine[Any, Any, bytes] | None:
+        """Find the command in the table and do it."""
+        if type(command) is RequestError:
+            self.reply(command.reply)
+            if command.closes:
+                self.close_when_replied()
+            return None
+        spec = self._commands.get(command.words[0])
+        if type(command) is Repeated:
+            self._execute_repeated(spec, command)
+            return None
+        try:
+            if self.user is NOBODY:
+                return login.log_in(self, command)
+            if spec is None:
+                self._unknown(command)
+                return None
+            self._check(spec, command)
+            coroutine = spec.function(self, command)
+        except Exception as reason:
+            self.reply(b"" if command.is_quiet else self.failed(reason))
+            return None
+        return _quietly(coroutine) if command.is_quiet and coroutine is not None else coroutine
+
+    def _unknown(self, command: Request) -> None:
+        if command.words[0] in _OF_HTTP:
+            self.break_off()
+        else:
+            self.reply(ERROR)
+
+    def _check(self, spec: Spec, command: Request | Repeated) -> None:
+        """Raise ClientError where the command makes no sense, or the user may not do it."""
+        words = command.words
+        if len(words) < spec.least or (spec.most is not None and len(words) > spec.most):
+            raise WordCountError
+        check(self, spec, words)
+
+    def _execute_repeated(self, spec: Spec | None, command: Repeated) -> None:
+        if command.count > self.may_submit:
+            self.execute_instead(list(command.split(self.may_submit)))
+            return
+        if spec is None or spec.repeated is None or self.user is NOBODY:
+            self.execute_instead(list(command.requests()))
+            return
+        try:
+            self._check(spec, command)
+            spec.repeated(self, command)
+        except Exception as reason:
+            self.reply(b"" if command.is_quiet else self.failed(reason) * command.count)
+
+    def encode(self, value: Any) -> bytes:
+        """What a coroutine returns is the reply."""
+        reply: bytes = value
+        return reply
+
+    def failed(self, error: Exception) -> bytes:
+        """The reply for an error that a command has met. One that is no refusal goes to the log."""
+        if isinstance(error, WordCountError):
+            return ERROR
+        if isinstance(error, ClientError):
+            return client_error(str(error))
+        if not isinstance(error, PressureError):
+            logger.error("a command failed", exc_info=error)
+            error = PressureError("internal error: the server's log has the details")
+        return server_error(error)
+
+    def refused(self) -> bytes:
+        """Memcached's words for one client too many."""
+        return b"ERROR Too many open connections\r\n"
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio: the connection has ended. What it had open goes back."""
+        super().connection_lost(exc)
+        self.open_reads.abort_all()
+
+
+class WordCountError(Exception):
+    """A command has more words than it can have, or fewer."""
+
+
+async def _quietly(coroutine: Coroutine[Any, Any, bytes]) -> bytes:
+    """Do it, and reply nothing."""
+    try:
+        await coroutine
+    except PressureError as reason:
+        logger.debug("a command that asked for no reply failed: %s", reason)
+    return b""

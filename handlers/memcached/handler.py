@@ -1,0 +1,57 @@
+"""What the core knows of this handler: how to make a connection, and how to ask whether a server is well."""
+
+from __future__ import annotations
+
+from handlers.memcached import commands
+from handlers.memcached.connection import Manner, MemcachedConnection
+from handlers.memcached.statistics import Counts
+from handlers.memcached.table import KV, MODES, QUEUE
+from pressure_server.handler import Context
+from pressure_server.ping import ask
+from pressure_server.settings import Listen, SettingsError
+
+_OPTIONS = {"mode", "flush_all"}
+_YES_OR_NO = {"yes": True, "no": False}
+
+
+def manner_of(listen: Listen) -> Manner:
+    """How the listener is to serve, by the options in its URL. Raises SettingsError."""
+    options = dict(listen.options)
+    if unknown := sorted(options.keys() - _OPTIONS):
+        raise SettingsError(
+            f"{listen}: no such option '{unknown[0]}': there are {', '.join(sorted(_OPTIONS))}"
+        )
+    mode = options.get("mode", QUEUE)
+    if mode not in MODES:
+        raise SettingsError(f"{listen}: mode must be one of {', '.join(MODES)}")
+    flush_all = options.get("flush_all", "yes" if mode == KV else "no")
+    if flush_all not in _YES_OR_NO:
+        raise SettingsError(f"{listen}: flush_all must be yes or no")
+    return Manner(mode, _YES_OR_NO[flush_all])
+
+
+class MemcachedHandler:
+    """See pressure_server.handler.Handler."""
+
+    def __init__(self, context: Context, listen: Listen) -> None:
+        commands.load()
+        self._context = context
+        self._manner = manner_of(listen)
+        self._counts = Counts()
+
+    def connect(self) -> MemcachedConnection:
+        """A connection for a client that has just come."""
+        return MemcachedConnection(self._context, self._manner, self._counts)
+
+    @staticmethod
+    def check(listen: Listen) -> None:
+        """Raise SettingsError where its options cannot be."""
+        manner_of(listen)
+
+    @staticmethod
+    def ping(listen: Listen, timeout: float, *, ready: bool) -> None:
+        """Ask for the version, or whether it is ready. Raises OSError with the reason if it is not."""
+        reply = ask(listen, b"ready\r\n" if ready else b"version\r\n", timeout)
+        # Who asks for a login is well.
+        if not reply.startswith(("VERSION", "OK", "CLIENT_ERROR unauthenticated")):
+            raise OSError(reply or "it closes the connection")

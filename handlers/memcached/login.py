@@ -1,0 +1,37 @@
+"""Logging in, as memcached does it in text: a first `set`, whose data is a user's name and a password."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from handlers.memcached.parser import Request
+from handlers.memcached.replies import STORED, client_error
+from pressure_server.logins import MOST_FAILURES
+from pressure_server.users import MOST_PASSWORD_BYTES
+
+if TYPE_CHECKING:
+    from handlers.memcached.connection import MemcachedConnection
+
+UNAUTHENTICATED = client_error("unauthenticated")
+# The most that somebody may send who has not logged in: a line, a name and a password.
+MOST_BYTES = 2048 + 64 + MOST_PASSWORD_BYTES
+
+
+async def log_in(client: MemcachedConnection, request: Request) -> bytes:
+    """What a client is replied that has not logged in yet. Anything but a login is refused."""
+    if request.words[0] == b"quit":
+        client.close_when_replied()
+        return b""
+    if request.words[0] != b"set" or request.data is None:
+        return UNAUTHENTICATED
+    name, _, password = request.data.partition(b" ")
+    access = client.clients.access
+    user = access.users.log_in(name.decode("utf-8", "replace"), password)
+    if user is not None:
+        client.user = user
+        return STORED
+    await access.logins.fail(client.transport, name, client.failures)
+    client.failures += 1
+    if client.failures >= MOST_FAILURES:
+        client.close_when_replied()
+    return client_error("authentication failure")

@@ -1,0 +1,52 @@
+"""What kestrel's clients write behind a queue's name: `get q/close/open/t=500`. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from handlers.memcached.replies import ClientError
+
+_OPTION = re.compile(rb"open|close|abort|peek|t=(\d{1,9})")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """How a message is read. `timeout` is in seconds: for so long one is waited for."""
+
+    timeout: float = 0.0
+    opens: bool = False
+    closes: bool = False
+    aborts: bool = False
+    peeks: bool = False
+
+
+def split_key(key: bytes) -> tuple[bytes, ReadOptions | None]:
+    """The queue, and the options behind its name. A slash before anything else is part of the name.
+
+    Raises ClientError where the options cannot stand together.
+    """
+    queue, *words = _split(key)
+    if not words:
+        return queue, None
+    names = {word for word in words if not word.startswith(b"t=")}
+    if (b"peek" in names or b"abort" in names) and len(names) > 1:
+        raise ClientError("peek and abort go with no other option but t")
+    timeout = max((int(word[2:]) for word in words if word.startswith(b"t=")), default=0)
+    options = ReadOptions(
+        timeout / 1000, b"open" in names, b"close" in names, b"abort" in names, b"peek" in names
+    )
+    return queue, options
+
+
+def queue_of(key: bytes) -> bytes:
+    """The queue alone."""
+    return _split(key)[0]
+
+
+def _split(key: bytes) -> list[bytes]:
+    parts = key.split(b"/")
+    first = len(parts)
+    while first > 1 and _OPTION.fullmatch(parts[first - 1]):
+        first -= 1
+    return [b"/".join(parts[:first]), *parts[first:]]

@@ -1,0 +1,43 @@
+"""Statistics: what is counted of a listener's commands, and a queue's numbers in kestrel's words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(slots=True)
+class Counts:
+    """How often clients of one listener have asked for what."""
+
+    gets: int = 0
+    hits: int = 0
+    sets: int = 0
+    peeks: int = 0
+    touches: int = 0
+    flushes: int = 0
+
+    def got(self, hits: int, misses: int) -> None:
+        """Commands have read so many items, and found so many missing."""
+        self.gets += hits + misses
+        self.hits += hits
+
+    def reset(self) -> None:
+        """Count anew."""
+        self.gets = self.hits = self.sets = self.peeks = self.touches = self.flushes = 0
+
+
+def of_queue(about: list[Any], waiters: int, open_reads: int) -> dict[str, int]:
+    """A queue's numbers, from the reply of kinds.INFO, in kestrel's words and order."""
+    length, produced, produced_bytes, consumed_bytes = about[1], about[7], about[8], about[10]
+    return {
+        "items": length,
+        "bytes": max(0, produced_bytes - consumed_bytes),
+        "total_items": produced,
+        "mem_items": length,
+        "mem_bytes": max(0, produced_bytes - consumed_bytes),
+        "waiters": waiters,
+        "open_transactions": open_reads,
+        "bound": int(about[0]),
+        "closed": min(1, about[2]),
+    }

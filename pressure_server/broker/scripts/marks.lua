@@ -1,0 +1,140 @@
+-- Marks: what some clients give with a message, and the list has no place for: flags, which mean something to
+-- clients, and when the message expires.
+--
+-- Touches  :ext:marks  a hash: 'm' and a message, or 'h' and the hash of a long one -> 'position flags expires'
+--          of each copy that has marks, oldest first, with ';' between; and drift -> see below
+--
+-- A copy is known by its position: how many messages had been consumed when it came, plus how many were queued
+-- before it. Taken from the head, its position is how many have been consumed. Where these do not agree, since
+-- messages were removed from the middle, or a native client died before it had counted, the copies are counted:
+-- marks that are too many belong to copies that native clients have taken. By how much positions are off is
+-- then noted as the drift, so that this is done once. Only of equal messages with different marks, some of which
+-- native clients put or took meanwhile, can one have those of another.
+
+local MOST_PLAIN = 64
+local now -- milliseconds since 1970, by the backend's clock, where that was asked for
+
+local function clock()
+  if not now then
+    local time = call('TIME')
+    now = time[1] * 1000 + math.floor(time[2] / 1000)
+  end
+  return now
+end
+
+-- Takes    'flags expires message'; expires is 0 for never, '+seconds' from now on, or seconds since 1970
+-- Returns  the message; { flags, when it expires in milliseconds since 1970, 0 for never }
+local function unmark(marked)
+  local flags, from_now, seconds, first = string.match(marked, '^(%d+) (%+?)(%d+) ()')
+  local expires = tonumber(seconds) * 1000
+  return string.sub(marked, first), { flags, from_now == '+' and clock() + expires or expires }
+end
+
+local function make_marks()
+  local key = base .. ':ext:marks'
+  local self = {}
+  local drift = tonumber(call('HGET', key, 'drift') or 0)
+
+  local function field_of(message)
+    return #message <= MOST_PLAIN and 'm' .. message or 'h' .. redis.sha1hex(message)
+  end
+
+  local function read(text)
+    local copies = {}
+    for position, flags, expires in string.gmatch(text or '', '(%-?%d+) (%d+) (%d+)') do
+      copies[#copies + 1] = { tonumber(position), flags, tonumber(expires) }
+    end
+    return copies
+  end
+
+  local function write(field, copies)
+    if #copies == 0 then
+      call('HDEL', key, field)
+      if drift ~= 0 and call('HLEN', key) == 1 then
+        call('UNLINK', key)
+        drift = 0
+      end
+      return
+    end
+    for i, copy in ipairs(copies) do
+      copies[i] = string.format('%.0f %s %.0f', copy[1], copy[2], copy[3])
+    end
+    call('HSET', key, field, table.concat(copies, ';'))
+  end
+
+  -- Notes the marks of messages that are queued at positions from `first` on; marks[i] may be nil.
+  function self.note(messages, marks, first)
+    for i, message in ipairs(messages) do
+      if marks[i] then
+        local field = field_of(message)
+        local copies = read(call('HGET', key, field))
+        copies[#copies + 1] = { first + i - 1 - drift, marks[i][1], marks[i][2] }
+        table.sort(copies, function(one, other) return one[1] < other[1] end)
+        write(field, copies)
+      end
+    end
+  end
+
+  -- Which of the copies is the oldest one queued, which is at this position; nil where that has no marks.
+  -- `others` is how many more there are, beside those in the list.
+  local function find(copies, message, position, others)
+    for i, copy in ipairs(copies) do
+      if copy[1] + drift == position then return i end
+    end
+    local there = #call('LPOS', base, message, 'COUNT', 0) + others
+    local first = math.max(1, #copies - there + 1)
+    if not copies[first] or (there > #copies and copies[first][1] + drift > position) then
+      return nil
+    end
+    drift = position - copies[first][1]
+    call('HSET', key, 'drift', drift)
+    return first
+  end
+
+  -- Takes    messages that have left the head of the list, oldest first, and the position of the first
+  -- Returns  the marks of each that has any, by its number; they are noted no longer
+  function self.take(messages, first)
+    local found, count_of = {}, {}
+    for _, message in ipairs(messages) do count_of[message] = (count_of[message] or 0) + 1 end
+    for i, message in ipairs(messages) do
+      local field = field_of(message)
+      local text = call('HGET', key, field)
+      if text then
+        local copies = read(text)
+        local at = find(copies, message, first + i - 1, count_of[message])
+        if at then
+          found[i] = { copies[at][2], copies[at][3] }
+          for _ = 1, at do table.remove(copies, 1) end
+          write(field, copies)
+        end
+      end
+      count_of[message] = count_of[message] - 1
+    end
+    if queue.length == 0 then
+      call('UNLINK', key)
+    end
+    return found
+  end
+
+  -- The marks of a message that stays queued at this position, or nil.
+  function self.look(message, position)
+    local copies = read(call('HGET', key, field_of(message)))
+    local at = #copies > 0 and find(copies, message, position, 0)
+    return at and { copies[at][2], copies[at][3] } or nil
+  end
+
+  -- All copies of a message have been removed.
+  function self.forget(message)
+    call('HDEL', key, field_of(message))
+  end
+
+  return self
+end
+
+local function has_marks()
+  return call('EXISTS', base .. ':ext:marks') == 1
+end
+
+local function is_expired(mark)
+  return mark and mark[2] > 0 and mark[2] <= clock()
+end
