@@ -13,6 +13,8 @@ $(INSTALLED): pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
+# Another PRESSURE_LISTEN in the environment goes before this one.
+run: export PRESSURE_LISTEN ?= resp://127.0.0.1:4000 memcached://127.0.0.1:11211
 run: $(INSTALLED)
 	exec $(BIN)/pressure-server serve
 
@@ -36,6 +38,7 @@ chaos: $(INSTALLED)
 
 docs: $(INSTALLED)
 	$(BIN)/python -m handlers.resp docs/commands.md
+	$(BIN)/python -m handlers.memcached docs/memcached.md
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -29,6 +29,7 @@ class Spec:
     """
 
     name: str
+    syntax: str
     summary: str
     function: Function
     least: int
@@ -70,6 +71,7 @@ def command(
     def enter(function: Function) -> Function:
         spec = Spec(
             name,
+            syntax,
             summary,
             function,
             1 + len(required),

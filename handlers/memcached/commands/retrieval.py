@@ -16,7 +16,7 @@ from handlers.memcached.table import QUEUE, command
 from pressure_server.broker import kinds
 from pressure_server.broker.lack import Lack
 from pressure_server.broker.wait import Wait
-from pressure_server.errors import QueueDoesNotExistError
+from pressure_server.errors import QueueClosedError, QueueDoesNotExistError
 
 
 def _get_repeated(client: MemcachedConnection, requests: Repeated) -> None:
@@ -83,7 +83,12 @@ async def _get_as_told(
         raise ClientError("a message of this queue is open: close or abort that first")
     else:
         kind = kinds.TAKE_OPENED if options.opens else kinds.TAKE_MARKED
-        found = await client.database.run(kind, queue, wait=Wait(options.timeout), client=client)
+        try:
+            found = await client.database.run(kind, queue, wait=Wait(options.timeout), client=client)
+        except QueueClosedError:
+            if options.timeout:
+                raise  # who waits is told that it is in vain
+            found = []
         client.counts.got(len(found), 1 - len(found))
         if options.opens:
             found = [b" ".join(opened.split(b" ", 2)[::2]) for opened in found]

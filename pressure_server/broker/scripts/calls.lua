@@ -28,7 +28,11 @@ end
 local function keep(reply)
   local key = KEYS[1] .. ':ext:calls'
   if kept and changed then
-    local record = cmsgpack.pack({ ARGV[5], reply, places, taken_marks, opened })
+    local record = { ARGV[5], reply, places }
+    if #taken_marks > 0 or #opened > 0 then
+      record[4], record[5] = taken_marks, opened
+    end
+    record = cmsgpack.pack(record)
     local done = try('HSET', key, kept, record)
     if type(done) == 'table' then
       if not string.find(done.err, 'WRONGTYPE', 1, true) then

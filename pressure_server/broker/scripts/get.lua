@@ -237,7 +237,7 @@ local function make_get()
             mirror.unmirrored = mirror.unmirrored - in_head
             mirror.forget_all(message)
           end
-          make_marks().forget(message)
+          if has_marks() then make_marks().forget(message, count) end
         end
       end
     end

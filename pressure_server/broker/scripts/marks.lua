@@ -2,14 +2,17 @@
 -- clients, and when the message expires.
 --
 -- Touches  :ext:marks  a hash: 'm' and a message, or 'h' and the hash of a long one -> 'position flags expires'
---          of each copy that has marks, oldest first, with ';' between; and drift -> see below
+--          of each copy that has marks, oldest first, with ';' between; and state -> 'drift removed'
 --
 -- A copy is known by its position: how many messages had been consumed when it came, plus how many were queued
--- before it. Taken from the head, its position is how many have been consumed. Where these do not agree, since
--- messages were removed from the middle, or a native client died before it had counted, the copies are counted:
--- marks that are too many belong to copies that native clients have taken. By how much positions are off is
--- then noted as the drift, so that this is done once. Only of equal messages with different marks, some of which
--- native clients put or took meanwhile, can one have those of another.
+-- before it. Taken from the head, its position is how many have been consumed. Marks of a lower one are those of a
+-- copy that a native client has taken.
+--
+-- Positions are off where messages were removed from the middle (by up to as many), and where a native client
+-- died before it had counted what it took. So where there is none that fits, the copies are counted: marks that
+-- are too many belong to copies that are gone. By how much positions are off is then noted as the drift, so that
+-- this is done once. Only of equal messages with different marks, some of which native clients put or took
+-- meanwhile, can one then have those of another.
 
 local MOST_PLAIN = 64
 local now -- milliseconds since 1970, by the backend's clock, where that was asked for
@@ -33,7 +36,12 @@ end
 local function make_marks()
   local key = base .. ':ext:marks'
   local self = {}
-  local drift = tonumber(call('HGET', key, 'drift') or 0)
+  local drift, removed = string.match(call('HGET', key, 'state') or '0 0', '(%-?%d+) (%d+)')
+  drift, removed = tonumber(drift), tonumber(removed)
+
+  local function note_state()
+    call('HSET', key, 'state', string.format('%.0f %.0f', drift, removed))
+  end
 
   local function field_of(message)
     return #message <= MOST_PLAIN and 'm' .. message or 'h' .. redis.sha1hex(message)
@@ -50,9 +58,9 @@ local function make_marks()
   local function write(field, copies)
     if #copies == 0 then
       call('HDEL', key, field)
-      if drift ~= 0 and call('HLEN', key) == 1 then
+      if (drift ~= 0 or removed > 0) and call('HLEN', key) == 1 then
         call('UNLINK', key)
-        drift = 0
+        drift, removed = 0, 0
       end
       return
     end
@@ -78,8 +86,14 @@ local function make_marks()
   -- Which of the copies is the oldest one queued, which is at this position; nil where that has no marks.
   -- `others` is how many more there are, beside those in the list.
   local function find(copies, message, position, others)
+    while copies[1] and copies[1][1] < position - removed do
+      table.remove(copies, 1)
+    end
     for i, copy in ipairs(copies) do
       if copy[1] + drift == position then return i end
+    end
+    if not copies[1] then
+      return nil
     end
     local there = #call('LPOS', base, message, 'COUNT', 0) + others
     local first = math.max(1, #copies - there + 1)
@@ -87,7 +101,7 @@ local function make_marks()
       return nil
     end
     drift = position - copies[first][1]
-    call('HSET', key, 'drift', drift)
+    note_state()
     return first
   end
 
@@ -105,8 +119,8 @@ local function make_marks()
         if at then
           found[i] = { copies[at][2], copies[at][3] }
           for _ = 1, at do table.remove(copies, 1) end
-          write(field, copies)
         end
+        write(field, copies)
       end
       count_of[message] = count_of[message] - 1
     end
@@ -119,13 +133,15 @@ local function make_marks()
   -- The marks of a message that stays queued at this position, or nil.
   function self.look(message, position)
     local copies = read(call('HGET', key, field_of(message)))
-    local at = #copies > 0 and find(copies, message, position, 0)
+    local at = find(copies, message, position, 0)
     return at and { copies[at][2], copies[at][3] } or nil
   end
 
-  -- All copies of a message have been removed.
-  function self.forget(message)
-    call('HDEL', key, field_of(message))
+  -- All copies of a message, so many, have been removed.
+  function self.forget(message, count)
+    removed = removed + count
+    note_state()
+    write(field_of(message), {})
   end
 
   return self

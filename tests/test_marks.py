@@ -1,0 +1,303 @@
+"""Flags and expiry that go with a message, beside a plain model, with native clients between.
+
+Native clients know nothing of marks: what they put has none, and what they take takes its own along.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+
+from pressure_server.backend.address import Address
+from pressure_server.broker import kinds
+from pressure_server.broker.broker import Broker
+from pressure_server.broker.operation import Kind, Operation
+from pressure_server.broker.policy import Policy
+from pressure_server.broker.wait import Wait
+from pressure_server.errors import QueueDoesNotExistError
+from tests.model_settings import model_settings
+from tests.native import NativeClient
+from tests.programs import Client, Valkey, keys_left, wait_for
+
+BASE = "__pressure__:q"
+MARKS = f"{BASE}:ext:marks"
+LONG_PAST = b"1"
+SETTINGS = settings(model_settings("PRESSURE_MARKS_EXAMPLES", 60), stateful_step_count=40)
+# Few and of every length that matters, so that they repeat.
+CONTENTS = [b"", b"1", b"a\r\n\0 b", b"x" * 64, b"y" * 65, b"5 5 5"]
+FLAGS = st.sampled_from([0, 1, 7, 2**32 - 1])
+
+
+class Opened:
+    """A client that opens messages, and keeps them until it is told."""
+
+    is_there = True
+
+    def __init__(self) -> None:
+        self.operations: list[Operation] = []
+
+    def begin_wait(self) -> None:
+        pass
+
+    def end_wait(self) -> None:
+        pass
+
+    def has_some(self, operation: Operation) -> None:
+        pass
+
+    def took(self, operation: Operation) -> None:
+        self.operations.append(operation)
+
+
+class Queue:
+    """The queue `q`, used by a broker of its own; every method runs to its end."""
+
+    def __init__(self, backend: Valkey, direct: Client) -> None:
+        self.direct = direct
+        self.native = NativeClient(direct, "q", "native-1")
+        self._loop = asyncio.new_event_loop()
+        self._broker = self.do(self._start(backend))
+        self.opened = Opened()
+
+    async def _start(self, backend: Valkey) -> Broker:
+        broker = Broker(Address(backend.url), prefix="__pressure__", policy=Policy())
+        await broker.start()
+        return broker
+
+    def do(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return self._loop.run_until_complete(coroutine)
+
+    def run(self, kind: Kind, *arguments: bytes, size: int = 1, client: Any = None, waits: bool = False) -> Any:
+        wait = Wait(0) if waits else None
+        run = self._broker.default_database.run(kind, b"q", list(arguments), size, wait=wait, client=client)
+        try:
+            return self.do(run)
+        except QueueDoesNotExistError:
+            return []
+
+    def put(self, message: bytes, flags: int, expires: bytes = b"0") -> None:
+        self.run(kinds.PUT_MARKED, b"%d %b %b" % (flags, expires, message))
+
+    def get(self, count: int = 1) -> list[tuple[int, bytes]]:
+        taken: list[bytes] = self.run(kinds.GET_MARKED, size=count)
+        return [split(one) for one in taken]
+
+    def open(self) -> list[tuple[int, bytes]]:
+        taken: list[bytes] = self.run(kinds.TAKE_OPENED, client=self.opened, waits=True)
+        return [split(b" ".join(one.split(b" ", 2)[::2])) for one in taken]
+
+    def settled(self) -> None:
+        """Return when nothing is under way."""
+        self.do(self._broker.default_database.run(kinds.EXISTS, b"q"))
+
+    def close(self) -> None:
+        self.do(self._broker.settle(5))
+        self.do(self._broker.close())
+        self._loop.close()
+
+
+def split(marked: bytes) -> tuple[int, bytes]:
+    flags, _, message = marked.partition(b" ")
+    return int(flags), message
+
+
+class MarksMachine(RuleBasedStateMachine):
+    """`model` is what is queued, oldest first: flags, message, and whether it has expired."""
+
+    make: Callable[[], Queue]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue = self.make()
+        self.queue.direct.flushall()
+        self.model: list[tuple[int, bytes, bool]] = []
+        self.open: list[tuple[Operation, tuple[int, bytes, bool]]] = []
+
+    def expect(self, count: int) -> list[tuple[int, bytes]]:
+        """What is taken: expired messages are dropped on the way."""
+        taken: list[tuple[int, bytes]] = []
+        while self.model and len(taken) < count:
+            flags, message, expired = self.model.pop(0)
+            if not expired:
+                taken.append((flags, message))
+        return taken
+
+    @rule(message=st.sampled_from(CONTENTS), flags=FLAGS, expired=st.booleans())
+    def put(self, message: bytes, flags: int, expired: bool) -> None:
+        self.queue.put(message, flags, LONG_PAST if expired else b"+1000")
+        self.model.append((flags, message, expired))
+
+    @rule(message=st.sampled_from(CONTENTS), flags=FLAGS)
+    def add(self, message: bytes, flags: int) -> None:
+        new = self.queue.run(kinds.ADD_MARKED, b"%d 0 %b" % (flags, message))
+        assert new == [int(all(queued != message for _, queued, _ in self.model))]
+        if new == [1]:
+            self.model.append((flags, message, False))
+
+    @rule(message=st.sampled_from(CONTENTS))
+    def put_plain(self, message: bytes) -> None:
+        self.queue.run(kinds.PUT, message)
+        self.model.append((0, message, False))
+
+    @rule(messages=st.lists(st.sampled_from(CONTENTS), min_size=1, max_size=4))
+    def put_many_plain(self, messages: list[bytes]) -> None:
+        self.queue.run(kinds.PUT, *messages, size=len(messages))
+        self.model += [(0, message, False) for message in messages]
+
+    @rule(count=st.integers(1, 4))
+    def get(self, count: int) -> None:
+        assert self.queue.get(count) == self.expect(count)
+
+    @rule(count=st.integers(1, 4))
+    def get_plain(self, count: int) -> None:
+        assert self.queue.run(kinds.GET, size=count) == [message for _, message in self.expect(count)]
+
+    @rule()
+    def peek(self) -> None:
+        found = self.queue.run(kinds.PEEK)
+        there = [(flags, message) for flags, message, expired in self.model if not expired][:1]
+        assert [split(one) for one in (found[0] if found else [])] == there
+
+    @rule()
+    def take_opened(self) -> None:
+        before = list(self.model)
+        expected = self.expect(1)
+        assert self.queue.open() == expected
+        if expected:
+            at = len(before) - len(self.model) - 1
+            self.open.append((self.queue.opened.operations.pop(), before[at]))
+
+    @precondition(lambda self: self.open)
+    @rule()
+    def close_opened(self) -> None:
+        operation, _ = self.open.pop()
+        operation.delivered()
+        self.queue.settled()
+
+    @precondition(lambda self: self.open)
+    @rule()
+    def abort_opened(self) -> None:
+        operation, entry = self.open.pop()
+        operation.put_back()
+        self.queue.settled()
+        self.model.insert(0, entry)
+
+    @precondition(lambda self: self.model)
+    @rule()
+    def get_natively(self) -> None:
+        assert self.queue.native.get() == self.model.pop(0)[1]
+
+    @rule(message=st.sampled_from(CONTENTS))
+    def put_natively(self, message: bytes) -> None:
+        if self.queue.direct.exists(f"{BASE}:bound"):
+            self.queue.native.put(message)
+            self.model.append((0, message, False))
+
+    @rule()
+    def flush(self) -> None:
+        flushed = self.queue.run(kinds.FLUSH)
+        assert flushed in ([len(self.model)], [])
+        self.model.clear()
+
+    @rule()
+    def nothing_is_left_of_an_empty_queue(self) -> None:
+        if not self.model and self.queue.get() == []:
+            assert self.queue.direct.llen(BASE) == 0
+
+    def teardown(self) -> None:
+        for operation, _ in self.open:
+            operation.delivered()
+        assert self.queue.get(1000) == self.expect(1000)
+        stats = self.queue.direct.mget(f"{BASE}:stats:produced_messages", f"{BASE}:stats:consumed_messages")
+        assert stats[0] == stats[1] or not stats[0]
+        self.queue.close()
+
+
+@pytest.fixture
+def make(backend: Valkey, direct: Client) -> Callable[[], Queue]:
+    return lambda: Queue(backend, direct)
+
+
+def test_marks_go_with_their_messages(make: Callable[[], Queue]) -> None:
+    machine = type("Machine", (MarksMachine,), {"make": staticmethod(make)})
+    run_state_machine_as_test(machine, settings=SETTINGS)
+
+
+@pytest.fixture
+def queue(make: Callable[[], Queue]) -> Any:
+    made = make()
+    yield made
+    made.close()
+
+
+def test_marks_survive_that_others_are_removed_from_the_middle(queue: Queue) -> None:
+    for number in range(20):
+        queue.put(b"%d" % number, number)
+    assert queue.run(kinds.REMOVE, b"3", b"7", b"19", size=3) == [1, 1, 1]
+    queue.put(b"late", 99)
+    expected = [(n, b"%d" % n) for n in range(20) if n not in (3, 7, 19)]
+    assert queue.get(30) == [*expected, (99, b"late")]
+    assert not queue.direct.exists(MARKS)
+
+
+def test_marks_survive_a_native_client_that_dies_before_it_has_counted(queue: Queue) -> None:
+    for number in range(5):
+        queue.put(b"%d" % number, number)
+    assert queue.direct.rpop(BASE) == b"0"
+    queue.put(b"late", 99)
+    assert queue.get(10) == [*((n, b"%d" % n) for n in range(1, 5)), (99, b"late")]
+    assert not queue.direct.exists(MARKS)
+
+
+def test_a_message_whose_copy_was_taken_natively_has_no_marks_of_that(queue: Queue) -> None:
+    queue.put(b"a", 5)
+    assert queue.native.get() == b"a"
+    queue.native.put(b"a")
+    assert queue.get() == [(0, b"a")]
+    assert not queue.direct.exists(MARKS)
+
+
+def test_a_message_that_was_taken_and_put_again_has_no_flags(queue: Queue) -> None:
+    queue.put(b"a", 5)
+    assert queue.run(kinds.GET) == [b"a"]
+    queue.run(kinds.ADD, b"a")
+    assert queue.get() == [(0, b"a")]
+
+
+def test_what_has_expired_counts_until_it_would_be_taken(queue: Queue) -> None:
+    queue.put(b"old", 1, LONG_PAST)
+    queue.put(b"new", 2)
+    assert queue.run(kinds.LENGTH) == [2]
+    assert queue.run(kinds.GET) == [b"new"]
+    assert queue.run(kinds.LENGTH) == [0]
+
+
+def test_a_message_expires_by_the_backends_clock(queue: Queue) -> None:
+    queue.put(b"soon", 1, b"+1")
+    queue.put(b"later", 2, b"+1000")
+    seconds = int(queue.direct.time()[0])
+    queue.put(b"then", 3, b"%d" % (seconds + 1000))
+    assert queue.run(kinds.PEEK) == [[b"1 soon"]]
+    wait_for(lambda: queue.run(kinds.PEEK) == [[b"2 later"]], "the message to expire")
+    assert queue.get(3) == [(2, b"later"), (3, b"then")]
+
+
+def test_a_move_leaves_behind_what_has_expired(queue: Queue) -> None:
+    queue.put(b"old", 1, LONG_PAST)
+    queue.put(b"new", 2)
+    move = queue._broker.default_database.move(b"q", b"other")
+    assert queue.do(move) == b"new"
+    assert queue.do(queue._broker.default_database.move(b"q", b"other")) is None
+    assert queue.direct.lrange("__pressure__:other", 0, -1) == [b"new"]
+
+
+def test_marks_go_when_the_queue_does(queue: Queue) -> None:
+    queue.put(b"a", 5)
+    queue.run(kinds.DELETE)
+    wait_for(lambda: not keys_left(queue.direct), "no key to be left")
