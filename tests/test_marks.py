@@ -73,7 +73,9 @@ class Queue:
     def do(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return self._loop.run_until_complete(coroutine)
 
-    def run(self, kind: Kind, *arguments: bytes, size: int = 1, client: Any = None, waits: bool = False) -> Any:
+    def run(
+        self, kind: Kind, *arguments: bytes, size: int = 1, client: Any = None, waits: bool = False
+    ) -> Any:
         wait = Wait(0) if waits else None
         run = self._broker.default_database.run(kind, b"q", list(arguments), size, wait=wait, client=client)
         try:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from handlers.resp import commands
-from handlers.resp.describe import with_tables
+from handlers.resp.describe import commands_markdown
 from handlers.resp.table import COMMANDS
+from pressure_server.documents import with_tables
 from tests.programs import Client, Server, StartServer, Valkey, wait_for
 from tests.waiters import Waiter, is_refused, packed
 
@@ -19,7 +20,7 @@ def test_the_document_of_commands_is_the_table_s() -> None:
     commands.load()
     document = ROOT / "docs" / "commands.md"
     text = document.read_text(encoding="utf-8")
-    assert text == with_tables(text), "run: make docs"
+    assert text == with_tables(text, commands_markdown()), "run: make docs"
 
 
 def test_command_describes_every_command(server: Server, client: Client) -> None:

@@ -81,11 +81,3 @@ def commands_markdown() -> str:
 def _needs_of(spec: Spec) -> str:
     """What a user must have a right to, in the order of RIGHTS."""
     return ", ".join(right for right in RIGHTS if right in spec.needs)
-
-
-_MARKER = "<!-- from the command table: make docs -->\n"
-
-
-def with_tables(document: str) -> str:
-    """The document with all behind its marker replaced by the tables."""
-    return document.partition(_MARKER)[0] + _MARKER + "\n" + commands_markdown()

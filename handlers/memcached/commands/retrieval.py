@@ -22,6 +22,7 @@ from pressure_server.errors import QueueClosedError, QueueDoesNotExistError
 def _get_repeated(client: MemcachedConnection, requests: Repeated) -> None:
     _name, *keys = requests.words
     if len(keys) == 1 and b"/" not in keys[0]:
+        _check_open(client, keys[0])
         encode = one_item_unique if _name == b"gets" else one_item
         client.submit(kinds.GET_MARKED, key_of(keys[0]), [], 1, encode, commands=requests.count)
     else:
@@ -38,8 +39,15 @@ def _get(client: MemcachedConnection, request: Request) -> Coroutine[Any, Any, b
     queue, options = split_key(keys[0])
     if options is not None:
         return _get_as_told(client, keys[0], queue, options, with_unique=with_unique)
+    _check_open(client, queue)
     client.submit(kinds.GET_MARKED, queue, [], 1, one_item_unique if with_unique else one_item)
     return None
+
+
+def _check_open(client: MemcachedConnection, queue: bytes) -> None:
+    """As kestrel: who has a message of the queue open must say first what has become of it."""
+    if queue in client.open_reads:
+        raise ClientError("a message of this queue is open: close or abort that first")
 
 
 for _name in ("get", "gets"):
@@ -57,6 +65,7 @@ async def _get_many(client: MemcachedConnection, keys: list[bytes], *, with_uniq
     for queue in keys:
         if split_key(queue)[1] is not None:
             raise ClientError("options behind a queue's name are for one queue at a time")
+        _check_open(client, queue)
         try:
             messages = await client.database.run(kinds.GET_MARKED, queue, client=client)
         except QueueDoesNotExistError:
@@ -79,9 +88,8 @@ async def _get_as_told(
             return END
     if options.peeks:
         found = await _peek(client, queue, options.timeout)
-    elif queue in client.open_reads:
-        raise ClientError("a message of this queue is open: close or abort that first")
     else:
+        _check_open(client, queue)
         kind = kinds.TAKE_OPENED if options.opens else kinds.TAKE_MARKED
         try:
             found = await client.database.run(kind, queue, wait=Wait(options.timeout), client=client)

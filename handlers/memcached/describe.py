@@ -1,0 +1,20 @@
+"""Commands described from the table, for docs/memcached.md."""
+
+from __future__ import annotations
+
+from handlers.memcached.table import COMMANDS, KV, QUEUE
+from pressure_server.users import RIGHTS
+
+_TITLES = {QUEUE: "Queues (`mode=queue`)", KV: "Keys and values (`mode=kv`)"}
+
+
+def commands_markdown() -> str:
+    """The tables of docs/memcached.md."""
+    lines: list[str] = []
+    for mode, title in _TITLES.items():
+        lines += [f"### {title}", "", "| command | what it does | needs |", "|---|---|---|"]
+        for spec in COMMANDS[mode].values():
+            needs = ", ".join(right for right in RIGHTS if right in spec.needs)
+            lines.append(f"| `{spec.syntax}` | {spec.summary} | {needs} |")
+        lines.append("")
+    return "\n".join(lines)
