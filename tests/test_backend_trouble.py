@@ -524,6 +524,7 @@ def test_the_password_is_changed(
         ":ext:index",
         ":ext:members",
         ":ext:copies",
+        ":ext:marks",
     ],
 )
 def test_a_key_of_a_queue_has_the_wrong_type(impatient: Server, valkey: Valkey, suffix: str) -> None:

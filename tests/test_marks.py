@@ -20,7 +20,7 @@ from pressure_server.broker.broker import Broker
 from pressure_server.broker.operation import Kind, Operation
 from pressure_server.broker.policy import Policy
 from pressure_server.broker.wait import Wait
-from pressure_server.errors import QueueDoesNotExistError
+from pressure_server.errors import BackendError, QueueDoesNotExistError
 from tests.model_settings import model_settings
 from tests.native import NativeClient
 from tests.programs import Client, Valkey, keys_left, wait_for
@@ -303,3 +303,21 @@ def test_marks_go_when_the_queue_does(queue: Queue) -> None:
     queue.put(b"a", 5)
     queue.run(kinds.DELETE)
     wait_for(lambda: not keys_left(queue.direct), "no key to be left")
+
+
+def test_marks_that_cannot_be_read_cost_no_message(queue: Queue) -> None:
+    queue.run(kinds.PUT, b"a")
+    queue.direct.set(MARKS, "wrong")
+    for kind, arguments in (
+        (kinds.PUT_MARKED, [b"5 0 b"]),
+        (kinds.GET_MARKED, []),
+        (kinds.GET, []),
+        (kinds.REMOVE, [b"a"]),
+    ):
+        with pytest.raises(BackendError, match="WRONGTYPE"):
+            queue.run(kind, *arguments)
+    with pytest.raises(BackendError, match="WRONGTYPE"):
+        queue.open()
+    assert queue.direct.lrange(BASE, 0, -1) == [b"a"]
+    queue.direct.delete(MARKS)
+    assert queue.get(5) == [(0, b"a")]

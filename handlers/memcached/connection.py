@@ -70,6 +70,11 @@ class MemcachedConnection(Connection):
         else:
             super().took(operation)
 
+    def completed(self, operation: Operation) -> bool:
+        """See Connection; and it is counted."""
+        self.counts.add(operation)
+        return super().completed(operation)
+
     def parse(self, data: bytes) -> list[Any]:
         """Requests, and a RequestError for what is none."""
         parsed: list[Any] = list(self._parser.feed(data))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from pressure_server.broker.operation import Operation
+
 
 @dataclass(slots=True)
 class Counts:
@@ -21,6 +23,13 @@ class Counts:
         """Commands have read so many items, and found so many missing."""
         self.gets += hits + misses
         self.hits += hits
+
+    def add(self, operation: Operation) -> None:
+        """The commands that an operation stands for have ended."""
+        if operation.kind.puts:
+            self.sets += len(operation.sizes)
+        elif operation.kind.takes:
+            self.got(len(operation.results), len(operation.sizes) - len(operation.results))
 
     def reset(self) -> None:
         """Count anew."""

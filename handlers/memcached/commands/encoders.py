@@ -12,7 +12,6 @@ from pressure_server.errors import PressureError, QueueDoesNotExistError
 
 def stored(operation: Operation) -> bytes:
     """STORED, or why not, a command."""
-    operation.owner.counts.sets += len(operation.sizes)
     if operation.error is not None:
         return server_error(operation.error) * len(operation.sizes)
     return b"".join([_unless_error(STORED, result) for result in operation.results])
@@ -20,7 +19,6 @@ def stored(operation: Operation) -> bytes:
 
 def stored_if_new(operation: Operation) -> bytes:
     """STORED where it was not queued, else NOT_STORED, or why not, a command."""
-    operation.owner.counts.sets += len(operation.sizes)
     if operation.error is not None:
         return server_error(operation.error) * len(operation.sizes)
     return b"".join([_unless_error(STORED if result else NOT_STORED, result) for result in operation.results])
@@ -30,9 +28,8 @@ def _unless_error(reply: bytes, result: object) -> bytes:
     return server_error(result) if isinstance(result, PressureError) else reply
 
 
-def nothing(operation: Operation) -> bytes:
+def nothing(_operation: Operation) -> bytes:
     """Nothing: the client wants no reply."""
-    operation.owner.counts.sets += len(operation.sizes)
     return b""
 
 
@@ -55,7 +52,6 @@ def one_item_unique(operation: Operation) -> bytes:
 def _items(operation: Operation, *, with_unique: bool) -> bytes:
     messages = operation.results
     missing = len(operation.sizes) - len(messages)
-    operation.owner.counts.got(len(messages), missing)
     if operation.error is not None and not isinstance(operation.error, QueueDoesNotExistError):
         return server_error(operation.error) * len(operation.sizes)
     name = operation.name

@@ -30,15 +30,11 @@ local function make_get()
     return string.format('%s %d ', flags, number) .. message
   end
 
-  -- What is returned of messages that have left the head, the first of which was at this position.
-  local function dressed(messages, position)
-    local marks = has_marks() and make_marks().take(messages, position)
-    if not marks and not dress then
-      return messages
-    end
+  -- What is returned of messages that have left the head, with these marks.
+  local function dressed(messages, marks)
     local some = {}
     for i, message in ipairs(messages) do
-      local mark = marks and marks[i]
+      local mark = marks[i]
       if not is_expired(mark) then
         if mark and dress ~= open then
           taken_marks[#taken_marks + 1], taken_marks[#taken_marks + 2] = message, mark
@@ -61,7 +57,7 @@ local function make_get()
     end
     local messages, bytes = {}, 0
     local most = patient and GET_BYTES or math.huge
-    local changed_before = changed
+    local marks, changed_before = has_marks() and make_marks(), changed
     while queue.length > 0 and #messages < wanted and bytes < most do
       local count = math.min(wanted - #messages, GET_MESSAGES)
       if count > 1 then
@@ -77,7 +73,9 @@ local function make_get()
         mirror.start_over()
       end
       bytes = bytes + weight
-      some = dressed(some, position)
+      if marks or dress then
+        some = dressed(some, marks and marks.take(some, position) or {})
+      end
       if #messages == 0 then
         messages = some
       else
@@ -153,7 +151,8 @@ local function make_get()
     if not has_marks() then
       return
     end
-    while queue.length > 0 and is_expired(make_marks().look(call('LINDEX', base, -1), queue.consumed))
+    local marks = make_marks()
+    while queue.length > 0 and is_expired(marks.look(call('LINDEX', base, -1), queue.consumed))
       and not in_use('consumer') do
       local changed_before = changed
       local message = call('RPOP', base)
@@ -161,7 +160,7 @@ local function make_get()
       queue.length = queue.length - 1
       count_as('consumed', 1, #message)
       if mirror then mirror.forget_taken({ message }) end
-      make_marks().take({ message }, position)
+      marks.take({ message }, position)
       act_as('consumer')
       settle_not_full()
       changed = changed_before
@@ -188,6 +187,7 @@ local function make_get()
   -- Takes    messages that were taken, oldest first; and their marks, by number, if any
   -- Returns  1. A role is not needed: nobody was to see that they were gone.
   function operations.restore(messages, marks)
+    local noted = marks and next(marks) and make_marks()
     -- A backend out of memory refuses a script whose first write needs some. This one does nothing.
     call('PERSIST', base)
     for last = #messages, 1, -CHUNK do
@@ -200,8 +200,8 @@ local function make_get()
     if mirror then
       mirror.restored(messages)
     end
-    if marks and next(marks) then
-      make_marks().note(messages, marks, queue.consumed)
+    if noted then
+      noted.note(messages, marks, queue.consumed)
     end
     settle_not_full()
     return 1, 0
@@ -215,6 +215,7 @@ local function make_get()
       return refusal, 0
     end
     local removed, walked, taken = {}, 0, 0
+    local marks = has_marks() and make_marks()
     for i, message in ipairs(messages) do
       if patient and walked > SCAN then
         break
@@ -237,7 +238,7 @@ local function make_get()
             mirror.unmirrored = mirror.unmirrored - in_head
             mirror.forget_all(message)
           end
-          if has_marks() then make_marks().forget(message, count) end
+          if marks then marks.forget(message, count) end
         end
       end
     end

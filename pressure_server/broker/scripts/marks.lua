@@ -33,6 +33,7 @@ local function unmark(marked)
   return string.sub(marked, first), { flags, from_now == '+' and clock() + expires or expires }
 end
 
+-- To be made before anything is written: where the key is of a wrong type, the call ends here.
 local function make_marks()
   local key = base .. ':ext:marks'
   local self = {}

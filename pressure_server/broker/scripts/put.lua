@@ -38,7 +38,7 @@ end
 local function make_put(mode)
   local operations = {}
   local verb
-  local marks -- of each message, where they have any
+  local marks, noted -- of each message, where they have any; and those of the queue
 
   -- How many messages may be put now. A native consumer that has taken a message from a full queue pushes
   -- the :not_full token a moment later; until it has, the queue counts as full.
@@ -71,7 +71,7 @@ local function make_put(mode)
   -- Messages have just been put, with these marks.
   local function note_marks(messages, marks_of)
     if marks and #messages > 0 then
-      make_marks().note(messages, marks_of, queue.consumed + queue.length - #messages)
+      noted.note(messages, marks_of, queue.consumed + queue.length - #messages)
     end
   end
 
@@ -274,7 +274,7 @@ local function make_put(mode)
   -- The same for messages with their marks before them (marks.lua), one a command; these never wait for room.
   local function unmark_all(marked)
     local messages = {}
-    marks = {}
+    marks, noted = {}, make_marks()
     for i, one in ipairs(marked) do messages[i], marks[i] = unmark(one) end
     return messages
   end
