@@ -20,7 +20,7 @@ from pressure_server.broker.broker import Broker
 from pressure_server.broker.operation import Kind, Operation
 from pressure_server.broker.policy import Policy
 from pressure_server.broker.wait import Wait
-from pressure_server.errors import BackendError, QueueDoesNotExistError
+from pressure_server.errors import BackendError, QueueDoesNotExistError, QueueFullError
 from tests.model_settings import model_settings
 from tests.native import NativeClient
 from tests.programs import Client, Valkey, keys_left, wait_for
@@ -321,3 +321,13 @@ def test_marks_that_cannot_be_read_cost_no_message(queue: Queue) -> None:
     assert queue.direct.lrange(BASE, 0, -1) == [b"a"]
     queue.direct.delete(MARKS)
     assert queue.get(5) == [(0, b"a")]
+
+
+def test_what_has_expired_at_the_head_of_a_full_queue_makes_room(queue: Queue) -> None:
+    queue.run(kinds.CREATE, b"2", b"error")
+    queue.put(b"old", 1, LONG_PAST)
+    queue.put(b"new", 2)
+    assert queue.run(kinds.PUT, b"newer") == [2]
+    with pytest.raises(QueueFullError):
+        queue.put(b"more", 3)
+    assert queue.get(3) == [(2, b"new"), (0, b"newer")]

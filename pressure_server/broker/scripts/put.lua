@@ -52,6 +52,9 @@ local function make_put(mode)
     if call('EXISTS', base .. ':not_full', base .. ':consumer_free') == 0 then
       return 0
     end
+    if queue.length >= queue.bound then
+      make_get().drop_expired()
+    end
     return math.max(0, queue.bound - queue.length)
   end
 
@@ -130,7 +133,8 @@ local function make_put(mode)
   -- Returns the length before, when all are accepted; else the length after each command.
   function operations.put(sizes_text, messages)
     verb = 'put'
-    local before, space = queue.length, room()
+    local space = room() -- which may drop what has expired
+    local before = queue.length
     local refusal = in_use('producer')
     if refusal then
       -- A native producer holds the role, maybe because it waits for room, too.
