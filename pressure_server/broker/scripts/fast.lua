@@ -1,7 +1,7 @@
--- The calls that matter most, done without making a function, on a queue with free roles and room, and with an
--- exact mirror that only we have kept: one run, of unique puts of one message each or of one get; or two, of
--- which the first waits on an empty queue for what the second puts; or one that finds it empty. Everything else
--- falls through to the files below, which do the same and more.
+-- The calls that matter most, done without making a function, on a queue with free roles and room that only we
+-- use: one run, of puts of one message each or of one get; or two, of which the first waits on an empty queue for
+-- what the second puts; or one that finds it empty. Unique puts need an exact mirror, and plain ones none; a get
+-- either. Everything else falls through to the files below, which do the same and more.
 --
 -- Returns  what batch.lua returns; 'new' stands for the counts where every message was.
 --
@@ -38,11 +38,13 @@ if queue.length == 0 and queue.bound and ARGV[7] == 'take existing' and (ARGV[10
   return keep({ DONE, { message }, ARGV[10] == 'put' and 0 or 'new' })
 end
 
-if exact and #ARGV == 8 + tonumber(ARGV[8]) then
+local without_mirror = queue.bound and not queue.index
+
+if (exact or without_mirror) and #ARGV == 8 + tonumber(ARGV[8]) then
   local members, result, verb, accepted, bytes = base .. ':ext:members', nil, nil, 0, 0
   local count = #ARGV - 9
 
-  if (ARGV[7] == 'add' or ARGV[7] == 'add now') and ARGV[9] == '' and count < CHUNK
+  if exact and (ARGV[7] == 'add' or ARGV[7] == 'add now') and ARGV[9] == '' and count < CHUNK
     -- With the :not_full token kept: the last place of a bounded queue is for the general path.
     and (queue.bound == 0 or queue.length + count < queue.bound)
     -- Both tokens and no :closed, which counts thrice.
@@ -81,11 +83,20 @@ if exact and #ARGV == 8 + tonumber(ARGV[8]) then
     call('LPUSH', base, unpack(messages))
     bytes = sum_of_bytes(messages)
     queue.length = queue.length + accepted
-  elseif (ARGV[7] == 'get' or ARGV[7] == 'get_marked') and queue.consumer and ARGV[9] == '1' and queue.length > 0
+  elseif without_mirror and (ARGV[7] == 'put' or ARGV[7] == 'put now') and ARGV[9] == '' and count < CHUNK
+    and queue.producer == identity and (queue.bound == 0 or queue.length + count < queue.bound)
+    and call('EXISTS', base .. ':producer_free', base .. ':not_full',
+      base .. ':closed', base .. ':closed', base .. ':closed') == 2 then
+    local messages = { unpack(ARGV, 10) }
+    call('LPUSH', base, unpack(messages))
+    verb, result, accepted, bytes = 'produced', queue.length, count, sum_of_bytes(messages)
+    queue.length = queue.length + count
+  elseif (ARGV[7] == 'get' or ARGV[7] == 'get_marked') and queue.consumer == identity and ARGV[9] == '1'
+    and queue.length > 0
     and call('EXISTS', base .. ':consumer_free', base .. ':not_full', base .. ':ext:marks', base .. ':ext:marks',
       base .. ':ext:marks', base .. ':ext:copies', base .. ':ext:copies', base .. ':ext:copies') == 2 then
     result = call('RPOP', base, 1)
-    try('SREM', members, result[1])
+    if exact then try('SREM', members, result[1]) end
     verb, accepted, bytes = 'consumed', 1, #result[1]
     places[1] = 2
     if ARGV[7] == 'get_marked' then
@@ -98,8 +109,10 @@ if exact and #ARGV == 8 + tonumber(ARGV[8]) then
   if verb then
     try('INCRBY', base .. ':stats:' .. verb .. '_messages', accepted)
     try('INCRBY', base .. ':stats:' .. verb .. '_bytes', bytes)
-    call('SET', base .. ':ext:index', string.format('%d 0 %d %d %s %s', queue.length, queue.length, queue.consumed,
-      identity, queue.consumer or ''))
+    if exact then
+      call('SET', base .. ':ext:index', string.format('%d 0 %d %d %s %s', queue.length, queue.length, queue.consumed,
+        identity, queue.consumer or ''))
+    end
     changed = true
     return keep({ DONE, result })
   end
