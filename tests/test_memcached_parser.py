@@ -146,9 +146,9 @@ def test_single_bytes_give_the_same_requests(runs: Runs) -> None:
 
 
 TOKENS = [
-    b"set", b"add", b"cas", b"get", b"gets", b"delete", b"sismember", b"flush_all", b" ", b" ", b"q", b"0", b"1",
-    b"k" * 251, b" 0 0 ", b"2", b"5", b"-1", b"4097", b"9999999999", b"99999999999", b"noreply", b"\r\n",
-    b"\r\n", b"\n", b"\r", b"x", b"set q 0 0 1\r\n", b"x\r\n", b"\0", b"\xff", b"a " * 600,
+    b"set", b"add", b"cas", b"get", b"gets", b"delete", b"sismember", b"flush_all", b" ", b" ", b"q", b"0",
+    b"1", b"k" * 251, b" 0 0 ", b"2", b"5", b"-1", b"4097", b"9999999999", b"99999999999", b"noreply",
+    b"\r\n", b"\r\n", b"\n", b"\r", b"x", b"set q 0 0 1\r\n", b"x\r\n", b"\0", b"\xff", b"a " * 600,
 ]  # fmt: skip
 
 

@@ -100,7 +100,7 @@ class MemcachedConnection(Connection):
             self.break_off()
             return None
         try:
-            if self.user is NOBODY:
+            if self.user is NOBODY and command.words[0] not in login.OPEN_TO_ALL:
                 return login.log_in(self, command)
             if spec is None:
                 self.reply(ERROR)

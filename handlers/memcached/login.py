@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 UNAUTHENTICATED = client_error("unauthenticated")
 # The most that somebody may send who has not logged in: a line, a name and a password.
 MOST_BYTES = 2048 + 64 + MOST_PASSWORD_BYTES
+# What needs no login: who asks whether a server is ready has no password.
+OPEN_TO_ALL = (b"ready", b"quit")
 
 
 def may_log_in(request: Parsed) -> bool:
@@ -24,9 +26,6 @@ def may_log_in(request: Parsed) -> bool:
 
 async def log_in(client: MemcachedConnection, request: Request) -> bytes:
     """What a client is replied that has not logged in yet. Anything but a login is refused."""
-    if request.words[0] == b"quit":
-        client.close_when_replied()
-        return b""
     if request.words[0] != b"set" or request.data is None:
         return UNAUTHENTICATED
     name, space, password = request.data.partition(b" ")
