@@ -377,7 +377,10 @@ class Connection(asyncio.Protocol, ABC):
             operation.put_back()
 
     def break_off(self) -> None:
-        """End the connection at once; what has not been sent never is."""
+        """End the connection at once; what has not been sent never is, nor what is read executed."""
+        self._closing = True
+        self._backlog.clear()
+        self._next = 0
         self._outbox.break_off()
 
     def close_when_replied(self) -> None:

@@ -77,4 +77,4 @@ class Authority:
 def port_of(server: Server, scheme: str) -> int:
     """The port of the server's listener of that scheme."""
     line = next(line for line in server.log.splitlines() if f"listening on {scheme}://" in line)
-    return int(line.rpartition(":")[2])
+    return int(line.rpartition(":")[2].partition("?")[0])

@@ -24,7 +24,8 @@ def check(client: MemcachedConnection, spec: Spec, words: list[bytes]) -> None:
     if not keys and "administer" in spec.needs and not user.has_all_queues:
         client.clients.access.refused["cmd"] += 1
         raise ClientError(f"this user has no permission to {spec.name}, which is about everything")
-    if client.manner.mode == QUEUE:
+    # Elsewhere what looks like options is part of the name.
+    if client.manner.mode == QUEUE and spec.is_on_all:
         keys = [queue_of(key) for key in keys]
     if not all(map(user.admits, keys)):
         client.clients.access.refused["key"] += 1

@@ -23,7 +23,7 @@ from pressure_server.users import NOBODY
 logger = logging.getLogger(__name__)
 
 # A browser that a web page makes send commands here, in the body of a request.
-_OF_HTTP = (b"POST", b"Host:")
+_OF_HTTP = (b"post", b"host:")
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,11 @@ class MemcachedConnection(Connection):
     def parse(self, data: bytes) -> list[Any]:
         """Requests, and a RequestError for what is none."""
         parsed: list[Any] = list(self._parser.feed(data))
-        if self.user is NOBODY and self._parser.awaited > login.MOST_BYTES:
+        if (
+            self.user is NOBODY
+            and self._parser.awaited > login.MOST_BYTES
+            and not any(map(login.may_log_in, parsed))
+        ):
             parsed.append(RequestError(login.UNAUTHENTICATED, closes=True))
         for request in parsed:
             if type(request) is Repeated:
@@ -88,7 +92,8 @@ class MemcachedConnection(Connection):
     def execute(self, command: Any) -> Coroutine[Any, Any, bytes] | None:
         """Find the command in the table and do it."""
         if type(command) is RequestError:
-            self.reply(command.reply)
+            is_stranger = self.user is NOBODY and not command.closes
+            self.reply(login.UNAUTHENTICATED if is_stranger else command.reply)
             if command.closes:
                 self.close_when_replied()
             return None
@@ -96,24 +101,29 @@ class MemcachedConnection(Connection):
         if type(command) is Repeated:
             self._execute_repeated(spec, command)
             return None
+        if spec is None and command.words[0].lower() in _OF_HTTP:
+            self.break_off()
+            return None
         try:
-            if self.user is NOBODY:
+            if self.user is NOBODY and command.words[0] not in login.OPEN_TO_ALL:
                 return login.log_in(self, command)
             if spec is None:
-                self._unknown(command)
+                self.reply(ERROR)
                 return None
             self._check(spec, command)
             coroutine = spec.function(self, command)
         except Exception as reason:
             self.reply(b"" if command.is_quiet else self.failed(reason))
             return None
-        return _quietly(coroutine) if command.is_quiet and coroutine is not None else coroutine
+        return self._quietly(coroutine) if command.is_quiet and coroutine is not None else coroutine
 
-    def _unknown(self, command: Request) -> None:
-        if command.words[0] in _OF_HTTP:
-            self.break_off()
-        else:
-            self.reply(ERROR)
+    async def _quietly(self, coroutine: Coroutine[Any, Any, bytes]) -> bytes:
+        """Do it, and reply nothing."""
+        try:
+            await coroutine
+        except Exception as reason:
+            logger.debug("a command that asked for no reply failed: %s", self.failed(reason))
+        return b""
 
     def _check(self, spec: Spec, command: Request | Repeated) -> None:
         """Raise ClientError where the command makes no sense, or the user may not do it."""
@@ -163,12 +173,3 @@ class MemcachedConnection(Connection):
 
 class WordCountError(Exception):
     """A command has more words than it can have, or fewer."""
-
-
-async def _quietly(coroutine: Coroutine[Any, Any, bytes]) -> bytes:
-    """Do it, and reply nothing."""
-    try:
-        await coroutine
-    except PressureError as reason:
-        logger.debug("a command that asked for no reply failed: %s", reason)
-    return b""

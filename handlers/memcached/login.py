@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from handlers.memcached.parser import Request
+from handlers.memcached.parser import Parsed, Request, RequestError
 from handlers.memcached.replies import STORED, client_error
 from pressure_server.logins import MOST_FAILURES
 from pressure_server.users import MOST_PASSWORD_BYTES
@@ -15,16 +15,23 @@ if TYPE_CHECKING:
 UNAUTHENTICATED = client_error("unauthenticated")
 # The most that somebody may send who has not logged in: a line, a name and a password.
 MOST_BYTES = 2048 + 64 + MOST_PASSWORD_BYTES
+# What needs no login: who asks whether a server is ready has no password.
+OPEN_TO_ALL = (b"ready", b"quit")
+
+
+def may_log_in(request: Parsed) -> bool:
+    """Whether who sends this may be logged in by it."""
+    return not isinstance(request, RequestError) and request.words[0] == b"set"
 
 
 async def log_in(client: MemcachedConnection, request: Request) -> bytes:
     """What a client is replied that has not logged in yet. Anything but a login is refused."""
-    if request.words[0] == b"quit":
-        client.close_when_replied()
-        return b""
     if request.words[0] != b"set" or request.data is None:
         return UNAUTHENTICATED
-    name, _, password = request.data.partition(b" ")
+    name, space, password = request.data.partition(b" ")
+    if not space:
+        # It may be a password alone, which must not show in the log.
+        name, password = b"", name
     access = client.clients.access
     user = access.users.log_in(name.decode("utf-8", "replace"), password)
     if user is not None:

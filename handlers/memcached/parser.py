@@ -17,13 +17,19 @@ MAX_KEYS_LINE = 64 * 1024
 # What is sent with each of these is a block of data, whose size is the word at that place.
 _STORING = dict.fromkeys((b"set", b"add", b"replace", b"append", b"prepend", b"cas"), 4)
 _RETRIEVING = (b"get ", b"gets ", b"gat ", b"gats ")
-# Those that may be told not to reply.
-_MAY_BE_QUIET = {*_STORING, b"delete", b"incr", b"decr", b"touch", b"flush_all", b"verbosity", b"flush"}
+# Those that may be told not to reply, by a last word that has so many before it, or more: an only key can
+# be called noreply.
+_MAY_BE_QUIET = {
+    **dict.fromkeys((*_STORING, b"delete", b"incr", b"decr", b"touch", b"flush"), 2),
+    **dict.fromkeys((b"flush_all", b"verbosity"), 1),
+}
 _KEY = re.compile(rb"[^\x00-\x20\x7f]{1,%d}" % MAX_KEY)
 _BINARY = 0x80
 _BINARY_HEADER = 24
 # So many equal requests in a row are one.
 _MOST_REPEATED = 512
+# A line of more words is not kept: as many keys as one can have would take a megabyte for each client.
+_MOST_WORDS_KEPT = 8
 
 BAD_FORMAT = b"CLIENT_ERROR bad command line format\r\n"
 TOO_LARGE = b"SERVER_ERROR object too large for cache\r\n"
@@ -64,7 +70,7 @@ class Repeated:
 
 @dataclass(slots=True)
 class RequestError:
-    """What is no request. `reply` says so; after one that `closes` nothing can be read any longer."""
+    """What is no request. `reply` says so, empty where none is wanted; what `closes` is the last."""
 
     reply: bytes
     closes: bool = False
@@ -86,17 +92,23 @@ class _Line:
         self.is_quiet = is_quiet
 
 
+_NO_LINE = _Line(b"", [], -1, is_quiet=False)
+
+
 class RequestParser:
     """Reads one client's requests. `most_bytes` is the largest block of data."""
 
-    __slots__ = ("_awaited", "_line", "_most_bytes", "_skip", "_unread")
+    __slots__ = ("_awaited", "_line", "_longest", "_most_bytes", "_skip", "_skips_line", "_unread")
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._unread: bytearray | None = None
-        self._awaited = 0  # how many bytes have to be there before it is worth a look
+        # How many bytes have to be there before it is worth a look; or, of a line, may be without its end.
+        self._awaited = 0
+        self._longest = 0
         self._skip = 0  # of data that has been refused
-        self._line = _Line(b"", [], -1, is_quiet=False)
+        self._skips_line = False  # what is behind a block that was too long
+        self._line = _NO_LINE
 
     @property
     def unparsed(self) -> int:
@@ -106,7 +118,7 @@ class RequestParser:
     @property
     def awaited(self) -> int:
         """How large the request is that has begun, in bytes, as far as that is known."""
-        return self._awaited
+        return max(self._awaited, self._skip, self.unparsed)
 
     def feed(self, data: bytes) -> list[Parsed]:
         """The requests that end in `data`. A RequestError that closes is the last: feed nothing after it."""
@@ -114,14 +126,19 @@ class RequestParser:
             skipped = min(self._skip, len(data))
             self._skip -= skipped
             data = data[skipped:]
+        elif self._skips_line:
+            behind = data.find(b"\n") + 1
+            self._skips_line = not behind
+            data = data[behind:] if behind else b""
         if self._unread is not None:
             # One buffer: a list of small pieces would take many times what they hold.
             self._unread += data
-            if len(self._unread) < self._awaited:
+            size = len(self._unread)
+            if size < self._awaited or (size <= self._longest and b"\n" not in data):
                 return []
             data = bytes(self._unread)
             self._unread = None
-        self._awaited = 0
+        self._awaited = self._longest = 0
         parsed: list[Parsed] = []
         position = self._read(data, parsed)
         if position < len(data) and not self._is_over(parsed):
@@ -138,6 +155,9 @@ class RequestParser:
         while position < end:
             line: _Line = self._line
             if not (line.text and data.startswith(line.text, position)):
+                if data[position] == _BINARY:
+                    parsed.append(_refuse_binary(data, position))
+                    return end
                 after = data.find(b"\n", position) + 1
                 if not after or after - position > MAX_LINE:
                     error = self._look_at_long(data, position, after)
@@ -154,7 +174,8 @@ class RequestParser:
                     position = after + self._skip
                     self._skip = max(0, position - end)
                     continue
-                line = self._line = found
+                line = found
+                self._line = found if len(found.words) <= _MOST_WORDS_KEPT else _NO_LINE
             position = self._repeat(line, data, position, parsed)
             if self._awaited:
                 return position
@@ -179,8 +200,9 @@ class RequestParser:
                     if len(ending) == 2 or ending[:1] not in (b"", b"\r"):
                         # What is too much of the block goes to the end of its line.
                         behind = data.find(b"\n", last) + 1
+                        self._skips_line = not behind
                         self._add(line, blocks, count, parsed)
-                        parsed.append(RequestError(BAD_CHUNK, closes=not behind))
+                        parsed.append(RequestError(b"" if line.is_quiet else BAD_CHUNK))
                         return behind or len(data)
                     self._awaited = step + size + 2
                     break
@@ -199,22 +221,20 @@ class RequestParser:
 
     def _look_at_long(self, data: bytes, position: int, after: int) -> RequestError | None:
         """What is wrong with a line that has no end yet, or a long one."""
-        if data[position] == _BINARY:
-            return _refuse_binary(data, position)
         most = MAX_KEYS_LINE if data.startswith(_RETRIEVING, position) else MAX_LINE
         if (after or len(data)) - position > most:
             return RequestError(LINE_TOO_LONG, closes=True)
+        if not after:
+            self._longest = most
         return None
 
     def _read_line(self, text: bytes) -> _Line | RequestError:
-        if text[0] == _BINARY:
-            return _refuse_binary(text, 0)
         words = [word for word in text.rstrip(b"\r\n").split(b" ") if word]
         if not words:
             return RequestError(b"ERROR\r\n")
         if words[0] == b"sismember":
             words = text.rstrip(b"\r\n").lstrip(b" ").split(b" ", 2)
-        is_quiet = words[-1] == b"noreply" and len(words) > 1 and words[0] in _MAY_BE_QUIET
+        is_quiet = words[-1] == b"noreply" and len(words) > _MAY_BE_QUIET.get(words[0], MAX_KEYS_LINE)
         if is_quiet:
             words.pop()
         at = _STORING.get(words[0])
@@ -233,7 +253,7 @@ class RequestParser:
             wrong = BAD_FORMAT
         if wrong is not None:
             self._skip = size + 2
-            return RequestError(wrong)
+            return RequestError(b"" if is_quiet else wrong)
         return _Line(text, words, size, is_quiet=is_quiet)
 
 
@@ -243,7 +263,7 @@ def is_key(word: bytes) -> bool:
 
 
 def _refuse_binary(data: bytes, position: int) -> RequestError:
-    """The binary protocol's answer to a command that it does not know."""
+    """The binary protocol's answer to a command that it does not know; what has not come of it is 0."""
     header = data[position : position + _BINARY_HEADER].ljust(_BINARY_HEADER, b"\0")
     length = len(_ONLY_TEXT).to_bytes(4, "big")
     reply = b"\x81" + header[1:2] + b"\0\0\0\0\x00\x81" + length + header[12:16] + bytes(8) + _ONLY_TEXT

@@ -47,6 +47,7 @@ def queue_of(key: bytes) -> bytes:
 def _split(key: bytes) -> list[bytes]:
     parts = key.split(b"/")
     first = len(parts)
-    while first > 1 and _OPTION.fullmatch(parts[first - 1]):
+    # What begins with a slash has a name behind it, and not before.
+    while first > (1 if parts[0] else 2) and _OPTION.fullmatch(parts[first - 1]):
         first -= 1
     return [b"/".join(parts[:first]), *parts[first:]]

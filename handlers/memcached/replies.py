@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from pressure_server.errors import PressureError
@@ -15,6 +16,7 @@ EXISTS = b"EXISTS\r\n"
 DELETED = b"DELETED\r\n"
 NOT_FOUND = b"NOT_FOUND\r\n"
 TOUCHED = b"TOUCHED\r\n"
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class ClientError(Exception):
@@ -32,7 +34,7 @@ def server_error(reason: PressureError) -> bytes:
 
 
 def _one_line(text: str) -> bytes:
-    return " ".join(text.split()).encode("utf-8", "replace") + b"\r\n"
+    return _CONTROL.sub(" ", text).encode("utf-8", "replace") + b"\r\n"
 
 
 def value(key: bytes, flags: bytes, data: bytes, unique: bytes | None = None) -> bytes:
@@ -44,4 +46,4 @@ def value(key: bytes, flags: bytes, data: bytes, unique: bytes | None = None) ->
 
 def statistics(items: Iterable[tuple[str, object]]) -> bytes:
     """The reply to stats."""
-    return b"".join([f"STAT {name} {about}\r\n".encode() for name, about in items]) + END
+    return b"".join([b"STAT " + _one_line(f"{name} {about}") for name, about in items]) + END

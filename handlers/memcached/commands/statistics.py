@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import time
 from collections import Counter
@@ -16,6 +17,9 @@ from pressure_server import __version__
 from pressure_server.broker import kinds
 from pressure_server.broker.operation import Line
 from pressure_server.errors import PressureError
+
+# Redis's clients may give queues such names; in a line they would be its end.
+_NOT_VISIBLE = re.compile(r"[\x00-\x20\x7f]")
 
 
 @command(
@@ -108,6 +112,6 @@ async def _queues(client: MemcachedConnection) -> dict[str, dict[str, int]]:
     for name, about in zip(names, await client.database.run_each(kinds.INFO, names), strict=True):
         if not isinstance(about, PressureError):
             waiters = client.database.waiting_on(name)[Line.CONSUMERS]
-            text = name.decode("utf-8", "backslashreplace").replace(" ", "_")
+            text = _NOT_VISIBLE.sub("_", name.decode("utf-8", "backslashreplace"))
             found[text] = of_queue(about, waiters, opened[name])
     return found
