@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.client_scripts import TIMEOUT, output_of
 from tests.programs import Server, Valkey
 from tests.requirements import need, need_success
 
 pytestmark = pytest.mark.clients
 
 CLIENTS = Path(__file__).parent / "clients"
-TIMEOUT = 60
 
 PREDIS = "require '/usr/share/php/Predis/Autoloader.php';"
 RUNNERS = {
@@ -55,16 +55,7 @@ def run_script(script: str, *arguments: str) -> str:
     """What the script prints; it must succeed, and warn of nothing."""
     need_library(script)
     runner = RUNNERS[script.rpartition(".")[2]]
-    ended = subprocess.run(
-        [*runner, str(CLIENTS / script), *arguments],
-        capture_output=True,
-        stdin=subprocess.DEVNULL,
-        text=True,
-        timeout=TIMEOUT,
-        check=False,
-    )
-    assert (ended.returncode, ended.stderr) == (0, ""), ended.stdout + ended.stderr
-    return ended.stdout
+    return output_of(*runner, str(CLIENTS / script), *arguments)
 
 
 @pytest.fixture(scope="module")

@@ -6,13 +6,18 @@ from handlers.memcached.connection import MemcachedConnection
 from handlers.memcached.parser import Request
 from handlers.memcached.replies import OK
 from handlers.memcached.table import MODES, command
-from pressure_server import __version__
+from handlers.memcached.version import FOLLOWED_VERSION
 
 
-@command("version", "Says the server's version.", modes=MODES, needs="nothing")
+@command(
+    "version",
+    "Says which memcached's replies these are; stats says our version.",
+    modes=MODES,
+    needs="nothing",
+)
 def version(client: MemcachedConnection, _request: Request) -> None:
-    """Ours."""
-    client.reply(f"VERSION {__version__}\r\n".encode())
+    """Ours would be refused by libmemcached, and with it all that it asks a server for first."""
+    client.reply(f"VERSION {FOLLOWED_VERSION}\r\n".encode())
 
 
 @command(

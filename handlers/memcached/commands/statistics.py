@@ -13,6 +13,7 @@ from handlers.memcached.parser import Request
 from handlers.memcached.replies import END, statistics
 from handlers.memcached.statistics import of_queue
 from handlers.memcached.table import MODES, QUEUE, command
+from handlers.memcached.version import FOLLOWED_VERSION
 from pressure_server import __version__
 from pressure_server.broker import kinds
 from pressure_server.broker.operation import Line
@@ -66,7 +67,8 @@ def _server(client: MemcachedConnection) -> dict[str, object]:
         "pid": os.getpid(),
         "uptime": int(time.time() - client.context.started),
         "time": int(time.time()),
-        "version": __version__,
+        "version": FOLLOWED_VERSION,
+        "pressure_server": __version__,
         "pointer_size": 64,
         "rusage_user": f"{usage.ru_utime:.6f}",
         "rusage_system": f"{usage.ru_stime:.6f}",

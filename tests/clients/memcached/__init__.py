@@ -1,0 +1,1 @@
+"""Scripts for memcached clients, which the tests run."""

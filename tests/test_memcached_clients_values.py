@@ -1,0 +1,72 @@
+"""Memcached clients on keys and values: their scripts print the same on memcached itself and on mode=kv."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.client_scripts import output_of
+from tests.kestrel import memcached_port
+from tests.programs import TIMEOUT, Server, Valkey, wait_for
+from tests.requirements import need, need_success
+
+pytestmark = pytest.mark.clients
+
+SCRIPTS = Path(__file__).parent / "clients" / "memcached"
+MODE = "?mode=kv"
+
+
+@pytest.fixture(scope="module")
+def memcached() -> Iterator[int]:
+    """The port of a memcached itself."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = int(free.getsockname()[1])
+    command = [need("memcached", "memcached"), "-u", "nobody", "-l", "127.0.0.1", "-p", str(port)]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    wait_for(lambda: process.poll() is None and _listens(port), "memcached to listen")
+    yield port
+    process.terminate()
+    process.wait(TIMEOUT)
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as connection:
+        return connection.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.fixture(scope="module")
+def ours(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """The port of our listener with mode=kv."""
+    arguments = ("--backend", shared_backend.url, "--listen", f"memcached://127.0.0.1:0{MODE}")
+    started = Server(tmp_path_factory.mktemp("memcached") / "log", *arguments)
+    yield memcached_port(started, MODE)
+    started.end_well()
+
+
+@pytest.fixture(params=["memcached", "ours"])
+def port(request: pytest.FixtureRequest, backend: Valkey) -> str:
+    """That of either, without data."""
+    found: int = request.getfixturevalue(request.param)
+    with socket.create_connection(("127.0.0.1", found), TIMEOUT) as connection:
+        connection.sendall(b"flush_all\r\n")
+        assert connection.recv(100) == b"OK\r\n"
+    return str(found)
+
+
+@pytest.mark.parametrize("client", ["php", "pymemcache", "memcache"])
+def test_values_are_the_same_with_every_client(client: str, port: str) -> None:
+    if client == "php":
+        need_success("php-memcached", "php", "-r", "exit(class_exists('Memcached') ? 0 : 1);")
+        said = output_of("php", str(SCRIPTS / "values.php"), port)
+    else:
+        said = output_of(sys.executable, "-m", "tests.clients.memcached.values", port, client)
+    assert said == (SCRIPTS / "values.txt").read_text()
+
+
+def test_the_example_of_message_queue_on_a_database(port: str) -> None:
+    assert output_of(sys.executable, str(SCRIPTS / "message_queue.py"), port) == "None\nTrue\n123\n123\n"
