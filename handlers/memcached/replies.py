@@ -32,7 +32,7 @@ def server_error(reason: PressureError) -> bytes:
 
 
 def _one_line(text: str) -> bytes:
-    return " ".join(text.split()).encode("utf-8", "replace") + b"\r\n"
+    return " ".join(text.splitlines()).encode("utf-8", "replace") + b"\r\n"
 
 
 def value(key: bytes, flags: bytes, data: bytes, unique: bytes | None = None) -> bytes:

@@ -9,13 +9,16 @@ from collections import Counter
 
 from handlers.memcached.connection import MemcachedConnection
 from handlers.memcached.parser import Request
-from handlers.memcached.replies import END, statistics
+from handlers.memcached.replies import END, ERROR, statistics
 from handlers.memcached.statistics import of_queue
 from handlers.memcached.table import MODES, QUEUE, command
 from pressure_server import __version__
 from pressure_server.broker import kinds
 from pressure_server.broker.operation import Line
 from pressure_server.errors import PressureError
+
+# Of memory and connections, which memcached would describe.
+_NOT_HERE = {"items", "slabs", "sizes", "conns", "cachedump", "detail"}
 
 
 @command(
@@ -33,8 +36,7 @@ async def stats(client: MemcachedConnection, request: Request) -> bytes:
     if about == "settings":
         return statistics(_settings(client).items())
     if about:
-        # Of memory and connections, which memcached would describe: there is nothing here.
-        return END
+        return END if about in _NOT_HERE else ERROR
     items: list[tuple[str, object]] = list(_server(client).items())
     if client.manner.mode == QUEUE:
         queues = await _queues(client)
