@@ -14,6 +14,7 @@ from handlers.memcached.parser import Repeated, Request, RequestError, RequestPa
 from handlers.memcached.replies import ERROR, ClientError, client_error, server_error
 from handlers.memcached.statistics import Counts
 from handlers.memcached.table import COMMANDS, Spec
+from handlers.memcached.values import Values
 from pressure_server.broker.operation import Operation
 from pressure_server.connection import Connection
 from pressure_server.errors import PressureError
@@ -35,15 +36,19 @@ class Manner:
 
 
 class MemcachedConnection(Connection):
-    """One client. `open_reads` are the messages that it has taken, and may still give back."""
+    """One client. `open_reads` are the messages that it has taken, and may still give back.
 
-    __slots__ = ("_commands", "_parser", "context", "counts", "failures", "manner", "open_reads")
+    `values` are what it works on where the mode is KV.
+    """
 
-    def __init__(self, context: Context, manner: Manner, counts: Counts) -> None:
+    __slots__ = ("_commands", "_parser", "context", "counts", "failures", "manner", "open_reads", "values")
+
+    def __init__(self, context: Context, manner: Manner, counts: Counts, values: Values) -> None:
         super().__init__(context.clients, context.broker.default_database)
         self.context = context
         self.manner = manner
         self.counts = counts
+        self.values = values
         self.failures = 0
         self.open_reads = OpenReads()
         self._commands = COMMANDS[manner.mode]

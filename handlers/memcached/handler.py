@@ -5,7 +5,9 @@ from __future__ import annotations
 from handlers.memcached import commands
 from handlers.memcached.connection import Manner, MemcachedConnection
 from handlers.memcached.statistics import Counts
+from handlers.memcached.sweeper import Sweeper
 from handlers.memcached.table import KV, MODES, QUEUE
+from handlers.memcached.values import Values
 from pressure_server.handler import Context
 from pressure_server.ping import ask
 from pressure_server.settings import Listen, SettingsError
@@ -38,10 +40,12 @@ class MemcachedHandler:
         self._context = context
         self._manner = manner_of(listen)
         self._counts = Counts()
+        self._values = Values(context.broker.default_database)
+        self._sweeper = Sweeper(self._values) if self._manner.mode == KV else None
 
     def connect(self) -> MemcachedConnection:
         """A connection for a client that has just come."""
-        return MemcachedConnection(self._context, self._manner, self._counts)
+        return MemcachedConnection(self._context, self._manner, self._counts, self._values)
 
     @staticmethod
     def check(listen: Listen) -> None:

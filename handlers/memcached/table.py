@@ -23,9 +23,8 @@ ForRepeated = Callable[["MemcachedConnection", Repeated], None]
 class Spec:
     """One command.
 
-    `least` and `most` are how many words it has, its name counted (None: any number). The second word is a
-    queue, or key, where it `is_on_one`, and all behind the first are where it `is_on_all`. `needs` is what a
-    user must have a right to. `repeated` does many equal ones at once.
+    `least` and `most` are how many words it has, its name counted (None: any number). `keys` is which of them
+    are queues, or keys. `needs` is what a user must have a right to. `repeated` does many equal ones at once.
     """
 
     name: str
@@ -35,13 +34,12 @@ class Spec:
     least: int
     most: int | None
     needs: frozenset[str]
-    is_on_one: bool
-    is_on_all: bool
+    keys: slice
     repeated: ForRepeated | None
 
     def keys_of(self, words: list[bytes]) -> list[bytes]:
         """The words that are keys."""
-        return words[1:] if self.is_on_all else words[1:2] if self.is_on_one else []
+        return words[self.keys]
 
 
 COMMANDS: dict[str, dict[bytes, Spec]] = {mode: {} for mode in MODES}
@@ -58,7 +56,7 @@ def command(
     """Enter a command into the table of these modes.
 
     `syntax` is its name and its words: <word>, [<word>] where it may be left out, and <word>* for one or
-    more. One that is called <queue> or <key> is one.
+    more. The first that is called <queue> or <key> is one.
     """
     rights = frozenset(needs.replace("nothing", "").split())
     if not rights <= set(RIGHTS):
@@ -66,7 +64,8 @@ def command(
     name, *arguments = syntax.split()
     required = [argument for argument in arguments if not argument.startswith("[")]
     is_open = any(argument.strip("[]").endswith("*") for argument in arguments)
-    first = arguments[0].strip("[]<>*") if arguments else ""
+    called = [argument.strip("[]<>*") for argument in arguments]
+    first = next((at for at, one in enumerate(called, 1) if one in ("queue", "key")), 0)
 
     def enter(function: Function) -> Function:
         spec = Spec(
@@ -77,9 +76,8 @@ def command(
             1 + len(required),
             None if is_open else 1 + len(arguments),
             rights,
-            is_on_one=first in ("queue", "key"),
-            is_on_all=is_open and first in ("queue", "key"),
-            repeated=repeated,
+            slice(first, (None if is_open else first + 1) if first else 0),
+            repeated,
         )
         for mode in modes:
             COMMANDS[mode][name.encode()] = spec

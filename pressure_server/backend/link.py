@@ -19,8 +19,9 @@ from pressure_server.backend.address import Address
 from pressure_server.backend.channel import Channel
 from pressure_server.backend.denials import Denials
 from pressure_server.backend.greeting import Greeting, greet
-from pressure_server.backend.requests import Reading, Request, ScriptCall
+from pressure_server.backend.requests import HandlerCall, Reading, Request, ScriptCall
 from pressure_server.backend.resp import Received, asks_for_patience, is_passing, reply_to
+from pressure_server.backend.script import Script
 from pressure_server.errors import BackendError, BackendReplyError, OutcomeUnknownError
 
 logger = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ class Link:
     """Requests to one database of the backend.
 
     While it is away they are held for `patience.grace` seconds, and asked again when it is back, also those
-    that may have been done. After that each fails at once, with BackendError.
+    that may have been done, unless they are to be done once. Later, each fails at once, with BackendError.
     """
 
     def __init__(self, address: Address, number: int, script: bytes, name: str, patience: Patience) -> None:
@@ -187,6 +188,19 @@ class Link:
         """
         return await reply_to(arguments, lambda received: self._ask(Reading(arguments, received)))
 
+    async def call(
+        self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes], *, once: bool
+    ) -> Any:
+        """Call a script of a handler's own, and wait for its reply.
+
+        One that is to be done `once` is not sent again when it may have been done. Raises OutcomeUnknownError
+        then, BackendReplyError for an error reply, else BackendError.
+        """
+        return await reply_to(
+            (b"EVALSHA",),
+            lambda received: self._ask(HandlerCall(script, keys, arguments, received, once=once)),
+        )
+
     def _ask(self, request: Request) -> None:
         if self._channel is not None and self._channel.is_open:
             self._send(request)
@@ -201,7 +215,7 @@ class Link:
         channel = self._channel
 
         def answered(reply: Any) -> None:
-            if type(reply) is OutcomeUnknownError and not self._closed:
+            if type(reply) is OutcomeUnknownError and not self._closed and not request.once:
                 request.may_be_done = True
                 self._hold(request)
             elif type(reply) is hiredis.ReplyError and asks_for_patience(reply):

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from pressure_server.backend.channel import Channel
 from pressure_server.backend.resp import Received
+from pressure_server.backend.script import Script
 
 # Where a script call says that it may have been done before: ARGV[6] (calls.lua).
 _AGAIN = 5
@@ -18,6 +19,8 @@ class Request(Protocol):
     received: Received
     # Whether it has been sent before, so that it may have been done.
     may_be_done: bool
+    # Whether it must not be done twice, so that it is not sent again when it may have been done.
+    once: bool
 
     def send(self, channel: Channel, answered: Received) -> None:
         """Send it. Raises BackendError when there is no connection."""
@@ -26,13 +29,14 @@ class Request(Protocol):
 class ScriptCall:
     """A call of the batch script on the queues of these base keys."""
 
-    __slots__ = ("_arguments", "_keys", "may_be_done", "received")
+    __slots__ = ("_arguments", "_keys", "may_be_done", "once", "received")
 
     def __init__(self, keys: Sequence[bytes], arguments: list[bytes], received: Received) -> None:
         self._keys = keys
         self._arguments = arguments
         self.received = received
         self.may_be_done = False
+        self.once = False  # the script sees to that
 
     def send(self, channel: Channel, answered: Received) -> None:
         """See Request."""
@@ -44,13 +48,40 @@ class ScriptCall:
 class Reading:
     """A plain command that only reads, or that does no harm when it is done twice."""
 
-    __slots__ = ("_words", "may_be_done", "received")
+    __slots__ = ("_words", "may_be_done", "once", "received")
 
     def __init__(self, words: Sequence[bytes], received: Received) -> None:
         self._words = words
         self.received = received
         self.may_be_done = False
+        self.once = False
 
     def send(self, channel: Channel, answered: Received) -> None:
         """See Request."""
         channel.send(answered, *self._words)
+
+
+class HandlerCall:
+    """A call of a handler's own script on keys that are no queue's, which knows nothing of calls before."""
+
+    __slots__ = ("_arguments", "_keys", "_script", "may_be_done", "once", "received")
+
+    def __init__(
+        self,
+        script: Script,
+        keys: Sequence[bytes],
+        arguments: Sequence[bytes],
+        received: Received,
+        *,
+        once: bool,
+    ) -> None:
+        self._script = script
+        self._keys = keys
+        self._arguments = arguments
+        self.received = received
+        self.may_be_done = False
+        self.once = once
+
+    def send(self, channel: Channel, answered: Received) -> None:
+        """See Request."""
+        channel.call(self._script, self._keys, self._arguments, answered)

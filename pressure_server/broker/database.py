@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any
 
+from pressure_server.backend.script import Script
 from pressure_server.broker import kinds
 from pressure_server.broker.lanes import Lanes
 from pressure_server.broker.names import existence_pattern, queue_name
@@ -14,7 +15,7 @@ from pressure_server.broker.owners import Call, Client
 from pressure_server.broker.queues import QueueOperations
 from pressure_server.broker.transaction import Transaction
 from pressure_server.broker.wait import Ticket, Wait
-from pressure_server.errors import PressureError, QueueClosedError
+from pressure_server.errors import BackendError, PressureError, QueueClosedError
 
 _SCAN_COUNT = 1000
 # Of operations on several queues; each takes some memory.
@@ -115,6 +116,34 @@ class Database(Lanes, QueueOperations):
     async def command(self, *arguments: bytes) -> Any:
         """Send a plain command to the backend. Raises BackendError, also for an error reply."""
         return await self._link.command(*arguments)
+
+    async def call_script(
+        self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes], *, once: bool
+    ) -> Any:
+        """Call a script of a handler's own, on keys of its own: no queue's begin with the prefix and a `!`.
+
+        Where it is to be done `once`, as it changes something, it is not done twice, and its reply comes when
+        that is as durable as it is to be; else it may be done again, when its reply was lost.
+
+        Raises OutcomeUnknownError where it may have been done, NotSafeError where it has been, but is not
+        known to be durable, BackendReplyError for an error reply, else BackendError.
+        """
+        reply = await self._link.call(script, keys, arguments, once=once)
+        if once:
+            await self._safe()
+        return reply
+
+    async def _safe(self) -> None:
+        """Wait for that. Raises NotSafeError."""
+        known: asyncio.Future[BackendError | None] = self._loop.create_future()
+
+        def told(error: BackendError | None) -> None:
+            if not known.done():
+                known.set_result(error)
+
+        self.when_safe(told)
+        if error := await known:
+            raise error
 
     async def scan(self, cursor: bytes, count: int = _SCAN_COUNT) -> tuple[bytes, list[bytes]]:
         """One step over the names of all queues: the next cursor (b"0" at the end), and some names.

@@ -7,6 +7,8 @@ _GROUPS = (
     "retrieval",
     "queues",
     "refused",
+    "values",
+    "arithmetic",
     "statistics",
     "server",
 )

@@ -10,7 +10,7 @@ from collections import Counter
 
 from handlers.memcached.connection import MemcachedConnection
 from handlers.memcached.parser import Request
-from handlers.memcached.replies import END, statistics
+from handlers.memcached.replies import END, ERROR, statistics
 from handlers.memcached.statistics import of_queue
 from handlers.memcached.table import MODES, QUEUE, command
 from handlers.memcached.version import FOLLOWED_VERSION
@@ -21,6 +21,8 @@ from pressure_server.errors import PressureError
 
 # Redis's clients may give queues such names; in a line they would be its end.
 _NOT_VISIBLE = re.compile(r"[\x00-\x20\x7f]")
+# Of memory and connections, which memcached would describe.
+_NOT_HERE = {"items", "slabs", "sizes", "conns", "cachedump", "detail"}
 
 
 @command(
@@ -38,8 +40,7 @@ async def stats(client: MemcachedConnection, request: Request) -> bytes:
     if about == "settings":
         return statistics(_settings(client).items())
     if about:
-        # Of memory and connections, which memcached would describe: there is nothing here.
-        return END
+        return END if about in _NOT_HERE else ERROR
     items: list[tuple[str, object]] = list(_server(client).items())
     if client.manner.mode == QUEUE:
         queues = await _queues(client)

@@ -1,0 +1,21 @@
+"""Counting: values that are numbers of 64 bits."""
+
+from __future__ import annotations
+
+from handlers.memcached.commands.words import key_of, number_of
+from handlers.memcached.connection import MemcachedConnection
+from handlers.memcached.parser import Request
+from handlers.memcached.table import KV, command
+
+
+async def _count(client: MemcachedConnection, request: Request) -> bytes:
+    name, key, delta = request.words
+    by = b"%d" % number_of(delta, "invalid numeric delta argument")
+    return await client.values.change(name, key_of(key), by) + b"\r\n"
+
+
+for _name, _summary in (
+    ("incr", "Adds to the value, which begins anew from 0 behind 64 bits."),
+    ("decr", "Subtracts from the value, which does not go below 0."),
+):
+    command(f"{_name} <key> <delta>", _summary, modes=(KV,), needs="put")(_count)
