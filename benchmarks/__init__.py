@@ -1,1 +1,1 @@
-"""What pressure-server costs beside Redis, twemproxy and a native client: `make bench`."""
+"""What pressure-server costs beside Redis, twemproxy, memcached and a native client: `make bench`."""

@@ -18,6 +18,7 @@ from benchmarks import (
     durability,
     growth,
     handover,
+    memcached,
     memory,
     native,
     pipe,
@@ -38,6 +39,7 @@ _PARTS = {
     "pipe": pipe.run,
     "waiting": waiting.run,
     "durability": durability.run,
+    "memcached": memcached.run,
 }
 
 

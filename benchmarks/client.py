@@ -12,6 +12,11 @@ from benchmarks.plan import BenchmarkError
 _TIMEOUT = 60.0
 
 
+def packed(*command: str | int | bytes) -> bytes:
+    """A command as it is sent."""
+    return bytes(hiredis.pack_command(command))  # type: ignore[arg-type]
+
+
 class Client:
     """One connection, from the given address of this machine; calling it sends a command and waits.
 
@@ -36,7 +41,7 @@ class Client:
 
     def send(self, *command: str | int) -> None:
         """Send a command without waiting for its reply."""
-        self._socket.sendall(hiredis.pack_command(command))  # type: ignore[arg-type]
+        self._socket.sendall(packed(*command))
 
     def reply(self) -> Any:
         """The next reply."""

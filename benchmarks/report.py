@@ -83,6 +83,7 @@ def _machine() -> dict[str, object]:
         "python": platform.python_version(),
         "redis": _version("redis-server", "--version"),
         "twemproxy": _version("nutcracker", "--version"),
+        "memcached": _version("memcached", "--version"),
     }
 
 

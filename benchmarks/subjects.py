@@ -1,4 +1,4 @@
-"""The programs that are measured: a Redis, twemproxy before a Redis, and pressure-server before a Redis.
+"""The programs that are measured: a Redis, twemproxy before one, pressure-server before one, and memcached.
 
 Each runs in a temporary folder, on a free port of 127.0.0.1, until its `with` block ends.
 """
@@ -27,7 +27,12 @@ from benchmarks.plan import BenchmarkError
 
 _START_SECONDS = 20.0
 _STOP_SECONDS = 20.0
-_PACKAGES = {"redis-server": "redis-server", "redis-benchmark": "redis-tools", "nutcracker": "nutcracker"}
+_PACKAGES = {
+    "redis-server": "redis-server",
+    "redis-benchmark": "redis-tools",
+    "nutcracker": "nutcracker",
+    "memcached": "memcached",
+}
 # Debian keeps nutcracker where only root's PATH looks.
 _PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin"])
 _TWEMPROXY_SETTINGS = """\
@@ -48,7 +53,7 @@ class MissingError(Exception):
 
 @dataclass(frozen=True)
 class Subject:
-    """A program that speaks RESP."""
+    """A program that speaks RESP, or is memcached."""
 
     name: str
     port: int
@@ -57,9 +62,10 @@ class Subject:
 
 @dataclass(frozen=True)
 class Server(Subject):
-    """A pressure-server, and where its Redis listens."""
+    """A pressure-server, and where its Redis listens; and it, too, by memcached's protocol, or 0."""
 
     backend_port: int
+    memcached_port: int
 
 
 def program(name: str) -> str:
@@ -121,6 +127,16 @@ def twemproxy() -> Iterator[Subject]:
 
 
 @contextmanager
+def memcached() -> Iterator[Subject]:
+    """A memcached with its own settings, but that it may be run by root."""
+    port = _free_port()
+    with TemporaryDirectory(prefix="bench-memcached-") as folder:
+        command = [program("memcached"), "-u", "nobody", "-l", "127.0.0.1", "-p", str(port)]
+        with _running("memcached", command, Path(folder), lambda _log: _listens(port)) as pid:
+            yield Subject("memcached", port, pid)
+
+
+@contextmanager
 def ours(*options: str) -> Iterator[Server]:
     """A pressure-server before a Redis of its own."""
     with redis_server() as backend, ours_before(backend, *options) as server:
@@ -135,9 +151,9 @@ def ours_before(backend: Subject, *options: str) -> Iterator[Server]:
             sys.executable, "-m", "pressure_server", "serve", "--listen", "resp://127.0.0.1:0",
             "--backend", f"redis://127.0.0.1:{backend.port}", *options,
         ]  # fmt: skip
-        with _running("ours", command, Path(folder), _port_when_ready) as pid:
-            port = _port_when_ready(_log_file(Path(folder)).read_text())
-            yield Server("ours", port, pid, backend.port)
+        with _running("ours", command, Path(folder), lambda log: "ready" in log) as pid:
+            log = _log_file(Path(folder)).read_text()
+            yield Server("ours", _port_in(log, "resp"), pid, backend.port, _port_in(log, "memcached"))
 
 
 @contextmanager
@@ -181,9 +197,10 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(("PRESSURE_", "REDIS_"))}
 
 
-def _port_when_ready(log: str) -> int:
-    found = re.search(r"listening on resp://127\.0\.0\.1:(\d+)", log)
-    return int(found[1]) if found and "ready" in log else 0
+def _port_in(log: str, scheme: str) -> int:
+    """Where ours listens by that protocol; 0 where it does not."""
+    found = re.search(rf"listening on {scheme}://127\.0\.0\.1:(\d+)", log)
+    return int(found[1]) if found else 0
 
 
 def _free_port() -> int:
