@@ -25,7 +25,7 @@ def check(client: MemcachedConnection, spec: Spec, words: list[bytes]) -> None:
         client.clients.access.refused["cmd"] += 1
         raise ClientError(f"this user has no permission to {spec.name}, which is about everything")
     # Elsewhere what looks like options is part of the name.
-    if client.manner.mode == QUEUE and spec.is_on_all:
+    if client.manner.mode == QUEUE and spec.takes_many:
         keys = [queue_of(key) for key in keys]
     if not all(map(user.admits, keys)):
         client.clients.access.refused["key"] += 1

@@ -37,6 +37,11 @@ class Spec:
     keys: slice
     repeated: ForRepeated | None
 
+    @property
+    def takes_many(self) -> bool:
+        """Whether it may have any number of keys."""
+        return self.keys.stop is None
+
     def keys_of(self, words: list[bytes]) -> list[bytes]:
         """The words that are keys."""
         return words[self.keys]
