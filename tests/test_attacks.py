@@ -25,6 +25,7 @@ import pytest
 from pressure_server.users import RIGHTS, User, Users, digest_of
 from tests.guards import Authority, port_of, users_toml
 from tests.measures import MB, memory
+from tests.memcached_wire import MemcachedWire
 from tests.programs import TIMEOUT, Server, Valkey, wait_for
 from tests.side_by_side import Wire, split, words
 from tests.waiters import Waiter, is_refused, packed
@@ -50,6 +51,12 @@ class Target:
         """A connection, logged in where a user is named."""
         connected = Waiter(self.server.port)
         assert not user or connected("AUTH", user, PASSWORD) == b"OK"
+        return connected
+
+    def memcached(self, user: str = "") -> MemcachedWire:
+        """The same over memcached."""
+        connected = MemcachedWire(self.server)
+        assert not user or connected.store(b"any", f"{user} {PASSWORD}".encode()) == b"STORED"
         return connected
 
     def sent(self, data: bytes, scheme: str = "resp") -> bytes:
@@ -420,11 +427,138 @@ def _race(target: Target) -> None:
         tenant("DEL", "ours:r")
 
 
+# ---------------------------------------------------------------- over memcached
+
+UNAUTHENTICATED = b"CLIENT_ERROR unauthenticated"
+NO_KEY = b"CLIENT_ERROR this user has no permission for one of these keys"
+
+
+@attack(
+    "all that was sent to the other listeners, to the memcached listener",
+    "errors or nothing, and the connection is closed; nothing is done",
+)
+def _scan_memcached(target: Target) -> None:
+    for data in (*SCANS.values(), b"POST / HTTP/1.1\r\nHost: a\r\n\r\nset ours:evil 0 0 1\r\nx\r\n"):
+        assert not re.search(rb"STORED|VALUE|STAT|VERSION", target.sent(data, "memcached"))
+    with target.waiter("root") as root:
+        assert root("EXISTS", "ours:evil") == root("EXISTS", "a") == 0
+
+
+@attack("memcached's binary protocol", "refused in its own words, and the connection is closed")
+def _binary(target: Target) -> None:
+    login = b"PLAIN\x00root\x00" + PASSWORD.encode()
+    header = b"\x80\x21\x00\x05" + bytes(4) + len(login).to_bytes(4, "big") + b"OPAQ" + bytes(8)
+    reply = target.sent(header + login, "memcached")
+    assert (reply[:2], reply[6:8], reply[12:16]) == (b"\x81\x21", b"\x00\x81", b"OPAQ")
+
+
+@attack(
+    "100 wrong passwords over memcached",
+    "each is refused after up to 2 seconds, each fifth closes; two lines in the log a minute",
+)
+def _memcached_guesses(target: Target) -> None:
+    def guess_on(number: int) -> int:
+        with target.memcached() as guessing:
+            data = f"root {WRONG}{number}".encode()
+            guessing.send(b"set any 0 0 %d\r\n%b\r\n" % (len(data), data) * 100)
+            return guessing.rest().count(b"CLIENT_ERROR authentication failure\r\n")
+
+    before = target.server.log.count("failed login")
+    with ThreadPoolExecutor(20) as pool:
+        assert list(pool.map(guess_on, range(20))) == [5] * 20
+    assert target.server.log.count("failed login") - before <= 2
+    target.memcached("root").close()
+
+
+@attack("a login of 32 MB over memcached", "an error before it is read, and the connection is closed")
+def _huge_login(target: Target) -> None:
+    reply = target.sent(b"set any 0 0 33554432\r\n" + b"x" * MB, "memcached")
+    assert reply in (b"", UNAUTHENTICATED + b"\r\n")
+
+
+@attack("10 000 commands over memcached before the login", "`CLIENT_ERROR` to each")
+def _memcached_before_login(target: Target) -> None:
+    replies = target.sent(b"set2 ours:1 0 0 1\r\n" * 5000 + b"get ours:1\r\n" * 5000, "memcached")
+    assert replies == (UNAUTHENTICATED + b"\r\n") * 10_000
+
+
+@attack("a password over memcached that begins rightly, or has more behind it, or no user", "`CLIENT_ERROR`")
+def _memcached_nearly(target: Target) -> None:
+    for login in (
+        f"root {PASSWORD[:-1]}",
+        f"root {PASSWORD}\0",
+        f"root {PASSWORD}\r\n",
+        PASSWORD,
+        f" {PASSWORD}",
+    ):
+        with target.memcached() as guessing:
+            assert guessing.store(b"any", login.encode()) == b"CLIENT_ERROR authentication failure"
+            assert guessing(b"get ours:1") == UNAUTHENTICATED
+
+
+# Of the tenant, or who may use the queue called one, and nothing else.
+MEMCACHED_EVASIONS = {
+    "another's queue among several of a `get`": ("tenant", b"get ours:1 theirs:1 ours:2"),
+    "another's queue with kestrel's options behind its name": ("tenant", b"get theirs:1/close/open/t=5"),
+    "options in the middle of another's name": ("one", b"get one/open/two"),
+    "a queue called as an allowed one with options": ("one", b"set one/open 0 0 1\r\nx"),
+    "`delete` of a queue called as an allowed one with options": ("one", b"delete one/t=5"),
+}
+for _name, (_user, _request) in MEMCACHED_EVASIONS.items():
+
+    @attack(_name, "`CLIENT_ERROR`")
+    def _evade_memcached(target: Target, user: str = _user, request: bytes = _request) -> None:
+        with target.memcached(user) as client:
+            assert client(request) == NO_KEY
+
+
+@attack("`flush_all` by who has not all queues", "`CLIENT_ERROR`")
+def _flush_all(target: Target) -> None:
+    with target.memcached("tenant") as tenant:
+        assert tenant(b"flush_all").startswith(b"CLIENT_ERROR this user has no permission")
+
+
+@attack("the names of others' queues, by `stats` and `dump_stats`", "they are not there")
+def _memcached_names(target: Target) -> None:
+    with target.waiter("root") as root, target.memcached("tenant") as tenant:
+        root("SADD", "theirs:hidden", "x")
+        tenant.send(b"stats\r\ndump_stats\r\nquit\r\n")
+        assert b"hidden" not in tenant.rest()
+        root("DEL", "theirs:hidden")
+
+
+@attack("a queue's name with replies in it, shown by `stats`", "what is not visible in it is shown as `_`")
+def _forged_stats(target: Target) -> None:
+    with target.waiter("root") as root, target.memcached("root") as reader:
+        root("SADD", "ours:\r\nEND\r\nVALUE q 0 1", "x")
+        reader.send(b"dump_stats\r\nstats\r\nquit\r\n")
+        lines = reader.rest().split(b"\r\n")
+        assert lines.count(b"END") == 2
+        assert not [line for line in lines if line.startswith(b"VALUE")]
+        root("DEL", "ours:\r\nEND\r\nVALUE q 0 1")
+
+
+@attack("commands in the data of a `set` that is refused", "they are passed over with it")
+def _commands_in_data(target: Target) -> None:
+    evil = b"set ours:evil 0 0 1\r\nx\r\n" * 100
+    with target.memcached("tenant") as tenant, target.waiter("root") as root:
+        for start in (
+            b"set ours:1 x 0",
+            b"set theirs:1 0 0",
+            b"cas ours:1 0 0",
+            b"set " + b"k" * 251 + b" 0 0",
+        ):
+            assert tenant(b"%b %d\r\n" % (start, len(evil)) + evil).startswith(b"CLIENT_ERROR")
+        assert tenant(b"get ours:evil") == b"END"
+        assert root("EXISTS", "ours:evil") == 0
+
+
 # ---------------------------------------------------------------- all of them
 
 USERS = {
     "root": (PASSWORD, ["*"], list(RIGHTS)),
     "tenant": (PASSWORD, ["ours:*"], list(RIGHTS)),
+    "one": (PASSWORD, ["one"], list(RIGHTS)),
     "globs": (PASSWORD, ["*a" * 100 + "b", "*" + "a" * 200 + "b", "[a-z]*?" * 30 + "b"], list(RIGHTS)),
 }
 
@@ -438,6 +572,7 @@ def target(tmp_path_factory: pytest.TempPathFactory, shared_backend: Valkey) -> 
     users.write_text(users_toml(USERS))
     options = [
         "--backend", shared_backend.url, "--users", str(users), "--listen", "resps://127.0.0.1:0",
+        "--listen", "memcached://127.0.0.1:0?flush_all=yes",
         "--tls-certificate", certificate, "--tls-key", key,
     ]  # fmt: skip
     server = Server(folder / "log", *options)

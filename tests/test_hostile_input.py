@@ -279,6 +279,22 @@ def test_hostile_request(
     print(case.name, line[:70], "closed" if case.closed else "open", grown(victim, before), sep=" | ")
 
 
+def test_a_browser_s_requests_have_no_commands_done(
+    bystander: Client, attack: Callable[..., Hostile]
+) -> None:
+    for head in (b"POST / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"):
+        for body in (
+            b"SADD q evil\r\n",
+            packed(b"SADD", b"q", b"evil"),
+            packed(b"SADD", b"q", b"evil") * 100,
+        ):
+            hostile = attack()
+            hostile.send(head + body)
+            hostile.read(1000)
+            assert hostile.is_closed()
+            assert bystander.exists("q") == 0
+
+
 def test_the_commands_before_an_error_are_done(bystander: Client, attack: Callable[..., Hostile]) -> None:
     hostile = attack()
     hostile.send(

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.backend_relay import BackendRelay
-from tests.memcached_wire import MemcachedWire, port_of
+from tests.values_wire import ValuesWire, port_of
 from tests.model_settings import model_settings
 from tests.programs import Client, Server, StartServer, StartValkey, Valkey, keys_left, wait_for
 from tests.requirements import need
@@ -50,10 +50,10 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def wire(backend: Valkey, ours: Server) -> Iterator[MemcachedWire]:
+def wire(backend: Valkey, ours: Server) -> Iterator[ValuesWire]:
     """A connection to our server, without data."""
     assert backend.url
-    with MemcachedWire(port_of(ours, "kv")) as connected:
+    with ValuesWire(port_of(ours, "kv")) as connected:
         yield connected
 
 
@@ -132,7 +132,7 @@ SEEN = re.compile(rb"<-(\d)>")
 class Side:
     """One of both servers, with the uniques that it has shown of each key."""
 
-    def __init__(self, wire: MemcachedWire) -> None:
+    def __init__(self, wire: ValuesWire) -> None:
         self._wire = wire
         self._seen: dict[bytes, list[bytes]] = {}
 
@@ -163,7 +163,7 @@ def test_random_commands_are_replied_as_memcached_does(theirs: str, ours: Server
     @given(st.lists(REQUESTS, min_size=1, max_size=40))
     def compare(requests: list[bytes]) -> None:
         nonlocal asked
-        with MemcachedWire(theirs) as memcached, MemcachedWire(port_of(ours, "kv")) as server:
+        with ValuesWire(theirs) as memcached, ValuesWire(port_of(ours, "kv")) as server:
             sides = Side(memcached), Side(server)
             for side in sides:
                 side(b"flush_all\r\n")
@@ -236,9 +236,9 @@ PREPARED = stored(b"n", b"5") + stored(b"text", b"text") + stored(b"empty", b"")
 @pytest.mark.clients
 @pytest.mark.parametrize("request_", [*SAME, *DIFFERENCES])
 def test_odd_requests_are_replied_as_memcached_does_but_for_what_is_listed(
-    theirs: str, wire: MemcachedWire, request_: bytes
+    theirs: str, wire: ValuesWire, request_: bytes
 ) -> None:
-    with MemcachedWire(theirs) as memcached:
+    with ValuesWire(theirs) as memcached:
         memcached(b"flush_all\r\n" + PREPARED)
         wire(b"flush_all\r\n" + PREPARED)
         assert (memcached(request_) != wire(request_)) == (request_ in DIFFERENCES)
@@ -248,14 +248,14 @@ def test_odd_requests_are_replied_as_memcached_does_but_for_what_is_listed(
     "request_", [b"set a 0 0 -1\r\n", b"set a 0 0 x\r\n", b"add a 0 0\r\n", b"cas a\r\n"]
 )
 def test_where_the_size_of_the_data_cannot_be_read_the_connection_ends(
-    wire: MemcachedWire, request_: bytes
+    wire: ValuesWire, request_: bytes
 ) -> None:
     wire.send(request_)
     assert wire.rest() == b"CLIENT_ERROR bad command line format\r\n"
 
 
 @pytest.mark.clients
-def test_memccapable_finds_nothing(wire: MemcachedWire, ours: Server) -> None:
+def test_memccapable_finds_nothing(wire: ValuesWire, ours: Server) -> None:
     assert wire(b"get a\r\n") == END
     program = need("memccapable", "libmemcached-tools")
     ended = subprocess.run(
@@ -278,7 +278,7 @@ def test_a_value_that_would_become_too_large_stays_as_it_is(
     backend: Valkey, start_server: StartServer
 ) -> None:
     server = start_server("--backend", backend.url, "--max-message-bytes", "10", *LISTEN)
-    with MemcachedWire(port_of(server, "kv")) as wire:
+    with ValuesWire(port_of(server, "kv")) as wire:
         assert wire(stored(b"a", b"123456")) == b"STORED\r\n"
         assert wire(b"append a 0 0 4\r\n7890\r\n") == b"STORED\r\n"
         for name in (b"append", b"prepend"):
@@ -288,7 +288,7 @@ def test_a_value_that_would_become_too_large_stays_as_it_is(
         assert wire(b"get a\r\n") == value(b"a", b"1234567890")
 
 
-def test_a_get_of_very_many_keys_and_bytes_is_one_reply(wire: MemcachedWire) -> None:
+def test_a_get_of_very_many_keys_and_bytes_is_one_reply(wire: ValuesWire) -> None:
     large = bytes(range(256)) * 2000
     names = [b"%d" % number for number in range(2500)]
     for name in names[::2]:
@@ -301,7 +301,7 @@ def test_a_get_of_very_many_keys_and_bytes_is_one_reply(wire: MemcachedWire) -> 
     assert wire(b"get " + b" ".join(asked) + b"\r\n") == b"".join(items)
 
 
-def test_statistics_count_what_was_asked(wire: MemcachedWire) -> None:
+def test_statistics_count_what_was_asked(wire: ValuesWire) -> None:
     assert wire(b"stats reset\r\n") == b"RESET\r\n"
     wire(
         stored(b"a", b"1")
@@ -324,7 +324,7 @@ def test_statistics_count_what_was_asked(wire: MemcachedWire) -> None:
 # Time.
 
 
-def test_a_value_is_gone_when_its_time_is_over(wire: MemcachedWire, direct: Client) -> None:
+def test_a_value_is_gone_when_its_time_is_over(wire: ValuesWire, direct: Client) -> None:
     since = time.monotonic()
     soon = int(time.time()) + 2
     for key in (b"set", b"touched", b"got", b"kept"):
@@ -348,12 +348,12 @@ def test_a_value_is_gone_when_its_time_is_over(wire: MemcachedWire, direct: Clie
 def test_several_servers_count_together(backend: Valkey, ours: Server, start_server: StartServer) -> None:
     other = start_server("--backend", backend.url, *LISTEN)
     ports = [port_of(server, "kv") for server in (ours, other)] * 2
-    with MemcachedWire(ports[0]) as wire:
+    with ValuesWire(ports[0]) as wire:
         assert wire(stored(b"n", b"0")) == b"STORED\r\n"
     numbers: list[int] = []
 
     def count(port: int) -> None:
-        with MemcachedWire(port) as wire:
+        with ValuesWire(port) as wire:
             numbers.extend(int(wire(b"incr n 1\r\n")) for _ in range(250))
 
     threads = [threading.Thread(target=count, args=[port]) for port in ports]
@@ -365,12 +365,12 @@ def test_several_servers_count_together(backend: Valkey, ours: Server, start_ser
 
 
 def test_who_compares_and_swaps_at_one_server_sees_what_was_stored_at_another(
-    wire: MemcachedWire, backend: Valkey, start_server: StartServer
+    wire: ValuesWire, backend: Valkey, start_server: StartServer
 ) -> None:
     other = start_server("--backend", backend.url, *LISTEN)
     assert wire(stored(b"a", b"1")) == b"STORED\r\n"
     unique = wire(b"gets a\r\n").split()[4]
-    with MemcachedWire(port_of(other, "kv")) as elsewhere:
+    with ValuesWire(port_of(other, "kv")) as elsewhere:
         assert elsewhere(b"cas a 3 0 1 %b\r\n2\r\n" % unique) == b"STORED\r\n"
         assert wire(b"cas a 0 0 1 %b\r\n3\r\n" % unique) == b"EXISTS\r\n"
         assert wire(b"get a\r\n") == value(b"a", b"2", flags=3)
@@ -389,7 +389,7 @@ def kept(direct: Client) -> list[bytes]:
 
 
 def test_flushing_removes_all_values_and_nothing_else(
-    wire: MemcachedWire, ours: Server, direct: Client
+    wire: ValuesWire, ours: Server, direct: Client
 ) -> None:
     with ours.client() as client:
         client.sadd("kv:a", "message")
@@ -410,7 +410,7 @@ def test_flushing_removes_all_values_and_nothing_else(
         assert client.spop("kv:a") == client.spop("!kv:a") == b"message"
 
 
-def test_a_delayed_flush_takes_what_was_stored_until_then(wire: MemcachedWire, direct: Client) -> None:
+def test_a_delayed_flush_takes_what_was_stored_until_then(wire: ValuesWire, direct: Client) -> None:
     wire(stored(b"before", b"1"))
     since = time.monotonic()
     assert wire(b"flush_all 1\r\n") == b"OK\r\n"
@@ -432,7 +432,7 @@ def test_what_a_flush_has_left_on_the_backend_is_removed_by_the_next_server(
         direct.set(f"{STATE}:{unique}", f"0 {unique} data")
     server = start_server("--backend", backend.url, *LISTEN)
     wait_for(lambda: direct.keys(VALUES) == [b"__pressure__!kv:3"], "the dead to be removed")
-    with MemcachedWire(port_of(server, "kv")) as wire:
+    with ValuesWire(port_of(server, "kv")) as wire:
         assert wire(b"get 1 2 3\r\n") == value(b"3", b"data")
 
 
@@ -440,7 +440,7 @@ def test_a_listener_may_allow_no_flush(backend: Valkey, start_server: StartServe
     server = start_server(
         "--backend", backend.url, "--listen", "memcached://127.0.0.1:0?mode=kv&flush_all=no"
     )
-    with MemcachedWire(port_of(server, "kv")) as wire:
+    with ValuesWire(port_of(server, "kv")) as wire:
         assert wire(stored(b"a", b"1") + b"flush_all\r\nget a\r\n") == (
             b"STORED\r\nCLIENT_ERROR flush_all not allowed\r\n" + value(b"a", b"1")
         )
@@ -454,7 +454,7 @@ def test_what_may_have_been_done_is_not_done_again(
 ) -> None:
     with BackendRelay(backend.socket) as relay:
         server = start_server("--backend", relay.url, *LISTEN)
-        with MemcachedWire(port_of(server, "kv")) as wire:
+        with ValuesWire(port_of(server, "kv")) as wire:
             assert wire(stored(b"n", b"41")) == b"STORED\r\n"
             relay.cuts = lambda data: data.startswith(b"$2\r\n42\r\n")
             wire.send(b"incr n 1\r\n")
@@ -488,7 +488,7 @@ def test_a_backend_that_is_killed_has_done_every_write_once_at_most(
     ends = threading.Event()
 
     def count(me: int) -> None:
-        with MemcachedWire(port) as wire:
+        with ValuesWire(port) as wire:
             while not ends.is_set():
                 wire.send(b"incr n 1\r\n")
                 reply = wire.line()
@@ -498,7 +498,7 @@ def test_a_backend_that_is_killed_has_done_every_write_once_at_most(
                     assert reply.startswith(b"SERVER_ERROR BACKEND"), reply
                     unknown[me] += b"may or may not" in reply
 
-    with MemcachedWire(port) as wire:
+    with ValuesWire(port) as wire:
         assert wire(stored(b"n", b"0")) == b"STORED\r\n"
         threads = [threading.Thread(target=count, args=[me]) for me in range(4)]
         for thread in threads:
@@ -526,7 +526,7 @@ def test_no_reply_to_a_write_comes_before_it_is_durable(
     held = b"*2\r\n:1\r\n:0\r\n"
     with BackendRelay(backend.socket) as relay, backend.client() as direct:
         server = start_server("--backend", relay.url, "--durability", "fsync", *LISTEN)
-        with MemcachedWire(port_of(server, "kv")) as writing, MemcachedWire(port_of(server, "kv")) as reading:
+        with ValuesWire(port_of(server, "kv")) as writing, ValuesWire(port_of(server, "kv")) as reading:
             before = relay.held
             relay.hold(lambda data: held in data)
             writing.send(stored(b"a", b"1"))
@@ -557,7 +557,7 @@ may = ["get"]
 [users.master]
 passwords = ["m"]
 """
-Login = Callable[[str], MemcachedWire]
+Login = Callable[[str], ValuesWire]
 
 
 def test_users_may_what_they_have_a_right_to(
@@ -569,7 +569,7 @@ def test_users_may_what_they_have_a_right_to(
     server = start_server("--backend", backend.url, "--users", str(users), *LISTEN)
 
     def ask(name: str, request: bytes) -> list[bytes]:
-        with MemcachedWire(port_of(server, "kv")) as wire:
+        with ValuesWire(port_of(server, "kv")) as wire:
             wire.send(stored(b"login", f"{name} {name[0]}".encode()))
             assert wire.line() == b"STORED\r\n"
             wire.send(request + b"quit\r\n")

@@ -19,6 +19,8 @@ _YES_OR_NO = {"yes": True, "no": False}
 def manner_of(listen: Listen) -> Manner:
     """How the listener is to serve, by the options in its URL. Raises SettingsError."""
     options = dict(listen.options)
+    if len(options) < len(listen.options):
+        raise SettingsError(f"{listen}: an option is given twice")
     if unknown := sorted(options.keys() - _OPTIONS):
         raise SettingsError(
             f"{listen}: no such option '{unknown[0]}': there are {', '.join(sorted(_OPTIONS))}"
