@@ -11,30 +11,40 @@ from handlers.memcached.table import KV, command
 _BAD_EXPIRY = "invalid exptime argument"
 
 
+class _Rest(Request):
+    """A retrieval that goes on; its keys have been looked at."""
+
+
 async def _get(client: MemcachedConnection, request: Request) -> bytes:
     name, *keys = request.words
-    return await _read(client, [name], keys, None)
+    return await _read(client, request, [name], keys, None)
 
 
 async def _gat(client: MemcachedConnection, request: Request) -> bytes:
     name, expires, *keys = request.words
-    client.counts.touches += len(keys)
-    return await _read(client, [name, expires], keys, expiry_of(expires, _BAD_EXPIRY))
+    return await _read(client, request, [name, expires], keys, expiry_of(expires, _BAD_EXPIRY))
 
 
 async def _read(
-    client: MemcachedConnection, beginning: list[bytes], keys: list[bytes], expiry: bytes | None
+    client: MemcachedConnection,
+    request: Request,
+    beginning: list[bytes],
+    keys: list[bytes],
+    expiry: bytes | None,
 ) -> bytes:
     """The reply of as many keys as make one of sane size; behind it the command goes on with the others."""
-    for key in keys:
-        key_of(key)
+    if not isinstance(request, _Rest):
+        for key in keys:
+            key_of(key)
     found = await client.values.read(keys, expiry)
     hits = [(key, one) for key, one in zip(keys, found, strict=False) if one is not None]
     client.counts.got(len(hits), len(found) - len(hits))
+    if expiry is not None:
+        client.counts.touches += len(found)
     with_unique = beginning[0].endswith(b"s")
     items = [value(key, one.flags, one.data, one.unique if with_unique else None) for key, one in hits]
     if len(found) < len(keys):
-        client.execute_instead([Request([*beginning, *keys[len(found) :]])])
+        client.execute_instead([_Rest([*beginning, *keys[len(found) :]])])
         return b"".join(items)
     return b"".join([*items, END])
 

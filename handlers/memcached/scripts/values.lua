@@ -32,10 +32,15 @@ if is_due then
   flushed = unique
 end
 
+-- A backend out of memory refuses a script whose first write needs some, as HSET does, and HDEL does not.
+local function flush_now()
+  call('HDEL', KEYS[1], 'flush_at')
+  call('HSET', KEYS[1], 'flushed', format('%.0f', unique))
+end
+
 local function note_flush()
   if is_due then
-    call('HSET', KEYS[1], 'flushed', format('%.0f', flushed))
-    call('HDEL', KEYS[1], 'flush_at')
+    flush_now()
   end
 end
 
@@ -251,10 +256,10 @@ function functions.flush(expiry)
     at = now() + at
   end
   if at > now() then
+    call('HDEL', KEYS[1], 'flush_at')
     call('HSET', KEYS[1], 'flush_at', format('%.0f', at))
   else
-    call('HSET', KEYS[1], 'flushed', format('%.0f', unique))
-    call('HDEL', KEYS[1], 'flush_at')
+    flush_now()
   end
 end
 
@@ -279,6 +284,7 @@ end
 
 -- Takes    the `flushed` up to which all dead have been removed
 function functions.swept(up_to)
+  call('HDEL', KEYS[1], 'swept')
   call('HSET', KEYS[1], 'swept', up_to)
 end
 
