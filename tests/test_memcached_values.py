@@ -19,7 +19,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.backend_relay import BackendRelay
-from tests.values_wire import ValuesWire, port_of
 from tests.model_settings import model_settings
 from tests.programs import (
     Client,
@@ -32,6 +31,7 @@ from tests.programs import (
     wait_until_settled,
 )
 from tests.requirements import need
+from tests.values_wire import ValuesWire, port_of
 
 LISTEN = ("--listen", "memcached://127.0.0.1:0?mode=kv")
 ON_DISK = ("--appendonly", "yes", "--appendfsync", "always")
@@ -402,9 +402,7 @@ def kept(direct: Client) -> list[bytes]:
     return sorted(key for key in direct.keys(VALUES) if b"the-end" not in key)
 
 
-def test_flushing_removes_all_values_and_nothing_else(
-    wire: ValuesWire, ours: Server, direct: Client
-) -> None:
+def test_flushing_removes_all_values_and_nothing_else(wire: ValuesWire, ours: Server, direct: Client) -> None:
     with ours.client() as client:
         client.sadd("kv:a", "message")
         client.sadd("!kv:a", "message")
