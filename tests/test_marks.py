@@ -83,6 +83,25 @@ class Queue:
         except QueueDoesNotExistError:
             return []
 
+    @property
+    def identity(self) -> bytes:
+        """Of its broker."""
+        return self._broker.identity.encode()
+
+    def run_together(self, kind: Kind, clients: list[Opened]) -> list[list[bytes]]:
+        """One for each client, in one call: they pile up behind another."""
+        database = self._broker.default_database
+
+        async def gathered() -> list[list[bytes]]:
+            first = asyncio.ensure_future(database.run(kinds.LENGTH, b"q"))
+            await asyncio.sleep(0)
+            others = [database.run(kind, b"q", client=client) for client in clients]
+            results: list[list[bytes]] = (await asyncio.gather(first, *others))[1:]
+            return results
+
+        taken: list[list[bytes]] = self.do(gathered())
+        return taken
+
     def put(self, message: bytes, flags: int, expires: bytes = b"0") -> None:
         self.run(kinds.PUT_MARKED, b"%d %b %b" % (flags, expires, message))
 
@@ -330,3 +349,50 @@ def test_what_has_expired_at_the_head_of_a_full_queue_makes_room(queue: Queue) -
     assert queue.run(kinds.PUT, b"newer") == [2]
     assert isinstance(queue.run(kinds.PUT_MARKED, b"3 0 more")[0], QueueFullError)
     assert queue.get(3) == [(2, b"new"), (0, b"newer")]
+
+
+MIXED = [(0, b"a"), (5, b"1 b"), (7, b""), (0, b"5 5"), (7, b"x" * 100), (5, b"a")]
+
+
+@pytest.fixture
+def mixed(queue: Queue) -> Queue:
+    for flags, message in MIXED:
+        queue.put(message, flags, b"+1000")
+    return queue
+
+
+@pytest.mark.parametrize("kind", [kinds.GET_MARKED, kinds.GET, kinds.TAKE_MARKED])
+@pytest.mark.parametrize("count", [1, 3, 6])
+def test_what_was_taken_for_a_client_that_is_gone_has_its_marks_again(
+    mixed: Queue, kind: Kind, count: int
+) -> None:
+    client = Opened()
+    mixed.run(kind, size=count, client=client, waits=kind is kinds.TAKE_MARKED)
+    (operation,) = client.operations
+    operation.put_back()
+    wait_for(lambda: mixed.run(kinds.LENGTH) == [len(MIXED)], "them to be back")
+    assert mixed.get(10) == MIXED
+
+
+@pytest.mark.parametrize("kind", [kinds.GET_MARKED, kinds.GET, kinds.TAKE_OPENED])
+def test_what_a_server_had_taken_that_has_died_has_its_marks_again(mixed: Queue, kind: Kind) -> None:
+    client = Opened()
+    for _ in range(3):
+        mixed.run(kind, client=client, waits=kind.opens)
+    assert mixed.run(kinds.LENGTH) == [3]
+    assert mixed.run(kinds.RECOVER, mixed.identity) == [3]
+    assert mixed.get(10) == MIXED
+    assert [operation.put_back() for operation in client.operations] == [None] * 3
+    mixed.settled()
+    assert mixed.run(kinds.LENGTH) == [0]
+
+
+def test_of_what_a_call_has_taken_only_some_goes_back_with_its_marks(mixed: Queue) -> None:
+    clients = [Opened() for _ in MIXED]
+    taken = mixed.run_together(kinds.GET_MARKED, clients)
+    assert [split(one) for (one,) in taken] == MIXED
+    for client in clients[1::2]:
+        client.operations[0].put_back()
+    wait_for(lambda: mixed.run(kinds.LENGTH) == [3], "three to be back")
+    assert mixed.run(kinds.RECOVER, mixed.identity) == [3]
+    assert sorted(mixed.get(10)) == sorted(MIXED)

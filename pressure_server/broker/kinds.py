@@ -32,12 +32,17 @@ def _putting(name: bytes, share: Callable[[Sequence[Operation], Any], bool], wai
 
 
 def _taking(
-    name: bytes, pack: Callable[[Sequence[Operation]], list[bytes]], *, folds: bool, waiting: Kind | None
+    name: bytes,
+    pack: Callable[[Sequence[Operation]], list[bytes]],
+    *,
+    folds: bool,
+    waiting: Kind | None,
+    share: Callable[[Sequence[Operation], Any], bool] = sharing.taken,
 ) -> Kind:
     return Kind(
         name,
         pack,
-        sharing.moved if name.startswith(b"move") else sharing.taken,
+        share,
         Operation.messages_left,
         takes=True,
         moves=name.startswith(b"move"),
@@ -50,11 +55,11 @@ def _taking(
     )
 
 
-def _getting(name: bytes) -> Kind:
+def _getting(name: bytes, share: Callable[[Sequence[Operation], Any], bool]) -> Kind:
     return Kind(
         name,
         packing.count,
-        sharing.values,
+        share,
         Operation.messages_left,
         takes=True,
         line=Line.CONSUMERS,
@@ -102,14 +107,18 @@ ADD_NOW = _putting(b"add now", sharing.counts, None)
 PUT_MARKED = _putting(b"put_marked now", sharing.lengths, None)
 ADD_MARKED = _putting(b"add_marked now", sharing.counts, None)
 NEVER_FOR_ROOM = (PUT_OVERFILL, ADD_OVERFILL, PUT_NOW, ADD_NOW, PUT_MARKED, ADD_MARKED)
-GET = _getting(b"get")
+GET = _getting(b"get", sharing.values)
 # Messages come with their flags before them; and what is `…_OPENED` with a number behind those, by which it
 # is closed, or given back.
-GET_MARKED = _getting(b"get_marked")
+GET_MARKED = _getting(b"get_marked", sharing.marked_values)
 TAKE_EXISTING = _taking(b"take existing", packing.count, folds=True, waiting=None)
 TAKE = _taking(b"take", packing.count, folds=True, waiting=TAKE_EXISTING)
-TAKE_MARKED_EXISTING = _taking(b"take_marked existing", packing.count, folds=True, waiting=None)
-TAKE_MARKED = _taking(b"take_marked", packing.count, folds=True, waiting=TAKE_MARKED_EXISTING)
+TAKE_MARKED_EXISTING = _taking(
+    b"take_marked existing", packing.count, folds=True, waiting=None, share=sharing.marked_taken
+)
+TAKE_MARKED = _taking(
+    b"take_marked", packing.count, folds=True, waiting=TAKE_MARKED_EXISTING, share=sharing.marked_taken
+)
 TAKE_OPENED_EXISTING = _taking(b"take_opened existing", packing.count, folds=True, waiting=None)
 TAKE_OPENED = _taking(b"take_opened", packing.count, folds=True, waiting=TAKE_OPENED_EXISTING)
 # `…_ELSE` takes nothing where the run before it has taken something.
@@ -117,8 +126,8 @@ TAKE_ELSE = _taking(b"take else", packing.count, folds=False, waiting=None)
 SOME_ELSE = _taking(b"some else", packing.count, folds=False, waiting=None)
 SOME_EXISTING = _taking(b"some existing", packing.count, folds=False, waiting=None)
 SOME = _taking(b"some", packing.count, folds=False, waiting=SOME_EXISTING)
-MOVE_EXISTING = _taking(b"move existing", packing.arguments, folds=False, waiting=None)
-MOVE = _taking(b"move", packing.arguments, folds=False, waiting=MOVE_EXISTING)
+MOVE_EXISTING = _taking(b"move existing", packing.arguments, folds=False, waiting=None, share=sharing.moved)
+MOVE = _taking(b"move", packing.arguments, folds=False, waiting=MOVE_EXISTING, share=sharing.moved)
 RESTORE = Kind(
     b"put_back", packing.arguments, sharing.one, restores=True, folds=False, serves=(Line.CONSUMERS,)
 )

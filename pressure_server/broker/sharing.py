@@ -34,6 +34,26 @@ def values(operations: Sequence[Operation], reply: list[Any]) -> bool:
     return False
 
 
+def _marked(reply: list[bytes] | None) -> list[bytes]:
+    """Messages with their flags before them, `flags message`: the reply has all flags behind the last one."""
+    if not reply:
+        return []
+    *messages, flags = reply
+    if not flags:
+        return [b"0 " + message for message in messages]
+    return [b"%b %b" % marked for marked in zip(flags.split(b" "), messages, strict=True)]
+
+
+def marked_values(operations: Sequence[Operation], reply: list[bytes]) -> bool:
+    """As `values`, of messages with their flags."""
+    return values(operations, _marked(reply))
+
+
+def marked_taken(operations: Sequence[Operation], reply: list[bytes] | None) -> bool:
+    """As `taken`, of messages with their flags."""
+    return taken(operations, None if reply is None else _marked(reply))
+
+
 def _sizes_left(operations: Sequence[Operation]) -> list[int]:
     """How many messages each command still brings."""
     sizes: list[int] = []

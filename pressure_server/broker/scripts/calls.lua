@@ -10,7 +10,7 @@
 --
 -- `places` say where the messages are that were taken, in the order in which they were: a number is a result in
 -- the reply, a negative one is in its first value; a table is the messages themselves. { marked = place } is of
--- messages with their flags before them (get.lua). `taken_marks` are messages that have marks, each followed by these
+-- messages with their flags behind them (get.lua). `taken_marks` are messages that have marks, each followed by these
 -- (marks.lua). `opened` are the slots of messages that have been opened, and are kept there.
 
 local kept = ARGV[4] ~= '' and identity .. ' ' .. ARGV[4]

@@ -100,7 +100,7 @@ if (exact or without_mirror) and #ARGV == 8 + tonumber(ARGV[8]) then
     verb, accepted, bytes = 'consumed', 1, #result[1]
     places[1] = 2
     if ARGV[7] == 'get_marked' then
-      result[1] = '0 ' .. result[1]
+      result[2] = '' -- no flags (get.lua)
       places[1] = { marked = 2 }
     end
     queue.length, queue.consumed = queue.length - 1, queue.consumed + 1

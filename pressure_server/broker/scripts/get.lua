@@ -2,9 +2,10 @@
 -- restore, which puts back what was taken for nobody, also for recovery.lua; and flush. All but restore act as the
 -- consumer, and what they take counts as consumed. A message that has expired is dropped where it would be taken.
 --
--- get_marked and take_marked return each message with its flags before it, 'flags message'. take_opened returns
--- 'flags number message': the message is kept by itself in the slot o<call's number>.<number> (calls.lua), until it
--- is acknowledged, or recovered.
+-- get_marked and take_marked return the messages, and behind the last one the flags of all of them, 'flags flags …';
+-- '' where all are 0. (To put each before its message would make another string of it, which costs 0.2 microseconds, and
+-- 5 where it has 4 KiB.) take_opened returns each as 'flags number message': the message is kept by itself in the slot
+-- o<call's number>.<number> (calls.lua), until it is acknowledged, or recovered.
 --
 -- Touches  the list, :consumer, :not_full, :stats:consumed_*, :ext:calls, the mirror, the marks.
 
@@ -15,34 +16,39 @@ local GET_MESSAGES = 1000
 local function make_get()
   local operations = {}
 
-  -- How each message is returned, by its flags; as it is where that is nil.
-  local dress
+  local flags -- of the messages that are returned, where any has marks
+  local opens = false
 
-  local function with_flags(message, flags)
-    return flags .. ' ' .. message
-  end
-
-  local function open(message, flags, mark)
+  local function open(message, mark)
     local number = #opened + 1
     opened[number] = 'o' .. ARGV[5] .. '.' .. number
     call('HSET', base .. ':ext:calls', identity .. ' ' .. opened[number],
       cmsgpack.pack({ ARGV[5], false, { { message } }, mark and { message, mark } or {} }))
-    return string.format('%s %d ', flags, number) .. message
+    return string.format('%s %d ', mark and mark[1] or '0', number) .. message
   end
 
-  -- What is returned of messages that have left the head, with these marks.
-  local function dressed(messages, marks)
+  -- What is returned of messages that have left the head, with these marks: not what has expired.
+  local function unexpired(messages, marks)
     local some = {}
+    flags = flags or {}
     for i, message in ipairs(messages) do
       local mark = marks[i]
       if not is_expired(mark) then
-        if mark and dress ~= open then
+        if mark and not opens then
           taken_marks[#taken_marks + 1], taken_marks[#taken_marks + 2] = message, mark
         end
-        some[#some + 1] = dress and dress(message, mark and mark[1] or '0', mark) or message
+        some[#some + 1] = opens and open(message, mark) or message
+        flags[#flags + 1] = mark and mark[1] or '0'
       end
     end
     return some
+  end
+
+  local function with_flags(messages)
+    if messages and not messages.err and #messages > 0 then
+      messages[#messages + 1] = flags and table.concat(flags, ' ') or ''
+    end
+    return messages
   end
 
   -- Takes    how many messages are wanted
@@ -73,8 +79,8 @@ local function make_get()
         mirror.start_over()
       end
       bytes = bytes + weight
-      if marks or dress then
-        some = dressed(some, marks and marks.take(some, position) or {})
+      if marks or opens then
+        some = unexpired(some, marks and marks.take(some, position) or {})
       end
       if #messages == 0 then
         messages = some
@@ -132,17 +138,21 @@ local function make_get()
   end
 
   function operations.get_marked(wanted)
-    dress = with_flags
-    return operations.get(wanted)
+    local messages, left = operations.get(wanted)
+    return with_flags(messages), left
   end
 
   function operations.take_marked(wanted)
-    dress = with_flags
-    return operations.take(wanted)
+    flags = nil
+    local messages, left, go_on = operations.take(wanted)
+    local missing = wanted - (messages and #messages or 0)
+    return with_flags(messages), left, go_on and function()
+      return operations.take_marked(missing)
+    end
   end
 
   function operations.take_opened(wanted)
-    dress = open
+    opens = true
     return operations.take(wanted)
   end
 

@@ -22,7 +22,8 @@ local function make_recovery()
     return record and record[1] == number and record or nil
   end
 
-  -- What a call has taken: of each message itself, its marks, and what it is in the reply.
+  -- What a call has taken: of each message itself, its marks, and the word by which it is put back, which has its
+  -- flags before it where these were returned with it.
   local function taken_by(record)
     local taken, reply, marks_of = {}, record[2], {}
     local noted = record[4] or {}
@@ -34,12 +35,13 @@ local function make_recovery()
       local marked = type(place) == 'table' and place.marked
       local at = marked or place
       local some = type(at) == 'table' and at or at > 0 and reply[at] or reply[1][-at]
-      for i = 1, #some do
-        local message = marked and string.match(some[i], '^%d+ (.*)$') or some[i]
-        local marks = marks_of[message]
+      local flags = marked and string.gmatch(some[#some], '%d+')
+      for i = 1, marked and #some - 1 or #some do
+        local message, marks = some[i], marks_of[some[i]]
         taken[#taken + 1] = {
-          message = message, mark = marks and table.remove(marks, 1), word = some[i], marked = marked and true,
+          message = message, mark = marks and table.remove(marks, 1), flags = flags and (flags() or '0'),
         }
+        taken[#taken].word = flags and taken[#taken].flags .. ' ' .. message or message
       end
     end
     return taken
@@ -55,7 +57,7 @@ local function make_recovery()
   local function record_with(number, taken)
     local places, marks = {}, {}
     for i, one in ipairs(taken) do
-      places[i] = one.marked and { marked = { one.word } } or { one.word }
+      places[i] = one.flags and { marked = { one.message, one.flags } } or { one.message }
       if one.mark then
         marks[#marks + 1], marks[#marks + 2] = one.message, one.mark
       end
