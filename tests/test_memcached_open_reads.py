@@ -327,10 +327,14 @@ def test_the_backend_dies_while_it_is_open(
         with server.client() as client:
             wait_for_length(client, 4)
     if end != "leave":
-        assert kestrel.get(f"q/{end}") is None
-    kestrel.close()
+        kestrel.send(f"get q/{end}")
+    else:
+        kestrel.close()
     if when == "while it is away":
         backend.start()
+    if end != "leave":
+        assert kestrel.item() is None
+        kestrel.close()
     with server.client() as client, backend.client() as direct:
         wait_for_length(client, 4 if end == "close" else 5)
         wait_until_settled(direct)
@@ -396,6 +400,8 @@ class Consumers:
     def __init__(self, server: Server, count: int) -> None:
         self.server = server
         self.closed: Counter[Item] = Counter()
+        # Their end was not replied: they may come again, or not.
+        self.doubtful: set[Item] = set()
         self.came_again: list[Item] = []
         self.is_over = threading.Event()
         self._lock = threading.Lock()
@@ -404,7 +410,8 @@ class Consumers:
             thread.start()
 
     def have_closed(self, count: int) -> bool:
-        return len(self.closed) >= count
+        with self._lock:
+            return len(self.closed.keys() | self.doubtful) >= count
 
     def end(self) -> None:
         self.is_over.set()
@@ -415,20 +422,25 @@ class Consumers:
         random = Random(seed)
         while not self.is_over.is_set():
             with suppress(OSError), Kestrel(self.server) as kestrel:
-                for _ in range(random.randrange(1, 30)):
+                while not self.is_over.is_set():
                     self._read(kestrel, random)
 
     def _read(self, kestrel: Kestrel, random: Random) -> None:
-        item = kestrel.get("q/open/t=200")
+        item = kestrel.get("q/open/t=100")
         if item is None:
             return
         with self._lock:
             if self.closed[item]:
                 self.came_again.append(item)
-        end = random.choice(["close", "close", "abort", "leave"])
+        end = random.choice(["close", "close", "close", "abort", "leave"])
         if end == "leave":
             raise ConnectionAbortedError
-        assert kestrel.get(f"q/{end}") is None
+        try:
+            assert kestrel.get(f"q/{end}") is None
+        except OSError:
+            with self._lock:
+                self.doubtful.add(item)
+            raise
         if end == "close":
             with self._lock:
                 self.closed[item] += 1
@@ -437,12 +449,12 @@ class Consumers:
 def test_nothing_is_lost_or_comes_again_when_servers_and_clients_die(
     start_server: StartServer, arguments: list[str]
 ) -> None:
-    items = [Item(b"%04d" % number, number) for number in range(300)]
+    items = [Item(b"%04d" % number, number) for number in range(200)]
     server = start_server(*arguments)
     fill(server, *items)
     consumers = Consumers(server, 6)
     try:
-        for death in range(1, 4):
+        for death in (1, 2):
             wait_for(partial(consumers.have_closed, death * 60), "some to be closed")
             server.process.kill()
             server.process.wait()
@@ -451,6 +463,6 @@ def test_nothing_is_lost_or_comes_again_when_servers_and_clients_die(
     finally:
         consumers.end()
     assert not consumers.came_again
-    assert consumers.closed == Counter(items)
-    assert left(server) == []
+    assert set(consumers.closed.values()) == {1}
+    assert set(left(server)) <= consumers.doubtful - consumers.closed.keys()
     assert server.stop() == 0
