@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
+from contextlib import suppress
 from time import monotonic
 from typing import Any
 
@@ -93,8 +94,11 @@ async def _get_as_told(
         client.open_reads.abort(queue)
         return END
     if options.closes:
+        was_open = queue in client.open_reads
         client.open_reads.close(queue)
         if not options.opens:
+            if was_open:
+                await _wait_for_turn(client, queue)
             return END
     if options.peeks:
         found = await _peek(client, queue, options.timeout)
@@ -111,6 +115,12 @@ async def _get_as_told(
         if options.opens:
             found = [b" ".join(opened.split(b" ", 2)[::2]) for opened in found]
     return b"".join([item(key, marked, with_unique=with_unique) for marked in found]) + END
+
+
+async def _wait_for_turn(client: MemcachedConnection, queue: bytes) -> None:
+    """Return when all asked of the queue before is done: what a client is told is closed, stays so."""
+    with suppress(QueueDoesNotExistError):
+        await client.database.run(kinds.LENGTH, queue, client=client)
 
 
 async def _peek(client: MemcachedConnection, queue: bytes, timeout: float) -> list[bytes]:
