@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pressure_server.broker.lanes import Lanes
 
 # Of the loop: within so many everybody who had gone when a message came for him is known to have.
-_TURNS_TO_LEAVE = 8
+TURNS_TO_LEAVE = 8
 # Seconds. What has not been acknowledged comes back when the server dies, though it may have arrived.
 _ACKNOWLEDGE_AFTER = 0.02
 
@@ -114,7 +114,7 @@ class Answers:
         begins = not self._returning
         self._returning += [(number, operation.ended_as, back) for number, back in restoring(operation)]
         if begins and self._returning:
-            self._lanes.after(_TURNS_TO_LEAVE, self.restore)
+            self._lanes.after(TURNS_TO_LEAVE, self.restore)
 
     def restore(self) -> None:
         """Send what has been put back since."""

@@ -13,6 +13,7 @@ from pressure_server.backend.link import Link
 from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
 from pressure_server.broker import kinds
+from pressure_server.broker.answers import TURNS_TO_LEAVE
 from pressure_server.broker.changes import Changes
 from pressure_server.broker.known import KnownQueues
 from pressure_server.broker.lack import Lack
@@ -60,6 +61,8 @@ class Lanes:
         self._when_back: dict[Callable[[], None], None] = {}
         # Of calls on several queues, whose answers no lane keeps.
         self._kept_apart: set[Kept] = set()
+        # What has been opened, and is about to go back: by its call's number, and which it was there.
+        self._going_back: list[tuple[int, int, bytes, Kept]] = []
         self._dropped = asyncio.Event()
         self._header = (identity, bound, policy.overflow.encode())
         self._lanes: dict[bytes, Lane] = {}
@@ -153,6 +156,7 @@ class Lanes:
         """Send at once what is to be put back."""
         for lane in list(self._lanes.values()):
             lane.answers.restore()
+        self.restore_apart()
 
     async def settle(self, timeout: float) -> bool:
         """Acknowledge all that has arrived; whether nothing is left after so many seconds."""
@@ -258,8 +262,19 @@ class Lanes:
         self._settle(kinds.ACKNOWLEDGE, [name], kept, [kept.slot])
 
     def recover_apart(self, name: bytes, kept: Kept) -> None:
-        """What is kept there goes back to the queue's head."""
-        self._settle(kinds.RECOVER, [name], kept, [self.identity, kept.slot, b"%d" % kept.number])
+        """What is kept there goes back to the queue's head, with `restore_apart`, or a little later.
+
+        Then it goes with what others give up who leave, too: what was opened first goes last, to be first.
+        """
+        self._going_back.append((kept.number, int(kept.slot.rpartition(b".")[2]), name, kept))
+        if len(self._going_back) == 1:
+            self.after(TURNS_TO_LEAVE, self.restore_apart)
+
+    def restore_apart(self) -> None:
+        """Send at once what has been opened, and is to go back."""
+        going_back, self._going_back = self._going_back, []
+        for number, _, name, kept in sorted(going_back, reverse=True):
+            self._settle(kinds.RECOVER, [name], kept, [self.identity, kept.slot, b"%d" % number])
 
     def _settle(self, kind: Kind, names: Iterable[bytes], kept: Kept, arguments: list[bytes]) -> None:
         """Do it, however long the backend is away."""

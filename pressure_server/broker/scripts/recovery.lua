@@ -95,6 +95,11 @@ local function make_recovery()
     return #back
   end
 
+  -- Which of those that its call has opened a field of :ext:calls is; 0 for one that keeps an answer.
+  local function opened_as(field)
+    return tonumber(string.match(field, ' o%d+%.(%d+)$') or 0)
+  end
+
   -- Takes    the identity of a server that is no more; or ours, a slot, and the number of a call whose answer
   --          nobody waits for any longer
   -- Returns  how many messages, which that server, or that call, had taken, are back at the head of the queue
@@ -116,8 +121,14 @@ local function make_recovery()
         end
       end
     end
-    -- What was taken first is to be the oldest again.
-    table.sort(records, function(one, other) return tonumber(one[2][1]) > tonumber(other[2][1]) end)
+    -- What was taken first is to be the oldest again, also of what one call has opened (get.lua).
+    table.sort(records, function(one, other)
+      local call_of_one, call_of_other = tonumber(one[2][1]), tonumber(other[2][1])
+      if call_of_one ~= call_of_other then
+        return call_of_one > call_of_other
+      end
+      return opened_as(one[1]) > opened_as(other[1])
+    end)
     local count = 0
     for _, record in ipairs(records) do
       local taken = taken_by(record[2])
