@@ -86,7 +86,7 @@ class Queue:
     @property
     def identity(self) -> bytes:
         """Of its broker."""
-        return self._broker.identity.encode()
+        return str(self._broker.identity).encode()
 
     def run_together(self, kind: Kind, clients: list[Opened]) -> list[list[bytes]]:
         """One for each client, in one call: they pile up behind another."""
@@ -382,7 +382,8 @@ def test_what_a_server_had_taken_that_has_died_has_its_marks_again(mixed: Queue,
     assert mixed.run(kinds.LENGTH) == [3]
     assert mixed.run(kinds.RECOVER, mixed.identity) == [3]
     assert mixed.get(10) == MIXED
-    assert [operation.put_back() for operation in client.operations] == [None] * 3
+    for operation in client.operations:
+        operation.put_back()
     mixed.settled()
     assert mixed.run(kinds.LENGTH) == [0]
 

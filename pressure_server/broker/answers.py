@@ -11,6 +11,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from pressure_server.broker import batch, kinds
+from pressure_server.broker.opened import TURNS_TO_LEAVE
 from pressure_server.broker.operation import Operation
 from pressure_server.broker.owners import OnEnd
 from pressure_server.broker.restoring import restoring
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from pressure_server.broker.lane import Lane
     from pressure_server.broker.lanes import Lanes
 
-# Of the loop: within so many everybody who had gone when a message came for him is known to have.
-TURNS_TO_LEAVE = 8
 # Seconds. What has not been acknowledged comes back when the server dies, though it may have arrived.
 _ACKNOWLEDGE_AFTER = 0.02
 
@@ -70,7 +69,7 @@ class Answers:
             self._slots.cleaned([kept.slot])
             return
         for operation in (o for run in runs if run[0].kind.opens for o in run if o.results):
-            operation.came_with(self._opened(operation, kept.number))
+            operation.came_with(self._lanes.opened.keep(operation, kept.number))
         taking = [run for run in runs if run[0].kind.takes and not (run[0].kind.moves or run[0].kind.opens)]
         if not taking:
             self._slots.done(kept.slot)
@@ -81,17 +80,6 @@ class Answers:
         for operation in operations:
             operation.came_with(delivery)
         delivery.has_arrived()
-
-    def _opened(self, operation: Operation, number: int) -> Delivery:
-        """What an operation has opened is kept by itself, until it is closed, or given back (get.lua)."""
-        name = operation.name
-        kept = Kept(b"o%d.%b" % (number, operation.results[0].split(b" ", 2)[1]), number)
-        self._lanes.keep_apart(kept)
-        return Delivery(
-            kept,
-            partial(self._lanes.acknowledge_apart, name, kept),
-            lambda _: self._lanes.recover_apart(name, kept),
-        )
 
     def failed(self, kept: Kept, error: Exception) -> None:
         """There was an error instead."""

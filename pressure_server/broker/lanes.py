@@ -13,12 +13,12 @@ from pressure_server.backend.link import Link
 from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
 from pressure_server.broker import kinds
-from pressure_server.broker.answers import TURNS_TO_LEAVE
 from pressure_server.broker.changes import Changes
 from pressure_server.broker.known import KnownQueues
 from pressure_server.broker.lack import Lack
 from pressure_server.broker.lane import Lane
 from pressure_server.broker.names import BOUND, base_key, split_key
+from pressure_server.broker.opened import Opened
 from pressure_server.broker.operation import Kind, Line, Operation
 from pressure_server.broker.owners import Call, OnEnd, OnSuccess
 from pressure_server.broker.policy import Policy
@@ -61,13 +61,12 @@ class Lanes:
         self._when_back: dict[Callable[[], None], None] = {}
         # Of calls on several queues, whose answers no lane keeps.
         self._kept_apart: set[Kept] = set()
-        # What has been opened, and is about to go back: by its call's number, and which it was there.
-        self._going_back: list[tuple[int, int, bytes, Kept]] = []
         self._dropped = asyncio.Event()
         self._header = (identity, bound, policy.overflow.encode())
         self._lanes: dict[bytes, Lane] = {}
         self._to_send: list[Lane] = []
         self.known = KnownQueues(watch, link.number, prefix, self._clean)
+        self.opened = Opened(self)
         self.changes = Changes(watch, link.number, prefix)
         self.role_turns = RoleTurns(self, turns)
         link.is_back = self._backend_is_back
@@ -156,7 +155,7 @@ class Lanes:
         """Send at once what is to be put back."""
         for lane in list(self._lanes.values()):
             lane.answers.restore()
-        self.restore_apart()
+        self.opened.restore()
 
     async def settle(self, timeout: float) -> bool:
         """Acknowledge all that has arrived; whether nothing is left after so many seconds."""
@@ -254,27 +253,12 @@ class Lanes:
             self._settle(kinds.RECOVER, names, kept, [self.identity, kept.slot, b"%d" % kept.number])
 
     def keep_apart(self, kept: Kept) -> None:
-        """What has been opened is kept until `acknowledge_apart`, or `recover_apart`."""
+        """An answer that no lane keeps is kept until `settle_apart`."""
         self._kept_apart.add(kept)
 
-    def acknowledge_apart(self, name: bytes, kept: Kept) -> None:
-        """What is kept there of the queue is not needed any longer."""
-        self._settle(kinds.ACKNOWLEDGE, [name], kept, [kept.slot])
-
-    def recover_apart(self, name: bytes, kept: Kept) -> None:
-        """What is kept there goes back to the queue's head, with `restore_apart`, or a little later.
-
-        Then it goes with what others give up who leave, too: what was opened first goes last, to be first.
-        """
-        self._going_back.append((kept.number, int(kept.slot.rpartition(b".")[2]), name, kept))
-        if len(self._going_back) == 1:
-            self.after(TURNS_TO_LEAVE, self.restore_apart)
-
-    def restore_apart(self) -> None:
-        """Send at once what has been opened, and is to go back."""
-        going_back, self._going_back = self._going_back, []
-        for number, _, name, kept in sorted(going_back, reverse=True):
-            self._settle(kinds.RECOVER, [name], kept, [self.identity, kept.slot, b"%d" % number])
+    def settle_apart(self, kind: Kind, name: bytes, kept: Kept, arguments: list[bytes]) -> None:
+        """Do with what is kept there of a queue what the kind says, however long the backend is away."""
+        self._settle(kind, [name], kept, arguments)
 
     def _settle(self, kind: Kind, names: Iterable[bytes], kept: Kept, arguments: list[bytes]) -> None:
         """Do it, however long the backend is away."""

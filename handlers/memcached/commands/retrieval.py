@@ -92,7 +92,7 @@ async def _get_as_told(
     """As kestrel: what is open is closed, or goes back, before anything else is read."""
     if options.aborts:
         client.open_reads.abort(queue)
-        client.database.restore_apart()
+        client.database.opened.restore()
         return END
     if options.closes:
         was_open = queue in client.open_reads
