@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.backend_relay import BackendRelay
+from tests.measures import MB, memory
 from tests.model_settings import model_settings
 from tests.programs import (
     Client,
@@ -242,7 +243,8 @@ SAME = [
     b"flush_all x\r\n", b"flush_all x noreply\r\n", b"flush_all 0 noreply\r\nget n\r\n",
     b"flush_all 1 2 3\r\n",
     b"cas n 0 0 1 0\r\nx\r\n", b"cas none 0 0 1 0\r\nx\r\n", b"cas n 0 0 1 18446744073709551615\r\nx\r\n",
-    b"verbosity 1\r\n", b"verbosity 1 noreply\r\n", b"stats noreply\r\n", b"stats x\r\n", b"stats reset\r\n",
+    b"verbosity 1\r\n", b"verbosity 1 noreply\r\n", b"version x\r\n", b"version noreply\r\n",
+    b"stats noreply\r\n", b"stats x\r\n", b"stats reset\r\n",
 ]  # fmt: skip
 PREPARED = stored(b"n", b"5") + stored(b"text", b"text") + stored(b"empty", b"")
 
@@ -313,6 +315,23 @@ def test_a_get_of_very_many_keys_and_bytes_is_one_reply(wire: ValuesWire) -> Non
     items = [value(name, name)[: -len(END)] for name in names[::2]]
     items += [value(b"large", large)[: -len(END)]] * 12 + [value(b"0", b"0")]
     assert wire(b"get " + b" ".join(asked) + b"\r\n") == b"".join(items)
+
+
+def test_a_get_whose_reply_nobody_reads_costs_little(backend: Valkey, start_server: StartServer) -> None:
+    server = start_server("--backend", backend.url, *LISTEN)
+    with ValuesWire(port_of(server, "kv")) as wire, ValuesWire(port_of(server, "kv")) as other:
+        wire(stored(b"large", bytes(MB)))
+        before = memory(server, "VmHWM")
+        wire.send(b"get" + 100 * b" large" + b"\r\n")
+        left = 100 * len(value(b"large", bytes(MB))[: -len(END)]) + len(END)
+        left -= len(wire.socket.recv(5))
+        # It has begun, and would have ended some hundred calls later.
+        for _ in range(300):
+            assert other(b"get none\r\n") == END
+        assert memory(server, "VmHWM") - before < 30 * MB
+        while left > len(END):
+            left -= len(wire.socket.recv(min(MB, left - len(END))))
+        assert wire.until(END) == END
 
 
 def test_statistics_count_what_was_asked(wire: ValuesWire) -> None:

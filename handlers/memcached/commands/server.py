@@ -10,7 +10,7 @@ from handlers.memcached.version import FOLLOWED_VERSION
 
 
 @command(
-    "version",
+    "version [<word>*]",
     "Says which memcached's replies these are; stats says our version.",
     modes=MODES,
     needs="nothing",
