@@ -9,6 +9,9 @@ from collections.abc import Iterator
 
 from pressure_server.broker.operation import Operation
 
+# What an open read takes beside its message, in bytes.
+_COST = 1024
+
 
 class OpenReads:
     """Those of one client, one of each queue. `size` is what they take in memory, in bytes."""
@@ -59,4 +62,4 @@ class OpenReads:
 
 
 def _size_of(operation: Operation) -> int:
-    return sum(map(len, operation.results))
+    return _COST + sum(map(len, operation.results))
