@@ -68,11 +68,11 @@ class MemcachedWire:
 
     def rest(self) -> bytes:
         """All that comes until the server closes."""
-        found = b""
+        found: list[bytes] = []
         with contextlib.suppress(ConnectionError):
-            while more := self._replies.read1():
-                found += more
-        return found
+            while more := self._replies.read1(1 << 16):
+                found.append(more)
+        return b"".join(found)
 
     def reset(self) -> None:
         """Close the rude way: the server gets an RST."""

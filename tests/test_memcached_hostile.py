@@ -454,6 +454,52 @@ def test_messages_that_are_not_read(request_: bytes, backend: Valkey, start_serv
     server.end_well()
 
 
+MANY = {
+    "open reads": b"".join(b"get q%d/open\r\n" % number for number in range(200)),
+    "many keys": b"get" + b"".join(b" q%d" % number for number in range(200)) + b"\r\n",
+}
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_what_a_client_has_us_keep_is_in_the_account(
+    name: str, backend: Valkey, start_server: StartServer
+) -> None:
+    """200 messages of 1 MB, where 64 MiB may be kept: the client is closed, and all are back."""
+    limits = ("--max-buffered-bytes", "64mb", "--max-message-bytes", str(4 * MB))
+    server = start_server("--backend", backend.url, *limits, *LISTEN)
+    with server.client(socket_timeout=TIMEOUT) as observer:
+        for number in range(200):
+            observer.rpush(f"q{number}", bytes(MB))
+        before = memory(server)
+        with bounded_peak(server, 128 * MB), MemcachedWire(server) as greedy:
+            greedy.send(MANY[name])
+            assert b"SERVER_ERROR OOM closing this connection" in greedy.rest()[-300:]
+        alone(observer)
+        print(grown(server, before))
+        wait_for(lambda: sum(observer.llen(f"q{n}") for n in range(200)) == 200, "all to be back")
+    assert "a client is closed that had us keep 64 MiB" in server.log
+    server.stop()
+    assert not re.search("ERROR|Traceback", server.log)
+
+
+def test_thousands_of_open_reads_hold_up_nobody(
+    victim: Server, observer: Client, attacked: tuple[Server, Valkey]
+) -> None:
+    count = 3000
+    with MemcachedWire(victim) as greedy:
+        greedy.send(b"".join(b"set q%d 0 0 1 noreply\r\nm\r\n" % number for number in range(count)))
+        assert greedy(b"version").startswith(b"VERSION")
+        with bystanders(victim):
+            for first in range(0, count, 500):
+                greedy.send(b"".join(b"get q%d/open\r\n" % number for number in range(first, first + 500)))
+                for number in range(first, first + 500):
+                    assert greedy.reply() == b"VALUE q%d/open 0 1\r\nm\r\nEND" % number
+    alone(observer)
+    with attacked[1].client() as direct:
+        wait_until_settled(direct)
+    assert sum(observer.llen(f"q{number}") for number in range(count)) == count
+
+
 def test_replies_that_are_read_late_all_come(attack: Callable[..., Hostile], observer: Client) -> None:
     for number in range(2000):
         observer.rpush("q", b"%04d" % number + b"x" * 2000)

@@ -70,10 +70,16 @@ class MemcachedConnection(Connection):
 
     def took(self, operation: Operation) -> None:
         """The broker: a coroutine's reply brings this. What is open is delivered when the client says so."""
-        if operation.kind.opens and self.is_there:
+        if not self.is_there:
+            operation.put_back()
+            return
+        if operation.kind.opens:
             self.open_reads.add(operation)
         else:
             super().took(operation)
+            # A get of many keys replies when it has them all; each is there as a message, and as a reply.
+            self._cost += 2 * sum(map(len, operation.results))
+        self.recount()
 
     def completed(self, operation: Operation) -> bool:
         """See Connection; and it is counted."""

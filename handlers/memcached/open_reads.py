@@ -9,11 +9,15 @@ from collections.abc import Iterator
 
 from pressure_server.broker.operation import Operation
 
+# What an open read takes beside its message, in bytes.
+_COST = 1024
+
 
 class OpenReads:
-    """Those of one client, one of each queue."""
+    """Those of one client, one of each queue. `size` is what they take in memory, in bytes."""
 
     def __init__(self) -> None:
+        self.size = 0
         self._operations: dict[bytes, Operation] = {}
 
     def __contains__(self, queue: bytes) -> bool:
@@ -28,24 +32,20 @@ class OpenReads:
         """How many are open."""
         return len(self._operations)
 
-    @property
-    def size(self) -> int:
-        """What they take in memory, in bytes."""
-        return sum(len(message) for one in self._operations.values() for message in one.results)
-
     def add(self, operation: Operation) -> None:
         """Its message has been read, and is open."""
         self._operations[operation.name] = operation
+        self.size += _size_of(operation)
 
     def close(self, queue: bytes) -> None:
         """The client is done with the message of that queue, if any."""
-        operation = self._operations.pop(queue, None)
+        operation = self._pop(queue)
         if operation is not None:
             operation.delivered()
 
     def abort(self, queue: bytes) -> None:
         """The message of that queue, if any, goes back to its head."""
-        operation = self._operations.pop(queue, None)
+        operation = self._pop(queue)
         if operation is not None:
             operation.put_back()
 
@@ -53,3 +53,13 @@ class OpenReads:
         """All go back; what was read last goes first, to be behind what was read before."""
         for queue in reversed(list(self._operations)):
             self.abort(queue)
+
+    def _pop(self, queue: bytes) -> Operation | None:
+        operation = self._operations.pop(queue, None)
+        if operation is not None:
+            self.size -= _size_of(operation)
+        return operation
+
+
+def _size_of(operation: Operation) -> int:
+    return _COST + sum(map(len, operation.results))
