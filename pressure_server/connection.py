@@ -371,10 +371,13 @@ class Connection(asyncio.Protocol, ABC):
 
     def took(self, operation: Operation) -> None:
         """The broker: the reply of the command that runs alone brings what the operation has taken."""
-        if self.is_there:
-            self._took.append(operation)
-        else:
+        if not self.is_there:
             operation.put_back()
+            return
+        self._took.append(operation)
+        # A command that takes from many queues replies when it has all: each is a message, and in the reply.
+        self._cost += 2 * sum(map(len, operation.results))
+        self.recount()
 
     def break_off(self) -> None:
         """End the connection at once; what has not been sent never is, nor what is read executed."""

@@ -1,17 +1,168 @@
-"""Commands of the memcached handler that are about the server; and the document made from its table."""
+"""Commands on queues in memcached's and kestrel's words; and the document made from their table."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+
+import pytest
 
 from handlers.memcached import commands
 from handlers.memcached.describe import commands_markdown
 from pressure_server.documents import with_tables
+from tests.memcached_wire import MemcachedWire
+from tests.programs import Client, Server, Valkey, wait_for
+from tests.waiters import Waiter, about, wait_for_waiting
 
 ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def shared_listening(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    listen = "memcached://127.0.0.1:0?flush_all=yes"
+    server = Server(
+        tmp_path_factory.mktemp("listening") / "log", "--backend", shared_backend.url, "--listen", listen
+    )
+    yield server
+    server.end_well()
+
+
+@pytest.fixture
+def listening(backend: Valkey, shared_listening: Server) -> Server:
+    """A server that listens for memcached clients, too, on a backend without data."""
+    assert backend.process.poll() is None
+    return shared_listening
+
+
+def wait_until_blocked(client: Client) -> None:
+    """Return when one client waits for something."""
+    wait_for(lambda: client.info("clients")["blocked_clients"] == 1, "a client to wait")
+
+
+@pytest.fixture
+def wire(listening: Server) -> Iterator[MemcachedWire]:
+    with MemcachedWire(listening) as connected:
+        yield connected
 
 
 def test_the_document_of_memcached_commands_is_the_table_s() -> None:
     commands.load()
     text = (ROOT / "docs" / "memcached.md").read_text(encoding="utf-8")
     assert text == with_tables(text, commands_markdown()), "run: make docs"
+
+
+@pytest.mark.parametrize(
+    ("request_", "reply"),
+    [
+        (b"version a b", b"VERSION 1.6.18"),
+        (b"verbosity 1", b"OK"),
+        (b"verbosity x", b"CLIENT_ERROR bad command line format"),
+        (b"verbosity", b"ERROR"),
+        (b"flush_all", b"OK"),
+        (b"flush_all 0", b"OK"),
+        (b"flush_all -1", b"OK"),
+        (b"flush_all 10", b"CLIENT_ERROR queues can be flushed at once only"),
+        (b"flush_all x", b"CLIENT_ERROR invalid exptime argument"),
+        (b"delete q 1", b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]"),
+        (b"delete q 0", b"NOT_FOUND"),
+        (b"stats nonsense", b"ERROR"),
+        (b"nonsense", b"ERROR"),
+        (b"get", b"ERROR"),
+        (b"get q/open/peek", b"CLIENT_ERROR peek and abort go with no other option but t"),
+        (b"get a b/open", b"CLIENT_ERROR options behind a queue's name are for one queue at a time"),
+        (b"incr q 1", b"CLIENT_ERROR incr means nothing on a queue"),
+        (b"append q 0 0 1\r\nx", b"CLIENT_ERROR append means nothing on a queue"),
+        (b"set q -1 0 1\r\nx", b"CLIENT_ERROR bad command line format"),
+        (b"set q 4294967296 0 1\r\nx", b"CLIENT_ERROR bad command line format"),
+        (b"set q 0 x 1\r\nx", b"CLIENT_ERROR bad command line format"),
+        (b"set q/open 0 0 1\r\nx", b"CLIENT_ERROR this cannot be a queue's name"),
+        (b"set q:bound 0 0 1\r\nx", b"CLIENT_ERROR 'q:bound' cannot be a queue's name"),
+        (b"scard q", b"0"),
+        (b"sismember q two  words", b"0"),
+    ],
+)
+def test_a_command_that_is_about_nothing_is_told_what(
+    wire: MemcachedWire, request_: bytes, reply: bytes
+) -> None:
+    assert wire(request_).startswith(reply)
+    assert wire(b"get q") == b"END"
+
+
+def test_quit_closes(wire: MemcachedWire) -> None:
+    wire.send(b"version\r\nquit now\r\nversion\r\n")
+    assert wire.rest() == b"VERSION 1.6.18\r\n"
+
+
+def test_the_rest_of_the_line_is_what_is_asked_for(wire: MemcachedWire) -> None:
+    assert wire(b"set q 0 0 10\r\ntwo  words") == b"STORED"
+    assert [wire(b"sismember q two  words"), wire(b"sismember q two words"), wire(b"scard q")] == [
+        b"1",
+        b"0",
+        b"1",
+    ]
+
+
+def test_a_queue_is_flushed_and_keeps_its_bound(wire: MemcachedWire, listening: Server) -> None:
+    with listening.client() as client:
+        client.execute_command("PRESSURE.CREATE", "q", "BOUND", "2")
+        assert wire(b"set q 0 0 1\r\na") == wire(b"set q 5 0 1\r\nb") == b"STORED"
+        assert wire(b"set q 0 0 1\r\nc").startswith(b"SERVER_ERROR FULL queue 'q' is full")
+        assert wire(b"flush q") == b"END"
+        info = about(client, "q")
+        assert (info[b"length"], info[b"bound"], info[b"consumed_messages"]) == (0, 2, 2)
+        assert info[b"produced_bytes"] == info[b"consumed_bytes"] == 2
+        assert client.blpop("q", 0.01) is None
+        assert wire(b"set q 0 0 1\r\nd") == b"STORED"
+
+
+def test_flushing_makes_room_for_who_waits_for_it(wire: MemcachedWire, listening: Server) -> None:
+    with listening.client() as client, Waiter(listening.port) as waiting:
+        client.execute_command("PRESSURE.CREATE", "q", "BOUND", "1", "OVERFLOW", "BLOCK")
+        assert client.sadd("q", "a") == 1
+        waiting.send("SADD", "q", "b")
+        wait_for_waiting(client, "q", producers=1)
+        assert wire(b"flush q") == b"END"
+        assert waiting.reply() == 1
+        assert wire.take(b"q") == b"b"
+
+
+def test_a_closed_queue_takes_nothing_and_is_emptied(wire: MemcachedWire, listening: Server) -> None:
+    with listening.client() as client:
+        assert wire(b"set q 0 0 1\r\na") == b"STORED"
+        client.execute_command("PRESSURE.CLOSE", "q")
+        for put in (b"set q 0 0 1\r\nb", b"add q 3 60 1\r\nb"):
+            assert wire(put).startswith(b"SERVER_ERROR CLOSED queue 'q' is closed")
+        assert wire(b"set q 0 0 1 noreply\r\nb\r\nversion") == b"VERSION 1.6.18"
+        assert wire.take(b"q") == b"a"
+        assert wire(b"get q") == wire(b"get q/open") == b"END"
+        assert wire(b"get q/t=10000").startswith(b"SERVER_ERROR CLOSED")
+
+
+def test_who_waits_is_served_by_either_protocol(wire: MemcachedWire, listening: Server) -> None:
+    with listening.client() as client:
+        for put in (partial(client.sadd, "q", "a"), partial(client.rpush, "q", "a")):
+            wire.send(b"get q/t=10000\r\n")
+            wait_until_blocked(client)
+            put()
+            assert wire.reply() == b"VALUE q/t=10000 0 1\r\na\r\nEND"
+        wire.send(b"get q/peek/t=10000\r\n")
+        wait_until_blocked(client)
+        client.sadd("q", "b")
+        assert wire.reply() == b"VALUE q/peek/t=10000 0 1\r\nb\r\nEND"
+        assert wire(b"get q/t=1") == b"VALUE q/t=1 0 1\r\nb\r\nEND"
+        assert wire(b"get q/t=1") == b"END"
+
+
+def test_statistics_are_kestrel_s(wire: MemcachedWire) -> None:
+    assert wire(b"set q 0 0 3\r\nabc") == wire(b"set q 0 0 2\r\nde") == b"STORED"
+    assert wire(b"get q/open").startswith(b"VALUE")
+    lines = dict(line.split(b" ", 2)[1:] for line in wire(b"stats").splitlines()[:-1])
+    assert lines[b"queue_q_items"] == lines[b"curr_items"] == b"1"
+    assert lines[b"queue_q_bytes"] == b"2"
+    assert lines[b"queue_q_total_items"] == b"2"
+    assert lines[b"queue_q_open_transactions"] == b"1"
+    wire.send(b"dump_stats\r\nquit\r\n")
+    dumped = wire.rest()
+    assert dumped.startswith(b"queue 'q' {\r\n  items=1\r\n  bytes=2\r\n")
+    assert dumped.endswith(b"\r\n}\r\nEND\r\n")

@@ -17,7 +17,7 @@ from handlers.memcached.table import COMMANDS, Spec
 from handlers.memcached.values import Values
 from pressure_server.broker.operation import Operation
 from pressure_server.connection import Connection
-from pressure_server.errors import PressureError
+from pressure_server.errors import PressureError, QueueNameError
 from pressure_server.handler import Context
 from pressure_server.users import NOBODY
 
@@ -70,16 +70,11 @@ class MemcachedConnection(Connection):
 
     def took(self, operation: Operation) -> None:
         """The broker: a coroutine's reply brings this. What is open is delivered when the client says so."""
-        if not self.is_there:
-            operation.put_back()
-            return
-        if operation.kind.opens:
+        if operation.kind.opens and self.is_there:
             self.open_reads.add(operation)
+            self.recount()
         else:
             super().took(operation)
-            # A get of many keys replies when it has them all; each is there as a message, and as a reply.
-            self._cost += 2 * sum(map(len, operation.results))
-        self.recount()
 
     def completed(self, operation: Operation) -> bool:
         """See Connection; and it is counted."""
@@ -165,7 +160,7 @@ class MemcachedConnection(Connection):
         """The reply for an error that a command has met. One that is no refusal goes to the log."""
         if isinstance(error, WordCountError):
             return ERROR
-        if isinstance(error, ClientError):
+        if isinstance(error, ClientError | QueueNameError):
             return client_error(str(error))
         if not isinstance(error, PressureError):
             logger.error("a command failed", exc_info=error)

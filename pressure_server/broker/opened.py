@@ -39,7 +39,7 @@ class Opened:
         )
 
     def _put_back(self, name: bytes, kept: Kept, which: int) -> None:
-        """With what others give up who leave at the same time: what was opened first goes last, to be first."""
+        """With what others give up who leave at the same time: the first opened goes last, to be first."""
         self._returning.append((kept.number, which, name, kept))
         if len(self._returning) == 1:
             self._lanes.after(TURNS_TO_LEAVE, self.restore)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from contextlib import suppress
 
 from handlers.memcached.commands.encoders import number
-from handlers.memcached.commands.words import key_of
+from handlers.memcached.commands.words import LONG_PAST, expiry_of, key_of
 from handlers.memcached.connection import MemcachedConnection
 from handlers.memcached.parser import Request
 from handlers.memcached.replies import DELETED, END, NOT_FOUND, OK, ClientError
 from handlers.memcached.table import QUEUE, command
 from pressure_server.broker import kinds
 from pressure_server.errors import PressureError, QueueDoesNotExistError
+
+_AT_ONCE = (b"0", LONG_PAST)
 
 
 @command("scard <queue>", "Says how many messages are queued.", modes=(QUEUE,), needs="read")
@@ -52,16 +54,19 @@ async def flush(client: MemcachedConnection, request: Request) -> bytes:
 
 
 @command(
-    "flush_all [0]",
+    "flush_all [<delay>]",
     "Drops all messages of all queues, where the listener has flush_all=yes.",
     modes=(QUEUE,),
     needs="get administer",
 )
 async def flush_all(client: MemcachedConnection, request: Request) -> bytes:
-    """As flush in each queue. Raises the first error that one met, when the others are empty."""
+    """As flush in each queue; the delay must be 0, or past.
+
+    Raises the first error that one met, when the others are empty.
+    """
     if not client.manner.flush_all:
         raise ClientError("flush_all is not allowed here: it is where the listener has flush_all=yes")
-    if request.words[1:] not in ([], [b"0"]):
+    if request.words[1:] and expiry_of(request.words[1], "invalid exptime argument") not in _AT_ONCE:
         raise ClientError("queues can be flushed at once only")
     queues = [queue async for queue in client.database.queues()]
     for end in await client.database.run_each(kinds.FLUSH, queues, client=client):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from handlers.memcached.commands.words import number_of
 from handlers.memcached.connection import MemcachedConnection
 from handlers.memcached.parser import Request
 from handlers.memcached.replies import OK
@@ -24,11 +25,12 @@ def version(client: MemcachedConnection, _request: Request) -> None:
     "verbosity <level>", "Does nothing: --log-level says how much is logged.", modes=MODES, needs="nothing"
 )
 def verbosity(client: MemcachedConnection, request: Request) -> None:
-    """Clients send it, and memcached says OK to any level."""
+    """Clients send it, and memcached says OK to any level that is a number."""
+    number_of(request.words[1])
     client.reply(b"" if request.is_quiet else OK)
 
 
-@command("quit", "Closes the connection.", modes=MODES, needs="nothing")
+@command("quit [<word>*]", "Closes the connection.", modes=MODES, needs="nothing")
 def quit_(client: MemcachedConnection, _request: Request) -> None:
     """When all before it is answered."""
     client.close_when_replied()

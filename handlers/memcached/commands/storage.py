@@ -6,6 +6,8 @@ from handlers.memcached.commands.encoders import nothing, stored, stored_if_new
 from handlers.memcached.commands.words import expiry_of, flags_of
 from handlers.memcached.connection import MemcachedConnection
 from handlers.memcached.parser import Repeated, Request
+from handlers.memcached.queue_options import queue_of
+from handlers.memcached.replies import ClientError
 from handlers.memcached.table import QUEUE, command
 from pressure_server.broker import kinds
 from pressure_server.broker.operation import Kind
@@ -21,6 +23,10 @@ def _put(
 ) -> None:
     """Put each of these; `kinds_` are without flags and expiry, and with them."""
     _, queue, flags, expires, _size = request.words
+    if b"/" in queue and queue_of(queue) != queue:
+        raise ClientError(
+            "this cannot be a queue's name: no get could read it, as it ends in an option of get"
+        )
     plain, marked = kinds_
     kind = plain
     if flags != b"0" or expires != b"0":

@@ -9,11 +9,11 @@ from handlers.memcached.replies import ClientError
 
 _BAD_FORMAT = "bad command line format"
 _UNSIGNED = re.compile(rb"\d{1,20}")
-_SIGNED = re.compile(rb"-?\d{1,10}")
+_SIGNED = re.compile(rb"-?\d{1,11}")
 _MOST_FLAGS = 2**32 - 1
 # Memcached's: so many seconds are from now on, more are a time since 1970.
 _LONGEST_FROM_NOW = 60 * 60 * 24 * 30
-_LONG_PAST = 1
+LONG_PAST = b"1"
 
 
 def key_of(word: bytes) -> bytes:
@@ -39,7 +39,7 @@ def expiry_of(word: bytes, otherwise: str = _BAD_FORMAT) -> bytes:
         raise ClientError(otherwise)
     seconds = int(word)
     if seconds < 0:
-        return b"%d" % _LONG_PAST
+        return LONG_PAST
     return b"+%d" % seconds if 0 < seconds <= _LONGEST_FROM_NOW else b"%d" % seconds
 
 
