@@ -13,8 +13,8 @@ from tests.chaos.memcached import Item, MemcachedCaller
 _WAIT = 200
 # How many messages of one queue in a row; how often one of them is given back, how often by hanging up.
 _MOST_IN_A_ROW = 50
-_ABORTS = 0.03
-_HANGS_UP = 0.01
+_ABORTS = 0.08
+_HANGS_UP = 0.02
 _PEEKS = 0.1
 
 
