@@ -254,15 +254,17 @@ def test_a_server_that_signs_while_it_is_buried_is_not_forgotten(direct: Client)
 
     assert call("sign", "a", "1 15") is None
     assert call("sign", "a", "2 15") is None
-    assert call("forget", "a", "1 15") == 0
+    assert call("bury", "a", "1 15") == call("forget", "a", "1 15") == 0
     assert direct.hgetall("who lives") == {b"a": b"2 15"}
-    assert call("forget", "a", "2 15") == 1
+    assert not direct.exists("a is dead")
+    assert call("bury", "a", "2 15") == call("forget", "a", "2 15") == 1
     assert not direct.exists("who lives")
     assert 0 < direct.ttl("a is dead") <= 86400
     for number in (3, 4):
         assert call("sign", "a", f"{number} 15") == b"2 15", "it is to learn what has become of it"
-    assert call("forget", "a", "4 15") == 1
+    assert call("bury", "a", "4 15") == 1
     assert call("sign", "a", "5 15") == b"4 15", "once more"
+    assert call("forget", "a", "4 15") == 0
 
 
 def test_a_put_that_had_no_answer_when_its_server_was_taken_for_dead_is_not_done_again(
@@ -289,6 +291,40 @@ def test_a_put_that_had_no_answer_when_its_server_was_taken_for_dead_is_not_done
             relay.cuts = is_before_the_break
             relay.release()
             reply = waiter.reply()
+        assert is_refused(reply, "BACKEND"), reply
+        assert direct.lrange("__pressure__:q", 0, -1) == [b"b", b"a"]
+        assert server.stop() == 0
+
+
+def test_nor_where_the_server_is_back_while_it_is_buried(
+    start_server: StartServer, backend: Valkey, direct: Client
+) -> None:
+    """What was kept for it is gone before whoever buries it knows that it lives."""
+    with BackendRelay(backend.socket) as relay, BackendRelay(backend.socket) as burying:
+        server = start_server("--backend", relay.url, "--proxy-timeout", str(TIMEOUT))
+        start_server("--backend", burying.url, "--proxy-timeout", str(TIMEOUT))
+
+        def is_before_the_break(_reply: bytes) -> bool:
+            return direct.llen("__pressure__:q") == 2 and "was lost" not in server.log
+
+        def is_gone() -> bool:
+            return not direct.exists("__pressure__:q:ext:calls")
+
+        with Waiter(server.port) as waiter, Waiter(server.port) as other:
+            assert waiter("RPUSH", "q", "a") == 1
+            wait_until_settled(direct)
+            relay.hold(is_before_the_break)
+            waiter.send("RPUSH", "q", "b")
+            wait_for(lambda: direct.llen("__pressure__:q") == 2, "the call to be done")
+            with stopped(server.process):
+                burying.hold(lambda _: is_gone())
+                wait_for(is_gone, "it to be buried")
+                other.send("RPUSH", "other", "x")
+            wait_for(lambda: direct.llen("__pressure__:other"), "it to sign, and go on")
+            relay.cuts = is_before_the_break
+            relay.release()
+            reply = waiter.reply()
+            burying.release()
         assert is_refused(reply, "BACKEND"), reply
         assert direct.lrange("__pressure__:q", 0, -1) == [b"b", b"a"]
         assert server.stop() == 0
