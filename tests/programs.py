@@ -97,9 +97,13 @@ class Server:
         )
         wait_for(lambda: "ready" in self.log or self.process.poll() is not None, "the server to be ready")
         assert self.process.poll() is None, self.log
-        found = re.search(r"listening on resp://127\.0\.0\.1:(\d+)", self.log)
+        self.port = self.port_of("resp")
+
+    def port_of(self, scheme: str) -> int:
+        """The port of the first listener of that scheme. Raises AssertionError where there is none."""
+        found = re.search(rf"listening on {scheme}://127\.0\.0\.1:(\d+)", self.log)
         assert found, self.log
-        self.port = int(found[1])
+        return int(found[1])
 
     @property
     def log(self) -> str:

@@ -14,7 +14,8 @@ from tests.chaos import plan, report
 from tests.chaos.causes import Incident, cause
 from tests.chaos.evidence import follow
 from tests.chaos.ledger import Duplicate, Ledger, Lost, Put, Receipt, Strange
-from tests.chaos.messages import message, name, name_of
+from tests.chaos.memcached import Item, MemcachedError, MemcachedReader
+from tests.chaos.messages import flags_of, message, name, name_of
 from tests.chaos.plan import Fault, Kind, Timeouts
 from tests.chaos.relay import Relay
 from tests.chaos.run import Outcome, Settings, run
@@ -93,6 +94,36 @@ def test_the_ledger_finds_what_nobody_has_sent() -> None:
     for data in (message(SECOND), message(FIRST) + b"x"):
         ledger.receive(data, RECEIPT)
     assert ledger.strange == [Strange(message(SECOND), RECEIPT), Strange(message(FIRST) + b"x", RECEIPT)]
+
+
+def test_the_ledger_finds_flags_that_a_message_was_not_given() -> None:
+    ledger = Ledger()
+    flagged = name(1, 3, 7)
+    ledger.sending([FIRST, flagged], PUT)
+    ledger.receive(message(FIRST), RECEIPT, 0)
+    ledger.receive(message(flagged), RECEIPT)
+    ledger.see(message(flagged), RECEIPT, 7)
+    assert not ledger.strange
+    ledger.see(message(FIRST), RECEIPT, 7)
+    ledger.receive(message(flagged), AGAIN, 0)
+    assert ledger.strange == [Strange(message(FIRST), RECEIPT, 7), Strange(message(flagged), AGAIN, 0)]
+    assert ledger.duplicates() == [Duplicate(flagged, [RECEIPT, AGAIN])]
+    assert [flags_of(called) for called in (FIRST, flagged)] == [0, 7]
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_memcached_s_replies_are_read_however_they_come(size: int) -> None:
+    sent = (
+        b"STORED\r\nVALUE a 7 4\r\n\r\nab\r\nVALUE b 0 0\r\n\r\nEND\r\nSERVER_ERROR FULL\r\nEND\r\nVALUE c 0"
+    )
+    reader, found = MemcachedReader(), []
+    for first in range(0, len(sent), size):
+        reader.feed(sent[first : first + size])
+        while (reply := reader.gets()) is not False:
+            found.append(reply)
+    assert found[:2] == [b"STORED", [Item("a", 7, b"\r\nab"), Item("b", 0, b"")]]
+    assert isinstance(found[2], MemcachedError)
+    assert found[3:] == [[]]
 
 
 def incident(kind: Kind, began: float, ended: float, proxy: str = "") -> Incident:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from pressure_server.broker.script import servers_script
+from tests.backend_relay import BackendRelay
 from tests.programs import (
     Client,
     Server,
@@ -27,7 +28,7 @@ from tests.programs import (
     wait_until_settled,
 )
 from tests.test_disconnects import stopped
-from tests.waiters import Waiter, about, create, packed
+from tests.waiters import Waiter, about, create, is_refused, packed
 
 TIMEOUT = 1.0
 SIZE = 100_000
@@ -251,16 +252,82 @@ def test_a_server_that_signs_while_it_is_buried_is_not_forgotten(direct: Client)
     def call(*words: str) -> Any:
         return direct.eval(servers_script(), 2, "who lives", "a is dead", *words)
 
-    assert call("sign", "a", "1 15") == 0
-    assert call("sign", "a", "2 15") == 0
-    assert call("forget", "a", "1 15") == 0
+    assert call("sign", "a", "1 15") is None
+    assert call("sign", "a", "2 15") is None
+    assert call("bury", "a", "1 15") == call("forget", "a", "1 15") == 0
     assert direct.hgetall("who lives") == {b"a": b"2 15"}
-    assert call("forget", "a", "2 15") == 1
+    assert not direct.exists("a is dead")
+    assert call("bury", "a", "2 15") == call("forget", "a", "2 15") == 1
     assert not direct.exists("who lives")
     assert 0 < direct.ttl("a is dead") <= 86400
-    assert call("sign", "a", "3 15") == 1, "it is to learn what has become of it"
-    assert not direct.exists("a is dead")
-    assert call("sign", "a", "4 15") == 0
+    for number in (3, 4):
+        assert call("sign", "a", f"{number} 15") == b"2 15", "it is to learn what has become of it"
+    assert call("bury", "a", "4 15") == 1
+    assert call("sign", "a", "5 15") == b"4 15", "once more"
+    assert call("forget", "a", "4 15") == 0
+
+
+def test_a_put_that_had_no_answer_when_its_server_was_taken_for_dead_is_not_done_again(
+    start_server: StartServer, backend: Valkey, direct: Client
+) -> None:
+    """Though the server has signed before the connection broke on which it would have had the answer."""
+    living = start_server("--backend", backend.url, "--proxy-timeout", str(TIMEOUT))
+    with BackendRelay(backend.socket) as relay:
+        server = start_server("--backend", relay.url, "--proxy-timeout", str(TIMEOUT))
+
+        def is_before_the_break(_reply: bytes) -> bool:
+            return direct.llen("__pressure__:q") == 2 and "was lost" not in server.log
+
+        with Waiter(server.port) as waiter, Waiter(server.port) as other:
+            assert waiter("RPUSH", "q", "a") == 1
+            wait_until_settled(direct)
+            relay.hold(is_before_the_break)
+            waiter.send("RPUSH", "q", "b")
+            wait_for(lambda: direct.llen("__pressure__:q") == 2, "the call to be done")
+            with stopped(server.process):
+                wait_for(lambda: "has died" in living.log, "it to be taken for dead")
+                other.send("RPUSH", "other", "x")
+            wait_for(lambda: direct.llen("__pressure__:other"), "it to sign, and go on")
+            relay.cuts = is_before_the_break
+            relay.release()
+            reply = waiter.reply()
+        assert is_refused(reply, "BACKEND"), reply
+        assert direct.lrange("__pressure__:q", 0, -1) == [b"b", b"a"]
+        assert server.stop() == 0
+
+
+def test_nor_where_the_server_is_back_while_it_is_buried(
+    start_server: StartServer, backend: Valkey, direct: Client
+) -> None:
+    """What was kept for it is gone before whoever buries it knows that it lives."""
+    with BackendRelay(backend.socket) as relay, BackendRelay(backend.socket) as burying:
+        server = start_server("--backend", relay.url, "--proxy-timeout", str(TIMEOUT))
+        start_server("--backend", burying.url, "--proxy-timeout", str(TIMEOUT))
+
+        def is_before_the_break(_reply: bytes) -> bool:
+            return direct.llen("__pressure__:q") == 2 and "was lost" not in server.log
+
+        def is_gone() -> bool:
+            return not direct.exists("__pressure__:q:ext:calls")
+
+        with Waiter(server.port) as waiter, Waiter(server.port) as other:
+            assert waiter("RPUSH", "q", "a") == 1
+            wait_until_settled(direct)
+            relay.hold(is_before_the_break)
+            waiter.send("RPUSH", "q", "b")
+            wait_for(lambda: direct.llen("__pressure__:q") == 2, "the call to be done")
+            with stopped(server.process):
+                burying.hold(lambda _: is_gone())
+                wait_for(is_gone, "it to be buried")
+                other.send("RPUSH", "other", "x")
+            wait_for(lambda: direct.llen("__pressure__:other"), "it to sign, and go on")
+            relay.cuts = is_before_the_break
+            relay.release()
+            reply = waiter.reply()
+            burying.release()
+        assert is_refused(reply, "BACKEND"), reply
+        assert direct.lrange("__pressure__:q", 0, -1) == [b"b", b"a"]
+        assert server.stop() == 0
 
 
 def test_neighbours_that_bury_the_same_server_double_nothing(

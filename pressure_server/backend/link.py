@@ -46,7 +46,7 @@ class Link:
     """
 
     def __init__(self, address: Address, number: int, script: bytes, name: str, patience: Patience) -> None:
-        """`first` makes the first command on a new channel: answered with 0, unless what was kept is gone.
+        """`first` makes the first command on a new channel; what was kept is gone where its answer is new.
 
         Where it `is_late` it is said again before anything else. `is_back` is called when one was opened
         again.
@@ -61,6 +61,7 @@ class Link:
         self._patience = patience
         self._channel: Channel | None = None
         self._greeting: Greeting | None = None
+        self._first_answer: Any = None
         self._why_down: BackendError = BackendError(f"{address} has not been reached yet")
         # What the log has of why it is away.
         self._said: set[str] = set()
@@ -99,9 +100,9 @@ class Link:
             await self._address.open(channel)
             greeting = await greet(channel, self._address, self.number, self._name, self._greeting)
             await channel.command(b"SCRIPT", b"LOAD", self._script)
-            if self.first is not None:
-                forgotten = await self._say_first(channel, self.first())
-                greeting = replace(greeting, is_settled=greeting.is_settled and not forgotten)
+            first_answer = await self._say_first(channel, self.first()) if self.first is not None else None
+            if first_answer != self._first_answer:
+                greeting = replace(greeting, is_settled=False)
         except BackendError as error:
             channel.close()
             if type(error) is OutcomeUnknownError:
@@ -112,7 +113,7 @@ class Link:
         except BaseException:
             channel.close()
             raise
-        self._channel, self._greeting = channel, greeting
+        self._channel, self._greeting, self._first_answer = channel, greeting, first_answer
         self._has_given_up = False
         if self._giving_up is not None:
             self._giving_up.cancel()
@@ -124,16 +125,16 @@ class Link:
             else:
                 self._send(request)
 
-    async def _say_first(self, channel: Channel, command: tuple[bytes, ...]) -> bool:
-        """Whether what was kept for us is gone."""
+    async def _say_first(self, channel: Channel, command: tuple[bytes, ...]) -> Any:
+        """The answer; where it is refused, the last one."""
         try:
-            return bool(await channel.command(*command))
+            return await channel.command(*command)
         except BackendReplyError as error:
             if is_passing(error) or asks_for_patience(error):
                 raise
             # It may let messages be taken all the same, as where it is out of memory.
             logger.warning("backend database %d: %s", self.number, error)
-            return False
+            return self._first_answer
 
     def keep_open(self) -> None:
         """Go on trying, in the background, until the channel is open."""

@@ -133,7 +133,9 @@ class Servers:
         ]
 
     async def _bury(self, database: Database, name: bytes, signed: bytes) -> None:
-        """Put back what the server had taken, and forget it. Raises BackendError."""
+        """Put back what the server had taken, and forget it; unless it has signed. Raises BackendError."""
+        if not await self._link.command(*self._call(b"bury", name, signed)):
+            return
         back = queues = failed = 0
         cursor = b"0"
         while True:

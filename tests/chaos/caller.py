@@ -7,7 +7,7 @@ import contextlib
 import socket
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import hiredis
 
@@ -22,8 +22,18 @@ _STUCK = 120.0
 _PIECE = 1 << 16
 
 
+class Reader(Protocol):
+    """Bytes in, replies out."""
+
+    def feed(self, data: bytes) -> object:
+        """These have come."""
+
+    def gets(self) -> Any:
+        """The next reply, an error as an exception; False where it has not come yet."""
+
+
 class Caller:
-    """Named `name` in the ledger. Its connection is never broken by us, unless `relayed`."""
+    """Named `name` in the ledger; speaks RESP. Its connection is never broken by us, unless `relayed`."""
 
     def __init__(self, name: str, proxy: Proxy, journal: Journal, *, relayed: bool) -> None:
         self.name = name
@@ -33,7 +43,16 @@ class Caller:
         self._journal = journal
         self._loop = asyncio.get_running_loop()
         self._socket: socket.socket | None = None
-        self._reader = hiredis.Reader()
+        self._reader = self._new_reader()
+
+    def _new_reader(self) -> Reader:
+        return hiredis.Reader()
+
+    def _packed(self, words: Words) -> bytes:
+        return packed(*words)
+
+    def _port(self, proxy: Proxy, *, relayed: bool) -> int:
+        return proxy.before.port if relayed else proxy.port
 
     async def ask(self, *commands: Words, waits: float = 0.0) -> list[Any]:
         """Send commands together, which may wait for so many seconds; their replies, errors as exceptions.
@@ -47,7 +66,7 @@ class Caller:
         try:
             async with asyncio.timeout(_STUCK):
                 with contextlib.suppress(ConnectionError):
-                    await self._loop.sock_sendall(connection, b"".join(packed(*words) for words in commands))
+                    await self._loop.sock_sendall(connection, b"".join(map(self._packed, commands)))
                 while len(replies) < len(commands):
                     reply = self._reader.gets()
                     if reply is not False:
@@ -77,7 +96,7 @@ class Caller:
             connection = socket.socket()
             connection.setblocking(False)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            port = self._to.before.port if self._relayed else self._to.port
+            port = self._port(self._to, relayed=self._relayed)
             try:
                 await self._loop.sock_connect(connection, ("127.0.0.1", port))
             except OSError:
@@ -85,7 +104,7 @@ class Caller:
                 await asyncio.sleep(_AGAIN)
             else:
                 self._socket = connection
-                self._reader = hiredis.Reader()
+                self._reader = self._new_reader()
         return self._socket
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.chaos.caller import Caller
 from tests.chaos.ledger import Ledger, Receipt
+from tests.chaos.memcached import Item
 from tests.chaos.messages import message
 from tests.chaos.producers import Pace, Sender
 from tests.waiters import Words
@@ -21,7 +22,7 @@ from tests.waiters import Words
 OWN = "own-"
 # Seconds for which a blocking get waits, and for which nobody asks where nothing was to be had.
 _WAIT = 0.2
-_IDLE = 0.02
+IDLE = 0.02
 # A reliable consumer also looks after so many rounds: what it asked for on a connection that was cut may come
 # to its queue late.
 _ROUNDS = 20
@@ -37,8 +38,18 @@ class Receiver:
     def receive(self, messages: list[bytes], queue: str) -> None:
         """They have been read."""
         for data in messages:
-            receipt = Receipt(time.monotonic(), queue, self._caller.name, self._caller.proxy)
-            self._ledger.receive(data, receipt)
+            self._ledger.receive(data, self._receipt(queue))
+
+    def receive_item(self, item: Item, queue: str) -> None:
+        """It has been read."""
+        self._ledger.receive(item.data, self._receipt(queue), item.flags)
+
+    def see_item(self, item: Item, queue: str) -> None:
+        """It has been read, and will be again: it stays in the queue, or goes back."""
+        self._ledger.see(item.data, self._receipt(queue), item.flags)
+
+    def _receipt(self, queue: str) -> Receipt:
+        return Receipt(time.monotonic(), queue, self._caller.name, self._caller.proxy)
 
 
 class Taker:
@@ -63,7 +74,7 @@ class Taker:
                 self._receiver.receive(messages, queue)
                 taken += len(messages)
             if not taken:
-                await asyncio.sleep(_IDLE)
+                await asyncio.sleep(IDLE)
 
     def _command(self) -> Words:
         queue = self._chance.choice(self._queues)
@@ -124,7 +135,7 @@ class Exchanger:
             done = replies[-1] if len(replies) == len(commands) + 2 else None
             if isinstance(done, list):
                 self._are_done(commands, done, names)
-            await asyncio.sleep(_IDLE)
+            await asyncio.sleep(IDLE)
 
     def _are_done(self, commands: list[Words], replies: list[Any], names: list[bytes]) -> None:
         for words, reply in zip(commands, replies, strict=True):
@@ -159,7 +170,7 @@ class Reliable:
             if self._must_look or self._rounds % _ROUNDS == 0:
                 await self._look()
             elif not await self._move():
-                await asyncio.sleep(_IDLE)
+                await asyncio.sleep(IDLE)
 
     async def _look(self) -> None:
         (found,) = await self._caller.ask(("LRANGE", self.own, 0, -1)) or [None]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from tests.chaos.messages import name_of
+from tests.chaos.messages import flags_of, name_of
 
 
 class Put(NamedTuple):
@@ -44,10 +44,11 @@ class Duplicate(NamedTuple):
 
 
 class Strange(NamedTuple):
-    """Something received that nobody has sent."""
+    """Something received that nobody has sent, or not with these flags; None where these were not told."""
 
     data: bytes
     receipt: Receipt
+    flags: int | None = None
 
 
 class Ledger:
@@ -70,19 +71,27 @@ class Ledger:
         """The reply to their put has been read."""
         self._acknowledged.update(names)
 
-    def receive(self, data: bytes, receipt: Receipt) -> None:
-        """A reply with it has been read."""
+    def receive(self, data: bytes, receipt: Receipt, flags: int | None = None) -> None:
+        """A reply with it has been read; `flags` where that had any."""
+        name = self.see(data, receipt, flags)
+        if name in self._first:
+            self._further.setdefault(name, []).append(receipt)
+        elif name:
+            self._first[name] = receipt
+
+    def see(self, data: bytes, receipt: Receipt, flags: int | None = None) -> bytes:
+        """It has been read, but stays in the queue, or goes back. Its name; b"" where nobody has sent it."""
         self.last_receipt = receipt.when
         try:
             name = name_of(data)
         except ValueError:
             name = b""
         if name not in self._puts:
-            self.strange.append(Strange(data, receipt))
-        elif name in self._first:
-            self._further.setdefault(name, []).append(receipt)
-        else:
-            self._first[name] = receipt
+            self.strange.append(Strange(data, receipt, flags))
+            return b""
+        if flags is not None and flags != flags_of(name):
+            self.strange.append(Strange(data, receipt, flags))
+        return name
 
     @property
     def acknowledged(self) -> int:

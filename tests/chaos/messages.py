@@ -7,9 +7,15 @@ import random
 _LARGEST = 40_000
 
 
-def name(producer: int, number: int) -> bytes:
-    """What the message is called in the ledger."""
-    return b"%d.%d" % (producer, number)
+def name(producer: int, number: int, flags: int = 0) -> bytes:
+    """What the message is called in the ledger. `flags` are those it is put with by memcached."""
+    return b"%d.%d.%d" % (producer, number, flags) if flags else b"%d.%d" % (producer, number)
+
+
+def flags_of(called: bytes) -> int:
+    """The flags that the message of that name has; 0 for none."""
+    _, _, flags = called.partition(b".")[2].partition(b".")
+    return int(flags or 0)
 
 
 def message(called: bytes) -> bytes:

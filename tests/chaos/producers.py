@@ -46,9 +46,9 @@ class Sender:
         self._journal = journal
         self._made = 0
 
-    def new(self, queue: str, count: int) -> list[bytes]:
-        """Names of messages that are about to be put into that queue."""
-        names = [name(self._number, self._made + n) for n in range(count)]
+    def new(self, queue: str, count: int, flags: int = 0) -> list[bytes]:
+        """Names of messages that are about to be put into that queue, with these flags."""
+        names = [name(self._number, self._made + n, flags) for n in range(count)]
         self._made += count
         self._ledger.sending(names, Put(time.monotonic(), queue, self._caller.name, self._caller.proxy))
         return names
@@ -57,12 +57,13 @@ class Sender:
         """What the put of these was answered."""
         if isinstance(reply, Exception):
             return
-        self._ledger.acknowledge(names)
-        if words[0] == "SADD" and reply != len(names):
+        if reply == b"NOT_STORED" or (words[0] == "SADD" and reply != len(names)):
             self._journal.complain(
-                f"{self._caller.name}: SADD {words[1]!s} of {len(names)} new messages, the first "
+                f"{self._caller.name}: {words[0]!s} {words[1]!s} of {len(names)} new messages, the first "
                 f"{names[0].decode()}, was answered {reply!r}"
             )
+        if reply != b"NOT_STORED":
+            self._ledger.acknowledge(names)
 
 
 class Producer:

@@ -26,22 +26,28 @@ class _Pair:
 
 
 class Relay:
-    """Listens on `port` once it is open. What it is told to do holds for old connections and new ones."""
+    """Listens on `port`, and where it is told. What it is told to do holds for old and new connections."""
 
     def __init__(self, connect: Connect) -> None:
-        self.port = 0
-        self._connect = connect
         self._loop = asyncio.get_running_loop()
-        self._listening = socket.create_server(("127.0.0.1", 0), backlog=1024)
-        self._listening.setblocking(False)
-        self.port = self._listening.getsockname()[1]
+        self._listening: list[socket.socket] = []
+        self._accepting: list[asyncio.Task[None]] = []
         self._pairs: dict[asyncio.Task[None], _Pair | None] = {}
         self._flows = asyncio.Event()
         self._flows.set()
         self._refuses = False
         self._delay = 0.0
         self._rate = 0.0
-        self._accepting = asyncio.create_task(self._accept())
+        self.port = self.listen(connect)
+
+    def listen(self, connect: Connect) -> int:
+        """The port of what leads there."""
+        listening = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        listening.setblocking(False)
+        self._listening.append(listening)
+        self._accepting.append(asyncio.create_task(self._accept(listening, connect)))
+        port: int = listening.getsockname()[1]
+        return port
 
     def cut(self, *, rudely: bool) -> None:
         """Break every connection; `rudely` with an RST, and what was on its way is gone."""
@@ -81,26 +87,28 @@ class Relay:
 
     async def close(self) -> None:
         """Break everything and listen no more."""
-        self._accepting.cancel()
+        for accepting in self._accepting:
+            accepting.cancel()
         self.cut(rudely=False)
-        await asyncio.gather(self._accepting, *self._pairs, return_exceptions=True)
-        self._listening.close()
+        await asyncio.gather(*self._accepting, *self._pairs, return_exceptions=True)
+        for listening in self._listening:
+            listening.close()
 
-    async def _accept(self) -> None:
+    async def _accept(self, listening: socket.socket, connect: Connect) -> None:
         while True:
-            near, _ = await self._loop.sock_accept(self._listening)
+            near, _ = await self._loop.sock_accept(listening)
             if self._refuses:
                 near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 near.close()
                 continue
-            task = asyncio.create_task(self._pass_on(near))
+            task = asyncio.create_task(self._pass_on(near, connect))
             self._pairs[task] = None
             task.add_done_callback(self._pairs.pop)
             # A task that is cancelled before it begins closes nothing.
             task.add_done_callback(partial(_close, near))
 
-    async def _pass_on(self, near: socket.socket) -> None:
-        with contextlib.suppress(OSError), near, await self._connect() as far:
+    async def _pass_on(self, near: socket.socket, connect: Connect) -> None:
+        with contextlib.suppress(OSError), near, await connect() as far:
             pair = _Pair(near, far)
             task = asyncio.current_task()
             assert task is not None

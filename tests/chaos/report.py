@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tests.chaos.causes import Incident, at_the_time, cause
 from tests.chaos.evidence import follow
-from tests.chaos.ledger import Duplicate, Lost, Receipt
+from tests.chaos.ledger import Duplicate, Lost, Receipt, Strange
 from tests.chaos.run import Outcome
 
 _EXAMPLES = 20
@@ -72,6 +72,7 @@ def _details(
 ) -> Iterator[str]:
     unexplained = [duplicate for duplicate, incident in duplicates if incident is None]
     names = [one.name for one in lost[:_EXAMPLES]] + [one.name for one in unexplained[:_EXAMPLES]]
+    names += [_begin(one) for one in outcome.ledger.strange[:_EXAMPLES]]
     steps = follow(names, outcome.written)
     yield from _examples("lost", [_lost(one, outcome, steps) for one in lost])
     yield from _examples(
@@ -80,8 +81,7 @@ def _details(
     for incident in sorted({incident for _, incident in duplicates if incident}, key=lambda one: one.began):
         found = [_duplicate(duplicate, outcome) for duplicate, its in duplicates if its == incident]
         yield from _examples(f"duplicated by {_incident(incident, outcome)}", found)
-    strange = [f"{one.data[:60]!r}, {_receipt(one.receipt, outcome)}" for one in outcome.ledger.strange]
-    yield from _examples("strange", strange)
+    yield from _examples("strange", [_strange(one, outcome, steps) for one in outcome.ledger.strange])
     yield from _examples("complaints", outcome.journal.complaints)
     yield from _examples("not drained", [f"{queue}: {length}" for queue, length in outcome.left.items()])
 
@@ -112,6 +112,18 @@ def _lost(one: Lost, outcome: Outcome, steps: Mapping[bytes, list[str]]) -> str:
 def _unexplained(one: Duplicate, outcome: Outcome, steps: Mapping[bytes, list[str]]) -> str:
     around = _around(one.receipts[0].when, one.receipts[-1].when, outcome)
     return _duplicate(one, outcome) + around + _steps(steps.get(one.name, []))
+
+
+def _strange(one: Strange, outcome: Outcome, steps: Mapping[bytes, list[str]]) -> str:
+    flags = "" if one.flags is None else f" with flags {one.flags}"
+    around = _around(one.receipt.when, one.receipt.when, outcome)
+    text = f"{one.data[:60]!r}{flags}, {_receipt(one.receipt, outcome)}"
+    return text + around + _steps(steps.get(_begin(one), []))
+
+
+def _begin(one: Strange) -> bytes:
+    """Its name, where it has one."""
+    return one.data.partition(b":")[0]
 
 
 def _duplicate(one: Duplicate, outcome: Outcome) -> str:

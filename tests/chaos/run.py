@@ -16,10 +16,13 @@ from tests.chaos.causes import Incident
 from tests.chaos.consumers import Exchanger, Reliable, Taker
 from tests.chaos.faults import Faults
 from tests.chaos.journal import Journal
+from tests.chaos.kestrel import Kestrel
 from tests.chaos.ledger import Ledger
+from tests.chaos.memcached import MemcachedCaller
+from tests.chaos.memcached_clients import Getter, Setter
 from tests.chaos.plan import Fault, Timeouts
 from tests.chaos.producers import Pace, Producer, Sender
-from tests.chaos.stand import Stand
+from tests.chaos.stand import Proxy, Stand
 
 # Each with its bound; 0 is none.
 QUEUES = {"wide": 0, "wider": 0, "narrow": 20, "tight": 300}
@@ -27,6 +30,9 @@ _PRODUCERS = 6
 _TAKERS = 8
 _EXCHANGERS = 2
 _RELIABLE = 4
+_SETTERS = 3
+_GETTERS = 2
+_KESTRELS = 4
 # Seconds between looks at how far we are, and until a queue that is not drained is given up.
 _LOOK = 0.2
 _DRAIN_TIMEOUT = 60.0
@@ -131,10 +137,17 @@ class _Work:
         caller.close()
 
     def _caller(self, name: str, *, relayed: bool) -> Caller:
-        """The next client; they go over the proxies in turn."""
+        """The next client."""
+        return Caller(*self._next(name), self._journal, relayed=relayed)
+
+    def _memcached(self, name: str, *, relayed: bool) -> MemcachedCaller:
+        """The next client, for memcached."""
+        return MemcachedCaller(*self._next(name), self._journal, relayed=relayed)
+
+    def _next(self, name: str) -> tuple[str, Proxy]:
+        """The next client's name, and its proxy; they go over the proxies in turn."""
         self._made += 1
-        proxy = self._stand.proxies[self._made % len(self._stand.proxies)]
-        return Caller(f"{name}-{self._made}", proxy, self._journal, relayed=relayed)
+        return f"{name}-{self._made}", self._stand.proxies[self._made % len(self._stand.proxies)]
 
     def _sender(self, caller: Caller) -> Sender:
         return Sender(self._made, caller, self._ledger, self._journal)
@@ -148,6 +161,10 @@ class _Work:
             caller = self._caller("producer", relayed=n >= _PRODUCERS // 3)
             producer = Producer(caller, self._sender(caller), list(QUEUES), self._pace, self._chance())
             found.append(producer.work)
+        for n in range(_SETTERS):
+            setter_caller = self._memcached("setter", relayed=n >= _SETTERS // 3)
+            sender = self._sender(setter_caller)
+            found.append(Setter(setter_caller, sender, list(QUEUES), self._pace, self._chance()).work)
         return found
 
     def _consumers(self) -> list[_Task]:
@@ -164,6 +181,12 @@ class _Work:
         for _ in range(_RELIABLE):
             reliable = Reliable(self._caller("reliable", relayed=True), self._ledger, queues, self._chance())
             found.append(reliable.work)
+        for _ in range(_GETTERS):
+            getter = Getter(self._memcached("getter", relayed=False), self._ledger, queues, self._chance())
+            found.append(getter.work)
+        for _ in range(_KESTRELS):
+            kestrel = Kestrel(self._memcached("kestrel", relayed=False), self._ledger, queues, self._chance())
+            found.append(kestrel.work)
         return found
 
     async def _drain(self, tasks: list[asyncio.Task[None]]) -> None:

@@ -24,11 +24,14 @@ _AGAIN = 0.05
 
 
 class Proxy:
-    """One proxy, whichever process that is at the moment. `before` relays clients, `behind` the backend."""
+    """One proxy, whichever process that is at the moment. `before` relays clients, `behind` the backend.
+
+    `port` is for RESP; `memcached_port` for memcached, and `memcached_before` that of the relay for it.
+    """
 
     def __init__(self, name: str, folder: Path, environment: dict[str, str], journal: Journal) -> None:
         self.name = name
-        self.port = 0
+        self.port = self.memcached_port = self.memcached_before = 0
         self.before: Relay
         self.behind: Relay
         self._folder = folder
@@ -45,12 +48,14 @@ class Proxy:
             try:
                 self._server = await asyncio.to_thread(
                     Server, log, "--backend", f"redis://127.0.0.1:{self.behind.port}",
+                    "--listen", "memcached://127.0.0.1:0",
                     environment=self._environment,
                 )  # fmt: skip
             except AssertionError as error:
                 self._journal.complain(f"proxy {self.name} did not start: {error}")
                 await asyncio.sleep(_AGAIN)
         self.port = self._server.port
+        self.memcached_port = self._server.port_of("memcached")
 
     def signal(self, number: Signals) -> None:
         """Send it to the process."""
@@ -77,8 +82,12 @@ class Proxy:
             self._server.stop(SIGKILL)
 
     async def connect(self) -> socket.socket:
-        """A connection to it. Raises OSError."""
+        """A connection to it, for RESP. Raises OSError."""
         return await _connected(socket.AF_INET, ("127.0.0.1", self.port))
+
+    async def connect_memcached(self) -> socket.socket:
+        """A connection to it, for memcached. Raises OSError."""
+        return await _connected(socket.AF_INET, ("127.0.0.1", self.memcached_port))
 
 
 class Stand:
@@ -109,6 +118,7 @@ class Stand:
         for proxy in self.proxies:
             proxy.behind = Relay(self._connect_to_backend)
             proxy.before = Relay(proxy.connect)
+            proxy.memcached_before = proxy.before.listen(proxy.connect_memcached)
             self._last.callback(proxy.kill_what_is_left)
         await asyncio.gather(*(proxy.start() for proxy in self.proxies))
 

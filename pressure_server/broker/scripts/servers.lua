@@ -2,22 +2,26 @@
 -- is dead. A script of its own, which works on no queue.
 --
 -- Takes    KEYS[1]  the hash
---          KEYS[2]  a key that is there for a day when the server has been called dead
---          ARGV[1]  sign, or forget
+--          KEYS[2]  what the server had signed with when it was last called dead: for as long as it signs, and a day
+--          ARGV[1]  sign, bury (before what is kept for it goes back), or forget (when all has)
 --          ARGV[2]  the server's name
---          ARGV[3]  what is noted of it; to forget, what has to be noted still: it may have come back meanwhile
--- Returns  sign: 1 where we had been called dead, and what was kept for us is gone; else 0
---          forget: 1 where it is done, else 0
+--          ARGV[3]  what is noted of it; else what has to be noted still: it may have come back meanwhile
+-- Returns  sign: what is in KEYS[2], if anything. Where that has changed, what was kept for us is gone. It stays:
+--          the answer may get lost with the connection on which it was asked for, and be asked for on the next
+--          else 1 where it is done, or 0
 
-if ARGV[1] == 'forget' then
-  if redis.call('HGET', KEYS[1], ARGV[2]) ~= ARGV[3] then
-    return 0
-  end
-  redis.call('HDEL', KEYS[1], ARGV[2])
-  redis.call('SET', KEYS[2], 1, 'EX', 86400)
-  return 1
+local DAY = 86400
+
+if ARGV[1] ~= 'sign' and redis.call('HGET', KEYS[1], ARGV[2]) ~= ARGV[3] then
+  return 0
 end
 -- A backend out of memory refuses a script whose first write needs some, which this does not.
-local was_dead = redis.call('DEL', KEYS[2])
+redis.call('EXPIRE', KEYS[2], DAY)
+if ARGV[1] == 'bury' then
+  redis.call('SET', KEYS[2], ARGV[3], 'EX', DAY)
+  return 1
+elseif ARGV[1] == 'forget' then
+  return redis.call('HDEL', KEYS[1], ARGV[2])
+end
 redis.call('HSET', KEYS[1], ARGV[2], ARGV[3])
-return was_dead
+return redis.call('GET', KEYS[2])
