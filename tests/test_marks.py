@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 from pressure_server.backend.address import Address
 from pressure_server.broker import kinds
 from pressure_server.broker.broker import Broker
+from pressure_server.broker.marked import flags_of
 from pressure_server.broker.operation import Kind, Operation
 from pressure_server.broker.policy import Policy
 from pressure_server.broker.wait import Wait
@@ -107,11 +108,11 @@ class Queue:
 
     def get(self, count: int = 1) -> list[tuple[int, bytes]]:
         taken: list[bytes] = self.run(kinds.GET_MARKED, size=count)
-        return [split(one) for one in taken]
+        return [told(one) for one in taken]
 
     def open(self) -> list[tuple[int, bytes]]:
         taken: list[bytes] = self.run(kinds.TAKE_OPENED, client=self.opened, waits=True)
-        return [split(b" ".join(one.split(b" ", 2)[::2])) for one in taken]
+        return [(int(flags), message) for flags, _, message in (one.split(b" ", 2) for one in taken)]
 
     def settled(self) -> None:
         """Return when nothing is under way."""
@@ -123,9 +124,9 @@ class Queue:
         self._loop.close()
 
 
-def split(marked: bytes) -> tuple[int, bytes]:
-    flags, _, message = marked.partition(b" ")
-    return int(flags), message
+def told(message: bytes) -> tuple[int, bytes]:
+    """Its flags, and the message itself."""
+    return int(flags_of(message)), bytes(message)
 
 
 class MarksMachine(RuleBasedStateMachine):
@@ -183,7 +184,7 @@ class MarksMachine(RuleBasedStateMachine):
     def peek(self) -> None:
         found = self.queue.run(kinds.PEEK)
         there = [(flags, message) for flags, message, expired in self.model if not expired][:1]
-        assert [split(one) for one in (found[0] if found else [])] == there
+        assert [told(one) for one in (found[0] if found else [])] == there
 
     @rule()
     def take_opened(self) -> None:
@@ -304,8 +305,8 @@ def test_a_message_expires_by_the_backends_clock(queue: Queue) -> None:
     queue.put(b"later", 2, b"+1000")
     seconds = int(queue.direct.time()[0])
     queue.put(b"then", 3, b"%d" % (seconds + 1000))
-    assert queue.run(kinds.PEEK) == [[b"1 soon"]]
-    wait_for(lambda: queue.run(kinds.PEEK) == [[b"2 later"]], "the message to expire")
+    assert [told(one) for one in queue.run(kinds.PEEK)[0]] == [(1, b"soon")]
+    wait_for(lambda: queue.run(kinds.PEEK) == [[b"later"]], "the message to expire")
     assert queue.get(3) == [(2, b"later"), (3, b"then")]
 
 
@@ -391,7 +392,7 @@ def test_what_a_server_had_taken_that_has_died_has_its_marks_again(mixed: Queue,
 def test_of_what_a_call_has_taken_only_some_goes_back_with_its_marks(mixed: Queue) -> None:
     clients = [Opened() for _ in MIXED]
     taken = mixed.run_together(kinds.GET_MARKED, clients)
-    assert [split(one) for (one,) in taken] == MIXED
+    assert [told(one) for (one,) in taken] == MIXED
     for client in clients[1::2]:
         client.operations[0].put_back()
     wait_for(lambda: mixed.run(kinds.LENGTH) == [3], "three to be back")

@@ -46,6 +46,7 @@ def _taking(
         Operation.messages_left,
         takes=True,
         moves=name.startswith(b"move"),
+        marked=name.startswith(b"take_marked"),
         opens=name.startswith(b"take_opened"),
         folds=folds,
         line=Line.CONSUMERS,
@@ -62,6 +63,7 @@ def _getting(name: bytes, share: Callable[[Sequence[Operation], Any], bool]) -> 
         share,
         Operation.messages_left,
         takes=True,
+        marked=name.endswith(b"_marked"),
         line=Line.CONSUMERS,
         serves=(Line.PRODUCERS,),
     )
@@ -108,8 +110,8 @@ PUT_MARKED = _putting(b"put_marked now", sharing.lengths, None)
 ADD_MARKED = _putting(b"add_marked now", sharing.counts, None)
 NEVER_FOR_ROOM = (PUT_OVERFILL, ADD_OVERFILL, PUT_NOW, ADD_NOW, PUT_MARKED, ADD_MARKED)
 GET = _getting(b"get", sharing.values)
-# Messages come with their flags before them; and what is `…_OPENED` with a number behind those, by which it
-# is closed, or given back.
+# Messages come with their flags (marked.py). What is `…_OPENED` is `flags number message`; by the number it is
+# closed, or given back (opened.py).
 GET_MARKED = _getting(b"get_marked", sharing.marked_values)
 TAKE_EXISTING = _taking(b"take existing", packing.count, folds=True, waiting=None)
 TAKE = _taking(b"take", packing.count, folds=True, waiting=TAKE_EXISTING)
@@ -144,7 +146,7 @@ LENGTH = _asking(b"length")
 EXISTS = _asking(b"exists")
 INFO = _asking(b"info")
 VERSION = _asking(b"version")
-PEEK = _asking(b"peek")
+PEEK = Kind(b"peek", packing.nothing, sharing.peeked, changes=False)
 RANGE = _asking(b"range", packing.arguments, folds=False)
 SCAN = _asking(b"scan", packing.arguments, folds=False)
 SAMPLE = _asking(b"sample", packing.arguments, folds=False)

@@ -214,7 +214,7 @@ class Kind:
     waited goes on as `waiting`, which does not create a queue that has been deleted meanwhile. `counts`: a
     command's result is a count, which adds up where it is done in parts. `changes`: it must not be done
     twice. `restores`: its messages are nowhere else. `opens`: what it has taken is delivered when its client
-    says so, and not when it has been sent.
+    says so, and not when it has been sent. `marked`: it takes messages with their flags.
     """
 
     name: bytes
@@ -225,6 +225,7 @@ class Kind:
     takes: bool = False
     moves: bool = False
     restores: bool = False
+    marked: bool = False
     opens: bool = False
     folds: bool = True
     counts: bool = False

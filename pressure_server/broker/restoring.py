@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 
 from pressure_server.broker import kinds
+from pressure_server.broker.marked import word_of
 from pressure_server.broker.names import printable
 from pressure_server.broker.operation import Operation
 from pressure_server.broker.slots import Delivery
@@ -22,7 +23,8 @@ def restoring(taken: Operation) -> Iterator[tuple[int, Operation]]:
     first = 0
     for delivery, end in deliveries or ():
         kept, messages = delivery.kept, taken.results[max(first, taken.handed) : end]
-        arguments = [kept.slot, b"%d" % kept.number, *messages]
+        words = map(word_of, messages) if taken.kind.marked else messages
+        arguments = [kept.slot, b"%d" % kept.number, *words]
         yield (
             kept.number,
             Operation(kinds.RESTORE, taken.name, arguments, 1, _Restored(delivery, len(messages))),

@@ -11,6 +11,7 @@ from itertools import accumulate
 from typing import Any
 
 from pressure_server.broker.lack import Lack
+from pressure_server.broker.marked import with_flags
 from pressure_server.broker.names import printable
 from pressure_server.broker.operation import Operation
 from pressure_server.broker.wait import Wait
@@ -34,24 +35,19 @@ def values(operations: Sequence[Operation], reply: list[Any]) -> bool:
     return False
 
 
-def _marked(reply: list[bytes] | None) -> list[bytes]:
-    """Messages with their flags before them, `flags message`: the reply has all flags behind the last one."""
-    if not reply:
-        return []
-    *messages, flags = reply
-    if not flags:
-        return [b"0 " + message for message in messages]
-    return [b"%b %b" % marked for marked in zip(flags.split(b" "), messages, strict=True)]
-
-
 def marked_values(operations: Sequence[Operation], reply: list[bytes]) -> bool:
     """As `values`, of messages with their flags."""
-    return values(operations, _marked(reply))
+    return values(operations, with_flags(reply))
 
 
 def marked_taken(operations: Sequence[Operation], reply: list[bytes] | None) -> bool:
     """As `taken`, of messages with their flags."""
-    return taken(operations, None if reply is None else _marked(reply))
+    return taken(operations, None if reply is None else with_flags(reply))
+
+
+def peeked(operations: Sequence[Operation], reply: list[bytes]) -> bool:
+    """The list of the one message with its flags, to every command."""
+    return one(operations, with_flags(reply))
 
 
 def _sizes_left(operations: Sequence[Operation]) -> list[int]:

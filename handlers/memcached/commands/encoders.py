@@ -6,6 +6,7 @@ A queue that does not exist is empty to who reads or takes.
 from __future__ import annotations
 
 from handlers.memcached.replies import END, NOT_STORED, STORED, server_error, value
+from pressure_server.broker.marked import flags_of
 from pressure_server.broker.operation import Operation
 from pressure_server.errors import PressureError, QueueDoesNotExistError
 
@@ -33,10 +34,9 @@ def nothing(_operation: Operation) -> bytes:
     return b""
 
 
-def item(key: bytes, marked: bytes, *, with_unique: bool = False) -> bytes:
-    """A message that was taken by a kind that tells its flags, as an item. A queue has no cas unique: 0."""
-    flags, _, message = marked.partition(b" ")
-    return value(key, flags, message, b"0" if with_unique else None)
+def item(key: bytes, message: bytes, *, with_unique: bool = False) -> bytes:
+    """A message as an item, with the flags that it may have. A queue has no cas unique: 0."""
+    return value(key, flags_of(message), message, b"0" if with_unique else None)
 
 
 def one_item(operation: Operation) -> bytes:
@@ -50,17 +50,13 @@ def one_item_unique(operation: Operation) -> bytes:
 
 
 def _items(operation: Operation, form: bytes) -> bytes:
-    """As `item` with END, but without two calls and copies: 0.3 microseconds for 64 bytes, and not 0.6."""
+    """As `item` with END, but without two calls: 0.25 microseconds for 64 bytes, and not 0.5."""
     messages = operation.results
     missing = len(operation.sizes) - len(messages)
     if operation.error is not None and not isinstance(operation.error, QueueDoesNotExistError):
         return server_error(operation.error) * len(operation.sizes)
     name = operation.name
-    items = [
-        form % (name, flags, len(message), message)
-        for marked in messages
-        for flags, _, message in (marked.partition(b" "),)
-    ]
+    items = [form % (name, flags_of(message), len(message), message) for message in messages]
     return b"".join(items) + END * missing
 
 

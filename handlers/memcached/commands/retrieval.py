@@ -16,6 +16,7 @@ from handlers.memcached.replies import END, ClientError
 from handlers.memcached.table import QUEUE, command
 from pressure_server.broker import kinds
 from pressure_server.broker.lack import Lack
+from pressure_server.broker.marked import Marked
 from pressure_server.broker.wait import Wait
 from pressure_server.errors import QueueClosedError, QueueDoesNotExistError
 
@@ -114,8 +115,8 @@ async def _get_as_told(
             found = []
         client.counts.got(len(found), 1 - len(found))
         if options.opens:
-            found = [b" ".join(opened.split(b" ", 2)[::2]) for opened in found]
-    return b"".join([item(key, marked, with_unique=with_unique) for marked in found]) + END
+            found = [Marked(message, flags) for flags, _, message in (one.split(b" ", 2) for one in found)]
+    return b"".join([item(key, message, with_unique=with_unique) for message in found]) + END
 
 
 async def _wait_for_turn(client: MemcachedConnection, queue: bytes) -> None:

@@ -31,15 +31,14 @@ local function make_read()
     return newest_first
   end
 
-  -- Returns  the oldest message that has not expired, with its flags before it, 'flags message', as the one of a
-  --          list; or an empty list
+  -- Returns  the oldest message that has not expired, and its flags, '' for 0; or an empty list
   function operations.peek()
     local marks = has_marks() and make_marks()
     for i = 0, queue.length - 1 do
       local message = call('LINDEX', base, -1 - i)
       local mark = marks and marks.look(message, queue.consumed + i)
       if not is_expired(mark) then
-        return { (mark and mark[1] or '0') .. ' ' .. message }
+        return { message, mark and mark[1] or '' }
       end
     end
     return {}
