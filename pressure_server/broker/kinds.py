@@ -110,8 +110,8 @@ PUT_MARKED = _putting(b"put_marked now", sharing.lengths, None)
 ADD_MARKED = _putting(b"add_marked now", sharing.counts, None)
 NEVER_FOR_ROOM = (PUT_OVERFILL, ADD_OVERFILL, PUT_NOW, ADD_NOW, PUT_MARKED, ADD_MARKED)
 GET = _getting(b"get", sharing.values)
-# Messages come with their flags (marked.py). What is `…_OPENED` is `flags number message`; by the number it is
-# closed, or given back (opened.py).
+# Messages come with their flags (marked.py). What is `…_OPENED` is `flags number message`: by the number it
+# is closed, or given back (opened.py).
 GET_MARKED = _getting(b"get_marked", sharing.marked_values)
 TAKE_EXISTING = _taking(b"take existing", packing.count, folds=True, waiting=None)
 TAKE = _taking(b"take", packing.count, folds=True, waiting=TAKE_EXISTING)
