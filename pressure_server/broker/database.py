@@ -18,6 +18,8 @@ from pressure_server.broker.wait import Ticket, Wait
 from pressure_server.errors import BackendError, PressureError, QueueClosedError
 
 _SCAN_COUNT = 1000
+# Of the scan, where not all queues are needed: the backend may hold millions of other keys.
+_STEPS = 20
 # Of operations on several queues; each takes some memory.
 _AT_ONCE = 100
 
@@ -157,6 +159,17 @@ class Database(Lanes, QueueOperations):
         )
         names = [queue_name(self.prefix, key) for key in reply[1]]
         return reply[0], [name for name in names if name is not None]
+
+    async def some_queues(self) -> tuple[list[bytes], bool]:
+        """Names of queues, each once, and whether they are all: for who asks every few seconds."""
+        names: dict[bytes, None] = {}
+        cursor = b"0"
+        for _ in range(_STEPS):
+            cursor, found = await self.scan(cursor)
+            names.update(dict.fromkeys(found))
+            if cursor == b"0":
+                return list(names), True
+        return list(names), False
 
     async def queues(self) -> AsyncIterator[bytes]:
         """The names of all queues, each once."""

@@ -15,9 +15,8 @@ from pressure_server import __version__
 from pressure_server.broker import kinds
 from pressure_server.errors import PressureError
 
-# INFO is asked for every few seconds, and the backend may hold millions of other keys, so queues are listed
-# from so many steps of a thousand keys, and so many lines are written.
-_SCAN_STEPS = 20
+# INFO is asked for every few seconds, so queues are listed from a part of the backend's keys, and in so many
+# lines.
 _QUEUE_LINES = 128
 
 _Fields = dict[str, object]
@@ -122,15 +121,9 @@ async def _backend(client: RespConnection) -> _Fields:
 
 
 async def _some_queues(client: RespConnection) -> tuple[list[bytes], bool]:
-    """Names of queues, and whether they are all."""
-    names: dict[bytes, None] = {}
-    cursor = b"0"
-    for _ in range(_SCAN_STEPS):
-        cursor, found = await client.database.scan(cursor)
-        names.update(dict.fromkeys(filter(client.user.admits, found)))
-        if cursor == b"0":
-            return list(names), True
-    return list(names), False
+    """Those that the user may know of, and whether they are all."""
+    names, complete = await client.database.some_queues()
+    return list(filter(client.user.admits, names)), complete
 
 
 async def _keyspace(client: RespConnection) -> _Fields:
