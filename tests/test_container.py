@@ -315,7 +315,7 @@ def test_it_listens_everywhere_and_says_so(stages: list[Stage]) -> None:
     variables = shlex.split(" ".join(instruction.value for instruction in stages[-1].all("ENV")))
     assert "PRESSURE_LISTEN=resp://0.0.0.0:4000" in variables
     assert "PRESSURE_DATA_DIR=/data" in variables
-    assert stages[-1].last("EXPOSE").value == "4000"
+    assert stages[-1].last("EXPOSE").value == "4000 11211"
 
 
 def test_signals_reach_the_server(stages: list[Stage]) -> None:
