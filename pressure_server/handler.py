@@ -64,5 +64,6 @@ def find_handler(name: str) -> type[Handler]:
     """The handler of that name. Raises SettingsError."""
     found = entry_points(group=GROUP)
     if name not in found.names:
-        raise SettingsError(f"there is no handler '{name}': there are {', '.join(sorted(found.names))}")
+        names = ", ".join(sorted(found.names))
+        raise SettingsError(f"there is no handler '{name}': there are {names}, and each with an s for TLS")
     return cast(type[Handler], found[name].load())

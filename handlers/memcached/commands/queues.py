@@ -65,7 +65,7 @@ async def flush_all(client: MemcachedConnection, request: Request) -> bytes:
     Raises the first error that one met, when the others are empty.
     """
     if not client.manner.flush_all:
-        raise ClientError("flush_all is not allowed here: it is where the listener has flush_all=yes")
+        raise ClientError("flush_all is not allowed here: the listener needs ?flush_all=yes for that")
     if request.words[1:] and expiry_of(request.words[1], "invalid exptime argument") not in _AT_ONCE:
         raise ClientError("queues can be flushed at once only")
     queues = [queue async for queue in client.database.queues()]
