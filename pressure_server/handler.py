@@ -7,6 +7,7 @@ over TLS.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from time import time
@@ -31,6 +32,8 @@ class Context:
     listening: list[Listen] = field(default_factory=list)
     started: float = field(default_factory=time)
     is_stopping: bool = False
+    # What handlers do in the background until the server ends; the loop itself would forget them.
+    background: set[asyncio.Task[None]] = field(default_factory=set)
 
     def check_readiness(self) -> None:
         """Raise StoppingError or BackendError where new clients had better go elsewhere."""

@@ -121,6 +121,7 @@ class Queue:
     def close(self) -> None:
         self.do(self._broker.settle(5))
         self.do(self._broker.close())
+        self.do(asyncio.sleep(0))  # for tasks that were cancelled to end
         self._loop.close()
 
 

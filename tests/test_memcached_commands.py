@@ -69,6 +69,8 @@ def test_the_document_of_memcached_commands_is_the_table_s() -> None:
         (b"stats nonsense", b"ERROR"),
         (b"nonsense", b"ERROR"),
         (b"get", b"ERROR"),
+        (b"get q/t=1s", b"CLIENT_ERROR t= takes a number of milliseconds"),
+        (b"get q/t=1234567890/open", b"CLIENT_ERROR t= takes a number of milliseconds"),
         (b"get q/open/peek", b"CLIENT_ERROR peek and abort go with no other option but t"),
         (b"get a b/open", b"CLIENT_ERROR options behind a queue's name are for one queue at a time"),
         (b"incr q 1", b"CLIENT_ERROR incr means nothing on a queue"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from handlers.memcached import commands
 from handlers.memcached.connection import Manner, MemcachedConnection
 from handlers.memcached.statistics import Counts
@@ -43,7 +45,8 @@ class MemcachedHandler:
         self._manner = manner_of(listen)
         self._counts = Counts()
         self._values = Values(context.broker.default_database)
-        self._sweeper = Sweeper(self._values) if self._manner.mode == KV else None
+        if self._manner.mode == KV:
+            context.background.add(asyncio.create_task(Sweeper(self._values).sweep()))
 
     def connect(self) -> MemcachedConnection:
         """A connection for a client that has just come."""

@@ -28,15 +28,15 @@ async def log_in(client: MemcachedConnection, request: Request) -> bytes:
     """What a client is replied that has not logged in yet. Anything but a login is refused."""
     if request.words[0] != b"set" or request.data is None:
         return UNAUTHENTICATED
-    name, space, password = request.data.partition(b" ")
-    if not space:
-        # It may be a password alone, which must not show in the log.
-        name, password = b"", name
+    name, _, password = request.data.partition(b" ")
     access = client.clients.access
     user = access.users.log_in(name.decode("utf-8", "replace"), password)
     if user is not None:
         client.user = user
         return STORED
+    if name.decode("utf-8", "replace") not in access.users.by_name:
+        # It may be a password, or a message of a client that has connected again and not logged in.
+        name = b""
     await access.logins.fail(client.transport, name, client.failures)
     client.failures += 1
     if client.failures >= MOST_FAILURES:

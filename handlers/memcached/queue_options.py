@@ -24,9 +24,11 @@ class ReadOptions:
 def split_key(key: bytes) -> tuple[bytes, ReadOptions | None]:
     """The queue, and the options behind its name. A slash before anything else is part of the name.
 
-    Raises ClientError where the options cannot stand together.
+    Raises ClientError where the options cannot stand together, or one cannot be read.
     """
     queue, *words = _split(key)
+    if b"/t=" in queue and queue.rpartition(b"/")[2].startswith(b"t="):
+        raise ClientError("t= takes a number of milliseconds, of nine digits at most")
     if not words:
         return queue, None
     names = {word for word in words if not word.startswith(b"t=")}

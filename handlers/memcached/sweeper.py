@@ -19,10 +19,9 @@ class Sweeper:
 
     def __init__(self, values: Values) -> None:
         self._values = values
-        # It ends with the loop.
-        self._task = asyncio.create_task(self._sweep())
 
-    async def _sweep(self) -> None:
+    async def sweep(self) -> None:
+        """Do so for ever."""
         while True:
             try:
                 self._values.flushed.clear()

@@ -19,7 +19,8 @@ from pressure_server.broker import kinds
 from pressure_server.broker.operation import Line
 from pressure_server.errors import PressureError
 
-# Redis's clients may give queues such names; in a line they would be its end.
+# Redis's clients may give queues such names; in a line they would be its end. (Others that are not ASCII make
+# python-memcached stop in the middle of the reply.)
 _NOT_VISIBLE = re.compile(r"[\x00-\x20\x7f]")
 # Monitoring asks every few seconds, and each queue is a dozen lines.
 _MOST_QUEUES = 1000
@@ -117,6 +118,6 @@ async def _queues(client: MemcachedConnection) -> dict[str, dict[str, int]]:
     for name, about in zip(names, await client.database.run_each(kinds.INFO, names), strict=True):
         if not isinstance(about, PressureError):
             waiters = client.database.waiting_on(name)[Line.CONSUMERS]
-            text = _NOT_VISIBLE.sub("_", name.decode("utf-8", "backslashreplace"))
+            text = _NOT_VISIBLE.sub("_", name.decode("ascii", "backslashreplace"))
             found[text] = of_queue(about, waiters, opened[name])
     return found
