@@ -23,7 +23,7 @@ from pressure_server.broker.policy import Policy
 from pressure_server.broker.wait import Wait
 from pressure_server.errors import BackendError, QueueDoesNotExistError, QueueFullError
 from tests.model_settings import model_settings
-from tests.native import NativeClient
+from tests.native import NativeClient, NativeSteps
 from tests.programs import Client, Valkey, keys_left, wait_for
 
 BASE = "__pressure__:q"
@@ -274,6 +274,19 @@ def test_marks_survive_a_native_client_that_dies_before_it_has_counted(queue: Qu
     assert queue.direct.rpop(BASE) == b"0"
     queue.put(b"late", 99)
     assert queue.get(10) == [*((n, b"%d" % n) for n in range(1, 5)), (99, b"late")]
+    assert not queue.direct.exists(MARKS)
+
+
+def test_marks_survive_a_put_while_a_native_client_has_not_counted_yet(queue: Queue) -> None:
+    queue.put(b"first", 1)
+    taking = NativeSteps(queue.direct, "q", "native-2").get()
+    while queue.direct.llen(BASE):
+        next(taking)
+    queue.put(b"flagged", 7)
+    queue.put(b"old", 8, LONG_PAST)
+    for _ in taking:
+        pass
+    assert queue.get(3) == [(7, b"flagged")]
     assert not queue.direct.exists(MARKS)
 
 

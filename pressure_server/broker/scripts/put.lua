@@ -71,10 +71,13 @@ local function make_put(mode)
     settle_not_full()
   end
 
-  -- Messages have just been put, with these marks.
+  -- Messages have just been put, with these marks. Where they are is what has been produced, which nobody else counts
+  -- while we put: a native consumer may have taken a message that it has not counted yet.
   local function note_marks(messages, marks_of)
     if marks and #messages > 0 then
-      noted.note(messages, marks_of, queue.consumed + queue.length - #messages)
+      local produced = try('GET', base .. ':stats:produced_messages')
+      local last = type(produced) == 'string' and tonumber(produced) or queue.consumed + queue.length
+      noted.note(messages, marks_of, last - #messages)
     end
   end
 
