@@ -157,11 +157,12 @@ local function make_get()
   end
 
   -- Drops what has expired from the head, for those who look there; nothing where a native client is at work.
-  function operations.drop_expired()
+  -- `marks`: who has made them already says so, as two would not agree on the drift.
+  function operations.drop_expired(marks)
     if not has_marks() then
       return
     end
-    local marks = make_marks()
+    marks = marks or make_marks()
     while queue.length > 0 and is_expired(marks.look(call('LINDEX', base, -1), queue.consumed))
       and not in_use('consumer') do
       local changed_before = changed

@@ -72,6 +72,12 @@ local function make_marks()
 
   -- Notes the marks of messages that are queued at positions from `first` on; marks[i] may be nil.
   function self.note(messages, marks, first)
+    if queue.length == #messages then
+      -- Nothing else is queued. What is noted yet, native clients have taken; where only these take, nobody else
+      -- drops it.
+      call('UNLINK', key)
+      drift, removed = 0, 0
+    end
     for i, message in ipairs(messages) do
       if marks[i] then
         local field = field_of(message)
