@@ -101,7 +101,9 @@ local function make_marks()
     if not copies[1] then
       return nil
     end
-    local there = #call('LPOS', base, message, 'COUNT', 0) + others
+    -- Whether there is one more than those that have marks is all that matters of how many there are.
+    local most = #copies + 1 - others
+    local there = others + (most > 0 and #call('LPOS', base, message, 'RANK', -1, 'COUNT', most) or 0)
     local first = math.max(1, #copies - there + 1)
     if not copies[first] or (there > #copies and copies[first][1] + drift > position) then
       return nil
