@@ -369,6 +369,17 @@ def test_marks_go_when_the_queue_does(queue: Queue) -> None:
     wait_for(lambda: not keys_left(queue.direct), "no key to be left")
 
 
+def test_an_open_read_is_kept_whatever_somebody_has_put_there(queue: Queue) -> None:
+    queue.put(b"a", 5)
+    queue.settled()
+    queue.direct.delete(f"{BASE}:ext:calls")
+    queue.direct.set(f"{BASE}:ext:calls", "wrong")
+    assert queue.open() == [(5, b"a")]
+    queue.opened.operations.pop().put_back()
+    queue.settled()
+    assert queue.get() == [(5, b"a")]
+
+
 def test_marks_that_cannot_be_read_cost_no_message(queue: Queue) -> None:
     queue.run(kinds.PUT, b"a")
     queue.direct.set(MARKS, "wrong")

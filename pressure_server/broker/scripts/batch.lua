@@ -227,6 +227,6 @@ if #more > 1 then
   reply[1] = more
 end
 for other, messages in pairs(taken_elsewhere) do
-  call('HSET', other .. ':ext:calls', kept, cmsgpack.pack({ ARGV[5], false, { messages }, taken_marks }))
+  write_record(other .. ':ext:calls', kept, { ARGV[5], false, { messages }, taken_marks })
 end
 return keep(reply)

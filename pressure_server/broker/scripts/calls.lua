@@ -24,6 +24,20 @@ if kept and ARGV[6] == 'again' then
   end
 end
 
+-- Writes a record. Returns an error where nothing has been written.
+local function write_record(key, field, record)
+  record = cmsgpack.pack(record)
+  local done = try('HSET', key, field, record)
+  if type(done) == 'table' then
+    if not string.find(done.err, 'WRONGTYPE', 1, true) then
+      return done
+    end
+    -- What is taken must not be lost for whatever somebody has put there.
+    call('DEL', key)
+    call('HSET', key, field, record)
+  end
+end
+
 -- Keeps the reply and returns it; where there is nothing to keep, what is there has arrived all the same.
 local function keep(reply)
   local key = KEYS[1] .. ':ext:calls'
@@ -32,15 +46,9 @@ local function keep(reply)
     if #taken_marks > 0 or #opened > 0 then
       record[4], record[5] = taken_marks, opened
     end
-    record = cmsgpack.pack(record)
-    local done = try('HSET', key, kept, record)
-    if type(done) == 'table' then
-      if not string.find(done.err, 'WRONGTYPE', 1, true) then
-        return done -- it was the first write, so nothing has been done
-      end
-      -- What is taken must not be lost for whatever somebody has put there.
-      call('DEL', key)
-      call('HSET', key, kept, record)
+    local refusal = write_record(key, kept, record)
+    if refusal then
+      return refusal -- it was the first write, so nothing has been done
     end
   elseif kept then
     try('HDEL', key, kept)

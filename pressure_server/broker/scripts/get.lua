@@ -22,8 +22,8 @@ local function make_get()
   local function open(message, mark)
     local number = #opened + 1
     opened[number] = 'o' .. ARGV[5] .. '.' .. number
-    call('HSET', base .. ':ext:calls', identity .. ' ' .. opened[number],
-      cmsgpack.pack({ ARGV[5], false, { { message } }, mark and { message, mark } or {} }))
+    write_record(base .. ':ext:calls', identity .. ' ' .. opened[number],
+      { ARGV[5], false, { { message } }, mark and { message, mark } or {} })
     return string.format('%s %d ', mark and mark[1] or '0', number) .. message
   end
 
