@@ -20,6 +20,7 @@ from pressure_server.broker.broker import Broker
 from pressure_server.broker.marked import flags_of
 from pressure_server.broker.operation import Kind, Operation
 from pressure_server.broker.policy import Policy
+from pressure_server.broker.script import batch_script
 from pressure_server.broker.wait import Wait
 from pressure_server.errors import BackendError, QueueDoesNotExistError, QueueFullError
 from tests.model_settings import model_settings
@@ -378,6 +379,32 @@ def test_an_open_read_is_kept_whatever_somebody_has_put_there(queue: Queue) -> N
     queue.opened.operations.pop().put_back()
     queue.settled()
     assert queue.get() == [(5, b"a")]
+
+
+def call(direct: Client, bases: list[str], slot: str, number: int, *runs: tuple[str, ...]) -> Any:
+    """The batch script's reply; a run is its name and its arguments."""
+    words = [word for name, *arguments in runs for word in (name, len(arguments), *arguments)]
+    return direct.eval(batch_script(), len(bases), *bases, "me", 0, "error", slot, number, "", *words)
+
+
+def test_of_equal_messages_each_goes_back_with_its_own_marks(direct: Client) -> None:
+    call(direct, [BASE], "1", 1, ("put", "", "x"))
+    call(direct, [BASE], "1", 2, ("put_marked now", "", "5 0 x"))
+    assert call(direct, [BASE], "2", 3, ("get_marked", "2")) == [0, [b"x", b"x", b"0 5"]]
+    assert call(direct, [BASE], "", 0, ("put_back", "2", "3", "0 x")) == [0, 1]
+    assert not direct.exists(MARKS)
+    assert call(direct, [BASE], "", 0, ("put_back", "2", "3", "5 x")) == [0, 1]
+    assert call(direct, [BASE], "", 0, ("get_marked", "2")) == [0, [b"x", b"x", b"5 0"]]
+
+
+def test_what_one_call_took_from_several_queues_goes_back_with_the_marks_it_had_there(direct: Client) -> None:
+    other = "__pressure__:other"
+    call(direct, [BASE], "1", 1, ("put_marked now", "", "1 0 x"))
+    call(direct, [other], "1", 1, ("put_marked now", "", "2 0 x"))
+    assert call(direct, [BASE, other], "t9", 9, ("get", "1"), ("on", other), ("get", "1")) == [0, [b"x"], [b"x"]]
+    for base, flags in ((BASE, b"1"), (other, b"2")):
+        assert call(direct, [base], "", 0, ("recover", "me", "t9", "9")) == [0, 1]
+        assert call(direct, [base], "", 0, ("get_marked", "1")) == [0, [b"x", flags]]
 
 
 def test_marks_that_cannot_be_read_cost_no_message(queue: Queue) -> None:

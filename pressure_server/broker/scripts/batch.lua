@@ -227,6 +227,6 @@ if #more > 1 then
   reply[1] = more
 end
 for other, messages in pairs(taken_elsewhere) do
-  write_record(other .. ':ext:calls', kept, { ARGV[5], false, { messages }, taken_marks })
+  write_record(other .. ':ext:calls', kept, { ARGV[5], false, { messages }, taken_marks[other] or {} })
 end
 return keep(reply)

@@ -10,8 +10,8 @@
 --
 -- `places` say where the messages are that were taken, in the order in which they were: a number is a result in
 -- the reply, a negative one is in its first value; a table is the messages themselves. { marked = place } is of
--- messages with their flags behind them (get.lua). `taken_marks` are messages that have marks, each followed by these
--- (marks.lua). `opened` are the slots of messages that have been opened, and are kept there.
+-- messages with their flags behind them (get.lua). `taken_marks`, of each queue in a table of its own, are messages from
+-- where any have marks, each followed by its own (marks.lua), or false: an equal one may have some. `opened` are the slots of messages that have been opened, and are kept there.
 
 local kept = ARGV[4] ~= '' and identity .. ' ' .. ARGV[4]
 local places, taken_marks, opened = {}, {}, {}
@@ -43,8 +43,9 @@ local function keep(reply)
   local key = KEYS[1] .. ':ext:calls'
   if kept and changed then
     local record = { ARGV[5], reply, places }
-    if #taken_marks > 0 or #opened > 0 then
-      record[4], record[5] = taken_marks, opened
+    local marks = taken_marks[KEYS[1]] or {}
+    if #marks > 0 or #opened > 0 then
+      record[4], record[5] = marks, opened
     end
     local refusal = write_record(key, kept, record)
     if refusal then

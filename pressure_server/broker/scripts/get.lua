@@ -31,11 +31,13 @@ local function make_get()
   local function unexpired(messages, marks)
     local some = {}
     flags = flags or {}
+    local noted = taken_marks[base] or {}
+    taken_marks[base] = noted
     for i, message in ipairs(messages) do
       local mark = marks[i]
       if not is_expired(mark) then
-        if mark and not opens then
-          taken_marks[#taken_marks + 1], taken_marks[#taken_marks + 2] = message, mark
+        if not opens then
+          noted[#noted + 1], noted[#noted + 2] = message, mark or false
         end
         some[#some + 1] = opens and open(message, mark) or message
         flags[#flags + 1] = mark and mark[1] or '0'
