@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 from pressure_server.backend.address import Address
 from pressure_server.broker import kinds
 from pressure_server.broker.broker import Broker
+from pressure_server.broker.lack import Lack
 from pressure_server.broker.marked import flags_of
 from pressure_server.broker.operation import Kind, Operation
 from pressure_server.broker.policy import Policy
@@ -303,12 +304,14 @@ def test_marks_of_what_native_clients_have_taken_do_not_pile_up(queue: Queue) ->
 
 def test_a_put_that_drops_what_has_expired_notes_its_marks_where_they_are_found(queue: Queue) -> None:
     queue.run(kinds.CREATE, b"2", b"error")
-    queue.put(b"old", 1, LONG_PAST)
+    queue.put(b"soon", 1, b"+1")
+    end = queue.direct.time()[0] + 2
     queue.run(kinds.PUT, b"removed")
     queue.run(kinds.REMOVE, b"removed")
     # Now positions are known to be off by one, until the last that has marks is gone.
-    assert queue.run(kinds.PEEK) == [[]]
+    assert queue.run(kinds.PEEK) == [[b"soon"]]
     queue.run(kinds.PUT, b"plain")
+    wait_for(lambda: queue.direct.time()[0] >= end, "the message to expire")
     queue.put(b"flagged", 7)
     assert queue.get(2) == [(0, b"plain"), (7, b"flagged")]
 
@@ -353,6 +356,13 @@ def test_a_message_expires_by_the_backends_clock(queue: Queue) -> None:
     assert [told(one) for one in queue.run(kinds.PEEK)[0]] == [(1, b"soon")]
     wait_for(lambda: queue.run(kinds.PEEK) == [[b"later"]], "the message to expire")
     assert queue.get(3) == [(2, b"later"), (3, b"then")]
+
+
+def test_who_waits_for_a_message_to_look_at_is_not_told_of_what_has_expired(queue: Queue) -> None:
+    queue.put(b"old", 1, LONG_PAST)
+    assert queue.run(kinds.PEEK) == [[]]
+    changes = queue._broker.default_database.changes
+    assert not queue.do(changes.news_of(b"q", Lack.MESSAGE, 0.2))
 
 
 def test_a_move_leaves_behind_what_has_expired(queue: Queue) -> None:
@@ -401,7 +411,8 @@ def test_what_one_call_took_from_several_queues_goes_back_with_the_marks_it_had_
     other = "__pressure__:other"
     call(direct, [BASE], "1", 1, ("put_marked now", "", "1 0 x"))
     call(direct, [other], "1", 1, ("put_marked now", "", "2 0 x"))
-    assert call(direct, [BASE, other], "t9", 9, ("get", "1"), ("on", other), ("get", "1")) == [0, [b"x"], [b"x"]]
+    both = (("get", "1"), ("on", other), ("get", "1"))
+    assert call(direct, [BASE, other], "t9", 9, *both) == [0, [b"x"], [b"x"]]
     for base, flags in ((BASE, b"1"), (other, b"2")):
         assert call(direct, [base], "", 0, ("recover", "me", "t9", "9")) == [0, 1]
         assert call(direct, [base], "", 0, ("get_marked", "1")) == [0, [b"x", flags]]

@@ -180,6 +180,21 @@ local function make_get()
     end
   end
 
+  -- Returns  the oldest message that has not expired, and its flags, '' for 0; or an empty list. What has expired is
+  --          dropped: who waits for a message would be told at once that there is one, again and again.
+  function operations.peek()
+    operations.drop_expired()
+    local marks = has_marks() and make_marks()
+    for i = 0, queue.length - 1 do
+      local message = call('LINDEX', base, -1 - i)
+      local mark = marks and marks.look(message, queue.consumed + i)
+      if not is_expired(mark) then
+        return { message, mark and mark[1] or '' }
+      end
+    end
+    return {}
+  end
+
   -- Drops all messages. Returns how many these were, or an error.
   function operations.flush()
     local count = queue.length
