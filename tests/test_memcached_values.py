@@ -485,6 +485,14 @@ def test_what_a_flush_has_left_on_the_backend_is_removed_by_the_next_server(
         assert wire(b"get 1 2 3\r\n") == value(b"3", b"data")
 
 
+def test_what_is_no_value_does_not_keep_the_dead_from_being_removed(wire: ValuesWire, direct: Client) -> None:
+    direct.set(f"{STATE}:foreign", "no value")
+    direct.lpush(f"{STATE}:list", "no value")
+    wire(stored(b"dead", b"1") + b"flush_all\r\n")
+    wait_for(lambda: direct.hget(STATE, "swept") == direct.hget(STATE, "flushed"), "the dead to be removed")
+    assert direct.exists(f"{STATE}:dead", f"{STATE}:foreign", f"{STATE}:list") == 2
+
+
 def test_a_listener_may_allow_no_flush(backend: Valkey, start_server: StartServer) -> None:
     server = start_server(
         "--backend", backend.url, "--listen", "memcached://127.0.0.1:0?mode=kv&flush_all=no"

@@ -270,13 +270,13 @@ function functions.look()
   return { flushed, tonumber(state[4] or 0), pending and flush_at - now() or -1 }
 end
 
--- Removes the dead of these values.
+-- Removes the dead of these values. What somebody else has put there is none, and stays.
 function functions.sweep()
   note_flush()
   for i = 2, #KEYS do
     -- Flags and unique take no more.
-    local beginning = call('GETRANGE', KEYS[i], 0, 40)
-    if beginning ~= '' and is_dead(beginning) then
+    local beginning = redis.pcall('GETRANGE', KEYS[i], 0, 40)
+    if type(beginning) == 'string' and match(beginning, '^%d+ %d+ ') and is_dead(beginning) then
       call('UNLINK', KEYS[i])
     end
   end

@@ -37,10 +37,10 @@ end
 local makers = {
   put = make_put, add = make_put, put_marked = make_put, add_marked = make_put,
   get = make_get, take = make_get, some = make_get, remove = make_get, restore = make_get, flush = make_get,
-  get_marked = make_get, take_marked = make_get, take_opened = make_get,
+  get_marked = make_get, take_marked = make_get, take_opened = make_get, peek = make_get,
   move = make_move,
   contains = make_read, length = make_read, range = make_read, scan = make_read, sample = make_read,
-  info = make_read, exists = make_read, version = make_read, peek = make_read,
+  info = make_read, exists = make_read, version = make_read,
   create = make_life, close = make_life, delete = make_life, finish_delete = make_life, expire = make_life,
   clean = make_life, turn = make_life,
   acknowledge = make_recovery, put_back = make_recovery, recover = make_recovery,
@@ -227,6 +227,6 @@ if #more > 1 then
   reply[1] = more
 end
 for other, messages in pairs(taken_elsewhere) do
-  call('HSET', other .. ':ext:calls', kept, cmsgpack.pack({ ARGV[5], false, { messages }, taken_marks }))
+  write_record(other .. ':ext:calls', kept, { ARGV[5], false, { messages }, taken_marks[other] or {} })
 end
 return keep(reply)

@@ -10,8 +10,8 @@
 --
 -- `places` say where the messages are that were taken, in the order in which they were: a number is a result in
 -- the reply, a negative one is in its first value; a table is the messages themselves. { marked = place } is of
--- messages with their flags behind them (get.lua). `taken_marks` are messages that have marks, each followed by these
--- (marks.lua). `opened` are the slots of messages that have been opened, and are kept there.
+-- messages with their flags behind them (get.lua). `taken_marks`, of each queue in a table of its own, are messages from
+-- where any have marks, each followed by its own (marks.lua), or false: an equal one may have some. `opened` are the slots of messages that have been opened, and are kept there.
 
 local kept = ARGV[4] ~= '' and identity .. ' ' .. ARGV[4]
 local places, taken_marks, opened = {}, {}, {}
@@ -24,23 +24,32 @@ if kept and ARGV[6] == 'again' then
   end
 end
 
+-- Writes a record. Returns an error where nothing has been written.
+local function write_record(key, field, record)
+  record = cmsgpack.pack(record)
+  local done = try('HSET', key, field, record)
+  if type(done) == 'table' then
+    if not string.find(done.err, 'WRONGTYPE', 1, true) then
+      return done
+    end
+    -- What is taken must not be lost for whatever somebody has put there.
+    call('DEL', key)
+    call('HSET', key, field, record)
+  end
+end
+
 -- Keeps the reply and returns it; where there is nothing to keep, what is there has arrived all the same.
 local function keep(reply)
   local key = KEYS[1] .. ':ext:calls'
   if kept and changed then
     local record = { ARGV[5], reply, places }
-    if #taken_marks > 0 or #opened > 0 then
-      record[4], record[5] = taken_marks, opened
+    local marks = taken_marks[KEYS[1]] or {}
+    if #marks > 0 or #opened > 0 then
+      record[4], record[5] = marks, opened
     end
-    record = cmsgpack.pack(record)
-    local done = try('HSET', key, kept, record)
-    if type(done) == 'table' then
-      if not string.find(done.err, 'WRONGTYPE', 1, true) then
-        return done -- it was the first write, so nothing has been done
-      end
-      -- What is taken must not be lost for whatever somebody has put there.
-      call('DEL', key)
-      call('HSET', key, kept, record)
+    local refusal = write_record(key, kept, record)
+    if refusal then
+      return refusal -- it was the first write, so nothing has been done
     end
   elseif kept then
     try('HDEL', key, kept)

@@ -22,8 +22,8 @@ local function make_get()
   local function open(message, mark)
     local number = #opened + 1
     opened[number] = 'o' .. ARGV[5] .. '.' .. number
-    call('HSET', base .. ':ext:calls', identity .. ' ' .. opened[number],
-      cmsgpack.pack({ ARGV[5], false, { { message } }, mark and { message, mark } or {} }))
+    write_record(base .. ':ext:calls', identity .. ' ' .. opened[number],
+      { ARGV[5], false, { { message } }, mark and { message, mark } or {} })
     return string.format('%s %d ', mark and mark[1] or '0', number) .. message
   end
 
@@ -31,11 +31,13 @@ local function make_get()
   local function unexpired(messages, marks)
     local some = {}
     flags = flags or {}
+    local noted = taken_marks[base] or {}
+    taken_marks[base] = noted
     for i, message in ipairs(messages) do
       local mark = marks[i]
       if not is_expired(mark) then
-        if mark and not opens then
-          taken_marks[#taken_marks + 1], taken_marks[#taken_marks + 2] = message, mark
+        if not opens then
+          noted[#noted + 1], noted[#noted + 2] = message, mark or false
         end
         some[#some + 1] = opens and open(message, mark) or message
         flags[#flags + 1] = mark and mark[1] or '0'
@@ -157,11 +159,12 @@ local function make_get()
   end
 
   -- Drops what has expired from the head, for those who look there; nothing where a native client is at work.
-  function operations.drop_expired()
+  -- `marks`: who has made them already says so, as two would not agree on the drift.
+  function operations.drop_expired(marks)
     if not has_marks() then
       return
     end
-    local marks = make_marks()
+    marks = marks or make_marks()
     while queue.length > 0 and is_expired(marks.look(call('LINDEX', base, -1), queue.consumed))
       and not in_use('consumer') do
       local changed_before = changed
@@ -175,6 +178,21 @@ local function make_get()
       settle_not_full()
       changed = changed_before
     end
+  end
+
+  -- Returns  the oldest message that has not expired, and its flags, '' for 0; or an empty list. What has expired is
+  --          dropped: who waits for a message would be told at once that there is one, again and again.
+  function operations.peek()
+    operations.drop_expired()
+    local marks = has_marks() and make_marks()
+    for i = 0, queue.length - 1 do
+      local message = call('LINDEX', base, -1 - i)
+      local mark = marks and marks.look(message, queue.consumed + i)
+      if not is_expired(mark) then
+        return { message, mark and mark[1] or '' }
+      end
+    end
+    return {}
   end
 
   -- Drops all messages. Returns how many these were, or an error.

@@ -72,6 +72,12 @@ local function make_marks()
 
   -- Notes the marks of messages that are queued at positions from `first` on; marks[i] may be nil.
   function self.note(messages, marks, first)
+    if queue.length == #messages then
+      -- Nothing else is queued. What is noted yet, native clients have taken; where only these take, nobody else
+      -- drops it.
+      call('UNLINK', key)
+      drift, removed = 0, 0
+    end
     for i, message in ipairs(messages) do
       if marks[i] then
         local field = field_of(message)
@@ -95,7 +101,9 @@ local function make_marks()
     if not copies[1] then
       return nil
     end
-    local there = #call('LPOS', base, message, 'COUNT', 0) + others
+    -- Whether there is one more than those that have marks is all that matters of how many there are.
+    local most = #copies + 1 - others
+    local there = others + (most > 0 and #call('LPOS', base, message, 'RANK', -1, 'COUNT', most) or 0)
     local first = math.max(1, #copies - there + 1)
     if not copies[first] or (there > #copies and copies[first][1] + drift > position) then
       return nil

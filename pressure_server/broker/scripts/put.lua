@@ -53,7 +53,7 @@ local function make_put(mode)
       return 0
     end
     if queue.length >= queue.bound then
-      make_get().drop_expired()
+      make_get().drop_expired(noted)
     end
     return math.max(0, queue.bound - queue.length)
   end

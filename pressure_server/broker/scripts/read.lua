@@ -31,19 +31,6 @@ local function make_read()
     return newest_first
   end
 
-  -- Returns  the oldest message that has not expired, and its flags, '' for 0; or an empty list
-  function operations.peek()
-    local marks = has_marks() and make_marks()
-    for i = 0, queue.length - 1 do
-      local message = call('LINDEX', base, -1 - i)
-      local mark = marks and marks.look(message, queue.consumed + i)
-      if not is_expired(mark) then
-        return { message, mark and mark[1] or '' }
-      end
-    end
-    return {}
-  end
-
   -- Takes    an absolute position (how many messages had been consumed before this one), and a count
   -- Returns  the position to go on from, 0 at the end; then up to count messages, oldest first.
   -- Counted so, a position stays true while messages are taken from the head: a scan never skips one.

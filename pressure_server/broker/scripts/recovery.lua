@@ -49,7 +49,7 @@ local function make_recovery()
 
   local function restore(taken)
     local messages, marks = {}, {}
-    for i, one in ipairs(taken) do messages[i], marks[i] = one.message, one.mark end
+    for i, one in ipairs(taken) do messages[i], marks[i] = one.message, one.mark or nil end
     make_get().restore(messages, marks)
   end
 
@@ -58,7 +58,7 @@ local function make_recovery()
     local places, marks = {}, {}
     for i, one in ipairs(taken) do
       places[i] = one.flags and { marked = { one.message, one.flags } } or { one.message }
-      if one.mark then
+      if one.mark ~= nil then
         marks[#marks + 1], marks[#marks + 2] = one.message, one.mark
       end
     end
