@@ -58,6 +58,7 @@ class Hostile:
         with contextlib.suppress(ConnectionError):
             while sent < len(data) and select.select([], [self.socket], [], 1.0)[1]:
                 sent += self.socket.send(data[sent : sent + 65536])
+        self.socket.settimeout(TIMEOUT)
         return sent
 
     def read(self, size: int) -> bytes:

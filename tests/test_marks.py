@@ -492,3 +492,34 @@ def test_of_what_a_call_has_taken_only_some_goes_back_with_its_marks(mixed: Queu
     wait_for(lambda: mixed.run(kinds.LENGTH) == [3], "three to be back")
     assert mixed.run(kinds.RECOVER, mixed.identity) == [3]
     assert sorted(mixed.get(10)) == sorted(MIXED)
+
+
+def test_many_equal_messages_with_marks_cost_as_much_as_few(queue: Queue) -> None:
+    put = queue._broker.default_database.run
+
+    async def many(count: int) -> None:
+        await asyncio.gather(*[put(kinds.PUT_MARKED, b"q", [b"%d 0 5" % (1 + n % 3)]) for n in range(count)])
+
+    for _ in range(4):
+        queue.do(many(5000))
+    expected = [(1 + n % 3, b"5") for n in range(5000)] * 4
+    assert queue.get(7) == expected[:7]
+    assert queue.get(20_000) == expected[7:]
+    assert not queue.direct.exists(MARKS)
+
+
+def test_many_that_have_expired_are_dropped_a_few_at_a_time(queue: Queue) -> None:
+    for _ in range(3):
+        queue.run(kinds.PUT_MARKED, *[b"1 1 old"] * 2000, size=2000)
+    queue.put(b"new", 7)
+    assert queue.get() == [(7, b"new")]
+    assert queue.run(kinds.LENGTH) == [0]
+
+
+def test_marks_of_what_native_clients_have_taken_are_dropped_where_they_are_most(queue: Queue) -> None:
+    queue.run(kinds.PUT, b"first")
+    for number in range(1100):
+        queue.put(b"%d" % number, 1)
+        queue.native.get()
+    assert queue.direct.hlen(MARKS) < 1010
+    assert queue.get(2) == [(1, b"1099")]

@@ -197,7 +197,7 @@ class RequestParser:
                 last = first + size
                 ending = data[last : last + 2]
                 if ending != b"\r\n":
-                    if len(ending) == 2 or ending[:1] not in (b"", b"\r"):
+                    if len(ending) == 2:
                         # What is too much of the block goes to the end of its line.
                         behind = data.find(b"\n", last) + 1
                         self._skips_line = not behind

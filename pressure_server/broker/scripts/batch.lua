@@ -52,7 +52,7 @@ local takes = {
   restore = 'messages', put_back = 'messages',
   create = 'words', move = 'words', repair = 'words', acknowledge = 'words', recover = 'words',
 }
--- What these have taken is in their results: as it is, or with flags before it. What was opened is kept apart.
+-- What these have taken is in their results: as it is, or with flags behind it. What was opened is kept apart.
 local taking = { get = 'plain', take = 'plain', some = 'plain', get_marked = 'marked', take_marked = 'marked' }
 local without_queue = {
   exists = true, version = true, create = true, delete = true, finish_delete = true, expire = true, clean = true,

@@ -14,6 +14,8 @@
 -- meanwhile, can one then have those of another.
 
 local MOST_PLAIN = 64
+-- So many may be noted beyond twice what is queued before it is looked which of them are of the past.
+local MOST_STALE = 1000
 local now -- milliseconds since 1970, by the backend's clock, where that was asked for
 
 local function clock()
@@ -30,6 +32,11 @@ local function unmark(marked)
   local flags, from_now, seconds, first = string.match(marked, '^(%d+) (%+?)(%d+) ()')
   local expires = tonumber(seconds) * 1000
   return string.sub(marked, first), { flags, from_now == '+' and clock() + expires or expires }
+end
+
+-- The position of the newest of the copies in a text.
+local function newest_in(text)
+  return tonumber(string.match(string.sub(text, -64), '(%-?%d+) %d+ %d+$'))
 end
 
 -- To be made before anything is written: where the key is of a wrong type, the call ends here.
@@ -55,38 +62,69 @@ local function make_marks()
     return copies
   end
 
-  local function write(field, copies)
-    if #copies == 0 then
-      call('HDEL', key, field)
-      if (drift ~= 0 or removed > 0) and call('HLEN', key) == 1 then
-        call('UNLINK', key)
-        drift, removed = 0, 0
-      end
+  local function join(copies)
+    local texts = {}
+    for i, copy in ipairs(copies) do
+      texts[i] = string.format('%.0f %s %.0f', copy[1], copy[2], copy[3])
+    end
+    return table.concat(texts, ';')
+  end
+
+  local function write(field, text)
+    if text ~= '' then
+      call('HSET', key, field, text)
       return
     end
-    for i, copy in ipairs(copies) do
-      copies[i] = string.format('%.0f %s %.0f', copy[1], copy[2], copy[3])
+    call('HDEL', key, field)
+    if (drift ~= 0 or removed > 0) and call('HLEN', key) == 1 then
+      call('UNLINK', key)
+      drift, removed = 0, 0
     end
-    call('HSET', key, field, table.concat(copies, ';'))
+  end
+
+  -- Drops what is noted of copies that native clients have taken, where that has become most of it.
+  local function drop_stale()
+    if call('HLEN', key) <= 2 * (queue.length + removed) + MOST_STALE then
+      return
+    end
+    local all = call('HGETALL', key)
+    for i = 1, #all, 2 do
+      local newest = all[i] ~= 'state' and newest_in(all[i + 1])
+      if newest and newest < queue.consumed - removed then
+        call('HDEL', key, all[i])
+      end
+    end
   end
 
   -- Notes the marks of messages that are queued at positions from `first` on; marks[i] may be nil.
   function self.note(messages, marks, first)
     if queue.length == #messages then
-      -- Nothing else is queued. What is noted yet, native clients have taken; where only these take, nobody else
-      -- drops it.
+      -- Nothing else is queued: what is noted yet, native clients have taken.
       call('UNLINK', key)
       drift, removed = 0, 0
     end
+    local copies_of, newest = {}, {}
     for i, message in ipairs(messages) do
       if marks[i] then
-        local field = field_of(message)
-        local copies = read(call('HGET', key, field))
-        copies[#copies + 1] = { first + i - 1 - drift, marks[i][1], marks[i][2] }
-        table.sort(copies, function(one, other) return one[1] < other[1] end)
-        write(field, copies)
+        local field, copy = field_of(message), { first + i - 1 - drift, marks[i][1], marks[i][2] }
+        if not copies_of[field] then
+          local text = call('HGET', key, field)
+          copies_of[field], newest[field] = { text or nil }, text and newest_in(text)
+        end
+        local copies = copies_of[field]
+        if not newest[field] or newest[field] < copy[1] then
+          copies[#copies + 1], newest[field] = join({ copy }), copy[1]
+        else
+          -- It is back at the head.
+          local sorted = read(table.concat(copies, ';'))
+          sorted[#sorted + 1] = copy
+          table.sort(sorted, function(one, other) return one[1] < other[1] end)
+          copies_of[field] = { join(sorted) }
+        end
       end
     end
+    for field, copies in pairs(copies_of) do write(field, table.concat(copies, ';')) end
+    drop_stale()
   end
 
   -- Which of the copies is the oldest one queued, which is at this position; nil where that has no marks.
@@ -116,22 +154,31 @@ local function make_marks()
   -- Takes    messages that have left the head of the list, oldest first, and the position of the first
   -- Returns  the marks of each that has any, by its number; they are noted no longer
   function self.take(messages, first)
-    local found, count_of = {}, {}
+    local found, count_of, noted = {}, {}, {}
     for _, message in ipairs(messages) do count_of[message] = (count_of[message] or 0) + 1 end
     for i, message in ipairs(messages) do
-      local field = field_of(message)
-      local text = call('HGET', key, field)
+      local field, position = field_of(message), first + i - 1
+      local text = noted[field] and noted[field].text or call('HGET', key, field)
       if text then
-        local copies = read(text)
-        local at = find(copies, message, first + i - 1, count_of[message])
-        if at then
-          found[i] = { copies[at][2], copies[at][3] }
-          for _ = 1, at do table.remove(copies, 1) end
+        noted[field] = noted[field] or { text = text, from = 1 }
+        local copies = noted[field]
+        local own, flags, expires, behind = string.match(text, '^(%-?%d+) (%d+) (%d+);?()', copies.from)
+        if own and tonumber(own) + drift == position then
+          -- Nearly always; of many equal messages only the first is looked at.
+          found[i], copies.from = { flags, tonumber(expires) }, behind
+        elseif own then
+          local others = read(string.sub(text, copies.from))
+          local at = find(others, message, position, count_of[message])
+          if at then
+            found[i] = { others[at][2], others[at][3] }
+            for _ = 1, at do table.remove(others, 1) end
+          end
+          noted[field] = { text = join(others), from = 1 }
         end
-        write(field, copies)
       end
       count_of[message] = count_of[message] - 1
     end
+    for field, copies in pairs(noted) do write(field, string.sub(copies.text, copies.from)) end
     if queue.length == 0 then
       call('UNLINK', key)
     end
@@ -149,7 +196,7 @@ local function make_marks()
   function self.forget(message, count)
     removed = removed + count
     note_state()
-    write(field_of(message), {})
+    write(field_of(message), '')
   end
 
   return self
