@@ -283,7 +283,7 @@ def test_a_block_that_is_too_long_is_passed_over_to_the_end_of_its_line(
 
 def test_what_is_too_long_takes_no_memory() -> None:
     parser = RequestParser(MOST)
-    assert parser.feed(b"set q 0 0 3\r\nabcd") == refused(BAD_CHUNK)
+    assert parser.feed(b"set q 0 0 3\r\nabcde") == refused(BAD_CHUNK)
     for _ in range(100):
         assert parser.feed(b"x" * 10_000) == []
         assert parser.unparsed == 0
