@@ -10,8 +10,9 @@
 --
 -- `places` say where the messages are that were taken, in the order in which they were: a number is a result in
 -- the reply, a negative one is in its first value; a table is the messages themselves. { marked = place } is of
--- messages with their flags behind them (get.lua). `taken_marks`, of each queue in a table of its own, are messages from
--- where any have marks, each followed by its own (marks.lua), or false: an equal one may have some. `opened` are the slots of messages that have been opened, and are kept there.
+-- messages with their flags behind them (get.lua). `taken_marks` are, for each queue, messages from where any have
+-- marks, each followed by its own (marks.lua), or false: an equal one may have some. `opened` are the slots of
+-- messages that have been opened, and are kept there.
 
 local kept = ARGV[4] ~= '' and identity .. ' ' .. ARGV[4]
 local places, taken_marks, opened = {}, {}, {}

@@ -1,11 +1,11 @@
--- Get, for many commands at once; take, which waits; remove, which takes messages out of the middle; and
--- restore, which puts back what was taken for nobody, also for recovery.lua; and flush. All but restore act as the
+-- Get, for many commands at once; take, which waits; peek; remove, which takes messages out of the middle; flush;
+-- and restore, which puts back what was taken for nobody, also for recovery.lua. All but restore act as the
 -- consumer, and what they take counts as consumed. A message that has expired is dropped where it would be taken.
 --
--- get_marked and take_marked return the messages, and behind the last one the flags of all of them, 'flags flags …';
--- '' where all are 0. (To put each before its message would make another string of it, which costs 0.2 microseconds, and
--- 5 where it has 4 KiB.) take_opened returns each as 'flags number message': the message is kept by itself in the slot
--- o<call's number>.<number> (calls.lua), until it is acknowledged, or recovered.
+-- get_marked and take_marked return the messages, and behind the last one the flags of all, 'flags flags …', or ''
+-- where all are 0. (To put each before its message would make another string of it, which costs 0.2 microseconds,
+-- and 5 where it has 4 KiB.) take_opened returns each as 'flags number message': the message is kept by itself in
+-- the slot o<call's number>.<number> (calls.lua), until it is acknowledged, or recovered.
 --
 -- Touches  the list, :consumer, :not_full, :stats:consumed_*, :ext:calls, the mirror, the marks.
 
