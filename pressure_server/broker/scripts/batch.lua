@@ -56,8 +56,8 @@ local takes = {
 local taking = { get = 'plain', take = 'plain', some = 'plain', get_marked = 'marked', take_marked = 'marked' }
 local without_queue = {
   exists = true, version = true, create = true, delete = true, finish_delete = true, expire = true, clean = true,
-  turn = true, take = true, some = true, take_marked = true, take_opened = true, move = true, examine = true, repair = true, acknowledge = true,
-  put_back = true, recover = true,
+  turn = true, take = true, some = true, take_marked = true, take_opened = true, move = true, examine = true,
+  repair = true, acknowledge = true, put_back = true, recover = true,
 }
 
 local function execute(name, first, count)

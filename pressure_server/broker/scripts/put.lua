@@ -7,9 +7,9 @@
 --
 -- What happens when there is no room is the queue's own setting, or the caller's (batch.lua):
 --   error    a command is accepted whole or not at all; -1 stands for one that was not
---   block    messages are accepted one after the other, except of those that never wait ('now'). Where they do not all fit, the value is
---            { 'part', done, new, values }: the values of the commands that are done, and of the next one
---            how many messages are done, and how many of these were new
+--   block    messages are accepted one after the other, unless the caller never waits ('now'). Where they do not
+--            all fit, the value is { 'part', done, new, values }: the values of the commands that are done, and
+--            of the next one how many messages are done, and how many of these were new
 --
 -- Touches  the list, :producer, :not_full, :stats:produced_*, the mirror.
 
