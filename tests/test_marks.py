@@ -530,3 +530,10 @@ def test_marks_of_what_native_clients_have_taken_are_dropped_where_they_are_most
         queue.native.get()
     assert queue.direct.hlen(MARKS) < 1010
     assert queue.get(2) == [(1, b"1099")]
+
+
+def test_marks_survive_a_native_producer_that_dies_before_it_has_counted(queue: Queue) -> None:
+    queue.put(b"a", 1)
+    queue.direct.lpush(BASE, b"uncounted")
+    queue.put(b"b", 7)
+    assert queue.get(3) == [(1, b"a"), (0, b"uncounted"), (7, b"b")]

@@ -4,8 +4,9 @@
 -- Touches  :ext:marks  a hash: 'm' and a message, or 'h' and the hash of a long one -> 'position flags expires'
 --          of each copy that has marks, oldest first, with ';' between; and state -> 'drift removed'
 --
--- A copy is known by its position: how many messages had been produced before it. Taken from the head, its position
--- is how many have been consumed. Marks of a lower one are those of a copy that a native client has taken.
+-- A copy is known by its position: how many messages had been consumed when it came, plus how many were queued
+-- before it. Taken from the head, its position is how many have been consumed. Marks of a lower one are those of a
+-- copy that a native client has taken.
 --
 -- Positions are off where messages were removed from the middle (by up to as many), and where a native client
 -- died before it had counted what it took. So where there is none that fits, the copies are counted: marks that

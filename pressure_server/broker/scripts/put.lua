@@ -71,12 +71,15 @@ local function make_put(mode)
     settle_not_full()
   end
 
-  -- Messages have just been put, with these marks. Where they are is what has been produced, which nobody else counts
-  -- while we put: a native consumer may have taken a message that it has not counted yet.
+  -- Messages have just been put, with these marks. A native consumer that has taken a message counts it a moment
+  -- later; that it is not counted yet shows in what has been produced.
   local function note_marks(messages, marks_of)
     if marks and #messages > 0 then
-      local produced = try('GET', base .. ':stats:produced_messages')
-      local last = type(produced) == 'string' and tonumber(produced) or queue.consumed + queue.length
+      local last = queue.consumed + queue.length
+      if call('EXISTS', base .. ':consumer_free') == 0 then
+        local produced = try('GET', base .. ':stats:produced_messages')
+        last = type(produced) == 'string' and tonumber(produced) == last + 1 and last + 1 or last
+      end
       noted.note(messages, marks_of, last - #messages)
     end
   end
