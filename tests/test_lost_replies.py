@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import hiredis
@@ -160,6 +161,10 @@ class Stage:
         self.cuts = cuts
         self.direct = direct
 
+    def has_cut_since(self, made: int) -> bool:
+        """Whether more cuts have been made than that."""
+        return self.cuts.made > made
+
     def play(
         self, setup: Setup, act: Act, *planned: Cut, before: Callable[[], Any] = lambda: None
     ) -> tuple[Any, Any]:
@@ -182,16 +187,17 @@ def stage(behind: Server, cuts: Cuts, backend: Valkey, direct: Client) -> Stage:
 @cases
 def test_an_operation_whose_connection_is_cut_is_done_once(stage: Stage, setup: Setup, act: Act) -> None:
     expected = stage.play(setup, act)
-    made = stage.cuts.made
     planned = [
         [UNHEARD], [Cut(asked=40)], [Cut(asked=-1)],
         [NO_ANSWER], [Cut(answered=1)], [Cut(answered=-1)],
         [NO_ANSWER, NO_ANSWER], [UNHEARD, NO_ANSWER], [NO_ANSWER, UNHEARD], [NO_ANSWER, Cut(answered=-1)],
     ]  # fmt: skip
     for some in planned:
+        made = stage.cuts.made
         assert stage.play(setup, act, *some) == expected, some
-    # The last is counted behind the cut itself.
-    wait_for(lambda: stage.cuts.made - made == sum(map(len, planned)), "all cuts to be counted")
+        # One is counted behind the cut itself. Of two, one may fall to another call of the server on that queue
+        # (what it has kept is dropped, or cleaned up), which is on the connection that the other one breaks.
+        wait_for(partial(stage.has_cut_since, made), "a cut to be counted")
 
 
 @pytest.mark.parametrize("name", ["SPOP n", "SADD", "EXEC on two queues", "BLPOP that waits"])
