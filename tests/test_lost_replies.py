@@ -195,8 +195,8 @@ def test_an_operation_whose_connection_is_cut_is_done_once(stage: Stage, setup: 
     for some in planned:
         made = stage.cuts.made
         assert stage.play(setup, act, *some) == expected, some
-        # One is counted behind the cut itself. Of two, one may fall to another call on the queue (what the server
-        # has kept is dropped, or cleaned up), on the connection that the other one breaks.
+        # One is counted behind the cut itself. Of two, one may fall to another call on the queue (where what
+        # the server has kept is dropped, or cleaned up), on the connection that the other one breaks.
         wait_for(partial(stage.has_cut_since, made), "a cut to be counted")
 
 
