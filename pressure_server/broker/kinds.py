@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pressure_server.broker import packing, sharing
@@ -46,7 +47,7 @@ def _taking(
         Operation.messages_left,
         takes=True,
         moves=name.startswith(b"move"),
-        marked=name.startswith(b"take_marked"),
+        marked=b"_marked" in name,
         opens=name.startswith(b"take_opened"),
         folds=folds,
         line=Line.CONSUMERS,
@@ -57,16 +58,9 @@ def _taking(
 
 
 def _getting(name: bytes, share: Callable[[Sequence[Operation], Any], bool]) -> Kind:
-    return Kind(
-        name,
-        packing.count,
-        share,
-        Operation.messages_left,
-        takes=True,
-        marked=name.endswith(b"_marked"),
-        line=Line.CONSUMERS,
-        serves=(Line.PRODUCERS,),
-    )
+    """One that takes what there is, and never lacks a message."""
+    taking = _taking(name, packing.count, folds=True, waiting=None, share=share)
+    return replace(taking, satisfied=lambda _: True)
 
 
 def _asking(
@@ -108,7 +102,7 @@ PUT_NOW = _putting(b"put now", sharing.lengths, None)
 ADD_NOW = _putting(b"add now", sharing.counts, None)
 PUT_MARKED = _putting(b"put_marked now", sharing.lengths, None)
 ADD_MARKED = _putting(b"add_marked now", sharing.counts, None)
-NEVER_FOR_ROOM = (PUT_OVERFILL, ADD_OVERFILL, PUT_NOW, ADD_NOW, PUT_MARKED, ADD_MARKED)
+NEVER_WAIT_FOR_ROOM = (PUT_OVERFILL, ADD_OVERFILL, PUT_NOW, ADD_NOW, PUT_MARKED, ADD_MARKED)
 GET = _getting(b"get", sharing.values)
 # Messages come with their flags (marked.py). What is `…_OPENED` is `flags number message`: by the number it
 # is closed, or given back (opened.py).

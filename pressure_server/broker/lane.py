@@ -358,7 +358,7 @@ def others_of(operations: Iterable[Operation]) -> list[bytes]:
 
 def _waits_for_room(operation: Operation) -> bool:
     wait = operation.wait
-    return operation.kind not in kinds.NEVER_FOR_ROOM and (wait is None or wait.timeout != 0)
+    return operation.kind not in kinds.NEVER_WAIT_FOR_ROOM and (wait is None or wait.timeout != 0)
 
 
 def _give_up(operation: Operation, wait: Wait) -> None:

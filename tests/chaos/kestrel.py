@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import random
 
-from tests.chaos.consumers import IDLE, Receiver
-from tests.chaos.ledger import Ledger
-from tests.chaos.memcached import Item, MemcachedCaller
+from tests.chaos.consumers import IDLE
+from tests.chaos.memcached import Item
+from tests.chaos.memcached_clients import Reader
 
 # Milliseconds for which an open read waits.
 _WAIT = 200
@@ -18,20 +17,12 @@ _HANGS_UP = 0.02
 _PEEKS = 0.1
 
 
-class Kestrel:
+class Kestrel(Reader):
     """On a connection that is not cut, unless by itself.
 
     A message has been received when it has been read and is not given back on purpose. It is closed at once,
     by the next command: what is open when the proxy is killed comes again.
     """
-
-    def __init__(
-        self, caller: MemcachedCaller, ledger: Ledger, queues: list[str], chance: random.Random
-    ) -> None:
-        self._caller = caller
-        self._receiver = Receiver(caller, ledger)
-        self._queues = queues
-        self._chance = chance
 
     async def work(self) -> None:
         """One queue after the other, until cancelled."""

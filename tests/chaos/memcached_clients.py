@@ -66,8 +66,8 @@ class Setter:
         )
 
 
-class Getter:
-    """Takes by `get`, of one queue or several, on a connection that is not cut."""
+class Reader:
+    """Takes from these queues, and tells the ledger of what it has read."""
 
     def __init__(
         self, caller: MemcachedCaller, ledger: Ledger, queues: list[str], chance: random.Random
@@ -76,6 +76,10 @@ class Getter:
         self._receiver = Receiver(caller, ledger)
         self._queues = queues
         self._chance = chance
+
+
+class Getter(Reader):
+    """Takes by `get`, of one queue or several, on a connection that is not cut."""
 
     async def work(self) -> None:
         """One command after the other, or several in one write, until cancelled."""

@@ -28,10 +28,14 @@ def _get_plain(client: MemcachedConnection, words: list[bytes], commands: int) -
     """
     if len(words) > 2 or b"/" in words[1]:
         return False
-    _check_open(client, words[1])
-    encode = one_item_unique if words[0] == b"gets" else one_item
-    client.submit(kinds.GET_MARKED, key_of(words[1]), [], 1, encode, commands=commands)
+    _submit(client, words[0], key_of(words[1]), commands)
     return True
+
+
+def _submit(client: MemcachedConnection, name: bytes, queue: bytes, commands: int) -> None:
+    _check_open(client, queue)
+    encode = one_item_unique if name == b"gets" else one_item
+    client.submit(kinds.GET_MARKED, queue, [], 1, encode, commands=commands)
 
 
 def _get_repeated(client: MemcachedConnection, requests: Repeated) -> None:
@@ -51,8 +55,7 @@ def _get(client: MemcachedConnection, request: Request) -> Coroutine[Any, Any, b
     queue, options = split_key(keys[0])
     if options is not None:
         return _get_as_told(client, keys[0], queue, options, with_unique=with_unique)
-    _check_open(client, queue)
-    client.submit(kinds.GET_MARKED, queue, [], 1, one_item_unique if with_unique else one_item)
+    _submit(client, name, queue, 1)
     return None
 
 
