@@ -8,8 +8,8 @@ from itertools import count
 from pressure_server.access import Access
 from pressure_server.connection import Connection
 from pressure_server.deliveries import Deliveries
+from pressure_server.disconnects import DisconnectWatch
 from pressure_server.errors import DeniedError
-from pressure_server.hangups import Hangups
 from pressure_server.memory import Memory
 
 # How exactly the time of a client's last command is known, in seconds.
@@ -28,7 +28,7 @@ class Clients:
         self.memory = memory
         self.idle_timeout = idle_timeout
         self.connected: set[Connection] = set()
-        self.hangups = Hangups()
+        self.disconnects = DisconnectWatch()
         self.deliveries = Deliveries()
         self.ids = count(1)
         self.accepted = 0
@@ -50,11 +50,13 @@ class Clients:
         connection.user = self.access.users.initial
         self.accepted += 1
         self.connected.add(connection)
+        self.disconnects.watch(connection)
         return b""
 
     def leave(self, connection: Connection) -> None:
         """Count the connection out."""
         self.connected.discard(connection)
+        self.disconnects.unwatch(connection)
         self.memory.holds(connection, 0)
         if not self.connected:
             self._emptied.set()
@@ -89,5 +91,5 @@ class Clients:
         left = list(self.connected)
         for connection in left:
             connection.break_off()
-        self.hangups.close()
+        self.disconnects.close()
         return len(left)

@@ -52,7 +52,7 @@ class Connection(asyncio.Protocol, ABC):
         "_allowed", "_alone", "_backlog", "_barrier", "_closing", "_cost", "_counted", "_deferred",
         "_evicted", "_last", "_look_at", "_next", "_outbox", "_paused", "_reading", "_ready", "_replies",
         "_reply_size", "_took", "_unanswered", "_unsent_bytes", "_waiting", "active", "clients", "database",
-        "held", "transport", "user",
+        "has_left", "held", "is_muted", "transport", "user",
     )  # fmt: skip
 
     transport: asyncio.Transport
@@ -85,6 +85,9 @@ class Connection(asyncio.Protocol, ABC):
         self._barrier: Operation | None = None
         self.held = False  # the command that was executed has to wait for that
         self._waiting = 0
+        # Whether the client has closed its side; then it is muted when a reply cannot be delivered.
+        self.has_left = False
+        self.is_muted = False
         self._evicted = False  # the account has written us off
         # What operations have taken for the command that runs alone.
         self._took: list[Operation] = []
@@ -187,38 +190,45 @@ class Connection(asyncio.Protocol, ABC):
         self.begin_wait()
 
     def begin_wait(self) -> None:
-        """The client waits for something, until `end_wait`.
+        """The client waits for something, until `end_wait`. It is not read meanwhile.
 
-        It is not read meanwhile, so it is watched whether it hangs up.
+        A client that has left waits for nothing: its connection is closed.
         """
         self._waiting += 1
         if self._waiting == 1 and not self.transport.is_closing():
             self._stop_reading()
-            self.clients.hangups.watch(self)
+            if self.has_left:
+                self.break_off()
 
     def end_wait(self) -> None:
-        """It has what it waited for, or never will."""
+        """The client has what it waited for, or never will."""
         self._waiting -= 1
-        if not self._waiting:
-            self.clients.hangups.unwatch(self)
 
     @property
     def is_waiting(self) -> bool:
         """Whether the client waits for something."""
         return self._waiting > 0
 
-    @property
-    def is_there(self) -> bool:
-        """Whether somebody is there to read a reply."""
+    def client_left(self) -> None:
+        """See pressure_server.disconnects.Peer. What it has sent before is still read and done, but no get."""
+        self.has_left = True
         if self._waiting:
-            self.clients.hangups.look()
-        return not self.transport.is_closing()
+            self.break_off()
 
-    def completed(self, operation: Operation) -> bool:
-        """The broker: an operation of ours has ended. Returns whether there is somebody to tell."""
-        there = True
+    def _can_deliver(self) -> bool:
+        """Whether the client is still there to take a message.
+
+        The one rule for what is delivered, asked when a reply with messages is about to be written. Where it
+        says no, the messages go back, and the client gets no further replies: it could not tell them apart.
+        """
+        self.clients.disconnects.refresh()
+        if self.has_left and not self.is_muted:
+            self.is_muted = True
+        return not (self.is_muted or self.transport.is_closing())
+
+    def completed(self, operation: Operation) -> None:
+        """The broker: an operation of ours has ended. What it has taken is ours to deliver, or to put back."""
         if operation.wait is not None and operation.wait.in_line:
-            there = self.is_there
             self.end_wait()
         if operation is self._barrier:
             self._barrier = None
@@ -230,7 +240,7 @@ class Connection(asyncio.Protocol, ABC):
         if self._allowed < MAX_UNANSWERED or len(data) >= _SMALL_REPLY:
             self._adapt(len(data) // len(operation.sizes))
         if replies and replies[0] is operation:
-            sent = [(0, len(data), operation)] if operation.deliveries else []
+            taken = [(0, len(data), operation)] if operation.deliveries else []
             if len(replies) == 1:
                 replies.clear()
             else:
@@ -241,7 +251,7 @@ class Connection(asyncio.Protocol, ABC):
                             break
                         piece, reply.encoded = reply.encoded, None
                         if reply.deliveries:
-                            sent.append((length, length + len(piece), reply))
+                            taken.append((length, length + len(piece), reply))
                     else:
                         piece = cast(bytes, reply)
                     pieces.append(piece)
@@ -251,14 +261,7 @@ class Connection(asyncio.Protocol, ABC):
                 self._ready += len(data)
                 data = b"".join(pieces)
                 self._ready -= len(data)
-            if not self.transport.is_closing():
-                self._write(data, sent)
-            else:
-                # Its own messages are put back by whoever asks; those of others that waited for it, here.
-                there = False
-                for _, _, other in sent:
-                    if other is not operation:
-                        other.put_back()
+            self._write(data, taken)
             if not self._reading or self._closing:
                 self._proceed()
             if self._counted and not replies:
@@ -270,8 +273,8 @@ class Connection(asyncio.Protocol, ABC):
             if self._ready > self._counted + _LEAST_COUNTED:
                 self.recount()
         else:
-            there = False
-        return there
+            # The connection was lost while the operation was under way.
+            operation.put_back()
 
     def _adapt(self, size: int) -> None:
         """A reply had that size: so many commands may be under way. A large one counts for the next, too."""
@@ -284,12 +287,18 @@ class Connection(asyncio.Protocol, ABC):
         self._cost += max(MAX_BYTES, len(operation.results[-1]))
         self.recount()
 
-    def _write(self, data: bytes, replies: Sequence[tuple[int, int, Operation]] = ()) -> None:
-        """Send it; `replies` are those in it that bring what has been taken: see Outbox.expect."""
-        outbox = self._outbox
-        if replies:
-            outbox.expect(replies)
+    def _write(self, data: bytes, taken: Sequence[tuple[int, int, Operation]] = ()) -> None:
+        """Write replies. `taken` are those in `data` that bring messages: see Outbox.expect."""
+        if taken:
+            if not self._can_deliver():
+                for _, _, operation in taken:
+                    operation.put_back()
+                return
+            self._outbox.expect(taken)
             self.clients.deliveries.watch(self)
+        if self.is_muted or self.transport.is_closing():
+            return
+        outbox = self._outbox
         outbox.write(data)
         if outbox.written > self._look_at:
             self._look_at = outbox.written + _LEAST_COUNTED
@@ -370,8 +379,8 @@ class Connection(asyncio.Protocol, ABC):
         return not unsent
 
     def took(self, operation: Operation) -> None:
-        """The broker: the reply of the command that runs alone brings what the operation has taken."""
-        if not self.is_there:
+        """The broker: an operation has taken messages for the command that runs alone, and they are ours now."""
+        if self.transport.is_closing():
             operation.put_back()
             return
         self._took.append(operation)
@@ -469,13 +478,8 @@ class Connection(asyncio.Protocol, ABC):
             data = self.failed(error)
         self._alone = None
         took, self._took = self._took, []
-        if not self.transport.is_closing():
-            # One reply brings all of it, or nothing.
-            self._write(
-                data, [(len(data), len(data), operation) for operation in took if operation.deliveries]
-            )
-        else:
-            self._put_back(took)
+        # One reply brings all of it, or nothing.
+        self._write(data, [(len(data), len(data), operation) for operation in took if operation.deliveries])
         self._proceed()
         if self._counted:
             self.recount()
@@ -545,8 +549,6 @@ class Connection(asyncio.Protocol, ABC):
             else:
                 self.database.cancel(reply)
         self._put_back(self._took)
-        if self._waiting:
-            self.clients.hangups.unwatch(self)
         self._backlog = []
         self._next = 0
         if isinstance(self._alone, asyncio.Task):

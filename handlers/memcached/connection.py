@@ -70,16 +70,16 @@ class MemcachedConnection(Connection):
 
     def took(self, operation: Operation) -> None:
         """The broker: a coroutine's reply brings this. What is open is delivered when the client says so."""
-        if operation.kind.opens and self.is_there:
+        if operation.kind.opens and not self.transport.is_closing():
             self.open_reads.add(operation)
             self.recount()
         else:
             super().took(operation)
 
-    def completed(self, operation: Operation) -> bool:
+    def completed(self, operation: Operation) -> None:
         """See Connection; and it is counted."""
         self.counts.add(operation)
-        return super().completed(operation)
+        super().completed(operation)
 
     def parse(self, data: bytes) -> list[Any]:
         """Requests, and a RequestError for what is none."""

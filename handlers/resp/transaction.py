@@ -97,9 +97,10 @@ class Stand:
         """Nothing waits in a transaction."""
         raise AssertionError
 
-    def completed(self, _operation: Operation) -> bool:
-        """See Connection.completed; the entry is encoded later."""
-        return True
+    def completed(self, operation: Operation) -> None:
+        """See Connection.completed; the entry is encoded later, for EXEC's reply."""
+        if operation.has_taken:
+            self.connection.took(operation)
 
 
 async def execute(

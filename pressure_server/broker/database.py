@@ -73,13 +73,8 @@ class Database(Lanes, QueueOperations):
                 if call.ended.done():
                     break
             first = operations[await call.ended]
-            call.hand_over(first)
-        except asyncio.CancelledError:
-            if call.told:
-                operations[call.ended.result()].put_back()
-            raise
         finally:
-            call.end_wait()
+            call.end()
             for operation in operations.values():
                 self.cancel(operation)
         if isinstance(first.error, QueueClosedError):

@@ -261,9 +261,7 @@ class Lane:
             self._finish_delete(operation)
         self._ended += 1
         operation.ended_as = self._ended
-        told = operation.owner.completed(operation)
-        if not told and operation.has_taken:
-            self.answers.put_back(operation)
+        operation.owner.completed(operation)
 
     def expire(self, operation: Operation) -> None:
         """Its time is up. One that is under way is heard first."""

@@ -124,14 +124,11 @@ class Lanes:
         self.flush()
         try:
             await call.ended
-            call.hand_over(operation)
         except asyncio.CancelledError:
-            if call.told:
-                operation.put_back()
             self.cancel(operation)
             raise
         finally:
-            call.end_wait()
+            call.end()
         return operation.error or operation.results
 
     def try_all(self) -> None:

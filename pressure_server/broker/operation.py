@@ -34,8 +34,8 @@ class Operation:
     has made, until that is written.
 
     `ended_as` counts the operations on the queue in the order in which they ended.
-    Where it `has_taken` messages, whoever is told of its end calls `delivered` when they have been handed
-    over, or `put_back`: until then the backend keeps them for us.
+    If it `has_taken` messages, its owner has them from `completed` on, and calls `delivered` when they have
+    been handed over, or `put_back`, once: until then the backend keeps them for us.
 
     `encoded` is its reply, where it has ended before others whose replies go first.
 

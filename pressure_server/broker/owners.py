@@ -1,4 +1,8 @@
-"""Owners: who is told that an operation waits, or has ended, where that is not a client's connection."""
+"""Owners: what is told that an operation waits, or has ended, if that is not a client's connection.
+
+An owner gets what its operation has taken when it is told of the end, in the same step: from then on it has to
+call `delivered` or `put_back`, once, whatever is cancelled. Before that the lane has it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from pressure_server.broker.operation import Operation
 
 
 class Client(Protocol):
-    """For whom a coroutine waits."""
+    """The client for which a coroutine runs."""
 
     def begin_wait(self) -> None:
         """It waits, until `end_wait`."""
@@ -18,31 +22,31 @@ class Client(Protocol):
     def end_wait(self) -> None:
         """It waits no longer."""
 
-    @property
-    def is_there(self) -> bool:
-        """Whether somebody is there to take what has been waited for."""
-
     def has_some(self, operation: Operation) -> None:
         """A call has brought some of what the operation takes, and others are to follow."""
 
     def took(self, operation: Operation) -> None:
-        """The reply that follows brings what the operation has taken."""
+        """The reply that follows brings what the operation has taken, which is the client's from now on."""
 
 
 class Call:
-    """The owner of operations that a coroutine waits for. `ended` is the queue of the first that ends."""
+    """The owner of operations that a coroutine waits for. `ended` is the queue of the first that ends.
 
-    __slots__ = ("_client", "_loop", "_tried", "_waits", "ended", "told")
+    What that one has taken goes to the client at once. `end` is called when the coroutine ends, however it
+    does; what an operation takes later goes back.
+    """
+
+    __slots__ = ("_client", "_has_ended", "_loop", "_tried", "_waits", "ended")
 
     def __init__(self, client: Client | None) -> None:
-        """`client` is told when the coroutine waits; None where nobody needs to be."""
+        """`client` is told when the coroutine waits, and of what was taken; None if there is no client."""
         self._loop = asyncio.get_running_loop()
         self._client = client
         self._waits = False
+        self._has_ended = False
         self._tried: asyncio.Future[None] | None = None
         # Not the operation itself, which knows its owner: cycles stay in memory for long.
         self.ended: asyncio.Future[bytes] = self._loop.create_future()
-        self.told = False
 
     async def tried(self) -> None:
         """Return when the operation submitted last has ended, or waits."""
@@ -57,30 +61,27 @@ class Call:
             self._client.begin_wait()
         self._has_tried()
 
-    def completed(self, operation: Operation) -> bool:
-        """Whether anybody wants what it has taken."""
+    def completed(self, operation: Operation) -> None:
+        """The operation has ended."""
         self._has_tried()
-        if self.ended.done() or (self._waits and self._client is not None and not self._client.is_there):
-            return False
-        self.told = True
+        if self._has_ended or self.ended.done():
+            operation.put_back()
+            return
+        if operation.has_taken:
+            if self._client is None:
+                operation.delivered()
+            else:
+                self._client.took(operation)
         self.ended.set_result(operation.name)
-        return True
 
     def has_some(self, operation: Operation) -> None:
         """See Client."""
         if self._client is not None:
             self._client.has_some(operation)
 
-    def hand_over(self, operation: Operation) -> None:
-        """What has been taken goes with the client's reply."""
-        if operation.has_taken:
-            if self._client is None:
-                operation.delivered()
-            else:
-                self._client.took(operation)
-
-    def end_wait(self) -> None:
+    def end(self) -> None:
         """The coroutine has ended."""
+        self._has_ended = True
         if self._client is not None and self._waits:
             self._waits = False
             self._client.end_wait()
@@ -101,10 +102,9 @@ class OnEnd:
     def waits(self, _operation: Operation) -> None:
         """Nobody waits with it."""
 
-    def completed(self, operation: Operation) -> bool:
+    def completed(self, operation: Operation) -> None:
         """Tell."""
         self._follows(operation)
-        return True
 
 
 class OnSuccess:
@@ -118,8 +118,7 @@ class OnSuccess:
     def waits(self, _operation: Operation) -> None:
         """Nobody waits with it."""
 
-    def completed(self, operation: Operation) -> bool:
+    def completed(self, operation: Operation) -> None:
         """Tell, with the queue's name."""
         if operation.error is None:
             self._follows(operation.name)
-        return True

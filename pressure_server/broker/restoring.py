@@ -42,7 +42,7 @@ class _Restored:
     def waits(self, _operation: Operation) -> None:
         pass  # it needs no role and no room
 
-    def completed(self, operation: Operation) -> bool:
+    def completed(self, operation: Operation) -> None:
         """The backend needs to keep them no longer. Where it refuses them, they come back after a restart."""
         if operation.error is None:
             self._delivery.has_arrived()
@@ -53,4 +53,3 @@ class _Restored:
                 printable(operation.name),
                 operation.error,
             )
-        return True

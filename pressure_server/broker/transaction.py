@@ -25,6 +25,7 @@ from pressure_server.errors import (
     OutcomeUnknownError,
     PressureError,
     QueueChangedError,
+    QueueClosedError,
     QueueInUseError,
     StoppingError,
 )
@@ -68,7 +69,10 @@ class Transaction(QueueOperations):
             self.submit(operation)
         except PressureError as error:
             return error
-        await call.ended
+        try:
+            await call.ended
+        finally:
+            call.end()
         return operation.error or operation.results
 
     async def run_each(
@@ -91,21 +95,28 @@ class Transaction(QueueOperations):
         return [operation.error or operation.results[0] for operation in operations]
 
     async def take(
-        self, names: Sequence[bytes], timeout: float | None, count: int = 1, client: object = None
+        self, names: Sequence[bytes], timeout: float | None, count: int = 1, client: Client | None = None
     ) -> tuple[bytes, list[bytes]] | None:
         """As Database.take, without waiting."""
+        for name in names:
+            base_key(self.prefix, name)  # before any of them may take something
         first, others = (kinds.TAKE, kinds.TAKE_ELSE) if count == 1 else (kinds.SOME, kinds.SOME_ELSE)
         operations: list[Operation] = []
         for name in names:
             kind = others if operations else first
-            operations.append(Operation(kind, name, [], count, Call(None)))
+            operations.append(Operation(kind, name, [], count, Call(client)))
             self.submit(operations[-1])
         for operation in operations:
             await operation.owner.ended
-            if operation.error is not None:
-                raise operation.error
+        for operation in operations:
             if operation.results:
                 return operation.name, operation.results
+        for operation in operations:
+            # A command that would not wait passes over closed queues: see Database._take_now.
+            if operation.error is not None and (
+                timeout != 0 or not isinstance(operation.error, QueueClosedError)
+            ):
+                raise operation.error
         return None
 
     async def together(self, kind: Kind, names: Sequence[bytes], arguments: list[bytes]) -> list[Any]:
@@ -160,30 +171,17 @@ class Transaction(QueueOperations):
                 for operation in self._operations:
                     operation.put_back()
 
-        # Not only where it waits: who takes messages is to be there when they come.
-        client = self._client if any(operation.kind.takes for operation in self._operations) else None
-        if client is not None:
-            client.begin_wait()
-        try:
-            reply = await self._call(list(dict.fromkeys(keys)), arguments, kept, undo)
-            if client is not None and not client.is_there:
-                undo(reply)
-                raise PressureError("the client has gone")
-        finally:
-            if client is not None:
-                client.end_wait()
-        share(reply)
-        # At once: whoever leaves while more is waited for leaves what has been taken.
+        share(await self._call(list(dict.fromkeys(keys)), arguments, kept, undo))
+        deletes = [operation for operation in self._operations if operation.kind is kinds.FINISH_DELETE]
+        # In the same step: owners have what was taken before anything can be cancelled.
         for operation in self._operations:
-            if operation.has_taken and self._client is not None:
-                self._client.took(operation)
-            elif operation.has_taken:
-                operation.delivered()
-        for operation in self._operations:
-            if operation.kind is kinds.FINISH_DELETE:
-                await self._finish_delete(operation)
-            elif operation.wait is not None and operation.wait.lack is not None and operation.wait.reason:
+            if operation in deletes:
+                continue
+            if operation.wait is not None and operation.wait.lack is not None and operation.wait.reason:
                 operation.fail(operation.wait.reason)
+            operation.owner.completed(operation)
+        for operation in deletes:
+            await self._finish_delete(operation)
             operation.owner.completed(operation)
         self._database.poke({operation.name for operation in self._operations})
 

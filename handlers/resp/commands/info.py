@@ -45,7 +45,7 @@ async def _clients(client: RespConnection) -> _Fields:
     return {
         "connected_clients": len(client.clients.connected),
         "maxclients": client.clients.max_clients,
-        "blocked_clients": len(client.clients.hangups),
+        "blocked_clients": sum(connected.is_waiting for connected in client.clients.connected),
         "slowed_clients": client.clients.memory.deferred,
         "waiting_operations": len(client.context.broker.waiters),
         "max_waiting": client.context.broker.waiters.most,
