@@ -210,7 +210,7 @@ class Connection(asyncio.Protocol, ABC):
         return self._waiting > 0
 
     def client_left(self) -> None:
-        """See pressure_server.disconnects.Peer. What it has sent before is still read and done, but no get."""
+        """See disconnects.Peer. What the client has sent is still done, except that it gets no message."""
         self.has_left = True
         if self._waiting:
             self.break_off()
@@ -227,7 +227,7 @@ class Connection(asyncio.Protocol, ABC):
         return not (self.is_muted or self.transport.is_closing())
 
     def completed(self, operation: Operation) -> None:
-        """The broker: an operation of ours has ended. What it has taken is ours to deliver, or to put back."""
+        """The broker: an operation of ours has ended. What it has taken is ours, to deliver or put back."""
         if operation.wait is not None and operation.wait.in_line:
             self.end_wait()
         if operation is self._barrier:
@@ -379,7 +379,7 @@ class Connection(asyncio.Protocol, ABC):
         return not unsent
 
     def took(self, operation: Operation) -> None:
-        """The broker: an operation has taken messages for the command that runs alone, and they are ours now."""
+        """The broker: an operation has taken this for the command that runs alone, and it is ours now."""
         if self.transport.is_closing():
             operation.put_back()
             return

@@ -1,6 +1,6 @@
 """Owners: what is told that an operation waits, or has ended, if that is not a client's connection.
 
-An owner gets what its operation has taken when it is told of the end, in the same step: from then on it has to
+An owner gets what its operation has taken in the step in which it is told of the end. From then on it has to
 call `delivered` or `put_back`, once, whatever is cancelled. Before that the lane has it.
 """
 
