@@ -230,6 +230,39 @@ def test_a_blocking_move_waits_for_room_too(client: Client, waiter: Waiter) -> N
     assert (client.scard("s"), client.smembers("d")) == (0, {b"m"})
 
 
+MOVES = [
+    ("LMOVE", "s", "d", "LEFT", "RIGHT"),
+    ("RPOPLPUSH", "s", "d"),
+    ("SMOVE", "s", "d", "m"),
+]
+
+
+@pytest.mark.parametrize("move", MOVES, ids=[move[0] for move in MOVES])
+def test_a_move_whose_time_is_up_says_full_and_moves_nothing(
+    backend: Valkey, start_server: StartServer, move: tuple[str, ...]
+) -> None:
+    server = start_server("--backend", backend.url, "--put-timeout", "0.3")
+    with server.client() as client, Waiter(server.port) as waiter:
+        create(client, "d", "BOUND", 1)
+        client.sadd("d", "x")
+        client.sadd("s", "m")
+        assert is_refused(waiter(*move), "FULL")
+        assert (client.smembers("s"), client.smembers("d")) == ({b"m"}, {b"x"})
+        client.spop("s")
+        assert waiter(*move) in (None, 0)  # now the source is empty
+
+
+def test_a_blocking_move_says_full_or_nothing_by_what_it_has_waited_for(
+    client: Client, waiter: Waiter
+) -> None:
+    create(client, "d", "BOUND", 1)
+    client.sadd("d", "x")
+    assert waiter("BLMOVE", "s", "d", "LEFT", "RIGHT", 0.05) is None
+    client.sadd("s", "m")
+    assert is_refused(waiter("BLMOVE", "s", "d", "LEFT", "RIGHT", 0.05), "FULL")
+    assert (client.smembers("s"), client.smembers("d")) == ({b"m"}, {b"x"})
+
+
 def test_commands_behind_a_put_that_waits_are_done_after_it(client: Client, waiter: Waiter) -> None:
     create(client, "q", "BOUND", 2)
     client.sadd("q", "a", "b")

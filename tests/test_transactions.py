@@ -720,3 +720,52 @@ def test_of_two_gets_on_a_closed_queue_the_second_is_told(
     first, second = waiter("EXEC")
     assert first in (b"m", [b"q", b"m"])
     assert is_refused(second, "CLOSED")
+
+
+# k is closed and empty, o has m1 m2 m3, e is open and empty; the last one cannot be a queue's name.
+TAKING_PAST_A_CLOSED_QUEUE = [
+    "BLPOP k o 0.1",
+    "BLPOP o k 0.1",
+    "BLPOP e k o 0.1",
+    "BRPOP k k o 0.1",
+    "BLPOP k 0.1",
+    "BLPOP k e 0.1",
+    "BLPOP k nothing 0.1",
+    "LMPOP 2 k o LEFT COUNT 2",
+    "LMPOP 1 k LEFT",
+    "LMPOP 2 k e LEFT",
+    "BLMPOP 0.1 2 k o LEFT COUNT 2",
+    "BLMPOP 0.1 1 k LEFT",
+    "BLPOP o q:bound 0.1",
+    "LMPOP 2 o q:bound LEFT",
+]
+
+
+@pytest.mark.parametrize("line", TAKING_PAST_A_CLOSED_QUEUE)
+def test_a_closed_queue_hides_no_message_and_is_told_of_in_a_transaction_as_outside(
+    client: Client, waiter: Waiter, line: str
+) -> None:
+    def prepare() -> None:
+        client.flushdb()
+        for queue in ("k", "e"):
+            create(client, queue)
+        client.execute_command("PRESSURE.CLOSE", "k")
+        client.rpush("o", "m1", "m2", "m3")
+
+    def messages_in(reply: Any) -> list[bytes]:
+        if isinstance(reply, list):
+            return [message for part in reply for message in messages_in(part)]
+        return [reply] if isinstance(reply, bytes) and reply.startswith(b"m") else []
+
+    is_of_bad_name = "q:bound" in line
+    prepare()
+    outside = waiter(*line.split())
+    left_outside = client.lrange("o", 0, -1)
+    prepare()
+    assert [waiter("MULTI"), waiter(*line.split())] == [b"OK", b"QUEUED"]
+    inside = waiter("EXEC")[0]
+    left_inside = client.lrange("o", 0, -1)
+    for reply, left in ((outside, left_outside), (inside, left_inside)):
+        assert sorted([*messages_in(reply), *left]) == [b"m1", b"m2", b"m3"]
+    if not is_of_bad_name:  # outside, a name is looked at when it is its turn
+        assert (str(inside), left_inside) == (str(outside), left_outside)

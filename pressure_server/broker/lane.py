@@ -360,6 +360,10 @@ def _waits_for_room(operation: Operation) -> bool:
 
 
 def _give_up(operation: Operation, wait: Wait) -> None:
-    """It ends with the reason for which it has waited; with no message where none has come in time."""
-    if wait.reason is not None and not (operation.kind.takes and wait.out_of_time):
-        operation.fail(wait.reason)
+    """End it with the reason for which it has waited; with no message if none has come in time.
+
+    A move that has found a message, and no room for it, fails as a put does.
+    """
+    if wait.reason is None or (operation.kind.takes and wait.out_of_time and wait.lack is not Lack.ROOM):
+        return
+    operation.fail(wait.reason)
