@@ -40,14 +40,21 @@ class Alarm:
         """It is set: `mask` is what was there then; None where nobody watches, and it is time to look."""
         lacks = self._lane.lacks().get(name)
         if lacks is None:
-            return
-        if mask is None:
+            # Those in line are being tried. What this mask shows may have come after their call was done: they
+            # have to ask again if that was in vain.
+            self._forget(name)
+            self._vain.clear()
+        elif mask is None:
             self._forget(name)
             self._lane.poke()
         elif possible(lacks, watched, mask, self._lane.existed) and (name, mask) not in self._vain:
             # Once: where it was in vain, only a change is a reason to try again.
             self._vain[name, mask] = None
             self._lane.poke()
+
+    def forget_attempts(self) -> None:
+        """What was tried in vain may be tried again when the watch is set."""
+        self._vain.clear()
 
     def changed(self, name: bytes) -> None:
         """Something has changed with a queue, which is watched no longer."""

@@ -127,7 +127,7 @@ class Answers:
                 operation.owner.completed(operation)
             self._lane.poke()
 
-        self._lanes.call([self._lane.base], batch.pack(runs), kept, received, again=True)
+        self._lanes.call([self._lane.base], batch.pack(runs), kept, received, batch.AGAIN)
 
     def recover(self, kept: Kept, *, is_late: bool = False) -> None:
         """Nobody waits any longer for what that call may have taken. `is_late`: or be about to take."""

@@ -20,6 +20,10 @@ from pressure_server.broker.wait import Wait
 MAX_MESSAGES = 2000
 MAX_BYTES = 1 << 20
 
+# How a call is done: AGAIN if it may have been done before (calls.lua); NOTE or SHARE if there are other
+# servers, whose clients may wait for the same as ours (waiting.lua).
+AGAIN, NOTE, SHARE = b"again", b"note", b"share"
+
 _kind_of = attrgetter("kind")
 
 
@@ -55,6 +59,16 @@ def runs_of(batch: Sequence[Operation]) -> list[list[Operation]]:
     return runs
 
 
+def sharing_of(operations: Sequence[Operation]) -> bytes:
+    """NOTE, or SHARE for a call that puts, if each of its takes may wait.
+
+    One that may not wait is not limited: it would be told that there is no message.
+    """
+    puts = any(operation.kind.puts for operation in operations)
+    all_wait = all(o.wait is None or o.wait.timeout != 0 for o in operations if o.kind.takes)
+    return SHARE if puts and all_wait else NOTE
+
+
 def pack(runs: Sequence[Sequence[Operation]]) -> list[bytes]:
     """The runs as arguments for batch.lua: for each a name, a count, and as many arguments."""
     arguments: list[bytes] = []
@@ -72,13 +86,15 @@ class Outcome:
     """What has become of the operations of a call.
 
     `ended` have ended; `again` are to be sent again, at once and before others; `lacking` lack something, and
-    their `wait` says what. `held` are roles that these would need, too, and that native clients hold.
+    their `wait` says what. `held` are roles that these would need, too, and that native clients hold. With
+    `left_for_others` messages were left for the clients of other servers, and may be taken if these do not.
     """
 
     ended: list[Operation] = field(default_factory=list)
     again: list[Operation] = field(default_factory=list)
     lacking: list[Operation] = field(default_factory=list)
     held: set[Lack] = field(default_factory=set)
+    left_for_others: bool = False
 
 
 def share(runs: Sequence[Sequence[Operation]], reply: list[Any]) -> Outcome:
@@ -90,6 +106,9 @@ def share(runs: Sequence[Sequence[Operation]], reply: list[Any]) -> Outcome:
     unsure = [_share_run(run, result) for run, result in zip(runs, reply[1:], strict=False)]
     outcome = Outcome()
     for number, result in zip(more[::2], more[1::2], strict=True):
+        if number == 0 and result == b"others":
+            outcome.left_for_others = True
+            continue
         if number == 0:
             outcome.held.add(Lack.PRODUCER if result == b"producer" else Lack.CONSUMER)
             continue

@@ -80,7 +80,11 @@ class Lane:
         self.is_in_flight = True
         self._kept = self.answers.keep() if any(run[0].kind.changes for run in self._runs) else None
         self._lanes.call(
-            [self.base, *others_of(operations)], batch.pack(self._runs), self._kept, self._received
+            [self.base, *others_of(operations)],
+            batch.pack(self._runs),
+            self._kept,
+            self._received,
+            batch.sharing_of(operations) if self._lanes.neighbours else b"",
         )
 
     def send_first(self, operations: list[Operation]) -> None:
@@ -171,6 +175,8 @@ class Lane:
         if any(self.lines.values()):
             if self.alarm is None:
                 self.alarm = Alarm(self, self._lanes.changes)
+            if outcome.left_for_others:
+                self.alarm.forget_attempts()
             self.alarm.set()
             self._turns.ask(outcome)
         self._turns.end(outcome.ended)

@@ -52,6 +52,8 @@ class Lanes:
         self.number = link.number
         self.policy = policy
         self.is_stopping = False
+        # How many other servers use the backend: their clients may wait for the same as ours.
+        self.neighbours = 0
         self._link = link
         self._durability = durability
         bound = b"" if policy.create_bound is None else b"%d" % policy.create_bound
@@ -296,16 +298,15 @@ class Lanes:
         arguments: list[bytes],
         kept: Kept | None,
         received: Callable[[Any], None],
-        *,
-        again: bool = False,
+        how: bytes = b"",
     ) -> None:
         """Call the batch script on queues. `kept`: the answer is kept there, and must be acknowledged.
 
-        `received` gets the reply, an error reply as an exception, or a BackendError. `again`: it may have
-        been done before.
+        `received` gets the reply, an error reply as an exception, or a BackendError. `how` is one of
+        the words that batch.py has for that.
         """
         slot, number = kept if kept is not None else (b"", 0)
-        header = [*self._header, slot, b"%d" % number, b"again" if again else b""]
+        header = [*self._header, slot, b"%d" % number, how]
         self._link.call_script([*dict.fromkeys(keys)], header + arguments, received)
 
     def when_safe(self, follows: Follows) -> None:

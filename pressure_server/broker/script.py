@@ -12,6 +12,7 @@ _PARTS = (
     "marks",
     "read",
     "life",
+    "waiting",
     "get",
     "put",
     "move",

@@ -104,7 +104,9 @@ class Servers:
     async def _look_after(self, database: Database) -> None:
         while True:
             try:
-                for name, signed in await self._dead():
+                dead = await self._dead()
+                database.neighbours = len(self._seen)
+                for name, signed in dead:
                     await self._bury(database, name, signed)
             except BackendError as error:
                 self._seen.clear()

@@ -116,6 +116,7 @@ async def _backend(client: RespConnection) -> _Fields:
         "backend_link_status": "up" if broker.is_up else "down",
         "backend_version": broker.version,
         "identity": broker.identity,
+        "other_servers": client.connection.database.neighbours,
         "prefix": client.context.settings.prefix,
     }
 

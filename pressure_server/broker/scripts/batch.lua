@@ -14,7 +14,8 @@
 -- Some runs lack something: a message, or room. They stay where they are, and whenever a later run has changed
 -- the queue they are tried again, first come first served. Where they have got further, the first value of the
 -- reply is { left, run, result, run, result, … } instead, with what they got then; runs count from 1. Run 0
--- tells of a role that those who still lack something would need, and that a native client holds.
+-- tells of a role that those who still lack something would need, and that a native client holds;
+-- or of 'others', for whom messages were left (waiting.lua).
 --
 -- Three names are no operations, have no result, and make a transaction of the runs behind them:
 --   on         goes over to the queue of that base key; nobody waits from here on
@@ -104,6 +105,8 @@ local prelude = {
 local reply, more = { 0 }, { 0 }
 local taken = false -- whether the last run that takes has taken something
 local waiting = {}
+local may_wait = { take = true, some = true, take_marked = true, take_opened = true, move = true }
+local has_takers = false -- whether runs of the call could wait for a message
 
 -- Whether a run that still lacks something has got anything.
 local function got_on(result)
@@ -183,6 +186,7 @@ while at <= #ARGV do
     number = number + 1
     local result, left, go_on
     local verb = string.match(name, '^[%l_]+')
+    has_takers = has_takers or may_wait[verb]
     if taken and string.sub(name, -5) == ' else' then
       result = {}
     elseif answered > ANSWERED_TOGETHER and answering[verb] then
@@ -213,6 +217,11 @@ while at <= #ARGV do
     end
   end
 end
+if queue.bound and has_takers and (ARGV[6] == 'note' or ARGV[6] == 'share') then
+  local wait = false
+  for _, run in ipairs(waiting) do wait = wait or run.role == 'consumer' end
+  make_waiting_servers().note(wait)
+end
 save_mirror()
 if reply[1] == 0 then
   reply[1] = not queue.bound and -2 or queue.bound > 0 and -1 or 0
@@ -221,6 +230,9 @@ for _, run in ipairs(queue.bound and waiting or {}) do
   if in_use(run.role) then
     more[#more + 1], more[#more + 2] = 0, run.role
   end
+end
+if left_for_others then
+  more[#more + 1], more[#more + 2] = 0, 'others'
 end
 if #more > 1 then
   more[1] = reply[1]

@@ -4,7 +4,7 @@
 -- Takes    ARGV[1]  our identity
 --          ARGV[4]  the slot where the answer is kept, in place of what is there; '' to keep none
 --          ARGV[5]  the call's number
---          ARGV[6]  'again' where it may have been done before, else ''
+--          ARGV[6]  'again' where it may have been done before; 'note' or 'share': waiting.lua; else ''
 -- Touches  :ext:calls  a hash: 'identity slot' -> the call's number, the reply, `places`, `taken_marks` and
 --          `opened`, packed
 --

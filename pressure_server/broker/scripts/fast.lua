@@ -15,14 +15,14 @@ local exact = queue.bound and queue.producer == identity and (queue.consumer or 
 
 -- Nothing to take yet. Who waits for a message uses the queue (life.lua).
 if queue.length == 0 and queue.bound and (ARGV[7] == 'take' or ARGV[7] == 'take existing') and #ARGV == 9
-  and call('EXISTS', base .. ':consumer_free', base .. ':closed', base .. ':closed') == 1 then
+  and ARGV[6] == '' and call('EXISTS', base .. ':consumer_free', base .. ':closed', base .. ':closed') == 1 then
   call('HDEL', base .. ':ext:settings', 'since')
   return keep({ DONE, {} })
 end
 
 -- From hand to hand: the message is never queued.
 if queue.length == 0 and queue.bound and ARGV[7] == 'take existing' and (ARGV[10] == 'put' or ARGV[10] == 'add')
-  and ARGV[11] == '2' and #ARGV == 13 and (exact or not queue.index)
+  and ARGV[11] == '2' and #ARGV == 13 and ARGV[6] == '' and (exact or not queue.index)
   and queue.producer == identity and queue.consumer == identity
   and call('EXISTS', base .. ':producer_free', base .. ':consumer_free', base .. ':not_full', base .. ':closed',
     base .. ':closed', base .. ':closed', base .. ':closed') == 3 then

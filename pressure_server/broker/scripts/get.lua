@@ -118,8 +118,13 @@ local function make_get()
       call('HDEL', base .. ':ext:settings', 'since') -- who waits for a message uses the queue (life.lua)
     end
     local messages, left = {}, 0
-    if queue.length > 0 then
-      messages, left = operations.get(wanted)
+    local most = wanted
+    if ARGV[6] == 'share' and queue.length > 0 then
+      most = math.min(wanted, make_waiting_servers().share())
+      left_for_others = left_for_others or most < math.min(wanted, queue.length)
+    end
+    if queue.length > 0 and most > 0 then
+      messages, left = operations.get(most)
       if messages.err then
         return messages, 0
       end

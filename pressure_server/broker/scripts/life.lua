@@ -11,7 +11,7 @@ end
 local function extension_suffixes()
   return {
     ':ext:members', ':ext:copies', ':ext:index', ':ext:settings', ':ext:producer_turn', ':ext:consumer_turn',
-    ':ext:calls', ':ext:marks',
+    ':ext:calls', ':ext:marks', ':ext:waiting',
   }
 end
 
