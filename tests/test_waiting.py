@@ -102,6 +102,18 @@ def test_a_get_on_several_queues_wakes_on_any_and_takes_once(
     assert [client.scard(name) for name in "abc"] == [1 if name == queue else 0 for name in "abc"]
 
 
+def test_a_get_on_several_queues_waits_on_the_last_while_the_first_is_being_tried_again(
+    client: Client, direct: Client, waiter: Waiter
+) -> None:
+    for _ in range(60):
+        # The watch on the backend is opened again, which has all that wait tried again.
+        direct.flushall()
+        waiter.send("BLPOP", "a", "b", "c", 0)
+        wait_for_blocked(client, 1)
+        client.sadd("c", "1", "2")
+        assert waiter.reply(5) == [b"c", b"1"]
+
+
 def test_a_get_on_several_queues_takes_from_one_when_all_get_messages_at_the_same_time(
     server: Server, client: Client, waiter: Waiter
 ) -> None:

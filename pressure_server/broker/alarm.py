@@ -40,8 +40,8 @@ class Alarm:
         """It is set: `mask` is what was there then; None where nobody watches, and it is time to look."""
         lacks = self._lane.lacks().get(name)
         if lacks is None:
-            # Those in line are being tried. What this mask shows may have come after their call was done: they
-            # have to ask again if that was in vain.
+            # Those in line are being tried. What the mask shows may have come after their call: if that is
+            # in vain they have to ask again.
             self._forget(name)
             self._vain.clear()
         elif mask is None:

@@ -36,7 +36,7 @@ class Call:
     does; what an operation takes later goes back.
     """
 
-    __slots__ = ("_client", "_has_ended", "_loop", "_tried", "_waits", "ended")
+    __slots__ = ("_client", "_has_ended", "_loop", "_tried", "_waits", "_was_tried", "ended")
 
     def __init__(self, client: Client | None) -> None:
         """`client` is told when the coroutine waits, and of what was taken; None if there is no client."""
@@ -44,15 +44,18 @@ class Call:
         self._client = client
         self._waits = False
         self._has_ended = False
+        # Whether the operation submitted last has been tried; and who waits for that.
+        self._was_tried = False
         self._tried: asyncio.Future[None] | None = None
         # Not the operation itself, which knows its owner: cycles stay in memory for long.
         self.ended: asyncio.Future[bytes] = self._loop.create_future()
 
     async def tried(self) -> None:
-        """Return when the operation submitted last has ended, or waits."""
-        if not self.ended.done():
+        """Return when the operation submitted last has ended, or waits, which may be so already."""
+        if not (self.ended.done() or self._was_tried):
             self._tried = self._loop.create_future()
             await self._tried
+        self._was_tried = False
 
     def waits(self, _operation: Operation) -> None:
         """The operation begins to wait."""
@@ -87,6 +90,7 @@ class Call:
             self._client.end_wait()
 
     def _has_tried(self) -> None:
+        self._was_tried = True
         if self._tried is not None and not self._tried.done():
             self._tried.set_result(None)
 
