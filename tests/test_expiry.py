@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Thread
@@ -15,10 +16,13 @@ from pressure_server.broker.expiry import Expiry
 from pressure_server.broker.policy import Policy
 from pressure_server.client import Queue
 from tests.native import NativeClient
-from tests.programs import Client, Server, StartServer, Valkey, keys_left, wait_for
+from tests.programs import Client, Server, StartServer, StartValkey, Valkey, keys_left, wait_for
 from tests.waiters import Waiter, wait_for_waiting
 
 TTL = "0.5"
+# As many empty queues, and how many times their time to live they may be there, all looks at them included.
+MANY = 15_000
+LONGEST = 1.5
 
 
 @pytest.fixture
@@ -121,7 +125,7 @@ def test_one_that_our_python_client_waits_on_stays(
 def test_a_queue_that_cannot_be_read_is_told_of_once_and_the_others_go(
     client: Client, direct: Client, expiring: Server
 ) -> None:
-    direct.mset({"__pressure__:broken": "no list", "__pressure__:broken:bound": 0})
+    direct.mset({"__pressure__:broken:ext:settings": "no hash", "__pressure__:broken:bound": 0})
     for number in range(20):
         client.sadd(f"q{number}", "m")
         client.spop(f"q{number}")
@@ -225,3 +229,54 @@ def test_one_that_a_native_client_polls_stays(client: Client, direct: Client) ->
             return not direct.keys("*:control*")
 
         wait_for(gone_while_the_other_is_polled, "the unused queue to be deleted")
+
+
+def leave_empty_queues(direct: Client, count: int) -> None:
+    """What a put and a get leave of each of so many queues."""
+    for first in range(0, count, 1000):
+        pipeline = direct.pipeline(transaction=False)
+        for number in range(first, min(first + 1000, count)):
+            base = f"__pressure__:q{number}"
+            pipeline.mset(
+                {
+                    f"{base}:bound": 0,
+                    f"{base}:producer": "pressure-server:x",
+                    f"{base}:consumer": "pressure-server:x",
+                }
+                | {
+                    f"{base}:stats:{what}_{unit}": 1
+                    for what in ("produced", "consumed")
+                    for unit in ("messages", "bytes")
+                }
+            )
+            for token in ("producer_free", "consumer_free", "not_full"):
+                pipeline.lpush(f"{base}:{token}", 1)
+            pipeline.hset(f"{base}:ext:settings", mapping={"overflow": "block", "made": "1.1", "implicit": 1})
+        pipeline.execute()
+
+
+@pytest.mark.alone
+def test_many_queues_go_in_time_and_hold_up_nobody(
+    start_server: StartServer, start_valkey: StartValkey
+) -> None:
+    ttl = 2.0
+    backend = start_valkey()
+    with backend.client() as direct:
+        leave_empty_queues(direct, MANY)
+        wait_for(
+            lambda: direct.object("idletime", f"__pressure__:q{MANY - 1}:producer_free") >= ttl, "idle queues"
+        )
+        server = start_server("--backend", backend.url, "--implicit-queue-ttl", str(ttl))
+        began = time.monotonic()
+        slowest = 0.0
+        with server.client() as client:
+            while direct.exists(f"__pressure__:q{MANY - 1}:bound") or direct.dbsize() > 50:
+                asked = time.monotonic()
+                client.sadd("used", "m")
+                slowest = max(slowest, time.monotonic() - asked)
+                assert asked - began < 20
+        took = time.monotonic() - began
+        print(f"{MANY} queues were gone after {took:.2f} s, the slowest SADD took {1000 * slowest:.0f} ms")
+        assert list(direct.scan_iter("__pressure__:*:bound")) == [b"__pressure__:used:bound"]
+        assert took <= LONGEST * ttl
+        assert slowest < 0.2

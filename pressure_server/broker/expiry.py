@@ -1,26 +1,30 @@
 """Expiry: queues that a put has created, and that stay empty and unused, are deleted after a while.
 
 Since when that is so is noted with the queue, so it does not matter which server looks, or how long it has
-been running. A queue is used by who puts, takes, or waits.
+been running. A put, a get, or a client that waits uses a queue.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
-from pressure_server.broker import kinds
 from pressure_server.broker.broker import Broker
 from pressure_server.broker.complaints import Complaints
 from pressure_server.broker.database import Database
+from pressure_server.broker.housekeeping import in_portions
 from pressure_server.broker.names import printable
 from pressure_server.errors import BackendError
 
 logger = logging.getLogger(__name__)
 
-# So many looks in a time to live, at most this often, and between steps of the scan a pause, in seconds.
-_LOOKS = 4
+# Looks in a time to live. A queue is first found unused within one of them, and deleted within another: so it
+# goes after 1 to 1.33 times its time to live, and the time that two looks take.
+_LOOKS = 6
+# Seconds between the beginnings of two looks, at least.
 _MOST_OFTEN = 0.25
+# Seconds between two calls, at most. It is as long as the call took, so that half of the backend is left.
 _PAUSE = 0.01
 
 
@@ -44,8 +48,12 @@ class Expiry:
             self._looking.cancel()
 
     async def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        interval = max(_MOST_OFTEN, self._ttl / _LOOKS)
+        began = loop.time()
         while True:
-            await asyncio.sleep(max(_MOST_OFTEN, self._ttl / _LOOKS))
+            await asyncio.sleep(began + interval - loop.time())
+            began = loop.time()
             for database in self._broker.databases:
                 database.try_all()
                 try:
@@ -57,14 +65,18 @@ class Expiry:
         cursor = b"0"
         while True:
             cursor, names = await database.scan(cursor)
-            for name in names:
-                try:
-                    expired = await database.run(kinds.EXPIRE, name, [b"%g" % self._ttl])
-                except BackendError as error:
-                    await self._complaints.hear(database, name, error)
-                    continue
-                if expired[0]:
-                    logger.debug("queue '%s' was empty and unused: deleted", printable(name))
+            for some in in_portions(names):
+                await self._expire(database, some)
             if cursor == b"0":
                 return
-            await asyncio.sleep(_PAUSE)
+
+    async def _expire(self, database: Database, names: Sequence[bytes]) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        results = await database.housekeeping.expire(names, self._ttl)
+        for name, result in zip(names, results, strict=True):
+            if isinstance(result, BackendError):
+                await self._complaints.hear(database, name, result)
+            elif result:
+                logger.debug("queue '%s' was empty and unused: deleted", printable(name))
+        await asyncio.sleep(min(_PAUSE, loop.time() - began))

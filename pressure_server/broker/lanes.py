@@ -14,13 +14,14 @@ from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
 from pressure_server.broker import kinds
 from pressure_server.broker.changes import Changes
+from pressure_server.broker.housekeeping import Housekeeping
 from pressure_server.broker.known import KnownQueues
 from pressure_server.broker.lack import Lack
 from pressure_server.broker.lane import Lane
 from pressure_server.broker.names import BOUND, base_key, split_key
 from pressure_server.broker.opened import Opened
 from pressure_server.broker.operation import Kind, Line, Operation
-from pressure_server.broker.owners import Call, OnEnd, OnSuccess
+from pressure_server.broker.owners import Call, OnEnd
 from pressure_server.broker.policy import Policy
 from pressure_server.broker.role_turns import RoleTurns
 from pressure_server.broker.slots import Kept
@@ -68,6 +69,7 @@ class Lanes:
         self._lanes: dict[bytes, Lane] = {}
         self._to_send: list[Lane] = []
         self.known = KnownQueues(watch, link.number, prefix, self._clean)
+        self.housekeeping = Housekeeping(link, prefix, identity)
         self.opened = Opened(self)
         self.changes = Changes(watch, link.number, prefix)
         self.role_turns = RoleTurns(self, turns)
@@ -409,5 +411,4 @@ class Lanes:
     def _clean(self, name: bytes) -> None:
         """The queue has been deleted, maybe by a native client, which does not know of our keys."""
         if self._link.is_up:
-            self.submit(Operation(kinds.CLEAN, name, [], 1, OnSuccess()))
-            self.flush()
+            self.housekeeping.clean(name)

@@ -42,7 +42,7 @@ local makers = {
   move = make_move,
   contains = make_read, length = make_read, range = make_read, scan = make_read, sample = make_read,
   info = make_read, exists = make_read, version = make_read,
-  create = make_life, close = make_life, delete = make_life, finish_delete = make_life, expire = make_life,
+  create = make_life, close = make_life, delete = make_life, finish_delete = make_life,
   clean = make_life, turn = make_life,
   acknowledge = make_recovery, put_back = make_recovery, recover = make_recovery,
   examine = make_doctor, repair = make_doctor,
@@ -56,7 +56,7 @@ local takes = {
 -- What these have taken is in their results: as it is, or with flags behind it. What was opened is kept apart.
 local taking = { get = 'plain', take = 'plain', some = 'plain', get_marked = 'marked', take_marked = 'marked' }
 local without_queue = {
-  exists = true, version = true, create = true, delete = true, finish_delete = true, expire = true, clean = true,
+  exists = true, version = true, create = true, delete = true, finish_delete = true, clean = true,
   turn = true, take = true, some = true, take_marked = true, take_opened = true, move = true, examine = true,
   repair = true, acknowledge = true, put_back = true, recover = true,
 }

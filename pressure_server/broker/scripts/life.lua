@@ -68,7 +68,8 @@ local function make_life()
     return 1
   end
 
-  local function remove()
+  -- Removes all keys of the queue; returns 1. It must not be in use.
+  function operations.remove()
     call('UNLINK', unpack(protocol_keys))
     forget(false)
     return 1
@@ -92,7 +93,7 @@ local function make_life()
       return { err = 'NOQUEUE' }
     end
     if not in_use('producer') and not in_use('consumer') then
-      return remove()
+      return operations.remove()
     end
     call('DEL', base .. ':bound')
     call('LPUSH', base .. ':not_full', 0)
@@ -106,42 +107,7 @@ local function make_life()
     if queue.bound or call('EXISTS', unpack(protocol_keys)) == 0 then
       return 1
     end
-    return in_use('producer') or in_use('consumer') or remove()
-  end
-
-  -- Deletes a queue that a put has made, if it is empty and nobody has put, taken or waited for so long. Who
-  -- waits at another server is asked before: it watches :bound, and when that is written takes the note away.
-  --
-  -- Takes    seconds
-  -- Returns  1 where it has been deleted, else 0
-  -- Touches  :ext:settings  'unused' is the queue's version when it was first found so, 'since' the time, and
-  --          'asked' that time, when those who wait have been asked
-  function operations.expire(seconds)
-    local settings = base .. ':ext:settings'
-    if not queue.bound or queue.length > 0 or call('HEXISTS', settings, 'implicit') == 0
-      -- What is on its way to a client may come back.
-      or call('EXISTS', base .. ':closed', base .. ':ext:calls') > 0 then
-      return 0
-    end
-    local version, now = make_read().version(), tonumber(call('TIME')[1])
-    local unused = call('HMGET', settings, 'unused', 'since', 'asked')
-    local function used_natively(role)
-      -- A native client that finds nothing leaves only the trace that it has given its role back.
-      local idle = redis.pcall('OBJECT', 'IDLETIME', base .. ':' .. role .. '_free')
-      return type(idle) == 'number' and idle < seconds
-    end
-    if in_use('producer') or in_use('consumer') or unused[1] ~= version or not unused[2]
-      or tonumber(unused[2]) > now -- the clock has been set back
-      or used_natively('producer') or used_natively('consumer') then
-      call('HSET', settings, 'unused', version, 'since', now)
-    elseif now - tonumber(unused[2]) >= seconds then
-      if unused[3] == unused[2] then
-        return remove()
-      end
-      call('HSET', settings, 'asked', unused[2])
-      call('SET', base .. ':bound', call('GET', base .. ':bound'))
-    end
-    return 0
+    return in_use('producer') or in_use('consumer') or operations.remove()
   end
 
   -- Gives the tokens back that were parked for us; returns 1. What the call does behind this it does in our turn.

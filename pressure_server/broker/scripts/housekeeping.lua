@@ -1,0 +1,73 @@
+-- Housekeeping: what is done for many queues in one call, whether or not anybody uses them. A script of its own,
+-- put together of queue.lua, life.lua and this.
+--
+-- Takes    KEYS[1…]  base keys of queues
+--          ARGV[1]   our identity
+--          ARGV[2]   what to do: expire or clean
+--          ARGV[4]   expire: for how many seconds a queue has been unused that is deleted
+-- Returns  for each queue a number, or the error that it met
+-- Touches  :ext:settings  'unused' is the queue's version when it was first found so, 'since' the time, and
+--          'asked' that time, when those who wait have been asked
+
+local verbs = {}
+
+-- Deletes a queue that a put has made, if it is empty and nobody has put, taken or waited for so long. Clients that
+-- wait at other servers are asked first, at half the time: their server watches :bound, and when that is written it
+-- tries again, which takes the note away (get.lua).
+--
+-- Returns  1 if it has been deleted, else 0
+function verbs.expire(key)
+  local seconds, settings = tonumber(ARGV[4]), key .. ':ext:settings'
+  local implicit, unused, since, asked = unpack(call('HMGET', settings, 'implicit', 'unused', 'since', 'asked'))
+  -- What is on its way to a client (:ext:calls) may come back.
+  if not implicit or call('EXISTS', key, key .. ':closed', key .. ':ext:calls') > 0 then
+    return 0
+  end
+  local bound, produced, consumed = unpack(call('MGET', key .. ':bound', key .. ':stats:produced_messages',
+    key .. ':stats:consumed_messages'))
+  if not bound then
+    return 0
+  end
+  local version = (produced or '') .. ' ' .. (consumed or '')
+  local time = call('TIME')
+  local now = time[1] + time[2] / 1000000
+
+  local function is_used()
+    if call('EXISTS', key .. ':producer_free', key .. ':consumer_free') < 2 then
+      return true
+    end
+    for _, role in ipairs({ 'producer', 'consumer' }) do
+      -- A native client that finds nothing leaves only the trace that it has given its role back.
+      local idle = try('OBJECT', 'IDLETIME', key .. ':' .. role .. '_free')
+      if type(idle) == 'number' and idle < seconds then
+        return true
+      end
+    end
+    return false
+  end
+
+  local age = now - (tonumber(since) or now)
+  if not since or unused ~= version or age < 0 or (age >= seconds and is_used()) then -- below 0: the clock was set back
+    call('HSET', settings, 'unused', version, 'since', string.format('%.3f', now))
+  elseif asked ~= since and age >= seconds / 2 then
+    call('HSET', settings, 'asked', since)
+    call('SET', key .. ':bound', bound)
+  elseif asked == since and age >= seconds then
+    read_queue(key)
+    return make_life().remove()
+  end
+  return 0
+end
+
+-- Drops what we have kept of a queue that a native client has deleted. Returns how many keys these were.
+function verbs.clean(key)
+  read_queue(key)
+  return make_life().clean()
+end
+
+local results = {}
+for i, key in ipairs(KEYS) do
+  local done, result = pcall(verbs[ARGV[2]], key)
+  results[i] = done and result or { err = type(result) == 'table' and result.err or tostring(result) }
+end
+return results
