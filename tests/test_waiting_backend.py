@@ -17,7 +17,7 @@ from pressure_server.broker.operation import Line
 from pressure_server.broker.policy import Policy
 from tests.measures import connections
 from tests.native import NativeClient
-from tests.programs import Client, StartServer, StartValkey, wait_for
+from tests.programs import Client, StartServer, StartValkey, wait_for, wait_until_settled
 from tests.waiters import Waiter, create, is_refused, wait_for_blocked, wait_for_waiting, waiters
 
 
@@ -157,3 +157,44 @@ def test_moves_that_waited_for_room_leave_nothing_behind_where_the_backend_does_
         return left
 
     assert asyncio.run(main()) == 0
+
+
+# Queues on which a client waits in vain, and how many of their keys the backend may still watch at the end.
+WAITED_ON = 8_000
+STILL_WATCHED = 14_000
+
+
+def test_keys_that_nobody_waits_for_any_longer_are_not_watched_for_ever(
+    start_server: StartServer, start_valkey: StartValkey
+) -> None:
+    """The backend keeps a table of all keys that it is to tell of; three of each queue that is waited on."""
+    backend = start_valkey()
+    server = start_server("--backend", backend.url)
+    with backend.client() as direct, server.client() as client:
+        direct.set("untouched", "x")
+        client.sadd("queue", "m")
+        wait_until_settled(direct)
+        before = set(direct.keys("*"))
+
+        def watched() -> int:
+            return int(direct.info("stats")["tracking_total_keys"])
+
+        most = 0
+        for first in range(0, WAITED_ON, 500):
+            pipeline = client.pipeline(transaction=False)
+            for number in range(first, first + 500):
+                pipeline.blpop(f"q{number}", 0.001)
+            assert set(pipeline.execute()) == {None}
+            most = max(most, watched())
+        print(f"{WAITED_ON} waits in vain: at most {most} keys were watched, {watched()} at the end")
+        assert most <= STILL_WATCHED
+        # What was changed so that it is not watched any longer is as it was.
+        assert set(direct.keys("*")) == before
+        assert client.smembers("queue") == {b"m"}
+        # Whoever waits still is told.
+        with Waiter(server.port) as waiter:
+            waiter.send("BLPOP", "q1", 0)
+            wait_for_blocked(client, 1)
+            NativeClient(direct, "q1").create()
+            NativeClient(direct, "q1").put(b"m")
+            assert waiter.reply() == [b"q1", b"m"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from pressure_server.backend.address import Address
@@ -17,6 +17,24 @@ from pressure_server.backend.resp import RespConnection, is_passing
 from pressure_server.errors import BackendError, BackendReplyError
 
 logger = logging.getLogger(__name__)
+
+# Keys that are watched for nobody: when there are more, the oldest half is released, so many in a call.
+_MOST_UNNEEDED = 10_000
+_RELEASED_AT_ONCE = 500
+# Redis stops watching a key when it tells of it, and at no other time. So the key is changed in a way that
+# leaves nothing behind. If the write is refused, the key stays watched.
+_RELEASE = b"""\
+for _, key in ipairs(KEYS) do
+  local ttl = redis.call('PTTL', key)
+  if ttl == -1 then
+    redis.pcall('EXPIRE', key, 86400)
+    redis.pcall('PERSIST', key)
+  elseif ttl == -2 then
+    redis.pcall('SET', key, '')
+    redis.pcall('DEL', key)
+  end
+end
+"""
 
 Armed = Callable[[int | None], None]
 # Where the backend does not tell, those who wait look so often, in seconds; less often where they are many.
@@ -50,6 +68,8 @@ class Watch:
         self._keeping: asyncio.Task[None] | None = None
         self._number = 0
         self._polling = 0
+        # Keys that are watched for nobody, oldest first, with their databases.
+        self._unneeded: dict[bytes, int] = {}
         self._has_warned = False
 
     @property
@@ -81,20 +101,47 @@ class Watch:
                 max(_POLL, self._polling / _POLLS_PER_SECOND), self._poll, armed
             )
             return
+        self._select(connection, number)
+        for key in keys:
+            self._unneeded.pop(key, None)
+        connection.send(None, b"CLIENT", b"CACHING", b"YES")
+        connection.send(lambda reply: armed(reply if isinstance(reply, int) else None), b"EXISTS", *keys)
+
+    def disarm(self, number: int, keys: Iterable[bytes]) -> None:
+        """Nobody needs to be told of these keys any longer, which may have been armed."""
+        for key in keys:
+            self._unneeded[key] = number
+        if len(self._unneeded) > _MOST_UNNEEDED and self._connection is not None:
+            self._release(self._connection)
+
+    def _release(self, connection: _Connection) -> None:
+        """Have the backend remove the oldest half from the table of watched keys that it keeps."""
+        oldest: dict[int, list[bytes]] = {}
+        for key in list(self._unneeded)[: _MOST_UNNEEDED // 2]:
+            oldest.setdefault(self._unneeded.pop(key), []).append(key)
+        for number, keys in oldest.items():
+            self._select(connection, number)
+            for first in range(0, len(keys), _RELEASED_AT_ONCE):
+                some = keys[first : first + _RELEASED_AT_ONCE]
+                connection.send(None, b"EVAL", _RELEASE, b"%d" % len(some), *some)
+
+    def _select(self, connection: _Connection, number: int) -> None:
         if number != self._number:
             self._number = number
             connection.send(None, b"SELECT", b"%d" % number)
-        connection.send(None, b"CLIENT", b"CACHING", b"YES")
-        connection.send(lambda reply: armed(reply if isinstance(reply, int) else None), b"EXISTS", *keys)
 
     def _poll(self, armed: Armed) -> None:
         self._polling -= 1
         armed(None)
 
+    def _told(self, key: bytes) -> None:
+        self._unneeded.pop(key, None)
+        self._changed(key)
+
     async def _keep(self) -> None:
         pause = FIRST_PAUSE
         while True:
-            connection = _Connection(self._changed, self._patience)
+            connection = _Connection(self._told, self._patience)
             try:
                 await self._address.open(connection)
                 if not await self._greet(connection):

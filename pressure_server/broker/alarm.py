@@ -70,7 +70,8 @@ class Alarm:
             self.set()
 
     def lost(self) -> None:
-        """Nothing is watched any longer."""
+        """Nothing is watched any longer, but the backend still has a note of each key."""
+        self.stop()
         self._set.clear()
         self._vain.clear()
         self._lane.poke()
@@ -83,4 +84,4 @@ class Alarm:
     def stop(self) -> None:
         """Nobody waits any longer, and the lane goes."""
         for name in self._set:
-            self._changes.leave(self, name)
+            self._changes.leave(self, name, self._set[name])

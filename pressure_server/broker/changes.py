@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Protocol
 
 from pressure_server.backend.watch import Watch
@@ -41,8 +42,10 @@ class Changes:
         keys = watched_keys(base_key(self._prefix, name), watched)
         self._watch.arm(self._number, keys, lambda mask: listener.armed(name, watched, mask))
 
-    def leave(self, listener: Listener, name: bytes) -> None:
-        """It does not want to be told any longer."""
+    def leave(self, listener: Listener, name: bytes, watched: Iterable[bytes] = ()) -> None:
+        """It does not want to be told any longer. `watched` are the keys that are still watched for it."""
+        base = base_key(self._prefix, name)
+        self._watch.disarm(self._number, [base + suffix for suffix in watched])
         listeners = self._listeners.get(name)
         if listeners is not None:
             listeners.discard(listener)
@@ -71,7 +74,7 @@ class Changes:
         except TimeoutError:
             return False
         finally:
-            self.leave(news, name)
+            self.leave(news, name, suffixes([lack]))
         return True
 
 

@@ -32,14 +32,14 @@ class Housekeeping:
         self._cleaning: asyncio.Task[None] | None = None
 
     async def expire(self, names: Sequence[bytes], seconds: float) -> list[int | BackendError]:
-        """Delete queues that a put made, if they have been empty and unused for so many seconds.
+        """Delete queues that a put made, if they have been empty and unused for `seconds`.
 
         Returns for each 1 if it has been deleted, else 0, or the error that it met. Raises BackendError.
         """
         return await self._call(b"expire", names, b"%g" % seconds)
 
     def clean(self, name: bytes) -> None:
-        """Drop, a little later, what we have kept of a queue that may have been deleted by a native client."""
+        """Drop, a little later, what we have kept of a queue that a native client may have deleted."""
         self._gone[name] = None
         if self._cleaning is None:
             self._cleaning = asyncio.create_task(self._clean())

@@ -41,11 +41,15 @@ class KnownQueues:
             if len(name) > _LONGEST:
                 return
             if len(self._bounded) >= _MOST:
-                del self._bounded[next(iter(self._bounded))]
+                oldest = next(iter(self._bounded))
+                del self._bounded[oldest]
+                self._watch.disarm(self._number, [self._key(oldest)])
             if self._watch.is_up:
-                key = base_key(self._prefix, name) + BOUND
-                self._watch.arm(self._number, [key], lambda there: self._armed(name, there))
+                self._watch.arm(self._number, [self._key(name)], lambda there: self._armed(name, there))
         self._bounded[name] = found == -1
+
+    def _key(self, name: bytes) -> bytes:
+        return base_key(self._prefix, name) + BOUND
 
     def _armed(self, name: bytes, there: int | None) -> None:
         if there == 0 and self.forget(name):
@@ -56,5 +60,6 @@ class KnownQueues:
         return self._bounded.pop(name, None) is not None
 
     def forget_all(self) -> None:
-        """The watch has forgotten, too."""
+        """The watch has forgotten, too, but the backend still has a note of each key."""
+        self._watch.disarm(self._number, map(self._key, self._bounded))
         self._bounded.clear()
