@@ -46,6 +46,11 @@ INTEGERS = Integers({value: b":%d\r\n" % value for value in range(1024)})
 NULL = {2: b"$-1\r\n", 3: b"_\r\n"}
 
 
+def set_sign(protocol: int) -> bytes:
+    """What a set begins with: RESP2 has none, and gets an array."""
+    return b"~" if protocol == 3 else b"*"
+
+
 def bulk(value: bytes) -> bytes:
     """A bulk string."""
     return b"$%d\r\n%b\r\n" % (len(value), value)
@@ -101,8 +106,6 @@ _ENCODERS: dict[type, Callable[[list[bytes], Any, int], None]] = {
     Exception: lambda parts, value, _: parts.append(error(value)),
     list: lambda parts, value, protocol: _append_items(b"*", parts, value, protocol),
     tuple: lambda parts, value, protocol: _append_items(b"*", parts, value, protocol),
-    SetReply: lambda parts, value, protocol: _append_items(
-        b"~" if protocol == 3 else b"*", parts, value, protocol
-    ),
+    SetReply: lambda parts, value, protocol: _append_items(set_sign(protocol), parts, value, protocol),
     dict: _append_dict,
 }

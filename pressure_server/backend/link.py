@@ -19,7 +19,7 @@ from pressure_server.backend.address import Address
 from pressure_server.backend.channel import Channel
 from pressure_server.backend.denials import Denials
 from pressure_server.backend.greeting import Greeting, greet
-from pressure_server.backend.requests import HandlerCall, Reading, Request, ScriptCall
+from pressure_server.backend.requests import HandlerCall, Reading, ReadingTogether, Request, ScriptCall
 from pressure_server.backend.resp import Received, asks_for_patience, is_passing, reply_to
 from pressure_server.backend.script import Script
 from pressure_server.errors import BackendError, BackendReplyError, OutcomeUnknownError
@@ -188,6 +188,16 @@ class Link:
         Raises BackendReplyError for an error reply, else BackendError.
         """
         return await reply_to(arguments, lambda received: self._ask(Reading(arguments, received)))
+
+    async def read_together(self, commands: Sequence[Sequence[bytes]]) -> list[Any]:
+        """Send commands that only read, to be done with nobody else in between; the reply of each.
+
+        An error reply to one is an exception in the list. Raises BackendReplyError, or BackendError.
+        """
+        replies: list[Any] = await reply_to(
+            (b"EXEC",), lambda received: self._ask(ReadingTogether(commands, received))
+        )
+        return replies
 
     async def call(
         self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes], *, once: bool

@@ -61,6 +61,25 @@ class Reading:
         channel.send(answered, *self._words)
 
 
+class ReadingTogether:
+    """Plain commands that only read, with nobody else in between. The reply has that of each."""
+
+    __slots__ = ("_commands", "may_be_done", "once", "received")
+
+    def __init__(self, commands: Sequence[Sequence[bytes]], received: Received) -> None:
+        self._commands = commands
+        self.received = received
+        self.may_be_done = False
+        self.once = False
+
+    def send(self, channel: Channel, answered: Received) -> None:
+        """See Request."""
+        channel.send(None, b"MULTI")
+        for words in self._commands:
+            channel.send(None, *words)
+        channel.send(answered, b"EXEC")
+
+
 class HandlerCall:
     """A call of a handler's own script on keys that are no queue's, which knows nothing of calls before."""
 

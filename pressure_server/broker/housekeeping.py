@@ -38,6 +38,14 @@ class Housekeeping:
         """
         return await self._call(b"expire", names, b"%g" % seconds)
 
+    async def delete(self, names: Sequence[bytes]) -> list[int | BackendError]:
+        """Delete those queues whose roles are free.
+
+        Returns for each 1 if it has been deleted, 0 if there is no such queue, -1 if a native client holds a
+        role, so that the queue has to be deleted by an operation; or the error. Raises BackendError.
+        """
+        return await self._call(b"delete", names, b"")
+
     def clean(self, name: bytes) -> None:
         """Drop, a little later, what we have kept of a queue that a native client may have deleted."""
         self._gone[name] = None

@@ -171,17 +171,18 @@ class Lanes:
             return False
         return True
 
-    # What transactions use.
-
-    def keep(self, names: Collection[bytes]) -> Kept:
-        """Where the answer to a call that changes these queues, beside their lanes, is kept.
-
-        What is about to go back to them goes first.
-        """
+    def send_back_first(self, names: Iterable[bytes]) -> None:
+        """What is about to go back to these queues goes before what is asked beside their lanes."""
         for name in names:
             lane = self._lanes.get(name)
             if lane is not None and lane.answers.go_back:
                 lane.answers.restore()
+
+    # What transactions use.
+
+    def keep(self, names: Collection[bytes]) -> Kept:
+        """Where the answer to a call that changes these queues, beside their lanes, is kept."""
+        self.send_back_first(names)
         if len(names) == 1:
             return self._lane(next(iter(names))).answers.keep()
         number = self.next_number()

@@ -55,6 +55,13 @@ class QueueOperations(ABC):
     ) -> list[Any]:
         """Do the same on several queues. Returns for each the one value, or the PressureError that it met."""
 
+    @abstractmethod
+    async def ranges(self, names: Sequence[bytes], first: int, last: int) -> list[list[bytes] | None]:
+        """What is queued in several queues at one moment, from position `first` to `last`, oldest first.
+
+        Positions are LRANGE's. None for a queue that does not exist. Raises a PressureError.
+        """
+
     async def exists(self, name: bytes) -> bool:
         """pressure 0.15, Exists."""
         return bool((await self.run(kinds.EXISTS, name))[0])

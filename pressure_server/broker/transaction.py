@@ -26,6 +26,7 @@ from pressure_server.errors import (
     PressureError,
     QueueChangedError,
     QueueClosedError,
+    QueueDoesNotExistError,
     QueueInUseError,
     StoppingError,
 )
@@ -119,9 +120,13 @@ class Transaction(QueueOperations):
                 raise operation.error
         return None
 
-    async def together(self, kind: Kind, names: Sequence[bytes], arguments: list[bytes]) -> list[Any]:
-        """As Database.together."""
-        return await self.run_each(kind, names, arguments)
+    async def ranges(self, names: Sequence[bytes], first: int, last: int) -> list[list[bytes] | None]:
+        """See QueueOperations."""
+        ranges = await self.run_each(kinds.RANGE, names, [b"%d" % first, b"%d" % last])
+        for found in ranges:
+            if isinstance(found, PressureError) and not isinstance(found, QueueDoesNotExistError):
+                raise found
+        return [None if isinstance(found, PressureError) else found for found in ranges]
 
     def waiting_on(self, name: bytes) -> dict[Line, int]:
         """As Database.waiting_on."""

@@ -2,33 +2,52 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from itertools import chain, islice
 
 from handlers.resp.caller import Caller
+from handlers.resp.commands.reading import ENCODED_AT_ONCE, long_reply
 from handlers.resp.commands.words import numbered_keys
 from handlers.resp.errors import syntax_error
 from handlers.resp.parser import Command, integer_from
-from handlers.resp.replies import CommandError, SetReply
+from handlers.resp.replies import CommandError, Raw, set_sign
 from handlers.resp.table import command
-from pressure_server.broker import kinds
-from pressure_server.errors import QueueDoesNotExistError
 
 
 async def _contents(client: Caller, queues: list[bytes]) -> list[dict[bytes, None]]:
     """The messages of each queue, oldest first, each once. A queue that is named again is not read again."""
     read = list(dict.fromkeys(queues))
-    ranges = await client.database.together(kinds.RANGE, read, [b"0", b"-1"])
-    contents: dict[bytes, dict[bytes, None]] = {}
-    for queue, messages in zip(read, ranges, strict=True):
-        if isinstance(messages, Exception) and not isinstance(messages, QueueDoesNotExistError):
-            raise messages
-        contents[queue] = {} if isinstance(messages, Exception) else dict.fromkeys(messages)
+    ranges = await client.database.ranges(read, 0, -1)
+    contents = {queue: await _unique(found or []) for queue, found in zip(read, ranges, strict=True)}
     return [contents[queue] for queue in queues]
 
 
-def _in_all(contents: list[dict[bytes, None]]) -> list[Any]:
+async def _unique(messages: Sequence[bytes]) -> dict[bytes, None]:
+    unique: dict[bytes, None] = {}
+    async for some in _portions(messages):
+        unique |= dict.fromkeys(some)
+    return unique
+
+
+async def _portions(messages: Iterable[bytes]) -> AsyncIterator[list[bytes]]:
+    """The messages, some at a time: others go on meanwhile."""
+    left = iter(messages)
+    while some := list(islice(left, ENCODED_AT_ONCE)):
+        yield some
+        await asyncio.sleep(0)
+
+
+async def _in_all(contents: list[dict[bytes, None]]) -> list[bytes]:
     first, *others = contents
-    return [message for message in first if all(message in other for other in others)]
+    found: list[bytes] = []
+    async for some in _portions(first):
+        found += [message for message in some if all(message in other for other in others)]
+    return found
+
+
+async def _set_of(client: Caller, messages: Sequence[bytes]) -> Raw:
+    return await long_reply(set_sign(client.connection.protocol), messages)
 
 
 @command(
@@ -38,9 +57,9 @@ def _in_all(contents: list[dict[bytes, None]]) -> list[Any]:
     needs="read",
     flags="readonly",
 )
-async def sinter(client: Caller, words: Command) -> SetReply:
+async def sinter(client: Caller, words: Command) -> Raw:
     """As Redis."""
-    return SetReply(_in_all(await _contents(client, words[1:])))
+    return await _set_of(client, await _in_all(await _contents(client, words[1:])))
 
 
 @command(
@@ -50,12 +69,10 @@ async def sinter(client: Caller, words: Command) -> SetReply:
     needs="read",
     flags="readonly",
 )
-async def sunion(client: Caller, words: Command) -> SetReply:
+async def sunion(client: Caller, words: Command) -> Raw:
     """As Redis."""
-    union: dict[bytes, None] = {}
-    for messages in await _contents(client, words[1:]):
-        union |= messages
-    return SetReply(union)
+    contents = await _contents(client, words[1:])
+    return await _set_of(client, list(await _unique(list(chain.from_iterable(contents)))))
 
 
 @command(
@@ -65,10 +82,13 @@ async def sunion(client: Caller, words: Command) -> SetReply:
     needs="read",
     flags="readonly",
 )
-async def sdiff(client: Caller, words: Command) -> SetReply:
+async def sdiff(client: Caller, words: Command) -> Raw:
     """As Redis."""
     first, *others = await _contents(client, words[1:])
-    return SetReply(message for message in first if not any(message in other for other in others))
+    left: list[bytes] = []
+    async for some in _portions(first):
+        left += [message for message in some if not any(message in other for other in others)]
+    return await _set_of(client, left)
 
 
 @command(
@@ -89,5 +109,5 @@ async def sintercard(client: Caller, words: Command) -> int:
         if number is None or number < 0:
             raise CommandError("ERR LIMIT can't be negative")
         limit = number
-    found = len(_in_all(await _contents(client, queues)))
+    found = len(await _in_all(await _contents(client, queues)))
     return min(found, limit) if limit else found

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from handlers.resp.replies import INTEGERS, NullArray, bulk, encode, error
+from handlers.resp.replies import INTEGERS, NullArray, bulk, encode, error, set_sign
 from pressure_server.broker.operation import Operation
 from pressure_server.errors import QueueDoesNotExistError
 
@@ -91,7 +91,7 @@ def _lists(operation: Operation, sign: bytes) -> bytes:
 
 def message_sets(operation: Operation) -> bytes:
     """The messages of each command: a set in RESP3."""
-    sign = b"~" if operation.owner.protocol == 3 else b"*"
+    sign = set_sign(operation.owner.protocol)
     if operation.error is not None:
         return _failed(operation, sign + b"0\r\n")
     return _lists(operation, sign)

@@ -14,6 +14,7 @@ from handlers.resp.replies import OK
 from handlers.resp.table import command
 from pressure_server.broker import kinds
 from pressure_server.broker.database import Database
+from pressure_server.broker.housekeeping import in_portions
 from pressure_server.broker.queues import QueueOperations
 from pressure_server.errors import PressureError, QueueDoesNotExistError
 from pressure_server.glob import glob_regex
@@ -139,7 +140,18 @@ async def randomkey(client: Caller, _words: Command) -> bytes | None:
 
 async def _flush(client: Caller, database: Database) -> None:
     """Delete every queue that can be. Raises the first error that one met, when the others are deleted."""
-    await _delete(client, database, [queue async for queue in database.queues()])
+    queues = [queue async for queue in database.queues()]
+    held: list[bytes] = []
+    errors: list[PressureError] = []
+    for some in in_portions(queues):
+        for queue, end in zip(some, await database.housekeeping.delete(some), strict=True):
+            if isinstance(end, PressureError):
+                errors.append(end)
+            elif end < 0:
+                held.append(queue)
+    await _delete(client, database, held)
+    if errors:
+        raise errors[0]
 
 
 def _check_flush(words: Command) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from handlers.resp.caller import Caller
 from handlers.resp.commands.encoders import integers, message_lists, one_message
-from handlers.resp.commands.reading import read
+from handlers.resp.commands.reading import long_reply, messages_between
 from handlers.resp.commands.words import count_of, position_of
 from handlers.resp.connection import RespConnection
 from handlers.resp.errors import wrong_arity
@@ -77,7 +77,7 @@ def llen(client: Caller, words: Command) -> None:
 async def lrange(client: Caller, words: Command) -> object:
     """As Redis, from the oldest."""
     first, last = position_of(words[2]), position_of(words[3])
-    return await read(client, kinds.RANGE, words[1], [b"%d" % first, b"%d" % last], missing=[])
+    return await long_reply(b"*", await messages_between(client, words[1], first, last))
 
 
 @command(
@@ -89,6 +89,6 @@ async def lrange(client: Caller, words: Command) -> object:
 )
 async def lindex(client: Caller, words: Command) -> object:
     """As Redis, from the oldest."""
-    position = b"%d" % position_of(words[2])
-    found = await read(client, kinds.RANGE, words[1], [position, position], missing=[])
+    position = position_of(words[2])
+    found = await messages_between(client, words[1], position, position)
     return found[0] if found else None

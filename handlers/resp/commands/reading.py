@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from handlers.resp.caller import Caller
 from handlers.resp.commands.words import integer_of
 from handlers.resp.errors import syntax_error
+from handlers.resp.replies import Raw
 from pressure_server.broker.operation import Kind
 from pressure_server.errors import QueueDoesNotExistError
 from pressure_server.glob import glob_regex
+
+# Messages that are handled in one go, which takes some milliseconds.
+ENCODED_AT_ONCE = 10_000
 
 
 async def read(client: Caller, kind: Kind, queue: bytes, arguments: list[bytes], *, missing: Any) -> Any:
@@ -21,6 +26,31 @@ async def read(client: Caller, kind: Kind, queue: bytes, arguments: list[bytes],
         return (await client.database.run(kind, queue, arguments))[0]
     except QueueDoesNotExistError:
         return missing
+
+
+async def messages_between(client: Caller, queue: bytes, first: int, last: int) -> list[bytes]:
+    """The messages from one position to another, oldest first; none where there is no such queue."""
+    (found,) = await client.database.ranges([queue], first, last)
+    return found or []
+
+
+async def long_reply(sign: bytes, messages: Sequence[bytes]) -> Raw:
+    """The reply of an array, or with another sign a set, that may be long: others go on meanwhile."""
+    parts = [b"%b%d\r\n" % (sign, len(messages))]
+    if len(messages) <= ENCODED_AT_ONCE:
+        # Few of them may be large: they are copied once.
+        return Raw(b"".join([*parts, *_pieces(messages)]))
+    for first in range(0, len(messages), ENCODED_AT_ONCE):
+        parts.append(b"".join(_pieces(messages[first : first + ENCODED_AT_ONCE])))
+        await asyncio.sleep(0)
+    return Raw(b"".join(parts))
+
+
+def _pieces(messages: Iterable[bytes]) -> Iterator[bytes]:
+    for message in messages:
+        yield b"$%d\r\n" % len(message)
+        yield message
+        yield b"\r\n"
 
 
 async def admitted_queues(client: Caller) -> AsyncIterator[bytes]:

@@ -6,12 +6,12 @@ import random
 
 from handlers.resp.caller import Caller
 from handlers.resp.commands.encoders import flags, integers, message_sets, one_message, sums
-from handlers.resp.commands.reading import read, scan_options
+from handlers.resp.commands.reading import long_reply, messages_between, read, scan_options
 from handlers.resp.commands.words import count_of, cursor_of, integer_of
 from handlers.resp.connection import RespConnection
 from handlers.resp.errors import out_of_range, syntax_error
 from handlers.resp.parser import Command, Repeated
-from handlers.resp.replies import SetReply
+from handlers.resp.replies import Raw, set_sign
 from handlers.resp.table import command
 from pressure_server.broker import kinds
 
@@ -115,9 +115,10 @@ def srem(client: Caller, words: Command) -> None:
     needs="read",
     flags="readonly",
 )
-async def smembers(client: Caller, words: Command) -> SetReply:
+async def smembers(client: Caller, words: Command) -> Raw:
     """All messages."""
-    return SetReply(await read(client, kinds.RANGE, words[1], [b"0", b"-1"], missing=[]))
+    messages = await messages_between(client, words[1], 0, -1)
+    return await long_reply(set_sign(client.connection.protocol), messages)
 
 
 @command(

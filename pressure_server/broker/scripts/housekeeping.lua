@@ -3,7 +3,7 @@
 --
 -- Takes    KEYS[1…]  base keys of queues
 --          ARGV[1]   our identity
---          ARGV[2]   what to do: expire or clean
+--          ARGV[2]   what to do: expire, delete or clean
 --          ARGV[4]   expire: for how many seconds a queue has been unused that is deleted
 -- Returns  for each queue a number, or the error that it met
 -- Touches  :ext:settings  'unused' is the queue's version when it was first found so, 'since' the time, and
@@ -57,6 +57,15 @@ function verbs.expire(key)
     return make_life().remove()
   end
   return 0
+end
+
+-- Deletes a queue whose roles are free. Returns 1; 0 if there is no such queue; -1 if a role is not free.
+function verbs.delete(key)
+  read_queue(key)
+  if not queue.bound then
+    return 0
+  end
+  return (in_use('producer') or in_use('consumer')) and -1 or make_life().remove()
 end
 
 -- Drops what we have kept of a queue that a native client has deleted. Returns how many keys these were.
