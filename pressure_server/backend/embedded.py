@@ -4,8 +4,9 @@ It listens on a unix socket in that directory and nowhere else, writes an append
 session of its own, so that Ctrl-C in a terminal reaches us and not it: we drain first.
 
 With `appendfsync always` Valkey exits when it cannot write its append-only file, so each call that changes
-something would kill it again. Therefore a Valkey that has ended runs with `everysec` at first: it then refuses
-changes while it cannot write, and answers questions. Durability waits for its syncs meanwhile (levels.py).
+something would kill it again. Therefore, after Valkey has ended by itself, it runs with `everysec` at first:
+it then refuses changes while it cannot write, and answers questions. Durability waits for the syncs meanwhile
+(levels.py).
 """
 
 from __future__ import annotations
@@ -40,9 +41,10 @@ _STOP_TIMEOUT = 60.0
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 5.0
 _WELL_AFTER = 30.0
-# One that runs with `everysec` is looked at that often, in seconds; after so many good looks it gets `always`.
+# Seconds between looks at a Valkey that runs with `everysec` for now; after that many good ones in a row it
+# gets `always` again.
 _LOOK_EVERY = 1.0
-_GOOD_LOOKS = 5
+_GOOD_LOOKS = 3
 # Bytes that must fit on its disk for a good look.
 _ROOM = 1 << 20
 # A line of its log: process, role and time before the text.
@@ -157,7 +159,12 @@ class Embedded:
         arguments = [word for name, value in options.items() for word in (f"--{name}", value)]
         self._socket.unlink(missing_ok=True)
         self._process = await asyncio.create_subprocess_exec(
-            get_binary_path(), *arguments, stdin=asyncio.subprocess.DEVNULL, start_new_session=True
+            get_binary_path(),
+            *arguments,
+            stdin=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+            # SIGXFSZ stays ignored: a limit on the size of files is an error to Valkey, not its end.
+            restore_signals=False,
         )
         client = Address(self.url).client(0)
         say_at = time.monotonic() + _SAY_EVERY
@@ -252,7 +259,7 @@ class Embedded:
             logger.debug("Valkey does not sync each write yet: %s", error)
         else:
             self._syncs_always = True
-            logger.info("Valkey writes as before")
+            logger.info("Valkey can write again")
         finally:
             await client.aclose()
 
