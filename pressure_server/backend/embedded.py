@@ -97,6 +97,9 @@ class Embedded:
         except OSError as error:
             raise EmbeddedError(f"no data can be kept in {self.data_dir}: {error.strerror}") from error
         await self._stop_orphan()
+        if self.is_running():
+            # Two on the same data would spoil it. On a full disk a Valkey cannot write its process number.
+            raise EmbeddedError(f"a Valkey that is not ours runs on {self._socket}: stop it")
         await self._launch()
         self._watching = asyncio.create_task(self._watch())
 
@@ -159,12 +162,7 @@ class Embedded:
         arguments = [word for name, value in options.items() for word in (f"--{name}", value)]
         self._socket.unlink(missing_ok=True)
         self._process = await asyncio.create_subprocess_exec(
-            get_binary_path(),
-            *arguments,
-            stdin=asyncio.subprocess.DEVNULL,
-            start_new_session=True,
-            # SIGXFSZ stays ignored: a limit on the size of files is an error to Valkey, not its end.
-            restore_signals=False,
+            get_binary_path(), *arguments, stdin=asyncio.subprocess.DEVNULL, start_new_session=True
         )
         client = Address(self.url).client(0)
         say_at = time.monotonic() + _SAY_EVERY

@@ -100,8 +100,8 @@ class Servers:
             return
         if what not in self._refused:
             logger.warning(
-                "backend database %d refuses %s, so this server is not ready: what a dead server had taken "
-                "does not come back (%s)",
+                "backend database %d refuses %s, so PRESSURE.READY fails: what a dead server had taken does "
+                "not come back (%s)",
                 self._link.number, what, refusal,
             )  # fmt: skip
         self._refused[what] = refusal
