@@ -28,7 +28,7 @@ Follows = Callable[[BackendError | None], None]
 # Of what one waits for silence: below what is taken for a lost connection.
 _PART_OF_PATIENCE = 0.8
 # Seconds after which a backend is asked again whether its replies are proof of an fsync.
-_CHECK_EVERY = 2.0
+_CHECK_EVERY = 1.0
 # Seconds after which the key that is written to is gone, when nobody is left who writes to it.
 _KEY_TTL = b"86400"
 # A backend out of memory refuses SET, but not in a script that has begun to write, if only with EXPIRE. What
