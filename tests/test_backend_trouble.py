@@ -510,7 +510,7 @@ def test_the_disk_of_the_embedded_backend_is_full(start_server: StartServer, dis
         assert got[-1] == b"after"
         assert queued <= len(got) - 1 <= queued + 1
         assert len(set(got)) == len(got)
-        wait_for(lambda: "Valkey can write again" in server.log, "each write to be synced again")
+        wait_for(lambda: "Valkey syncs each write again" in server.log, "each write to be synced again")
         assert_works(server)
     assert server.log.count("Valkey ended") == 1
     assert server.stop() == 0

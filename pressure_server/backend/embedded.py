@@ -203,8 +203,10 @@ class Embedded:
                 pause = 0.0
                 said.clear()
             self._syncs_always = False
-            # On a full disk its log ends anywhere.
-            why = await asyncio.to_thread(self._why_not_writable) or self._last_words()
+            # On a full disk its log ends anywhere; and it says nothing of a signal.
+            why = await asyncio.to_thread(self._why_not_writable) or (
+                self._last_words() if status > 0 else f"its log is {self._log}"
+            )
             problem = f"Valkey ended with status {status} ({why})"
             while True:
                 if problem not in said:
@@ -257,16 +259,15 @@ class Embedded:
             logger.debug("Valkey does not sync each write yet: %s", error)
         else:
             self._syncs_always = True
-            logger.info("Valkey can write again")
+            logger.info("Valkey syncs each write again")
         finally:
             await client.aclose()
 
     def _why_not_writable(self) -> str:
-        """What is wrong with the data directory; '' where a file with some room can be made there."""
+        """What is wrong with the data directory; '' where a file of some size can be written there."""
         probe = self.data_dir / "probe"
         try:
-            with probe.open("wb") as file:
-                os.posix_fallocate(file.fileno(), 0, _ROOM)
+            probe.write_bytes(bytes(_ROOM))
         except OSError as error:
             return f"{self.data_dir}: {error.strerror}"
         finally:

@@ -85,7 +85,8 @@ class Link:
         self._said: set[str] = set()
         self._reopening: asyncio.Task[None] | None = None
         self._held: list[Request] = []
-        self._opened_at = 0.0
+        # When this run of the backend was first reached, and how long it is left alone after calls killed it.
+        self._alive_since = 0.0
         self._rest = 0.0
         self._giving_up: asyncio.TimerHandle | None = None
         self._has_given_up = False
@@ -110,7 +111,8 @@ class Link:
         What is to go back to a queue is kept until it has gone there, so a backend that dies of it would be
         killed for ever; it is tried again less and less often.
         """
-        return self._rest
+        is_well = self._loop.time() - self._alive_since > self._rest + _WELL_AFTER
+        return 0.0 if is_well else self._rest
 
     @property
     def version(self) -> str:
@@ -147,15 +149,14 @@ class Link:
         except BaseException:
             channel.close()
             raise
-        has_died = self._greeting is not None and self._greeting.run != greeting.run
+        is_new = self._greeting is None or self._greeting.run != greeting.run
         self._channel, self._greeting, self._signed = channel, greeting, signed
         self._has_given_up = False
         if self._giving_up is not None:
             self._giving_up.cancel()
             self._giving_up = None
         held, self._held = self._held, []
-        most_deaths = self._count_death(held) if has_died else _MOST_DEATHS
-        self._opened_at = self._loop.time()
+        most_deaths = self._count_death(held) if is_new else _MOST_DEATHS
         for request in held:
             if request.may_be_done and not greeting.is_settled:
                 request.received(OutcomeUnknownError())
@@ -166,8 +167,8 @@ class Link:
 
     def _count_death(self, held: Sequence[Request]) -> int:
         """The backend has died, maybe of a call. Returns at how many deaths one is not sent again."""
-        if self._loop.time() - self._opened_at > self._rest + _WELL_AFTER:
-            self._rest = 0.0
+        self._rest = self.rest
+        self._alive_since = self._loop.time()
         most = 1 if self._rest else _MOST_DEATHS
         for request in held:
             request.deaths += request.may_be_done
