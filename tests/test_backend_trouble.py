@@ -606,6 +606,21 @@ def never(_data: bytes) -> bool:
     return False
 
 
+def test_questions_are_answered_beside_refused_changes(impatient: Server, valkey: Valkey) -> None:
+    """Also where they go in one call: sent while another is under way."""
+    with impatient.client() as client, Waiter(impatient.port) as waiting, valkey.client() as direct:
+        assert client.sadd("q", "a") == 1
+        direct.config_set("min-replicas-to-write", 1)
+        for _ in range(100):
+            for words in (("SADD", "q", "b"), ("SCARD", "q")):
+                waiting.send(*words)
+        for _ in range(100):
+            assert is_refused(waiting.reply(), "BACKEND")
+            assert waiting.reply() == 1
+        direct.config_set("min-replicas-to-write", 0)
+    assert_works(impatient)
+
+
 def test_it_has_too_few_replicas_of_its_own(impatient: Server, valkey: Valkey) -> None:
     with Crowd(impatient) as crowd, valkey.client() as direct:
         direct.config_set("min-replicas-to-write", 1)

@@ -103,7 +103,7 @@ def test_a_backend_that_dies_again_and_again_is_started_less_and_less_often(
     with server.client() as client:
         wait_for(lambda: _size(client) == 0, "the server to be connected")
     assert server.stop() == 0
-    assert server.log.count("starting it again") == 1
+    assert server.log.count("Valkey ended") <= 1
 
 
 def _process_of(direct: Client, before: int) -> int:

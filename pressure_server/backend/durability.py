@@ -197,6 +197,10 @@ class Durability:
                 # That there is no connection is said once; the link says it, too.
                 if type(error) is not BackendError or not self._said:
                     self._say(str(error))
+                if isinstance(error, BackendReplyError) and not asks_for_patience(error):
+                    # It is there, and refuses to confirm: on a full disk, say.
+                    held, self._answered = self._answered, []
+                    self._fail(held, str(error))
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))
                 pause = min(2 * pause, LONGEST_PAUSE)
                 continue
