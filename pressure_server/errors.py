@@ -147,6 +147,18 @@ class OutcomeUnknownError(BackendError):
         super().__init__("the backend was lost before it answered: this may or may not have been done")
 
 
+class BackendDiedError(OutcomeUnknownError):
+    """The backend died whenever it was sent this: the operation may or may not have been done."""
+
+    def __init__(self, deaths: int) -> None:
+        times = "once" if deaths == 1 else f"{deaths} times"
+        BackendError.__init__(
+            self,
+            f"the backend died {times} while it was doing this, so this is not sent again: it may or may not "
+            "have been done; the log of the backend may say why",
+        )
+
+
 class NotSafeError(BackendError):
     """The operation has been done, but the backend did not confirm what `--durability` asks for."""
 

@@ -16,7 +16,7 @@ from typing import Protocol, cast
 from pressure_server.broker.broker import Broker
 from pressure_server.clients import Clients
 from pressure_server.connection import Connection
-from pressure_server.errors import BackendError, StoppingError
+from pressure_server.errors import StoppingError
 from pressure_server.settings import Listen, Settings, SettingsError
 
 GROUP = "pressure_server.handlers"
@@ -39,8 +39,7 @@ class Context:
         """Raise StoppingError or BackendError where new clients had better go elsewhere."""
         if self.is_stopping:
             raise StoppingError()
-        if not self.broker.is_up:
-            raise BackendError("the backend is away")
+        self.broker.check_readiness()
 
 
 class Handler(Protocol):

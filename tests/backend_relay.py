@@ -18,7 +18,8 @@ class BackendRelay:
 
     `delay` (seconds) is how long what passes is on its way, `rate` how many bytes a second pass each way of
     a connection, 0 as many as there are. Where `cuts` says so of a reply's bytes, half of them are passed on,
-    and the connection is reset. Where `holds` says so of them, they wait until `release`.
+    and the connection is reset. Where `holds` says so of them, they wait until `release`. Where `drops`
+    says so of a request's bytes, they are not passed on, and the connection is reset.
     """
 
     def __init__(self, backend: Path, *, delay: float = 0.0, rate: int = 0) -> None:
@@ -28,6 +29,7 @@ class BackendRelay:
         # How often something has been held back.
         self.held = 0
         self.cuts: Callable[[bytes], bool] = _never
+        self.drops: Callable[[bytes], bool] = _never
         self._holds: Callable[[bytes], bool] = _never
         self._loop = asyncio.new_event_loop()
         self._released = asyncio.Event()
@@ -89,6 +91,8 @@ class BackendRelay:
                 if is_reply and self._holds(data):
                     self.held += 1
                     await self._released.wait()
+                if not is_reply and self.drops(data):
+                    return
                 if self.rate:
                     await asyncio.sleep(len(data) / self.rate)
                 if is_reply and self.cuts(data):

@@ -55,8 +55,12 @@ class Valkey:
         ]  # fmt: skip
         self.start()
 
-    def start(self) -> None:
+    def launch(self) -> None:
+        """Start it, and do not wait for it."""
         self.process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, start_new_session=True)
+
+    def start(self) -> None:
+        self.launch()
         client = self.client()
         wait_for(lambda: _answers(client), "Valkey to answer")
         client.close()

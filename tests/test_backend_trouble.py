@@ -10,7 +10,9 @@ import re
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,9 +20,19 @@ import redis
 
 from tests.backend_relay import BackendRelay
 from tests.crowd import Crowd
+from tests.full_disk import Disk, LimitedFiles, small_disk
 from tests.measures import connections
 from tests.native import NativeClient
-from tests.programs import Client, Server, StartServer, StartValkey, Valkey, wait_for
+from tests.programs import (
+    Client,
+    Server,
+    StartServer,
+    StartValkey,
+    Valkey,
+    run_command,
+    wait_for,
+    wait_until_settled,
+)
 from tests.waiters import Waiter, create, is_refused, wait_for_blocked, waiters
 
 ROOT = Path(__file__).parent.parent
@@ -342,6 +354,8 @@ def test_it_has_become_a_replica(start_valkey: StartValkey, start_server: StartS
 
 REFUSES = r"^backend database 0 refuses: %s"
 REFUSES_NO_MORE = r"^backend database 0 has not refused anything with %s of late"
+# Said where the trouble lasts until the server says again that it lives.
+SIGNING = r"^backend database 0 (refuses|permits it again:) noting that this server lives"
 
 
 def test_it_is_out_of_memory(impatient: Server, valkey: Valkey) -> None:
@@ -452,7 +466,159 @@ def test_its_disk_is_full(start_valkey: StartValkey, start_server: StartServer) 
     crowd.assert_nothing_lost()
     assert_works(server)
     wait_for(lambda: "of late" in server.log, "the log to say that it is over")
-    assert_said(server, REFUSES % "MISCONF", REFUSES_NO_MORE % "MISCONF")
+    assert_said(server, REFUSES % "MISCONF", REFUSES_NO_MORE % "MISCONF", but=SIGNING)
+
+
+@pytest.fixture(params=["full", "limited"])
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
+    if request.param == "limited":
+        yield LimitedFiles(tmp_path)
+    else:
+        with small_disk(tmp_path / "disk") as mounted:
+            yield mounted
+
+
+def test_the_disk_of_the_embedded_backend_is_full(start_server: StartServer, disk: Disk) -> None:
+    options = ("--data-dir", str(disk.data_dir), "--durability", "fsync", "--proxy-timeout", "1")
+    server = start_server(*options, environment=disk.environment)
+    with server.client() as client, Waiter(server.port) as waiting, Waiter(server.port) as putting:
+        assert client.sadd("q", "a", "b") == 2
+        queued = 2
+        disk.fill(server)
+        began = time.monotonic()
+        while (reply := putting("SADD", "q", f"{queued}" + 1000 * "x")) == 1:
+            queued += 1
+        assert re.match("BACKEND (this has been done, but is not known to be safe|.*MISCONF)", str(reply)), (
+            reply
+        )
+        # Five seconds are the grace for a backend that cannot confirm.
+        assert time.monotonic() - began < 5 + 2
+        wait_for(lambda: "MISCONF" in str(waiting("PRESSURE.READY")), "it to be not ready")
+        for _ in range(50):
+            assert is_refused(putting("SADD", "q", "refused"), "BACKEND")
+            assert is_refused(putting("SPOP", "q"), "BACKEND")
+            assert queued <= client.scard("q") <= queued + 1
+            assert client.sismember("q", "b") == 1
+            assert client.info("queues")
+        assert server.log.count("Valkey ended with status") == 1
+        assert len(said(server)) <= 10, said(server)
+        disk.free(server)
+        wait_for(lambda: putting("SADD", "q", "after") == 1, "puts to work again")
+        wait_for(lambda: waiting("PRESSURE.READY") == b"OK", "it to be ready again")
+        got = client.spop("q", 1000)
+        assert got[:2] == [b"a", b"b"]
+        assert got[-1] == b"after"
+        assert queued <= len(got) - 1 <= queued + 1
+        assert len(set(got)) == len(got)
+        wait_for(lambda: "Valkey syncs each write again" in server.log, "each write to be synced again")
+        assert_works(server)
+    assert server.log.count("Valkey ended") == 1
+    assert server.stop() == 0
+
+
+# It dies.
+
+
+@contextmanager
+def started_again(valkey: Valkey) -> Iterator[list[float]]:
+    """Start it again whenever it dies. Yields when that was."""
+    deaths: list[float] = []
+    goes_on = True
+
+    def supervise() -> None:
+        while True:
+            valkey.process.wait()
+            if not goes_on:
+                return
+            deaths.append(time.monotonic())
+            valkey.launch()
+
+    supervising = threading.Thread(target=supervise)
+    supervising.start()
+    try:
+        yield deaths
+    finally:
+        goes_on = False
+        valkey.process.kill()
+        supervising.join()
+
+
+def test_it_dies_of_a_call(start_server: StartServer, valkey: Valkey, relay: BackendRelay) -> None:
+    server = start_server("--backend", relay.url, "--backend-grace", "20")
+
+    def dies(request: bytes) -> bool:
+        if b"deadly" in request:
+            valkey.process.kill()
+        return b"deadly" in request
+
+    with started_again(valkey) as deaths, server.client() as client, Waiter(server.port) as waiting:
+        assert client.sadd("q", "a") == 1
+        relay.drops = dies
+        waiting.send("SADD", "q", "deadly")
+        reply = str(waiting.reply())
+        assert reply.startswith("BACKEND the backend died 3 times while it was doing this"), reply
+        assert len(deaths) == 3
+        assert client.sadd("q", "b") == 1
+        assert client.spop("q", 5) == [b"a", b"b"]
+        assert_works(server)
+        assert len(deaths) == 3
+    assert server.log.count("died 3 times with the same calls under way: 1 get an error") == 1
+    assert server.stop() == 0
+
+
+def test_it_dies_of_what_is_to_go_back(
+    start_server: StartServer, valkey: Valkey, relay: BackendRelay
+) -> None:
+    """It is left alone for longer and longer, and in the end the message is back."""
+    server = start_server("--backend", relay.url, "--backend-grace", "20")
+
+    def dies(request: bytes) -> bool:
+        # As a word of a call: the text of the script has it, too.
+        if b"\r\nrecover\r\n" in request:
+            valkey.process.kill()
+        return b"\r\nrecover\r\n" in request
+
+    def dies_after(reply: bytes) -> bool:
+        if b"taken" in reply:
+            valkey.process.kill()
+        return b"taken" in reply
+
+    with started_again(valkey) as deaths, server.client() as client, Waiter(server.port) as waiting:
+        assert client.sadd("q", "taken", "b") == 2
+        relay.drops, relay.cuts = dies, dies_after
+        waiting.send("SPOP", "q")
+        assert "died 3 times" in str(waiting.reply())
+        wait_for(lambda: len(deaths) == 5, "it to be asked twice to take it back")
+        first, second = deaths[3] - deaths[2], deaths[4] - deaths[3]
+        assert first > 0.9
+        assert second > 1.9
+        assert client.sadd("other", "c") == 1
+        relay.drops = relay.cuts = never
+        wait_for(lambda: client.scard("q") == 2, "what was taken to be back")
+        assert client.spop("q", 2) == [b"taken", b"b"]
+        with valkey.client() as direct:
+            wait_until_settled(direct)
+        assert len(deaths) == 5
+    assert server.log.count("with the same calls under way") == 1
+
+
+def never(_data: bytes) -> bool:
+    return False
+
+
+def test_questions_are_answered_beside_refused_changes(impatient: Server, valkey: Valkey) -> None:
+    """Also where they go in one call: sent while another is under way."""
+    with impatient.client() as client, Waiter(impatient.port) as waiting, valkey.client() as direct:
+        assert client.sadd("q", "a") == 1
+        direct.config_set("min-replicas-to-write", 1)
+        for _ in range(100):
+            for words in (("SADD", "q", "b"), ("SCARD", "q")):
+                waiting.send(*words)
+        for _ in range(100):
+            assert is_refused(waiting.reply(), "BACKEND")
+            assert waiting.reply() == 1
+        direct.config_set("min-replicas-to-write", 0)
+    assert_works(impatient)
 
 
 def test_it_has_too_few_replicas_of_its_own(impatient: Server, valkey: Valkey) -> None:
@@ -464,7 +630,7 @@ def test_it_has_too_few_replicas_of_its_own(impatient: Server, valkey: Valkey) -
     crowd.assert_nothing_lost()
     assert_works(impatient)
     wait_for(lambda: "of late" in impatient.log, "the log to say that it is over")
-    assert_said(impatient, REFUSES % "NOREPLICAS", REFUSES_NO_MORE % "NOREPLICAS")
+    assert_said(impatient, REFUSES % "NOREPLICAS", REFUSES_NO_MORE % "NOREPLICAS", but=SIGNING)
 
 
 def test_we_are_not_permitted_any_longer(impatient: Server, valkey: Valkey) -> None:
@@ -476,7 +642,41 @@ def test_we_are_not_permitted_any_longer(impatient: Server, valkey: Valkey) -> N
     crowd.assert_nothing_lost()
     assert_works(impatient)
     wait_for(lambda: "of late" in impatient.log, "the log to say that it is over")
-    assert_said(impatient, REFUSES % "NOPERM", REFUSES_NO_MORE % "NOPERM")
+    assert_said(impatient, REFUSES % "NOPERM", REFUSES_NO_MORE % "NOPERM", but=SIGNING)
+
+
+@pytest.mark.parametrize(
+    ("refuses", "permits"),
+    [(["-evalsha"], ["+evalsha"]), (["resetkeys", "~__pressure__:*"], ["allkeys"])],
+    ids=["no calls", "not that key"],
+)
+def test_it_does_not_let_us_sign(
+    start_valkey: StartValkey, start_server: StartServer, refuses: list[str], permits: list[str]
+) -> None:
+    valkey = start_valkey()
+    with valkey.client() as direct:
+        direct.execute_command("ACL", "SETUSER", "default", *refuses)
+        server = start_server("--backend", valkey.url, "--proxy-timeout", "1")
+        refused = run_command("ping", "--ready", "--listen", f"resp://127.0.0.1:{server.port}")
+        assert refused.returncode == 1
+        assert " is refused: the backend answered " in refused.stderr
+        with Waiter(server.port) as client:
+            for _ in range(2):
+                wait_for(lambda: "NOPERM" in str(client("PRESSURE.READY")), "it to be not ready")
+                direct.execute_command("ACL", "SETUSER", "default", *permits)
+                wait_for(lambda: client("PRESSURE.READY") == b"OK", "it to be ready again")
+                direct.execute_command("ACL", "SETUSER", "default", *refuses)
+        assert server.log.count("refuses noting that this server lives") in (2, 3)
+        assert server.log.count("permits it again: noting that this server lives") == 2
+
+
+def test_it_has_no_evalsha(start_valkey: StartValkey, start_server: StartServer) -> None:
+    server = start_server("--backend", start_valkey("--rename-command", "EVALSHA", "elsewhere").url)
+    with Waiter(server.port) as client:
+        assert "unknown command" in str(client("PRESSURE.READY"))
+        assert is_refused(client("SADD", "q", "a"), "BACKEND")
+    assert_said(server)
+    assert server.log.count("refuses noting that this server lives") == 1
 
 
 @pytest.mark.parametrize(

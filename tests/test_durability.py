@@ -183,6 +183,31 @@ def test_the_embedded_backend_writes_always_where_that_is_asked_for(
             assert calls_of(direct, "waitaof") == 0
 
 
+def test_it_is_noticed_when_the_backend_s_settings_change(
+    start_valkey: StartValkey, start_server: StartServer
+) -> None:
+    """No reply is taken for a proof any longer that is none, and none is waited for that is."""
+    backend = start_valkey(*EVERYSEC)
+    server = durable(start_server, backend.url, "fsync", "--backend-grace", "0.2")
+    with server.client() as client, Waiter(server.port) as waiting, backend.client() as direct:
+        number = 0
+
+        def needs_waitaof() -> bool:
+            nonlocal number
+            number += 1
+            before = calls_of(direct, "waitaof")
+            assert client.sadd("q", number) == 1
+            return calls_of(direct, "waitaof") > before
+
+        assert needs_waitaof()
+        direct.config_set("appendfsync", "always")
+        wait_for(lambda: not needs_waitaof(), "the change to be noticed")
+        direct.config_set("appendfsync", "no")
+        why = "which has `no`"
+        wait_for(lambda: why in str(waiting("LPUSH", "q", "unsafe")), "a put to be refused")
+        assert server.log.count(why) == 1
+
+
 def test_where_nothing_is_asked_for_nothing_is_done(
     start_valkey: StartValkey, start_server: StartServer
 ) -> None:

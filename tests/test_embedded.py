@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,55 @@ def test_the_backend_is_started_again_when_it_dies(start_server: StartServer, tm
         assert client.spop("q") == b"a"
     assert server.stop() == 0
     assert "starting it again" in server.log
+
+
+def test_a_backend_that_dies_again_and_again_is_started_less_and_less_often(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    server = start_server("--data-dir", str(data))
+    with redis.Redis(unix_socket_path=str(data / "valkey.sock")) as direct:
+        processes = [_process_of(direct, 0)]
+        began = time.monotonic()
+        for _ in range(4):
+            os.kill(processes[-1], signal.SIGKILL)
+            processes.append(_process_of(direct, processes[-1]))
+        # None before the first start, then 100, 200 and 400 ms.
+        assert time.monotonic() - began > 0.7
+    with server.client() as client:
+        wait_for(lambda: _size(client) == 0, "the server to be connected")
+    assert server.stop() == 0
+    assert server.log.count("Valkey ended") <= 1
+
+
+def _process_of(direct: Client, before: int) -> int:
+    """The backend's process, once it is another one than before."""
+
+    def found() -> int:
+        try:
+            process = int(direct.info("server")["process_id"])
+        except redis.RedisError:
+            return 0
+        return process if process != before else 0
+
+    return int(wait_for(found, "it to run"))
+
+
+def test_where_a_backend_was_left_behind_that_cannot_be_found_it_is_not_joined_by_another(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    """As on a full disk, where it cannot write its process number."""
+    data = tmp_path / "data"
+    first = start_server("--data-dir", str(data))
+    valkey = int((data / "valkey.pid").read_text())
+    first.stop(signal.SIGKILL)
+    (data / "valkey.pid").write_text("")
+    try:
+        refused = run_command("serve", "--listen", "resp://127.0.0.1:0", "--data-dir", str(data))
+        assert refused.returncode == 1
+        assert "a Valkey that is not ours runs on" in refused.stderr
+    finally:
+        os.kill(valkey, signal.SIGTERM)
 
 
 def _size(client: Client) -> int | None:

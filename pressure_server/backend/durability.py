@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 Follows = Callable[[BackendError | None], None]
 # Of what one waits for silence: below what is taken for a lost connection.
 _PART_OF_PATIENCE = 0.8
+# Seconds after which a backend is asked again whether its replies are proof of an fsync.
+_CHECK_EVERY = 1.0
 # Seconds after which the key that is written to is gone, when nobody is left who writes to it.
 _KEY_TTL = b"86400"
 # A backend out of memory refuses SET, but not in a script that has begun to write, if only with EXPIRE. What
@@ -192,19 +194,49 @@ class Durability:
                     await self._open()
             except BackendError as error:
                 self._why_down = error
-                self._say(str(error))
+                # That there is no connection is said once; the link says it, too.
+                if type(error) is not BackendError or not self._said:
+                    self._say(str(error))
+                if isinstance(error, BackendReplyError) and not asks_for_patience(error):
+                    # It is there, and refuses to confirm: on a full disk, say.
+                    held, self._answered = self._answered, []
+                    self._fail(held, str(error))
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))
                 pause = min(2 * pause, LONGEST_PAUSE)
                 continue
             pause = FIRST_PAUSE
             connection = self._connection
             if connection is not None:
-                await connection.ended.wait()
+                await self._end_of(connection)
                 self._why_down = BackendError(f"the connection to {self._address} was lost")
                 self._connection = None
                 self._answered = self._under_way + self._answered
                 self._under_way = []
                 self._begin_to_give_up()
+
+    async def _end_of(self, connection: _Connection) -> None:
+        """Wait until it is lost. Meanwhile notice when the backend's settings change."""
+        while not connection.ended.is_set():
+            try:
+                async with asyncio.timeout(_CHECK_EVERY if self._level.fsync else None):
+                    await connection.ended.wait()
+            except TimeoutError:
+                await self._check_again(connection)
+
+    async def _check_again(self, connection: _Connection) -> None:
+        try:
+            command = await self._check(connection)
+            if command is None and self._command is not None:
+                # What was answered before the settings changed needs one more wait.
+                await connection.command(*self._write())
+                reached = await connection.command(*self._command, self._milliseconds())
+                if not reached[0]:
+                    return
+            self._command = command
+        except CannotBeDurableError as error:
+            connection.abort(error)
+        except BackendError as error:
+            logger.debug("the backend's settings cannot be read now: %s", error)
 
     async def _open(self) -> None:
         connection = _Connection(self._patience.answer)

@@ -2,6 +2,11 @@
 
 It listens on a unix socket in that directory and nowhere else, writes an append-only file, and runs in a
 session of its own, so that Ctrl-C in a terminal reaches us and not it: we drain first.
+
+With `appendfsync always` Valkey exits when it cannot write its append-only file, so each call that changes
+something would kill it again. Therefore, after Valkey has ended by itself, it runs with `everysec` at first:
+it then refuses changes while it cannot write, and answers questions. Durability waits for the syncs meanwhile
+(levels.py).
 """
 
 from __future__ import annotations
@@ -11,6 +16,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import re
 import signal
 import socket
 import time
@@ -31,7 +37,21 @@ logger = logging.getLogger(__name__)
 # Valkey loads about a million messages a second; a large append-only file takes its time.
 _SAY_EVERY = 5.0
 _STOP_TIMEOUT = 60.0
+# Seconds between starts: none before the first, then doubled until it has run for a while.
+_FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 5.0
+_WELL_AFTER = 30.0
+# Seconds between looks at a Valkey that runs with `everysec` for now; after that many good ones in a row it
+# gets `always` again.
+_LOOK_EVERY = 1.0
+_GOOD_LOOKS = 3
+# Bytes that must fit on its disk for a good look.
+_ROOM = 1 << 20
+# A line of its log: process, role and time before the text.
+_LOG_LINE = re.compile(r"^\d+:\w \d+ \w+ \d+ [\d:.]+ [-.*#] (.*\S)", re.MULTILINE)
+# Of the log's end, that many lines say why it ended; they are among its last bytes.
+_LAST_LINES = 2
+_LAST_BYTES = 4096
 # The longest path a unix socket can have on Linux, with its closing zero.
 _SOCKET_PATH = 108
 
@@ -46,6 +66,7 @@ class Embedded:
     def __init__(self, data_dir: Path, *, fsync: bool = False) -> None:
         """`fsync`: it answers when what it tells of is on disk, and not only within a second."""
         self._fsync = fsync
+        self._syncs_always = fsync
         self.data_dir = data_dir.absolute()
         self._socket = self.data_dir / "valkey.sock"
         self._pid_file = self.data_dir / "valkey.pid"
@@ -76,6 +97,9 @@ class Embedded:
         except OSError as error:
             raise EmbeddedError(f"no data can be kept in {self.data_dir}: {error.strerror}") from error
         await self._stop_orphan()
+        if self.is_running():
+            # Two on the same data would spoil it. On a full disk a Valkey cannot write its process number.
+            raise EmbeddedError(f"a Valkey that is not ours runs on {self._socket}: stop it")
         await self._launch()
         self._watching = asyncio.create_task(self._watch())
 
@@ -131,7 +155,7 @@ class Embedded:
             "pidfile": str(self._pid_file),
             "logfile": str(self._log),
             "appendonly": "yes",
-            "appendfsync": "always" if self._fsync else "everysec",
+            "appendfsync": "always" if self._syncs_always else "everysec",
             "save": "",
             "maxmemory-policy": "noeviction",
         }
@@ -161,26 +185,95 @@ class Embedded:
 
     def _last_words(self) -> str:
         try:
-            return self._log.read_text(errors="replace").strip().splitlines()[-1]
-        except (OSError, IndexError):
-            return f"it left no word in {self._log}"
+            with self._log.open("rb") as log:
+                log.seek(max(0, log.seek(0, os.SEEK_END) - _LAST_BYTES))
+                lines = _LOG_LINE.findall(log.read().decode(errors="replace"))
+        except OSError:
+            lines = []
+        return "; ".join(lines[-_LAST_LINES:]) or f"it left no word in {self._log}"
 
     async def _watch(self) -> None:
-        """Start it again when it ends by itself: killed for want of memory, say."""
-        pause = 0.1
+        """Start it again when it ends by itself: killed for want of memory, say, or unable to write."""
+        pause = 0.0
+        said: set[str] = set()
         while self._process is not None:
-            status = await self._process.wait()
-            logger.error("Valkey ended with status %d (%s); starting it again", status, self._last_words())
+            started = time.monotonic()
+            status = await self._end_of(self._process)
+            if time.monotonic() - started > _WELL_AFTER:
+                pause = 0.0
+                said.clear()
+            self._syncs_always = False
+            # On a full disk its log ends anywhere; and it says nothing of a signal.
+            why = await asyncio.to_thread(self._why_not_writable) or (
+                self._last_words() if status > 0 else f"its log is {self._log}"
+            )
+            problem = f"Valkey ended with status {status} ({why})"
             while True:
+                if problem not in said:
+                    said.add(problem)
+                    logger.error("%s; starting it again", problem)
+                await asyncio.sleep(pause)
+                pause = min(max(2 * pause, _FIRST_PAUSE), _LONGEST_PAUSE)
                 try:
                     await self._launch()
-                except EmbeddedError as error:
-                    logger.error("%s", error)
-                    await asyncio.sleep(pause)
-                    pause = min(2 * pause, _LONGEST_PAUSE)
-                else:
-                    pause = 0.1
                     break
+                except EmbeddedError as error:
+                    problem = str(error)
+
+    async def _end_of(self, process: asyncio.subprocess.Process) -> int:
+        """Wait until it ends, and return its status. Meanwhile go back to `always` when it is well."""
+        ending = asyncio.ensure_future(process.wait())
+        good_looks = 0
+        try:
+            while not ending.done():
+                is_careful = self._fsync and not self._syncs_always
+                await asyncio.wait({ending}, timeout=_LOOK_EVERY if is_careful else None)
+                if is_careful and not ending.done():
+                    good_looks = good_looks + 1 if await self._is_well() else 0
+                    if good_looks >= _GOOD_LOOKS:
+                        await self._sync_always()
+            return ending.result()
+        finally:
+            ending.cancel()
+
+    async def _is_well(self) -> bool:
+        """Whether it writes what it is told, and there is room for more."""
+        if await asyncio.to_thread(self._why_not_writable):
+            return False
+        client = Address(self.url).client(0)
+        try:
+            async with asyncio.timeout(_SAY_EVERY):
+                state = await client.info("persistence")
+        except (RedisError, TimeoutError):
+            return False
+        finally:
+            await client.aclose()
+        return bool(state.get("aof_last_write_status") == "ok")
+
+    async def _sync_always(self) -> None:
+        client = Address(self.url).client(0)
+        try:
+            async with asyncio.timeout(_SAY_EVERY):
+                await client.config_set("appendfsync", "always")
+        except (RedisError, TimeoutError) as error:
+            logger.debug("Valkey does not sync each write yet: %s", error)
+        else:
+            self._syncs_always = True
+            logger.info("Valkey syncs each write again")
+        finally:
+            await client.aclose()
+
+    def _why_not_writable(self) -> str:
+        """What is wrong with the data directory; '' where a file of some size can be written there."""
+        probe = self.data_dir / "probe"
+        try:
+            probe.write_bytes(bytes(_ROOM))
+        except OSError as error:
+            return f"{self.data_dir}: {error.strerror}"
+        finally:
+            with contextlib.suppress(OSError):
+                probe.unlink()
+        return ""
 
     async def stop(self) -> None:
         """Stop it, with all data on disk."""

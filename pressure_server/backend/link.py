@@ -1,6 +1,6 @@
 """A link to one database of the backend: a channel that is opened again whenever it breaks.
 
-What is asked on it is kept until it is answered.
+What is asked on it is kept until it is answered, unless the backend dies of it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import hiredis
 
@@ -22,12 +22,19 @@ from pressure_server.backend.greeting import Greeting, greet
 from pressure_server.backend.requests import HandlerCall, Reading, ReadingTogether, Request, ScriptCall
 from pressure_server.backend.resp import Received, asks_for_patience, is_passing, reply_to
 from pressure_server.backend.script import Script
-from pressure_server.errors import BackendError, BackendReplyError, OutcomeUnknownError
+from pressure_server.errors import BackendDiedError, BackendError, BackendReplyError, OutcomeUnknownError
 
 logger = logging.getLogger(__name__)
 
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 2.0
+# A call that was under way when the backend died, that many times, is not sent again.
+_MOST_DEATHS = 3
+# Seconds for which housekeeping leaves such a backend alone: doubled whenever it dies of a call again, until
+# it has lived for a while longer than that.
+_FIRST_REST = 1.0
+_LONGEST_REST = 60.0
+_WELL_AFTER = 30.0
 
 
 @dataclass(frozen=True)
@@ -38,6 +45,19 @@ class Patience:
     grace: float = 5.0
 
 
+class Presence(Protocol):
+    """How a server says that it lives."""
+
+    def sign(self) -> tuple[Script, Sequence[bytes], Sequence[bytes]]:
+        """The call that says so: a script, its keys, its arguments."""
+
+    def is_late(self) -> bool:
+        """Whether it has to be said again before anything else."""
+
+    def heard(self, refusal: BackendReplyError | None) -> None:
+        """The backend has answered, with an error where it refuses."""
+
+
 class Link:
     """Requests to one database of the backend.
 
@@ -46,13 +66,11 @@ class Link:
     """
 
     def __init__(self, address: Address, number: int, script: bytes, name: str, patience: Patience) -> None:
-        """`first` makes the first command on a new channel; what was kept is gone where its answer is new.
+        """`presence` signs first on a new channel; what was kept is gone where the answer to that is new.
 
-        Where it `is_late` it is said again before anything else. `is_back` is called when one was opened
-        again.
+        `is_back` is called when one was opened again.
         """
-        self.first: Callable[[], tuple[bytes, ...]] | None = None
-        self.is_late: Callable[[], bool] | None = None
+        self.presence: Presence | None = None
         self.is_back: Callable[[], None] | None = None
         self._address = address
         self.number = number
@@ -61,12 +79,15 @@ class Link:
         self._patience = patience
         self._channel: Channel | None = None
         self._greeting: Greeting | None = None
-        self._first_answer: Any = None
+        self._signed: Any = None
         self._why_down: BackendError = BackendError(f"{address} has not been reached yet")
         # What the log has of why it is away.
         self._said: set[str] = set()
         self._reopening: asyncio.Task[None] | None = None
         self._held: list[Request] = []
+        # When this run of the backend was first reached, and how long it is left alone after calls killed it.
+        self._alive_since = 0.0
+        self._rest = 0.0
         self._giving_up: asyncio.TimerHandle | None = None
         self._has_given_up = False
         self._closed = False
@@ -77,6 +98,21 @@ class Link:
     def is_up(self) -> bool:
         """Whether the backend answers."""
         return self._channel is not None
+
+    @property
+    def why_down(self) -> BackendError:
+        """Why the backend does not answer, where it does not."""
+        return self._why_down
+
+    @property
+    def rest(self) -> float:
+        """For how many seconds the backend is to be left alone by what nobody waits for, as it dies of calls.
+
+        What is to go back to a queue is kept until it has gone there, so a backend that dies of it would be
+        killed for ever; it is tried again less and less often.
+        """
+        is_well = self._loop.time() - self._alive_since > self._rest + _WELL_AFTER
+        return 0.0 if is_well else self._rest
 
     @property
     def version(self) -> str:
@@ -100,8 +136,8 @@ class Link:
             await self._address.open(channel)
             greeting = await greet(channel, self._address, self.number, self._name, self._greeting)
             await channel.command(b"SCRIPT", b"LOAD", self._script)
-            first_answer = await self._say_first(channel, self.first()) if self.first is not None else None
-            if first_answer != self._first_answer:
+            signed = await self._sign(channel, self.presence) if self.presence is not None else None
+            if signed != self._signed:
                 greeting = replace(greeting, is_settled=False)
         except BackendError as error:
             channel.close()
@@ -113,28 +149,55 @@ class Link:
         except BaseException:
             channel.close()
             raise
-        self._channel, self._greeting, self._first_answer = channel, greeting, first_answer
+        is_new = self._greeting is None or self._greeting.run != greeting.run
+        self._channel, self._greeting, self._signed = channel, greeting, signed
         self._has_given_up = False
         if self._giving_up is not None:
             self._giving_up.cancel()
             self._giving_up = None
         held, self._held = self._held, []
+        most_deaths = self._count_death(held) if is_new else _MOST_DEATHS
         for request in held:
             if request.may_be_done and not greeting.is_settled:
                 request.received(OutcomeUnknownError())
+            elif request.deaths >= most_deaths:
+                request.received(BackendDiedError(request.deaths))
             else:
                 self._send(request)
 
-    async def _say_first(self, channel: Channel, command: tuple[bytes, ...]) -> Any:
+    def _count_death(self, held: Sequence[Request]) -> int:
+        """The backend has died, maybe of a call. Returns at how many deaths one is not sent again."""
+        self._rest = self.rest
+        self._alive_since = self._loop.time()
+        most = 1 if self._rest else _MOST_DEATHS
+        for request in held:
+            request.deaths += request.may_be_done
+        fatal = sum(request.deaths >= most for request in held)
+        if fatal and not self._rest:
+            logger.warning(
+                "backend database %d died %d times with the same calls under way: %d get an error, and are "
+                "not sent again; the log of the backend may say why",
+                self.number, most, fatal,
+            )  # fmt: skip
+        if fatal:
+            self._rest = min(max(2 * self._rest, _FIRST_REST), _LONGEST_REST)
+        return most
+
+    async def _sign(self, channel: Channel, presence: Presence) -> Any:
         """The answer; where it is refused, the last one."""
+        script, keys, arguments = presence.sign()
         try:
-            return await channel.command(*command)
+            signed = await reply_to(
+                (b"EVALSHA",), lambda received: channel.call(script, keys, arguments, received)
+            )
         except BackendReplyError as error:
             if is_passing(error) or asks_for_patience(error):
                 raise
-            # It may let messages be taken all the same, as where it is out of memory.
-            logger.warning("backend database %d: %s", self.number, error)
-            return self._first_answer
+            # Questions may be answered all the same, as where its disk is full.
+            presence.heard(error)
+            return self._signed
+        presence.heard(None)
+        return signed
 
     def keep_open(self) -> None:
         """Go on trying, in the background, until the channel is open."""
@@ -242,8 +305,11 @@ class Link:
         if channel is None or not channel.is_open:
             self._hold(request)
         else:
-            if self.first is not None and self.is_late is not None and self.is_late():
-                channel.send(None, *self.first())
+            if self.presence is not None and self.presence.is_late():
+                script, keys, arguments = self.presence.sign()
+                # Else, if the backend has forgotten the script, it would sign after the request.
+                channel.send(None, b"SCRIPT", b"LOAD", script.text)
+                channel.call(script, keys, arguments, lambda _: None)
             request.send(channel, answered)
 
     def _hold(self, request: Request) -> None:

@@ -19,6 +19,8 @@ class Request(Protocol):
     received: Received
     # Whether it has been sent before, so that it may have been done.
     may_be_done: bool
+    # At how many deaths of the backend it had been sent, and had no answer.
+    deaths: int
     # Whether it must not be done twice, so that it is not sent again when it may have been done.
     once: bool
 
@@ -29,13 +31,14 @@ class Request(Protocol):
 class ScriptCall:
     """A call of the batch script on the queues of these base keys."""
 
-    __slots__ = ("_arguments", "_keys", "may_be_done", "once", "received")
+    __slots__ = ("_arguments", "_keys", "deaths", "may_be_done", "once", "received")
 
     def __init__(self, keys: Sequence[bytes], arguments: list[bytes], received: Received) -> None:
         self._keys = keys
         self._arguments = arguments
         self.received = received
         self.may_be_done = False
+        self.deaths = 0
         self.once = False  # the script sees to that
 
     def send(self, channel: Channel, answered: Received) -> None:
@@ -48,12 +51,13 @@ class ScriptCall:
 class Reading:
     """A plain command that only reads, or that does no harm when it is done twice."""
 
-    __slots__ = ("_words", "may_be_done", "once", "received")
+    __slots__ = ("_words", "deaths", "may_be_done", "once", "received")
 
     def __init__(self, words: Sequence[bytes], received: Received) -> None:
         self._words = words
         self.received = received
         self.may_be_done = False
+        self.deaths = 0
         self.once = False
 
     def send(self, channel: Channel, answered: Received) -> None:
@@ -83,7 +87,7 @@ class ReadingTogether:
 class HandlerCall:
     """A call of a handler's own script on keys that are no queue's, which knows nothing of calls before."""
 
-    __slots__ = ("_arguments", "_keys", "_script", "may_be_done", "once", "received")
+    __slots__ = ("_arguments", "_keys", "_script", "deaths", "may_be_done", "once", "received")
 
     def __init__(
         self,
@@ -99,6 +103,7 @@ class HandlerCall:
         self._arguments = arguments
         self.received = received
         self.may_be_done = False
+        self.deaths = 0
         self.once = once
 
     def send(self, channel: Channel, answered: Received) -> None:

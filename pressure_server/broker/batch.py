@@ -130,16 +130,22 @@ def share(runs: Sequence[Sequence[Operation]], reply: list[Any]) -> Outcome:
 def refused(runs: Sequence[Sequence[Operation]], error: str) -> Outcome:
     """What becomes of a call that has got this error as a whole: what has `ended` is to fail.
 
-    A backend out of memory refuses puts, and a call with them before it has done anything; the rest of it is
-    done without them.
+    A backend out of memory refuses puts; one whose disk is full, or that lacks replicas, refuses all changes.
+    It refuses a call with these before it has done anything; the rest of the call is done without them.
     """
-    operations = [operation for run in runs for operation in run]
-    if not error.startswith("OOM"):
-        return Outcome(operations)
-    others = [o for o in operations if not (o.kind.puts or o.kind.moves)]
-    if len(others) == len(operations):
-        return Outcome(operations)
-    return Outcome([o for o in operations if o.kind.puts or o.kind.moves], others)
+    ended: list[Operation] = []
+    others: list[Operation] = []
+    for operation in (operation for run in runs for operation in run):
+        (ended if _is_refused(operation, error) else others).append(operation)
+    return Outcome(ended, others) if ended else Outcome(others)
+
+
+def _is_refused(operation: Operation, error: str) -> bool:
+    """Whether a call is refused with that error because of this operation."""
+    kind = operation.kind
+    if error.startswith("OOM"):
+        return kind.puts or kind.moves
+    return kind.changes and error.startswith(("MISCONF", "NOREPLICAS"))
 
 
 def _share_run(run: Sequence[Operation], result: Any) -> bool:

@@ -81,6 +81,14 @@ class Broker:
         """Whether the backend can be reached."""
         return self._links[self.address.database].is_up
 
+    def check_readiness(self) -> None:
+        """Raise BackendError, with the reason, where new clients had better go elsewhere."""
+        link = self._links[self.address.database]
+        if not link.is_up:
+            raise BackendError(f"the backend is away: {link.why_down}")
+        for servers in self._servers.values():
+            servers.check_readiness()
+
     @property
     def version(self) -> str:
         """The backend's name and version, once it has been reached."""
@@ -132,8 +140,7 @@ class Broker:
         link = Link(self.address, number, self._script, self.identity, self._patience)
         if self._neighbours is not None:
             self._servers[link] = Servers(link, self._prefix, self.identity.encode(), self._neighbours)
-            link.first = self._servers[link].sign
-            link.is_late = self._servers[link].is_late
+            link.presence = self._servers[link]
         return link
 
     def _add(self, link: Link) -> Database:

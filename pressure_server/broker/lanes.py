@@ -323,7 +323,7 @@ class Lanes:
     def when_back(self, follows: Callable[[], None]) -> None:
         """Call it when the backend is back; a little later where it is there, but has refused."""
         if self._link.is_up:
-            self.later(_AGAIN_AFTER, follows)
+            self.later(max(_AGAIN_AFTER, self._link.rest), follows)
         else:
             self._when_back[follows] = None
 
@@ -384,7 +384,10 @@ class Lanes:
         self.role_turns.backend_is_back()
         when_back, self._when_back = self._when_back, {}
         for follows in when_back:
-            follows()
+            if self._link.rest:
+                self.later(self._link.rest, follows)
+            else:
+                follows()
 
     def changed(self, key: bytes) -> None:
         """A key has changed that somebody has asked to be told of."""

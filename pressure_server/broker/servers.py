@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from pressure_server.backend.link import Link
+from pressure_server.backend.script import Script
 from pressure_server.broker import kinds
 from pressure_server.broker.complaints import Complaints
 from pressure_server.broker.names import CALLS, is_queue_name, keys_pattern, printable
 from pressure_server.broker.script import servers_script
-from pressure_server.errors import BackendError, PressureError
+from pressure_server.errors import BackendError, BackendReplyError, PressureError
 
 if TYPE_CHECKING:
     from pressure_server.broker.database import Database
@@ -31,6 +33,9 @@ _LOOKS = 10
 _DEAD_AFTER = 0.7
 # After so much of it without a sign we sign before anything else.
 _LATE_AFTER = 0.5
+# What the backend may refuse.
+_SIGNING = "noting that this server lives"
+_LOOKING = "looking for servers that have died"
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,9 @@ class Servers:
         self._is_alone = not neighbours.are_possible
         self._complaints = Complaints(logger, "keeps what a server that died had taken")
         self._key = prefix + b"!servers"
-        self._script = servers_script()
+        self._script = Script(servers_script())
+        # What the backend refuses, and why: signing, or looking after others.
+        self._refused: dict[str, BackendReplyError] = {}
         self._count = 0
         self._signed = 0.0
         # By name: what it has signed with, and since when.
@@ -63,8 +70,11 @@ class Servers:
         self._looked = 0.0
         self._tasks: list[asyncio.Task[None]] = []
 
-    def sign(self) -> tuple[bytes, ...]:
-        """The command by which we say that we live; before anything else that we do there."""
+    def sign(self) -> tuple[Script, Sequence[bytes], Sequence[bytes]]:
+        """The call by which we say that we live; before anything else that we do there.
+
+        It needs what calls on queues need, EVALSHA for one: where it is refused, these may be, too.
+        """
         self._count += 1
         self._signed = monotonic()
         return self._call(b"sign", self._identity, b"%d %g" % (self._count, self._timeout))
@@ -73,8 +83,33 @@ class Servers:
         """Whether we were stopped, and may be taken for dead: what we take unsigned nobody puts back."""
         return monotonic() - self._signed > _LATE_AFTER * self._timeout
 
-    def _call(self, verb: bytes, name: bytes, signed: bytes) -> tuple[bytes, ...]:
-        return (b"EVAL", self._script, b"2", self._key, self._key + b":dead:" + name, verb, name, signed)
+    def heard(self, refusal: BackendReplyError | None) -> None:
+        """The backend has answered when we signed; or refused it."""
+        self._note(_SIGNING, refusal)
+
+    def check_readiness(self) -> None:
+        """Raise BackendError where what we take would not come back if we died, or what others had taken."""
+        for what, refusal in self._refused.items():
+            raise BackendError(f"{what} is refused: {refusal}")
+
+    def _note(self, what: str, refusal: BackendReplyError | None) -> None:
+        """Say so in the log when it is refused, and when it is no longer."""
+        if refusal is None:
+            if self._refused.pop(what, None) is not None:
+                logger.info("backend database %d permits it again: %s", self._link.number, what)
+            return
+        if what not in self._refused:
+            logger.warning(
+                "backend database %d refuses %s, so PRESSURE.READY fails: what a dead server had taken does "
+                "not come back (%s)",
+                self._link.number, what, refusal,
+            )  # fmt: skip
+        self._refused[what] = refusal
+
+    def _call(
+        self, verb: bytes, name: bytes, signed: bytes
+    ) -> tuple[Script, Sequence[bytes], Sequence[bytes]]:
+        return self._script, (self._key, self._key + b":dead:" + name), (verb, name, signed)
 
     def start(self, database: Database) -> None:
         """Sign, and look at the others, until `stop`."""
@@ -94,11 +129,15 @@ class Servers:
     async def _live(self) -> None:
         while True:
             try:
-                await self._link.command(*self.sign())
+                await self._link.call(*self.sign(), once=False)
             except BackendError as error:
                 # Nobody could sign meanwhile.
                 self._seen.clear()
+                if isinstance(error, BackendReplyError):
+                    self.heard(error)
                 logger.debug("we cannot sign now: %s", error)
+            else:
+                self.heard(None)
             await asyncio.sleep(self._timeout / _LOOKS)
 
     async def _look_after(self, database: Database) -> None:
@@ -108,8 +147,11 @@ class Servers:
                 database.neighbours = len(self._seen)
                 for name, signed in dead:
                     await self._bury(database, name, signed)
+                self._note(_LOOKING, None)
             except BackendError as error:
                 self._seen.clear()
+                if isinstance(error, BackendReplyError):
+                    self._note(_LOOKING, error)
                 logger.debug("other servers cannot be looked after now: %s", error)
             await asyncio.sleep(self._timeout / _LOOKS)
 
@@ -136,7 +178,7 @@ class Servers:
 
     async def _bury(self, database: Database, name: bytes, signed: bytes) -> None:
         """Put back what the server had taken, and forget it; unless it has signed. Raises BackendError."""
-        if not await self._link.command(*self._call(b"bury", name, signed)):
+        if not await self._link.call(*self._call(b"bury", name, signed), once=False):
             return
         back = queues = failed = 0
         cursor = b"0"
@@ -159,7 +201,7 @@ class Servers:
         self._seen.pop(name, None)
         if failed:
             return  # it is found dead again, a while later
-        if await self._link.command(*self._call(b"forget", name, signed)):
+        if await self._link.call(*self._call(b"forget", name, signed), once=False):
             logger.warning(
                 "server '%s' has died: %d messages that it had not delivered are back in %d queues",
                 printable(name),
