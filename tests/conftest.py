@@ -9,10 +9,15 @@ from pathlib import Path
 import pytest
 
 from handlers.resp.version import FOLLOWED_VERSION
-from tests.programs import Client, Server, StartServer, StartValkey, Valkey
+from tests.programs import TIMEOUT, Client, Server, StartServer, StartValkey, Valkey
 from tests.requirements import need, require
 from tests.side_by_side import Pair
 from tests.waiters import Waiter
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run slow tests first, so that no worker begins one when the others have nothing left to do."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 @pytest.fixture(scope="session")
@@ -120,4 +125,4 @@ def start_valkey(tmp_path: Path) -> Iterator[StartValkey]:
     yield start
     for valkey in started:
         valkey.process.kill()
-        valkey.process.wait()
+        valkey.process.wait(TIMEOUT)
