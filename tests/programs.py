@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -40,6 +41,12 @@ def wait_for(condition: Callable[[], Any], what: str, timeout: float = TIMEOUT) 
             return value
         time.sleep(0.01)  # between looks at a condition, not in place of one
     raise AssertionError(f"waited {timeout} seconds in vain for {what}")
+
+
+def join(thread: threading.Thread, timeout: float = TIMEOUT) -> None:
+    """Wait for the thread to end. Raises AssertionError after `timeout` seconds."""
+    thread.join(timeout)
+    assert not thread.is_alive(), f"{thread.name} has not ended within {timeout} seconds"
 
 
 class Valkey:

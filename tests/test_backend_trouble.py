@@ -20,7 +20,7 @@ from tests.backend_relay import BackendRelay
 from tests.crowd import Crowd
 from tests.measures import connections
 from tests.native import NativeClient
-from tests.programs import Client, Server, StartServer, StartValkey, Valkey, wait_for
+from tests.programs import TIMEOUT, Client, Server, StartServer, StartValkey, Valkey, join, wait_for
 from tests.waiters import Waiter, create, is_refused, wait_for_blocked, waiters
 
 ROOT = Path(__file__).parent.parent
@@ -276,10 +276,10 @@ def test_it_loads_its_data(start_valkey: StartValkey, start_server: StartServer)
         loading = "--key-load-delay", "10000", "--loading-process-events-interval-bytes", "1024"
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(valkey, "_command", [*valkey._command, *loading])
-            starting = threading.Thread(target=valkey.start)
+            starting = threading.Thread(target=valkey.start, daemon=True)
             starting.start()
             crowd.wait_for_errors("BACKEND the backend is away: .*LOADING")
-            starting.join()
+            join(starting)
         crowd.wait_for_success()
     crowd.assert_nothing_lost()
     assert_works(server)
@@ -293,11 +293,11 @@ def test_it_loads_its_data(start_valkey: StartValkey, start_server: StartServer)
 def test_a_script_that_does_not_end(impatient: Server, valkey: Valkey) -> None:
     with Crowd(impatient) as crowd, valkey.client() as direct, valkey.client() as foreign:
         direct.config_set("busy-reply-threshold", 100)
-        endless = threading.Thread(target=run_until_killed, args=(foreign,))
+        endless = threading.Thread(target=run_until_killed, args=(foreign,), daemon=True)
         endless.start()
         crowd.wait_for_errors("BACKEND the backend is away: .*BUSY")
         direct.script_kill()
-        endless.join()
+        join(endless)
         crowd.wait_for_success()
     crowd.assert_nothing_lost()
     assert_works(impatient)
@@ -428,7 +428,7 @@ def test_out_of_memory_what_nobody_took_goes_back(start_server: StartServer, val
             with Waiter(first.port) as after:
                 assert after("PING") == b"PONG"
             first.process.kill()
-            first.process.wait()
+            first.process.wait(TIMEOUT)
             valkey.process.send_signal(signal.SIGCONT)
         second = start_server("--backend", valkey.url, "--proxy-timeout", "1")
         wait_for(lambda: "has died" in second.log, "the death to be noticed")

@@ -143,7 +143,7 @@ def test_the_next_server_finds_what_the_last_one_had_taken(
         fill(client, 50)
     take(server, "LPOP", "q", 50)
     server.process.kill()
-    server.process.wait()
+    server.process.wait(TIMEOUT)
     assert queued(direct) == []
     start_server(*options)
     wait_for(lambda: queued(direct) == list(range(50)), "the messages")
@@ -161,7 +161,7 @@ def test_the_embedded_backend_s_next_server_puts_them_back_at_once(
         fill(client, 50)
     take(server, "LPOP", "q", 50)
     server.process.kill()
-    server.process.wait()
+    server.process.wait(TIMEOUT)
     anew = start_server(*options)
     began = time.monotonic()
     with anew.client() as client:

@@ -126,7 +126,7 @@ def test_a_signal_while_the_data_is_loaded_stops_it_and_nothing_is_announced(tmp
         assert server.wait(TIMEOUT) == 0, log.read_text()
     finally:
         server.kill()
-        server.wait()
+        server.wait(TIMEOUT)
     assert "ready:" not in log.read_text()
     assert "listening" not in log.read_text()
     assert log.read_text().endswith("stopped\n")

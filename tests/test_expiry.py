@@ -15,7 +15,7 @@ from pressure_server.broker.expiry import Expiry
 from pressure_server.broker.policy import Policy
 from pressure_server.client import Queue
 from tests.native import NativeClient
-from tests.programs import Client, Server, StartServer, Valkey, keys_left, wait_for
+from tests.programs import Client, Server, StartServer, Valkey, join, keys_left, wait_for
 from tests.waiters import Waiter, wait_for_waiting
 
 TTL = "0.5"
@@ -81,7 +81,7 @@ def test_one_that_a_native_client_waits_on_stays(client: Client, direct: Client,
     got: list[bytes] = []
     with backend.client() as connection:
         native = NativeClient(connection, "q")
-        thread = Thread(target=lambda: got.append(native.get()))
+        thread = Thread(target=lambda: got.append(native.get()), daemon=True)
         thread.start()
         try:
             wait_for(lambda: not direct.exists("__pressure__:q:consumer_free"), "the native client to wait")
@@ -90,7 +90,7 @@ def test_one_that_a_native_client_waits_on_stays(client: Client, direct: Client,
             assert not got
         finally:
             client.sadd("q", "late")
-            thread.join()
+            join(thread)
     assert got == [b"late"]
 
 

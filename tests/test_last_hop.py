@@ -21,7 +21,7 @@ import pytest
 import uvloop
 
 from pressure_server.sent import bytes_sent
-from tests.native import NativeSteps, QueueClosedError
+from tests.native import NativeSteps, QueueClosedError, step_until
 from tests.programs import (
     Client,
     Server,
@@ -243,8 +243,7 @@ def test_what_a_transaction_has_taken_while_it_waits_for_the_end_of_a_delete_com
         client.rpush("q", "a", "b")
         client.rpush("r", "x")
         steps = native.put(b"y")
-        while direct.exists("__pressure__:r:producer_free"):
-            next(steps)
+        step_until(steps, lambda: not direct.exists("__pressure__:r:producer_free"))
         reader = Reader(ours.port)
         for words in ("MULTI", "DEL r", "LPOP q", "EXEC"):
             reader.send(*words.split())
@@ -339,6 +338,7 @@ def test_clients_that_reset_while_they_read_double_nothing(ours: Server, direct:
             pieces, missing = [], chance.randrange(1, 80) * SIZE
             while missing > 0:
                 pieces.append(reader.socket.recv(1 << 20))
+                assert pieces[-1], "the server has closed"
                 missing -= len(pieces[-1])
             reader.reset()
             parser = hiredis.Reader()

@@ -36,6 +36,7 @@ from tests.programs import (
     StartServer,
     StartValkey,
     Valkey,
+    join,
     wait_for,
     wait_until_settled,
 )
@@ -421,7 +422,9 @@ class Chance:
         self._lock = threading.Lock()
 
     def run(self, clients: int) -> None:
-        threads = [threading.Thread(target=self._client, args=(number,)) for number in range(clients)]
+        threads = [
+            threading.Thread(target=self._client, args=(number,), daemon=True) for number in range(clients)
+        ]
         for thread in threads:
             thread.start()
         chance = random.Random(SEED)
@@ -442,7 +445,7 @@ class Chance:
                 threads[0].join(0.005)
         self.cuts.plan()
         for thread in threads:
-            thread.join()
+            join(thread)
 
     def _client(self, number: int) -> None:
         chance = random.Random(f"{SEED} {number}")

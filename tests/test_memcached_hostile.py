@@ -21,7 +21,7 @@ from tests.bystander import bystander as resp_bystander
 from tests.guards import port_of
 from tests.measures import MB, memory
 from tests.memcached_wire import MemcachedWire
-from tests.programs import TIMEOUT, Client, Server, StartServer, Valkey, wait_for, wait_until_settled
+from tests.programs import TIMEOUT, Client, Server, StartServer, Valkey, join, wait_for, wait_until_settled
 from tests.test_hostile_input import GROWTH, Hostile, bounded_peak, grown, settled
 from tests.waiters import wait_for_blocked
 
@@ -47,7 +47,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server,
         server.end_well()
     finally:
         server.process.kill()
-        server.process.wait()
+        server.process.wait(TIMEOUT)
         valkey.stop()
 
 
@@ -107,7 +107,7 @@ def bystanders(server: Server) -> Iterator[None]:
                     wrong.append(replies)
                 is_over.wait(0.002)
 
-    thread = threading.Thread(target=work)
+    thread = threading.Thread(target=work, daemon=True)
     with resp_bystander(server.port) as latency:
         thread.start()
         try:
@@ -115,7 +115,7 @@ def bystanders(server: Server) -> Iterator[None]:
             yield
         finally:
             is_over.set()
-            thread.join(TIMEOUT)
+            join(thread)
     assert wrong == []
     assert max(taken) < SERVED_WITHIN
     assert latency.worst < SERVED_WITHIN
@@ -240,6 +240,7 @@ def test_a_queue_s_name_cannot_forge_a_reply(observer: Client, attack: Callable[
         hostile.send(request)
         lines = []
         while (line := hostile.read_line()) != END:
+            assert line, "the server has closed"
             lines.append(line)
         assert any(b"a__END__STAT_pid_1" in line for line in lines)
         hostile.send(b"version\r\n")
@@ -392,7 +393,7 @@ def test_a_hundred_thousand_pipelined_gets(victim: Server, attack: Callable[...,
     before, hostile = memory(victim), attack()
     expected = END * 100_000
     with bystanders(victim), bounded_peak(victim, 32 * MB):
-        sender = threading.Thread(target=hostile.send, args=(b"get none\r\n" * 100_000,))
+        sender = threading.Thread(target=hostile.send, args=(b"get none\r\n" * 100_000,), daemon=True)
         sender.start()
         assert hostile.read(len(expected)) == expected
         sender.join(TIMEOUT)
@@ -426,7 +427,7 @@ def test_pipelines_of_everything_are_answered_in_order(
                 requests.append(b"nonsense\r\n" * times)
                 replies.append(ERROR * times)
     hostile, expected = attack(), b"".join(replies)
-    sender = threading.Thread(target=hostile.send, args=(b"".join(requests),))
+    sender = threading.Thread(target=hostile.send, args=(b"".join(requests),), daemon=True)
     sender.start()
     assert hostile.read(len(expected)) == expected
     sender.join(TIMEOUT)

@@ -27,7 +27,17 @@ import uvloop
 from tests.native import NativeClient
 from tests.native_process import VERSIONS, NativeProcess
 from tests.neighbours import Neighbourhood, Outcome, Plan, doctor
-from tests.programs import TIMEOUT, Client, Server, StartServer, StartValkey, Valkey, keys_left, wait_for
+from tests.programs import (
+    TIMEOUT,
+    Client,
+    Server,
+    StartServer,
+    StartValkey,
+    Valkey,
+    join,
+    keys_left,
+    wait_for,
+)
 from tests.waiters import (
     AsyncWaiter,
     Waiter,
@@ -325,14 +335,14 @@ def test_native_consumers_that_wait_are_served_at_once(
                 got.append(time.perf_counter())
 
     put: list[float] = []
-    thread = threading.Thread(target=consume)
+    thread = threading.Thread(target=consume, daemon=True)
     thread.start()
     for number in range(100):
         wait_for(lambda: len(got) == len(put), "the message before")
         wait_for_blocked_natives(direct, 1)
         put.append(time.perf_counter())
         assert waiter("SADD", "q", number) == 1
-    thread.join(TIMEOUT)
+    join(thread)
     times = [after - before for before, after in zip(put, got, strict=True)]
     print(
         f"SADD to a native consumer that waits: median {statistics.median(times) * 1000:.2f} ms, "

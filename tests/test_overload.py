@@ -23,7 +23,7 @@ import pytest
 
 from tests.bystander import Latency, bystander
 from tests.measures import MB, memory
-from tests.programs import TIMEOUT, Client, Server, StartServer, StartValkey, Valkey, wait_for
+from tests.programs import TIMEOUT, Client, Server, StartServer, StartValkey, Valkey, join, wait_for
 from tests.waiters import Waiter, is_refused, packed
 
 SCALE = int(os.environ.get("PRESSURE_OVERLOAD", "1"))
@@ -199,11 +199,11 @@ def test_large_messages_of_many_clients_are_only_slowed(limited: Server) -> None
             replies.append(waiter.reply(60))
 
     with limited.client() as client, figures(limited) as found:
-        threads = [threading.Thread(target=put, args=(number,)) for number in range(60)]
+        threads = [threading.Thread(target=put, args=(number,), daemon=True) for number in range(60)]
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join()
+            join(thread)
         assert stats(client, "stats", "evicted_clients") == 0
         assert sum(client.llen(f"q{number}") for number in range(7)) == 60
     print("60 messages of 7 MB at once:", found)

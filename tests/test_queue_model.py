@@ -42,7 +42,7 @@ from pressure_server.errors import (
 )
 from tests import native as native_client
 from tests.model_settings import model_settings
-from tests.native import NativeClient, NativeError, NativeSteps, Steps, run
+from tests.native import NativeClient, NativeError, NativeSteps, Steps, run, step_until
 from tests.programs import Client, Valkey, keys_left
 
 SETTINGS = settings(
@@ -648,11 +648,6 @@ def one(world: World, kind: Kind, *arguments: bytes, size: int | None = None, se
     return type(operation.error) if operation.error else simplified(operation.results)
 
 
-def steps_until(steps: Steps[Any], reached: Callable[[], bool]) -> None:
-    while not reached():
-        next(steps)
-
-
 @pytest.fixture(params=[{}, SMALL], ids=["usual", "small"])
 def world(make_world: Callable[[dict[bytes, int]], World], request: pytest.FixtureRequest) -> World:
     return make_world(request.param)
@@ -806,13 +801,13 @@ def test_a_role_that_a_native_client_holds_is_not_taken(world: World, direct: re
     steps = NativeSteps(direct, QUEUE, "native")
     one(world, kinds.CREATE, b"0")
     put = steps.put(b"theirs")
-    steps_until(put, lambda: direct.exists(f"{BASE}:producer") == 1)
+    step_until(put, lambda: direct.exists(f"{BASE}:producer") == 1)
     assert one(world, kinds.PUT, b"ours") is QueueInUseError
     assert one(world, kinds.ADD, b"ours") is QueueInUseError
     assert one(world, kinds.GET, size=1) == []
     run(put)
     get = steps.get()
-    steps_until(get, lambda: direct.exists(f"{BASE}:consumer") == 1)
+    step_until(get, lambda: direct.exists(f"{BASE}:consumer") == 1)
     assert one(world, kinds.GET, size=1) is QueueInUseError
     assert one(world, kinds.REMOVE, b"theirs") is QueueInUseError
     run(get)
@@ -824,7 +819,7 @@ def test_a_delete_that_meets_a_native_client_begins_and_is_finished_later(
 ) -> None:
     one(world, kinds.CREATE, b"0")
     get = NativeSteps(direct, QUEUE, "native").get()
-    steps_until(get, lambda: direct.exists(f"{BASE}:consumer") == 1)
+    step_until(get, lambda: direct.exists(f"{BASE}:consumer") == 1)
     assert one(world, kinds.DELETE) is QueueInUseError
     assert one(world, kinds.EXISTS) == [0]
     assert one(world, kinds.CREATE, b"0") is QueueInUseError
@@ -851,7 +846,7 @@ def test_a_full_queue_stays_full_until_a_native_consumer_has_pushed_its_token(
     one(world, kinds.CREATE, b"1")
     one(world, kind, b"a")
     get = NativeSteps(direct, QUEUE, "native").get()
-    steps_until(get, lambda: direct.llen(BASE) == 0)
+    step_until(get, lambda: direct.llen(BASE) == 0)
     assert one(world, kind, b"b") == [QueueFullError]
     assert one(world, kind, b"b") == [QueueFullError]
     run(get)
@@ -863,7 +858,7 @@ def test_removing_nothing_gives_a_native_producer_no_second_token(world: World, 
     one(world, kinds.CREATE, b"2")
     one(world, kinds.PUT, b"a")
     put = NativeSteps(direct, QUEUE, "native").put(b"b")
-    steps_until(put, lambda: direct.llen(f"{BASE}:not_full") == 0)
+    step_until(put, lambda: direct.llen(f"{BASE}:not_full") == 0)
     assert one(world, kinds.REMOVE, b"none") == [0]
     run(put)
     assert direct.llen(f"{BASE}:not_full") == 0
@@ -876,9 +871,9 @@ def test_a_queue_created_while_a_native_delete_is_half_way(world: World, direct:
     one(world, kinds.GET, size=1)
     one(world, kinds.PUT, b"c")
     delete = NativeSteps(direct, QUEUE, "deleter").delete()
-    steps_until(delete, lambda: direct.exists(f"{BASE}:producer", f"{BASE}:consumer") == 0)
+    step_until(delete, lambda: direct.exists(f"{BASE}:producer", f"{BASE}:consumer") == 0)
     create = NativeSteps(direct, QUEUE, "creator").create(0)
-    steps_until(create, lambda: direct.llen(f"{BASE}:consumer_free") == 1)
+    step_until(create, lambda: direct.llen(f"{BASE}:consumer_free") == 1)
     # We are :consumer again, and stay it while the deleter takes the list away.
     assert one(world, kinds.GET, size=1) == [b"b"]
     assert one(world, kinds.CONTAINS, b"c") == [1]
