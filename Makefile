@@ -26,7 +26,7 @@ run: $(INSTALLED)
 # even if some failed, those marked `alone`. Status 5 means that TESTS selects none of that stage.
 define run_tests
 @parallel=0; alone=0; \
-$(BIN)/pytest --numprocesses $(WORKERS) --dist load --maxschedchunk 1 -m "not alone and ($(1))" $(TESTS) || parallel=$$?; \
+$(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal -m "not alone and ($(1))" $(TESTS) || parallel=$$?; \
 $(BIN)/pytest -m "alone and ($(1))" $(TESTS) || alone=$$?; \
 case "$$parallel $$alone" in "0 0" | "0 5" | "5 0") ;; \
 *) echo "failed: pytest exited with $$parallel (parallel tests) and $$alone (tests that run alone)" >&2; exit 1;; esac

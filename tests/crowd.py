@@ -14,7 +14,7 @@ from tests.programs import Server, join, wait_for
 from tests.waiters import AsyncWaiter
 
 # Seconds that a client waits after an error, as sensible ones do.
-_AFTER_ERROR = 0.002
+_AFTER_ERROR = 0.02
 
 
 class Crowd:

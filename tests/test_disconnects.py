@@ -337,6 +337,7 @@ def storm(start_server: StartServer, start_valkey: StartValkey) -> Storm:
     return Storm(start_server("--backend", backend.url), backend)
 
 
+@pytest.mark.slow
 def test_gets_that_leave_at_random_lose_and_double_nothing(storm: Storm) -> None:
     server, backend, chance = storm.server, storm.backend, storm.chance
     queues = ["q0", "q1", "q2", "q3"]

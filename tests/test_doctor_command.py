@@ -139,6 +139,7 @@ def test_a_data_directory_with_too_long_a_path_is_one_clear_line(tmp_path: Path)
     assert len(refused.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_the_embedded_backend_with_and_without_its_server(
     start_server: Callable[..., Server], tmp_path: Path
 ) -> None:

@@ -387,6 +387,7 @@ def test_replies_wait_for_a_replica_that_is_stopped(
     server.end_well()
 
 
+@pytest.mark.slow
 def test_what_no_replica_confirms_in_time_is_an_error_and_what_was_taken_is_back(
     replicated: Replicated, start_server: StartServer
 ) -> None:
@@ -410,6 +411,7 @@ def test_what_no_replica_confirms_in_time_is_an_error_and_what_was_taken_is_back
     assert server.log.count("WARNING") == 1
 
 
+@pytest.mark.slow
 def test_a_replica_that_is_gone_is_told_of_once_and_so_is_its_return(
     replicated: Replicated, start_server: StartServer
 ) -> None:

@@ -107,6 +107,7 @@ def test_ctrl_c_reaches_the_process_group_but_the_backend_outlives_the_drain(
     assert server.log.rstrip().endswith("stopped")
 
 
+@pytest.mark.slow
 def test_a_signal_while_the_data_is_loaded_stops_it_and_nothing_is_announced(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir(mode=0o700)

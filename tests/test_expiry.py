@@ -94,6 +94,7 @@ def test_one_that_a_native_client_waits_on_stays(client: Client, direct: Client,
     assert got == [b"late"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_its_turn", [False, True])
 def test_one_that_our_python_client_waits_on_stays(
     client: Client, direct: Client, backend: Valkey, in_its_turn: bool
@@ -149,6 +150,7 @@ def test_use_counts_from_the_last(client: Client, direct: Client) -> None:
     wait_for(gone_while_the_other_is_used, "the unused queue to be deleted")
 
 
+@pytest.mark.slow
 def test_two_servers_agree(
     expiring: Server, backend: Valkey, direct: Client, start_server: StartServer
 ) -> None:
@@ -194,6 +196,7 @@ def test_what_a_native_client_deletes_leaves_nothing_of_ours(
         assert client.smembers("q") == {b"1", b"2"}
 
 
+@pytest.mark.slow
 def test_one_that_somebody_waits_on_at_a_server_that_does_not_look_stays(
     client: Client, direct: Client, backend: Valkey, start_server: StartServer
 ) -> None:

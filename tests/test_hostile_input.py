@@ -361,6 +361,7 @@ def test_a_hundred_thousand_members(
     print(grown(victim, before))
 
 
+@pytest.mark.slow
 def test_pings_whose_replies_are_not_read(
     victim: Server, bystander: Client, attack: Callable[..., Hostile]
 ) -> None:
@@ -411,6 +412,7 @@ def settled(look: Callable[[], object]) -> object:
     return seen[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("request_", "times", "allowed"),
     [
@@ -519,6 +521,7 @@ def test_idle_clients_are_closed_and_busy_ones_are_not(backend: Valkey, start_se
     assert server.stop() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [60_000, 1_000_000], ids=["all read by the server", "not all read"])
 def test_a_client_that_never_reads_is_idle_in_the_end(
     backend: Valkey, start_server: StartServer, count: int

@@ -189,6 +189,7 @@ def test_many_messages_in_one_reply_come_back_together(
         assert is_right(client, "q", len(MESSAGES))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["reset", "stop"])
 @pytest.mark.parametrize("queues", [("q",), ("q", "r")], ids=["one queue", "two queues"])
 def test_what_a_transaction_has_taken_and_nobody_reads_comes_back(
@@ -323,6 +324,7 @@ def test_an_unused_queue_is_not_deleted_while_its_last_message_is_on_its_way(
         assert queued(direct) == list(range(len(MESSAGES)))
 
 
+@pytest.mark.slow
 def test_clients_that_reset_while_they_read_double_nothing(ours: Server, direct: Client) -> None:
     """At any moment, also between two looks of the server at what was sent."""
     chance = random.Random(SEED)

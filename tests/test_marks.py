@@ -259,6 +259,7 @@ def make(backend: Valkey, direct: Client) -> Callable[[], Queue]:
     return lambda: Queue(backend, direct)
 
 
+@pytest.mark.slow
 def test_marks_go_with_their_messages(make: Callable[[], Queue]) -> None:
     machine = type("Machine", (MarksMachine,), {"make": staticmethod(make)})
     run_state_machine_as_test(machine, settings=SETTINGS)

@@ -321,7 +321,7 @@ def test_a_fuzzed_server_stays_well(victim: Server, observer: Client) -> None:
     before = memory(victim)
     with bystanders(victim), bounded_peak(victim, 64 * MB), ThreadPoolExecutor(4) as pool:
         for done in [pool.submit(fuzz, victim, SEED + worker, CONNECTIONS // 4) for worker in range(4)]:
-            done.result()
+            done.result(3 * TIMEOUT)
     alone(observer)
     assert not re.search("ERROR|Traceback", victim.log)
     print(grown(victim, before))
@@ -434,6 +434,7 @@ def test_pipelines_of_everything_are_answered_in_order(
     assert observer.llen("q") == queued
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("request_", [b"get q\r\n", b"gets q\r\n", b"get q/peek\r\n", b"get q q\r\n"])
 def test_messages_that_are_not_read(request_: bytes, backend: Valkey, start_server: StartServer) -> None:
     """A hundred messages of 1 MB: the server may hold one reply for a client, not a hundred."""
@@ -461,6 +462,7 @@ MANY = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MANY)
 def test_what_a_client_has_us_keep_is_in_the_account(
     name: str, backend: Valkey, start_server: StartServer
@@ -483,6 +485,7 @@ def test_what_a_client_has_us_keep_is_in_the_account(
     assert not re.search("ERROR|Traceback", server.log)
 
 
+@pytest.mark.slow
 def test_thousands_of_open_reads_hold_up_nobody(
     victim: Server, observer: Client, attacked: tuple[Server, Valkey]
 ) -> None:

@@ -249,6 +249,7 @@ def test_after_kill_9_and_a_restart_it_is_there(
     assert server.stop() == 0
 
 
+@pytest.mark.slow
 def test_what_was_closed_does_not_come_back_after_kill_9(
     start_server: StartServer, arguments: list[str], connect: Callable[[Server], Kestrel]
 ) -> None:
@@ -448,6 +449,7 @@ class Consumers:
                 self.closed[item] += 1
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_or_comes_again_when_servers_and_clients_die(
     start_server: StartServer, arguments: list[str]
 ) -> None:

@@ -168,6 +168,7 @@ class Side:
         return UNIQUE.sub(rb"\1\2UNIQUE", reply), [number for _, _, number in shown]
 
 
+@pytest.mark.slow
 @pytest.mark.clients
 def test_random_commands_are_replied_as_memcached_does(theirs: str, ours: Server, backend: Valkey) -> None:
     assert backend.url

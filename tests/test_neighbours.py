@@ -66,6 +66,8 @@ PLANS = {
 }
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
 def test_none_is_lost_or_doubled_or_stuck_when_native_clients_are_stopped_and_killed(
     start_valkey: StartValkey, start_server: StartServer, tmp_path: Path, plan: Plan
@@ -128,6 +130,9 @@ def clients_in_order(outcome: Outcome, plan: Plan) -> list[int]:
     return [int(message.partition(b"-")[0][1:]) for message in messages]
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.alone
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("clients", "bound"),
     [((2, 2, 0, 1), 10), ((0, 1, 2, 2), 0)],
@@ -321,6 +326,7 @@ def test_a_stopped_native_consumer_keeps_what_it_was_given(
             assert waiter("BLPOP", "q", 0) == [b"q", b"two"]
 
 
+@pytest.mark.alone
 def test_native_consumers_that_wait_are_served_at_once(
     backend: Valkey, client: Client, direct: Client, waiter: Waiter
 ) -> None:
@@ -356,6 +362,7 @@ def wait_for_blocked_natives(direct: Client, count: int) -> None:
     wait_for(lambda: direct.info("clients")["blocked_clients"] == count, f"{count} to be blocked")
 
 
+@pytest.mark.slow
 def test_a_client_that_was_called_dead_and_goes_on_loses_and_doubles_nothing(
     backend: Valkey, client: Client, direct: Client
 ) -> None:
@@ -567,6 +574,7 @@ ROLES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["restart", "another server", "doctor"])
 @pytest.mark.parametrize(("role", "work", "words"), ROLES)
 def test_a_token_comes_back_that_a_killed_server_had_in_its_turn(
@@ -601,6 +609,8 @@ def test_a_token_comes_back_that_a_killed_server_had_in_its_turn(
     assert sorted(direct.lrange(BASE, 0, -1)) == sorted(queued)
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_native_clients_go_on_whenever_a_server_is_killed_at_work(
     backend: Valkey, direct: Client, start_server: StartServer
 ) -> None:

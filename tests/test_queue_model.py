@@ -624,6 +624,8 @@ def make_world(backend: Valkey) -> Iterator[Callable[[dict[bytes, int]], World]]
         world.close()
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.slow
 @pytest.mark.parametrize("constants", [{}, SMALL], ids=["usual", "small"])
 def test_native_clients_and_ours_in_any_order(
     make_world: Callable[[dict[bytes, int]], World], constants: dict[bytes, int]
