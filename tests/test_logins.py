@@ -19,7 +19,7 @@ from pressure_server.origin import house_of, is_local
 from pressure_server.process_title import without_secrets
 from pressure_server.seldom import Seldom
 from tests.guards import reload, users_toml
-from tests.programs import TIMEOUT, StartServer, StartValkey, Valkey, run_here, wait_for
+from tests.programs import TIMEOUT, StartServer, StartValkey, Valkey, run_command, run_here, wait_for
 from tests.requirements import need
 from tests.side_by_side import Wire, split
 from tests.waiters import Waiter, is_refused
@@ -75,17 +75,17 @@ def test_a_password_file_holds_one_line(tmp_path: Path, content: str | None, com
     file = tmp_path / "password"
     if content is not None:
         file.write_text(content)
-    refused = run_here("--password-file", str(file), "--data-dir", str(tmp_path / "data"))
+    refused = run_command("--password-file", str(file), "--data-dir", str(tmp_path / "data"))
     assert refused.returncode == 1
     assert complaint in refused.stderr
     assert "aaa" not in refused.stderr
 
 
 def test_a_password_is_given_once(tmp_path: Path, password_file: Path) -> None:
-    twice = run_here("--password", SECRET, "--password-file", str(password_file))
+    twice = run_command("--password", SECRET, "--password-file", str(password_file))
     assert (twice.returncode, "given twice" in twice.stderr, SECRET in twice.stderr) == (2, True, False)
     (tmp_path / "users.toml").write_text(users_toml({"default": (SECRET, ["*"], ["put"])}))
-    twice = run_here("--password", SECRET, "--users", str(tmp_path / "users.toml"))
+    twice = run_command("--password", SECRET, "--users", str(tmp_path / "users.toml"))
     assert (twice.returncode, "must stand there" in twice.stderr, SECRET in twice.stderr) == (1, True, False)
 
 

@@ -330,9 +330,13 @@ def test_an_outage_leaves_nothing_behind_however_long_it_was(
     asyncio.run(asyncio.wait_for(run(), TIMEOUT))
 
 
-@pytest.fixture
-def impatient(start_server: StartServer, cuts: Cuts, backend: Valkey) -> Server:
-    return start_server("--backend", cuts.url, "--backend-grace", "0.2")
+@pytest.fixture(scope="module")
+def impatient(cuts: Cuts, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    log = tmp_path_factory.mktemp("impatient") / "log"
+    server = Server(log, "--backend", cuts.url, "--backend-grace", "0.2")
+    yield server
+    assert server.stop() == 0
+    assert "Traceback" not in server.log, server.log
 
 
 class GivenUp(NamedTuple):

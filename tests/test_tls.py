@@ -292,5 +292,5 @@ def test_a_backend_with_tls_and_a_password(
     finally:
         backend.kill()
     given = f"rediss://x:y@127.0.0.1:{port}/0"
-    twice = run_here("--backend", given, "--backend-password-file", str(tmp_path / "password"))
+    twice = run_command("--backend", given, "--backend-password-file", str(tmp_path / "password"))
     assert (twice.returncode, "given twice" in twice.stderr) == (2, True)
