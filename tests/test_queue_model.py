@@ -431,6 +431,8 @@ class QueueMachine(RuleBasedStateMachine):
         # after its pop. It is excused until the tokens are right again.
         self.excused = False
         self.turn = 0
+        # Read after every change; nothing changes the queue in between.
+        self.state = read_state(self.direct)
 
     # Ours
 
@@ -485,7 +487,8 @@ class QueueMachine(RuleBasedStateMachine):
         got = [type(o.error) if o.error else simplified(o.results) for o in ended]
         for operation, is_, should_be in zip(operations, got, expected, strict=True):
             assert is_ == should_be, f"{operation}: {is_} should be {should_be}"
-        assert read_state(self.direct) == state
+        self.state = read_state(self.direct)
+        assert self.state == state
         if operations[-1].kind is kinds.DELETE and expected[-1] == [1]:
             # The answer to the call that deleted it may be kept for a moment.
             assert set(self.direct.keys(f"{BASE}*")) <= {f"{BASE}:ext:calls".encode()}
@@ -508,12 +511,12 @@ class QueueMachine(RuleBasedStateMachine):
         return native
 
     def _advance(self, native: Native) -> None:
-        before = read_state(self.direct)
+        before = self.state
         try:
             native.waits_for = next(native.steps)
         except (StopIteration, NativeError):
             self.native.remove(native)
-        after = read_state(self.direct)
+        after = self.state = read_state(self.direct)
         if after.not_full > 1 or (after.not_full > before.not_full and not after.has_room):
             self.excused = True
         if self.native and after != before and native.what in ("create", "delete"):
@@ -570,6 +573,7 @@ class QueueMachine(RuleBasedStateMachine):
         """Somebody sees to what the protocol's flaws have left, and does not know of our keys."""
         self.native.clear()
         self.direct.delete(*[BASE + suffix for suffix in PROTOCOL])
+        self.state = read_state(self.direct)
 
     # What must always be so
 
@@ -577,7 +581,7 @@ class QueueMachine(RuleBasedStateMachine):
     def tokens_and_statistics_are_right_when_nobody_is_half_way(self) -> None:
         if self.native:
             return
-        state = read_state(self.direct)
+        state = self.state
         if state.bound is None:
             self.torn = self.torn and state.leftovers
             self.excused = False
@@ -595,7 +599,7 @@ class QueueMachine(RuleBasedStateMachine):
     @invariant()
     def the_mirror_answers_exactly(self) -> None:
         """Asked of a copy of the keys, because a question may change the mirror."""
-        state = read_state(self.direct)
+        state = self.state
         if state.bound is None:
             return
         pipeline: Any = self.direct.pipeline(transaction=False)
