@@ -182,6 +182,15 @@ def impatient(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) 
     assert "Traceback" not in server.log, server.log
 
 
+@pytest.fixture(scope="module")
+def patient(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that waits for a role for as long as a busy machine may need."""
+    log = tmp_path_factory.mktemp("patient") / "log"
+    server = Server(log, "--backend", shared_backend.url, "--role-timeout", "60")
+    yield server
+    server.end_well()
+
+
 PUTTING: list[Words] = [
     ("SADD", "q", "a"),
     ("LPUSH", "q", "b"),
@@ -478,21 +487,22 @@ def test_a_native_close_or_delete_while_ours_put_and_take(
     ],
 )
 def test_a_native_delete_and_ours_in_line_for_the_same_role(
-    server: Server,
+    patient: Server,
     backend: Valkey,
-    client: Client,
     direct: Client,
     role: str,
     work: tuple[str, ...],
     words: Words,
     first_in_line: str,
 ) -> None:
-    client.rpush("q", "a", "b")
     with (
-        waiters(server, 20) as waiting,
-        NativeProcess(backend.socket, "q", HOLDER, *work, stop_after=f"SET :{role}") as holder,
+        patient.client() as client,
+        waiters(patient, 20) as waiting,
         ExitStack() as stack,
     ):
+        client.rpush("q", "a", "b")
+        native = NativeProcess(backend.socket, "q", HOLDER, *work, stop_after=f"SET :{role}")
+        holder = stack.enter_context(native)
         holder.wait_until_stopped()
 
         def ours() -> None:
