@@ -2,11 +2,15 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# More arguments for pytest, as in: make test TESTS="tests/test_sets.py -k empty"
+TESTS ?=
+# More parallel tests than processor cores, because most tests wait for something.
+WORKERS ?= 6
 # What chaos takes, as in: make chaos CHAOS="--messages 500000 --faults 200 --seed 1"
 CHAOS ?=
 INSTALLED := $(VENV)/installed
 
-.PHONY: run test lint format bench chaos docs clean
+.PHONY: run test test-quick lint format bench chaos docs clean
 
 $(INSTALLED): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -18,8 +22,21 @@ run: export PRESSURE_LISTEN ?= resp://127.0.0.1:4000 memcached://127.0.0.1:11211
 run: $(INSTALLED)
 	exec $(BIN)/pressure-server serve
 
+# Run all tests that match the argument, a pytest marker expression: first the parallel ones, then,
+# even if some failed, those marked `alone`. Status 5 means that TESTS selects none of that stage.
+define run_tests
+@parallel=0; alone=0; \
+$(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal -m "not alone and ($(1))" $(TESTS) || parallel=$$?; \
+$(BIN)/pytest -m "alone and ($(1))" $(TESTS) || alone=$$?; \
+case "$$parallel $$alone" in "0 0" | "0 5" | "5 0") ;; \
+*) echo "failed: pytest exited with $$parallel (parallel tests) and $$alone (tests that run alone)" >&2; exit 1;; esac
+endef
+
 test: $(INSTALLED)
-	$(BIN)/pytest
+	$(call run_tests,slow or not slow)
+
+test-quick: $(INSTALLED)
+	$(call run_tests,not slow)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

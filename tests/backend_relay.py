@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
+from tests.programs import join
+
 _CHUNK = 4096
 _BUFFER = 16384
 
@@ -42,7 +44,7 @@ class BackendRelay:
         self._listener.listen()
         self.url = f"redis://127.0.0.1:{self._listener.getsockname()[1]}"
         self._tasks: set[asyncio.Task[None]] = set()
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def hold(self, replies: Callable[[bytes], bool]) -> None:
@@ -108,7 +110,7 @@ class BackendRelay:
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        join(self._thread)
         self._listener.close()
 
     def __enter__(self) -> BackendRelay:

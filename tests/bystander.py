@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
+from tests.programs import TIMEOUT
 from tests.waiters import Waiter
 
 
@@ -28,9 +29,10 @@ def bystander(port: int) -> Iterator[Latency]:
     ours, its = context.Pipe()
     process = context.Process(target=_work, args=(port, its), daemon=True)
     process.start()
-    assert ours.recv() == "begun"
     latency = Latency()
     try:
+        assert ours.poll(60), "the bystander has not begun"
+        assert ours.recv() == "begun"
         yield latency
         ours.send("end")
         assert ours.poll(60), "the bystander is not served"
@@ -38,7 +40,7 @@ def bystander(port: int) -> Iterator[Latency]:
         latency.count, latency.median, latency.worst = len(times), times[len(times) // 2], times[-1]
     finally:
         process.kill()
-        process.join()
+        process.join(TIMEOUT)
 
 
 def _work(port: int, told: Connection) -> None:

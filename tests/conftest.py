@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,10 +10,29 @@ from pathlib import Path
 import pytest
 
 from handlers.resp.version import FOLLOWED_VERSION
-from tests.programs import Client, Server, StartServer, StartValkey, Valkey
+from tests.programs import TIMEOUT, Client, Server, StartServer, StartValkey, Valkey
 from tests.requirements import need, require
 from tests.side_by_side import Pair
 from tests.waiters import Waiter
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let each worker begin with its share of the slow tests, and end with quick ones.
+
+    xdist deals out as many tests to each worker, in their order; who has none left takes over half of those
+    that another has still to do.
+    """
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    quick = [item for item in items if not item.get_closest_marker("slow")]
+    workers, size = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1)), len(items)
+    items.clear()
+    for left in range(workers, 0, -1):
+        end = len(items) + (size - len(items)) // left
+        some, slow = slow[: len(slow) // left], slow[len(slow) // left :]
+        rest = end - len(items) - len(some)
+        items += some + quick[:rest]
+        quick = quick[rest:]
 
 
 @pytest.fixture(scope="session")
@@ -120,4 +140,4 @@ def start_valkey(tmp_path: Path) -> Iterator[StartValkey]:
     yield start
     for valkey in started:
         valkey.process.kill()
-        valkey.process.wait()
+        valkey.process.wait(TIMEOUT)

@@ -10,11 +10,11 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
-from tests.programs import Server, wait_for
+from tests.programs import Server, join, wait_for
 from tests.waiters import AsyncWaiter
 
 # Seconds that a client waits after an error, as sensible ones do.
-_AFTER_ERROR = 0.002
+_AFTER_ERROR = 0.02
 
 
 class Crowd:
@@ -29,7 +29,7 @@ class Crowd:
         self.taken: Counter[bytes] = Counter()
         # The errors' texts, and how often each came.
         self.errors: Counter[str] = Counter()
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._failed: Exception | None = None
 
     def __enter__(self) -> Crowd:
@@ -39,7 +39,7 @@ class Crowd:
 
     def __exit__(self, *_exception: type[BaseException] | BaseException | TracebackType | None) -> None:
         self._going = False
-        self._thread.join()
+        join(self._thread)
         if self._failed is not None:
             raise self._failed
 

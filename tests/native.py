@@ -6,10 +6,14 @@ something else there; `NativeClient` does them in one go, and really blocks.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import math
+import time
+from collections.abc import Callable, Generator
 from typing import Any, NoReturn, TypeVar
 
 import redis
+
+from tests.programs import TIMEOUT
 
 Result = TypeVar("Result")
 # What is yielded between two commands: None, or the key without which the operation cannot go on.
@@ -53,12 +57,15 @@ class NativeSteps:
         identity: str,
         prefix: str = "__pressure__",
         blocks: bool = False,
+        patience: float = math.inf,
     ) -> None:
         # redis-py says nothing of its type.
         self._execute: Any = client.execute_command
         self._base = f"{prefix}:{queue}"
         self._identity = identity
         self._blocks = blocks
+        # Seconds after which it is an error that nothing comes.
+        self._patience = patience
 
     def create(self, bound: int = 0) -> Steps[None]:
         made = self._do("SETNX", ":bound", bound)
@@ -214,8 +221,10 @@ class NativeSteps:
         """BRPOP; or polls in its place, which a test with one thread can go on from."""
         if self._blocks:
             keys = [self._base + suffix for suffix in suffixes]
+            end = time.monotonic() + self._patience
             popped = None
             while popped is None:
+                assert time.monotonic() < end, f"nothing comes at {keys}"
                 # Not for ever at once: redis-py itself gives a reply up after five seconds.
                 popped = self._execute("BRPOP", *keys, 2)
             return popped[0].decode().removeprefix(self._base), popped[1]
@@ -241,13 +250,21 @@ def run(steps: Steps[Result]) -> Result:
         assert waits_for is None, f"nothing comes at {waits_for}"
 
 
+def step_until(steps: Steps[Any], reached: Callable[[], Any]) -> None:
+    """Let an operation go on until the condition is true. Raises AssertionError after a while."""
+    end = time.monotonic() + TIMEOUT
+    while not reached():
+        assert time.monotonic() < end, f"{steps} has not come that far"
+        next(steps)
+
+
 class NativeClient:
     """A client whose operations return when they are done; put, get and close block as the protocol does."""
 
     def __init__(
         self, client: redis.Redis, queue: str, identity: str = "native", prefix: str = "__pressure__"
     ) -> None:
-        self._steps = NativeSteps(client, queue, identity, prefix, blocks=True)
+        self._steps = NativeSteps(client, queue, identity, prefix, blocks=True, patience=3 * TIMEOUT)
 
     def create(self, bound: int = 0) -> None:
         run(self._steps.create(bound))

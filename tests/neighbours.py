@@ -350,8 +350,9 @@ async def doctor(backend: Valkey) -> tuple[int, str]:
         stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:
-        said, _ = await process.communicate()
-    except asyncio.CancelledError:
+        async with asyncio.timeout(_STUCK_AFTER):
+            said, _ = await process.communicate()
+    except (asyncio.CancelledError, TimeoutError):
         with suppress(ProcessLookupError):  # it has just ended
             process.kill()
         await process.wait()

@@ -26,7 +26,7 @@ from pressure_server.users import RIGHTS, User, Users, digest_of
 from tests.guards import Authority, port_of, users_toml
 from tests.measures import MB, memory
 from tests.memcached_wire import MemcachedWire
-from tests.programs import TIMEOUT, Server, Valkey, wait_for
+from tests.programs import TIMEOUT, Server, Valkey, join, wait_for
 from tests.side_by_side import Wire, split, words
 from tests.waiters import Waiter, is_refused, packed
 
@@ -591,7 +591,7 @@ def target(tmp_path_factory: pytest.TempPathFactory, shared_backend: Valkey) -> 
     finally:
         for one in (server, mutual):
             one.process.kill()
-            one.process.wait()
+            one.process.wait(TIMEOUT)
 
 
 @contextlib.contextmanager
@@ -611,14 +611,14 @@ def bystander(target: Target) -> Iterator[None]:
                     wrong.append(replies)
                 is_over.wait(0.002)
 
-    thread = threading.Thread(target=work)
+    thread = threading.Thread(target=work, daemon=True)
     thread.start()
     try:
         wait_for(lambda: taken, "the bystander to be served")
         yield
     finally:
         is_over.set()
-        thread.join(TIMEOUT)
+        join(thread)
     assert wrong == []
     assert max(taken) < SERVED_WITHIN
     print(f"bystander: {len(taken)} times, worst {max(taken) * 1000:.0f} ms")

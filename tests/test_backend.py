@@ -10,7 +10,17 @@ import threading
 import pytest
 import redis
 
-from tests.programs import Client, Server, StartServer, StartValkey, Valkey, keys_left, run_command, wait_for
+from tests.programs import (
+    TIMEOUT,
+    Client,
+    Server,
+    StartServer,
+    StartValkey,
+    Valkey,
+    keys_left,
+    run_command,
+    wait_for,
+)
 
 
 def _sadd(client: Client, message: str) -> object:
@@ -46,6 +56,7 @@ def test_while_the_backend_is_away_operations_fail_at_once_and_then_work_again(
     assert server.log.count("is back after") == 1
 
 
+@pytest.mark.slow
 def test_a_server_starts_while_its_backend_is_away(
     start_server: StartServer, start_valkey: StartValkey
 ) -> None:
@@ -145,7 +156,7 @@ def test_what_is_in_flight_at_sigterm_is_finished(
 ) -> None:
     valkey = start_valkey()
     server = start_server("--backend", valkey.url)
-    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), TIMEOUT) as connection:
         valkey.process.send_signal(signal.SIGSTOP)
         connection.sendall(b"SADD q a\r\n")
         wait_for(lambda: _received(server.port) == 0, "the command to be read")

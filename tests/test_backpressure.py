@@ -12,7 +12,7 @@ import pytest
 
 from tests.measures import MB, memory
 from tests.native import NativeClient
-from tests.programs import Client, Server, StartServer, StartValkey, Valkey, wait_for
+from tests.programs import Client, Server, StartServer, StartValkey, Valkey, join, wait_for
 from tests.waiters import (
     Waiter,
     about,
@@ -60,21 +60,21 @@ def test_a_bounded_queue_is_a_pipe_that_slows_its_sender(
         create(client, "pipe", "BOUND", 5)
         producer.socket.settimeout(None)
         before = memory(server)
-        producing = threading.Thread(target=produce)
+        producing = threading.Thread(target=produce, daemon=True)
         producing.start()
         for _ in range(slowly):
             wait_for(lambda: about(client, "pipe")[b"waiting_producers"], "the producer to wait")
             assert direct.llen("__pressure__:pipe") == 5
             received += consumer("BLPOP", "pipe", 0)[1:]
         sent_while_slow, grown = sent, memory(server, "VmHWM") - before
-        reading = threading.Thread(target=read_replies)
+        reading = threading.Thread(target=read_replies, daemon=True)
         reading.start()
         began = time.perf_counter()
         while len(received) < PIPE_MESSAGES:
             received += consumer("BLMPOP", 0, 1, "pipe", "LEFT", "COUNT", 100)[1]
         rate = (PIPE_MESSAGES - slowly) / (time.perf_counter() - began)
-        producing.join()
-        reading.join()
+        join(producing)
+        join(reading)
         assert client.llen("pipe") == 0
     print(
         f"{sent_while_slow} of {PIPE_MESSAGES} sent while {slowly} were taken slowly, and the server grew "
@@ -95,8 +95,12 @@ def take_one_by_one(client: Client, _direct: Client, count: int) -> list[bytes]:
 
 def take_at_once(client: Client, _direct: Client, count: int) -> list[bytes]:
     messages: list[bytes] = []
-    while len(messages) < count:
-        messages += client.spop("q", count - len(messages))
+
+    def take() -> bool:
+        messages.extend(client.spop("q", count - len(messages)))
+        return len(messages) == count
+
+    wait_for(take, f"{count} messages")
     return messages
 
 
@@ -189,8 +193,13 @@ def test_a_put_in_parts_counts_what_was_new(client: Client, waiter: Waiter) -> N
     wait_for_waiting(client, "q", producers=1)
     assert client.smembers("q") == {b"a", b"b", b"c"}
     taken: list[bytes] = []
-    while not waiter.has_reply():
-        taken += client.spop("q", 1)
+
+    def is_put() -> bool:
+        if not waiter.has_reply():
+            taken.extend(client.spop("q", 1))
+        return waiter.has_reply()
+
+    wait_for(is_put, "the put to be done")
     new = waiter.reply()
     taken += client.spop("q", 10)
     found = about(client, "q")

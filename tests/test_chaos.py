@@ -284,6 +284,7 @@ def test_a_relay_cuts_and_refuses(rudely: bool) -> None:
 # What takes a while.
 
 
+@pytest.mark.slow
 def test_harm_done_behind_the_servers_back_is_found_out(tmp_path: Path) -> None:
     faults = [
         Fault(kind, place=0, pause=0.1, seconds=0.0, overlaps=False, seed=SEED) for kind in plan.SABOTAGE
@@ -296,12 +297,16 @@ def test_harm_done_behind_the_servers_back_is_found_out(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_nothing_is_lost_whatever_breaks(tmp_path: Path) -> None:
     faults = plan.make(plan.KINDS, len(plan.KINDS), 2, TIMEOUTS, SEED)
     outcome = outcome_of(wanted(tmp_path, faults, messages=5000))
     assert report.failures(outcome) == []
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_nothing_is_doubled_where_connections_break(tmp_path: Path) -> None:
     kinds = plan.kinds(only_connections=True)
     faults = plan.make(kinds, len(kinds), 2, TIMEOUTS, SEED)

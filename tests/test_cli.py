@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from pressure_server.settings import SettingsError, backend_from_specification
-from tests.programs import TIMEOUT, Server, StartServer, Valkey, run_command, wait_for
+from tests.programs import TIMEOUT, Server, StartServer, Valkey, run_command, run_here, wait_for
 from tests.waiters import Waiter
 
 # A byte of an argument that is no UTF-8, as Python has it.
@@ -64,11 +64,17 @@ TIMES = ["put-timeout", "role-timeout", "implicit-queue-ttl", "auto-repair-after
     ],
 )
 def test_a_wrong_option_is_one_clear_line_and_status_2(arguments: list[str], complaint: str) -> None:
-    refused = run_command(*arguments)
+    refused = run_here(*arguments)
     assert refused.returncode == 2
     assert complaint in refused.stderr
     assert len(refused.stderr.strip().splitlines()) == 1
     assert refused.stdout == ""
+
+
+def test_a_process_of_its_own_refuses_a_wrong_option_in_the_same_words() -> None:
+    arguments = "--max-clients", "0"
+    alone, here = run_command(*arguments), run_here(*arguments)
+    assert (alone.returncode, alone.stdout, alone.stderr) == (here.returncode, here.stdout, here.stderr)
 
 
 @pytest.mark.parametrize("option", TIMES)
@@ -76,9 +82,9 @@ def test_nan_is_no_number_of_seconds(tmp_path: Path, option: str) -> None:
     (tmp_path / "config.toml").write_text(f"{option} = nan")
     variable = "PRESSURE_" + option.replace("-", "_").upper()
     for refused in (
-        run_command(f"--{option}", "nan"),
-        run_command(environment={variable: "nan"}),
-        run_command("--config", str(tmp_path / "config.toml")),
+        run_here(f"--{option}", "nan"),
+        run_here(environment={variable: "nan"}),
+        run_here("--config", str(tmp_path / "config.toml")),
     ):
         assert refused.returncode == 2
         assert f"Invalid value for '--{option}'" in refused.stderr
@@ -102,9 +108,9 @@ def test_nan_is_no_number_of_seconds(tmp_path: Path, option: str) -> None:
 def test_a_mistyped_backend_does_not_show_its_password(tmp_path: Path, url: str) -> None:
     (tmp_path / "config.toml").write_text(f"backend = ['{url}']")
     for refused in (
-        run_command("--backend", url),
-        run_command("doctor", environment={"PRESSURE_BACKEND": url}),
-        run_command("--config", str(tmp_path / "config.toml")),
+        run_here("--backend", url),
+        run_here("doctor", environment={"PRESSURE_BACKEND": url}),
+        run_here("--config", str(tmp_path / "config.toml")),
     ):
         assert refused.returncode == 2
         assert "backend" in refused.stderr
@@ -143,7 +149,7 @@ def test_a_backend_that_is_lost_without_a_word_is_said_so(start_server: StartSer
 )
 def test_a_wrong_file_is_one_clear_line_and_status_2(tmp_path: Path, text: str, complaint: str) -> None:
     (tmp_path / "config.toml").write_text(text)
-    refused = run_command("--config", str(tmp_path / "config.toml"))
+    refused = run_here("--config", str(tmp_path / "config.toml"))
     assert refused.returncode == 2
     assert complaint in refused.stderr
     assert len(refused.stderr.strip().splitlines()) == 1

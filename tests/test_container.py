@@ -199,10 +199,10 @@ def free_port() -> int:
         return port
 
 
-@pytest.fixture(scope="module")
-def machine(stages: list[Stage], tmp_path_factory: pytest.TempPathFactory) -> Machine:
+@pytest.fixture
+def machine(stages: list[Stage], tmp_path: Path) -> Machine:
     """The first stage done, and the variables of the second set."""
-    built = Machine(tmp_path_factory.mktemp("image"))
+    built = Machine(tmp_path / "image")
     build, final = stages
     for instruction in build.instructions:
         built.follow(instruction)
@@ -253,38 +253,29 @@ def running(machine: Machine, stages: list[Stage]) -> Iterator[Container]:
             started.stop(signal.SIGTERM)
 
 
-@pytest.fixture
-def container(machine: Machine, stages: list[Stage]) -> Iterator[Container]:
-    with running(machine, stages) as started:
-        yield started
-
-
 def stop_signal(stages: list[Stage]) -> int:
     return signal.Signals[stages[-1].last("STOPSIGNAL").value].value
 
 
-def test_the_server_runs_and_is_well_and_stops(container: Container, stages: list[Stage]) -> None:
-    log = container.log_file.read_text()
-    assert f"listening on resp://0.0.0.0:{container.port}" in log, log
-    with redis.Redis(port=container.port) as client:
-        assert client.sadd("q", "a", "b") == 2
-        assert client.spop("q") == b"a"
-    assert container.stop(stop_signal(stages)) == 0, container.log_file.read_text()
-    assert container.health() == 1
-
-
-def test_the_volume_keeps_what_is_queued(container: Container, machine: Machine, stages: list[Stage]) -> None:
-    with redis.Redis(port=container.port) as client:
-        client.sadd("kept", "message")
-    assert container.stop(stop_signal(stages)) == 0, container.log_file.read_text()
-    assert f"data in {machine.root}/data\n" in container.log_file.read_text()
-    with running(machine, stages) as again, redis.Redis(port=again.port) as client:
-        assert client.spop("kept") == b"message"
-
-
-def test_what_is_installed_comes_from_the_image(machine: Machine) -> None:
+@pytest.mark.timeout(600)
+@pytest.mark.slow
+def test_the_image_runs_and_is_well_and_stops_and_its_volume_keeps_what_is_queued(
+    machine: Machine, stages: list[Stage]
+) -> None:
+    """One test, because it takes half a minute to build the image."""
     found = machine.execute("python", "-c", "import pressure_server as p; print(p.__file__)")
     assert found.stdout.startswith(f"{machine.root}/venv/lib/"), found.stdout + found.stderr
+    with running(machine, stages) as container:
+        log = container.log_file.read_text()
+        assert f"listening on resp://0.0.0.0:{container.port}" in log, log
+        with redis.Redis(port=container.port) as client:
+            assert client.sadd("q", "a", "b") == 2
+            assert client.spop("q") == b"a"
+        assert container.stop(stop_signal(stages)) == 0, container.log_file.read_text()
+        assert container.health() == 1
+        assert f"data in {machine.root}/data\n" in container.log_file.read_text()
+    with running(machine, stages) as again, redis.Redis(port=again.port) as client:
+        assert client.spop("q") == b"b"
 
 
 def test_two_stages_on_slim_bases(stages: list[Stage]) -> None:

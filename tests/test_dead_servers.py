@@ -103,6 +103,7 @@ def nothing_wrong_in_the_log(start_server: StartServer, tmp_path: Path) -> Itera
         assert "ERROR" not in log.read_text()
 
 
+@pytest.mark.alone
 def test_what_a_killed_server_had_taken_is_back_within_the_timeout(
     neighbours: list[Server], direct: Client, take: Any
 ) -> None:
@@ -143,7 +144,7 @@ def test_the_next_server_finds_what_the_last_one_had_taken(
         fill(client, 50)
     take(server, "LPOP", "q", 50)
     server.process.kill()
-    server.process.wait()
+    server.process.wait(TIMEOUT)
     assert queued(direct) == []
     start_server(*options)
     wait_for(lambda: queued(direct) == list(range(50)), "the messages")
@@ -161,7 +162,7 @@ def test_the_embedded_backend_s_next_server_puts_them_back_at_once(
         fill(client, 50)
     take(server, "LPOP", "q", 50)
     server.process.kill()
-    server.process.wait()
+    server.process.wait(TIMEOUT)
     anew = start_server(*options)
     began = time.monotonic()
     with anew.client() as client:
@@ -330,6 +331,7 @@ def test_nor_where_the_server_is_back_while_it_is_buried(
         assert server.stop() == 0
 
 
+@pytest.mark.slow
 def test_neighbours_that_bury_the_same_server_double_nothing(
     start_server: StartServer, backend: Valkey, direct: Client, take: Any
 ) -> None:
@@ -491,6 +493,8 @@ def _calls(direct: Client) -> int:
     return int(direct.info("commandstats")["cmdstat_evalsha"]["calls"])
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_a_hundred_thousand_queues_and_one_dead_server(
     start_server: StartServer, start_valkey: StartValkey
 ) -> None:

@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import socket
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -17,7 +18,16 @@ import hiredis
 import pytest
 
 from tests.native import NativeClient, NativeSteps, QueueInUseError, Steps
-from tests.programs import Client, Server, StartServer, StartValkey, Valkey, wait_for, wait_until_settled
+from tests.programs import (
+    TIMEOUT,
+    Client,
+    Server,
+    StartServer,
+    StartValkey,
+    Valkey,
+    wait_for,
+    wait_until_settled,
+)
 from tests.waiters import (
     AsyncWaiter,
     Waiter,
@@ -92,8 +102,9 @@ def stopped(process: Any) -> Iterator[None]:
     """The process does nothing meanwhile."""
     os.kill(process.pid, signal.SIGSTOP)
     try:
+        end = time.monotonic() + TIMEOUT
         while any(_state(task) != "T" for task in Path(f"/proc/{process.pid}/task").iterdir()):
-            pass  # some microseconds
+            assert time.monotonic() < end, "it is not stopped"  # it takes some microseconds
         yield
     finally:
         os.kill(process.pid, signal.SIGCONT)
@@ -263,7 +274,7 @@ class Storm:
                 await work()
 
         async def run() -> None:
-            async with asyncio.TaskGroup() as group:
+            async with asyncio.timeout(5 * TIMEOUT), asyncio.TaskGroup() as group:
                 for work, count in works:
                     for _ in range(count):
                         group.create_task(repeat(work))
@@ -326,6 +337,7 @@ def storm(start_server: StartServer, start_valkey: StartValkey) -> Storm:
     return Storm(start_server("--backend", backend.url), backend)
 
 
+@pytest.mark.slow
 def test_gets_that_leave_at_random_lose_and_double_nothing(storm: Storm) -> None:
     server, backend, chance = storm.server, storm.backend, storm.chance
     queues = ["q0", "q1", "q2", "q3"]

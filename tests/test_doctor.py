@@ -76,6 +76,8 @@ def read(ward: Ward) -> Keys:
 # Every state
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_every_death_is_mended_and_the_table_of_them_is_current(backend: Valkey) -> None:
     """Fails where an outcome has changed, for the better too."""
     made = table(backend)
@@ -106,6 +108,7 @@ def pairs_that_died(direct: Client) -> dict[str, Keys]:
     return {queue: keys for keys, queue in alike.items()}
 
 
+@pytest.mark.slow
 def test_two_that_died(ward: Ward) -> None:
     """One in each role, after any number of their steps. Who may be waiting is brought what it waits for."""
     died = pairs_that_died(ward.direct)

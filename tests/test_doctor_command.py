@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.native import NativeSteps, run
+from tests.native import NativeSteps, run, step_until
 from tests.programs import Client, Server, Valkey, keys_left, run_command, wait_until_settled
 
 QUEUE = "q"
@@ -20,8 +20,7 @@ def kill_a_producer(direct: Client) -> None:
     """One that has begun to put."""
     run(NativeSteps(direct, QUEUE, "native").create(10))
     steps = NativeSteps(direct, QUEUE, "host-1 42").put(b"x")
-    while direct.get(f"{BASE}:producer") != b"host-1 42":
-        next(steps)
+    step_until(steps, lambda: direct.get(f"{BASE}:producer") == b"host-1 42")
     steps.close()
 
 
@@ -140,6 +139,7 @@ def test_a_data_directory_with_too_long_a_path_is_one_clear_line(tmp_path: Path)
     assert len(refused.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_the_embedded_backend_with_and_without_its_server(
     start_server: Callable[..., Server], tmp_path: Path
 ) -> None:

@@ -15,9 +15,9 @@ import redis
 
 from pressure_server.backend.levels import CannotBeDurableError, Level
 from tests.backend_relay import BackendRelay
-from tests.programs import Client, Server, StartServer, StartValkey, Valkey, run_command, wait_for
+from tests.programs import TIMEOUT, Client, Server, StartServer, StartValkey, Valkey, run_command, wait_for
 from tests.requirements import need
-from tests.waiters import AsyncWaiter, Waiter, Words, create, is_refused, wait_for_blocked
+from tests.waiters import AsyncWaiter, Waiter, Words, create, is_refused, wait_for_blocked, waiters
 
 EVERYSEC = ("--appendonly", "yes", "--appendfsync", "everysec")
 ALWAYS = ("--appendonly", "yes", "--appendfsync", "always")
@@ -378,7 +378,7 @@ class Replicated:
     def __exit__(self, *_exception: object) -> None:
         for valkey in (self.main, self.replica):
             valkey.process.kill()
-            valkey.process.wait()
+            valkey.process.wait(TIMEOUT)
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
@@ -412,6 +412,7 @@ def test_replies_wait_for_a_replica_that_is_stopped(
     server.end_well()
 
 
+@pytest.mark.slow
 def test_what_no_replica_confirms_in_time_is_an_error_and_what_was_taken_is_back(
     replicated: Replicated, start_server: StartServer
 ) -> None:
@@ -435,6 +436,7 @@ def test_what_no_replica_confirms_in_time_is_an_error_and_what_was_taken_is_back
     assert server.log.count("WARNING") == 1
 
 
+@pytest.mark.slow
 def test_a_replica_that_is_gone_is_told_of_once_and_so_is_its_return(
     replicated: Replicated, start_server: StartServer
 ) -> None:
@@ -464,25 +466,25 @@ def test_a_replica_that_is_gone_is_told_of_once_and_so_is_its_return(
 def test_one_wait_covers_what_many_clients_have_asked_for(
     replicated: Replicated, start_server: StartServer
 ) -> None:
+    """While the replica stands still all the clients put: one WAIT is under way, the next is for the rest."""
     server = durable(start_server, replicated.main.url, "replica")
-    clients, each = 50, 200
-
-    async def put(number: int) -> None:
-        waiter = await AsyncWaiter.connect(server.port)
-        for message in range(each):
-            assert await waiter("SADD", "q", f"{number}-{message}") == 1
-        waiter.close()
-
-    async def main() -> None:
-        await asyncio.gather(*map(put, range(clients)))
-
-    with replicated.main.client() as direct:
+    clients, each = 50, 20
+    with waiters(server, clients) as waiting, replicated.main.client() as direct:
         before = calls_of(direct, "wait")
-        asyncio.run(main())
+        for message in range(1, each + 1):
+            with replicated.stopped():
+                for number, waiter in enumerate(waiting):
+                    waiter.send("SADD", "q", f"{number}-{message}")
+                wait_for(partial(has_length, direct, message * clients), "the puts to be done")
+                assert not any(waiter.has_reply() for waiter in waiting)
+            assert [waiter.reply() for waiter in waiting] == [1] * clients
         waits, scripts = calls_of(direct, "wait") - before, calls_of(direct, "evalsha")
-        assert direct.llen(BASE) == clients * each
     print(f"{clients * each} puts by {clients} clients: {scripts} calls, {waits} waits")
     assert 0 < waits <= clients * each / 5
+
+
+def has_length(direct: Client, length: int) -> bool:
+    return bool(direct.llen(BASE) == length)
 
 
 # What breaks.

@@ -157,6 +157,7 @@ def test_ctrl_c_reaches_the_process_group_but_the_backend_outlives_the_drain(
     assert server.log.rstrip().endswith("stopped")
 
 
+@pytest.mark.slow
 def test_a_signal_while_the_data_is_loaded_stops_it_and_nothing_is_announced(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir(mode=0o700)
@@ -176,7 +177,7 @@ def test_a_signal_while_the_data_is_loaded_stops_it_and_nothing_is_announced(tmp
         assert server.wait(TIMEOUT) == 0, log.read_text()
     finally:
         server.kill()
-        server.wait()
+        server.wait(TIMEOUT)
     assert "ready:" not in log.read_text()
     assert "listening" not in log.read_text()
     assert log.read_text().endswith("stopped\n")

@@ -70,6 +70,7 @@ def test_the_programs_print_what_they_should(language: str, server: Server, clie
     assert client.keys() == [b"mails"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", RUNNERS)
 def test_the_program_waits_longer_than_its_library_would_by_itself(
     language: str, server: Server, client: Client, waiter: Waiter

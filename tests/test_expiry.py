@@ -16,7 +16,7 @@ from pressure_server.broker.expiry import Expiry
 from pressure_server.broker.policy import Policy
 from pressure_server.client import Queue
 from tests.native import NativeClient
-from tests.programs import Client, Server, StartServer, StartValkey, Valkey, keys_left, wait_for
+from tests.programs import Client, Server, StartServer, StartValkey, Valkey, join, keys_left, wait_for
 from tests.waiters import Waiter, wait_for_waiting
 
 TTL = "0.5"
@@ -85,7 +85,7 @@ def test_one_that_a_native_client_waits_on_stays(client: Client, direct: Client,
     got: list[bytes] = []
     with backend.client() as connection:
         native = NativeClient(connection, "q")
-        thread = Thread(target=lambda: got.append(native.get()))
+        thread = Thread(target=lambda: got.append(native.get()), daemon=True)
         thread.start()
         try:
             wait_for(lambda: not direct.exists("__pressure__:q:consumer_free"), "the native client to wait")
@@ -94,10 +94,11 @@ def test_one_that_a_native_client_waits_on_stays(client: Client, direct: Client,
             assert not got
         finally:
             client.sadd("q", "late")
-            thread.join()
+            join(thread)
     assert got == [b"late"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_its_turn", [False, True])
 def test_one_that_our_python_client_waits_on_stays(
     client: Client, direct: Client, backend: Valkey, in_its_turn: bool
@@ -153,6 +154,7 @@ def test_use_counts_from_the_last(client: Client, direct: Client) -> None:
     wait_for(gone_while_the_other_is_used, "the unused queue to be deleted")
 
 
+@pytest.mark.slow
 def test_two_servers_agree(
     expiring: Server, backend: Valkey, direct: Client, start_server: StartServer
 ) -> None:
@@ -198,6 +200,7 @@ def test_what_a_native_client_deletes_leaves_nothing_of_ours(
         assert client.smembers("q") == {b"1", b"2"}
 
 
+@pytest.mark.slow
 def test_one_that_somebody_waits_on_at_a_server_that_does_not_look_stays(
     client: Client, direct: Client, backend: Valkey, start_server: StartServer
 ) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from tests.native import NativeClient
@@ -16,12 +14,27 @@ BASE = "__pressure__:q"
 ENOUGH = 8
 
 
-def is_blocked_on(direct: Client, command: str, name: bytes) -> bool:
-    """Whether the native client of that name holds its role, and waits in it."""
-    role = "producer" if command == "put" else "consumer"
-    token, turn = direct.exists(f"{BASE}:{role}_free"), direct.exists(f"{BASE}:ext:{role}_turn")
-    blocked: Any = direct.info("clients")
-    return not token and not turn and direct.get(f"{BASE}:{role}") == name and blocked["blocked_clients"] > 0
+def whose_turn(direct: Client, role: str) -> str:
+    """Return "ours" or "native" for the client that holds the role and waits in it; "" between turns.
+
+    The backend answers all the questions at one moment, and only native clients wait with BRPOP. Otherwise
+    a native client that is about to give the role back to us looks like one that waits.
+    """
+    pipeline = direct.pipeline(transaction=True)
+    pipeline.exists(f"{BASE}:{role}_free")
+    pipeline.exists(f"{BASE}:ext:{role}_turn")
+    pipeline.get(f"{BASE}:{role}")
+    pipeline.client_list()
+    token, turn, holder, clients = pipeline.execute()
+    if turn:
+        return "ours"
+    waits = any("b" in c["flags"] and c["cmd"] == "brpop" for c in clients)
+    return "native" if waits and not token and holder == b"native" else ""
+
+
+def is_native(direct: Client, role: str) -> bool:
+    """Whether the native client holds the role and waits in it."""
+    return whose_turn(direct, role) == "native"
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -35,24 +48,19 @@ def test_a_put_on_a_full_queue_has_its_turn_beside_a_native_producer(
         NativeProcess(backend.socket, "q", "native", "produce", "native", "0", "1000", version=version),
         Waiter(server.port) as waiter,
     ):
-        wait_for(lambda: is_blocked_on(direct, "put", b"native"), "the native producer to wait for room")
+        wait_for(lambda: is_native(direct, "producer"), "the native producer to wait for room")
         waiter.send("PRESSURE.PUT", "q", "ours")
         wait_for_waiting(client, "q", producers=1)
         taken: list[bytes] = []
         while b"ours" not in taken and len(taken) < ENOUGH:
             wait_for(
-                lambda: (
-                    direct.llen(BASE)
-                    and (
-                        is_blocked_on(direct, "put", b"native") or direct.exists(f"{BASE}:ext:producer_turn")
-                    )
-                ),
+                lambda: direct.llen(BASE) and whose_turn(direct, "producer"),
                 "somebody to wait for room",
             )
             taken.append(consumer.get())
         assert b"ours" in taken
         assert waiter.reply() == 1
-        wait_for(lambda: is_blocked_on(direct, "put", b"native"), "the native producer to go on")
+        wait_for(lambda: is_native(direct, "producer"), "the native producer to go on")
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -67,14 +75,11 @@ def test_a_get_on_an_empty_queue_has_its_turn_beside_a_native_consumer(
         NativeProcess(backend.socket, "q", "native", "consume", version=version),
         Waiter(server.port) as waiter,
     ):
-        wait_for(lambda: is_blocked_on(direct, "get", b"native"), "the native consumer to wait")
+        wait_for(lambda: is_native(direct, "consumer"), "the native consumer to wait")
         waiter.send(*words)
         wait_for_waiting(client, "q", consumers=1)
         for number in range(ENOUGH):
-            wait_for(
-                lambda: is_blocked_on(direct, "get", b"native") or direct.exists(f"{BASE}:ext:consumer_turn"),
-                "somebody to wait for a message",
-            )
+            wait_for(lambda: whose_turn(direct, "consumer"), "somebody to wait for a message")
             producer.put(b"%d" % number)
             wait_for(lambda: not direct.llen(BASE), "the message to be taken")
             if waiter.has_reply():
@@ -82,7 +87,7 @@ def test_a_get_on_an_empty_queue_has_its_turn_beside_a_native_consumer(
         # The reply may still be on its way when the queue is empty, and the next message be put meanwhile.
         reply = waiter.reply()
         assert int(reply[1] if isinstance(reply, list) else reply) <= number
-        wait_for(lambda: is_blocked_on(direct, "get", b"native"), "the native consumer to go on")
+        wait_for(lambda: is_native(direct, "consumer"), "the native consumer to go on")
 
 
 def test_who_leaves_while_it_is_its_turn_gives_it_back(
@@ -90,20 +95,17 @@ def test_who_leaves_while_it_is_its_turn_gives_it_back(
 ) -> None:
     producer = NativeClient(direct, "q")
     producer.create()
-
-    def is_ours() -> bool:
-        return bool(direct.exists(f"{BASE}:ext:consumer_turn"))
-
     with NativeProcess(backend.socket, "q", "native", "consume") as native:
-        wait_for(lambda: is_blocked_on(direct, "get", b"native"), "the native consumer to wait")
+        wait_for(lambda: is_native(direct, "consumer"), "the native consumer to wait")
         with Waiter(server.port) as waiter:
             waiter.send("BLPOP", "q", "0")
             wait_for_waiting(client, "q", consumers=1)
-            while not is_ours():
-                wait_for(lambda: is_blocked_on(direct, "get", b"native") or is_ours(), "somebody to wait")
-                if not is_ours():
-                    producer.put(b"x")
-        wait_for(lambda: is_blocked_on(direct, "get", b"native"), "the native consumer to go on")
-        assert not is_ours()
+            for _ in range(ENOUGH):
+                if wait_for(lambda: whose_turn(direct, "consumer"), "somebody to wait") == "ours":
+                    break
+                producer.put(b"x")
+            else:
+                raise AssertionError("the server has had no turn")
+        wait_for(lambda: is_native(direct, "consumer"), "the native consumer to go on")
         wait_for(lambda: not direct.exists("__pressure__!turns"), "the note to be forgotten")
         native.kill()

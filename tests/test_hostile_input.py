@@ -6,6 +6,7 @@ import contextlib
 import select
 import socket
 import struct
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,7 +98,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server,
         server.end_well()
     finally:
         server.process.kill()
-        server.process.wait()
+        server.process.wait(TIMEOUT)
         valkey.stop()
 
 
@@ -360,6 +361,7 @@ def test_a_hundred_thousand_members(
     print(grown(victim, before))
 
 
+@pytest.mark.slow
 def test_pings_whose_replies_are_not_read(
     victim: Server, bystander: Client, attack: Callable[..., Hostile]
 ) -> None:
@@ -410,6 +412,7 @@ def settled(look: Callable[[], object]) -> object:
     return seen[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("request_", "times", "allowed"),
     [
@@ -505,7 +508,9 @@ def test_idle_clients_are_closed_and_busy_ones_are_not(backend: Valkey, start_se
     busy, idle, unfinished = (Hostile(server.port) for _ in range(3))
     unfinished.send(b"*1\r\n$4\r\nPI")
     closed: set[Hostile] = set()
+    end = time.monotonic() + TIMEOUT
     while closed != {idle, unfinished}:
+        assert time.monotonic() < end, closed
         busy.send(b"PING\r\n")
         assert busy.read_line() == b"+PONG\r\n"
         for connection in select.select([idle.socket, unfinished.socket], [], [], 0.01)[0]:
@@ -516,6 +521,7 @@ def test_idle_clients_are_closed_and_busy_ones_are_not(backend: Valkey, start_se
     assert server.stop() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [60_000, 1_000_000], ids=["all read by the server", "not all read"])
 def test_a_client_that_never_reads_is_idle_in_the_end(
     backend: Valkey, start_server: StartServer, count: int

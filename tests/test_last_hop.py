@@ -21,7 +21,7 @@ import pytest
 import uvloop
 
 from pressure_server.sent import bytes_sent
-from tests.native import NativeSteps, QueueClosedError
+from tests.native import NativeSteps, QueueClosedError, step_until
 from tests.programs import (
     Client,
     Server,
@@ -189,6 +189,7 @@ def test_many_messages_in_one_reply_come_back_together(
         assert is_right(client, "q", len(MESSAGES))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["reset", "stop"])
 @pytest.mark.parametrize("queues", [("q",), ("q", "r")], ids=["one queue", "two queues"])
 def test_what_a_transaction_has_taken_and_nobody_reads_comes_back(
@@ -243,8 +244,7 @@ def test_what_a_transaction_has_taken_while_it_waits_for_the_end_of_a_delete_com
         client.rpush("q", "a", "b")
         client.rpush("r", "x")
         steps = native.put(b"y")
-        while direct.exists("__pressure__:r:producer_free"):
-            next(steps)
+        step_until(steps, lambda: not direct.exists("__pressure__:r:producer_free"))
         reader = Reader(ours.port)
         for words in ("MULTI", "DEL r", "LPOP q", "EXEC"):
             reader.send(*words.split())
@@ -324,6 +324,7 @@ def test_an_unused_queue_is_not_deleted_while_its_last_message_is_on_its_way(
         assert queued(direct) == list(range(len(MESSAGES)))
 
 
+@pytest.mark.slow
 def test_clients_that_reset_while_they_read_double_nothing(ours: Server, direct: Client) -> None:
     """At any moment, also between two looks of the server at what was sent."""
     chance = random.Random(SEED)
@@ -339,6 +340,7 @@ def test_clients_that_reset_while_they_read_double_nothing(ours: Server, direct:
             pieces, missing = [], chance.randrange(1, 80) * SIZE
             while missing > 0:
                 pieces.append(reader.socket.recv(1 << 20))
+                assert pieces[-1], "the server has closed"
                 missing -= len(pieces[-1])
             reader.reset()
             parser = hiredis.Reader()

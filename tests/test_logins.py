@@ -19,7 +19,7 @@ from pressure_server.origin import house_of, is_local
 from pressure_server.process_title import without_secrets
 from pressure_server.seldom import Seldom
 from tests.guards import reload, users_toml
-from tests.programs import TIMEOUT, StartServer, StartValkey, Valkey, run_command, wait_for
+from tests.programs import TIMEOUT, StartServer, StartValkey, Valkey, run_command, run_here, wait_for
 from tests.requirements import need
 from tests.side_by_side import Wire, split
 from tests.waiters import Waiter, is_refused
@@ -38,6 +38,7 @@ def password_file(tmp_path: Path) -> Path:
 # ---------------------------------------------------------------- where the password comes from
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "by", ["flag", "flag with a sign", "variable", "file", "variable for the file", "TOML"]
 )
@@ -62,7 +63,7 @@ def test_a_password_can_be_given_in_many_ways(
     processes = subprocess.check_output(["ps", "-eo", "args"], text=True)
     assert str(server.port) in server.log
     assert SECRET not in processes
-    assert run_command("ping", "--listen", f"resp://127.0.0.1:{server.port}").returncode == 0
+    assert run_here("ping", "--listen", f"resp://127.0.0.1:{server.port}").returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -254,6 +255,7 @@ def test_a_flood_is_summed_up(caplog: pytest.LogCaptureFixture) -> None:
 TELLING = "INFO|CONFIG GET *|CLIENT LIST|ACL LIST|ACL USERS|COMMAND DOCS|nonsense"
 
 
+@pytest.mark.slow
 def test_no_secret_is_shown_anywhere(
     start_server: StartServer, start_valkey: StartValkey, tmp_path: Path
 ) -> None:

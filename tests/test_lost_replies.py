@@ -36,6 +36,7 @@ from tests.programs import (
     StartServer,
     StartValkey,
     Valkey,
+    join,
     wait_for,
     wait_until_settled,
 )
@@ -329,9 +330,13 @@ def test_an_outage_leaves_nothing_behind_however_long_it_was(
     asyncio.run(asyncio.wait_for(run(), TIMEOUT))
 
 
-@pytest.fixture
-def impatient(start_server: StartServer, cuts: Cuts, backend: Valkey) -> Server:
-    return start_server("--backend", cuts.url, "--backend-grace", "0.2")
+@pytest.fixture(scope="module")
+def impatient(cuts: Cuts, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    log = tmp_path_factory.mktemp("impatient") / "log"
+    server = Server(log, "--backend", cuts.url, "--backend-grace", "0.2")
+    yield server
+    assert server.stop() == 0
+    assert "Traceback" not in server.log, server.log
 
 
 class GivenUp(NamedTuple):
@@ -421,7 +426,9 @@ class Chance:
         self._lock = threading.Lock()
 
     def run(self, clients: int) -> None:
-        threads = [threading.Thread(target=self._client, args=(number,)) for number in range(clients)]
+        threads = [
+            threading.Thread(target=self._client, args=(number,), daemon=True) for number in range(clients)
+        ]
         for thread in threads:
             thread.start()
         chance = random.Random(SEED)
@@ -442,7 +449,7 @@ class Chance:
                 threads[0].join(0.005)
         self.cuts.plan()
         for thread in threads:
-            thread.join()
+            join(thread)
 
     def _client(self, number: int) -> None:
         chance = random.Random(f"{SEED} {number}")

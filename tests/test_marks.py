@@ -25,7 +25,7 @@ from pressure_server.broker.script import batch_script
 from pressure_server.broker.wait import Wait
 from pressure_server.errors import BackendError, QueueDoesNotExistError, QueueFullError
 from tests.model_settings import model_settings
-from tests.native import NativeClient, NativeSteps
+from tests.native import NativeClient, NativeSteps, step_until
 from tests.programs import Client, Valkey, keys_left, wait_for
 
 BASE = "__pressure__:q"
@@ -259,6 +259,7 @@ def make(backend: Valkey, direct: Client) -> Callable[[], Queue]:
     return lambda: Queue(backend, direct)
 
 
+@pytest.mark.slow
 def test_marks_go_with_their_messages(make: Callable[[], Queue]) -> None:
     machine = type("Machine", (MarksMachine,), {"make": staticmethod(make)})
     run_state_machine_as_test(machine, settings=SETTINGS)
@@ -293,8 +294,7 @@ def test_marks_survive_a_native_client_that_dies_before_it_has_counted(queue: Qu
 def test_marks_survive_a_put_while_a_native_client_has_not_counted_yet(queue: Queue) -> None:
     queue.put(b"first", 1)
     taking = NativeSteps(queue.direct, "q", "native-2").get()
-    while queue.direct.llen(BASE):
-        next(taking)
+    step_until(taking, lambda: not queue.direct.llen(BASE))
     queue.put(b"flagged", 7)
     queue.put(b"old", 8, LONG_PAST)
     for _ in taking:

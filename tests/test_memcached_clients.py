@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -115,6 +116,9 @@ def test_a_session_by_hand(program: str, server: Server) -> None:
     )
     assert session.stdin is not None
     assert session.stdout is not None
+    # So that reading comes to an end, whatever happens.
+    impatient = threading.Timer(TIMEOUT, session.kill)
+    impatient.start()
     try:
         # What telnet sends for a new line is what the protocol wants.
         end = "\n" if program == "telnet" else "\r\n"
@@ -126,8 +130,9 @@ def test_a_session_by_hand(program: str, server: Server) -> None:
         session.stdin.close()
         session.wait(TIMEOUT)
     finally:
+        impatient.cancel()
         session.kill()
-        session.wait()
+        session.wait(TIMEOUT)
     replies = said.rpartition("Escape character is '^]'.\n")[2]
     value = "VALUE {} {} {}\n{}\nEND\n".format
     assert replies == (

@@ -21,7 +21,7 @@ from tests.bystander import bystander as resp_bystander
 from tests.guards import port_of
 from tests.measures import MB, memory
 from tests.memcached_wire import MemcachedWire
-from tests.programs import TIMEOUT, Client, Server, StartServer, Valkey, wait_for, wait_until_settled
+from tests.programs import TIMEOUT, Client, Server, StartServer, Valkey, join, wait_for, wait_until_settled
 from tests.test_hostile_input import GROWTH, Hostile, bounded_peak, grown, settled
 from tests.waiters import wait_for_blocked
 
@@ -47,7 +47,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server,
         server.end_well()
     finally:
         server.process.kill()
-        server.process.wait()
+        server.process.wait(TIMEOUT)
         valkey.stop()
 
 
@@ -107,7 +107,7 @@ def bystanders(server: Server) -> Iterator[None]:
                     wrong.append(replies)
                 is_over.wait(0.002)
 
-    thread = threading.Thread(target=work)
+    thread = threading.Thread(target=work, daemon=True)
     with resp_bystander(server.port) as latency:
         thread.start()
         try:
@@ -115,7 +115,7 @@ def bystanders(server: Server) -> Iterator[None]:
             yield
         finally:
             is_over.set()
-            thread.join(TIMEOUT)
+            join(thread)
     assert wrong == []
     assert max(taken) < SERVED_WITHIN
     assert latency.worst < SERVED_WITHIN
@@ -240,6 +240,7 @@ def test_a_queue_s_name_cannot_forge_a_reply(observer: Client, attack: Callable[
         hostile.send(request)
         lines = []
         while (line := hostile.read_line()) != END:
+            assert line, "the server has closed"
             lines.append(line)
         assert any(b"a__END__STAT_pid_1" in line for line in lines)
         hostile.send(b"version\r\n")
@@ -320,7 +321,7 @@ def test_a_fuzzed_server_stays_well(victim: Server, observer: Client) -> None:
     before = memory(victim)
     with bystanders(victim), bounded_peak(victim, 64 * MB), ThreadPoolExecutor(4) as pool:
         for done in [pool.submit(fuzz, victim, SEED + worker, CONNECTIONS // 4) for worker in range(4)]:
-            done.result()
+            done.result(3 * TIMEOUT)
     alone(observer)
     assert not re.search("ERROR|Traceback", victim.log)
     print(grown(victim, before))
@@ -392,7 +393,7 @@ def test_a_hundred_thousand_pipelined_gets(victim: Server, attack: Callable[...,
     before, hostile = memory(victim), attack()
     expected = END * 100_000
     with bystanders(victim), bounded_peak(victim, 32 * MB):
-        sender = threading.Thread(target=hostile.send, args=(b"get none\r\n" * 100_000,))
+        sender = threading.Thread(target=hostile.send, args=(b"get none\r\n" * 100_000,), daemon=True)
         sender.start()
         assert hostile.read(len(expected)) == expected
         sender.join(TIMEOUT)
@@ -426,13 +427,14 @@ def test_pipelines_of_everything_are_answered_in_order(
                 requests.append(b"nonsense\r\n" * times)
                 replies.append(ERROR * times)
     hostile, expected = attack(), b"".join(replies)
-    sender = threading.Thread(target=hostile.send, args=(b"".join(requests),))
+    sender = threading.Thread(target=hostile.send, args=(b"".join(requests),), daemon=True)
     sender.start()
     assert hostile.read(len(expected)) == expected
     sender.join(TIMEOUT)
     assert observer.llen("q") == queued
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("request_", [b"get q\r\n", b"gets q\r\n", b"get q/peek\r\n", b"get q q\r\n"])
 def test_messages_that_are_not_read(request_: bytes, backend: Valkey, start_server: StartServer) -> None:
     """A hundred messages of 1 MB: the server may hold one reply for a client, not a hundred."""
@@ -460,6 +462,7 @@ MANY = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MANY)
 def test_what_a_client_has_us_keep_is_in_the_account(
     name: str, backend: Valkey, start_server: StartServer
@@ -482,6 +485,7 @@ def test_what_a_client_has_us_keep_is_in_the_account(
     assert not re.search("ERROR|Traceback", server.log)
 
 
+@pytest.mark.slow
 def test_thousands_of_open_reads_hold_up_nobody(
     victim: Server, observer: Client, attacked: tuple[Server, Valkey]
 ) -> None:

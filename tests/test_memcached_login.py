@@ -21,7 +21,7 @@ from pressure_server.users import RIGHTS, digest_of
 from tests.guards import Authority, port_of, reload, users_toml
 from tests.measures import MB, memory
 from tests.memcached_wire import MemcachedWire
-from tests.programs import Client, Server, StartServer, Valkey, run_command, wait_for
+from tests.programs import Client, Server, StartServer, Valkey, run_here, wait_for
 from tests.test_logins import own_address
 
 SECRET = "s3cret-Passw0rd"
@@ -419,8 +419,8 @@ def test_a_listener_for_tls(
         unencrypted.send(b"version\r\n")
         assert b"VERSION" not in unencrypted.rest()
     for ready in ([], ["--ready"]):
-        assert run_command("ping", "--listen", f"memcacheds://127.0.0.1:{port}", *ready).returncode == 0
-    assert run_command("ping", "--listen", f"memcached://127.0.0.1:{port}").returncode == 1
+        assert run_here("ping", "--listen", f"memcacheds://127.0.0.1:{port}", *ready).returncode == 0
+    assert run_here("ping", "--listen", f"memcached://127.0.0.1:{port}").returncode == 1
     stranger = ssl.create_default_context()
     with pytest.raises(ssl.SSLError), socket.create_connection(("127.0.0.1", port)) as untrusting:
         stranger.wrap_socket(untrusting, server_hostname="localhost")
@@ -445,11 +445,11 @@ def test_a_listener_on_a_unix_socket(
         assert b"STAT flush_all " + (b"yes" if flush_all else b"no") in settings
     assert "listening on memcached+unix://" in server.log
     for ready in ([], ["--ready"]):
-        asked = run_command("ping", "--listen", url, *ready)
+        asked = run_here("ping", "--listen", url, *ready)
         assert (asked.returncode, asked.stderr) == (0, "")
     server.end_well()
     assert not path.exists()
-    gone = run_command("ping", "--listen", url)
+    gone = run_here("ping", "--listen", url)
     assert (gone.returncode, gone.stderr.count("\n")) == (1, 1)
 
 
@@ -459,12 +459,12 @@ def test_ping_asks_whether_it_is_well_or_ready(
 ) -> None:
     server = start_server("--backend", backend.url, "--drain-delay", "600", *LISTEN, *options)
     url = f"memcached://127.0.0.1:{port_of(server, 'memcached')}"
-    assert run_command("ping", "--listen", url).stdout == f"{url} is well\n"
-    assert run_command("ping", "--listen", url, "--ready").stdout == f"{url} is ready\n"
+    assert run_here("ping", "--listen", url).stdout == f"{url} is well\n"
+    assert run_here("ping", "--listen", url, "--ready").stdout == f"{url} is ready\n"
     server.process.terminate()
     wait_for(lambda: "not ready any longer" in server.log, "it to be told to stop")
-    assert run_command("ping", "--listen", url).returncode == 0
-    refused = run_command("ping", "--listen", url, "--ready")
+    assert run_here("ping", "--listen", url).returncode == 0
+    refused = run_here("ping", "--listen", url, "--ready")
     assert refused.returncode == 1
     assert "STOPPING" in refused.stderr
     server.process.kill()
@@ -490,7 +490,7 @@ WRONG_LISTENERS = [
 @pytest.mark.parametrize("command", [[], ["ping"]], ids=["serve", "ping"])
 def test_a_listener_that_cannot_be_is_one_line(command: list[str], url: str, complaint: str) -> None:
     environment = {"PRESSURE_BACKEND": "redis://127.0.0.1:1"}
-    refused = run_command(*command, "--listen", url, environment=environment)
+    refused = run_here(*command, "--listen", url, environment=environment)
     assert refused.returncode == 2
     assert complaint in refused.stderr
     assert refused.stderr.count("\n") == 1

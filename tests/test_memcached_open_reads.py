@@ -222,7 +222,7 @@ def test_what_one_call_has_opened_comes_back_in_order(
     # Whoever was first, each has another.
     assert sorted(one.item() or Item(b"") for one in several) == many
     server.process.kill()
-    server.process.wait()
+    server.process.wait(TIMEOUT)
     server = start_server(*arguments)
     with server.client() as client:
         wait_for_length(client, len(many))
@@ -239,7 +239,7 @@ def test_after_kill_9_and_a_restart_it_is_there(
     assert [one.get("q/open") for one in several] == ITEMS[:3]
     assert [one.get("r/open") for one in several[::-1]] == ITEMS[:3]
     server.process.kill()
-    server.process.wait()
+    server.process.wait(TIMEOUT)
     server = start_server(*arguments)
     with server.client() as client:
         for queue in ("q", "r"):
@@ -249,6 +249,7 @@ def test_after_kill_9_and_a_restart_it_is_there(
     assert server.stop() == 0
 
 
+@pytest.mark.slow
 def test_what_was_closed_does_not_come_back_after_kill_9(
     start_server: StartServer, arguments: list[str], connect: Callable[[Server], Kestrel]
 ) -> None:
@@ -261,7 +262,7 @@ def test_what_was_closed_does_not_come_back_after_kill_9(
         assert kestrel.get("q/close/open") == ITEMS[2]
         assert kestrel.get("q/close") is None
         server.process.kill()
-        server.process.wait()
+        server.process.wait(TIMEOUT)
         server = start_server(*arguments)
         with server.client() as client:
             wait_for(partial(length, client), "what is open to be back")
@@ -405,7 +406,9 @@ class Consumers:
         self.came_again: list[Item] = []
         self.is_over = threading.Event()
         self._lock = threading.Lock()
-        self._threads = [threading.Thread(target=self._consume, args=(number,)) for number in range(count)]
+        self._threads = [
+            threading.Thread(target=self._consume, args=(number,), daemon=True) for number in range(count)
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -446,6 +449,7 @@ class Consumers:
                 self.closed[item] += 1
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_or_comes_again_when_servers_and_clients_die(
     start_server: StartServer, arguments: list[str]
 ) -> None:
@@ -457,7 +461,7 @@ def test_nothing_is_lost_or_comes_again_when_servers_and_clients_die(
         for death in (1, 2):
             wait_for(partial(consumers.have_closed, death * 60), "some to be closed")
             server.process.kill()
-            server.process.wait()
+            server.process.wait(TIMEOUT)
             consumers.server = server = start_server(*arguments)
         wait_for(partial(consumers.have_closed, len(items)), "all to be closed", 40)
     finally:

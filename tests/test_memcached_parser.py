@@ -152,6 +152,7 @@ TOKENS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=1500, deadline=None)
 @given(st.lists(st.sampled_from(TOKENS), max_size=30).map(b"".join), SPLITS)
 @example(b"set q 0 0 1\r\nxyz\r\nversion\r\n", [15])
@@ -463,6 +464,7 @@ def test_a_run_in_one_piece_is_read_once() -> None:
     assert parser.looked_at == len(stream)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 16, 1460])
 def test_small_pieces_take_no_more_memory_than_large_ones(size: int) -> None:
     stream, parser = b"set q 0 0 1000000\r\n" + bytes(1_000_000), RequestParser(1 << 20)

@@ -22,11 +22,13 @@ from tests.backend_relay import BackendRelay
 from tests.measures import MB, memory
 from tests.model_settings import model_settings
 from tests.programs import (
+    TIMEOUT,
     Client,
     Server,
     StartServer,
     StartValkey,
     Valkey,
+    join,
     keys_left,
     wait_for,
     wait_until_settled,
@@ -58,7 +60,7 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield str(path)
     finally:
         process.kill()
-        process.wait()
+        process.wait(TIMEOUT)
 
 
 @pytest.fixture
@@ -166,6 +168,7 @@ class Side:
         return UNIQUE.sub(rb"\1\2UNIQUE", reply), [number for _, _, number in shown]
 
 
+@pytest.mark.slow
 @pytest.mark.clients
 def test_random_commands_are_replied_as_memcached_does(theirs: str, ours: Server, backend: Valkey) -> None:
     assert backend.url
@@ -329,7 +332,9 @@ def test_a_get_whose_reply_nobody_reads_costs_little(backend: Valkey, start_serv
             assert other(b"get none\r\n") == END
         assert memory(server, "VmHWM") - before < 30 * MB
         while left > len(END):
-            left -= len(wire.socket.recv(min(MB, left - len(END))))
+            received = wire.socket.recv(min(MB, left - len(END)))
+            assert received, "the server has closed"
+            left -= len(received)
         assert wire.until(END) == END
 
 
@@ -388,11 +393,11 @@ def test_several_servers_count_together(backend: Valkey, ours: Server, start_ser
         with ValuesWire(port) as wire:
             numbers.extend(int(wire(b"incr n 1\r\n")) for _ in range(250))
 
-    threads = [threading.Thread(target=count, args=[port]) for port in ports]
+    threads = [threading.Thread(target=count, args=[port], daemon=True) for port in ports]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        join(thread)
     assert sorted(numbers) == list(range(1, 1001))
 
 
@@ -558,7 +563,7 @@ def test_a_backend_that_is_killed_has_done_every_write_once_at_most(
 
     with ValuesWire(port) as wire:
         assert wire(stored(b"n", b"0")) == b"STORED\r\n"
-        threads = [threading.Thread(target=count, args=[me]) for me in range(4)]
+        threads = [threading.Thread(target=count, args=[me], daemon=True) for me in range(4)]
         for thread in threads:
             thread.start()
         try:
@@ -574,7 +579,7 @@ def test_a_backend_that_is_killed_has_done_every_write_once_at_most(
         finally:
             ends.set()
             for thread in threads:
-                thread.join()
+                join(thread)
         number = int(wire(b"get n\r\n").split()[4])
     assert sum(done) <= number <= sum(done) + sum(unknown)
 

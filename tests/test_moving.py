@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.native import NativeClient, NativeSteps, run
+from tests.native import NativeClient, NativeSteps, run, step_until
 from tests.programs import TIMEOUT, Client, Server, StartServer, Valkey
 from tests.side_by_side import Pair, compare, split
 from tests.waiters import (
@@ -239,8 +239,7 @@ def test_a_move_waits_for_a_role_that_a_native_client_holds(
     held, _, queue = role.partition(" of ")
     native = NativeSteps(direct, queue, "native")
     steps: Any = native.get() if held == "consumer" else native.put(b"native")
-    while direct.llen(f"__pressure__:{queue}:{held}_free"):
-        next(steps)
+    step_until(steps, lambda: not direct.llen(f"__pressure__:{queue}:{held}_free"))
     waiter.send(*words)
     wait_for_blocked(client, 1)
     assert client.llen("q") == 3
@@ -262,8 +261,7 @@ def test_a_move_that_waits_in_vain_for_a_role_loses_nothing(
         held, _, queue = role.partition(" of ")
         native = NativeSteps(direct, queue, "native-holder")
         steps: Any = native.get() if held == "consumer" else native.put(b"native")
-        while about(client, queue)[held.encode()] != b"native-holder":
-            next(steps)
+        step_until(steps, lambda: about(client, queue)[held.encode()] == b"native-holder")
         for words in (*ALL_MOVES[:2], ("BLMOVE", "q", "d", "LEFT", "LEFT", 0), ALL_MOVES[-1]):
             reply = waiter(*words)
             assert is_refused(reply, "INUSE"), words
@@ -306,11 +304,13 @@ def test_moves_to_and_fro_through_small_queues_lose_and_double_nothing(
                     errors.append(f"{words}: {reply}")
 
     def take_and_put() -> None:
-        with backend.client() as connected:
-            for _ in range(40):
-                message = NativeClient(connected, "a").get()
-                NativeClient(connected, "b").put(message)
-        is_done.set()
+        try:
+            with backend.client() as connected:
+                for _ in range(40):
+                    message = NativeClient(connected, "a").get()
+                    NativeClient(connected, "b").put(message)
+        finally:
+            is_done.set()
 
     threads = [threading.Thread(target=move, args=(seed,), daemon=True) for seed in range(4)]
     threads.append(threading.Thread(target=take_and_put, daemon=True))

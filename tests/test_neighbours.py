@@ -27,7 +27,17 @@ import uvloop
 from tests.native import NativeClient
 from tests.native_process import VERSIONS, NativeProcess
 from tests.neighbours import Neighbourhood, Outcome, Plan, doctor
-from tests.programs import TIMEOUT, Client, Server, StartServer, StartValkey, Valkey, keys_left, wait_for
+from tests.programs import (
+    TIMEOUT,
+    Client,
+    Server,
+    StartServer,
+    StartValkey,
+    Valkey,
+    join,
+    keys_left,
+    wait_for,
+)
 from tests.waiters import (
     AsyncWaiter,
     Waiter,
@@ -56,6 +66,8 @@ PLANS = {
 }
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
 def test_none_is_lost_or_doubled_or_stuck_when_native_clients_are_stopped_and_killed(
     start_valkey: StartValkey, start_server: StartServer, tmp_path: Path, plan: Plan
@@ -118,6 +130,9 @@ def clients_in_order(outcome: Outcome, plan: Plan) -> list[int]:
     return [int(message.partition(b"-")[0][1:]) for message in messages]
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.alone
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("clients", "bound"),
     [((2, 2, 0, 1), 10), ((0, 1, 2, 2), 0)],
@@ -165,6 +180,15 @@ def impatient(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) 
     yield server
     assert server.stop() == 0
     assert "Traceback" not in server.log, server.log
+
+
+@pytest.fixture(scope="module")
+def patient(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that waits for a role for as long as a busy machine may need."""
+    log = tmp_path_factory.mktemp("patient") / "log"
+    server = Server(log, "--backend", shared_backend.url, "--role-timeout", "60")
+    yield server
+    server.end_well()
 
 
 PUTTING: list[Words] = [
@@ -311,6 +335,7 @@ def test_a_stopped_native_consumer_keeps_what_it_was_given(
             assert waiter("BLPOP", "q", 0) == [b"q", b"two"]
 
 
+@pytest.mark.alone
 def test_native_consumers_that_wait_are_served_at_once(
     backend: Valkey, client: Client, direct: Client, waiter: Waiter
 ) -> None:
@@ -325,14 +350,14 @@ def test_native_consumers_that_wait_are_served_at_once(
                 got.append(time.perf_counter())
 
     put: list[float] = []
-    thread = threading.Thread(target=consume)
+    thread = threading.Thread(target=consume, daemon=True)
     thread.start()
     for number in range(100):
         wait_for(lambda: len(got) == len(put), "the message before")
         wait_for_blocked_natives(direct, 1)
         put.append(time.perf_counter())
         assert waiter("SADD", "q", number) == 1
-    thread.join(TIMEOUT)
+    join(thread)
     times = [after - before for before, after in zip(put, got, strict=True)]
     print(
         f"SADD to a native consumer that waits: median {statistics.median(times) * 1000:.2f} ms, "
@@ -346,6 +371,7 @@ def wait_for_blocked_natives(direct: Client, count: int) -> None:
     wait_for(lambda: direct.info("clients")["blocked_clients"] == count, f"{count} to be blocked")
 
 
+@pytest.mark.slow
 def test_a_client_that_was_called_dead_and_goes_on_loses_and_doubles_nothing(
     backend: Valkey, client: Client, direct: Client
 ) -> None:
@@ -461,21 +487,22 @@ def test_a_native_close_or_delete_while_ours_put_and_take(
     ],
 )
 def test_a_native_delete_and_ours_in_line_for_the_same_role(
-    server: Server,
+    patient: Server,
     backend: Valkey,
-    client: Client,
     direct: Client,
     role: str,
     work: tuple[str, ...],
     words: Words,
     first_in_line: str,
 ) -> None:
-    client.rpush("q", "a", "b")
     with (
-        waiters(server, 20) as waiting,
-        NativeProcess(backend.socket, "q", HOLDER, *work, stop_after=f"SET :{role}") as holder,
+        patient.client() as client,
+        waiters(patient, 20) as waiting,
         ExitStack() as stack,
     ):
+        client.rpush("q", "a", "b")
+        native = NativeProcess(backend.socket, "q", HOLDER, *work, stop_after=f"SET :{role}")
+        holder = stack.enter_context(native)
         holder.wait_until_stopped()
 
         def ours() -> None:
@@ -557,6 +584,7 @@ ROLES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["restart", "another server", "doctor"])
 @pytest.mark.parametrize(("role", "work", "words"), ROLES)
 def test_a_token_comes_back_that_a_killed_server_had_in_its_turn(
@@ -591,6 +619,8 @@ def test_a_token_comes_back_that_a_killed_server_had_in_its_turn(
     assert sorted(direct.lrange(BASE, 0, -1)) == sorted(queued)
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_native_clients_go_on_whenever_a_server_is_killed_at_work(
     backend: Valkey, direct: Client, start_server: StartServer
 ) -> None:

@@ -23,7 +23,7 @@ import pytest
 
 from tests.bystander import Latency, bystander
 from tests.measures import MB, memory
-from tests.programs import TIMEOUT, Client, Server, StartServer, StartValkey, Valkey, wait_for
+from tests.programs import TIMEOUT, Client, Server, StartServer, StartValkey, Valkey, join, wait_for
 from tests.waiters import Waiter, is_refused, packed
 
 SCALE = int(os.environ.get("PRESSURE_OVERLOAD", "1"))
@@ -116,6 +116,7 @@ def last_words(waiter: Waiter) -> Any:
         return error
 
 
+@pytest.mark.slow
 def test_clients_that_do_not_read(limited: Server) -> None:
     """Each asks for 16 MB, of 30 different queues: those who hold most go, and memory stays."""
     with limited.client() as client, ExitStack() as stack:
@@ -136,6 +137,7 @@ def test_clients_that_do_not_read(limited: Server) -> None:
         assert client.scard("q0") == 16
 
 
+@pytest.mark.slow
 def test_messages_taken_by_clients_that_do_not_read_come_back(limited: Server) -> None:
     with limited.client() as client, ExitStack() as stack:
         for number in range(30):
@@ -153,6 +155,7 @@ def test_messages_taken_by_clients_that_do_not_read_come_back(limited: Server) -
         )
 
 
+@pytest.mark.slow
 def test_replies_of_one_queue_to_many(limited: Server) -> None:
     """Fifty ask at once for the same 16 MB: the backend is not asked for all of them in one call."""
     with limited.client() as client, ExitStack() as stack:
@@ -165,6 +168,7 @@ def test_replies_of_one_queue_to_many(limited: Server) -> None:
         assert found.grown < LIMIT + BESIDE
 
 
+@pytest.mark.slow
 def test_half_requests(limited: Server) -> None:
     """Of 40 clients each sends all but the end of a message of 8 MB: it is slowed; then some must go."""
     with limited.client() as client, ExitStack() as stack:
@@ -188,8 +192,12 @@ def test_half_requests(limited: Server) -> None:
         assert limited.log.count("WARNING") < 10
 
 
+@pytest.mark.alone
 def test_large_messages_of_many_clients_are_only_slowed(limited: Server) -> None:
-    """Sixty times 7 MB at once, where 64 may be buffered: all are put, and nobody is closed."""
+    """Sixty times 7 MB at once, where 64 may be buffered: all are put, and nobody is closed.
+
+    That much comes together only if the clients are as fast as the server.
+    """
     replies: list[Any] = []
 
     def put(number: int) -> None:
@@ -199,11 +207,11 @@ def test_large_messages_of_many_clients_are_only_slowed(limited: Server) -> None
             replies.append(waiter.reply(60))
 
     with limited.client() as client, figures(limited) as found:
-        threads = [threading.Thread(target=put, args=(number,)) for number in range(60)]
+        threads = [threading.Thread(target=put, args=(number,), daemon=True) for number in range(60)]
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join()
+            join(thread, 3 * TIMEOUT)
         assert stats(client, "stats", "evicted_clients") == 0
         assert sum(client.llen(f"q{number}") for number in range(7)) == 60
     print("60 messages of 7 MB at once:", found)
@@ -231,6 +239,7 @@ def test_who_has_most_is_told_why_it_is_closed(backend: Valkey, start_server: St
         assert client.sadd("q", "m") == 1
 
 
+@pytest.mark.slow
 def test_requests_behind_one_that_waits(limited: Server) -> None:
     """A read of tiny commands takes fifty times as much when it has been parsed, and counts so."""
     with limited.client() as client, ExitStack() as stack:
@@ -372,6 +381,7 @@ def _open_files() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_open_files")
 def test_a_crowd_that_waits_and_some_that_never_read(
     start_valkey: StartValkey, start_server: StartServer

@@ -13,13 +13,14 @@ import pytest
 
 from handlers.resp import commands
 from handlers.resp.table import COMMANDS
-from tests.native import NativeClient, NativeSteps, QueueClosedError, QueueDoesNotExistError, run
+from tests.native import NativeClient, NativeSteps, QueueClosedError, QueueDoesNotExistError, run, step_until
 from tests.programs import (
     TIMEOUT,
     Client,
     Server,
     StartServer,
     Valkey,
+    join,
     keys_left,
     wait_for,
     wait_until_settled,
@@ -256,10 +257,8 @@ def test_info_names_who_holds_a_role_and_counts_who_waits(
     create(client, "q", "BOUND", 1)
     put = NativeSteps(direct, "q", "native-producer").put(b"m")
     get = NativeSteps(direct, "q", "native-consumer").get()
-    while about(client, "q")[b"producer"] != b"native-producer":
-        next(put)
-    while about(client, "q")[b"consumer"] != b"native-consumer":
-        next(get)
+    step_until(put, lambda: about(client, "q")[b"producer"] == b"native-producer")
+    step_until(get, lambda: about(client, "q")[b"consumer"] == b"native-consumer")
     with waiters(server, 5) as waiting:
         for waiter in waiting[:3]:
             waiter.send("PRESSURE.PUT", "q", "ours")
@@ -285,10 +284,8 @@ def test_nowait_does_not_wait_for_a_role_and_timeout_does_so_long(
     client.rpush("q", "first", "second")
     put = NativeSteps(direct, "q", "native-producer").put(b"m")
     get = NativeSteps(direct, "q", "native-consumer").get()
-    while about(client, "q")[b"producer"] != b"native-producer":
-        next(put)
-    while about(client, "q")[b"consumer"] != b"native-consumer":
-        next(get)
+    step_until(put, lambda: about(client, "q")[b"producer"] == b"native-producer")
+    step_until(get, lambda: about(client, "q")[b"consumer"] == b"native-consumer")
     for line in ("PRESSURE.PUT q x NOWAIT", "PRESSURE.PUT q x TIMEOUT 0.05"):
         assert said(waiter(*words(line)), "INUSE queue 'q' is in use by its producer 'native-producer'"), line
     in_use = "INUSE queue 'q' is in use by its consumer 'native-consumer'"
@@ -341,12 +338,12 @@ def test_an_iteration_ends_when_the_queue_is_closed(server: Server, client: Clie
             while not is_refused(reply := consumer("PRESSURE.GET", "q"), "CLOSED"):
                 received.append(reply)
 
-    thread = threading.Thread(target=consume)
+    thread = threading.Thread(target=consume, daemon=True)
     thread.start()
     for message in messages:
         client.execute_command("PRESSURE.PUT", "q", message)
     client.execute_command("PRESSURE.CLOSE", "q")
-    thread.join(TIMEOUT)
+    join(thread)
     assert received == messages
 
 
@@ -468,7 +465,7 @@ def test_delete_while_others_put_and_get_leaves_no_key(
     wait_for(lambda: about(client, "q")[b"consumed_messages"] > 100, "messages to go through")
     delete(client, direct)
     for thread in threads:
-        thread.join(TIMEOUT)
+        join(thread)
     assert len(ends) == len(threads)
     assert set(ends) <= {"NOQUEUE", "CLOSED"}
     wait_for_no_key(direct)
@@ -499,8 +496,7 @@ def test_delete_says_in_use_where_a_native_client_keeps_a_role(
     with server.client() as client, Waiter(server.port) as waiter:
         create(client, "q")
         put = NativeSteps(direct, "q", "native-producer").put(b"m")
-        while about(client, "q")[b"producer"] != b"native-producer":
-            next(put)
+        step_until(put, lambda: about(client, "q")[b"producer"] == b"native-producer")
         assert said(
             waiter("PRESSURE.DELETE", "q"), "INUSE queue 'q' is in use by its producer 'native-producer'"
         )

@@ -10,7 +10,6 @@ import os
 import re
 import socket
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,9 @@ from tests.native import (
     QueueFullError,
     Steps,
     run,
+    step_until,
 )
-from tests.programs import TIMEOUT, Client, Server, StartServer, Valkey, keys_left, wait_for
+from tests.programs import Client, Server, StartServer, Valkey, join, keys_left, wait_for
 from tests.waiters import Waiter, about, create, is_refused, wait_for_waiting
 
 ROOT = Path(__file__).parent.parent
@@ -92,12 +92,6 @@ def statistics(*numbers: int) -> dict[str, bytes]:
     """The four keys, without those that stand at nothing yet."""
     named = zip(STATISTICS, numbers, strict=True)
     return {f":stats:{name}": b"%d" % number for name, number in named if number}
-
-
-def step_until(steps: Steps[Any], reached: Callable[[], bool]) -> None:
-    """Let a native client go on so far."""
-    while not reached():
-        next(steps)
 
 
 def hold(direct: Client, role: str, steps: Steps[Any]) -> None:
@@ -405,7 +399,7 @@ def test_delete_where_no_role_is_held_is_one_step(backend: Valkey, client: Clien
         client.execute_command("PRESSURE.DELETE", queue)
         return {absent, used} <= seen
 
-    thread = threading.Thread(target=look)
+    thread = threading.Thread(target=look, daemon=True)
     thread.start()
     try:
         wait_for(create_use_and_delete, "the queue to be seen, and to be seen to be gone")
@@ -413,7 +407,7 @@ def test_delete_where_no_role_is_held_is_one_step(backend: Valkey, client: Clien
             create_use_and_delete()
     finally:
         is_over.set()
-        thread.join(TIMEOUT)
+        join(thread)
     assert seen <= {absent, created, used}
 
 

@@ -42,7 +42,7 @@ from pressure_server.errors import (
 )
 from tests import native as native_client
 from tests.model_settings import model_settings
-from tests.native import NativeClient, NativeError, NativeSteps, Steps, run
+from tests.native import NativeClient, NativeError, NativeSteps, Steps, run, step_until
 from tests.programs import Client, Valkey, keys_left
 
 SETTINGS = settings(
@@ -431,6 +431,8 @@ class QueueMachine(RuleBasedStateMachine):
         # after its pop. It is excused until the tokens are right again.
         self.excused = False
         self.turn = 0
+        # Read after every change; nothing changes the queue in between.
+        self.state = read_state(self.direct)
 
     # Ours
 
@@ -485,7 +487,8 @@ class QueueMachine(RuleBasedStateMachine):
         got = [type(o.error) if o.error else simplified(o.results) for o in ended]
         for operation, is_, should_be in zip(operations, got, expected, strict=True):
             assert is_ == should_be, f"{operation}: {is_} should be {should_be}"
-        assert read_state(self.direct) == state
+        self.state = read_state(self.direct)
+        assert self.state == state
         if operations[-1].kind is kinds.DELETE and expected[-1] == [1]:
             # The answer to the call that deleted it may be kept for a moment.
             assert set(self.direct.keys(f"{BASE}*")) <= {f"{BASE}:ext:calls".encode()}
@@ -508,12 +511,12 @@ class QueueMachine(RuleBasedStateMachine):
         return native
 
     def _advance(self, native: Native) -> None:
-        before = read_state(self.direct)
+        before = self.state
         try:
             native.waits_for = next(native.steps)
         except (StopIteration, NativeError):
             self.native.remove(native)
-        after = read_state(self.direct)
+        after = self.state = read_state(self.direct)
         if after.not_full > 1 or (after.not_full > before.not_full and not after.has_room):
             self.excused = True
         if self.native and after != before and native.what in ("create", "delete"):
@@ -570,6 +573,7 @@ class QueueMachine(RuleBasedStateMachine):
         """Somebody sees to what the protocol's flaws have left, and does not know of our keys."""
         self.native.clear()
         self.direct.delete(*[BASE + suffix for suffix in PROTOCOL])
+        self.state = read_state(self.direct)
 
     # What must always be so
 
@@ -577,7 +581,7 @@ class QueueMachine(RuleBasedStateMachine):
     def tokens_and_statistics_are_right_when_nobody_is_half_way(self) -> None:
         if self.native:
             return
-        state = read_state(self.direct)
+        state = self.state
         if state.bound is None:
             self.torn = self.torn and state.leftovers
             self.excused = False
@@ -595,7 +599,7 @@ class QueueMachine(RuleBasedStateMachine):
     @invariant()
     def the_mirror_answers_exactly(self) -> None:
         """Asked of a copy of the keys, because a question may change the mirror."""
-        state = read_state(self.direct)
+        state = self.state
         if state.bound is None:
             return
         pipeline: Any = self.direct.pipeline(transaction=False)
@@ -624,6 +628,8 @@ def make_world(backend: Valkey) -> Iterator[Callable[[dict[bytes, int]], World]]
         world.close()
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.slow
 @pytest.mark.parametrize("constants", [{}, SMALL], ids=["usual", "small"])
 def test_native_clients_and_ours_in_any_order(
     make_world: Callable[[dict[bytes, int]], World], constants: dict[bytes, int]
@@ -646,11 +652,6 @@ def one(world: World, kind: Kind, *arguments: bytes, size: int | None = None, se
     size = len(arguments) if size is None else size
     operation = world.submit(server, QUEUE, [Ours(kind, list(arguments), size)])[0]
     return type(operation.error) if operation.error else simplified(operation.results)
-
-
-def steps_until(steps: Steps[Any], reached: Callable[[], bool]) -> None:
-    while not reached():
-        next(steps)
 
 
 @pytest.fixture(params=[{}, SMALL], ids=["usual", "small"])
@@ -806,13 +807,13 @@ def test_a_role_that_a_native_client_holds_is_not_taken(world: World, direct: re
     steps = NativeSteps(direct, QUEUE, "native")
     one(world, kinds.CREATE, b"0")
     put = steps.put(b"theirs")
-    steps_until(put, lambda: direct.exists(f"{BASE}:producer") == 1)
+    step_until(put, lambda: direct.exists(f"{BASE}:producer") == 1)
     assert one(world, kinds.PUT, b"ours") is QueueInUseError
     assert one(world, kinds.ADD, b"ours") is QueueInUseError
     assert one(world, kinds.GET, size=1) == []
     run(put)
     get = steps.get()
-    steps_until(get, lambda: direct.exists(f"{BASE}:consumer") == 1)
+    step_until(get, lambda: direct.exists(f"{BASE}:consumer") == 1)
     assert one(world, kinds.GET, size=1) is QueueInUseError
     assert one(world, kinds.REMOVE, b"theirs") is QueueInUseError
     run(get)
@@ -824,7 +825,7 @@ def test_a_delete_that_meets_a_native_client_begins_and_is_finished_later(
 ) -> None:
     one(world, kinds.CREATE, b"0")
     get = NativeSteps(direct, QUEUE, "native").get()
-    steps_until(get, lambda: direct.exists(f"{BASE}:consumer") == 1)
+    step_until(get, lambda: direct.exists(f"{BASE}:consumer") == 1)
     assert one(world, kinds.DELETE) is QueueInUseError
     assert one(world, kinds.EXISTS) == [0]
     assert one(world, kinds.CREATE, b"0") is QueueInUseError
@@ -851,7 +852,7 @@ def test_a_full_queue_stays_full_until_a_native_consumer_has_pushed_its_token(
     one(world, kinds.CREATE, b"1")
     one(world, kind, b"a")
     get = NativeSteps(direct, QUEUE, "native").get()
-    steps_until(get, lambda: direct.llen(BASE) == 0)
+    step_until(get, lambda: direct.llen(BASE) == 0)
     assert one(world, kind, b"b") == [QueueFullError]
     assert one(world, kind, b"b") == [QueueFullError]
     run(get)
@@ -863,7 +864,7 @@ def test_removing_nothing_gives_a_native_producer_no_second_token(world: World, 
     one(world, kinds.CREATE, b"2")
     one(world, kinds.PUT, b"a")
     put = NativeSteps(direct, QUEUE, "native").put(b"b")
-    steps_until(put, lambda: direct.llen(f"{BASE}:not_full") == 0)
+    step_until(put, lambda: direct.llen(f"{BASE}:not_full") == 0)
     assert one(world, kinds.REMOVE, b"none") == [0]
     run(put)
     assert direct.llen(f"{BASE}:not_full") == 0
@@ -876,9 +877,9 @@ def test_a_queue_created_while_a_native_delete_is_half_way(world: World, direct:
     one(world, kinds.GET, size=1)
     one(world, kinds.PUT, b"c")
     delete = NativeSteps(direct, QUEUE, "deleter").delete()
-    steps_until(delete, lambda: direct.exists(f"{BASE}:producer", f"{BASE}:consumer") == 0)
+    step_until(delete, lambda: direct.exists(f"{BASE}:producer", f"{BASE}:consumer") == 0)
     create = NativeSteps(direct, QUEUE, "creator").create(0)
-    steps_until(create, lambda: direct.llen(f"{BASE}:consumer_free") == 1)
+    step_until(create, lambda: direct.llen(f"{BASE}:consumer_free") == 1)
     # We are :consumer again, and stay it while the deleter takes the list away.
     assert one(world, kinds.GET, size=1) == [b"b"]
     assert one(world, kinds.CONTAINS, b"c") == [1]

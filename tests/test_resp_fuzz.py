@@ -186,6 +186,7 @@ def _check_codec(rng: random.Random, data: bytes, pieces: list[bytes]) -> None:
     assert expanded == _one_by_one(_feed_all([data]))
 
 
+@pytest.mark.slow
 def test_only_commands_and_refusals_come_out_of_the_codec() -> None:
     rng = random.Random(SEED)
     for number in range(CODEC):
@@ -265,6 +266,7 @@ class _Anything:
         return False
 
 
+@pytest.mark.slow
 def test_a_live_server_stays_well(fuzzed: Server) -> None:
     rng = random.Random(SEED)
     for number in range(LIVE):

@@ -126,6 +126,7 @@ def test_any_pieces_give_the_same_commands_before_the_same_error(
     assert fed(*cut(stream + broken, places)) == (commands, reason)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(
     st.lists(st.sampled_from([b"*", b"$", b"1", b"2", b"3", b"-", b"\r\n", b"\r", b"\n", b"a", b'"', b" "])),
@@ -238,6 +239,7 @@ def test_requests_for_nothing_are_passed_over(stream: bytes) -> None:
     assert fed(stream * 3 + packed(b"PING")) == ([[b"PING"]], None)
 
 
+@pytest.mark.slow
 def test_the_largest_allowed_of_each_is_allowed() -> None:
     assert fed(packed(b"x" * MAX_BULK)) == ([[b"x" * MAX_BULK]], None)
     line = b"x" * MAX_LINE
@@ -300,6 +302,7 @@ def test_small_pieces_are_not_read_again_and_again(size: int, command: Command) 
     assert parser.looked_at < 12 * len(stream)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 16, 1460])
 def test_small_pieces_take_no_more_memory_than_large_ones(size: int) -> None:
     stream, parser = b"*1\r\n$%d\r\n" % MAX_BULK + bytes(MAX_BULK - 1), RequestParser(Limits(MAX_BULK))
@@ -492,6 +495,7 @@ def glob_texts(alphabet: bytes, size: int) -> st.SearchStrategy[bytes]:
     return st.lists(st.sampled_from([bytes([c]) for c in alphabet]), max_size=size).map(b"".join)
 
 
+@pytest.mark.slow
 @settings(max_examples=2500, deadline=None)
 @given(glob_texts(b"ab*?[]^-\\\xff\n", 9), glob_texts(b"ab]-^\\*\xff\n", 7))
 @example(b"[", b"a")

@@ -92,13 +92,14 @@ def test_random_members_with_repeats_are_bounded(client: Client) -> None:
 def test_a_scan_misses_nothing_that_stays_while_others_are_taken(client: Client) -> None:
     client.sadd("q", *range(1000))
     cursor, seen = 0, set()
-    while True:
+    for _ in range(1000):
         cursor, found = client.sscan("q", cursor, count=50)
         seen.update(found)
         client.spop("q", 20)
         client.srem("q", 990)
         if not cursor:
             break
+    assert cursor == 0
     left = set(client.smembers("q"))
     assert left
     assert left <= seen

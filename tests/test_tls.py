@@ -16,7 +16,7 @@ import pytest
 import redis
 
 from tests.guards import Authority, port_of, reload
-from tests.programs import TIMEOUT, Client, Server, StartServer, Valkey, run_command, wait_for
+from tests.programs import TIMEOUT, Client, Server, StartServer, Valkey, run_command, run_here, wait_for
 from tests.requirements import need
 from tests.waiters import packed
 
@@ -112,9 +112,9 @@ def test_redis_cli_and_ping_come_in(start_tls: StartTls, authority: Authority) -
         "-a", "password", "--no-auth-warning", "PING",
     ]  # fmt: skip
     assert subprocess.check_output(command, text=True) == "PONG\n"
-    asked = run_command("ping", "--listen", f"resps://127.0.0.1:{port}")
+    asked = run_here("ping", "--listen", f"resps://127.0.0.1:{port}")
     assert (asked.returncode, asked.stdout) == (0, f"resps://127.0.0.1:{port} is well\n")
-    assert run_command("ping", "--listen", f"resp://127.0.0.1:{port}").returncode == 1
+    assert run_here("ping", "--listen", f"resp://127.0.0.1:{port}").returncode == 1
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
@@ -256,6 +256,7 @@ def test_wrong_files_are_one_clear_line(
 # ---------------------------------------------------------------- the backend
 
 
+@pytest.mark.slow
 @pytest.mark.clients
 @pytest.mark.parametrize("user", ["", "ada"])
 def test_a_backend_with_tls_and_a_password(

@@ -8,7 +8,7 @@ import pytest
 
 from pressure_server.backend.address import Address
 from pressure_server.backend.turns import Turns
-from tests.programs import Client, Valkey, keys_left, wait_for
+from tests.programs import TIMEOUT, Client, Valkey, keys_left, wait_for
 from tests.waiters import Waiter, create, is_refused
 
 TOKEN, PARKED, NOTE = b"token", b"parked", b"note"
@@ -31,7 +31,7 @@ def test_who_stands_in_line_again_is_noted(backend: Valkey, direct: Client, give
         await asyncio.to_thread(wait_for, is_in_line, "it to stand in line")
         assert await turns.left_behind(0) == [PARKED]
         direct.lpush(TOKEN, 1)
-        await came.wait()
+        await asyncio.wait_for(came.wait(), TIMEOUT)
         assert await turns.left_behind(0) == [PARKED]
         turns.given_back(0, PARKED)
         await asyncio.to_thread(wait_for, lambda: not direct.exists(NOTE), "the note to be gone")

@@ -138,6 +138,7 @@ def test_the_same_queue_named_twice_is_one(client: Client, waiter: Waiter) -> No
     assert client.scard("q") == 1
 
 
+@pytest.mark.slow
 def test_many_gets_on_overlapping_queues_get_each_message_once(server: Server, client: Client) -> None:
     names = [f"q{number}" for number in range(8)]
     chance = random.Random(1)

@@ -30,6 +30,8 @@ def _open_files() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.alone
+@pytest.mark.slow
 @pytest.mark.usefixtures("_open_files")
 def test_many_wait_at_little_cost(start_valkey: StartValkey, start_server: StartServer) -> None:
     backend = start_valkey()

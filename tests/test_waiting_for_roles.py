@@ -8,15 +8,14 @@ from typing import Any
 
 import pytest
 
-from tests.native import NativeClient, NativeSteps, Steps, run
-from tests.programs import TIMEOUT, Client, StartServer, StartValkey, Valkey, wait_for
+from tests.native import NativeClient, NativeSteps, Steps, run, step_until
+from tests.programs import Client, StartServer, StartValkey, Valkey, join, wait_for
 from tests.waiters import Waiter, Words, create, is_refused, wait_for_blocked, wait_for_waiting
 
 
 def steps_until_held(steps: Steps[Any], direct: Client, queue: str, role: str) -> None:
     """Let a native client go on until it holds the role."""
-    while direct.llen(f"__pressure__:{queue}:{role}_free"):
-        next(steps)
+    step_until(steps, lambda: not direct.llen(f"__pressure__:{queue}:{role}_free"))
 
 
 def test_a_put_waits_for_the_producer_role(client: Client, direct: Client, waiter: Waiter) -> None:
@@ -90,12 +89,12 @@ def test_a_native_consumer_that_waits_is_served_by_our_put(
             native = NativeClient(connected, "q")
             received.extend(native.get() for _ in range(20))
 
-    thread = threading.Thread(target=get)
+    thread = threading.Thread(target=get, daemon=True)
     thread.start()
     for number in range(20):
         wait_for(lambda: direct.llen("__pressure__:q:consumer_free") == 0, "the native consumer")
         assert waiter("SADD", "q", number) == 1
-    thread.join(TIMEOUT)
+    join(thread)
     assert received == [b"%d" % number for number in range(20)]
 
 
@@ -110,11 +109,11 @@ def test_a_native_producer_that_waits_for_room_is_let_on_by_our_get(
             for number in range(20):
                 NativeClient(connected, "q").put(b"%d" % number)
 
-    thread = threading.Thread(target=put)
+    thread = threading.Thread(target=put, daemon=True)
     thread.start()
     assert waiter("BLPOP", "q", 0) == [b"q", b"first"]
     assert [waiter("BLPOP", "q", 0)[1] for _ in range(20)] == [b"%d" % number for number in range(20)]
-    thread.join(TIMEOUT)
+    join(thread)
     assert not thread.is_alive()
 
 
@@ -123,8 +122,7 @@ def test_a_put_waits_as_long_for_a_queue_that_is_being_created(
     client: Client, direct: Client, waiter: Waiter, start_server: StartServer, backend: Valkey, bound: int
 ) -> None:
     steps = NativeSteps(direct, "q", "native").create(bound)
-    while not direct.exists("__pressure__:q:bound"):
-        next(steps)
+    step_until(steps, lambda: direct.exists("__pressure__:q:bound"))
     waiter.send("SADD", "q", "ours")
     wait_for_waiting(client, "q", producers=1)
     hasty = start_server("--backend", backend.url, "--role-timeout", "0.1")

@@ -68,12 +68,13 @@ class Reading:
 class ReadingTogether:
     """Plain commands that only read, with nobody else in between. The reply has that of each."""
 
-    __slots__ = ("_commands", "may_be_done", "once", "received")
+    __slots__ = ("_commands", "deaths", "may_be_done", "once", "received")
 
     def __init__(self, commands: Sequence[Sequence[bytes]], received: Received) -> None:
         self._commands = commands
         self.received = received
         self.may_be_done = False
+        self.deaths = 0
         self.once = False
 
     def send(self, channel: Channel, answered: Received) -> None:
