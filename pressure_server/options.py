@@ -224,6 +224,12 @@ _OPTIONS = (
         type=SECONDS,
     ),
     _option(
+        "--allow-eviction/--no-allow-eviction",
+        "Whether the backend may have a maxmemory-policy by which it drops messages when its memory is full. "
+        "Queues of which a part was dropped are then repaired after 30 seconds, or --auto-repair-after.",
+        default=False,
+    ),
+    _option(
         "--max-clients",
         "How many clients may be connected.",
         default=10000,

@@ -95,9 +95,10 @@ async def _serve_on(
         patience=settings.patience,
         neighbours=Neighbours(settings.proxy_timeout, are_possible=embedded is None),
         durability=settings.durability,
+        allow_eviction=settings.allow_eviction,
     )
     expiry = Expiry(broker, settings.implicit_queue_ttl)
-    repairs = AutoRepair(broker, settings.auto_repair_after)
+    repairs = AutoRepair(broker, settings.repair_after)
     listeners: list[Listener] = []
     try:
         await _unless(stop, broker.start())

@@ -18,6 +18,8 @@ from pressure_server.tls import TlsFiles
 EMBEDDED = "embedded:"
 DEFAULT_LISTEN = ("resp://127.0.0.1:4000",)
 LEAST_BUFFERED = 64 << 20
+# Seconds: a backend that may drop keys leaves queues stuck, which have to be repaired.
+_REPAIR_AFTER_EVICTION = 30.0
 
 
 class SettingsError(ValueError):
@@ -117,6 +119,7 @@ class Settings(Store):
     role_timeout: float
     implicit_queue_ttl: float
     auto_repair_after: float
+    allow_eviction: bool
     backend_timeout: float
     backend_grace: float
     proxy_timeout: float
@@ -158,6 +161,11 @@ class Settings(Store):
     def patience(self) -> Patience:
         """How long the backend may take."""
         return Patience(answer=self.backend_timeout, grace=self.backend_grace)
+
+    @property
+    def repair_after(self) -> float:
+        """After how many seconds a queue that is stuck is repaired; 0 is never."""
+        return self.auto_repair_after or (_REPAIR_AFTER_EVICTION if self.allow_eviction else 0.0)
 
     @property
     def policy(self) -> Policy:

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from pressure_server.backend.address import Address
 from pressure_server.backend.durability import Durability
+from pressure_server.backend.eviction import Eviction
 from pressure_server.backend.greeting import BackendRefusedError, NoSuchDatabaseError
 from pressure_server.backend.levels import Level
 from pressure_server.backend.link import Link, Patience
@@ -43,6 +44,7 @@ class Broker:
         patience: Patience | None = None,
         neighbours: Neighbours | None = None,
         durability: Level | None = None,
+        allow_eviction: bool = False,
     ) -> None:
         """`neighbours` is for who lives there, and looks after others that do; None only to look."""
         host = re.sub(r"[^\w.-]", "-", socket.gethostname())
@@ -53,6 +55,8 @@ class Broker:
         self.waiters = Waiters(policy.max_waiting)
         self._patience = patience or Patience()
         self._neighbours = neighbours
+        self._allow_eviction = allow_eviction
+        self._eviction: Eviction | None = None
         self._answers = True
         self._script = batch_script()
         self._databases: dict[int, Database] = {}
@@ -88,6 +92,8 @@ class Broker:
             raise BackendError(f"the backend is away: {link.why_down}")
         for servers in self._servers.values():
             servers.check_readiness()
+        if self._eviction is not None:
+            self._eviction.check_readiness()
 
     @property
     def version(self) -> str:
@@ -110,6 +116,9 @@ class Broker:
             if to_look:
                 raise
             link.keep_open()
+        if not to_look:
+            self._eviction = Eviction(link, self.address, is_allowed=self._allow_eviction)
+            await self._eviction.start()
         await self._durability.start()
         self._watch.start()
         if link.is_up and not to_look:
@@ -200,6 +209,8 @@ class Broker:
 
     async def close(self) -> None:
         """Close every connection to the backend."""
+        if self._eviction is not None:
+            self._eviction.stop()
         for servers in self._servers.values():
             await servers.stop()
         await self._turns.close()
