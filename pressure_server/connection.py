@@ -379,8 +379,12 @@ class Connection(asyncio.Protocol, ABC):
         return not unsent
 
     def took(self, operation: Operation) -> None:
-        """The broker: an operation has taken this for the command that runs alone, and it is ours now."""
-        if self.transport.is_closing():
+        """The broker: an operation has taken this for the command that runs alone, and it is ours now.
+
+        It goes back at once if its reply could not be delivered: later, others might have taken what comes
+        after it, and given that back before.
+        """
+        if not self._can_deliver():
             operation.put_back()
             return
         self._took.append(operation)
