@@ -51,8 +51,8 @@ class Connection(asyncio.Protocol, ABC):
     __slots__ = (
         "_allowed", "_alone", "_backlog", "_barrier", "_closing", "_cost", "_counted", "_deferred",
         "_drains", "_evicted", "_has_hung_up", "_last", "_look_at", "_next", "_outbox", "_paused",
-        "_reading", "_ready", "_replies", "_reply_size", "_took", "_unanswered", "_unsent_bytes", "_waiting", "active", "clients", "database",
-        "has_left", "held", "is_muted", "transport", "user",
+        "_reading", "_ready", "_replies", "_reply_size", "_took", "_unanswered", "_unsent_bytes",
+        "_waiting", "active", "clients", "database", "has_left", "held", "is_muted", "transport", "user",
     )  # fmt: skip
 
     transport: asyncio.Transport

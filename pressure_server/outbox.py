@@ -7,11 +7,17 @@ what is left when the connection ends goes back.
 from __future__ import annotations
 
 import asyncio
+import os
 import select
 from collections.abc import Sequence
+from contextlib import suppress
 
 from pressure_server.broker.operation import Operation
 from pressure_server.sent import Records, bytes_sent
+
+# Input is discarded in pieces of so many bytes; more pieces than these are in no buffer of a kernel.
+_PIECE = 1 << 20
+_MOST_DISCARDED = 16
 
 
 class Outbox:
@@ -86,8 +92,17 @@ class Outbox:
         """End the connection at once; what has not been handed over never is."""
         if not self._transport.is_closing():
             self.look()
+            self._discard_input()
         self._broken_off = True
         self._transport.abort()
+
+    def _discard_input(self) -> None:
+        """Read what the client has sent. If it stays unread, the kernel drops what it has not sent yet."""
+        number = self._transport.get_extra_info("socket").fileno()
+        with suppress(OSError):  # that was all
+            for _ in range(_MOST_DISCARDED):
+                if not os.read(number, _PIECE):
+                    break
 
     def end(self, error: Exception | None) -> None:
         """The connection has ended: what has not been handed over goes back."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.leaving import LARGE, Group, Moment, Place, Taker, Tally, Way, misfit
+from tests.waiters import packed
 
 FULL = os.environ.get("PRESSURE_LEAVING") == "full"
 
@@ -60,15 +61,17 @@ TAKERS = (
 _BROKEN = (b"*x\r\n", b"\x80" + bytes(23))
 _LONG_LINE = (b"PING " + b"x" * 70_000, b"get " + b"x" * 70_000)
 _MORE = (_BROKEN[0] + b"x" * 1_000_000, _BROKEN[1] + b"x" * 1_000_000)
+_SENT_ON = (packed("ECHO", "x" * 100_000) * 5, b"")
 
 WAYS = (
     Way("stays", "", reads=True, quits=True),
     Way("closes", "close"),
     Way("resets", "reset"),
     Way("is killed", "kill", reads=True, resp_only=True),
-    Way("breaks the protocol", "send", reads=True, data=_BROKEN),
-    Way("breaks the protocol and sends on", "send", reads=True, data=_MORE),
-    Way("sends too long a line", "send", reads=True, data=_LONG_LINE),
+    Way("sends on and is killed", "kill", reads=True, resp_only=True, data=_SENT_ON),
+    Way("breaks the protocol", "", reads=True, data=_BROKEN),
+    Way("breaks the protocol and sends on", "", reads=True, data=_MORE),
+    Way("sends too long a line", "", reads=True, data=_LONG_LINE),
     Way("half-closes", "half_close", reads=True),
     Way("times out", "let_time_out", reads=True, quits=True, times_out=True),
     Way("is idle", "be_idle", reads=True, idles=True),
@@ -76,8 +79,9 @@ WAYS = (
 
 _IN_FLIGHT = "put stop_backend send seen leave seen continue_backend"
 MOMENTS = (
-    Moment("waiting", "send waiting leave seen put", waits=True),
-    Moment("when it comes", "send waiting stop_server leave put continue_server", waits=True),
+    Moment("waiting", "create send waiting leave seen put", waits=True),
+    Moment("waiting for a queue", "send waiting leave seen put", waits=True),
+    Moment("when it comes", "create send waiting stop_server leave put continue_server", waits=True),
     Moment("in flight", _IN_FLIGHT),
     Moment(
         "when it is answered",
@@ -86,7 +90,7 @@ MOMENTS = (
     Moment("at once", "put stop_server send leave continue_server"),
     Moment("soon", "put send stop_server_soon leave continue_server", may_lose=True),
     Moment("unread", "put send answered leave", size=LARGE),
-    Moment("behind one that waits", "send waiting leave seen put", ("BLPOP {g} {t}", "get {g}/t={t}")),
+    Moment("behind one that waits", "create send waiting leave seen put", ("BLPOP {g} {t}", "get {g}/t={t}")),
     Moment("behind one in flight", _IN_FLIGHT, ("SPOP {g}", "get {g}")),
     Moment("behind one that runs alone", _IN_FLIGHT, ("LMPOP 1 {g} LEFT", "get {g} {z}")),
 )
@@ -108,7 +112,7 @@ _STALLED = (
 ISSUE = (
     *((taker, "closes", "in flight") for taker in _STALLED),
     *((taker, "closes", "at once") for taker in _AT_ONCE),
-    ("BLPOP {q} {r} {t}", "closes", "waiting"),
+    ("BLPOP {q} {r} {t}", "closes", "waiting for a queue"),
     *(("BLPOP {z} {q} {t}", way, "soon") for way in ("closes", "resets", "is killed")),
 )
 
