@@ -88,8 +88,8 @@ MOMENTS = (
         "put stop_backend send seen stop_server leave continue_backend continue_server",
     ),
     Moment("at once", "put stop_server send leave continue_server"),
-    Moment("soon", "put send stop_server_soon leave continue_server", may_lose=True),
-    Moment("unread", "put send answered leave", size=LARGE),
+    Moment("soon", "put send stop_server_soon leave continue_server", may_lose=True, one_by_one=True),
+    Moment("unread", "put send answered leave", size=LARGE, one_by_one=True),
     Moment("behind one that waits", "create send waiting leave seen put", ("BLPOP {g} {t}", "get {g}/t={t}")),
     Moment("behind one in flight", _IN_FLIGHT, ("SPOP {g}", "get {g}")),
     Moment("behind one that runs alone", _IN_FLIGHT, ("LMPOP 1 {g} LEFT", "get {g} {z}")),
@@ -109,11 +109,18 @@ _STALLED = (
     "(SPOP {q})x20",
     "memcached (get {q})x8",
 )
-ISSUE = (
-    *((taker, "closes", "in flight") for taker in _STALLED),
-    *((taker, "closes", "at once") for taker in _AT_ONCE),
-    ("BLPOP {q} {r} {t}", "closes", "waiting for a queue"),
-    *(("BLPOP {z} {q} {t}", way, "soon") for way in ("closes", "resets", "is killed")),
+KNOWN = (
+    *((taker, "closes", "in flight", "tcp") for taker in _STALLED),
+    *((taker, "closes", "at once", "tcp") for taker in _AT_ONCE),
+    ("BLPOP {q} {r} {t}", "closes", "waiting for a queue", "tcp"),
+    *(("BLPOP {z} {q} {t}", way, "soon", "tcp") for way in ("closes", "resets", "is killed")),
+    # Found by the matrix: order was lost,
+    ("memcached get {q} {r}", "closes", "in flight", "tcp"),
+    # a reset destroyed replies that were on their way,
+    ("(SPOP {q})x100", "breaks the protocol and sends on", "unread", "tcp"),
+    ("(SPOP {q})x100", "sends on and is killed", "unread", "tcp"),
+    # and over TLS it was not known what had been handed over, so that messages came twice.
+    *(("(SPOP {q})x100", way, "unread", "tls") for way in ("is killed", "half-closes")),
 )
 
 
@@ -126,8 +133,8 @@ def _cells() -> Iterator[tuple[str, Way, Moment, list[Taker], int]]:
                 number = way_number + moment_number
                 if FULL:
                     yield transport, way, moment, takers, 4 if moment.size == LARGE else 10
-                elif number % len(TRANSPORTS) == transport_number and not way.idles:
-                    # Each pair of a way and a moment once, with some takers; another pair has others.
+                elif number % (2 * len(TRANSPORTS)) == 2 * transport_number and not way.idles:
+                    # Every second pair of a way and a moment, over one transport, and with some takers.
                     step = max(1, len(takers) // 4)
                     yield transport, way, moment, takers[number % step :: step], 3
 
@@ -151,7 +158,7 @@ def _run(group: Group, total: Tally) -> None:
     failed = {
         str(taker): str(tally)
         for taker, tally in tallies.items()
-        if not tally.is_clean(may_lose=group.moment.may_lose and not group.way.reads)
+        if not tally.is_clean(group.may_lose(taker))
     }
     summed = Tally()
     for tally in tallies.values():
@@ -180,17 +187,18 @@ def test_nothing_is_lost_or_doubled(
 
 
 @pytest.mark.parametrize(
-    ("taker", "way", "moment"),
-    ISSUE,
-    ids=[f"{t}, {w}, {m}".replace("; PING" * 50, "; 50 PING") for t, w, m in ISSUE],
+    ("taker", "way", "moment", "transport"),
+    KNOWN,
+    ids=[", ".join(names).replace("; PING" * 50, "; 50 PING") for names in KNOWN],
 )
-def test_what_was_lost_once_no_longer_is(
-    place: Place, total: Tally, taker: str, way: str, moment: str
+def test_what_was_lost_or_doubled_once_no_longer_is(
+    place: Place, total: Tally, taker: str, way: str, moment: str, transport: str
 ) -> None:
     (takers,) = [[found] for found in TAKERS if str(found) == taker]
     (chosen_way,) = [found for found in WAYS if found.name == way]
     (chosen_moment,) = [found for found in MOMENTS if found.name == moment]
-    _run(Group(place, "tcp", chosen_way, chosen_moment, takers, 20), total)
+    count = 4 if chosen_moment.size == LARGE else 20
+    _run(Group(place, transport, chosen_way, chosen_moment, takers, count), total)
 
 
 def test_servers_have_logged_nothing_wrong(place: Place) -> None:
