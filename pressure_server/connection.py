@@ -211,6 +211,11 @@ class Connection(asyncio.Protocol, ABC):
         """Whether the client waits for something."""
         return self._waiting > 0
 
+    @property
+    def socket(self) -> Any:
+        """See disconnects.Peer."""
+        return self._outbox.socket
+
     def client_left(self) -> None:
         """See disconnects.Peer. What the client has sent is still done, except that it gets no message."""
         self.has_left = True

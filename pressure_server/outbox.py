@@ -11,6 +11,7 @@ import os
 import select
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 from pressure_server.broker.operation import Operation
 from pressure_server.sent import Records, bytes_sent
@@ -40,6 +41,11 @@ class Outbox:
             self._records = Records.of(transport)
             self._beneath = select.poll()
             self._beneath.register(transport.get_extra_info("socket"), select.POLLOUT)
+
+    @property
+    def socket(self) -> Any:
+        """The connection's socket, open until `end` if that is ours, else as long as the transport's."""
+        return self._records.socket if self._records is not None else self._transport.get_extra_info("socket")
 
     def write(self, data: bytes) -> None:
         """Send it when the client reads."""
@@ -98,7 +104,7 @@ class Outbox:
 
     def _discard_input(self) -> None:
         """Read what the client has sent. If it stays unread, the kernel drops what it has not sent yet."""
-        number = self._transport.get_extra_info("socket").fileno()
+        number = self.socket.fileno()
         with suppress(OSError):  # that was all
             for _ in range(_MOST_DISCARDED):
                 if not os.read(number, _PIECE):

@@ -62,31 +62,35 @@ class Records:
     Each write becomes records of up to 16 KiB, each with a constant overhead, so the size of all is known.
     """
 
-    __slots__ = ("_base", "_overhead", "_own", "_records_end", "_text_end", "_transport", "_writes")
+    __slots__ = ("_base", "_overhead", "_records_end", "_text_end", "_writes", "socket")
 
-    def __init__(self, transport: asyncio.Transport, base: int, overhead: int) -> None:
+    def __init__(self, connected: socket.socket, base: int, overhead: int) -> None:
         """`base` is how many bytes the handshake has sent, or is about to."""
-        self._transport = transport
+        # A copy: the transport closes its own before it says that the connection is lost.
+        self.socket = connected
         self._base = base
         self._overhead = overhead
         self._text_end = 0
         self._records_end = 0
         # Where each write that is not known to be taken began: in the plain text, and in the records.
         self._writes: deque[tuple[int, int]] = deque()
-        # The transport forgets its socket before it says that the connection is lost.
-        self._own: socket.socket | None = None
 
     @classmethod
     def of(cls, transport: asyncio.Transport) -> Records | None:
         """For a connection over TLS that has just begun; None where records cannot be counted."""
-        found = _look(transport.get_extra_info("socket"))
+        connected = transport.get_extra_info("socket")
+        found = _look(connected)
         name, version, _ = transport.get_extra_info("cipher") or ("", "", 0)
         overhead = _OVERHEAD_13 if version == "TLSv1.3" else None
         if version == "TLSv1.2":
             overhead = next((size for word, size in _OVERHEADS_12.items() if word in name), None)
         if found is None or overhead is None:
             return None
-        return cls(transport, found.taken + transport.get_write_buffer_size(), overhead)
+        try:
+            copy = socket.socket(fileno=os.dup(connected.fileno()))
+        except OSError:  # too many files are open
+            return None
+        return cls(copy, found.taken + transport.get_write_buffer_size(), overhead)
 
     def wrote(self, size: int) -> None:
         """So many bytes of plain text were written."""
@@ -96,36 +100,22 @@ class Records:
 
     def taken(self) -> int:
         """How many bytes of plain text are in records that the kernel has taken completely."""
-        connected = self._transport.get_extra_info("socket")
-        found = _look(connected)
+        found = _look(self.socket)
         if found is None:
             return 0
         text = self._text_in(found.taken)
-        if text < self._text_end:
-            self._keep(connected)
-        else:
+        if text == self._text_end:
             # What has been sent beside the records, to renew keys, no longer matters.
             self._base = found.taken - self._records_end
-            self.close()
         return text
 
     def taken_at_the_end(self, *, is_broken: bool) -> int:
         """The same when the connection has ended. If it is broken, what was not sent never arrives."""
-        found = _look(self._own)
-        self.close()
+        found = _look(self.socket)
+        self.socket.close()
         if found is None:
             return 0
         return self._text_in(found.sent if is_broken else found.taken)
-
-    def close(self) -> None:
-        """Forget the socket."""
-        if self._own is not None:
-            self._own.close()
-            self._own = None
-
-    def _keep(self, connected: Any) -> None:
-        if self._own is None:
-            self._own = socket.socket(fileno=os.dup(connected.fileno()))
 
     def _text_in(self, size: int) -> int:
         size -= self._base
