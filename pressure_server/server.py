@@ -28,9 +28,9 @@ logger = logging.getLogger(__name__)
 
 # Of the time to drain: for clients to be answered; the rest is for handing back what they did not take.
 _FOR_CLIENTS = 0.8
-# Files we need beside one for each client: listeners, the backend's connections, the interpreter's own.
 # The socket of a client over TLS, and a copy of it: see sent.Records.
 _FILES_OF_TLS = 2
+# Files we need beside those of clients: listeners, the backend's connections, the interpreter's own.
 _OTHER_FILES = 64
 
 

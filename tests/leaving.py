@@ -155,7 +155,11 @@ class Place:
     def __init__(self, folder: Path) -> None:
         self.authority = Authority(folder / "authority")
         certificate, key = self.authority.issue("server")
-        self.context = self.authority.client_context()
+        self._contexts = {
+            "tls": self.authority.client_context(),
+            "tls 1.2": self.authority.client_context(),
+        }
+        self._contexts["tls 1.2"].maximum_version = ssl.TLSVersion.TLSv1_2
         self.backend = Valkey(folder)
         self._folder = folder
         self._options = [
@@ -166,7 +170,7 @@ class Place:
         ]  # fmt: skip
         self.server = self._start("patient")
         self.other = self._start("other")
-        self.impatient = self._start("impatient", "--idle-timeout", "0.5")
+        self.impatient = self._start("impatient", "--idle-timeout", "1")
         self.direct: Client = self.backend.client()
         self.groups = 0
 
@@ -189,11 +193,11 @@ class Place:
         if transport == "unix":
             connected.connect(str(server.log_file.with_suffix(f".{scheme}")))
             return connected
-        port = server.port_of(f"{scheme}s" if transport == "tls" else scheme)
-        connected.connect(("127.0.0.1", port))
+        context = self._contexts.get(transport)
+        connected.connect(("127.0.0.1", server.port_of(f"{scheme}s" if context else scheme)))
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if transport == "tls":
-            return self.context.wrap_socket(connected, server_hostname="localhost")
+        if context is not None:
+            return context.wrap_socket(connected, server_hostname="localhost")
         return connected
 
     def close(self) -> None:
