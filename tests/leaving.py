@@ -371,14 +371,14 @@ class Group:
             if not misfit(taker, way, moment)
         ]
         self.count = count
-        self.chance = random.Random(1)
+        self.chance = random.Random(place.groups)
         self._killed = 0
 
-    def may_lose(self, taker: Taker) -> int:
-        """How many messages a cell may lose: those of a twentieth of the clients, which leave too late."""
+    def may_lose(self, taker: Taker, clients: int) -> int:
+        """How many messages may be lost: those of a twentieth of the clients, which leave too late."""
         if self.way.reads or not self.moment.may_lose:
             return 0
-        return -(-self.count // 20) * taker.takes
+        return -(-clients // 20) * taker.takes
 
     def run(self) -> dict[Taker, Tally]:
         """Take all steps; by taker what became of the messages."""
@@ -552,8 +552,9 @@ class Group:
                     pipeline.execute_command("PRESSURE.INFO", cell.names[role])
                 replies = pipeline.execute(raise_on_error=False)
                 figures = {role: _figures(found) for role, found in zip("qrmg", replies, strict=True)}
-            tallies[cell.taker] = cell.tally(queued, figures)
-            tallies[cell.taker].stuck = sum(name in key for key in kept for name in _ours(cell))
+            tally = cell.tally(queued, figures)
+            tally.stuck = sum(name in key for key in kept for name in _ours(cell))
+            tallies.setdefault(cell.taker, Tally()).__iadd__(tally)
         self.client.delete(*(cell.names[role] for cell in self.cells for role in "qrmg"))
         return tallies
 
