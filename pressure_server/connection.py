@@ -39,7 +39,7 @@ _REPLY_COST = 512
 _LEAST_COUNTED = 4096
 # So large a reply is counted when it is written, and not only when others have been, too.
 _LARGE = 64 << 10
-# Seconds in which one that is closed for what it holds may read why.
+# Seconds in which a client that we close may read what was written last, and close its side.
 _LAST_WORDS = 1.0
 
 Encode = Callable[[Operation], bytes]
@@ -50,9 +50,9 @@ class Connection(asyncio.Protocol, ABC):
 
     __slots__ = (
         "_allowed", "_alone", "_backlog", "_barrier", "_closing", "_cost", "_counted", "_deferred",
-        "_evicted", "_last", "_look_at", "_next", "_outbox", "_paused", "_reading", "_ready", "_replies",
-        "_reply_size", "_took", "_unanswered", "_unsent_bytes", "_waiting", "active", "clients", "database",
-        "has_left", "held", "is_muted", "transport", "user",
+        "_drains", "_evicted", "_has_hung_up", "_last", "_look_at", "_next", "_outbox", "_paused",
+        "_reading", "_ready", "_replies", "_reply_size", "_took", "_unanswered", "_unsent_bytes",
+        "_waiting", "active", "clients", "database", "has_left", "held", "is_muted", "transport", "user",
     )  # fmt: skip
 
     transport: asyncio.Transport
@@ -81,6 +81,8 @@ class Connection(asyncio.Protocol, ABC):
         self._reading = True
         self._paused = False
         self._closing = False
+        self._drains = False
+        self._has_hung_up = False  # and waits for the client to do so
         # The last command that may have to wait: what comes behind it waits for its reply.
         self._barrier: Operation | None = None
         self.held = False  # the command that was executed has to wait for that
@@ -208,6 +210,11 @@ class Connection(asyncio.Protocol, ABC):
     def is_waiting(self) -> bool:
         """Whether the client waits for something."""
         return self._waiting > 0
+
+    @property
+    def socket(self) -> Any:
+        """See disconnects.Peer."""
+        return self._outbox.socket
 
     def client_left(self) -> None:
         """See disconnects.Peer. What the client has sent is still done, except that it gets no message."""
@@ -379,8 +386,12 @@ class Connection(asyncio.Protocol, ABC):
         return not unsent
 
     def took(self, operation: Operation) -> None:
-        """The broker: an operation has taken this for the command that runs alone, and it is ours now."""
-        if self.transport.is_closing():
+        """The broker: an operation has taken this for the command that runs alone, and it is ours now.
+
+        It goes back at once if its reply could not be delivered: later, others might have taken what comes
+        after it, and given that back before.
+        """
+        if not self._can_deliver():
             operation.put_back()
             return
         self._took.append(operation)
@@ -411,6 +422,7 @@ class Connection(asyncio.Protocol, ABC):
 
     def drain(self) -> None:
         """Read nothing more; close when what has been read is done and answered."""
+        self._drains = True
         self._stop_reading()
         if self._backlog or self._alone or self._replies:
             self._backlog.append(None)
@@ -452,7 +464,7 @@ class Connection(asyncio.Protocol, ABC):
             self._alone.add_done_callback(lambda _: command.close())
         if self._closing and not self._replies and self._alone is None:
             if not self._outbox.has_messages:  # else when these are known to have been sent
-                self.transport.close()
+                self._hang_up()
         elif (
             self._backlog
             or self._alone is not None
@@ -464,6 +476,21 @@ class Connection(asyncio.Protocol, ABC):
         elif not self._reading and not self._closing:
             self._reading = True
             self.transport.resume_reading()
+
+    def _hang_up(self) -> None:
+        """Close the connection when the client has closed its side, too, or after a second.
+
+        If the socket is closed while the client sends, its kernel throws replies away that it has not sent.
+        """
+        if self._drains or not self.transport.can_write_eof():
+            self.transport.close()
+        elif not self._has_hung_up:
+            self._has_hung_up = True
+            self.transport.write_eof()
+            if not self._reading:
+                self._reading = True
+                self.transport.resume_reading()
+            asyncio.get_running_loop().call_later(_LAST_WORDS, self.transport.close)
 
     def _stop_reading(self) -> None:
         if self._reading:

@@ -10,9 +10,9 @@ import asyncio
 import select
 from contextlib import suppress
 from time import monotonic
-from typing import Protocol
+from typing import Any, Protocol
 
-# Events of one poll; what is left is reported by the next one.
+# Events that are asked for at once.
 _MOST_EVENTS = 64
 # Seconds for which a poll answers `refresh`, too: a poll costs as much as a quarter of a get.
 _FRESH = 100e-6
@@ -21,7 +21,9 @@ _FRESH = 100e-6
 class Peer(Protocol):
     """A connection to a client."""
 
-    transport: asyncio.Transport
+    @property
+    def socket(self) -> Any:
+        """Its socket; not one that is closed while a copy of it stays open."""
 
     def client_left(self) -> None:
         """The client has closed its side, or the connection is broken. Called once."""
@@ -40,7 +42,7 @@ class DisconnectWatch:
 
     def watch(self, peer: Peer) -> None:
         """Watch the connection until `unwatch`."""
-        connected = peer.transport.get_extra_info("socket")
+        connected = peer.socket
         number = connected.fileno() if connected is not None else -1
         if self._epoll is not None and number >= 0:
             self._watched[number] = peer
@@ -64,14 +66,17 @@ class DisconnectWatch:
 
     def poll(self) -> None:
         """Tell each connection whose client has disconnected since the last poll."""
-        if self._epoll is None:
-            return
         self._polled = monotonic()
-        for number, _events in self._epoll.poll(0, _MOST_EVENTS):
-            peer = self._watched.get(number)
-            if peer is not None:
-                self.unwatch(peer)
-                peer.client_left()
+        count = _MOST_EVENTS
+        # All of them: `refresh` does not ask again for a while.
+        while self._epoll is not None and count == _MOST_EVENTS:
+            events = self._epoll.poll(0, _MOST_EVENTS)
+            count = len(events)
+            for number, _events in events:
+                peer = self._watched.get(number)
+                if peer is not None:
+                    self.unwatch(peer)
+                    peer.client_left()
 
     def close(self) -> None:
         """Stop watching all connections."""

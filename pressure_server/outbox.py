@@ -7,17 +7,24 @@ what is left when the connection ends goes back.
 from __future__ import annotations
 
 import asyncio
+import os
 import select
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
 
 from pressure_server.broker.operation import Operation
-from pressure_server.sent import bytes_sent
+from pressure_server.sent import Records, bytes_sent
+
+# Input is discarded in pieces of so many bytes; more pieces than these are in no buffer of a kernel.
+_PIECE = 1 << 20
+_MOST_DISCARDED = 16
 
 
 class Outbox:
     """Of one connection, from when it is made."""
 
-    __slots__ = ("_beneath", "_broken_off", "_handed", "_transport", "_unsent", "written")
+    __slots__ = ("_beneath", "_broken_off", "_handed", "_records", "_transport", "_unsent", "written")
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
@@ -26,15 +33,25 @@ class Outbox:
         # Where in what is written the replies of operations begin and end, that have taken something.
         self._unsent: list[tuple[int, int, Operation]] = []
         self._broken_off = False
-        # Over TLS there is a buffer that cannot be seen. It is empty where the socket can be written to.
+        # Over TLS there is a buffer that cannot be seen: records are counted. If they cannot be, it is taken
+        # for empty when the socket can be written to.
+        self._records: Records | None = None
         self._beneath: select.poll | None = None
         if transport.get_extra_info("sslcontext") is not None:
+            self._records = Records.of(transport)
             self._beneath = select.poll()
             self._beneath.register(transport.get_extra_info("socket"), select.POLLOUT)
+
+    @property
+    def socket(self) -> Any:
+        """The connection's socket, open until `end` if that is ours, else as long as the transport's."""
+        return self._records.socket if self._records is not None else self._transport.get_extra_info("socket")
 
     def write(self, data: bytes) -> None:
         """Send it when the client reads."""
         self.written += len(data)
+        if self._records is not None:
+            self._records.wrote(len(data))
         self._transport.write(data)
 
     def expect(self, replies: Sequence[tuple[int, int, Operation]]) -> None:
@@ -62,7 +79,9 @@ class Outbox:
             for _, _, operation in unsent:
                 operation.delivered()
             return 0
-        if self._beneath is None:
+        if self._records is not None:
+            self._handed = max(self._handed, self._records.taken())
+        elif self._beneath is None:
             self._handed = self.written - size
         elif not size and self._beneath.poll(0):
             self._handed = self.written
@@ -79,12 +98,24 @@ class Outbox:
         """End the connection at once; what has not been handed over never is."""
         if not self._transport.is_closing():
             self.look()
+            self._discard_input()
         self._broken_off = True
         self._transport.abort()
 
+    def _discard_input(self) -> None:
+        """Read what the client has sent. If it stays unread, the kernel drops what it has not sent yet."""
+        number = self.socket.fileno()
+        with suppress(OSError):  # that was all
+            for _ in range(_MOST_DISCARDED):
+                if not os.read(number, _PIECE):
+                    break
+
     def end(self, error: Exception | None) -> None:
         """The connection has ended: what has not been handed over goes back."""
-        if error is None and self._beneath is None and not self._broken_off:
+        if self._records is not None:
+            taken = self._records.taken_at_the_end(is_broken=error is not None)
+            self._handed = max(self._handed, taken)
+        elif error is None and self._beneath is None and not self._broken_off:
             self._handed = self.written
         else:
             self._handed = max(self._handed, bytes_sent(self._transport) or 0)

@@ -28,7 +28,9 @@ logger = logging.getLogger(__name__)
 
 # Of the time to drain: for clients to be answered; the rest is for handing back what they did not take.
 _FOR_CLIENTS = 0.8
-# Files we need beside one for each client: listeners, the backend's connections, the interpreter's own.
+# The socket of a client over TLS, and a copy of it: see sent.Records.
+_FILES_OF_TLS = 2
+# Files we need beside those of clients: listeners, the backend's connections, the interpreter's own.
 _OTHER_FILES = 64
 
 
@@ -106,7 +108,8 @@ async def _serve_on(
         repairs.start()
         memory = Memory(settings.buffered_bytes(machine.memory()), settings.max_message_bytes)
         handshakes = MOST_UNDER_WAY * sum(listen.tls for listen in settings.listen)
-        most = _clients_possible(settings.max_clients, _OTHER_FILES + handshakes)
+        each = _FILES_OF_TLS if any(listen.tls for listen in settings.listen) else 1
+        most = _clients_possible(settings.max_clients, each, _OTHER_FILES + handshakes)
         clients = Clients(most, settings.idle_timeout, access, memory)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, access.reload, clients.connected)
         context = Context(settings, broker, clients)
@@ -153,16 +156,16 @@ def _announce(context: Context, embedded: Embedded | None) -> None:
     logger.info("ready: queues are keys under '%s:', we are '%s'", context.settings.prefix, broker.identity)
 
 
-def _clients_possible(wanted: int, others: int) -> int:
+def _clients_possible(wanted: int, each: int, others: int) -> int:
     """As many clients as are wanted, or as the limit on open files, raised if need be, allows.
 
-    `others` is how many files are needed beside one for each.
+    A client needs up to `each` files; `others` is how many are needed beside.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = wanted + others
+    needed = each * wanted + others
     if hard != resource.RLIM_INFINITY and needed > hard:
-        logger.warning("at most %d clients: the limit on open files is %d", hard - others, hard)
+        logger.warning("at most %d clients: the limit on open files is %d", (hard - others) // each, hard)
         needed = hard
     if soft != resource.RLIM_INFINITY and soft < needed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-    return needed - others
+    return (needed - others) // each
