@@ -624,6 +624,7 @@ def bystander(target: Target) -> Iterator[None]:
     print(f"bystander: {len(taken)} times, worst {max(taken) * 1000:.0f} ms")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_attack_ends_as_the_document_says(target: Target, name: str) -> None:
     with bystander(target):
