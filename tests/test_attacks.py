@@ -34,7 +34,7 @@ PASSWORD = "s3cret-Passw0rd"
 WRONG = "wr0ng-Passw0rd"
 GROWTH = 64 * MB
 # For one of the bystander's commands, on a machine that may be busy.
-SERVED_WITHIN = 5.0
+SERVED_WITHIN = 10.0
 
 
 @dataclass(frozen=True)
@@ -624,6 +624,7 @@ def bystander(target: Target) -> Iterator[None]:
     print(f"bystander: {len(taken)} times, worst {max(taken) * 1000:.0f} ms")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_attack_ends_as_the_document_says(target: Target, name: str) -> None:
     with bystander(target):

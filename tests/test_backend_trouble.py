@@ -725,6 +725,7 @@ def test_the_password_is_changed(
     assert "another" not in server.log
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "suffix",
     [

@@ -464,6 +464,7 @@ def test_who_polls_an_empty_queue_leaves_nothing_in_doubt(
         assert not direct.exists("__pressure__:q:ext:calls")
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(("clients", "most"), [(1, 1.1), (50, 0.5)])
 def test_what_acknowledging_costs_under_load(
     start_server: StartServer, backend: Valkey, direct: Client, clients: int, most: float

@@ -111,6 +111,7 @@ def test_it_uses_the_prefix(backend: Valkey, direct: Client) -> None:
     assert doctor(backend, "--prefix", "__pressure__")[0] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

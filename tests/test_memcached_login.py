@@ -108,6 +108,7 @@ NEARLY = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NEARLY)
 def test_what_is_nearly_right_is_wrong(locked: Server, name: str) -> None:
     with MemcachedWire(locked) as guessing:
@@ -427,6 +428,7 @@ def test_a_listener_for_tls(
     server.end_well()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", ["", "?mode=kv", "?mode=queue&flush_all=yes", "?flush_all=no&mode=kv"])
 def test_a_listener_on_a_unix_socket(
     start_server: StartServer, backend: Valkey, tmp_path: Path, options: str

@@ -130,6 +130,7 @@ def joined(runs: Runs) -> tuple[list[Request], bytes]:
     return expected, stream
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(STREAMS, SPLITS)
 def test_any_pieces_of_a_stream_give_the_same_requests(runs: Runs, places: list[int]) -> None:
@@ -177,6 +178,7 @@ def check_parsed(item: Request | RequestError) -> None:
         assert item.reply or not item.closes
 
 
+@pytest.mark.slow
 @settings(max_examples=600, deadline=None)
 @given(
     st.one_of(
@@ -444,6 +446,7 @@ WORK: dict[str, Callable[[], bytes]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 1000])
 @pytest.mark.parametrize("name", WORK)
 def test_small_pieces_are_not_read_again_and_again(name: str, size: int) -> None:

@@ -531,6 +531,7 @@ def test_a_put_has_its_turn_among_native_producers_of_a_queue_that_is_always_ful
     print(f"10 of ours among {len(taken)}")
 
 
+@pytest.mark.slow
 def test_messages_go_once_and_in_order_among_all_kinds_of_clients(
     open_queue: Open, backend: Valkey, server: Server, threads: ThreadPoolExecutor
 ) -> None:
@@ -628,6 +629,7 @@ def test_one_that_is_killed_while_it_waits_leaves_nothing(backend: Valkey, direc
     assert direct.llen(BASE) == 0
 
 
+@pytest.mark.slow
 def test_one_that_is_killed_in_its_turn_is_seen_through_and_mended(
     open_queue: Open, backend: Valkey, direct: Client
 ) -> None:

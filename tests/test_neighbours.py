@@ -217,6 +217,7 @@ HOLDING = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(("work", "stop_after", "commands"), HOLDING, ids=lambda v: v if v is str else None)
 def test_who_meets_a_stopped_native_client_is_told_its_name_after_the_role_timeout(
@@ -444,6 +445,7 @@ async def end_while_at_work(
     return codes, put, [message for get in gets for message in get.result()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_natives", [False, True], ids=["ours alone", "native ones too"])
 @pytest.mark.parametrize("bound", [0, 3])
 @pytest.mark.parametrize("end", ["close", "delete"])
@@ -533,6 +535,7 @@ def test_a_native_delete_and_ours_in_line_for_the_same_role(
     wait_for(lambda: keys_left(direct) == [], "the keys to go")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["PRESSURE.DELETE", "DEL", "UNLINK"])
 @pytest.mark.parametrize(
     ("work", "stop_after"), [(("put", "x"), "SET :producer"), (("get",), "SET :consumer")]

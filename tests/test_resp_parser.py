@@ -84,6 +84,7 @@ def streams(draw: st.DrawFn) -> tuple[list[Command], bytes]:
     return commands, stream + draw(NOISE)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(streams(), SPLITS)
 def test_any_pieces_of_a_stream_give_the_same_commands(

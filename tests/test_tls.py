@@ -219,6 +219,7 @@ def test_a_stop_says_goodbye_over_tls_and_waits_for_no_handshake(
     assert "handshakes" not in server.log
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "status", "complaint"),
     [

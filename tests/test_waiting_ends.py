@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.native import NativeClient
-from tests.programs import Client, Server, StartServer, Valkey
+from tests.programs import TIMEOUT, Client, Server, StartServer, Valkey
 from tests.waiters import (
     Waiter,
     Words,
@@ -134,5 +134,6 @@ def test_who_waits_for_room_when_the_server_stops_is_told_how_much_is_put(
         reply = waiter.reply()
     assert is_refused(reply, "STOPPING")
     assert str(reply).endswith("2 of the command's messages had been put already")
+    assert server.process.wait(TIMEOUT) == 0
     server.end_well()
     assert direct.lrange("__pressure__:q", 0, -1) == [b"y", b"x"]
