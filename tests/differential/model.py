@@ -143,6 +143,9 @@ class Client:
     outbox: list[Reply] = field(default_factory=list)
     queued: list[Words] | None = None
     watched: dict[str, Any] = field(default_factory=dict)
+    # Equal puts of a pipeline are done as one: so many replies come when the one that waits has ended.
+    last_put: Words = ()
+    held: int = 0
 
     def copy(self) -> Client:
         return Client(
@@ -152,6 +155,8 @@ class Client:
             list(self.outbox),
             None if self.queued is None else list(self.queued),
             dict(self.watched),
+            self.last_put,
+            self.held,
         )
 
     @property
@@ -196,7 +201,7 @@ class World:
     @property
     def is_settled(self) -> bool:
         """Whether all replies have been read."""
-        return not any(client.outbox for client in self.clients)
+        return all(len(client.outbox) <= (client.held if client.waiting else 0) for client in self.clients)
 
     def waiting(self, server: int | None = None) -> list[Operation]:
         """Return the operations that wait, first come first."""
@@ -206,6 +211,11 @@ class World:
             if client.waiting and (server is None or client.server == server)
         ]
         return sorted(found, key=lambda operation: operation.order or 0)
+
+    @property
+    def moves_wait(self) -> bool:
+        """Whether a command waits to move a message."""
+        return any(COMMANDS[o.words[0]].does in (_move, _smove) for o in self.waiting())
 
     # What happens.
 
@@ -272,6 +282,11 @@ class World:
         is_first = command.put is None or place not in puts
         if command.put is not None:
             puts.add(place)
+        if command.timeout(operation.words):
+            # Its time is short, but others may act before it is up.
+            world = self.copy()
+            world._reply(operation.client, _FULL if command.put is not None else command.nothing)
+            yield world, True
         for name in names if command.is_choice else names[:1]:
             if (operation.server, name) in ahead:
                 continue
@@ -280,7 +295,8 @@ class World:
             before = (again.done, again.new, dict(again.seen))
             reply = command.does(world, again, [name] if command.is_choice else names)
             if reply is not WAITS:
-                if command.put is None:
+                # One that waits on several queues may be overtaken while the server tries another of them.
+                if command.put is None and not (command.is_choice and len(names) > 1):
                     ahead.append((operation.server, name))
                 world._reply(operation.client, reply)
                 # A move that waits for room is told when there is some, also if its message has gone.
@@ -331,6 +347,9 @@ class World:
             client.queued.append(words)
             client.outbox.append(b"QUEUED")
             return
+        put = (_FOLDED[words[0]], words[1]) if words[0] in _FOLDED else ()
+        client.held = client.held + 1 if put and put == client.last_put else 0
+        client.last_put = put
         self.clock += 1
         operation = Operation(number, client.server, words, self.clock)
         self._note(operation)
@@ -338,9 +357,6 @@ class World:
         reply = command.does(self, operation, command.names(words))
         if reply is not WAITS:
             client.outbox.append(reply)
-        elif command.timeout(words):
-            # Nothing else happens before the time is up.
-            client.outbox.append(_FULL if command.put is not None else command.nothing)
         else:
             operation.waits = True
             client.waiting = operation
@@ -348,6 +364,8 @@ class World:
 
 # Transactions.
 
+# Puts that are done as one if they follow each other.
+_FOLDED = {"SADD": "add", "LPUSH": "put", "RPUSH": "put"}
 _NEEDS_A_ROLE = ("native put", "native get")
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from tests.differential.model import TooManyStatesError, Words, World, matches
+from tests.differential.model import COMMANDS, TooManyStatesError, Words, World, matches
 from tests.differential.program import Program, Step
 from tests.differential.wires import RespWire, Wire, wire
 from tests.programs import TIMEOUT, Server, Valkey
@@ -100,6 +100,16 @@ class Player:
         await asyncio.gather(*(control.close() for control in self.controls))
 
 
+def _names_several_queues(commands: tuple[Words, ...]) -> bool:
+    """Whether it is a pipeline for several queues, which servers may do in another order than it was sent.
+
+    Only who moves messages between the queues meanwhile sees that.
+    """
+    known = [words for words in commands if words[0] in COMMANDS]
+    names = {name for words in known for name in COMMANDS[words[0]].names(words)}
+    return len(known) == len(commands) > 1 and len(names) > 1
+
+
 async def _ask(control: RespWire, *words: Any) -> Any:
     await control.send((words,))
     async with asyncio.timeout(TIMEOUT):
@@ -152,7 +162,8 @@ class _Playing:
     async def _step(self, step: Step) -> bool:
         """Do a step; whether there can be another. One whose client is busy is passed over."""
         if not step.commands:
-            if any(world.clients[step.client].outbox for world in self._worlds):
+            clients = [world.clients[step.client] for world in self._worlds]
+            if any(client.outbox and not client.held for client in clients):
                 return True
             self._done.append(step)
             await self._wires[step.client].close()
@@ -162,9 +173,12 @@ class _Playing:
         else:
             if not all(world.clients[step.client].is_idle for world in self._worlds):
                 return True
+            if _names_several_queues(step.commands) and any(w.moves_wait for w in self._worlds):
+                return True
             self._done.append(step)
             for world in self._worlds:
                 world.clients[step.client].pending = list(step.commands)
+                world.clients[step.client].last_put = ()
         try:
             worlds = {world.key(): world for before in self._worlds for world in before.outcomes()}
         except TooManyStatesError:
@@ -210,6 +224,17 @@ class _Playing:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK if settled else 0.1):
                     await self._come.wait()
+
+    async def _has_lengths_of(self, worlds: list[World]) -> bool:
+        """Whether queues are as long as in one of the worlds: a put that waits may have been done in part."""
+        if not any(world.waiting() for world in worlds):
+            return bool(worlds)
+        names = sorted({name for world in worlds for name in world.queues})
+        lengths = [await _ask(self._controls[self._servers[0]], "LLEN", name) for name in names]
+        return any(
+            lengths == [len(world.queues[name].entries) if name in world.queues else 0 for name in names]
+            for world in worlds
+        )
 
     def _read(self) -> None:
         """Compare what has come, and drop worlds in which it was not expected."""
