@@ -118,7 +118,7 @@ local function make_get()
       call('HDEL', base .. ':ext:settings', 'since') -- who waits for a message uses the queue (life.lua)
     end
     local messages, left = {}, 0
-    if queue.length > 0 then
+    if queue.bound and queue.length > 0 then -- without its bound the queue is being deleted natively
       messages, left = operations.get(wanted)
       if messages.err then
         return messages, 0
