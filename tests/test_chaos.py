@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos import plan, report
+from tests.chaos import hang_ups, plan, report
 from tests.chaos.causes import Incident, cause
 from tests.chaos.evidence import follow
 from tests.chaos.ledger import Duplicate, Ledger, Lost, Put, Receipt, Strange
@@ -303,6 +303,20 @@ def test_nothing_is_lost_whatever_breaks(tmp_path: Path) -> None:
     faults = plan.make(plan.KINDS, len(plan.KINDS), 2, TIMEOUTS, SEED)
     outcome = outcome_of(wanted(tmp_path, faults, messages=5000))
     assert report.failures(outcome) == []
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.slow
+def test_clients_that_hang_up_in_a_stall_lose_nothing(tmp_path: Path) -> None:
+    faults = [
+        Fault(plan.CLIENTS_HANG_UP, place=0, pause=0.2, seconds=0.2, overlaps=False, seed=SEED + number)
+        for number in range(4)
+    ]
+    outcome = outcome_of(wanted(tmp_path, faults, messages=1000, proxies=1))
+    assert report.failures(outcome) == []
+    assert outcome.ledger.duplicates() == []
+    in_stalls = [text for text in outcome.journal.hang_ups if text.startswith("in a stall")]
+    assert len(in_stalls) == len(hang_ups.PATHS)
 
 
 @pytest.mark.timeout(600)

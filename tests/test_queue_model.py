@@ -889,6 +889,20 @@ def test_a_queue_created_while_a_native_delete_is_half_way(world: World, direct:
     assert_contains_is_exact(world, [b"c", b"x"])
 
 
+def test_nothing_is_taken_from_a_queue_while_a_native_delete_is_half_way(
+    client: Client, direct: Client
+) -> None:
+    client.sadd("q", "a", "b")
+    delete = NativeSteps(direct, "q", "deleter").delete()
+    steps_until(delete, lambda: not direct.exists(f"{BASE}:bound"))
+    for _ in delete:
+        assert client.lmpop(1, "q", direction="LEFT") is None
+        assert client.lmpop(2, "other", "q", direction="LEFT", count=2) is None
+        assert client.blpop("q", timeout=0.001) is None
+        assert client.blmove("q", "other", 0.001) is None
+    assert keys_left(direct) == []
+
+
 @pytest.mark.parametrize("verb", ["produced", "consumed"])
 @pytest.mark.parametrize("unit", ["messages", "bytes"])
 def test_a_statistic_that_is_no_number_is_in_nobody_s_way(

@@ -230,6 +230,13 @@ def test_a_get_whose_time_is_up_says_nil_and_takes_nothing(
     assert client.scard("q") == 1
 
 
+def test_a_get_on_more_queues_than_can_be_tried_in_its_time_takes_from_the_last(client: Client) -> None:
+    others = [f"other-{number}" for number in range(100)]
+    for number in range(5):
+        client.sadd("q", number)
+        assert client.blpop([*others, "q"], timeout=0.001) == (b"q", b"%d" % number)
+
+
 @pytest.mark.parametrize("timeout", ["-1", "nan", "inf", "x", "1e300", ""])
 def test_a_timeout_that_is_none_is_refused(waiter: Waiter, timeout: str) -> None:
     assert is_refused(waiter("BLPOP", "q", timeout), "ERR")

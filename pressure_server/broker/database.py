@@ -91,7 +91,10 @@ class Database(Lanes, QueueOperations):
                 return found
         if first.error is not None:
             raise first.error
-        return (first.name, first.results) if first.results else None
+        if first.results:
+            return first.name, first.results
+        # The time may have been up before all queues were tried.
+        return await self._take_now(kind, [name for name in names if name not in operations], count, client)
 
     async def _take_now(
         self, kind: Kind, names: Sequence[bytes], count: int, client: Client | None

@@ -24,6 +24,8 @@ def main() -> int:
     """The exit status."""
     arguments = _arguments()
     kinds = plan.kinds(only_connections=arguments.only == "connections")
+    if arguments.only == "hang-ups":
+        kinds = [plan.CLIENTS_HANG_UP]
     timeouts = plan.Timeouts(arguments.proxy_timeout, arguments.backend_timeout, arguments.backend_grace)
     settings = Settings(
         messages=arguments.messages,
@@ -59,7 +61,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--faults", type=int, default=50, help="how many")
     parser.add_argument("--seed", type=int, default=1, help="decides which, in which order, and when")
     parser.add_argument("--proxies", type=int, choices=(1, 2, 3), default=2)
-    parser.add_argument("--only", choices=("connections",), help="break connections, and no process")
+    parser.add_argument(
+        "--only",
+        choices=("connections", "hang-ups"),
+        help="break connections and no process; or only let clients hang up in stalls",
+    )
     for name in ("proxy-timeout", "backend-timeout", "backend-grace"):
         default = getattr(TIMEOUTS, name.removesuffix("-timeout").removeprefix("backend-"))
         parser.add_argument(f"--{name}", type=float, default=default, help="the server's option")

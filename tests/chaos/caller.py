@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from typing import Any, Protocol
@@ -89,6 +90,50 @@ class Caller:
             self._journal.error(error)
         if errors or len(replies) < len(commands):
             await asyncio.sleep(_REFUSED)
+        return replies
+
+    async def send(self, *commands: Words) -> None:
+        """Send commands together and wait for no reply; without commands only connect."""
+        connection = await self._connected()
+        with contextlib.suppress(OSError):
+            await self._loop.sock_sendall(connection, b"".join(map(self._packed, commands)))
+
+    def hang_up(self, *, reset: bool) -> list[Any]:
+        """Close the connection, by RST or FIN. Return the replies that had arrived before."""
+        connection = self._socket
+        if connection is None:
+            return []
+        if reset:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        with contextlib.suppress(OSError):
+            while data := connection.recv(_PIECE):
+                self._reader.feed(data)
+        self.close()
+        return self._arrived()
+
+    async def half_close(self) -> list[Any]:
+        """Close the sending side by FIN. Return all replies that arrive until the server closes.
+
+        The server cannot tell this from a client that closes both sides, but nothing it sends is missed.
+        """
+        connection = await self._connected()
+        try:
+            async with asyncio.timeout(_STUCK):
+                connection.shutdown(socket.SHUT_WR)
+                while data := await self._loop.sock_recv(connection, _PIECE):
+                    self._reader.feed(data)
+        except TimeoutError:
+            self._journal.complain(f"{self.name} closed its side {_STUCK:g} seconds ago, the server did not")
+        except OSError:
+            pass  # the server has closed
+        self.close()
+        return self._arrived()
+
+    def _arrived(self) -> list[Any]:
+        """Return the complete replies that have been received and not returned yet."""
+        replies: list[Any] = []
+        while (reply := self._reader.gets()) is not False:
+            replies.append(reply)
         return replies
 
     async def _connected(self) -> socket.socket:

@@ -70,7 +70,7 @@ class Taker:
             for words, reply in zip(commands, replies, strict=False):
                 if reply is None or isinstance(reply, Exception):
                     continue
-                queue, messages = _read(words, reply)
+                queue, messages = read(words, reply)
                 self._receiver.receive(messages, queue)
                 taken += len(messages)
             if not taken:
@@ -95,11 +95,11 @@ def _waits(commands: list[Words]) -> float:
     return _WAIT * sum(str(words[0]).startswith("BL") for words in commands)
 
 
-def _read(words: Words, reply: Any) -> tuple[str, list[bytes]]:
+def read(words: Words, reply: Any) -> tuple[str, list[bytes]]:
     """The queue, and the messages."""
     if words[0] == "BLPOP":
         return reply[0].decode(), [reply[1]]
-    if words[0] == "BLMPOP":
+    if words[0] in ("LMPOP", "BLMPOP"):
         return reply[0].decode(), reply[1]
     return str(words[1]), reply if isinstance(reply, list) else [reply]
 
@@ -142,8 +142,36 @@ class Exchanger:
             if words[0] == "SADD":
                 self._sender.replied(words, names, reply)
             elif reply is not None and not isinstance(reply, Exception):
-                queue, messages = _read(words, reply)
+                queue, messages = read(words, reply)
                 self._receiver.receive(messages, queue)
+
+
+class BesideClosed:
+    """Takes in transactions that name a closed, empty queue before an open one. Its connection is not cut."""
+
+    def __init__(
+        self, caller: Caller, ledger: Ledger, closed: str, queues: list[str], chance: random.Random
+    ) -> None:
+        self._caller = caller
+        self._receiver = Receiver(caller, ledger)
+        self._closed = closed
+        self._queues = queues
+        self._chance = chance
+
+    async def work(self) -> None:
+        """Run transactions until cancelled."""
+        while True:
+            queue = self._chance.choice(self._queues)
+            ways: list[Words] = [
+                ("BLPOP", self._closed, queue, 0.1),
+                ("LMPOP", 2, self._closed, queue, "LEFT", "COUNT", 2),
+            ]
+            words = self._chance.choice(ways)
+            replies = await self._caller.ask(("MULTI",), words, ("EXEC",))
+            done = replies[-1] if len(replies) == 3 else None
+            if isinstance(done, list) and isinstance(done[0], list):
+                self._receiver.receive(read(words, done[0])[1], queue)
+            await asyncio.sleep(IDLE)
 
 
 class Reliable:

@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from tests.chaos import plan
 from tests.chaos.causes import Incident
 from tests.chaos.consumers import OWN
+from tests.chaos.hang_ups import HangUps
 from tests.chaos.messages import flags_of, name_of
 from tests.chaos.plan import Fault, Kind, Target
 from tests.chaos.relay import Relay
@@ -31,9 +32,10 @@ _AGAIN = 0.01
 class Faults:
     """Does faults; `done` are those that have been mended again."""
 
-    def __init__(self, stand: Stand) -> None:
+    def __init__(self, stand: Stand, hang_ups: HangUps) -> None:
         self.done: list[Incident] = []
         self._stand = stand
+        self._hang_ups = hang_ups
         # What is broken is not broken again before it has been mended.
         self._locks: dict[tuple[Target, int], asyncio.Lock] = {}
 
@@ -94,6 +96,18 @@ class Faults:
         self._stand.backend.process.send_signal(signal.SIGSTOP)
         await asyncio.sleep(fault.seconds)
         self._stand.backend.process.send_signal(signal.SIGCONT)
+
+    async def _hang_up(self, fault: Fault, chance: random.Random) -> None:
+        """Let clients send and close while the backend stands still, so no reply can be on its way."""
+        backend = self._stand.backend
+        async with self._hang_ups.prepared(fault.place):
+            backend.process.send_signal(signal.SIGSTOP)
+            try:
+                while not backend.is_stopped:  # noqa: ASYNC110 -- the kernel sends no notice of it
+                    await asyncio.sleep(_AGAIN)
+                await self._hang_ups.send_and_close(fault.seconds, chance)
+            finally:
+                backend.process.send_signal(signal.SIGCONT)
 
     async def _kill_clients(self, _fault: Fault, _chance: random.Random) -> None:
         def kill(control: Client) -> None:
@@ -219,6 +233,7 @@ _WAYS: dict[Kind, Callable[[Faults, Fault, random.Random], Awaitable[None]]] = {
     plan.BACKEND_AWAY: Faults._kill_backend,
     plan.BACKEND_STOPPED: Faults._stop_backend,
     plan.BACKEND_HANGS: Faults._stop_backend,
+    plan.CLIENTS_HANG_UP: Faults._hang_up,
     plan.CLIENTS_KILLED: Faults._kill_clients,
     plan.SCRIPTS_FLUSHED: Faults._flush_scripts,
     plan.BACKEND_CUT: Faults._cut,

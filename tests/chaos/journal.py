@@ -25,6 +25,8 @@ class Journal:
         # By text, without numbers and names.
         self.errors: Counter[str] = Counter()
         self.longest = Pause(0.0, 0.0, "nobody", "nothing")
+        # How many clients hung up before their reply, by what they had sent.
+        self.hang_ups: Counter[str] = Counter()
         # What a server must never do.
         self.complaints: list[str] = []
 

@@ -47,6 +47,7 @@ BACKEND_KILLED = Kind("backend killed", Target.BACKEND, 0.0, 0.4, "grace", break
 BACKEND_AWAY = Kind("backend killed for long", Target.BACKEND, 1.2, 1.6, "grace", breaks_a_process=True)
 BACKEND_STOPPED = Kind("backend stopped", Target.BACKEND, 0.1, 0.7, "backend", breaks_a_process=True)
 BACKEND_HANGS = Kind("backend stopped for long", Target.BACKEND, 1.2, 1.8, "backend", breaks_a_process=True)
+CLIENTS_HANG_UP = Kind("clients hang up in a stall", Target.BACKEND, 0.2, 0.35, "backend")
 CLIENTS_KILLED = Kind("backend's clients killed", Target.BACKEND, 0.0, 0.0)
 SCRIPTS_FLUSHED = Kind("scripts flushed", Target.BACKEND, 0.0, 0.0)
 BACKEND_CUT = Kind("backend line cut", Target.BACKEND_LINE, 0.0, 0.0)
@@ -66,7 +67,8 @@ BURST = Kind("burst of connections", Target.PROXY, 0.0, 0.0)
 
 KINDS = (
     PROXY_KILLED, PROXY_DEAD, PROXY_ENDED, PROXY_STOPPED, PROXY_ZOMBIE,
-    BACKEND_KILLED, BACKEND_AWAY, BACKEND_STOPPED, BACKEND_HANGS, CLIENTS_KILLED, SCRIPTS_FLUSHED,
+    BACKEND_KILLED, BACKEND_AWAY, BACKEND_STOPPED, BACKEND_HANGS, CLIENTS_HANG_UP, CLIENTS_KILLED,
+    SCRIPTS_FLUSHED,
     BACKEND_CUT, BACKEND_HALF_CUT, BACKEND_STALLED, BACKEND_SILENT, BACKEND_SLOW, BACKEND_REFUSED,
     BACKEND_GONE,
     CLIENTS_CUT, CLIENTS_HALF_CUT, CLIENTS_STALLED, CLIENTS_SLOW, CLIENTS_REFUSED,

@@ -51,10 +51,15 @@ def lines(outcome: Outcome) -> Iterator[str]:
     for name, count in Counter(_name(incident) for _, incident in duplicates).most_common():
         yield f"  {count:5}  {name}"
     yield f"lost            {len(lost)}"
+    for queue, count in sorted(Counter(one.put.queue for one in lost).items()):
+        yield f"  {count:5}  {queue}"
     yield f"strange         {len(ledger.strange)}"
     yield f"faults          {len(outcome.incidents)}"
     for kind, count in sorted(Counter(incident.kind.name for incident in outcome.incidents).items()):
         yield f"  {count:5}  {kind}"
+    yield f"hang-ups        {sum(journal.hang_ups.values())}"
+    for text, count in sorted(journal.hang_ups.items()):
+        yield f"  {count:5}  {text}"
     yield f"seconds         {outcome.seconds:.0f}"
     yield f"messages/s      {rate:.0f}"
     yield (

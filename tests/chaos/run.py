@@ -13,8 +13,9 @@ from typing import Any
 from tests.chaos import plan
 from tests.chaos.caller import Caller
 from tests.chaos.causes import Incident
-from tests.chaos.consumers import Exchanger, Reliable, Taker
+from tests.chaos.consumers import BesideClosed, Exchanger, Reliable, Taker
 from tests.chaos.faults import Faults
+from tests.chaos.hang_ups import PATHS, HangUps, Leaver
 from tests.chaos.journal import Journal
 from tests.chaos.kestrel import Kestrel
 from tests.chaos.ledger import Ledger
@@ -26,6 +27,9 @@ from tests.chaos.stand import Proxy, Stand
 
 # Each with its bound; 0 is none.
 QUEUES = {"wide": 0, "wider": 0, "narrow": 20, "tight": 300}
+# The queues of clients that hang up in a stall, and one that is closed and empty.
+_ABANDONED = [path.queue for path in PATHS]
+_CLOSED = "closed"
 _PRODUCERS = 6
 _TAKERS = 8
 _EXCHANGERS = 2
@@ -33,6 +37,8 @@ _RELIABLE = 4
 _SETTERS = 3
 _GETTERS = 2
 _KESTRELS = 4
+_BESIDE_CLOSED = 2
+_LEAVERS = 4
 # Seconds between looks at how far we are, and until a queue that is not drained is given up.
 _LOOK = 0.2
 _DRAIN_TIMEOUT = 60.0
@@ -96,9 +102,10 @@ class _Work:
         self._settings = outcome.settings
         self._ledger, self._journal = outcome.ledger, outcome.journal
         self._say = say
-        self._faults = Faults(stand)
-        self._outcome.incidents = self._faults.done
         self._made = 0
+        self._hang_ups = self._new_hang_ups()
+        self._faults = Faults(stand, self._hang_ups)
+        self._outcome.incidents = self._faults.done
         self._pace: Pace
 
     async def through(self) -> None:
@@ -134,7 +141,16 @@ class _Work:
         caller = self._caller("creator", relayed=False)
         for queue, bound in QUEUES.items():
             await caller.ask(("PRESSURE.CREATE", queue, "BOUND", bound, "OVERFLOW", "BLOCK"))
+        for queue in _ABANDONED:
+            await caller.ask(("PRESSURE.CREATE", queue))
+        await caller.ask(("PRESSURE.CREATE", _CLOSED), ("PRESSURE.CLOSE", _CLOSED))
         caller.close()
+
+    def _new_hang_ups(self) -> HangUps:
+        producer = self._caller("stall-producer", relayed=False)
+        sender = self._sender(producer)
+        collector = self._caller("stall-collector", relayed=False)
+        return HangUps(self._stand.proxies, self._ledger, self._journal, producer, sender, collector)
 
     def _caller(self, name: str, *, relayed: bool) -> Caller:
         """The next client."""
@@ -187,6 +203,13 @@ class _Work:
         for _ in range(_KESTRELS):
             kestrel = Kestrel(self._memcached("kestrel", relayed=False), self._ledger, queues, self._chance())
             found.append(kestrel.work)
+        for _ in range(_BESIDE_CLOSED):
+            caller = self._caller("beside-closed", relayed=False)
+            found.append(BesideClosed(caller, self._ledger, _CLOSED, queues, self._chance()).work)
+        for _ in range(_LEAVERS):
+            leaver = Leaver(*self._next("leaver"), self._ledger, self._journal, queues, self._chance())
+            found.append(leaver.work)
+        found.append(self._hang_ups.collect)
         return found
 
     async def _drain(self, tasks: list[asyncio.Task[None]]) -> None:
@@ -213,7 +236,7 @@ class _Work:
     async def _audit(self) -> None:
         """Of an empty queue, as many messages have been consumed as produced."""
         caller = self._caller("auditor", relayed=False)
-        for queue in QUEUES:
+        for queue in (*QUEUES, *_ABANDONED):
             (reply,) = await caller.ask(("PRESSURE.INFO", queue))
             about: dict[bytes, Any] = dict(zip(reply[::2], reply[1::2], strict=True))
             produced, consumed = about[b"produced_messages"], about[b"consumed_messages"]

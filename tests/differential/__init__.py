@@ -1,0 +1,1 @@
+"""A differential test: random programs run against servers and against a plain model of the queues."""

@@ -1,0 +1,109 @@
+"""`python -m tests.differential`: play random programs until the time is up, and print what differs.
+
+Exit status 0 if servers and model agree, else 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.differential.play import PATIENCE, Difference, Player, Stand, shown
+from tests.differential.program import Program, make
+
+_REPORT = 60.0
+# Seconds for which steps are left out of a program that differs.
+_SHRINKING = 60.0
+_MOST_DIFFERENCES = 5
+# A seed has so many programs; another seed begins after them.
+PROGRAMS = 1_000_000
+
+
+async def search(player: Player, seed: int, first: int, programs: int, minutes: float) -> list[int]:
+    """Play programs; return the numbers of those that differ."""
+    end, report = time.monotonic() + 60 * minutes, time.monotonic() + _REPORT
+    differing: list[int] = []
+    for number in range(first, first + programs):
+        program = make(seed * PROGRAMS + number)
+        try:
+            await player.play(program)
+        except Difference as difference:
+            differing.append(number)
+            print(f"\ndifference: seed {seed}, program {number}, step {difference.number}")
+            print(shown(program, difference.steps))
+            print(difference)
+            print(f"again: python -m tests.differential --seed {seed} --program {number}", flush=True)
+            await shrink(player, program._replace(steps=tuple(difference.steps)))
+        if time.monotonic() > report:
+            print(f"{time.strftime('%H:%M:%S')} {player.tally}", flush=True)
+            report = time.monotonic() + _REPORT
+        if time.monotonic() > end or len(differing) >= _MOST_DIFFERENCES:
+            break
+    return differing
+
+
+async def shrink(player: Player, program: Program) -> None:
+    """Leave steps out while the servers still differ from the model, and print what is left."""
+    steps = list(program.steps)
+    text = ""
+    place = len(steps) - 1
+    end = time.monotonic() + _SHRINKING
+    player.patience = PATIENCE / 4
+    while place >= 0 and time.monotonic() < end:
+        fewer = [*steps[:place], *steps[place + 1 :]]
+        try:
+            await player.play(program._replace(steps=tuple(fewer)))
+        except Difference as difference:
+            steps, text = difference.steps, str(difference)
+            place = min(place, len(steps))
+        place -= 1
+    player.patience = PATIENCE
+    if text:
+        print(f"shrunk to {len(steps)} steps:\n{shown(program, steps, len(steps))}\n{text}", flush=True)
+    else:
+        print("the steps could not be shrunk", flush=True)
+
+
+async def _main(arguments: argparse.Namespace, stand: Stand) -> int:
+    player = Player(stand)
+    programs = PROGRAMS if arguments.program is None else 1
+    differing = await search(player, arguments.seed, arguments.program or 0, programs, arguments.minutes)
+    await player.close()
+    print(f"{player.tally}\n{len(differing)} programs differ{': ' if differing else ''}{differing or ''}")
+    if not stand.is_clean():
+        print("errors in the logs of the servers")
+    return 1 if differing or not stand.is_clean() else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.differential", description=__doc__.partition("\n")[0]
+    )
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=1, help="decides all programs")
+    parser.add_argument("--program", type=int, help="play only this one")
+    parser.add_argument("--folder", type=Path, help="for logs and data, to be made; else a temporary one")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Return the exit status."""
+    arguments = _arguments()
+    folder = arguments.folder or Path(tempfile.mkdtemp(prefix="differential-"))
+    print(f"seed {arguments.seed}, logs and data in {folder}", flush=True)
+    # Servers must not outlive us.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    stand = Stand(folder)
+    try:
+        return asyncio.run(_main(arguments, stand))
+    finally:
+        stand.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

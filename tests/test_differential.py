@@ -1,0 +1,84 @@
+"""A share of the differential test with a fixed seed, and that it finds what is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.differential.model import COMMANDS, Error, World
+from tests.differential.play import Difference, Player, Stand, shown
+from tests.differential.program import Program, Step, make
+
+SEED = 7_000_000
+PROGRAMS = 40
+
+
+@pytest.fixture
+def stand(tmp_path: Path) -> Iterator[Stand]:
+    made = Stand(tmp_path / "stand")
+    yield made
+    made.close()
+
+
+def play(stand: Stand, *programs: Program) -> Player:
+    async def all_of_them() -> Player:
+        player = Player(stand)
+        for number, program in enumerate(programs):
+            try:
+                await player.play(program)
+            except Difference as difference:
+                pytest.fail(f"program {number}\n{shown(program, difference.steps)}\n{difference}")
+        await player.close()
+        return player
+
+    return asyncio.run(all_of_them())
+
+
+def test_servers_reply_as_the_model_does(stand: Stand) -> None:
+    player = play(stand, *(make(SEED + number) for number in range(PROGRAMS)))
+    assert player.tally.programs == PROGRAMS
+    assert player.tally.waits > PROGRAMS
+    assert stand.is_clean()
+
+
+def test_a_seed_is_a_program() -> None:
+    assert make(SEED) == make(SEED) != make(SEED + 1)
+
+
+def test_a_difference_is_found(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = COMMANDS["SCARD"]._replace(does=lambda world, operation, names: 5)
+    monkeypatch.setitem(COMMANDS, "SCARD", wrong)
+    program = Program((("resp2", 0),), (Step(0, (("SADD", "a", b"m"),)), Step(0, (("SCARD", "a"),))))
+    with pytest.raises(pytest.fail.Exception, match="client 0 was replied 1"):
+        play(stand, program)
+
+
+def done(world: World, client: int, *commands: tuple[object, ...]) -> list[World]:
+    world = world.copy()
+    world.clients[client].pending = list(commands)
+    return world.outcomes()
+
+
+def test_clients_of_one_server_are_served_in_order_and_those_of_two_in_any() -> None:
+    def served(*servers: int) -> list[int]:
+        world = World([*servers, 0])
+        for client in (0, 1):
+            (world,) = done(world, client, ("BLPOP", "q", 0))
+        return sorted(
+            number
+            for world in done(world, 2, ("SADD", "q", b"m"))
+            for number in (0, 1)
+            if world.clients[number].outbox
+        )
+
+    assert served(0, 0) == [0]
+    assert served(0, 1) == [0, 1]
+
+
+def test_the_model_tells_a_client_that_waits_that_its_queue_was_deleted() -> None:
+    (world,) = done(World([0, 0]), 0, ("SADD", "q", b"m"), ("SPOP", "q"), ("BLPOP", "q", 0))
+    (world,) = done(world, 1, ("DEL", "q"))
+    assert world.clients[0].outbox == [1, b"m", Error("NOQUEUE")]
