@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 _FOR_CLIENTS = 0.8
 # The socket of a client over TLS, and a copy of it: see sent.Records.
 _FILES_OF_TLS = 2
+_STOPPING = (signal.SIGTERM, signal.SIGINT)
 # Files we need beside those of clients: listeners, the backend's connections, the interpreter's own.
 _OTHER_FILES = 64
 
@@ -46,7 +47,7 @@ async def serve(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT. Raises StartError, BackendError or SettingsError."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _STOPPING:
         loop.add_signal_handler(number, stop.set)
     handlers = {listen: find_handler(listen.handler) for listen in settings.listen}
     try:
@@ -67,6 +68,11 @@ async def serve(settings: Settings) -> None:
     finally:
         if embedded is not None:
             await embedded.stop()
+        # To be told again does not matter. By default it would end us with another status, once the loop closes.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
+        for number in _STOPPING:
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_IGN)
     logger.info("stopped")
 
 

@@ -144,3 +144,11 @@ def test_a_server_that_had_taken_nothing_says_of_nothing_that_it_is_left(start_s
     server = start_server("--backend", "unix:///nowhere/none.sock")
     assert server.stop() == 0
     assert "messages are left" not in server.log
+
+
+def test_to_be_told_to_stop_again_changes_nothing(start_server: StartServer, backend: Valkey) -> None:
+    server = start_server("--backend", backend.url)
+    deadline = time.monotonic() + TIMEOUT
+    while server.process.poll() is None and time.monotonic() < deadline:
+        server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(TIMEOUT) == 0, server.log

@@ -894,7 +894,7 @@ def test_nothing_is_taken_from_a_queue_while_a_native_delete_is_half_way(
 ) -> None:
     client.sadd("q", "a", "b")
     delete = NativeSteps(direct, "q", "deleter").delete()
-    steps_until(delete, lambda: not direct.exists(f"{BASE}:bound"))
+    step_until(delete, lambda: not direct.exists(f"{BASE}:bound"))
     for _ in delete:
         assert client.lmpop(1, "q", direction="LEFT") is None
         assert client.lmpop(2, "other", "q", direction="LEFT", count=2) is None

