@@ -68,7 +68,7 @@ async def serve(settings: Settings) -> None:
     finally:
         if embedded is not None:
             await embedded.stop()
-        # To be told again does not matter. By default it would end us with another status, once the loop closes.
+        # To be told again does not matter. By default it would end us with another status.
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
         for number in _STOPPING:
             loop.remove_signal_handler(number)
