@@ -121,6 +121,8 @@ class Records:
         size -= self._base
         if size >= self._records_end:
             self._writes.clear()
+        if not self._writes:
+            # All was taken, though a connection that is broken may not have sent it.
             return self._text_end
         while len(self._writes) > 1 and self._writes[1][1] <= size:
             self._writes.popleft()
