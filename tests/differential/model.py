@@ -160,6 +160,16 @@ class Client:
         )
 
     @property
+    def folded_behind(self) -> int:
+        """How many of the next commands are puts equal to the last one."""
+        found = 0
+        for words in self.pending:
+            if words[0] not in _FOLDED or (_FOLDED[words[0]], words[1]) != self.last_put:
+                break
+            found += 1
+        return found
+
+    @property
     def is_idle(self) -> bool:
         return not (self.pending or self.waiting or self.outbox)
 
@@ -272,6 +282,13 @@ class World:
             world = self.copy()
             world._reply(operation.client, _NOQUEUE)
             yield world, True
+            if world.clients[operation.client].folded_behind:
+                # Equal puts of a pipeline may be done as one, and end as one.
+                world = world.copy()
+                client = world.clients[operation.client]
+                client.outbox += [_NOQUEUE] * client.folded_behind
+                del client.pending[: client.folded_behind]
+                yield world, True
             if not is_gone:
                 # Maybe the server has not noticed that the queue was away.
                 world = self.copy()

@@ -175,6 +175,8 @@ class _Playing:
                 return True
             if _names_several_queues(step.commands) and any(w.moves_wait for w in self._worlds):
                 return True
+            if step.commands[0][0] == "native delete" and self._others_go_on():
+                return True
             self._done.append(step)
             for world in self._worlds:
                 world.clients[step.client].pending = list(step.commands)
@@ -193,6 +195,13 @@ class _Playing:
             self._tally.given_up += 1
             return False
         return True
+
+    def _others_go_on(self) -> bool:
+        """Whether a client would send more when its wait ends.
+
+        A native Delete ends with the list. What is put just before that, when no other key is left, goes too.
+        """
+        return any(client.waiting and client.pending for world in self._worlds for client in world.clients)
 
     def _count(self, step: Step) -> None:
         kind = self._program.clients[step.client][0]
