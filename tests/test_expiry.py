@@ -273,7 +273,8 @@ def test_many_queues_go_in_time_and_hold_up_nobody(
         began = time.monotonic()
         slowest = 0.0
         with server.client() as client:
-            while direct.exists(f"__pressure__:q{MANY - 1}:bound") or direct.dbsize() > 50:
+            # What is left then: the queue that is used, what the server notes, and what it keeps.
+            while direct.dbsize() > 15:
                 asked = time.monotonic()
                 client.sadd("used", "m")
                 slowest = max(slowest, time.monotonic() - asked)

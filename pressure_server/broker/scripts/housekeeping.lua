@@ -11,50 +11,67 @@
 
 local verbs = {}
 
+local suffixes = protocol_suffixes()
+for _, suffix in ipairs(extension_suffixes()) do suffixes[#suffixes + 1] = suffix end
+
+-- Removes all keys of a queue; returns 1. As in life.lua, at a third of the time.
+local function remove(key)
+  local keys = {}
+  for i, suffix in ipairs(suffixes) do keys[i] = key .. suffix end
+  call('UNLINK', unpack(keys))
+  return 1
+end
+
+-- Whether a client uses the queue, for all that its version says.
+local function is_used(key, seconds)
+  if call('EXISTS', key .. ':producer_free', key .. ':consumer_free') < 2 then
+    return true
+  end
+  for _, role in ipairs({ 'producer', 'consumer' }) do
+    -- A native client that finds nothing leaves only the trace that it has given its role back.
+    local idle = try('OBJECT', 'IDLETIME', key .. ':' .. role .. '_free')
+    if type(idle) == 'number' and idle < seconds then
+      return true
+    end
+  end
+  return false
+end
+
+local seconds, now = tonumber(ARGV[4]), nil
+if seconds then
+  local time = call('TIME')
+  now = time[1] + time[2] / 1000000
+end
+
 -- Deletes a queue that a put has made, if it is empty and nobody has put, taken or waited for so long. Clients that
 -- wait at other servers are asked first, at half the time: their server watches :bound, and when that is written it
 -- tries again, which takes the note away (get.lua).
 --
 -- Returns  1 if it has been deleted, else 0
 function verbs.expire(key)
-  local seconds, settings = tonumber(ARGV[4]), key .. ':ext:settings'
+  local settings = key .. ':ext:settings'
   local implicit, unused, since, asked = unpack(call('HMGET', settings, 'implicit', 'unused', 'since', 'asked'))
-  -- What is on its way to a client (:ext:calls) may come back.
-  if not implicit or call('EXISTS', key, key .. ':closed', key .. ':ext:calls') > 0 then
+  if not implicit then
     return 0
   end
   local bound, produced, consumed = unpack(call('MGET', key .. ':bound', key .. ':stats:produced_messages',
     key .. ':stats:consumed_messages'))
-  if not bound then
+  local version = (produced or '') .. ' ' .. (consumed or '')
+  local age = since and unused == version and now - tonumber(since) or -1 -- also if the clock was set back
+  local is_to_ask = asked ~= since and age >= seconds / 2
+  -- Nearly always it is not time yet.
+  if not bound or (age >= 0 and age < seconds and not is_to_ask)
+    -- What is on its way to a client (:ext:calls) may come back.
+    or call('EXISTS', key, key .. ':closed', key .. ':ext:calls') > 0 then
     return 0
   end
-  local version = (produced or '') .. ' ' .. (consumed or '')
-  local time = call('TIME')
-  local now = time[1] + time[2] / 1000000
-
-  local function is_used()
-    if call('EXISTS', key .. ':producer_free', key .. ':consumer_free') < 2 then
-      return true
-    end
-    for _, role in ipairs({ 'producer', 'consumer' }) do
-      -- A native client that finds nothing leaves only the trace that it has given its role back.
-      local idle = try('OBJECT', 'IDLETIME', key .. ':' .. role .. '_free')
-      if type(idle) == 'number' and idle < seconds then
-        return true
-      end
-    end
-    return false
-  end
-
-  local age = now - (tonumber(since) or now)
-  if not since or unused ~= version or age < 0 or (age >= seconds and is_used()) then -- below 0: the clock was set back
+  if age < 0 or (age >= seconds and is_used(key, seconds)) then
     call('HSET', settings, 'unused', version, 'since', string.format('%.3f', now))
-  elseif asked ~= since and age >= seconds / 2 then
+  elseif is_to_ask then
     call('HSET', settings, 'asked', since)
     call('SET', key .. ':bound', bound)
-  elseif asked == since and age >= seconds then
-    read_queue(key)
-    return make_life().remove()
+  else
+    return remove(key)
   end
   return 0
 end
@@ -65,7 +82,7 @@ function verbs.delete(key)
   if not queue.bound then
     return 0
   end
-  return (in_use('producer') or in_use('consumer')) and -1 or make_life().remove()
+  return (in_use('producer') or in_use('consumer')) and -1 or remove(key)
 end
 
 -- Drops what we have kept of a queue that a native client has deleted. Returns how many keys these were.

@@ -68,8 +68,7 @@ local function make_life()
     return 1
   end
 
-  -- Removes all keys of the queue; returns 1. It must not be in use.
-  function operations.remove()
+  local function remove()
     call('UNLINK', unpack(protocol_keys))
     forget(false)
     return 1
@@ -93,7 +92,7 @@ local function make_life()
       return { err = 'NOQUEUE' }
     end
     if not in_use('producer') and not in_use('consumer') then
-      return operations.remove()
+      return remove()
     end
     call('DEL', base .. ':bound')
     call('LPUSH', base .. ':not_full', 0)
@@ -107,7 +106,7 @@ local function make_life()
     if queue.bound or call('EXISTS', unpack(protocol_keys)) == 0 then
       return 1
     end
-    return in_use('producer') or in_use('consumer') or operations.remove()
+    return in_use('producer') or in_use('consumer') or remove()
   end
 
   -- Gives the tokens back that were parked for us; returns 1. What the call does behind this it does in our turn.
