@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 _LOOKS = 8
 # Seconds between the beginnings of two looks, at least.
 _MOST_OFTEN = 0.25
+# Keys that one step of the scan looks at: those of about as many queues as go in one call.
+_SCANNED = 1500
 # Seconds between two calls, at most. It is a quarter of what the call took, so that others are served.
 _PAUSE = 0.01
 
@@ -61,21 +63,24 @@ class Expiry:
             await asyncio.sleep(began + interval - loop.time())
 
     async def _expire_in(self, database: Database) -> None:
-        cursor = b"0"
-        while True:
-            cursor, names = await database.scan(cursor)
-            for some in in_portions(names):
-                await self._expire(database, some)
-            if cursor == b"0":
-                return
+        cursor, names = await database.scan(b"0", _SCANNED)
+        while cursor != b"0":
+            # The backend scans on while it is told of the last ones.
+            scanning = asyncio.create_task(database.scan(cursor, _SCANNED))
+            try:
+                await self._expire(database, names)
+            finally:
+                cursor, names = await scanning
+        await self._expire(database, names)
 
     async def _expire(self, database: Database, names: Sequence[bytes]) -> None:
         loop = asyncio.get_running_loop()
-        began = loop.time()
-        results = await database.housekeeping.expire(names, self._ttl)
-        for name, result in zip(names, results, strict=True):
-            if isinstance(result, BackendError):
-                await self._complaints.hear(database, name, result)
-            elif result:
-                logger.debug("queue '%s' was empty and unused: deleted", printable(name))
-        await asyncio.sleep(min(_PAUSE, (loop.time() - began) / 4))
+        for some in in_portions(names):
+            began = loop.time()
+            results = await database.housekeeping.expire(some, self._ttl)
+            for name, result in zip(some, results, strict=True):
+                if isinstance(result, BackendError):
+                    await self._complaints.hear(database, name, result)
+                elif result:
+                    logger.debug("queue '%s' was empty and unused: deleted", printable(name))
+            await asyncio.sleep(min(_PAUSE, (loop.time() - began) / 4))
