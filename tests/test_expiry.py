@@ -20,7 +20,7 @@ from tests.programs import Client, Server, StartServer, StartValkey, Valkey, joi
 from tests.waiters import Waiter, wait_for_waiting
 
 TTL = "0.5"
-# As many empty queues, and how many times their time to live they may be there, all looks at them included. On a
+# As many empty queues, and how many times their time to live they may be there, all looks included. On a
 # machine with nothing else to do it is 1.3 to 1.45.
 MANY = 15_000
 LONGEST = 2

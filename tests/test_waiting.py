@@ -318,3 +318,23 @@ def test_a_server_that_stops_tells_those_who_wait(backend: Valkey, start_server:
         assert direct.llen("__pressure__:full") == 1
     assert "Traceback" not in server.log, server.log
     assert "WARNING" not in server.log, server.log
+
+
+def test_a_put_that_meets_a_native_delete_of_an_empty_queue_goes_on_when_it_is_over(
+    client: Client, direct: Client, waiter: Waiter
+) -> None:
+    """The last keys that a native delete removes are its statistics, which nobody watches."""
+    native = NativeClient(direct, "q")
+    for _ in range(20):
+        create(client, "q")
+        client.sadd("q", "m")
+        client.spop("q")
+        # The put comes in the middle of the delete, and finds keys of a queue that does not exist.
+        waiter.send("BLPOP", "q", 0)
+        waiter.send("SADD", "q", "x")
+        wait_for_blocked(client, 1)
+        native.delete()
+        assert is_refused(waiter.reply(), "NOQUEUE")
+        assert waiter.reply(3) == 1
+        wait_for_blocked(client, 0)
+        client.delete("q")

@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from pressure_server.broker.lanes import Lanes
 
 
+# Seconds after which it is looked again whether a queue that a native client deletes is gone.
+_LOOK_AGAIN_AFTER = 0.1
+
+
 class Lane:
     """Sends a queue's operations in the order in which they came, one call at a time."""
 
@@ -202,6 +206,9 @@ class Lane:
                 (again if was_in_line else new)[line].append(operation)
                 if wait.ticket is not None:
                     wait.ticket.release()
+                if wait.lack is Lack.ABSENCE:
+                    # The last keys of a queue that is being deleted are not watched.
+                    self._lanes.later(_LOOK_AGAIN_AFTER, self.poke)
             else:
                 _give_up(operation, wait)
                 outcome.ended.append(operation)
