@@ -14,7 +14,16 @@ import pytest
 import redis
 
 from tests.native import NativeSteps, QueueClosedError, Steps, run, step_until
-from tests.programs import TIMEOUT, Client, Server, StartServer, Valkey, keys_left, wait_for
+from tests.programs import (
+    TIMEOUT,
+    Client,
+    Server,
+    StartServer,
+    Valkey,
+    keys_left,
+    wait_for,
+    wait_until_settled,
+)
 from tests.side_by_side import Pair, Reply, Wire, difference, split, words
 from tests.waiters import Waiter, create, is_refused, packed, wait_for_waiting
 
@@ -667,6 +676,7 @@ def test_deleting_inside_leaves_no_key(client: Client, direct: Client, waiter: W
         0,
         0,
     ]
+    wait_until_settled(direct)  # the answer to EXEC was kept with the queue
     assert keys_left(direct) == []
 
 

@@ -16,8 +16,6 @@ logger = logging.getLogger(__name__)
 
 # Queues of one call, which keeps the backend busy for about two milliseconds.
 MOST_AT_ONCE = 200
-# Seconds for which queues that may have been deleted are collected.
-_COLLECT = 0.05
 
 
 class Housekeeping:
@@ -47,14 +45,13 @@ class Housekeeping:
         return await self._call(b"delete", names, b"")
 
     def clean(self, name: bytes) -> None:
-        """Drop, a little later, what we have kept of a queue that a native client may have deleted."""
+        """Drop what we have kept of a queue that a native client may have deleted, along with others."""
         self._gone[name] = None
         if self._cleaning is None:
             self._cleaning = asyncio.create_task(self._clean())
 
     async def _clean(self) -> None:
         while self._gone:
-            await asyncio.sleep(_COLLECT)
             gone, self._gone = list(self._gone), {}
             for names in in_portions(gone):
                 try:
