@@ -318,6 +318,7 @@ AUTH default password|ACL WHOAMI|PING|AUTH password|AUTH default password|PING|R
 """
 
 
+@pytest.mark.slow
 @pytest.mark.clients
 def test_every_word_is_redis_s(tmp_path: Path, start_server: StartServer, backend: Valkey) -> None:
     folder = tmp_path / "redis"

@@ -54,6 +54,7 @@ def test_it_mends_what_is_stuck_and_nothing_else(
     assert len(warnings(server)) == 1
 
 
+@pytest.mark.slow
 def test_it_mends_whatever_a_client_has_died_in(
     direct: Client, backend: Valkey, start_server: StartServer
 ) -> None:
@@ -142,6 +143,7 @@ def test_what_cannot_be_mended_is_told_of_once_and_the_others_are(
     assert told == ["queue 'q0' could not be mended: the backend answered with an error"]
 
 
+@pytest.mark.slow
 def test_it_is_off_unless_asked_for(client: Client, direct: Client) -> None:
     kill_a_producer(direct)
     # For the role it waits five seconds, which would be enough.

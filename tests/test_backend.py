@@ -31,6 +31,7 @@ def _sadd(client: Client, message: str) -> object:
         return str(error).split()[0]
 
 
+@pytest.mark.slow
 def test_while_the_backend_is_away_operations_fail_at_once_and_then_work_again(
     start_server: StartServer, start_valkey: StartValkey
 ) -> None:
@@ -110,6 +111,7 @@ def test_flushall_deletes_the_queues_of_all_databases_and_nothing_else(
         assert keys_left(direct) == [b"somebody's"]
 
 
+@pytest.mark.slow
 def test_a_password_of_the_backend_is_used_and_not_shown(
     start_server: StartServer, start_valkey: StartValkey
 ) -> None:

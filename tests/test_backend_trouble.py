@@ -488,6 +488,7 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
             yield mounted
 
 
+@pytest.mark.slow
 def test_the_disk_of_the_embedded_backend_is_full(start_server: StartServer, disk: Disk) -> None:
     options = ("--data-dir", str(disk.data_dir), "--durability", "fsync", "--proxy-timeout", "1")
     server = start_server(*options, environment=disk.environment)
@@ -576,6 +577,7 @@ def test_it_dies_of_a_call(start_server: StartServer, valkey: Valkey, relay: Bac
     assert server.stop() == 0
 
 
+@pytest.mark.slow
 def test_it_dies_of_what_is_to_go_back(
     start_server: StartServer, valkey: Valkey, relay: BackendRelay
 ) -> None:

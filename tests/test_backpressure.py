@@ -29,6 +29,7 @@ PIPE_MESSAGES = int(os.environ.get("PRESSURE_PIPE_MESSAGES", "2000"))
 PIPE_BYTES = 24 * MB
 
 
+@pytest.mark.slow
 def test_a_bounded_queue_is_a_pipe_that_slows_its_sender(
     start_server: StartServer, start_valkey: StartValkey
 ) -> None:
@@ -293,6 +294,7 @@ def test_commands_behind_a_put_that_waits_are_done_after_it(client: Client, wait
     assert client.smembers("q") == {b"d", b"e"}
 
 
+@pytest.mark.slow
 def test_what_a_client_that_waits_pipelines_is_not_read_further(
     start_server: StartServer, start_valkey: StartValkey
 ) -> None:

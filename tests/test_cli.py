@@ -202,6 +202,7 @@ def test_several_listeners_from_the_environment(
     assert not path.exists()
 
 
+@pytest.mark.slow
 def test_a_socket_file_that_a_killed_server_left_is_replaced(
     start_server: StartServer, backend: Valkey, tmp_path: Path
 ) -> None:
@@ -260,6 +261,7 @@ def test_help_says_what_no_command_means() -> None:
     assert "Without a COMMAND it is serve, and serve's options can be given directly." in said
 
 
+@pytest.mark.slow
 def test_ping_and_doctor_use_the_server_s_file_and_variables(
     server: Server, backend: Valkey, tmp_path: Path
 ) -> None:
@@ -283,6 +285,7 @@ def test_ping_says_whether_the_server_is_well(server: Server) -> None:
     assert "is not well" in asked.stderr
 
 
+@pytest.mark.slow
 def test_ping_waits_no_longer_than_a_health_check_may() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         # run_command allows 20 seconds.

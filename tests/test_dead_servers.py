@@ -268,6 +268,7 @@ def test_a_server_that_signs_while_it_is_buried_is_not_forgotten(direct: Client)
     assert call("forget", "a", "4 15") == 0
 
 
+@pytest.mark.slow
 def test_a_put_that_had_no_answer_when_its_server_was_taken_for_dead_is_not_done_again(
     start_server: StartServer, backend: Valkey, direct: Client
 ) -> None:
@@ -297,6 +298,7 @@ def test_a_put_that_had_no_answer_when_its_server_was_taken_for_dead_is_not_done
         assert server.stop() == 0
 
 
+@pytest.mark.slow
 def test_nor_where_the_server_is_back_while_it_is_buried(
     start_server: StartServer, backend: Valkey, direct: Client
 ) -> None:

@@ -37,6 +37,7 @@ def play(stand: Stand, *programs: Program) -> Player:
     return asyncio.run(all_of_them())
 
 
+@pytest.mark.slow
 def test_servers_reply_as_the_model_does(stand: Stand) -> None:
     player = play(stand, *(make(SEED + number) for number in range(PROGRAMS)))
     assert player.tally.programs == PROGRAMS

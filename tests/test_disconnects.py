@@ -456,6 +456,7 @@ def test_puts_that_leave_at_random_put_everything_once_or_not_at_all(storm: Stor
     assert set(seen) <= storm.tried
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("get", [("BLPOP", "q", 0), ("BLPOP", "q", "other", 0)], ids=name_of)
 def test_a_crowd_that_leaves_while_it_is_served_loses_nothing(
     start_server: StartServer, start_valkey: StartValkey, get: Words

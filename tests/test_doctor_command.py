@@ -30,6 +30,7 @@ def doctor(backend: Valkey, *arguments: str) -> tuple[int, str]:
     return ran.returncode, ran.stdout
 
 
+@pytest.mark.slow
 def test_it_says_what_is_wrong_and_what_it_would_do(backend: Valkey, client: Client, direct: Client) -> None:
     assert doctor(backend) == (0, "0 queues looked at: all is well\n")
     client.sadd("other", "a")

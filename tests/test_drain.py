@@ -24,6 +24,7 @@ def arguments(request: pytest.FixtureRequest, backend: Valkey, tmp_path: Path) -
     return ["--data-dir", str(tmp_path / "data")]
 
 
+@pytest.mark.slow
 def test_what_a_client_has_not_read_is_back_when_the_server_has_stopped(
     start_server: StartServer, arguments: list[str]
 ) -> None:

@@ -490,6 +490,7 @@ def has_length(direct: Client, length: int) -> bool:
 # What breaks.
 
 
+@pytest.mark.slow
 def test_what_was_answered_is_there_after_the_backend_was_killed(
     start_valkey: StartValkey, start_server: StartServer
 ) -> None:

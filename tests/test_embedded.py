@@ -58,6 +58,7 @@ def test_a_second_server_on_the_same_data_is_refused(start_server: StartServer, 
         assert client.ping()
 
 
+@pytest.mark.slow
 def test_after_kill_9_the_next_start_stops_the_orphan_and_loses_nothing(
     start_server: StartServer, tmp_path: Path
 ) -> None:

@@ -34,6 +34,7 @@ def test_one_that_drops_no_key_of_a_queue_is_not(
         assert waiter("PRESSURE.READY") == b"OK"
 
 
+@pytest.mark.slow
 def test_a_server_whose_backend_changes_to_that_is_not_ready(
     start_valkey: StartValkey, start_server: StartServer
 ) -> None:

@@ -256,6 +256,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 def test_hostile_request(
     case: Case,
@@ -373,6 +374,7 @@ def test_pings_whose_replies_are_not_read(
     print(grown(victim, before))
 
 
+@pytest.mark.slow
 def test_echoes_whose_replies_are_read_late_all_come(attack: Callable[..., Hostile]) -> None:
     words = [b"%d" % i + b"x" * 1000 for i in range(20_000)]
     requests = b"".join(packed(b"ECHO", word) for word in words)

@@ -30,6 +30,7 @@ def test_delete_leaves_no_key_behind(client: Client, direct: Client) -> None:
     assert not keys_left(direct)
 
 
+@pytest.mark.slow
 def test_delete_removes_what_two_deletes_that_met_have_left(client: Client, direct: Client) -> None:
     direct.lpush("__pressure__:q:not_full", 0)
     direct.lpush("__pressure__:q:closed", 0, 0)

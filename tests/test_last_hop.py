@@ -305,6 +305,7 @@ def test_a_queue_that_was_deleted_gets_nothing_back(ours: Server, direct: Client
     assert not [key for key in keys_left(direct) if b":q" in key]
 
 
+@pytest.mark.slow
 def test_an_unused_queue_is_not_deleted_while_its_last_message_is_on_its_way(
     start_server: StartServer, backend: Valkey, direct: Client
 ) -> None:

@@ -201,6 +201,7 @@ def test_an_operation_whose_connection_is_cut_is_done_once(stage: Stage, setup: 
         wait_for(partial(stage.has_cut_since, made), "a cut to be counted")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["SPOP n", "SADD", "EXEC on two queues", "BLPOP that waits"])
 def test_a_reply_that_is_cut_at_any_byte_is_asked_for_again(stage: Stage, name: str) -> None:
     setup, act = CASES[name]

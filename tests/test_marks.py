@@ -490,6 +490,7 @@ def test_what_a_server_had_taken_that_has_died_has_its_marks_again(mixed: Queue,
     assert mixed.run(kinds.LENGTH) == [0]
 
 
+@pytest.mark.slow
 def test_of_what_a_call_has_taken_only_some_goes_back_with_its_marks(mixed: Queue) -> None:
     clients = [Opened() for _ in MIXED]
     taken = mixed.run_together(kinds.GET_MARKED, clients)
@@ -501,6 +502,7 @@ def test_of_what_a_call_has_taken_only_some_goes_back_with_its_marks(mixed: Queu
     assert sorted(mixed.get(10)) == sorted(MIXED)
 
 
+@pytest.mark.slow
 def test_many_equal_messages_with_marks_cost_as_much_as_few(queue: Queue) -> None:
     put = queue._broker.default_database.run
 
@@ -523,6 +525,7 @@ def test_many_that_have_expired_are_dropped_a_few_at_a_time(queue: Queue) -> Non
     assert queue.run(kinds.LENGTH) == [0]
 
 
+@pytest.mark.slow
 def test_marks_of_what_native_clients_have_taken_are_dropped_where_they_are_most(queue: Queue) -> None:
     queue.run(kinds.PUT, b"first")
     for number in range(1100):

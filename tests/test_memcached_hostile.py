@@ -317,6 +317,7 @@ def fuzz(server: Server, seed: int, count: int) -> None:
                     raise AssertionError(f"seed {seed}, connection {number}: {data!r}") from error
 
 
+@pytest.mark.slow
 def test_a_fuzzed_server_stays_well(victim: Server, observer: Client) -> None:
     before = memory(victim)
     with bystanders(victim), bounded_peak(victim, 64 * MB), ThreadPoolExecutor(4) as pool:
@@ -378,6 +379,7 @@ def test_what_is_announced_takes_no_memory(
     server.end_well()
 
 
+@pytest.mark.slow
 def test_replies_that_are_not_read_stop_the_requests(
     victim: Server, observer: Client, attack: Callable[..., Hostile]
 ) -> None:
@@ -596,6 +598,7 @@ def test_an_open_read_is_the_next_message_when_its_client_has_left(
         assert [other.take(b"r") for _ in range(5)] == [b"0", b"1", b"2", b"3", b"4"]
 
 
+@pytest.mark.slow
 @leavings
 def test_who_leaves_while_many_keys_are_read_takes_none(
     victim: Server, observer: Client, attacked: tuple[Server, Valkey], leave: Callable[[MemcachedWire], None]
@@ -632,6 +635,7 @@ def test_one_client_too_many_is_told_so(backend: Valkey, start_server: StartServ
     server.end_well()
 
 
+@pytest.mark.slow
 def test_idle_clients_are_closed_and_give_back_what_they_have_open(
     backend: Valkey, start_server: StartServer
 ) -> None:

@@ -209,6 +209,7 @@ def test_what_is_put_between_comes_behind(server: Server, client: Client, direct
     assert left(server) == [ITEMS[0], ITEMS[1], Item(ITEMS[0].message, 99), Item(ITEMS[0].message)]
 
 
+@pytest.mark.slow
 def test_what_one_call_has_opened_comes_back_in_order(
     start_server: StartServer, arguments: list[str], connect: Callable[[Server], Kestrel]
 ) -> None:

@@ -51,6 +51,7 @@ def functions_of(file: str) -> set[str]:
     return {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
+@pytest.mark.slow
 def test_every_test_that_the_document_names_exists() -> None:
     named = NAMED_TEST.findall((ROOT / "docs" / "protocol.md").read_text(encoding="utf-8"))
     assert named

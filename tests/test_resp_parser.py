@@ -95,6 +95,7 @@ def test_any_pieces_of_a_stream_give_the_same_commands(
     assert fed(*cut(stream, places)) == (commands, None)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(streams())
 def test_single_bytes_give_the_same_commands(written: tuple[list[Command], bytes]) -> None:
@@ -395,6 +396,7 @@ LINES = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=1500, deadline=None)
 @given(LINES)
 @example(rb"'a\\'")

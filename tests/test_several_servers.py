@@ -57,6 +57,7 @@ async def put_in_pipelines(port: int) -> None:
     waiter.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("put", [put_one_by_one, put_in_pipelines])
 def test_waiting_clients_of_all_servers_get_their_share_of_what_one_puts(
     start_server: StartServer, start_valkey: StartValkey, put: Callable[[int], Coroutine[Any, Any, None]]

@@ -164,6 +164,7 @@ WAITED_ON = 8_000
 STILL_WATCHED = 14_000
 
 
+@pytest.mark.slow
 def test_keys_that_nobody_waits_for_any_longer_are_not_watched_for_ever(
     start_server: StartServer, start_valkey: StartValkey
 ) -> None:

@@ -210,6 +210,7 @@ steps = st.one_of(
 )
 
 
+@pytest.mark.slow
 def test_who_waits_is_served_in_order_and_with_all_of_it(world: World) -> None:
     @SETTINGS
     @given(
@@ -233,6 +234,7 @@ taking = st.one_of(
 )
 
 
+@pytest.mark.slow
 def test_pipelines_of_puts_go_on_where_they_were(world: World) -> None:
     """What waits is sent again a few commands at a time. (Which puts and gets meet in one call is open.)"""
 
