@@ -351,9 +351,13 @@ def test_a_client_that_has_left_before_it_could_be_told(
 ) -> None:
     fill(server, *ITEMS)
     kestrel = Kestrel(server)
+    connected = client.info("clients")["connected_clients"]
     with stopped(server.process):
         kestrel.send("get q/open")
         leave(kestrel)
+    wait_for(lambda: client.info("clients")["connected_clients"] == connected - 1, "the client to be gone")
+    # Asked behind whatever it has had done: the message is back, or has not been taken.
+    wait_for_length(client, 5)
     wait_until_settled(direct)
     assert left(server) == ITEMS
 
