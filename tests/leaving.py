@@ -462,7 +462,7 @@ class Group:
 
     def let_time_out(self) -> None:
         """Let the time pass that the commands may wait."""
-        time.sleep(1.5 * SHORT)
+        time.sleep(1.5 * SHORT)  # nothing else ends this wait: the backend stands still, so no reply comes
 
     def be_idle(self) -> None:
         """Return when one that was idle for a shorter time has been closed."""
@@ -508,7 +508,7 @@ class Group:
 
     def stop_server_soon(self) -> None:
         """Stop the server at any moment."""
-        time.sleep(0.002 * self.chance.random())
+        time.sleep(0.002 * self.chance.random())  # any moment will do
         self.stop_server()
 
     def continue_server(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from time import monotonic, sleep
@@ -51,7 +52,7 @@ class _Reader(Protocol):
         """Return the next reply; False if there is none yet."""
 
 
-class _Stream:
+class _Stream(ABC):
     """A connection to a server."""
 
     def __init__(self, port: int) -> None:
@@ -84,14 +85,17 @@ class _Stream:
         self.replies.append(Error("(the server has closed the connection)"))
         self.on_reply()
 
+    @abstractmethod
     def _new_reader(self) -> _Reader:
-        raise NotImplementedError
+        """What reads its replies."""
 
+    @abstractmethod
     def _packed(self, words: Words) -> bytes:
-        raise NotImplementedError
+        """A command, as it is sent."""
 
+    @abstractmethod
     def _plain(self, reply: Any) -> Any:
-        raise NotImplementedError
+        """A reply, as the model has it."""
 
 
 class RespWire(_Stream):
