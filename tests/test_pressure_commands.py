@@ -437,8 +437,12 @@ def test_delete_wakes_producers_of_both_kinds_and_leaves_no_key(
         wait_for_waiting(client, "q", producers=4)
         delete(client, direct)
         stack.close()
-        # The first waited for room, and puts into what is deleted next; the specification has it so.
-        assert sorted(type(end).__name__ for end in ended) == ["NoneType", "QueueClosedError"]
+        # The first waited for room, and puts into what is deleted next; the specification has it so. So does
+        # the other if it is faster than the deletion, which takes several steps.
+        assert sorted(type(end).__name__ for end in ended) in (
+            ["NoneType", "QueueClosedError"],
+            ["NoneType", "NoneType"],
+        )
         all_are_refused(waiting, "NOQUEUE", "CLOSED")
     wait_for_blocked(client, 0)
     wait_for_no_key(direct)
