@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.programs import Server, StartServer, StartValkey, Valkey, keys_left, wait_for
-from tests.waiters import AsyncWaiter, packed, wait_for_blocked
+from tests.waiters import AsyncWaiter, Waiter, create, packed, wait_for_blocked
 
 WAITERS = 10
 MESSAGES = 2000
@@ -138,3 +138,25 @@ def test_the_notes_of_a_queue_go_with_it(start_server: StartServer, start_valkey
         assert direct.exists("__pressure__:q:ext:waiting")
         client.delete("q")
         assert keys_left(direct) == []
+
+
+def test_beside_a_put_that_waits_for_room_what_is_left_is_taken(
+    start_server: StartServer, start_valkey: StartValkey
+) -> None:
+    """Each call of the first server puts: the rest of a command waits for room, and is tried in each."""
+    backend = start_valkey()
+    first, second = start_two(start_server, backend)
+    for _ in range(5):
+        with first.client() as client, Waiter(first.port) as consumer, Waiter(first.port) as producer:
+            client.delete("q")
+            create(client, "q", "BOUND", 1)
+            with Waiter(second.port) as leaving, second.client() as there:
+                leaving.send("BLMOVE", "q", "other", "LEFT", "LEFT", 0)
+                wait_for_blocked(there, 1)
+            with second.client() as there:
+                wait_for_blocked(there, 0)
+            producer.send("SADD", "q", "1", "2", "3", "4")
+            # Whichever of them the note of the client that has left kept for its server.
+            for message in (b"1", b"2", b"3", b"4"):
+                assert consumer("BLPOP", "q", 0) == [b"q", message]
+            assert producer.reply() == 4

@@ -59,14 +59,14 @@ def runs_of(batch: Sequence[Operation]) -> list[list[Operation]]:
     return runs
 
 
-def sharing_of(operations: Sequence[Operation]) -> bytes:
-    """NOTE, or SHARE for a call that puts, if each of its takes may wait.
+def sharing_of(operations: Sequence[Operation], *, shares: bool) -> bytes:
+    """NOTE; or SHARE for a call that puts, if our clients are to take only a share and all takes may wait.
 
     One that may not wait is not limited: it would be told that there is no message.
     """
     puts = any(operation.kind.puts for operation in operations)
     all_wait = all(o.wait is None or o.wait.timeout != 0 for o in operations if o.kind.takes)
-    return SHARE if puts and all_wait else NOTE
+    return SHARE if shares and puts and all_wait else NOTE
 
 
 def pack(runs: Sequence[Sequence[Operation]]) -> list[bytes]:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from pressure_server.broker.lanes import Lanes
 
 
+# Seconds for which messages are left for clients of other servers, which may wait no longer.
+_FOR_OTHERS = 0.01
 # Seconds after which it is looked again whether a queue that a native client deletes is gone.
 _LOOK_AGAIN_AFTER = 0.1
 
@@ -42,8 +44,8 @@ class Lane:
     """Sends a queue's operations in the order in which they came, one call at a time."""
 
     __slots__ = (
-        "_ended", "_kept", "_lanes", "_poked", "_runs", "_turns", "alarm", "answers", "base",
-        "idle", "is_in_flight", "lines", "name", "waiting",
+        "_ended", "_has_left_some", "_kept", "_lanes", "_poked", "_runs", "_shares", "_turns", "alarm",
+        "answers", "base", "idle", "is_in_flight", "lines", "name", "waiting",
     )  # fmt: skip
 
     def __init__(self, lanes: Lanes, name: bytes, base: bytes) -> None:
@@ -61,6 +63,9 @@ class Lane:
         self._turns = QueueTurns(name, self.lines, lanes.role_turns)
         self.answers = Answers(lanes, self)
         self._kept: Kept | None = None  # of the call under way
+        # Whether clients of other servers get their share, and whether messages were left for them lately.
+        self._shares = True
+        self._has_left_some = False
 
     def send(self) -> None:
         """Send a call with what is to be tried.
@@ -88,8 +93,9 @@ class Lane:
             batch.pack(self._runs),
             self._kept,
             self._received,
-            batch.sharing_of(operations) if self._lanes.neighbours else b"",
+            batch.sharing_of(operations, shares=self._shares) if self._lanes.neighbours else b"",
         )
+        self._shares = True
 
     def send_first(self, operations: list[Operation]) -> None:
         """Send these, in this order, before whatever else is to be sent."""
@@ -181,6 +187,9 @@ class Lane:
                 self.alarm = Alarm(self, self._lanes.changes)
             if outcome.left_for_others:
                 self.alarm.forget_attempts()
+                if not self._has_left_some:
+                    self._has_left_some = True
+                    self._lanes.later(_FOR_OTHERS, self._take_what_is_left)
             self.alarm.set()
             self._turns.ask(outcome)
         self._turns.end(outcome.ended)
@@ -190,6 +199,12 @@ class Lane:
             self._lanes.soon(self.send)
         else:
             self.send()
+
+    def _take_what_is_left(self) -> None:
+        """The others have had their time to take what was left for them."""
+        self._has_left_some = False
+        self._shares = False
+        self.poke()
 
     def _line_up(self, outcome: batch.Outcome) -> None:
         """Who lacks something keeps its place, or gets the last; who must not wait has ended."""

@@ -6,8 +6,8 @@
 -- Touches  :ext:waiting  a hash: identity -> when that server noted that its clients wait, in seconds
 --
 -- A call that puts leaves the others their share. They are woken by what was put, and take it in calls that do
--- not put, which are not limited; so are ours, a round trip later, if the others do not come. A note that is
--- no longer true therefore costs a round trip, and nobody's message.
+-- not put, which are not limited; so are ours, a round trip later, if the others do not come, and after 10 ms
+-- those of calls that put (lane.py). A note that is no longer true costs that time, and nobody's message.
 
 -- A note of another server that is so old, in seconds, counts no longer; our own is written again at half the age.
 local NOTE_LIFETIME = 60
