@@ -527,7 +527,8 @@ def test_a_native_delete_and_ours_in_line_for_the_same_role(
         # The queue is gone as soon as the deletion has begun, whoever holds a role.
         replies = [waiter.reply() for waiter in waiting]
         assert all(is_refused(reply, "NOQUEUE") for reply in replies), replies
-        # Ours leave the line, and the deleter stays.
+        # Ours leave the line, and the deleter stays, which has closed the queue before.
+        wait_for(lambda: direct.exists("__pressure__:q:closed"), "the deleter to come so far")
         wait_for_blocked_natives(direct, 1)
         holder.resume()
         assert holder.outcome() == ("QueueClosedError" if role == "producer" else "a")
