@@ -502,7 +502,9 @@ def test_random_operations_that_meet_random_cuts_keep_the_ledger(stage: Stage) -
     stage.direct.flushall()
     chance = Chance(stage.server, stage.cuts)
     made = stage.cuts.made
-    with stage.server.client() as client:
+    with stage.server.client() as client, Waiter(stage.server.port) as waiter:
+        # The tests before may have cut its connection just now.
+        wait_for(lambda: waiter("PRESSURE.READY") == b"OK", "the server to have its backend")
         for queue in chance.queues:
             create(client, queue)
         chance.run(6)
