@@ -43,7 +43,7 @@ from pressure_server.errors import (
 from tests import native as native_client
 from tests.model_settings import model_settings
 from tests.native import NativeClient, NativeError, NativeSteps, Steps, run, step_until
-from tests.programs import Client, Valkey, keys_left
+from tests.programs import Client, Valkey, keys_left, wait_for
 
 SETTINGS = settings(
     model_settings("PRESSURE_MODEL_EXAMPLES", 100),
@@ -900,7 +900,7 @@ def test_nothing_is_taken_from_a_queue_while_a_native_delete_is_half_way(
         assert client.lmpop(2, "other", "q", direction="LEFT", count=2) is None
         assert client.blpop("q", timeout=0.001) is None
         assert client.blmove("q", "other", 0.001) is None
-    assert keys_left(direct) == []
+    wait_for(lambda: keys_left(direct) == [], "our keys to go, too")
 
 
 @pytest.mark.parametrize("verb", ["produced", "consumed"])
@@ -917,4 +917,4 @@ def test_a_statistic_that_is_no_number_is_in_nobody_s_way(
     assert client.lpop("q", 2) == [b"c", b"d"]
     assert client.sismember("q", "e") == 1
     assert client.delete("q") == 1
-    assert keys_left(direct) == []
+    wait_for(lambda: keys_left(direct) == [], "our keys to go, too")
