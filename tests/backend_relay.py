@@ -13,6 +13,8 @@ from tests.programs import join
 
 _CHUNK = 4096
 _BUFFER = 16384
+# Bytes. Of several replies in one packet, half would have the first of them whole.
+_LONGEST_CUT = 8
 
 
 class BackendRelay:
@@ -20,8 +22,8 @@ class BackendRelay:
 
     `delay` (seconds) is how long what passes is on its way, `rate` how many bytes a second pass each way of
     a connection, 0 as many as there are. Where `cuts` says so of a reply's bytes, half of them are passed on,
-    and the connection is reset. Where `holds` says so of them, they wait until `release`. Where `drops`
-    says so of a request's bytes, they are not passed on, and the connection is reset.
+    no more than eight, and the connection is reset. Where `holds` says so of them, they wait until `release`.
+    Where `drops` says so of a request's bytes, they are not passed on, and the connection is reset.
     """
 
     def __init__(self, backend: Path, *, delay: float = 0.0, rate: int = 0) -> None:
@@ -98,7 +100,7 @@ class BackendRelay:
                 if self.rate:
                     await asyncio.sleep(len(data) / self.rate)
                 if is_reply and self.cuts(data):
-                    target.write(data[: len(data) // 2])
+                    target.write(data[: min(len(data) // 2, _LONGEST_CUT)])
                     return
                 if self.delay:
                     self._loop.call_later(self.delay, target.write, data)
