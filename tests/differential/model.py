@@ -227,6 +227,11 @@ class World:
         """Whether a command waits to move a message."""
         return any(COMMANDS[o.words[0]].does in (_move, _smove) for o in self.waiting())
 
+    def moves_within(self, name: str) -> bool:
+        """Whether a command waits to move a message of this queue to its end."""
+        moves = [o.words[1:3] for o in self.waiting() if COMMANDS[o.words[0]].does is _move]
+        return (name, name) in moves
+
     # What happens.
 
     def outcomes(self) -> list[World]:
