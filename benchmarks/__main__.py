@@ -20,6 +20,7 @@ from benchmarks import (
     handover,
     memcached,
     memory,
+    mix,
     native,
     pipe,
     report,
@@ -27,10 +28,12 @@ from benchmarks import (
     waiting,
 )
 from benchmarks.plan import FULL, QUICK, BenchmarkError, Plan
+from benchmarks.results import Table
 from benchmarks.subjects import MissingError, require_programs
 
 _PARTS = {
     "throughput": throughput.run,
+    "mix": mix.run,
     "native": native.run,
     "growth": growth.run,
     "memory": memory.run,
@@ -64,10 +67,12 @@ def main() -> int:
 
 def _measure(plan: Plan, parts: list[str]) -> None:
     began = time.monotonic()
-    tables = []
+    tables: list[Table] = []
     for part in parts:
-        tables.append(_PARTS[part](plan))
-        print(f"\n{report.as_text(tables[-1])}\n", flush=True)
+        found = _PARTS[part](plan)
+        tables += found
+        for table in found:
+            print(f"\n{report.as_text(table)}\n", flush=True)
         report.write_json(tables, plan, time.monotonic() - began)
     print(f"{time.monotonic() - began:.0f} seconds; also in {report.LATEST}")
 

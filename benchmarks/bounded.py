@@ -26,7 +26,7 @@ _SUBJECTS = ("ours", "native")
 _Operations = tuple[list[Callable[[], object]], list[Callable[[], object]]]
 
 
-def run(plan: Plan) -> Table:
+def run(plan: Plan) -> list[Table]:
     """Ours and native clients, one pair and many, in each round."""
     samples = Samples()
     with ours() as server:
@@ -37,12 +37,14 @@ def run(plan: Plan) -> Table:
                         operations = connect(server, f"bench:{number}:{pairs}:{subject}", pairs, clients)
                         rate = _rate(operations, plan.bounded_messages // pairs)
                     samples.add(pairs, subject, rate)
-    return Table(
-        "bounded",
-        f"messages a second through a bound of {_BOUND}, median of {plan.rounds}",
-        (*_SUBJECTS, "ours/native"),
-        [_row(samples, pairs) for pairs in _PAIRS],
-    )
+    return [
+        Table(
+            "bounded",
+            f"messages a second through a bound of {_BOUND}, median of {plan.rounds}",
+            (*_SUBJECTS, "ours/native"),
+            [_row(samples, pairs) for pairs in _PAIRS],
+        )
+    ]
 
 
 def _ours(server: Server, queue: str, pairs: int, clients: ExitStack) -> _Operations:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import replace
 
+from benchmarks.one_queue import COMMANDS, add_and_pop
 from benchmarks.plan import Load, Plan
 from benchmarks.results import Row, Samples, Table
 from benchmarks.subjects import Subject, ours_before, redis_server, replica_of, valkey_server
-from benchmarks.throughput import COMMANDS, add_and_pop
 
 _ALWAYS = ("--appendonly", "yes", "--appendfsync", "always")
 _EVERY_SECOND = ("--appendonly", "yes", "--appendfsync", "everysec")
@@ -22,7 +22,7 @@ _PART_OF_LOAD = 200
 _SUBJECTS = ("ours, none", "ours, fsync", "ours, replica", _SLOW, "redis, always", "redis, everysec")
 
 
-def run(plan: Plan) -> Table:
+def run(plan: Plan) -> list[Table]:
     """Every load on every subject, one subject after the other in each round."""
     samples = Samples()
     with ExitStack() as stack:
@@ -34,12 +34,14 @@ def run(plan: Plan) -> Table:
                     rates = add_and_pop(subject, at_most if subject.name == _SLOW else load)
                     for command, rate in zip(COMMANDS, rates, strict=True):
                         samples.add((command, load), subject.name, rate)
-    return Table(
-        "durability",
-        f"requests a second, median of {plan.rounds}",
-        (*_SUBJECTS, "fsync/none", "replica/none", "fsync/redis, always"),
-        [_row(samples, command, load) for load in (plan.plain, plan.pipelined) for command in COMMANDS],
-    )
+    return [
+        Table(
+            "durability",
+            f"requests a second, median of {plan.rounds}",
+            (*_SUBJECTS, "fsync/none", "replica/none", "fsync/redis, always"),
+            [_row(samples, command, load) for load in (plan.plain, plan.pipelined) for command in COMMANDS],
+        )
+    ]
 
 
 def _subjects(stack: ExitStack) -> list[Subject]:

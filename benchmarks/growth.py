@@ -24,7 +24,7 @@ _OPERATIONS = ("SADD and SPOP", "SISMEMBER, a hit", "SISMEMBER, a miss")
 _CLOCKS = ("the client's time", "the script's time")
 
 
-def run(plan: Plan) -> Table:
+def run(plan: Plan) -> list[Table]:
     """Every operation at every length, in each round."""
     samples = Samples()
     with ours() as server, Client(server.port) as client, Client(server.backend_port) as backend:
@@ -36,12 +36,14 @@ def run(plan: Plan) -> Table:
                     for clock, value in zip(_CLOCKS, times, strict=True):
                         samples.add((name, clock), _column(length), value)
     columns = [_column(length) for length in plan.lengths]
-    return Table(
-        "growth",
-        f"microseconds, by the length of the queue, median of {plan.rounds}",
-        (*columns, "growth"),
-        [_row(samples, columns, name, clock) for clock in _CLOCKS for name in _OPERATIONS],
-    )
+    return [
+        Table(
+            "growth",
+            f"microseconds, by the length of the queue, median of {plan.rounds}",
+            (*columns, "growth"),
+            [_row(samples, columns, name, clock) for clock in _CLOCKS for name in _OPERATIONS],
+        )
+    ]
 
 
 def _fill(client: Client, length: int) -> None:

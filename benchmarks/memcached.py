@@ -62,7 +62,7 @@ class _Protocol:
     was_got: bytes
 
 
-def run(plan: Plan) -> Table:
+def run(plan: Plan) -> list[Table]:
     """Every case by both protocols and on memcached, one after the other in each round."""
     samples = Samples()
     cases = [
@@ -84,13 +84,15 @@ def run(plan: Plan) -> Table:
                 for subject, rates in measured.items():
                     for label, rate in zip(case.pair.labels, rates, strict=True):
                         samples.add((label, case), subject, rate)
-    return Table(
-        "memcached",
-        f"requests a second of {plan.plain.clients} clients, median of {plan.rounds}; "
-        "memcached itself sets and gets one key",
-        (*_SUBJECTS, "memcached/RESP", "ours/memcached"),
-        [_row(samples, label, case) for case in cases for label in case.pair.labels],
-    )
+    return [
+        Table(
+            "memcached",
+            f"requests a second of {plan.plain.clients} clients, median of {plan.rounds}; "
+            "memcached itself sets and gets one key",
+            (*_SUBJECTS, "memcached/RESP", "ours/memcached"),
+            [_row(samples, label, case) for case in cases for label in case.pair.labels],
+        )
+    ]
 
 
 def _memcached_protocol(put: str, size: int) -> _Protocol:

@@ -13,10 +13,10 @@ from functools import partial
 
 import redis
 
+from benchmarks.one_queue import COMMANDS, add_and_pop
 from benchmarks.plan import BenchmarkError, Load, Plan
 from benchmarks.results import Row, Samples, Table, Target
 from benchmarks.subjects import Server, ours
-from benchmarks.throughput import COMMANDS, add_and_pop
 
 _MESSAGE = b"element:000000000000"  # as long as those of redis-benchmark
 _TIMEOUT = 60.0
@@ -89,7 +89,7 @@ class NativeClient:
         self._call("LTRIM", f"{self._base}:not_full", 0, 0)
 
 
-def run(plan: Plan) -> Table:
+def run(plan: Plan) -> list[Table]:
     """Native clients, one and many, then ours under every load, in each round."""
     loads = (plan.single, plan.plain, plan.pipelined)
     samples = Samples()
@@ -105,12 +105,14 @@ def run(plan: Plan) -> Table:
                 for subject, rates in measured.items():
                     for command, rate in zip(COMMANDS, rates, strict=True):
                         samples.add((command, load), subject, rate)
-    return Table(
-        "native",
-        f"messages a second, median of {plan.rounds}; native clients wait for every reply",
-        ("ours", *_NATIVES, "ours/fastest native"),
-        [_row(samples, plan, command, load) for load in loads for command in COMMANDS],
-    )
+    return [
+        Table(
+            "native",
+            f"messages a second, median of {plan.rounds}; native clients wait for every reply",
+            ("ours", *_NATIVES, "ours/fastest native"),
+            [_row(samples, plan, command, load) for load in loads for command in COMMANDS],
+        )
+    ]
 
 
 def _put_and_get(server: Server, queue: str, clients: int, messages: int) -> tuple[float, float]:

@@ -25,6 +25,18 @@ class Load:
 
 
 @dataclass(frozen=True)
+class Case:
+    """A load that is spread at random over so many queues."""
+
+    queues: int
+    load: Load
+
+    def __str__(self) -> str:
+        queues = "1 queue" if self.queues == 1 else f"{self.queues:,} queues"
+        return f"{queues}, {self.load}"
+
+
+@dataclass(frozen=True)
 class Plan:
     """How often, and how much each time."""
 
@@ -32,7 +44,8 @@ class Plan:
     single: Load
     plain: Load
     pipelined: Load
-    deep: Load
+    cases: tuple[Case, ...]
+    mixed: Case
     native_messages: int
     connections: tuple[int, ...]
     lengths: tuple[int, ...]
@@ -42,11 +55,6 @@ class Plan:
     pipe_messages: int
     waiting: int
     woken: int
-
-    @property
-    def loads(self) -> tuple[Load, ...]:
-        """All of them, the lightest first."""
-        return (self.single, self.plain, self.pipelined, self.deep)
 
     def each_round(self, part: str) -> Iterator[int]:
         """The rounds' numbers; who waits at the terminal is told."""
@@ -60,7 +68,19 @@ FULL = Plan(
     single=Load(clients=1, pipeline=1, requests=12_000),
     plain=Load(clients=50, pipeline=1, requests=80_000),
     pipelined=Load(clients=50, pipeline=16, requests=500_000),
-    deep=Load(clients=50, pipeline=64, requests=800_000),
+    cases=(
+        Case(1, Load(clients=1, pipeline=1, requests=6_000)),
+        Case(1_000, Load(clients=1, pipeline=1, requests=6_000)),
+        Case(1, Load(clients=50, pipeline=1, requests=40_000)),
+        Case(10, Load(clients=50, pipeline=1, requests=40_000)),
+        Case(1_000, Load(clients=50, pipeline=1, requests=30_000)),
+        Case(100_000, Load(clients=50, pipeline=1, requests=30_000)),
+        Case(1, Load(clients=50, pipeline=16, requests=300_000)),
+        Case(10, Load(clients=50, pipeline=16, requests=300_000)),
+        Case(1_000, Load(clients=50, pipeline=16, requests=60_000)),
+        Case(100_000, Load(clients=50, pipeline=16, requests=60_000)),
+    ),
+    mixed=Case(1_000, Load(clients=50, pipeline=1, requests=40_000)),
     native_messages=1_500,
     connections=(1_000, 10_000),
     lengths=(1, 1_000, 1_000_000),
@@ -77,7 +97,12 @@ QUICK = replace(
     single=Load(clients=1, pipeline=1, requests=1_000),
     plain=Load(clients=50, pipeline=1, requests=5_000),
     pipelined=Load(clients=50, pipeline=16, requests=30_000),
-    deep=Load(clients=50, pipeline=64, requests=60_000),
+    cases=(
+        Case(1, Load(clients=1, pipeline=1, requests=500)),
+        Case(10, Load(clients=50, pipeline=1, requests=3_000)),
+        Case(1_000, Load(clients=50, pipeline=16, requests=5_000)),
+    ),
+    mixed=Case(100, Load(clients=50, pipeline=1, requests=3_000)),
     native_messages=200,
     connections=(100, 1_000),
     lengths=(1, 1_000, 20_000),

@@ -1,6 +1,7 @@
-"""The programs that are measured: a Redis, twemproxy before one, pressure-server before one, and memcached.
+"""The programs that are measured: a Redis, three proxies with a Redis each, and memcached.
 
-Each runs in a temporary folder, on a free port of 127.0.0.1, until its `with` block ends.
+The proxies are pressure-server, twemproxy, and the empty proxy. Each program runs in a temporary folder, on
+a free port of 127.0.0.1, until its `with` block ends.
 """
 
 from __future__ import annotations
@@ -61,10 +62,21 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Server(Subject):
-    """A pressure-server, and where its Redis listens; and it, too, by memcached's protocol, or 0."""
+class Proxy(Subject):
+    """A program that uses a Redis."""
 
-    backend_port: int
+    backend: Subject
+
+    @property
+    def backend_port(self) -> int:
+        """The port of its Redis."""
+        return self.backend.port
+
+
+@dataclass(frozen=True)
+class Server(Proxy):
+    """A pressure-server, with its port for memcached's protocol, or 0."""
+
     memcached_port: int
 
 
@@ -113,7 +125,7 @@ def replica_of(main: Subject) -> Iterator[Subject]:
 
 
 @contextmanager
-def twemproxy() -> Iterator[Subject]:
+def twemproxy() -> Iterator[Proxy]:
     """A nutcracker before a Redis of its own."""
     port = _free_port()
     with redis_server() as backend, TemporaryDirectory(prefix="bench-twemproxy-") as folder:
@@ -123,7 +135,18 @@ def twemproxy() -> Iterator[Subject]:
             program("nutcracker"), "-c", str(settings), "-p", f"{folder}/pid", "-s", str(_free_port()),
         ]  # fmt: skip
         with _running("twemproxy", command, Path(folder), lambda _log: _listens(port)) as pid:
-            yield Subject("twemproxy", port, pid)
+            yield Proxy("twemproxy", port, pid, backend)
+
+
+@contextmanager
+def empty_proxy() -> Iterator[Proxy]:
+    """A proxy that does nothing but forward bytes, before a Redis of its own: see `empty_proxy.py`."""
+    port = _free_port()
+    with redis_server() as backend, TemporaryDirectory(prefix="bench-empty-proxy-") as folder:
+        script = Path(__file__).with_name("empty_proxy.py")
+        command = [sys.executable, str(script), str(port), str(backend.port)]
+        with _running("empty proxy", command, Path(folder), lambda _log: _listens(port)) as pid:
+            yield Proxy("empty proxy", port, pid, backend)
 
 
 @contextmanager
@@ -153,7 +176,7 @@ def ours_before(backend: Subject, *options: str) -> Iterator[Server]:
         ]  # fmt: skip
         with _running("ours", command, Path(folder), lambda log: "ready" in log) as pid:
             log = _log_file(Path(folder)).read_text()
-            yield Server("ours", _port_in(log, "resp"), pid, backend.port, _port_in(log, "memcached"))
+            yield Server("ours", _port_in(log, "resp"), pid, backend, _port_in(log, "memcached"))
 
 
 @contextmanager

@@ -1,81 +1,223 @@
-"""SADD and SPOP a second, as redis-benchmark counts them: ours, Redis itself, and twemproxy."""
+"""Requests a second on 1 to 100 000 queues, and the processor time of each request.
+
+The subjects are ours, Redis, twemproxy, and an empty proxy, which is the limit for a proxy in Python.
+"""
 
 from __future__ import annotations
 
-import csv
-import subprocess
+import math
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import NamedTuple
 
 from benchmarks.client import Client
-from benchmarks.plan import BenchmarkError, Load, Plan
+from benchmarks.plan import BenchmarkError, Case, Plan
+from benchmarks.processor import processor_time
+from benchmarks.redis_benchmark import MOST, RANDOM, requests_per_second
 from benchmarks.results import Row, Samples, Table, Target
-from benchmarks.subjects import Subject, ours, program, redis_server, twemproxy
+from benchmarks.subjects import Proxy, Server, Subject, empty_proxy, ours, redis_server, twemproxy
 
-COMMANDS = ("SADD", "SPOP")
-_QUEUE = "bench:queue"
-_SECONDS = 60
-_SUBJECTS = ("ours", "redis", "twemproxy")
+_SUBJECTS = ("ours", "redis", "twemproxy", "empty proxy")
+# Messages that every queue has before anything is measured, so that SPOP and RPOP seldom find an empty one.
+_QUEUED = ("first", "second")
+_AT_ONCE = 1_000
+# A message consists of random numbers of twelve digits, at most so many, and of padding.
+_MOST_RANDOM = 7
+_LENGTH = 12 * _MOST_RANDOM
+_MESSAGE = "(message)"
+# The part of the puts and takes that may have no effect, because a message is there already or none is left.
+_TOLERANCE = 0.05
+_COUNT = """
+local messages = 0
+for number = 0, ARGV[2] - 1 do
+  messages = messages + redis.call(ARGV[3], string.format('%s%012d', ARGV[1], number))
+end
+return messages
+"""
+# Targets: queues, clients and pipeline; then the least ratio to twemproxy of SADD and SPOP.
+_LEAST_RATIOS = {
+    (1, 1, 1): {"SADD": 0.65, "SPOP": 0.65},
+    (1, 50, 1): {"SADD": 0.85, "SPOP": 0.9},
+    (1, 50, 16): {"SADD": 1.1, "SPOP": 1.8},
+    (1_000, 50, 1): {"SADD": 0.5, "SPOP": 0.6},
+    (1_000, 50, 16): {"SADD": 0.2, "SPOP": 0.28},
+    (100_000, 50, 1): {"SADD": 0.4, "SPOP": 0.5},
+    (100_000, 50, 16): {"SADD": 0.1, "SPOP": 0.12},
+}
+# The same; then the most microseconds of our server in user mode for a SADD.
+_MOST_USER_TIME = {(1, 1, 1): 30.0, (1, 50, 1): 4.5}
 
 
-def run(plan: Plan) -> Table:
-    """Every load on every subject, one subject after the other in each round."""
+class _Command(NamedTuple):
+    """A command as it is measured: its arguments after the key, and what it adds to the number of messages.
+
+    `part` is the part of a load's requests that is sent.
+    """
+
+    name: str
+    arguments: tuple[str, ...] = ()
+    adds: int = 0
+    part: float = 1.0
+
+
+class _Family(NamedTuple):
+    """Commands on one Redis type, in the order in which they are measured; `length` counts messages."""
+
+    prefix: str
+    length: str
+    commands: tuple[_Command, ...]
+
+
+_FAMILIES = (
+    _Family(
+        "set:",
+        "SCARD",
+        (
+            _Command("SADD", (_MESSAGE,), adds=1),
+            _Command("SISMEMBER", (_QUEUED[0],)),
+            _Command("SPOP", adds=-1, part=0.5),
+        ),
+    ),
+    _Family("list:", "LLEN", (_Command("LPUSH", (_MESSAGE,), adds=1), _Command("RPOP", adds=-1, part=0.5))),
+)
+_COMMANDS = [command.name for family in _FAMILIES for command in family.commands]
+
+
+class _Measured(NamedTuple):
+    """What one command did: requests a second, and for each request microseconds and calls of scripts."""
+
+    rate: float
+    user: float
+    server: float
+    backend: float
+    calls: float
+
+
+def run(plan: Plan) -> list[Table]:
+    """Measure every case on every subject, one subject after the other in each round."""
     samples = Samples()
-    with ours() as server, redis_server() as plain, twemproxy() as proxy:
+    with ExitStack() as stack:
+        subjects = [stack.enter_context(start()) for start in (ours, redis_server, twemproxy, empty_proxy)]
         for _ in plan.each_round("throughput"):
-            for load in plan.loads:
-                for subject in (server, plain, proxy):
-                    for command, rate in zip(COMMANDS, add_and_pop(subject, load), strict=True):
-                        samples.add((command, load), subject.name, rate)
-    return Table(
-        "throughput",
-        f"requests a second, median of {plan.rounds}",
-        (*_SUBJECTS, "ours/redis", "ours/twemproxy"),
-        [_row(samples, plan, command, load) for load in plan.loads for command in COMMANDS],
+            for case in plan.cases:
+                for subject in subjects:
+                    for command, measured in _measure(subject, case):
+                        samples.add((command, case), subject.name, measured.rate)
+                        for name, value in measured._asdict().items():
+                            samples.add((command, case), f"{subject.name}, {name}", value)
+    each = [(command, case) for case in plan.cases for command in _COMMANDS]
+    return [
+        Table(
+            "throughput",
+            f"requests a second, median of {plan.rounds}",
+            (*_SUBJECTS, *(f"ours/{other}" for other in _SUBJECTS[1:])),
+            [_rates(samples, command, case) for command, case in each],
+        ),
+        Table(
+            "processor time",
+            f"microseconds a request, and script calls a request; median of {plan.rounds}",
+            ("ours, user", "ours", "our backend", "redis", "twemproxy", "empty proxy", "calls"),
+            [_times(samples, command, case) for command, case in each],
+        ),
+    ]
+
+
+def _measure(subject: Subject, case: Case) -> Iterator[tuple[str, _Measured]]:
+    """Do every command on queues that are new, and yield it with what was measured."""
+    _flush(subject)
+    for family in _FAMILIES:
+        keys = [f"{family.prefix}{number:012}" for number in range(case.queues)]
+        _fill(subject, family.commands[0].name, keys)
+        for command in family.commands:
+            load = replace(case.load, requests=int(case.load.requests * command.part))
+            before = _count(subject, family, case.queues)
+            measured = _do(subject, replace(case, load=load), family.prefix, command)
+            added = _count(subject, family, case.queues) - before
+            # redis-benchmark counts errors as it counts other replies.
+            if abs(added - command.adds * load.requests) > _TOLERANCE * load.requests:
+                text = f"{subject.name} added {added} messages by {load.requests} {command.name}, {case}"
+                raise BenchmarkError(text)
+            yield command.name, measured
+    _flush(subject)
+
+
+def _do(subject: Subject, case: Case, prefix: str, command: _Command) -> _Measured:
+    numbers = MOST if case.queues == 1 else case.queues
+    key = f"{prefix}{0:012}" if case.queues == 1 else prefix + RANDOM
+    words = [_message(numbers) if word == _MESSAGE else word for word in command.arguments]
+    backend = _backend(subject)
+    with Client(backend.port) as client:
+        client("CONFIG", "RESETSTAT")
+        before, backend_before = processor_time(subject.pid), processor_time(backend.pid)
+        rate = requests_per_second(subject, case.load, command.name, key, *words, numbers=numbers)
+        after, backend_after = processor_time(subject.pid), processor_time(backend.pid)
+        statistics = client("INFO", "commandstats").decode()
+    calls = sum(map(int, re.findall(r"^cmdstat_(?:evalsha|fcall):calls=(\d+)", statistics, re.MULTILINE)))
+    each = 1e6 / case.load.requests
+    return _Measured(
+        rate=rate,
+        user=(after.user - before.user) * each,
+        server=(after.total - before.total) * each,
+        backend=(backend_after.total - backend_before.total) * each,
+        calls=calls / case.load.requests,
     )
 
 
-def add_and_pop(subject: Subject, load: Load) -> tuple[float, float]:
-    """SADDs a second into an empty set or queue, then SPOPs of most of what is there."""
-    pops = load.requests * 4 // 5
+def _message(numbers: int) -> str:
+    """Return a message of a fixed length that redis-benchmark makes another of each time."""
+    count = min(_MOST_RANDOM, math.ceil(math.log(MOST, numbers)))
+    return RANDOM * count + "x" * (_LENGTH - 12 * count)
+
+
+def _backend(subject: Subject) -> Subject:
+    return subject.backend if isinstance(subject, Proxy) else subject
+
+
+def _flush(subject: Subject) -> None:
+    """Delete all queues. The other proxies have no state, and twemproxy does not know FLUSHALL."""
+    with Client(subject.port if isinstance(subject, Server) else _backend(subject).port) as client:
+        client("FLUSHALL")
+
+
+def _fill(subject: Subject, put: str, keys: list[str]) -> None:
     with Client(subject.port) as client:
-        for requests in (load.requests // 10, load.requests):  # the first is to warm up
-            client("DEL", _QUEUE)
-            adds_a_second = _rate(subject, load, requests, "SADD", _QUEUE, "element:__rand_int__")
-        added = client("SCARD", _QUEUE)
-        pops_a_second = _rate(subject, load, pops, "SPOP", _QUEUE)
-        popped = added - client("SCARD", _QUEUE)
-        client("DEL", _QUEUE)
-    # redis-benchmark counts errors as it counts other replies; a few of its random members are equal.
-    if added < load.requests * 0.99 or popped < pops:
-        raise BenchmarkError(f"{subject.name} added {added} of {load.requests}, popped {popped} of {pops}")
-    return adds_a_second, pops_a_second
+        for first in range(0, len(keys), _AT_ONCE):
+            some = keys[first : first + _AT_ONCE]
+            for key in some:
+                client.send(put, key, *_QUEUED)
+            for _ in some:
+                client.reply()
 
 
-def _rate(subject: Subject, load: Load, requests: int, *command: str) -> float:
-    arguments = [
-        program("redis-benchmark"), "-p", str(subject.port), "-n", str(requests), "-r", "1000000000",
-        "-c", str(load.clients), "-P", str(load.pipeline), "--csv", *command,
-    ]  # fmt: skip
-    try:
-        finished = subprocess.run(
-            arguments, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired as error:
-        raise BenchmarkError(f"{command[0]} on {subject.name} took over {_SECONDS} seconds") from error
-    lines = list(csv.DictReader(finished.stdout.splitlines()))
-    if finished.returncode or len(lines) != 1:
-        said = " ".join((finished.stderr or finished.stdout).split())
-        raise BenchmarkError(f"redis-benchmark failed on {subject.name}: {said}")
-    return float(lines[0]["rps"])
+def _count(subject: Subject, family: _Family, queues: int) -> int:
+    """Return how many messages the backend has in the queues of the family."""
+    prefix, length = family.prefix, family.length
+    if isinstance(subject, Server):
+        prefix, length = f"__pressure__:{prefix}", "LLEN"
+    with Client(_backend(subject).port) as client:
+        return int(client("EVAL", _COUNT, 0, prefix, queues, length))
 
 
-def _row(samples: Samples, plan: Plan, command: str, load: Load) -> Row:
-    of = (command, load)
-    to_redis, to_twemproxy = (samples.ratio(of, "ours", other) for other in ("redis", "twemproxy"))
-    if load == plan.single:
-        target = Target("x redis", to_redis, at_least=0.5)
-    elif load == plan.plain:
-        target = Target("x twemproxy", to_twemproxy, at_least=1.0)
-    else:
-        target = Target("x twemproxy", to_twemproxy, at_least=1.2)
+def _rates(samples: Samples, command: str, case: Case) -> Row:
+    of = (command, case)
     rates = [samples.median(of, subject) for subject in _SUBJECTS]
-    return Row(f"{command}, {load}", (*rates, to_redis, to_twemproxy), target, samples.of(of))
+    ratios = {other: samples.ratio(of, "ours", other) for other in _SUBJECTS[1:]}
+    load = case.load
+    least = _LEAST_RATIOS.get((case.queues, load.clients, load.pipeline), {}).get(command)
+    target = Target("x twemproxy", ratios["twemproxy"], at_least=least) if least else None
+    return Row(f"{command}, {case}", (*rates, *ratios.values()), target, samples.of(of))
+
+
+def _times(samples: Samples, command: str, case: Case) -> Row:
+    of = (command, case)
+    columns = (
+        "ours, user", "ours, server", "ours, backend",
+        "redis, server", "twemproxy, server", "empty proxy, server", "ours, calls",
+    )  # fmt: skip
+    values = tuple(samples.median(of, column) for column in columns)
+    load = case.load
+    most = _MOST_USER_TIME.get((case.queues, load.clients, load.pipeline)) if command == "SADD" else None
+    target = Target("µs of ours, user", values[0], at_most=most) if most else None
+    return Row(f"{command}, {case}", values, target, {})

@@ -1,0 +1,92 @@
+"""Puts, gets and blocking gets at the same time over many queues: ours, Redis, and an empty proxy.
+
+twemproxy is not among them, because it does not support commands that block.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from typing import NamedTuple
+
+from benchmarks.client import Client
+from benchmarks.plan import Case, Load, Plan
+from benchmarks.processor import processor_time
+from benchmarks.redis_benchmark import RANDOM, rate, start
+from benchmarks.results import Row, Samples, Table
+from benchmarks.subjects import Proxy, Subject, empty_proxy, ours, redis_server
+
+_SUBJECTS = ("ours", "redis", "empty proxy")
+_KEY = f"mixed:{RANDOM}"
+
+
+class _Share(NamedTuple):
+    """A command's part of the clients and of the requests."""
+
+    words: tuple[str, ...]
+    clients: float
+    requests: float
+
+
+# There are more puts than gets, so that a blocking get waits for a while, but not to the end.
+_SHARES = (
+    _Share(("LPUSH", _KEY, "x" * 84), clients=0.4, requests=0.5),
+    _Share(("RPOP", _KEY), clients=0.3, requests=0.25),
+    _Share(("BRPOP", _KEY, "1"), clients=0.3, requests=0.25),
+)
+
+
+def run(plan: Plan) -> list[Table]:
+    """Measure all shares together on each subject, one subject after the other in each round."""
+    samples = Samples()
+    with ExitStack() as stack:
+        subjects = [stack.enter_context(start_one()) for start_one in (ours, redis_server, empty_proxy)]
+        for _ in plan.each_round("mix"):
+            for subject in subjects:
+                for label, value in _measure(subject, plan.mixed).items():
+                    samples.add(label, subject.name, value)
+    return [
+        Table(
+            "mix",
+            f"LPUSH, RPOP and BRPOP together, {plan.mixed}, median of {plan.rounds}",
+            (*_SUBJECTS, "ours/redis", "ours/empty proxy"),
+            [_row(samples, label) for label in _LABELS],
+        )
+    ]
+
+
+_LABELS = ("requests a second", "µs of the server a request", "µs of the backend a request")
+
+
+def _measure(subject: Subject, case: Case) -> dict[str, float]:
+    backend = subject.backend if isinstance(subject, Proxy) else subject
+    load = case.load
+    loads = [
+        Load(int(load.clients * share.clients), load.pipeline, int(load.requests * share.requests))
+        for share in _SHARES
+    ]
+    requests = sum(load.requests for load in loads)
+    before, backend_before = processor_time(subject.pid), processor_time(backend.pid)
+    began = time.perf_counter()
+    running = [
+        start(subject, load, *share.words, numbers=case.queues)
+        for share, load in zip(_SHARES, loads, strict=True)
+    ]
+    for one in running:
+        rate(one)
+    seconds = time.perf_counter() - began
+    after, backend_after = processor_time(subject.pid), processor_time(backend.pid)
+    with Client(subject.port) as client:
+        client("FLUSHALL")
+    values = (
+        requests / seconds,
+        (after.total - before.total) * 1e6 / requests,
+        (backend_after.total - backend_before.total) * 1e6 / requests,
+    )
+    return dict(zip(_LABELS, values, strict=True))
+
+
+def _row(samples: Samples, label: str) -> Row:
+    values = [samples.median(label, subject) for subject in _SUBJECTS]
+    ratios = [samples.ratio(label, "ours", other) for other in _SUBJECTS[1:]]
+    return Row(label, (*values, *ratios), None, samples.of(label))
