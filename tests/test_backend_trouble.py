@@ -680,8 +680,10 @@ def test_it_does_not_let_us_sign(
                 direct.execute_command("ACL", "SETUSER", "default", *permits)
                 wait_for(lambda: client("PRESSURE.READY") == b"OK", "it to be ready again")
                 direct.execute_command("ACL", "SETUSER", "default", *refuses)
-        assert server.log.count("refuses noting that this server lives") in (2, 3)
-        assert server.log.count("permits it again: noting that this server lives") == 2
+        # It signs, and looks for servers that have died: one of them may be refused, or both.
+        refused_times = server.log.count("so PRESSURE.READY fails")
+        assert 2 <= refused_times <= 6
+        assert refused_times - server.log.count("permits it again") in (0, 1, 2)
 
 
 def test_it_has_no_evalsha(start_valkey: StartValkey, start_server: StartServer) -> None:

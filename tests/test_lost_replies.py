@@ -143,10 +143,10 @@ def behind(cuts: Cuts, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
 
 
 def keys_of(direct: Client) -> dict[bytes, Any]:
-    """All that the backend has, but for who lives and when a queue was made."""
+    """All that the backend has, but for when a queue was made, and which other servers wait."""
     found: dict[bytes, Any] = {}
     for key in direct.keys("__pressure__:*"):
-        if key.endswith(b":ext:settings"):
+        if key.endswith((b":ext:settings", b":ext:waiting")):
             continue
         kind = direct.type(key)
         read = {b"string": direct.get, b"set": direct.smembers, b"hash": direct.hgetall}

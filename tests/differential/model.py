@@ -146,6 +146,8 @@ class Client:
     # Equal puts of a pipeline are done as one: so many replies come when the one that waits has ended.
     last_put: Words = ()
     held: int = 0
+    # What a get of several queues has found in the first of them.
+    found: list[Item] = field(default_factory=list)
 
     def copy(self) -> Client:
         return Client(
@@ -157,6 +159,7 @@ class Client:
             dict(self.watched),
             self.last_put,
             self.held,
+            list(self.found),
         )
 
     @property
@@ -368,6 +371,19 @@ class World:
         if client.queued is not None:
             client.queued.append(words)
             client.outbox.append(b"QUEUED")
+            return
+        if words[0] == "get" and len(words) > 2:
+            # It takes from one queue after the other, and clients that wait may act in between.
+            client.pending[:0] = [("get more", *words[2:])]
+            client.found = _get_many(self, [words[1]])
+            return
+        if words[0] == "get more":
+            client.found += _get_many(self, [words[1]])
+            if len(words) > 2:
+                client.pending[:0] = [("get more", *words[2:])]
+            else:
+                client.outbox.append(client.found)
+                client.found = []
             return
         put = (_FOLDED[words[0]], words[1]) if words[0] in _FOLDED else ()
         client.held = client.held + 1 if put and put == client.last_put else 0
@@ -672,8 +688,8 @@ def _algebra(combine: Callable[[list[bytes], list[list[bytes]]], list[bytes]]) -
     return does
 
 
-def _get_many(world: World, _operation: Operation, names: list[str]) -> Reply:
-    """memcached's get of several queues."""
+def _get_many(world: World, names: list[str]) -> list[Item]:
+    """memcached's get."""
     return [item for name in names if name in world.queues for item in world.queues[name].take(1)]
 
 
@@ -869,7 +885,7 @@ COMMANDS: dict[str, Command] = {
             reply=lambda queue, new: _SET_REPLY if new else b"NOT_STORED",
         )
     ),
-    "get": Command(_get_many, names=lambda words: list(words[1:])),
+    "get": Command(lambda world, _, names: _get_many(world, names), names=lambda words: list(words[1:])),
     "get peek": Command(_ask([], _peek)),
     "get t": _taking(_items, waits=True, timeout=_last, nothing=[]),
     "scard": Command(_ask(b"0", lambda queue, words: b"%d" % len(queue.entries))),

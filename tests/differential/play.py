@@ -110,15 +110,6 @@ def _names_several_queues(commands: tuple[Words, ...]) -> bool:
     return len(known) == len(commands) > 1 and len(names) > 1
 
 
-def _is_done_in_steps(words: Words) -> bool:
-    """Whether others may act between its steps.
-
-    A native Delete ends with the list: what is put just before that, when no other key is left, goes too.
-    memcached's get of several queues takes from one after the other.
-    """
-    return words[0] == "native delete" or (words[0] == "get" and len(words) > 2)
-
-
 async def _ask(control: RespWire, *words: Any) -> Any:
     await control.send((words,))
     async with asyncio.timeout(TIMEOUT):
@@ -184,7 +175,7 @@ class _Playing:
                 return True
             if _names_several_queues(step.commands) and any(w.moves_wait for w in self._worlds):
                 return True
-            if any(map(_is_done_in_steps, step.commands)) and self._others_go_on():
+            if step.commands[0][0] == "native delete" and self._others_go_on():
                 return True
             name = step.commands[0][1] if step.commands[0][0] == "native put" else ""
             if any(world.moves_within(name) for world in self._worlds):
@@ -209,7 +200,10 @@ class _Playing:
         return True
 
     def _others_go_on(self) -> bool:
-        """Whether a client would send more when its wait ends."""
+        """Whether a client would send more when its wait ends.
+
+        A native Delete ends with the list. What is put just before that, when no other key is left, goes too.
+        """
         return any(client.waiting and client.pending for world in self._worlds for client in world.clients)
 
     def _count(self, step: Step) -> None:
