@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import redis
 
+from tests.backend_relay import BackendRelay
 from tests.native import NativeClient, NativeSteps, run, step_until
 from tests.programs import TIMEOUT, Client, Server, StartServer, Valkey, wait_for
 from tests.side_by_side import Pair, compare, split
@@ -343,6 +344,17 @@ def test_pops_of_several_queues_and_counts_take_what_there_is(client: Client, wa
     client.rpush("new", "x", "y")
     assert waiter.reply() == [b"new", [b"x", b"y"]]
     assert client.lrange("r", 0, -1) == [b"b"]
+
+
+def test_a_pop_whose_time_is_up_while_it_tries_a_queue_takes_the_message_there(
+    backend: Valkey, start_server: StartServer
+) -> None:
+    with BackendRelay(backend.socket, delay=0.05) as relay:
+        server = start_server("--backend", relay.url)
+        with server.client() as client, Waiter(server.port) as waiter:
+            client.rpush("q", "m")
+            assert waiter("BLPOP", "none", "q", 0.01) == [b"q", b"m"]
+            assert client.llen("q") == 0
 
 
 def test_too_many_queues_are_refused(waiter: Waiter) -> None:

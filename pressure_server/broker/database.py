@@ -70,6 +70,7 @@ class Database(Lanes, QueueOperations):
             return (names[0], messages) if messages else None
         ticket, call = Ticket(), Call(client)
         operations: dict[bytes, Operation] = {}
+        tried: set[bytes] = set()
         try:
             for name in dict.fromkeys(names):
                 operation = Operation(kind, name, [], count, call, wait=Wait(timeout, ticket=ticket))
@@ -79,6 +80,7 @@ class Database(Lanes, QueueOperations):
                 await call.tried()
                 if call.ended.done():
                     break
+                tried.add(name)
             first = operations[await call.ended]
         finally:
             call.end()
@@ -94,7 +96,7 @@ class Database(Lanes, QueueOperations):
         if first.results:
             return first.name, first.results
         # The time may have been up before all queues were tried.
-        return await self._take_now(kind, [name for name in names if name not in operations], count, client)
+        return await self._take_now(kind, [name for name in names if name not in tried], count, client)
 
     async def _take_now(
         self, kind: Kind, names: Sequence[bytes], count: int, client: Client | None
