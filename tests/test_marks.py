@@ -282,6 +282,18 @@ def test_marks_survive_that_others_are_removed_from_the_middle(queue: Queue) -> 
     assert not queue.direct.exists(MARKS)
 
 
+def test_flags_of_equal_messages_survive_the_removal_of_messages_after_them(queue: Queue) -> None:
+    # Those without flags are put by other clients, and have no marks.
+    for message, flags in ((b"x", 0), (b"f", 6), (b"y", 0), (b"f", 6), (b"z", 0)):
+        if flags:
+            queue.put(message, flags)
+        else:
+            queue.run(kinds.PUT, message)
+    # The first "f" is now where the second one was when it was put.
+    queue.run(kinds.REMOVE, b"y", b"z", size=2)
+    assert [queue.get() for _ in range(3)] == [[(0, b"x")], [(6, b"f")], [(6, b"f")]]
+
+
 def test_marks_survive_a_native_client_that_dies_before_it_has_counted(queue: Queue) -> None:
     for number in range(5):
         queue.put(b"%d" % number, number)

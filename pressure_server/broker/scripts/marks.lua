@@ -135,7 +135,8 @@ local function make_marks()
       table.remove(copies, 1)
     end
     for i, copy in ipairs(copies) do
-      if copy[1] + drift == position then return i end
+      -- Where messages were removed from the middle, one behind the first may seem to be there.
+      if copy[1] + drift == position and (i == 1 or removed == 0) then return i end
     end
     if not copies[1] then
       return nil
