@@ -346,6 +346,23 @@ def test_pops_of_several_queues_and_counts_take_what_there_is(client: Client, wa
     assert client.lrange("r", 0, -1) == [b"b"]
 
 
+def test_a_move_that_has_waited_for_room_is_told_of_a_message_that_comes_natively(
+    client: Client, waiter: Waiter, direct: Client
+) -> None:
+    create(client, "d", "BOUND", 1)
+    client.rpush("d", "full")
+    client.rpush("q", "gone")
+    waiter.send("BLMOVE", "q", "d", "RIGHT", "LEFT", 0)
+    wait_for_waiting(client, "q", consumers=True)
+    assert client.lpop("q") == b"gone"
+    assert client.lpop("d") == b"full"
+    # It finds no message, and waits again.
+    wait_for_waiting(client, "q", consumers=1)
+    NativeClient(direct, "q").put(b"next")
+    assert waiter.reply() == b"next"
+    assert client.lrange("d", 0, -1) == [b"next"]
+
+
 def test_a_pop_whose_time_is_up_while_it_tries_a_queue_takes_the_message_there(
     backend: Valkey, start_server: StartServer
 ) -> None:

@@ -139,6 +139,8 @@ def moved(operations: Sequence[Operation], reply: Any) -> bool:
         operation.stay(elsewhere=True)
         return True
     if not reply and operation.messages[2] == b"wait":
+        if operation.wait is not None:
+            operation.wait.elsewhere = False  # whatever it had lacked before
         return taken(operations, reply)
     operation.results = reply
     return False
