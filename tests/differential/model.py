@@ -266,6 +266,13 @@ class World:
                 world._execute(number)
                 yield world, True
                 words = client.pending[0]
+                if words[0] == "BLMPOP" and self._puts_wait(COMMANDS["BLMPOP"].names(words)):
+                    # It may leave some of what there is to clients that wait, or have waited, elsewhere.
+                    for fewer in range(1, _lmpop_count(words)):
+                        world = self.copy()
+                        world.clients[number].pending[0] = (*words[:-1], fewer)
+                        world._execute(number)
+                        yield world, True
                 if words[0] in _NEEDS_A_ROLE and self._is_waited_on(words[1]):
                     # A server that waits in line with native clients keeps the role when its turn has come.
                     world = self.copy()
@@ -277,6 +284,12 @@ class World:
         for operation in self.waiting():
             yield from self._goes_on(operation, ahead, puts)
 
+    def _is_empty(self, name: str) -> bool:
+        return name not in self.queues or not self.queues[name].entries
+
+    def _puts_wait(self, names: list[str]) -> bool:
+        return any(COMMANDS[o.words[0]].put is not None and o.words[1] in names for o in self.waiting())
+
     def _is_waited_on(self, name: str) -> bool:
         return any(name in COMMANDS[o.words[0]].names(o.words) for o in self.waiting())
 
@@ -285,8 +298,11 @@ class World:
     ) -> Iterator[tuple[World, bool]]:
         command = COMMANDS[operation.words[0]]
         names = command.names(operation.words)
-        is_gone = any(self._is_gone(operation, name) for name in operation.seen)
-        if is_gone or any(self._is_vague(operation, name) for name in operation.seen):
+        gone = [name for name in operation.seen if self._is_gone(operation, name)]
+        # A move that waits for messages by now may not notice that the queue to which it goes is away.
+        has_moved_on = command.does is _move and self._is_empty(names[0]) and names[0] not in gone
+        is_gone = bool(gone) and not has_moved_on
+        if gone or any(self._is_vague(operation, name) for name in operation.seen):
             world = self.copy()
             world._reply(operation.client, _NOQUEUE)
             yield world, True
