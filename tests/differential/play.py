@@ -103,7 +103,7 @@ class Player:
 def _names_several_queues(commands: tuple[Words, ...]) -> bool:
     """Whether it is a pipeline for several queues, which servers may do in another order than it was sent.
 
-    Only who moves messages between the queues meanwhile sees that.
+    Only others that go on meanwhile with several queues see that.
     """
     known = [words for words in commands if words[0] in COMMANDS]
     names = {name for words in known for name in COMMANDS[words[0]].names(words)}
@@ -173,7 +173,9 @@ class _Playing:
         else:
             if not all(world.clients[step.client].is_idle for world in self._worlds):
                 return True
-            if _names_several_queues(step.commands) and any(w.moves_wait for w in self._worlds):
+            if _names_several_queues(step.commands) and (
+                any(w.moves_wait for w in self._worlds) or self._others_go_on()
+            ):
                 return True
             if step.commands[0][0] == "native delete" and self._others_go_on():
                 return True
