@@ -328,6 +328,7 @@ class World:
             world = self.copy()
             world._reply(operation.client, _FULL if command.put is not None else command.nothing)
             yield world, True
+        yield from self._takes_fewer(operation, names)
         for name in names if command.is_choice else names[:1]:
             if (operation.server, name) in ahead:
                 continue
@@ -344,6 +345,18 @@ class World:
                 yield world, is_first and not (command.does is _move and reply is None)
             elif (again.done, again.new, again.seen) != before:
                 yield world, is_first
+
+    def _takes_fewer(self, operation: Operation, names: list[str]) -> Iterator[tuple[World, bool]]:
+        """A BLMPOP that waits may leave some of what comes to clients that wait elsewhere, or did so."""
+        for fewer in range(1, _lmpop_count(operation.words) if operation.words[0] == "BLMPOP" else 1):
+            for name in names:
+                world = self.copy()
+                again = world._waiting(operation)
+                again.words = (*operation.words[:-1], fewer)
+                reply = COMMANDS["BLMPOP"].does(world, again, [name])
+                if reply is not WAITS:
+                    world._reply(operation.client, reply)
+                    yield world, True
 
     def _waiting(self, operation: Operation) -> Operation:
         """Return this world's copy of an operation that waits."""
