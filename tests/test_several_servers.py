@@ -160,3 +160,28 @@ def test_beside_a_put_that_waits_for_room_what_is_left_is_taken(
             for message in (b"1", b"2", b"3", b"4"):
                 assert consumer("BLPOP", "q", 0) == [b"q", message]
             assert producer.reply() == 4
+
+
+def test_a_move_that_waits_does_not_overtake_a_get_that_has_left_a_message_for_others(
+    start_server: StartServer, start_valkey: StartValkey
+) -> None:
+    backend = start_valkey()
+    first, second = start_two(start_server, backend)
+    with first.client() as client, Waiter(first.port) as getting, Waiter(first.port) as moving:
+        create(client, "q")
+        with Waiter(second.port) as leaving, second.client() as there:
+            leaving.send("BLPOP", "q", 0)
+            wait_for_blocked(there, 1)
+        # Its note stays for a while, and every other message is left for it.
+        for message in (b"1", b"2", b"3", b"4"):
+            getting.send("BLPOP", "q", 0)
+            wait_for_blocked(client, 1)
+            moving.send("BLMOVE", "q", "d", "RIGHT", "LEFT", 0)
+            wait_for_blocked(client, 2)
+            client.rpush("q", message)
+            assert getting.reply() == [b"q", message]
+            client.rpush("q", "moved")
+            assert moving.reply() == b"moved"
+            # So that the next one is left for the other server, if this was not.
+            client.rpush("q", "odd")
+            assert client.lpop("q") == b"odd"
