@@ -135,7 +135,7 @@ local function make_marks()
       table.remove(copies, 1)
     end
     for i, copy in ipairs(copies) do
-      -- Where messages were removed from the middle, one behind the first may seem to be there.
+      -- If messages were removed from the middle, a later copy may seem to be at the position of the first.
       if copy[1] + drift == position and (i == 1 or removed == 0) then return i end
     end
     if not copies[1] then
