@@ -14,7 +14,7 @@ from benchmarks.plan import Case, Load, Plan
 from benchmarks.processor import processor_time
 from benchmarks.redis_benchmark import RANDOM, rate, start
 from benchmarks.results import Row, Samples, Table
-from benchmarks.subjects import Proxy, Subject, empty_proxy, ours, redis_server
+from benchmarks.subjects import Subject, empty_proxy, ours, redis_server
 
 _SUBJECTS = ("ours", "redis", "empty proxy")
 _KEY = f"mixed:{RANDOM}"
@@ -59,7 +59,7 @@ _LABELS = ("requests a second", "µs of the server a request", "µs of the backe
 
 
 def _measure(subject: Subject, case: Case) -> dict[str, float]:
-    backend = subject.backend if isinstance(subject, Proxy) else subject
+    backend = subject.store
     load = case.load
     loads = [
         Load(int(load.clients * share.clients), load.pipeline, int(load.requests * share.requests))

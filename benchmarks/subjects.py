@@ -60,12 +60,22 @@ class Subject:
     port: int
     pid: int
 
+    @property
+    def store(self) -> Subject:
+        """The program that keeps the data: this one, or the one that it uses."""
+        return self
+
 
 @dataclass(frozen=True)
 class Proxy(Subject):
     """A program that uses a Redis."""
 
     backend: Subject
+
+    @property
+    def store(self) -> Subject:
+        """See Subject."""
+        return self.backend
 
     @property
     def backend_port(self) -> int:

@@ -17,7 +17,7 @@ from benchmarks.plan import BenchmarkError, Case, Plan
 from benchmarks.processor import processor_time
 from benchmarks.redis_benchmark import MOST, RANDOM, requests_per_second
 from benchmarks.results import Row, Samples, Table, Target
-from benchmarks.subjects import Proxy, Server, Subject, empty_proxy, ours, redis_server, twemproxy
+from benchmarks.subjects import Server, Subject, empty_proxy, ours, redis_server, twemproxy
 
 _SUBJECTS = ("ours", "redis", "twemproxy", "empty proxy")
 # Messages that every queue has before anything is measured, so that SPOP and RPOP seldom find an empty one.
@@ -147,7 +147,7 @@ def _do(subject: Subject, case: Case, prefix: str, command: _Command) -> _Measur
     numbers = MOST if case.queues == 1 else case.queues
     key = f"{prefix}{0:012}" if case.queues == 1 else prefix + RANDOM
     words = [_message(numbers) if word == _MESSAGE else word for word in command.arguments]
-    backend = _backend(subject)
+    backend = subject.store
     with Client(backend.port) as client:
         client("CONFIG", "RESETSTAT")
         before, backend_before = processor_time(subject.pid), processor_time(backend.pid)
@@ -171,13 +171,9 @@ def _message(numbers: int) -> str:
     return RANDOM * count + "x" * (_LENGTH - 12 * count)
 
 
-def _backend(subject: Subject) -> Subject:
-    return subject.backend if isinstance(subject, Proxy) else subject
-
-
 def _flush(subject: Subject) -> None:
     """Delete all queues. The other proxies have no state, and twemproxy does not know FLUSHALL."""
-    with Client(subject.port if isinstance(subject, Server) else _backend(subject).port) as client:
+    with Client(subject.port if isinstance(subject, Server) else subject.store.port) as client:
         client("FLUSHALL")
 
 
@@ -196,7 +192,7 @@ def _count(subject: Subject, family: _Family, queues: int) -> int:
     prefix, length = family.prefix, family.length
     if isinstance(subject, Server):
         prefix, length = f"__pressure__:{prefix}", "LLEN"
-    with Client(_backend(subject).port) as client:
+    with Client(subject.store.port) as client:
         return int(client("EVAL", _COUNT, 0, prefix, queues, length))
 
 

@@ -353,7 +353,7 @@ def test_a_move_that_has_waited_for_room_is_told_of_a_message_that_comes_nativel
     client.rpush("d", "full")
     client.rpush("q", "gone")
     waiter.send("BLMOVE", "q", "d", "RIGHT", "LEFT", 0)
-    wait_for_waiting(client, "q", consumers=True)
+    wait_for_waiting(client, "q", consumers=1)
     assert client.lpop("q") == b"gone"
     assert client.lpop("d") == b"full"
     # It finds no message, and waits again.

@@ -118,11 +118,7 @@ local function make_get()
       call('HDEL', base .. ':ext:settings', 'since') -- who waits for a message uses the queue (life.lua)
     end
     local messages, left = {}, 0
-    local most = queue.bound and wanted or 0 -- without its bound the queue is being deleted natively
-    if ARGV[6] == 'share' and queue.length > 0 and most > 0 then
-      most = math.min(wanted, make_waiting_servers().share())
-      left_for_others = left_for_others or most < math.min(wanted, queue.length)
-    end
+    local most = queue.bound and allowed(wanted) or 0 -- without its bound the queue is being deleted natively
     if queue.length > 0 and most > 0 then
       messages, left = operations.get(most)
       if messages.err then

@@ -49,9 +49,7 @@ local function make_move()
       return operations.move(other, how, wait, wanted)
     end
     make_get().drop_expired()
-    if wait == 'wait' and ARGV[6] == 'share' and queue.length > 0 and make_waiting_servers().share() == 0 then
-      -- As for a take (get.lua), or moves would overtake takes that were left without.
-      left_for_others = true
+    if wait == 'wait' and allowed(1) == 0 then
       return {}, 0, again
     end
     local message = what_to_move(wanted)

@@ -56,3 +56,13 @@ local function make_waiting_servers()
 
   return operations
 end
+
+-- Returns  how many of `wanted` messages the clients of this server may take now; notes if others are left some
+local function allowed(wanted)
+  if ARGV[6] ~= 'share' or queue.length == 0 then
+    return wanted
+  end
+  local most = math.min(wanted, make_waiting_servers().share())
+  left_for_others = left_for_others or most < math.min(wanted, queue.length)
+  return most
+end
