@@ -90,6 +90,19 @@ def test_flushing_waits_for_all_roles_at_once_and_goes_on(
         assert not direct.keys("__pressure__:free*")
 
 
+@pytest.mark.parametrize("position", [0, 3])
+def test_flushing_goes_on_behind_a_key_that_is_none_of_a_queue(
+    client: Client, direct: Client, position: int
+) -> None:
+    for number in range(4):
+        client.sadd(f"q{number}", "a")
+    odd = client.keys()[position]
+    direct.set(b"__pressure__:" + odd, "no list")
+    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+        client.flushdb()
+    assert client.keys() == [odd]
+
+
 @pytest.mark.parametrize("command", ["FLUSHDB", "FLUSHALL", "DEL stuck free"])
 def test_who_hangs_up_while_queues_are_deleted_has_gone(
     backend: Valkey, direct: Client, start_server: StartServer, command: str

@@ -7,6 +7,8 @@
 --
 -- A call with one message takes 13 microseconds here and 28 below; in a call with many, each takes 0.9 and 1.9.
 
+read_queue(KEYS[1])
+
 -- What mirror.lua has written, if nothing is unmirrored or stale and nobody else has been here since.
 local DONE = queue.bound and (queue.bound > 0 and -1 or 0)
 local exact = queue.bound and queue.producer == identity and (queue.consumer or identity) == identity

@@ -1,6 +1,6 @@
 -- The state of one queue, read once when the script comes to it and kept here while it works on it.
 --
--- Takes    KEYS[1…] base keys, ${PREFIX}:${queue}; the first is where the script begins
+-- Takes    a base key, ${PREFIX}:${queue}
 --          ARGV[1]  our identity, written to :producer and :consumer when we act in that role
 --          ARGV[3]  what a put on a full queue does where the queue has no setting of its own: block or error
 -- Touches  the 12 keys of pressure 0.15. A script is atomic, so a role is taken and given back without
@@ -38,8 +38,6 @@ local function read_queue(key)
     length = call('LLEN', base),
   }
 end
-
-read_queue(KEYS[1])
 
 -- command key value..., however many values there are; the sum of the replies.
 local function call_with_all(command, key, values)
