@@ -414,7 +414,9 @@ def test_an_open_read_is_kept_whatever_somebody_has_put_there(queue: Queue) -> N
 def call(direct: Client, bases: list[str], slot: str, number: int, *runs: tuple[str, ...]) -> Any:
     """The batch script's reply; a run is its name and its arguments."""
     words = [word for name, *arguments in runs for word in (name, len(arguments), *arguments)]
-    return direct.eval(batch_script(), len(bases), *bases, "me", 0, "error", slot, number, "", *words)
+    block = (len(bases), len(words), slot, number, "", *words)
+    (reply,) = direct.eval(batch_script(), len(bases), *bases, "me", 0, "error", *block)
+    return reply
 
 
 def test_of_equal_messages_each_goes_back_with_its_own_marks(direct: Client) -> None:

@@ -13,8 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-import hiredis
-
 from pressure_server.backend.address import Address
 from pressure_server.backend.channel import Channel
 from pressure_server.backend.denials import Denials
@@ -238,12 +236,14 @@ class Link:
     def _lost_for(self, why: BaseException | None) -> BackendError:
         return BackendError(f"the connection to {self._address} was lost ({_reason(why)})")
 
-    def call_script(self, keys: Sequence[bytes], arguments: list[bytes], received: Received) -> None:
-        """Call the batch script on queues; `arguments` are ours from now on.
+    def call_script(
+        self, keys: Sequence[bytes], arguments: list[bytes], hows: Sequence[int], received: Received
+    ) -> None:
+        """Call the batch script on queues: see ScriptCall. `arguments` are ours from now on.
 
         Where there is no answer `received` gets a BackendError: OutcomeUnknownError if it may have been done.
         """
-        self._ask(ScriptCall(keys, arguments, received))
+        self._ask(ScriptCall(keys, arguments, hows, received))
 
     async def command(self, *arguments: bytes) -> Any:
         """Send a command that only reads, and wait for its reply.
@@ -292,15 +292,16 @@ class Link:
             if type(reply) is OutcomeUnknownError and not self._closed and not request.once:
                 request.may_be_done = True
                 self._hold(request)
-            elif type(reply) is hiredis.ReplyError and asks_for_patience(reply):
-                # Nothing has been done. Where it has become a replica, the address may lead elsewhere by now.
-                self._hold(request)
-                if channel is not None:
-                    channel.abort(reply)
-            else:
-                if type(reply) is hiredis.ReplyError:
-                    self._denials.hear(reply)
-                request.received(reply)
+                return
+            for error in request.errors_in(reply):
+                if asks_for_patience(error):
+                    # Nothing has been done. Of a replica, the address may lead elsewhere by now.
+                    self._hold(request)
+                    if channel is not None:
+                        channel.abort(error)
+                    return
+                self._denials.hear(error)
+            request.received(reply)
 
         if channel is None or not channel.is_open:
             self._hold(request)

@@ -3,79 +3,93 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any
+
+import hiredis
 
 from pressure_server.backend.channel import Channel
 from pressure_server.backend.resp import Received
 from pressure_server.backend.script import Script
 
-# Where a script call says that it may have been done before: ARGV[6] (calls.lua).
-_AGAIN = 5
+_AGAIN = b"again"
 
 
-class Request(Protocol):
-    """Something to be sent on one channel after the other, until it has an answer."""
+class Request:
+    """Something to be sent on one channel after the other, until it has an answer.
 
-    received: Received
-    # Whether it has been sent before, so that it may have been done.
-    may_be_done: bool
-    # At how many deaths of the backend it had been sent, and had no answer.
-    deaths: int
-    # Whether it must not be done twice, so that it is not sent again when it may have been done.
-    once: bool
+    `may_be_done` is whether it has been sent before, `deaths` at how many deaths of the backend it had been
+    sent and had no answer. One that is to be done `once` is not sent again if it may have been done.
+    """
 
-    def send(self, channel: Channel, answered: Received) -> None:
-        """Send it. Raises BackendError when there is no connection."""
+    __slots__ = ("deaths", "may_be_done", "once", "received")
 
-
-class ScriptCall:
-    """A call of the batch script on the queues of these base keys."""
-
-    __slots__ = ("_arguments", "_keys", "deaths", "may_be_done", "once", "received")
-
-    def __init__(self, keys: Sequence[bytes], arguments: list[bytes], received: Received) -> None:
-        self._keys = keys
-        self._arguments = arguments
+    def __init__(self, received: Received, *, once: bool = False) -> None:
         self.received = received
         self.may_be_done = False
         self.deaths = 0
-        self.once = False  # the script sees to that
+        self.once = once
+
+    def send(self, channel: Channel, answered: Received) -> None:
+        """Send it. Raises BackendError if there is no connection."""
+        raise NotImplementedError
+
+    def errors_in(self, reply: Any) -> Sequence[hiredis.ReplyError]:
+        """Return what the backend refused."""
+        return (reply,) if type(reply) is hiredis.ReplyError else ()
+
+
+class ScriptCall(Request):
+    """A call of the batch script: see blocks.lua.
+
+    `hows` are the positions of arguments that become `again` if the call may have been done before.
+    """
+
+    __slots__ = ("_arguments", "_hows", "_keys")
+
+    def __init__(
+        self, keys: Sequence[bytes], arguments: list[bytes], hows: Sequence[int], received: Received
+    ) -> None:
+        super().__init__(received)
+        self._keys = keys
+        self._arguments = arguments
+        self._hows = hows
 
     def send(self, channel: Channel, answered: Received) -> None:
         """See Request."""
         if self.may_be_done:
-            self._arguments[_AGAIN] = b"again"
+            for position in self._hows:
+                self._arguments[position] = _AGAIN
         channel.call_script(self._keys, self._arguments, answered)
 
+    def errors_in(self, reply: Any) -> Sequence[hiredis.ReplyError]:
+        """Return what the backend refused, as a whole or of a block."""
+        if type(reply) is list:
+            return [one for one in reply if type(one) is hiredis.ReplyError]
+        return super().errors_in(reply)
 
-class Reading:
+
+class Reading(Request):
     """A plain command that only reads, or that does no harm when it is done twice."""
 
-    __slots__ = ("_words", "deaths", "may_be_done", "once", "received")
+    __slots__ = ("_words",)
 
     def __init__(self, words: Sequence[bytes], received: Received) -> None:
+        super().__init__(received)
         self._words = words
-        self.received = received
-        self.may_be_done = False
-        self.deaths = 0
-        self.once = False
 
     def send(self, channel: Channel, answered: Received) -> None:
         """See Request."""
         channel.send(answered, *self._words)
 
 
-class ReadingTogether:
+class ReadingTogether(Request):
     """Plain commands that only read, with nobody else in between. The reply has that of each."""
 
-    __slots__ = ("_commands", "deaths", "may_be_done", "once", "received")
+    __slots__ = ("_commands",)
 
     def __init__(self, commands: Sequence[Sequence[bytes]], received: Received) -> None:
+        super().__init__(received)
         self._commands = commands
-        self.received = received
-        self.may_be_done = False
-        self.deaths = 0
-        self.once = False
 
     def send(self, channel: Channel, answered: Received) -> None:
         """See Request."""
@@ -85,10 +99,10 @@ class ReadingTogether:
         channel.send(answered, b"EXEC")
 
 
-class HandlerCall:
+class HandlerCall(Request):
     """A call of a handler's own script on keys that are no queue's, which knows nothing of calls before."""
 
-    __slots__ = ("_arguments", "_keys", "_script", "deaths", "may_be_done", "once", "received")
+    __slots__ = ("_arguments", "_keys", "_script")
 
     def __init__(
         self,
@@ -99,13 +113,10 @@ class HandlerCall:
         *,
         once: bool,
     ) -> None:
+        super().__init__(received, once=once)
         self._script = script
         self._keys = keys
         self._arguments = arguments
-        self.received = received
-        self.may_be_done = False
-        self.deaths = 0
-        self.once = once
 
     def send(self, channel: Channel, answered: Received) -> None:
         """See Request."""

@@ -14,6 +14,7 @@ from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
 from pressure_server.broker import kinds
 from pressure_server.broker.changes import Changes
+from pressure_server.broker.courier import Block, Courier
 from pressure_server.broker.housekeeping import Housekeeping
 from pressure_server.broker.known import KnownQueues
 from pressure_server.broker.lack import Lack
@@ -65,7 +66,7 @@ class Lanes:
         # Of calls on several queues, whose answers no lane keeps.
         self._kept_apart: set[Kept] = set()
         self._dropped = asyncio.Event()
-        self._header = (identity, bound, policy.overflow.encode())
+        self._courier = Courier(link, (identity, bound, policy.overflow.encode()))
         self._lanes: dict[bytes, Lane] = {}
         self._to_send: list[Lane] = []
         self.known = KnownQueues(watch, link.number, prefix, self._clean)
@@ -177,6 +178,7 @@ class Lanes:
             lane = self._lanes.get(name)
             if lane is not None and lane.answers.go_back:
                 lane.answers.restore()
+        self._courier.flush()
 
     # What transactions use.
 
@@ -309,8 +311,7 @@ class Lanes:
         the words that batch.py has for that.
         """
         slot, number = kept if kept is not None else (b"", 0)
-        header = [*self._header, slot, b"%d" % number, how]
-        self._link.call_script([*dict.fromkeys(keys)], header + arguments, received)
+        self._courier.call(Block([*dict.fromkeys(keys)], slot, number, how, arguments, received))
 
     def when_safe(self, follows: Follows) -> None:
         """Call it when what the backend has just answered is as durable as it is to be."""

@@ -9,6 +9,7 @@ from pressure_server.backend.script import Script
 _PARTS = (
     "queue",
     "calls",
+    "blocks",
     "fast",
     "mirror",
     "marks",

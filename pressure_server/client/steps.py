@@ -32,8 +32,9 @@ from pressure_server.broker.refusals import refusal
 from pressure_server.client.arguments import as_bytes, checked_bound, checked_timeout
 from pressure_server.errors import PressureError, QueueDoesNotExistError, QueueFullError, QueueInUseError
 
-# Where the first run begins, behind what the script is told about the call.
-_RUNS = 6
+# Of a call's arguments: where its block begins (blocks.lua), and the first run in it.
+_BLOCK = 3
+_RUNS = _BLOCK + 5
 _TAKE = b"take existing"
 # Seconds in line for a role, until it is looked whether that still makes sense: a Delete cannot wake who is
 # in line (pressure 0.15), and a client of ours that died in its turn hands nothing on.
@@ -112,8 +113,7 @@ class QueueSteps:
         self._name = as_bytes(name, "a queue's name")
         self._base = base_key(as_bytes(prefix, "a prefix"), self._name)
         identity = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
-        # No answer is kept: a call that gets none is not sent again.
-        self._header = [identity.encode(), b"", b"block", b"", b"0", b""]
+        self._header = [identity.encode(), b"", b"block"]
 
     def create(self, bound: int) -> Steps[None]:
         """Create; 0 is no bound. Raises QueueAlreadyExistsError, QueueInUseError while one is deleted."""
@@ -177,7 +177,10 @@ class QueueSteps:
             yield from self._call(b"turn")
 
     def _call(self, name: bytes, *arguments: bytes) -> Steps[Any]:
-        _, result = yield self._packed(name, *arguments)
+        (reply,) = yield self._packed(name, *arguments)
+        if isinstance(reply, Exception):
+            raise reply
+        result = reply[1]
         if isinstance(result, Exception):
             error = refusal(self._name, str(result))
             if isinstance(error, QueueDoesNotExistError):
@@ -187,7 +190,7 @@ class QueueSteps:
         return result
 
     def _packed(self, name: bytes, *arguments: bytes) -> Call:
-        return Call(self._base, [*self._header, name, b"%d" % len(arguments), *arguments])
+        return Call(self._base, [*self._header, *_block(name, *arguments)])
 
     def _do(self, attempt: Callable[[], Steps[Result]], role: _Role, timeout: float | None) -> Steps[Result]:
         """Attempt it until it is done. Raises what it last lacked when the time is up."""
@@ -258,9 +261,16 @@ class QueueSteps:
 
 def undoing(call: Call, reply: Any) -> Call | None:
     """What puts back what a call has taken for somebody who has gone; None where there is nothing."""
-    if call.arguments[_RUNS] != _TAKE or not isinstance(reply[1], list) or not reply[1]:
+    taken = reply[0][1] if isinstance(reply[0], list) else None
+    if call.arguments[_RUNS] != _TAKE or not isinstance(taken, list) or not taken:
         return None
-    return Call(call.base, [*call.arguments[:_RUNS], b"restore", b"1", *reply[1]])
+    return Call(call.base, [*call.arguments[:_BLOCK], *_block(b"restore", *taken)])
+
+
+def _block(name: bytes, *arguments: bytes) -> list[bytes]:
+    """The one block of a call. No answer is kept: a call that gets none is not sent again."""
+    run = [name, b"%d" % len(arguments), *arguments]
+    return [b"1", b"%d" % len(run), b"", b"0", b"", *run]
 
 
 def _that_matter(role: _Role) -> list[bytes]:

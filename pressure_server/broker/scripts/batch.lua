@@ -1,11 +1,9 @@
--- One call for all who wait on a queue: runs of equal operations, one after the other.
+-- Batches: what a block of a call has to do on a queue, runs of equal operations, one after the other.
 --
--- Takes    KEYS[1…]  base keys of queues; the call begins with the first
---          ARGV[1]   our identity
+-- Takes    ARGV[1]   our identity
 --          ARGV[2]   the bound a queue made on the fly gets, or '' to make none
 --          ARGV[3]   what a put on a full queue does, where the queue has no setting: block or error
---          ARGV[4-6] how the answer is kept: calls.lua
---          ARGV[7…]  runs: a name, a count, and as many arguments
+--          ARGV[block.first…block.last]  runs: a name, a count, and as many arguments
 -- Returns  how many of the last run's units (messages, or commands for a put) are left undone: the caller
 --          sends these, and the runs after them, again. -1 is none, on a queue with a bound, and -2 none, and
 --          there is no queue. Then a result for each run that was executed. A run that was refused has an
@@ -19,9 +17,9 @@
 --
 -- Three names are no operations, have no result, and make a transaction of the runs behind them:
 --   on         goes over to the queue of that base key; nobody waits from here on
---   unchanged  refuses the whole call with CHANGED unless the queue has this version
---   free       refuses the whole call with INUSE unless the roles named are free, or not needed
--- What is returned for a call that is refused is { 'refused', base key, error }: nothing has been done.
+--   unchanged  refuses the whole block with CHANGED unless the queue has this version
+--   free       refuses the whole block with INUSE unless the roles named are free, or not needed
+-- The reply of a block that is refused is { 'refused', base key, error }: nothing has been done.
 
 local function slice_of(first, count)
   if count <= CHUNK then
@@ -83,7 +81,7 @@ local function execute(name, first, count)
   return operation(tonumber(ARGV[first]), tonumber(ARGV[first + 1]))
 end
 
--- Returns an error that refuses the whole call, or nil.
+-- Returns an error that refuses the whole block, or nil.
 local prelude = {
   on = function(key)
     patient = false
@@ -102,11 +100,12 @@ local prelude = {
   end,
 }
 
-local reply, more = { 0 }, { 0 }
-local taken = false -- whether the last run that takes has taken something
-local waiting = {}
+-- Of the block:
+local reply, more
+local taken -- whether the last run that takes has taken something
+local waiting
+local taken_elsewhere
 local may_wait = { take = true, some = true, take_marked = true, take_opened = true, move = true }
-local has_takers = false -- whether runs of the call could wait for a message
 
 -- Whether a run that still lacks something has got anything.
 local function got_on(result)
@@ -119,11 +118,10 @@ local function got_on(result)
 end
 
 -- Notes that the messages of a result, which is at this place of the reply, have been taken.
-local taken_elsewhere = {}
 local function note(result, place, how)
   if type(result) ~= 'table' or #result == 0 then
     return
-  elseif base == KEYS[1] then
+  elseif base == block.home then
     places[#places + 1] = how == 'marked' and { marked = place } or place
   else
     local messages = taken_elsewhere[base] or {}
@@ -154,91 +152,103 @@ local function serve()
   end
 end
 
--- What was done before, when the queue where the answer was kept has been deleted since: not twice.
-if kept and ARGV[6] == 'again' then
-  for i = 2, #KEYS do
-    enter(KEYS[i])
-    make_recovery().recover(identity, ARGV[4], ARGV[5])
-  end
-  enter(KEYS[1])
-end
-
--- What runs may answer in one call: when they have, those behind them are for the next. A transaction cannot be
--- split, so there they are refused.
+-- What the runs of a block may answer: when they have, those behind them are for the next call. A transaction
+-- cannot be split, so there they are refused.
 local ANSWERED_BYTES, ANSWERED_TOGETHER = 1048576, 64 * 1048576
 local answering = {
   get = true, take = true, some = true, get_marked = true, take_marked = true, take_opened = true, range = true,
   scan = true, sample = true,
 }
-local answered = 0
 
-local at, number = 7, 0
-while at <= #ARGV do
-  local name, count = ARGV[at], tonumber(ARGV[at + 1])
-  local first = at + 2
-  at = first + count
-  if prelude[name] then
-    local refusal = prelude[name](ARGV[first])
-    if refusal then
-      return { 'refused', base, refusal.err }
+-- Does the block that has begun, and is not fast.
+local function do_block()
+  left_for_others = false
+  load_mirror()
+  reply, more, taken, waiting, taken_elsewhere = { 0 }, { 0 }, false, {}, {}
+  local answered, has_takers = 0, false -- has_takers: whether runs could wait for a message
+  -- What was done before, when the queue where the answer was kept has been deleted since: not twice.
+  if kept and block.how == 'again' then
+    for i = block.first_key + 1, block.last_key do
+      enter(KEYS[i])
+      make_recovery().recover(identity, block.slot, block.number)
     end
-  else
-    number = number + 1
-    local result, left, go_on
-    local verb = string.match(name, '^[%l_]+')
-    has_takers = has_takers or may_wait[verb]
-    if taken and string.sub(name, -5) == ' else' then
-      result = {}
-    elseif answered > ANSWERED_TOGETHER and answering[verb] then
-      result = { err = 'TOOLARGE' }
+    enter(block.home)
+  end
+  local at, number = block.first, 0
+  while at <= block.last do
+    local name, count = ARGV[at], tonumber(ARGV[at + 1])
+    local first = at + 2
+    at = first + count
+    if prelude[name] then
+      local refusal = prelude[name](ARGV[first])
+      if refusal then
+        return { 'refused', base, refusal.err }
+      end
     else
-      result, left, go_on = execute(name, first, count)
-      taken = type(result) == 'table' and #result > 0
-    end
-    reply[number + 1] = result
-    if answering[verb] and at <= #ARGV and type(result) == 'table' then
-      answered = answered + sum_of_bytes(verb == 'scan' and result[2] or result)
-    end
-    if taking[verb] then note(result, number + 1, taking[verb]) end
-    if go_on and patient then
-      waiting[#waiting + 1] = {
-        number = number, go_on = go_on, takes = taking[verb], role = takes[verb] == 'puts' and 'producer' or 'consumer',
-      }
-    end
-    if #waiting > 0 and (not go_on or got_on(result)) then
-      serve()
-    end
-    if left and left > 0 then
-      reply[1] = left
-      break
-    end
-    if patient and answered > ANSWERED_BYTES then
-      break
+      number = number + 1
+      local result, left, go_on
+      local verb = string.match(name, '^[%l_]+')
+      has_takers = has_takers or may_wait[verb]
+      if taken and string.sub(name, -5) == ' else' then
+        result = {}
+      elseif answered > ANSWERED_TOGETHER and answering[verb] then
+        result = { err = 'TOOLARGE' }
+      else
+        result, left, go_on = execute(name, first, count)
+        taken = type(result) == 'table' and #result > 0
+      end
+      reply[number + 1] = result
+      if answering[verb] and (is_shared or at <= block.last) and type(result) == 'table' then
+        answered = answered + sum_of_bytes(verb == 'scan' and result[2] or result)
+      end
+      if taking[verb] then note(result, number + 1, taking[verb]) end
+      if go_on and patient then
+        waiting[#waiting + 1] = {
+          number = number, go_on = go_on, takes = taking[verb], role = takes[verb] == 'puts' and 'producer' or 'consumer',
+        }
+      end
+      if #waiting > 0 and (not go_on or got_on(result)) then
+        serve()
+      end
+      if left and left > 0 then
+        reply[1] = left
+        break
+      end
+      if patient and answered > ANSWERED_BYTES then
+        break
+      end
     end
   end
-end
-if queue.bound and has_takers and (ARGV[6] == 'note' or ARGV[6] == 'share') then
-  local wait = false
-  for _, run in ipairs(waiting) do wait = wait or run.role == 'consumer' end
-  make_waiting_servers().note(wait)
-end
-save_mirror()
-if reply[1] == 0 then
-  reply[1] = not queue.bound and -2 or queue.bound > 0 and -1 or 0
-end
-for _, run in ipairs(queue.bound and waiting or {}) do
-  if in_use(run.role) then
-    more[#more + 1], more[#more + 2] = 0, run.role
+  if queue.bound and has_takers and (block.how == 'note' or block.how == 'share') then
+    local wait = false
+    for _, run in ipairs(waiting) do wait = wait or run.role == 'consumer' end
+    make_waiting_servers().note(wait)
   end
+  save_mirror()
+  if reply[1] == 0 then
+    reply[1] = not queue.bound and -2 or queue.bound > 0 and -1 or 0
+  end
+  for _, run in ipairs(queue.bound and waiting or {}) do
+    if in_use(run.role) then
+      more[#more + 1], more[#more + 2] = 0, run.role
+    end
+  end
+  if left_for_others then
+    more[#more + 1], more[#more + 2] = 0, 'others'
+  end
+  if #more > 1 then
+    more[1] = reply[1]
+    reply[1] = more
+  end
+  for other, messages in pairs(taken_elsewhere) do
+    write_record(other .. ':ext:calls', kept, { block.number, false, { messages }, taken_marks[other] or {} })
+  end
+  answered_in_call = answered_in_call + answered
+  return keep(reply)
 end
-if left_for_others then
-  more[#more + 1], more[#more + 2] = 0, 'others'
-end
-if #more > 1 then
-  more[1] = reply[1]
-  reply[1] = more
-end
-for other, messages in pairs(taken_elsewhere) do
-  write_record(other .. ':ext:calls', kept, { ARGV[5], false, { messages }, taken_marks[other] or {} })
-end
-return keep(reply)
+
+repeat
+  local is_done, answer = pcall(do_block)
+  replies[#replies + 1] = is_done and answer or error_reply(answer)
+until is_long_enough() or not next_block() or not do_while_fast()
+return replies

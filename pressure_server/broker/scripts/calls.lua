@@ -1,10 +1,10 @@
--- Calls: what a call has answered is kept until the caller has said that it arrived. A call that is sent again is
--- answered from there and not done twice; and what a server that died had taken can be put back.
+-- Calls: what a block of a call has answered is kept until the caller has said that it arrived. A block that is sent
+-- again is answered from there and not done twice; and what a server that died had taken can be put back.
 --
--- Takes    ARGV[1]  our identity
---          ARGV[4]  the slot where the answer is kept, in place of what is there; '' to keep none
---          ARGV[5]  the call's number
---          ARGV[6]  'again' where it may have been done before; 'note' or 'share': waiting.lua; else ''
+-- Takes    ARGV[1]       our identity
+--          block.slot    where the answer is kept, in place of what is there; '' to keep none
+--          block.number  the block's number
+--          block.how     'again' where it may have been done before; 'note' or 'share': waiting.lua; else ''
 -- Touches  :ext:calls  a hash: 'identity slot' -> the call's number, the reply, `places`, `taken_marks` and
 --          `opened`, packed
 --
@@ -14,14 +14,16 @@
 -- marks, each followed by its own (marks.lua), or false: an equal one may have some. `opened` are the slots of
 -- messages that have been opened, and are kept there.
 
-local kept = ARGV[4] ~= '' and identity .. ' ' .. ARGV[4]
-local places, taken_marks, opened = {}, {}, {}
+local kept, places, taken_marks, opened
 
-if kept and ARGV[6] == 'again' then
-  local record = call('HGET', KEYS[1] .. ':ext:calls', kept)
-  record = record and cmsgpack.unpack(record)
-  if record and record[1] == ARGV[5] then
-    return record[2]
+-- Begins a block. Returns the answer that is kept where the block has been done before, or nil.
+local function begin_answer()
+  kept = block.slot ~= '' and identity .. ' ' .. block.slot
+  places, taken_marks, opened = {}, {}, {}
+  if kept and block.how == 'again' then
+    local record = call('HGET', block.home .. ':ext:calls', kept)
+    record = record and cmsgpack.unpack(record)
+    return record and record[1] == block.number and record[2] or nil
   end
 end
 
@@ -41,10 +43,10 @@ end
 
 -- Keeps the reply and returns it; where there is nothing to keep, what is there has arrived all the same.
 local function keep(reply)
-  local key = KEYS[1] .. ':ext:calls'
+  local key = block.home .. ':ext:calls'
   if kept and changed then
-    local record = { ARGV[5], reply, places }
-    local marks = taken_marks[KEYS[1]] or {}
+    local record = { block.number, reply, places }
+    local marks = taken_marks[block.home] or {}
     if #marks > 0 or #opened > 0 then
       record[4], record[5] = marks, opened
     end

@@ -23,9 +23,9 @@ local function make_get()
 
   local function open(message, mark)
     local number = #opened + 1
-    opened[number] = 'o' .. ARGV[5] .. '.' .. number
+    opened[number] = 'o' .. block.number .. '.' .. number
     write_record(base .. ':ext:calls', identity .. ' ' .. opened[number],
-      { ARGV[5], false, { { message } }, mark and { message, mark } or {} })
+      { block.number, false, { { message } }, mark and { message, mark } or {} })
     return string.format('%s %d ', mark and mark[1] or '0', number) .. message
   end
 

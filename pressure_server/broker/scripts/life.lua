@@ -86,7 +86,7 @@ local function make_life()
         call('UNLINK', unpack(protocol_keys, 7))
       end
       -- That a queue was deleted is not kept: it would be all that is left of it.
-      if ARGV[6] == 'again' then
+      if block.how == 'again' then
         return call('EXISTS', unpack(protocol_keys, 1, 6)) > 0 and 'begun' or 1
       end
       return { err = 'NOQUEUE' }

@@ -285,8 +285,6 @@ local function load_mirror()
   end
 end
 
-load_mirror()
-
 local function save_mirror()
   if mirror then
     mirror.save()

@@ -10,13 +10,15 @@
 --          :ext:settings  a hash: 'overflow' (block or error), 'implicit' where a put made the queue, 'made'
 --          when we did
 --
--- The files are put together into one script, and Lua makes every function anew in each call. So state is
--- in tables, not in many locals, and functions are made by those who need them: 19 microseconds became 5.
+-- The files are put together into one script, and Lua makes every function anew in each call. So functions are
+-- made by those who need them: 19 microseconds became 5. What a block of the call (batch.lua) works on is set
+-- when the block begins.
 
 local base, queue
 local identity = ARGV[1]
 local default_overflow = ARGV[3]
-local changed = false -- whether the call has done anything that must not be done twice
+local block = { how = '' } -- what is being done: see batch.lua
+local changed = false -- whether the block has done anything that must not be done twice
 local patient = true -- whether operations may be left undone, for want of something or for another call
 local call = redis.call
 -- For what follows the first write: a key of a wrong type, which the doctor finds, must not end a call there.

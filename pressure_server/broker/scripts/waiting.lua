@@ -1,8 +1,8 @@
 -- Waiting servers: which servers have clients that wait for a message of this queue, so that the clients of the
 -- server that puts do not take everything before the others have been told.
 --
--- Takes    ARGV[6]  'note' if other servers use this backend; 'share' if they do and the call puts, and all its
---          takes may wait
+-- Takes    block.how  'note' if other servers use this backend; 'share' if they do and the block puts, and all
+--          its takes may wait
 -- Touches  :ext:waiting  a hash: identity -> when that server noted that its clients wait, in seconds
 --
 -- A call that puts leaves the others their share. They are woken by what was put, and take it in calls that do
@@ -11,7 +11,7 @@
 
 -- A note of another server that is so old, in seconds, counts no longer; our own is written again at half the age.
 local NOTE_LIFETIME = 60
-local left_for_others = false -- whether our clients were refused a message for the others
+local left_for_others -- whether our clients were refused a message for the others
 
 local function make_waiting_servers()
   local operations = {}
@@ -59,7 +59,7 @@ end
 
 -- Returns  how many of `wanted` messages the clients of this server may take now; notes if others are left some
 local function allowed(wanted)
-  if ARGV[6] ~= 'share' or queue.length == 0 then
+  if block.how ~= 'share' or queue.length == 0 then
     return wanted
   end
   local most = math.min(wanted, make_waiting_servers().share())

@@ -1,0 +1,109 @@
+"""The courier: packs calls on queues that are made at about the same time into one call of the batch script.
+
+A call of the script costs the backend 15 microseconds before it has done anything, and a block in it 5. While
+so many calls are under way as are useful, what is to be done waits, and goes together in the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from pressure_server.backend.link import Link
+from pressure_server.backend.resp import Received
+
+logger = logging.getLogger(__name__)
+
+# While the backend does one call, the next one is made.
+_MOST_UNDER_WAY = 2
+# Of one call, which blocks.lua ends after two milliseconds: blocks, and bytes of their arguments.
+_MOST_BLOCKS = 200
+_MOST_BYTES = 1 << 20
+
+
+class Block(NamedTuple):
+    """A call on one queue, or on some together.
+
+    `slot`, `number` and `how` are those of calls.lua, `arguments` its runs. `received` gets the reply, an
+    error reply as an exception, or a BackendError.
+    """
+
+    keys: Sequence[bytes]
+    slot: bytes
+    number: int
+    how: bytes
+    arguments: list[bytes]
+    received: Received
+
+
+class Courier:
+    """To one database of the backend. `header` are the first arguments of each call."""
+
+    def __init__(self, link: Link, header: Sequence[bytes]) -> None:
+        self._link = link
+        self._header = header
+        self._waiting: deque[Block] = deque()
+        self._under_way = 0
+        self._is_about_to_send = False
+        self._loop = asyncio.get_running_loop()
+
+    def call(self, block: Block) -> None:
+        """Do it, with what comes in the same turn of the loop, or later."""
+        self._waiting.append(block)
+        self._send_soon()
+
+    def flush(self) -> None:
+        """Send what waits at once, so that what is sent after this is done after it."""
+        while self._waiting:
+            self._send_some()
+
+    def _send_soon(self) -> None:
+        if not self._is_about_to_send and self._under_way < _MOST_UNDER_WAY:
+            self._is_about_to_send = True
+            self._loop.call_soon(self._send)
+
+    def _send(self) -> None:
+        self._is_about_to_send = False
+        while self._waiting and self._under_way < _MOST_UNDER_WAY:
+            self._send_some()
+
+    def _send_some(self) -> None:
+        waiting = self._waiting
+        blocks: list[Block] = []
+        keys: list[bytes] = []
+        arguments = [*self._header]
+        hows: list[int] = []
+        size = 0
+        while waiting and len(blocks) < _MOST_BLOCKS:
+            block = waiting[0]
+            size += sum(map(len, block.arguments))
+            if blocks and size > _MOST_BYTES:
+                break
+            waiting.popleft()
+            blocks.append(block)
+            keys += block.keys
+            hows.append(len(arguments) + 4)
+            arguments += (
+                b"%d" % len(block.keys), b"%d" % len(block.arguments),
+                block.slot, b"%d" % block.number, block.how,
+            )  # fmt: skip
+            arguments += block.arguments
+        self._under_way += 1
+        self._link.call_script(keys, arguments, hows, partial(self._received, blocks))
+
+    def _received(self, blocks: list[Block], reply: Any) -> None:
+        self._under_way -= 1
+        replies = reply if type(reply) is list else [reply] * len(blocks)
+        # The call was long enough without them.
+        self._waiting.extendleft(reversed(blocks[len(replies) :]))
+        for block, value in zip(blocks, replies, strict=False):
+            try:
+                block.received(value)
+            except Exception:  # it must not keep the others from their replies
+                logger.exception("a reply of the backend could not be used")
+        if self._waiting:
+            self._send_soon()
