@@ -5,7 +5,6 @@ The messages in them are with us, on their way to clients; should we die, anothe
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -22,20 +21,17 @@ if TYPE_CHECKING:
     from pressure_server.broker.lane import Lane
     from pressure_server.broker.lanes import Lanes
 
-# Seconds. What has not been acknowledged comes back when the server dies, though it may have arrived.
-_ACKNOWLEDGE_AFTER = 0.02
-
 
 class Answers:
     """Those of one lane, which stays as long as there are any."""
 
-    __slots__ = ("_acknowledging", "_lane", "_lanes", "_returning", "_slots")
+    __slots__ = ("_is_to_acknowledge", "_lane", "_lanes", "_returning", "_slots")
 
     def __init__(self, lanes: Lanes, lane: Lane) -> None:
         self._lanes = lanes
         self._lane = lane
         self._slots = Slots(self.acknowledge_soon)
-        self._acknowledging: asyncio.TimerHandle | None = None
+        self._is_to_acknowledge = False
         # What is about to go back, with the number of the call that had taken it, and which it was there.
         self._returning: list[tuple[int, int, Operation]] = []
 
@@ -144,32 +140,28 @@ class Answers:
         arguments = [self._lanes.identity, kept.slot, b"%d" % kept.number]
         self._submit(Operation(kinds.RECOVER, self._lane.name, arguments, 1, OnEnd(ended)))
 
-    def settle(self) -> None:
-        """Acknowledge at once what has arrived."""
-        if self._acknowledging is not None:
-            self._acknowledging.cancel()
-            self._acknowledge()
-
     def acknowledge_soon(self) -> None:
         """When the queue is idle for a moment; else the next call does it."""
-        if self._acknowledging is None and self._lane.idle and self._slots.are_done:
-            self._acknowledging = self._lanes.later(_ACKNOWLEDGE_AFTER, self._acknowledge)
+        if not self._is_to_acknowledge and self._lane.idle and self._slots.are_done:
+            self._is_to_acknowledge = True
+            self._lanes.acknowledgements.add(self)
 
-    def _acknowledge(self) -> None:
-        self._acknowledging = None
-        if not self._lane.idle:
-            return
-        slots = self._slots.take_done()
+    def acknowledge(self) -> None:
+        """Tell the backend what has arrived, unless the queue is in use again."""
+        self._is_to_acknowledge = False
+        slots = self._slots.take_done() if self._lane.idle else []
 
-        def ended(operation: Operation) -> None:
-            if isinstance(operation.error, BackendError):
+        def received(reply: Any) -> None:
+            if isinstance(reply, Exception):
                 self._slots.not_cleaned(slots)
                 self._lanes.when_back(self.acknowledge_soon)
             else:
                 self._slots.cleaned(slots)
+                self.acknowledge_soon()
+                self._lane.drop_if_done()
 
         if slots:
-            self._submit(Operation(kinds.ACKNOWLEDGE, self._lane.name, slots, 1, OnEnd(ended)))
+            self._lanes.call_acknowledging(self._lane.base, slots, received)
 
     def _submit(self, operation: Operation) -> None:
         self._lanes.submit(operation)

@@ -18,6 +18,8 @@ from pressure_server.backend.resp import Received
 
 logger = logging.getLogger(__name__)
 
+# How a block says that its arguments are slots whose answers have arrived. It is the same when sent again.
+ACKNOWLEDGE = b"acknowledge"
 # While the backend does one call, the next one is made.
 _MOST_UNDER_WAY = 2
 # Of one call, which blocks.lua ends after two milliseconds: blocks, and bytes of their arguments.
@@ -86,7 +88,8 @@ class Courier:
             waiting.popleft()
             blocks.append(block)
             keys += block.keys
-            hows.append(len(arguments) + 4)
+            if block.how is not ACKNOWLEDGE:
+                hows.append(len(arguments) + 4)
             arguments += (
                 b"%d" % len(block.keys), b"%d" % len(block.arguments),
                 block.slot, b"%d" % block.number, block.how,

@@ -7,7 +7,7 @@ go on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pressure_server.broker.lanes import Lanes
 
 
+_NO_LINES: Mapping[Line, WaitingLine] = {}
 # Seconds for which messages are left for clients of other servers, which may wait no longer.
 _FOR_OTHERS = 0.01
 # Seconds after which it is looked again whether a queue that a native client deletes is gone.
@@ -54,13 +55,14 @@ class Lane:
         self.base = base
         self._runs: list[list[Operation]] = []
         self.waiting: list[Operation] = []
-        self.lines = {line: WaitingLine(name) for line in Line}
+        # Made when somebody waits for the first time.
+        self.lines: Mapping[Line, WaitingLine] = _NO_LINES
         self.idle = True  # nothing is to be sent and nothing is in flight
         self.is_in_flight = False
         self._poked = False  # those in line may go on
         self._ended = 0
         self.alarm: Alarm | None = None
-        self._turns = QueueTurns(name, self.lines, lanes.role_turns)
+        self._turns: QueueTurns | None = None
         self.answers = Answers(lanes, self)
         self._kept: Kept | None = None  # of the call under way
         # Whether clients of other servers get their share, and whether messages were left for them lately.
@@ -191,8 +193,10 @@ class Lane:
                     self._has_left_some = True
                     self._lanes.later(_FOR_OTHERS, self._take_what_is_left)
             self.alarm.set()
-            self._turns.ask(outcome)
-        self._turns.end(outcome.ended)
+            if self._turns is not None:
+                self._turns.ask(outcome)
+        if self._turns is not None:
+            self._turns.end(outcome.ended)
         if self.waiting or self._poked:
             # Where others wait there is load, and those who have just been answered will ask again: one turn
             # of the loop later, more go in one call. With 50 clients that is worth 20 %.
@@ -210,6 +214,7 @@ class Lane:
         """Who lacks something keeps its place, or gets the last; who must not wait has ended."""
         if not outcome.lacking and not any(self.lines.values()):
             return
+        self._open_lines()
         again: dict[Line, list[Operation]] = {line: [] for line in Line}
         new: dict[Line, list[Operation]] = {line: [] for line in Line}
         for operation in outcome.lacking:
@@ -233,6 +238,12 @@ class Lane:
             )
             if self.lines[line].take_back(again[line], new[line], went_on):
                 self._poked = True
+
+    def _open_lines(self) -> QueueTurns:
+        if self._turns is None:
+            self.lines = {line: WaitingLine(self.name) for line in Line}
+            self._turns = QueueTurns(self.name, self.lines, self._lanes.role_turns)
+        return self._turns
 
     def _may_wait(self, operation: Operation, wait: Wait) -> bool:
         """Whether it may; if so, it is in line from now on, and its time is measured."""
@@ -261,6 +272,7 @@ class Lane:
         if self._may_wait(operation, wait):
             if like is not None:
                 operation.stay()
+            self._open_lines()
             self.lines[line].add(operation)
         else:
             _give_up(operation, wait)
@@ -298,7 +310,7 @@ class Lane:
             return
         wait.expired = True
         wait.timer = None
-        if self.lines[line].remove(operation):
+        if self.lines and self.lines[line].remove(operation):
             _give_up(operation, wait)
             self._end(operation)
             self._after_leaving()
@@ -309,7 +321,7 @@ class Lane:
         if operation.wait is not None:
             self._lanes.waiters.leave(operation.wait)
         line = operation.kind.line
-        if line is not None and self.lines[line].remove(operation):
+        if line is not None and self.lines and self.lines[line].remove(operation):
             wait = operation.wait
             if wait is not None and wait.timer is not None:
                 wait.timer.cancel()
@@ -328,7 +340,7 @@ class Lane:
             self._lanes.flush()
 
     def _after_leaving(self) -> None:
-        if not self.is_in_flight:
+        if not self.is_in_flight and self._turns is not None:
             self._turns.end()
         self.drop_if_done()
 
@@ -339,8 +351,8 @@ class Lane:
 
     def end_waits(self, error: PressureError) -> None:
         """Everybody in line gets the error."""
-        for line in Line:
-            gone = self.lines[line].clear()
+        for line in self.lines.values():
+            gone = line.clear()
             for operation in gone:
                 operation.fail(error)
             for operation in gone:
@@ -358,10 +370,11 @@ class Lane:
 
     def take_turn(self, role: Lack) -> None:
         """A role's token is parked for us, until somebody has gone on who wanted it, or nobody does."""
-        self._turns.begin(role)
+        turns = self._open_lines()
+        turns.begin(role)
         self.poke()
         if not self.is_in_flight:
-            self._turns.end()
+            turns.end()
 
     def lacks(self) -> dict[bytes, set[Lack]]:
         """What those in line lack, by queue."""

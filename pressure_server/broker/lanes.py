@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from itertools import count
 from typing import Any
@@ -13,8 +13,9 @@ from pressure_server.backend.link import Link
 from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
 from pressure_server.broker import kinds
+from pressure_server.broker.acknowledgements import Acknowledgements
 from pressure_server.broker.changes import Changes
-from pressure_server.broker.courier import Block, Courier
+from pressure_server.broker.courier import ACKNOWLEDGE, Block, Courier
 from pressure_server.broker.housekeeping import Housekeeping
 from pressure_server.broker.known import KnownQueues
 from pressure_server.broker.lack import Lack
@@ -72,6 +73,7 @@ class Lanes:
         self.known = KnownQueues(watch, link.number, prefix, self._clean)
         self.housekeeping = Housekeeping(link, prefix, identity)
         self.opened = Opened(self)
+        self.acknowledgements = Acknowledgements()
         self.changes = Changes(watch, link.number, prefix)
         self.role_turns = RoleTurns(self, turns)
         link.is_back = self._backend_is_back
@@ -144,7 +146,7 @@ class Lanes:
     def waiting_on(self, name: bytes) -> dict[Line, int]:
         """How many operations of our clients wait on a queue."""
         lane = self._lanes.get(name)
-        return {line: len(lane.lines[line]) if lane is not None else 0 for line in Line}
+        return {line: len(lane.lines[line]) if lane is not None and lane.lines else 0 for line in Line}
 
     def end_waits(self) -> None:
         """The server stops: who waits, or would have to, gets StoppingError."""
@@ -161,8 +163,7 @@ class Lanes:
 
     async def settle(self, timeout: float) -> bool:
         """Acknowledge all that has arrived; whether nothing is left after so many seconds."""
-        for lane in list(self._lanes.values()):
-            lane.answers.settle()
+        self.acknowledgements.settle()
         try:
             async with asyncio.timeout(timeout):
                 while self._lanes or self._kept_apart:
@@ -296,6 +297,12 @@ class Lanes:
                 lane.poke()
 
     # What lanes use.
+
+    def call_acknowledging(
+        self, base: bytes, slots: Sequence[bytes], received: Callable[[Any], None]
+    ) -> None:
+        """Tell the backend that what it keeps in these slots of the queue has arrived."""
+        self._courier.call(Block((base,), b"", 0, ACKNOWLEDGE, list(slots), received))
 
     def call(
         self,

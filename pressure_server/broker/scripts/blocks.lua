@@ -6,13 +6,13 @@
 --                    answer is kept (calls.lua), and runs (batch.lua)
 -- Returns  for each block its reply, or an error; nil for one that has not been done, since the call is long enough
 
--- Seconds of the processor, and bytes that were answered, after which no other block is begun.
+-- Seconds since the clock was first looked at, and bytes that were answered, after which no other block is begun.
 local LONGEST, MOST_ANSWERED = 0.002, 1048576
 -- Blocks between looks at the clock, which take as long as the smallest block.
 local LOOK_EVERY = 8
 
 local replies, next_key, next_argument = {}, 1, 4
-local began = os.clock()
+local began -- when the clock was first looked at
 local answered_in_call = 0
 local is_shared = false -- whether the call has several blocks
 local out_of_memory -- the error, where the backend is
@@ -33,10 +33,24 @@ local function next_block()
   return true
 end
 
+-- Seconds. Redis has os.clock from 7.2 on, and before that a TIME that goes on while a script runs.
+local function stopwatch()
+  local has_clock, seconds = pcall(function() return os.clock() end)
+  if has_clock then
+    return seconds
+  end
+  local time = call('TIME')
+  return time[1] + time[2] / 1000000
+end
+
 -- Whether the call has been long enough for blocks that have not been begun.
 local function is_long_enough()
+  if #replies % LOOK_EVERY == 0 then
+    local now = stopwatch()
+    began = began or now
+    return answered_in_call > MOST_ANSWERED or now - began > LONGEST
+  end
   return answered_in_call > MOST_ANSWERED
-    or (#replies > 0 and #replies % LOOK_EVERY == 0 and os.clock() - began > LONGEST)
 end
 
 -- An error that ended a block, as a reply.

@@ -4,7 +4,8 @@
 -- Takes    ARGV[1]       our identity
 --          block.slot    where the answer is kept, in place of what is there; '' to keep none
 --          block.number  the block's number
---          block.how     'again' where it may have been done before; 'note' or 'share': waiting.lua; else ''
+--          block.how     'again' where it may have been done before; 'note' or 'share': waiting.lua; 'acknowledge'
+--                        where its arguments are slots of answers that have arrived; else ''
 -- Touches  :ext:calls  a hash: 'identity slot' -> the call's number, the reply, `places`, `taken_marks` and
 --          `opened`, packed
 --
@@ -58,4 +59,12 @@ local function keep(reply)
     try('HDEL', key, kept)
   end
   return reply
+end
+
+-- Drops what is kept in slots of ours; returns 1.
+local function acknowledge()
+  local fields = { unpack(ARGV, block.first, block.last) }
+  for i, slot in ipairs(fields) do fields[i] = identity .. ' ' .. slot end
+  call('HDEL', block.home .. ':ext:calls', unpack(fields))
+  return 1
 end

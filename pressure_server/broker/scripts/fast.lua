@@ -139,6 +139,9 @@ end
 
 -- Returns the reply of the block, or nil if that takes the files below.
 local function begin()
+  if block.how == 'acknowledge' then
+    return acknowledge()
+  end
   local answer = begin_answer()
   if answer then
     return answer
