@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 ACKNOWLEDGE = b"acknowledge"
 # While the backend does one call, the next one is made.
 _MOST_UNDER_WAY = 2
-# Of one call, which blocks.lua ends after two milliseconds: blocks, and bytes of their arguments.
+# Of one call, which blocks.lua ends after some two milliseconds: blocks, and bytes of their arguments.
 _MOST_BLOCKS = 200
 _MOST_BYTES = 1 << 20
 
@@ -53,13 +53,16 @@ class Courier:
         self._is_about_to_send = False
         self._loop = asyncio.get_running_loop()
 
-    def call(self, block: Block) -> None:
-        """Do it, with what comes in the same turn of the loop, or later."""
-        self._waiting.append(block)
+    def call(self, block: Block, *, goes_first: bool = False) -> None:
+        """Do it with what comes in the same turn of the loop, or later. What `goes_first` jumps the queue."""
+        if goes_first:
+            self._waiting.appendleft(block)
+        else:
+            self._waiting.append(block)
         self._send_soon()
 
     def flush(self) -> None:
-        """Send what waits at once, so that what is sent after this is done after it."""
+        """Send what waits at once. What goes first is then done before anything that is sent after this."""
         while self._waiting:
             self._send_some()
 
@@ -78,7 +81,7 @@ class Courier:
         blocks: list[Block] = []
         keys: list[bytes] = []
         arguments = [*self._header]
-        hows: list[int] = []
+        positions: list[int] = []
         size = 0
         while waiting and len(blocks) < _MOST_BLOCKS:
             block = waiting[0]
@@ -88,21 +91,25 @@ class Courier:
             waiting.popleft()
             blocks.append(block)
             keys += block.keys
-            if block.how is not ACKNOWLEDGE:
-                hows.append(len(arguments) + 4)
+            positions.append(len(arguments) + 4)
             arguments += (
                 b"%d" % len(block.keys), b"%d" % len(block.arguments),
                 block.slot, b"%d" % block.number, block.how,
             )  # fmt: skip
             arguments += block.arguments
         self._under_way += 1
-        self._link.call_script(keys, arguments, hows, partial(self._received, blocks))
+        hows = [at for at, block in zip(positions, blocks, strict=True) if block.how != ACKNOWLEDGE]
+        received = partial(self._received, blocks, arguments, positions)
+        self._link.call_script(keys, arguments, hows, received)
 
-    def _received(self, blocks: list[Block], reply: Any) -> None:
+    def _received(
+        self, blocks: list[Block], arguments: list[bytes], positions: list[int], reply: Any
+    ) -> None:
         self._under_way -= 1
         replies = reply if type(reply) is list else [reply] * len(blocks)
-        # The call was long enough without them.
-        self._waiting.extendleft(reversed(blocks[len(replies) :]))
+        # The call was long enough without them. If it was sent again, they may have been done the first time.
+        for block, at in zip(reversed(blocks[len(replies) :]), reversed(positions), strict=False):
+            self._waiting.appendleft(block._replace(how=arguments[at]))
         for block, value in zip(blocks, replies, strict=False):
             try:
                 block.received(value)

@@ -96,6 +96,7 @@ class Lane:
             self._kept,
             self._received,
             batch.sharing_of(operations, shares=self._shares) if self._lanes.neighbours else b"",
+            goes_first=operations[0].kind.restores,
         )
         self._shares = True
 

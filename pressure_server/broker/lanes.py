@@ -311,14 +311,17 @@ class Lanes:
         kept: Kept | None,
         received: Callable[[Any], None],
         how: bytes = b"",
+        *,
+        goes_first: bool = False,
     ) -> None:
         """Call the batch script on queues. `kept`: the answer is kept there, and must be acknowledged.
 
         `received` gets the reply, an error reply as an exception, or a BackendError. `how` is one of
-        the words that batch.py has for that.
+        the words that batch.py has for that. What goes back to a queue `goes_first`.
         """
         slot, number = kept if kept is not None else (b"", 0)
-        self._courier.call(Block([*dict.fromkeys(keys)], slot, number, how, arguments, received))
+        block = Block([*dict.fromkeys(keys)], slot, number, how, arguments, received)
+        self._courier.call(block, goes_first=goes_first)
 
     def when_safe(self, follows: Follows) -> None:
         """Call it when what the backend has just answered is as durable as it is to be."""

@@ -157,7 +157,7 @@ end
 local ANSWERED_BYTES, ANSWERED_TOGETHER = 1048576, 64 * 1048576
 local answering = {
   get = true, take = true, some = true, get_marked = true, take_marked = true, take_opened = true, range = true,
-  scan = true, sample = true,
+  scan = true, sample = true, peek = true, move = true,
 }
 
 -- Does the block that has begun, and is not fast.
@@ -198,6 +198,7 @@ local function do_block()
         taken = type(result) == 'table' and #result > 0
       end
       reply[number + 1] = result
+      work = work + MESSAGE * (count + (type(result) == 'table' and #result or 0))
       if answering[verb] and (is_shared or at <= block.last) and type(result) == 'table' then
         answered = answered + sum_of_bytes(verb == 'scan' and result[2] or result)
       end
@@ -250,5 +251,6 @@ end
 repeat
   local is_done, answer = pcall(do_block)
   replies[#replies + 1] = is_done and answer or error_reply(answer)
+  work = work + BLOCK
 until is_long_enough() or not next_block() or not do_while_fast()
 return replies

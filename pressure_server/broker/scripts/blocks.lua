@@ -6,13 +6,14 @@
 --                    answer is kept (calls.lua), and runs (batch.lua)
 -- Returns  for each block its reply, or an error; nil for one that has not been done, since the call is long enough
 
--- Seconds since the clock was first looked at, and bytes that were answered, after which no other block is begun.
-local LONGEST, MOST_ANSWERED = 0.002, 1048576
--- Blocks between looks at the clock, which take as long as the smallest block.
-local LOOK_EVERY = 8
+-- The work of a call, in microseconds as measured on one machine: of a block, of a message or argument, and of a
+-- list entry that is walked over. Once a call has done so much, or answered so many bytes, no other block is begun.
+-- It is not measured: inside a script, Redis 7.2 has no clock that moves.
+local FAST_BLOCK, BLOCK, MESSAGE, ENTRY = 6, 25, 0.5, 0.005
+local MOST_WORK, MOST_ANSWERED = 2000, 1048576
 
 local replies, next_key, next_argument = {}, 1, 4
-local began -- when the clock was first looked at
+local work = 0
 local answered_in_call = 0
 local is_shared = false -- whether the call has several blocks
 local out_of_memory -- the error, where the backend is
@@ -33,27 +34,19 @@ local function next_block()
   return true
 end
 
--- Seconds. Redis has os.clock from 7.2 on, and before that a TIME that goes on while a script runs.
-local function stopwatch()
-  local has_clock, seconds = pcall(function() return os.clock() end)
-  if has_clock then
-    return seconds
-  end
-  local time = call('TIME')
-  return time[1] + time[2] / 1000000
-end
-
--- Whether the call has been long enough for blocks that have not been begun.
+-- Whether blocks that have not been begun are for the next call.
 local function is_long_enough()
-  if #replies % LOOK_EVERY == 0 then
-    local now = stopwatch()
-    began = began or now
-    return answered_in_call > MOST_ANSWERED or now - began > LONGEST
-  end
-  return answered_in_call > MOST_ANSWERED
+  return work > MOST_WORK or answered_in_call > MOST_ANSWERED
 end
 
--- An error that ended a block, as a reply.
+-- The text of an error as Redis would reply with it: pcall gives a table or a string, which may say where it was.
+local function error_text(reason)
+  local text = type(reason) == 'table' and reason.err or tostring(reason)
+  local reply = string.gsub(string.gsub(text, '^@?user_script:%s*%d+:%s*', ''), '^%-', '')
+  return string.match(reply, '^%u[%u%d_]* ') and reply or 'ERR ' .. text
+end
+
+-- An error that ended a block, as its reply.
 local function error_reply(reason)
-  return type(reason) == 'table' and { err = reason.err } or { err = 'ERR ' .. tostring(reason) }
+  return { err = error_text(reason) }
 end

@@ -124,12 +124,13 @@ local function do_fast()
   end
 end
 
--- Whether the block is in the way of a backend that is out of memory, which refuses only the first write of a script.
+-- Whether the block needs memory, and the backend has none left: Redis refuses only the first write of a script.
 local function is_refused()
   local at = block.first
   while out_of_memory and at <= block.last do
-    local verb = string.match(ARGV[at], '^%l+')
-    if verb == 'put' or verb == 'add' or verb == 'move' or verb == 'create' then
+    local verb = string.match(ARGV[at], '^[%l_]+')
+    if verb == 'put' or verb == 'add' or verb == 'put_marked' or verb == 'add_marked' or verb == 'move'
+      or verb == 'create' then
       return true
     end
     at = at + 2 + tonumber(ARGV[at + 1])
@@ -160,6 +161,7 @@ local function do_while_fast()
       return true
     end
     replies[#replies + 1] = is_done and answer or error_reply(answer)
+    work = work + FAST_BLOCK + MESSAGE * (block.last - block.first)
   until is_long_enough() or not next_block()
   return false
 end
@@ -168,7 +170,8 @@ is_shared = next_block() and next_argument <= #ARGV
 if is_shared then
   -- It changes nothing, but is refused where a put is.
   local probe = try('SETRANGE', block.home .. ':bound', 0, '')
-  out_of_memory = type(probe) == 'table' and string.sub(probe.err, 1, 3) == 'OOM' and probe.err
+  local refusal = type(probe) == 'table' and error_text(probe) or ''
+  out_of_memory = string.sub(refusal, 1, 4) == 'OOM ' and refusal
 end
 if not do_while_fast() then
   return replies

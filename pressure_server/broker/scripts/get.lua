@@ -263,6 +263,7 @@ local function make_get()
           in_head = #call('LPOS', base, message, 'RANK', -1, 'COUNT', 0, 'MAXLEN', mirror.unmirrored)
         end
         walked = walked + queue.length
+        work = work + ENTRY * queue.length
         local count = call('LREM', base, 0, message)
         if count > 0 then
           act_as('consumer')

@@ -245,6 +245,7 @@ local function make_mirror()
           return found, i - 1
         end
         walked = walked + walk
+        work = work + ENTRY * walk
         if held then
           is_queued = call('LPOS', base, messages[i])
           if not is_queued then self.forget_all(messages[i]) end

@@ -1,0 +1,107 @@
+"""Calls of the batch script with several blocks: each is done on its own, and the call is kept short."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import redis
+
+from pressure_server.broker.script import batch_script
+from tests.programs import Client, StartValkey
+
+Run = tuple[str, ...]
+QUEUES = 5
+
+
+def base(number: int) -> str:
+    return f"__pressure__:q{number}"
+
+
+def call(direct: Client, *blocks: tuple[str, Sequence[Run]], number: int = 0) -> list[Any]:
+    """The replies of blocks, each a queue and its runs. With a number, answers are kept in slot 1."""
+    words: list[Any] = []
+    for _, runs in blocks:
+        run_words = [word for name, *arguments in runs for word in (name, len(arguments), *arguments)]
+        words += [1, len(run_words), "1" if number else "", number, "", *run_words]
+    keys = [key for key, _ in blocks]
+    replies: list[Any] = direct.eval(batch_script(), len(keys), *keys, "me", 0, "error", *words)
+    return replies
+
+
+@pytest.mark.parametrize("broken", range(QUEUES))
+def test_an_error_in_one_block_ends_no_other(direct: Client, broken: int) -> None:
+    call(direct, *((base(number), [("add", "", "old")]) for number in range(QUEUES)))
+    direct.delete(base(broken))
+    direct.set(base(broken), "no list")
+    blocks = [(base(number), [("add", "", "new"), ("get", "1"), ("length",)]) for number in range(QUEUES)]
+    replies = call(direct, *blocks, number=1)
+    assert len(replies) == QUEUES
+    for number, reply in enumerate(replies):
+        if number == broken:
+            assert isinstance(reply, redis.ResponseError)
+            assert str(reply).startswith("WRONGTYPE ")
+        else:
+            assert reply[1:] == [[1], [b"old"], 1]
+            assert direct.hlen(f"{base(number)}:ext:calls") == 1
+
+
+def test_a_block_knows_nothing_of_the_one_before(direct: Client) -> None:
+    # The first has a mirror, marks, something taken, and one that waits; then come fast and slow ones.
+    call(direct, (base(0), [("put_marked now", "", "7 0 x"), ("add", "", "y")]))
+    replies = call(
+        direct,
+        (base(0), [("contains", "y"), ("get_marked", "2"), ("take", "1")]),
+        (base(1), [("put", "", "a", "b")]),
+        (base(1), [("get", "1")]),
+        (base(2), [("take", "1")]),
+        (base(1), [("length",), ("get_marked", "1")]),
+        number=3,
+    )
+    assert replies[0][1:3] == [[1], [b"x", b"y", b"7 0"]]
+    assert replies[1][1] in (0, [1, 2])
+    assert replies[2][1] == [b"a"]
+    assert replies[3][1] in ([], None)
+    assert replies[4][1:] == [1, [b"b", b""]]
+
+
+def test_a_call_ends_before_it_takes_long(direct: Client) -> None:
+    names = [base(number) for number in range(40)]
+    for name in names:
+        call(direct, (name, [("put", "", *(str(n) for n in range(3000)))]))
+    # None is there, so each walks over the whole list.
+    blocks = [(name, [("remove", *("no",) * 100)]) for name in names]
+    replies = call(direct, *blocks)
+    assert 0 < len(replies) < len(names)
+    assert all(reply[1] == [0] * 100 for reply in replies)
+    large = [(name, [("put", "", "x" * 300_000)]) for name in names[:10]]
+    call(direct, *large)
+    for name in names[:10]:
+        call(direct, (name, [("get", "3000")]))
+    replies = call(direct, *((name, [("get", "1")]) for name in names[:10]))
+    assert 3 <= sum(reply[1] == [b"x" * 300_000] for reply in replies) <= 5
+    assert len(replies) < 10
+
+
+def test_out_of_memory_puts_are_refused_and_all_else_is_done(start_valkey: StartValkey) -> None:
+    with start_valkey().client() as direct:
+        for number in range(4):
+            call(direct, (base(number), [("put", "", "a", "b")]), number=1)
+        assert call(direct, (base(0), [("get", "1")]), number=2)[0][1] == [b"a"]
+        direct.config_set("maxmemory", "1")
+        replies = call(
+            direct,
+            (base(0), [("put_back", "1", "2", "a")]),
+            (base(1), [("get", "1")]),
+            (base(2), [("put", "", "c")]),
+            (base(3), [("length",)]),
+            (base(3), [("get", "1"), ("add", "", "c")]),
+        )
+        assert replies[0][1] == 1
+        assert replies[1][1] == [b"a"]
+        assert isinstance(replies[2], redis.OutOfMemoryError)
+        assert replies[3][1] == 2
+        assert isinstance(replies[4], redis.OutOfMemoryError)
+        assert direct.lrange(base(0), 0, -1) == [b"b", b"a"]
+        assert [direct.llen(base(number)) for number in (1, 2, 3)] == [1, 2, 2]
