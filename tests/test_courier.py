@@ -57,7 +57,7 @@ class Stage:
             self.received.append((key, reply))
 
         block = Block([key], b"1", 7, how, [b"add", b"2", b"", b"m" * size], received)
-        self.courier.call(block, goes_first=goes_first)
+        self.courier.ready(lambda: block, goes_first=goes_first)
 
     async def turn(self) -> None:
         """Let the loop go round."""
@@ -147,7 +147,7 @@ def test_a_call_is_bounded() -> None:
         stage.call(b"large", size=2 << 20)
         stage.call(b"small")
         stage.courier.flush()
-        assert [len(keys) for keys in stage.link.keys] == [200, 200, 50, 1, 1]
+        assert [len(keys) for keys in stage.link.keys] == [200, 200, 51, 1]
 
     played(play)
 
@@ -160,6 +160,20 @@ def test_what_goes_first_does_not_queue() -> None:
         stage.call(b"back", goes_first=True)
         stage.courier.flush()
         assert stage.link.keys[-1] == [b"back", b"c"]
+
+    played(play)
+
+
+def test_a_source_makes_its_block_when_the_call_is_sent() -> None:
+    async def play(stage: Stage) -> None:
+        stage.courier.ready(lambda: None)
+        await stage.turn()
+        assert not stage.link.calls
+        blocks: list[Block] = []
+        stage.courier.ready(lambda: blocks.pop())
+        blocks.append(Block([b"late"], b"", 0, b"", [], print))
+        await stage.turn()
+        assert stage.link.keys == [[b"late"]]
 
     played(play)
 

@@ -339,7 +339,6 @@ class World:
         ]
         for operation in submitted:
             database.submit(operation)
-        database.flush()
         await ended.all
         return submitted
 

@@ -169,7 +169,6 @@ class World:
                 )
                 both.append((operation, Modelled(step, messages)))
                 database.submit(operation)
-            database.flush()
             for _, together in groupby(both[-len(batch) :], _folds_with):
                 model.do([modelled for _, modelled in together])
             async with asyncio.timeout(WITHIN):

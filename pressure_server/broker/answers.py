@@ -165,4 +165,3 @@ class Answers:
 
     def _submit(self, operation: Operation) -> None:
         self._lanes.submit(operation)
-        self._lanes.flush()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -42,53 +42,65 @@ class Block(NamedTuple):
     received: Received
 
 
+# What makes a block when a call is about to be sent, or None if there is nothing to do any longer.
+Source = Callable[[], Block | None]
+
+
 class Courier:
     """To one database of the backend. `header` are the first arguments of each call."""
 
     def __init__(self, link: Link, header: Sequence[bytes]) -> None:
         self._link = link
         self._header = header
-        self._waiting: deque[Block] = deque()
+        self._ready: deque[Source] = deque()
         self._under_way = 0
+        # How many operations have been submitted since the last call, and before it.
+        self.submitted = 0
+        self._submitted_before = 0
         self._is_about_to_send = False
         self._loop = asyncio.get_running_loop()
 
-    def call(self, block: Block, *, goes_first: bool = False) -> None:
-        """Do it with what comes in the same turn of the loop, or later. What `goes_first` jumps the queue."""
+    def call(self, block: Block) -> None:
+        """Send the block with the next call."""
+        self.ready(partial(_same, block))
+
+    def ready(self, source: Source, *, goes_first: bool = False) -> None:
+        """Ask the source for a block when the next call is sent; if it `goes_first`, before all others."""
         if goes_first:
-            self._waiting.appendleft(block)
+            self._ready.appendleft(source)
         else:
-            self._waiting.append(block)
-        self._send_soon()
-
-    def flush(self) -> None:
-        """Send what waits at once. What goes first is then done before anything that is sent after this."""
-        while self._waiting:
-            self._send_some()
-
-    def _send_soon(self) -> None:
+            self._ready.append(source)
         if not self._is_about_to_send and self._under_way < _MOST_UNDER_WAY:
             self._is_about_to_send = True
             self._loop.call_soon(self._send)
 
+    def end_of_read(self) -> None:
+        """Send at once if operations come one at a time: then none is likely to join before the next turn."""
+        if self._is_about_to_send and not self._under_way and self.submitted == self._submitted_before == 1:
+            self._send_some()
+
+    def flush(self) -> None:
+        """Send what is ready at once, so that it is done before anything that is sent after this."""
+        while self._ready:
+            self._send_some()
+
     def _send(self) -> None:
         self._is_about_to_send = False
-        while self._waiting and self._under_way < _MOST_UNDER_WAY:
+        while self._ready and self._under_way < _MOST_UNDER_WAY:
             self._send_some()
 
     def _send_some(self) -> None:
-        waiting = self._waiting
+        ready = self._ready
         blocks: list[Block] = []
         keys: list[bytes] = []
         arguments = [*self._header]
         positions: list[int] = []
         size = 0
-        while waiting and len(blocks) < _MOST_BLOCKS:
-            block = waiting[0]
+        while ready and len(blocks) < _MOST_BLOCKS and size < _MOST_BYTES:
+            block = ready.popleft()()
+            if block is None:
+                continue
             size += sum(map(len, block.arguments))
-            if blocks and size > _MOST_BYTES:
-                break
-            waiting.popleft()
             blocks.append(block)
             keys += block.keys
             positions.append(len(arguments) + 4)
@@ -97,6 +109,10 @@ class Courier:
                 block.slot, b"%d" % block.number, block.how,
             )  # fmt: skip
             arguments += block.arguments
+        if not blocks:
+            return
+        if self.submitted:
+            self._submitted_before, self.submitted = self.submitted, 0
         self._under_way += 1
         hows = [at for at, block in zip(positions, blocks, strict=True) if block.how != ACKNOWLEDGE]
         received = partial(self._received, blocks, arguments, positions)
@@ -109,11 +125,19 @@ class Courier:
         replies = reply if type(reply) is list else [reply] * len(blocks)
         # The call was long enough without them. If it was sent again, they may have been done the first time.
         for block, at in zip(reversed(blocks[len(replies) :]), reversed(positions), strict=False):
-            self._waiting.appendleft(block._replace(how=arguments[at]))
+            left = block._replace(how=arguments[at])
+            self._ready.appendleft(partial(_same, left))
         for block, value in zip(blocks, replies, strict=False):
             try:
                 block.received(value)
             except Exception:  # it must not keep the others from their replies
                 logger.exception("a reply of the backend could not be used")
-        if self._waiting:
-            self._send_soon()
+        if self._ready and not self._is_about_to_send:
+            # Clients that have just been answered ask again: one turn of the loop later, more go in one call.
+            # With 50 clients that is worth 20 %.
+            self._is_about_to_send = True
+            self._loop.call_soon(self._loop.call_soon, self._send)
+
+
+def _same(block: Block) -> Block:
+    return block

@@ -76,7 +76,6 @@ class Database(Lanes, QueueOperations):
                 operation = Operation(kind, name, [], count, call, wait=Wait(timeout, ticket=ticket))
                 operations[name] = operation
                 self.submit(operation)
-                self.flush()
                 await call.tried()
                 if call.ended.done():
                     break

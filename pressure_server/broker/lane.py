@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pressure_server.broker import batch, kinds
 from pressure_server.broker.alarm import Alarm
 from pressure_server.broker.answers import Answers
+from pressure_server.broker.courier import Block
 from pressure_server.broker.lack import Lack
 from pressure_server.broker.operation import Line, Operation
 from pressure_server.broker.owners import OnSuccess
@@ -69,42 +70,45 @@ class Lane:
         self._shares = True
         self._has_left_some = False
 
-    def send(self) -> None:
-        """Send a call with what is to be tried.
+    def block(self) -> Block | None:
+        """Make the queue's part of the next call. None if there is nothing to send now.
 
-        The lane is dropped when there is nothing, and nothing waits.
+        The lane is dropped if nothing is to be sent, and nothing waits.
         """
         if self.is_in_flight or self.answers.go_back:
-            return  # its reply, or what goes back, comes here
+            return None  # its reply, or what goes back, comes here
         operations = self._next()
         if not operations:
-            if self.waiting:
-                self._lanes.soon(self.send)
-                return
-            self.idle = True
-            self.answers.acknowledge_soon()
-            self.drop_if_done()
-            return
+            self._go_on()
+            return None
         self._runs = batch.runs_of(operations)
         if self.alarm is not None and any(run[0].kind.serves for run in self._runs):
             self.alarm.disturbed = True
         self.is_in_flight = True
         self._kept = self.answers.keep() if any(run[0].kind.changes for run in self._runs) else None
-        self._lanes.call(
-            [self.base, *others_of(operations)],
-            batch.pack(self._runs),
-            self._kept,
-            self._received,
-            batch.sharing_of(operations, shares=self._shares) if self._lanes.neighbours else b"",
-            goes_first=operations[0].kind.restores,
-        )
+        how = batch.sharing_of(operations, shares=self._shares) if self._lanes.neighbours else b""
         self._shares = True
+        slot, number = self._kept or (b"", 0)
+        keys = [self.base, *others_of(operations)]
+        return Block(keys, slot, number, how, batch.pack(self._runs), self._received)
+
+    def _go_on(self) -> None:
+        """Have the courier ask for the next block; or be idle if there is none."""
+        if self.waiting or self._poked:
+            self._lanes.ready(self, goes_first=bool(self.waiting) and self.waiting[0].kind.restores)
+            return
+        self.idle = True
+        if self._turns is not None:
+            self._turns.end()
+        self.answers.acknowledge_soon()
+        self.drop_if_done()
 
     def send_first(self, operations: list[Operation]) -> None:
         """Send these, in this order, before whatever else is to be sent."""
         self.waiting[:0] = operations
         self.idle = False
-        self.send()
+        if not self.is_in_flight:
+            self._lanes.ready(self, goes_first=True)
 
     def _next(self) -> list[Operation]:
         """What goes in the next call: first those in line who may go on, then what has come since."""
@@ -198,12 +202,7 @@ class Lane:
                 self._turns.ask(outcome)
         if self._turns is not None:
             self._turns.end(outcome.ended)
-        if self.waiting or self._poked:
-            # Where others wait there is load, and those who have just been answered will ask again: one turn
-            # of the loop later, more go in one call. With 50 clients that is worth 20 %.
-            self._lanes.soon(self.send)
-        else:
-            self.send()
+        self._go_on()
 
     def _take_what_is_left(self) -> None:
         """The others have had their time to take what was left for them."""
@@ -338,7 +337,6 @@ class Lane:
         if given_up.kind is kinds.FINISH_DELETE and self._lanes.policy.role_timeout:
             rest = Operation(given_up.kind, self.name, [], 1, OnSuccess(), wait=Wait(None, endless=True))
             self._lanes.submit(rest)
-            self._lanes.flush()
 
     def _after_leaving(self) -> None:
         if not self.is_in_flight and self._turns is not None:
@@ -367,7 +365,7 @@ class Lane:
         self._poked = True
         if self.idle:
             self.idle = False
-            self.send()
+            self._lanes.ready(self)
 
     def take_turn(self, role: Lack) -> None:
         """A role's token is parked for us, until somebody has gone on who wanted it, or nobody does."""

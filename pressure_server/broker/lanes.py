@@ -69,7 +69,6 @@ class Lanes:
         self._dropped = asyncio.Event()
         self._courier = Courier(link, (identity, bound, policy.overflow.encode()))
         self._lanes: dict[bytes, Lane] = {}
-        self._to_send: list[Lane] = []
         self.known = KnownQueues(watch, link.number, prefix, self._clean)
         self.housekeeping = Housekeeping(link, prefix, identity)
         self.opened = Opened(self)
@@ -92,14 +91,15 @@ class Lanes:
     def submit(self, operation: Operation) -> None:
         """Do the operation after those submitted for its queue; its owner is told of its end.
 
-        It is sent by `flush`, with what is submitted for its queue until then; or with the next call for
-        the queue, where one is under way. Raises QueueNameError.
+        It goes with the next call, or with a later one if a call for its queue is under way. Raises
+        QueueNameError.
         """
         lane = self._lane(operation.name)
         lane.waiting.append(operation)
+        self._courier.submitted += 1
         if lane.idle:
             lane.idle = False
-            self._to_send.append(lane)
+            self._courier.ready(lane.block)
 
     def _lane(self, name: bytes) -> Lane:
         lane = self._lanes.get(name)
@@ -109,11 +109,8 @@ class Lanes:
         return lane
 
     def flush(self) -> None:
-        """Send what has been submitted."""
-        if self._to_send:
-            lanes, self._to_send = self._to_send, []
-            for lane in lanes:
-                lane.send()
+        """End a read of a client: what it has submitted may be sent."""
+        self._courier.end_of_read()
 
     def cancel(self, operation: Operation) -> None:
         """Its client has gone: if it waits, or has not been sent and takes messages, it does not happen."""
@@ -128,7 +125,6 @@ class Lanes:
             self.submit(operation)
         except PressureError as error:
             return error
-        self.flush()
         try:
             await call.ended
         except asyncio.CancelledError:
@@ -271,7 +267,6 @@ class Lanes:
 
         def ask(name: bytes) -> None:
             self.submit(Operation(kind, name, arguments, 1, OnEnd(ended)))
-            self.flush()
 
         def ended(operation: Operation) -> None:
             if isinstance(operation.error, BackendError):
@@ -298,6 +293,10 @@ class Lanes:
 
     # What lanes use.
 
+    def ready(self, lane: Lane, *, goes_first: bool = False) -> None:
+        """Ask the lane for a block when the next call is sent; if it `goes_first`, before all others."""
+        self._courier.ready(lane.block, goes_first=goes_first)
+
     def call_acknowledging(
         self, base: bytes, slots: Sequence[bytes], received: Callable[[Any], None]
     ) -> None:
@@ -311,17 +310,15 @@ class Lanes:
         kept: Kept | None,
         received: Callable[[Any], None],
         how: bytes = b"",
-        *,
-        goes_first: bool = False,
     ) -> None:
         """Call the batch script on queues. `kept`: the answer is kept there, and must be acknowledged.
 
         `received` gets the reply, an error reply as an exception, or a BackendError. `how` is one of
-        the words that batch.py has for that. What goes back to a queue `goes_first`.
+        the words that batch.py has for that.
         """
         slot, number = kept if kept is not None else (b"", 0)
         block = Block([*dict.fromkeys(keys)], slot, number, how, arguments, received)
-        self._courier.call(block, goes_first=goes_first)
+        self._courier.call(block)
 
     def when_safe(self, follows: Follows) -> None:
         """Call it when what the backend has just answered is as durable as it is to be."""
@@ -341,10 +338,6 @@ class Lanes:
     def later(self, seconds: float, follows: Callable[[], None]) -> asyncio.TimerHandle:
         """Call it then."""
         return self._loop.call_later(seconds, follows)
-
-    def soon(self, send: Callable[[], None]) -> None:
-        """Call after the loop has looked for input once more."""
-        self._loop.call_soon(self._loop.call_soon, send)
 
     def after(self, turns: int, follows: Callable[[], None]) -> None:
         """Call after so many turns of the loop."""

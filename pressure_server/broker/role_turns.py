@@ -41,7 +41,7 @@ class RoleTurns:
         def ended(has_come: bool) -> None:
             if elsewhere and has_come:
                 self._lanes.changes.tell(name)
-                self._lanes.soon(lambda: self.give_back(name))
+                self._lanes.after(2, lambda: self.give_back(name))
             elif has_come:
                 self._lanes.take_turn(name, lack)
             else:
@@ -58,7 +58,6 @@ class RoleTurns:
         self._owed.add(name)
         if self._lanes.is_up:
             self._lanes.submit(Operation(kinds.TURN, name, [], 1, OnSuccess(self._given_back)))
-            self._lanes.flush()
 
     def backend_is_back(self) -> None:
         """Give back what could not be while the backend was away."""
