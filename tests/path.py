@@ -1,0 +1,120 @@
+"""The path of one command: which functions of ours it crosses, from the client to the backend and back.
+
+    python -m tests.path [--each]
+
+For a SADD and a SPOP of one client, on a queue that is in use: Python calls and modules until the call to the
+backend is written, until the reply is written, and after that. With --each, every function in its order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+from unittest import mock
+
+from pressure_server import cli, server
+from tests.programs import Valkey
+from tests.waiters import Waiter
+
+_HOME = Path(__file__).parent.parent
+_OURS = (str(_HOME / "pressure_server"), str(_HOME / "handlers"))
+_STAGES = ("to the backend", "back to the client", "after the reply")
+# What ends a stage.
+_WRITERS = ("pressure_server/backend/resp.py RespConnection._write", "pressure_server/outbox.py Outbox.write")
+# Seconds after which nothing more is done for a command.
+_LONG_AFTER = 0.1
+
+
+class Recorder:
+    """Functions of ours that the loop's thread calls between `begin` and `end`, stage by stage."""
+
+    def __init__(self) -> None:
+        self.stages: list[list[str]] = []
+
+    def begin(self) -> None:
+        """Begin to record, in this thread."""
+        self.stages = [[]]
+        sys.setprofile(self._record)
+
+    def end(self) -> None:
+        """End it."""
+        sys.setprofile(None)
+
+    def _record(self, frame: FrameType, event: str, _argument: Any) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(_OURS):
+            module = str(Path(frame.f_code.co_filename).relative_to(_HOME))
+            self.stages[-1].append(f"{module} {frame.f_code.co_qualname}")
+            if self.stages[-1][-1] == dict(enumerate(_WRITERS, 1)).get(len(self.stages)):
+                self.stages.append([])
+
+
+def _measure(port: int, loop: asyncio.AbstractEventLoop, *, each: bool) -> None:
+    recorder, pause = Recorder(), threading.Event()
+
+    def on_loop(do: Callable[[], None]) -> None:
+        done = threading.Event()
+        loop.call_soon_threadsafe(do)
+        loop.call_soon_threadsafe(done.set)
+        done.wait()
+
+    with Waiter(port) as waiter:
+        waiter("SADD", "q", *range(20))
+        for number in range(10):
+            waiter("SADD", "q", f"one {number}")
+            waiter("SPOP", "q")
+        for command in (("SADD", "q", "a"), ("SPOP", "q")):
+            pause.wait(_LONG_AFTER)
+            on_loop(recorder.begin)
+            waiter(*command)
+            pause.wait(_LONG_AFTER)
+            on_loop(recorder.end)
+            calls = [call for stage in recorder.stages[:2] for call in stage]
+            modules = {call.split()[0] for call in calls}
+            print(f"{' '.join(command)}: {len(calls)} calls in {len(modules)} modules")
+            for name, stage in zip(_STAGES, recorder.stages, strict=False):
+                print(f"  {name}: {len(stage)}")
+                for call in stage if each else ():
+                    print(f"    {call}")
+
+
+def main() -> None:
+    """Run a server in this thread, and a client in another."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--each", action="store_true", help="list every call")
+    each = parser.parse_args().each
+    announce = server._announce
+
+    def announced(context: Any, embedded: Any) -> None:
+        announce(context, embedded)
+        loop, port = asyncio.get_running_loop(), context.listening[0].port
+
+        def play() -> None:
+            try:
+                _measure(port, loop, each=each)
+            finally:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        threading.Thread(target=play).start()
+
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(server, "_announce", announced):
+        valkey = Valkey(Path(folder))
+        sys.argv = ["pressure-server", "serve", "--listen", "resp://127.0.0.1:0", "--backend", valkey.url]
+        try:
+            cli.run()
+        finally:
+            valkey.stop()
+
+
+if __name__ == "__main__":
+    main()
