@@ -25,7 +25,7 @@ import hiredis
 import redis
 
 from tests.guards import Authority
-from tests.programs import TIMEOUT, Client, Server, Valkey, wait_for
+from tests.programs import TIMEOUT, Client, Server, Valkey, records, wait_for
 from tests.test_disconnects import stopped
 from tests.waiters import packed
 
@@ -553,18 +553,17 @@ class Group:
                 replies = pipeline.execute(raise_on_error=False)
                 figures = {role: _figures(found) for role, found in zip("qrmg", replies, strict=True)}
             tally = cell.tally(queued, figures)
-            tally.stuck = sum(name in key for key in kept for name in _ours(cell))
+            tally.stuck = sum(name in record for record in kept for name in _ours(cell))
             tallies.setdefault(cell.taker, Tally()).__iadd__(tally)
         self.client.delete(*(cell.names[role] for cell in self.cells for role in "qrmg"))
         return tallies
 
     def _kept(self) -> list[bytes]:
-        keys: list[bytes] = self.place.direct.keys("*:ext:calls")
-        return keys
+        return list(records(self.place.direct).values())
 
 
 def _ours(cell: Cell) -> list[bytes]:
-    return [f":{name}:".encode() for name in cell.names.values()]
+    return [f":{name}".encode() for name in cell.names.values()]
 
 
 def _figures(found: Any) -> tuple[int, int, int]:

@@ -28,13 +28,21 @@ Client = Any
 
 
 def keys_left(direct: Client) -> list[bytes]:
-    """The backend's keys, but for the note in which servers say that they live."""
-    return [key for key in direct.keys("*") if b"!servers" not in key]
+    """The backend's keys, but for those in which servers say that they live, and what they have taken."""
+    return [key for key in direct.keys("*") if b"!peers" not in key and b"!calls:" not in key]
+
+
+def records(direct: Client) -> dict[tuple[bytes, bytes], bytes]:
+    """The records of all servers, by key and field."""
+    found: dict[tuple[bytes, bytes], bytes] = {}
+    for key in direct.keys("*!calls:*"):
+        found |= {(key, field): record for field, record in direct.hgetall(key).items() if field != b"epoch"}
+    return found
 
 
 def wait_until_settled(direct: Client) -> None:
-    """Return when all that servers have taken has arrived, and the backend keeps no answer for them."""
-    wait_for(lambda: not direct.keys("*:ext:calls"), "no answer to be kept")
+    """Return when all that servers have taken has arrived, and the backend keeps no record of calls."""
+    wait_for(lambda: not records(direct), "no record to be left")
 
 
 def wait_for(condition: Callable[[], Any], what: str, timeout: float = TIMEOUT) -> Any:

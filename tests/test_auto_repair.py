@@ -15,6 +15,7 @@ from pressure_server.broker.broker import Broker
 from pressure_server.broker.doctor import Case, Doctor
 from pressure_server.broker.policy import Policy
 from pressure_server.broker.repairs import AutoRepair
+from pressure_server.broker.servers import Neighbours
 from pressure_server.errors import BackendError
 from tests.deaths import NO_QUEUE, OPERATIONS, STATES, VersionedSteps
 from tests.native import NativeClient, NativeSteps, run
@@ -130,7 +131,7 @@ def test_what_cannot_be_mended_is_told_of_once_and_the_others_are(
         return tried > 1 and all(direct.llen(f"__pressure__:{queue}:producer_free") for queue in queues[1:])
 
     async def look_after() -> None:
-        broker = Broker(Address(backend.url), prefix="__pressure__", policy=Policy())
+        broker = Broker(Address(backend.url), prefix="__pressure__", neighbours=Neighbours(), policy=Policy())
         await broker.start()
         repair = AutoRepair(broker, 0.5)
         repair.start()

@@ -738,7 +738,7 @@ def test_the_password_is_changed(
         ":producer",
         ":closed",
         ":not_full",
-        ":ext:calls",
+        ":ext:made",
         ":ext:index",
         ":ext:members",
         ":ext:copies",

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import redis
 
-from pressure_server.broker.script import batch_script
-from tests.programs import Client, StartValkey
+from tests import scripts
+from tests.programs import Client, StartValkey, records
+from tests.scripts import RECORDS, Block, Run
 
-Run = tuple[str, ...]
 QUEUES = 5
 
 
@@ -20,14 +20,8 @@ def base(number: int) -> str:
 
 
 def call(direct: Client, *blocks: tuple[str, Sequence[Run]], number: int = 0) -> list[Any]:
-    """The replies of blocks, each a queue and its runs. With a number, answers are kept in slot 1."""
-    words: list[Any] = []
-    for _, runs in blocks:
-        run_words = [word for name, *arguments in runs for word in (name, len(arguments), *arguments)]
-        words += [1, len(run_words), "1" if number else "", number, "", *run_words]
-    keys = [key for key, _ in blocks]
-    replies: list[Any] = direct.eval(batch_script(), len(keys), *keys, "me", 0, "error", *words)
-    return replies
+    """The replies of blocks, each a queue and its runs. With a number, the call has a record."""
+    return scripts.call(direct, *(Block([key], runs) for key, runs in blocks), number=number)
 
 
 @pytest.mark.parametrize("broken", range(QUEUES))
@@ -44,7 +38,7 @@ def test_an_error_in_one_block_ends_no_other(direct: Client, broken: int) -> Non
             assert str(reply).startswith("WRONGTYPE ")
         else:
             assert reply[1:] == [[1], [b"old"], 1]
-            assert direct.hlen(f"{base(number)}:ext:calls") == 1
+    assert list(records(direct)) == [(RECORDS.encode(), b"1")]
 
 
 def test_a_block_knows_nothing_of_the_one_before(direct: Client) -> None:
@@ -92,11 +86,12 @@ def test_out_of_memory_puts_are_refused_and_all_else_is_done(start_valkey: Start
         direct.config_set("maxmemory", "1")
         replies = call(
             direct,
-            (base(0), [("put_back", "1", "2", "a")]),
+            (base(0), [("put_back", "2", "a")]),
             (base(1), [("get", "1")]),
             (base(2), [("put", "", "c")]),
             (base(3), [("length",)]),
             (base(3), [("get", "1"), ("add", "", "c")]),
+            number=5,
         )
         assert replies[0][1] == 1
         assert replies[1][1] == [b"a"]
@@ -105,3 +100,15 @@ def test_out_of_memory_puts_are_refused_and_all_else_is_done(start_valkey: Start
         assert isinstance(replies[4], redis.OutOfMemoryError)
         assert direct.lrange(base(0), 0, -1) == [b"b", b"a"]
         assert [direct.llen(base(number)) for number in (1, 2, 3)] == [1, 2, 2]
+
+
+def test_messages_that_blocks_of_one_call_open_have_records_of_their_own(direct: Client) -> None:
+    names = [base(number) for number in range(3)]
+    for name in names:
+        call(direct, (name, [("put", "", "a", "b")]))
+    replies = call(direct, *((name, [("take_opened", "1")]) for name in names), number=7)
+    assert [reply[1] for reply in replies] == [[b"0 1 a"], [b"0 2 a"], [b"0 3 a"]]
+    assert {field for _, field in records(direct)} == {b"7", b"o7.1", b"o7.2", b"o7.3"}
+    (reply,) = scripts.call(direct, Block([RECORDS], [("o7.2",)], "recover"))
+    assert reply == [0, 0, 0, b"", names[1].encode(), 1]
+    assert [direct.lrange(name, 0, -1) for name in names] == [[b"b"], [b"b", b"a"], [b"b"]]

@@ -10,59 +10,93 @@ import hiredis
 import pytest
 
 from pressure_server.backend.link import Link
-from pressure_server.broker.courier import ACKNOWLEDGE, Block, Courier
-from pressure_server.errors import BackendError
+from pressure_server.broker.courier import Block, Courier
+from pressure_server.broker.delivery import Delivery
+from pressure_server.broker.operation import Operation
+from pressure_server.errors import BackendError, OutcomeUnknownError
+from pressure_server.layout import RECOVER, Header
+from tests.programs import TIMEOUT
 
 HEADER = (b"me", b"0", b"block")
+RECORDS = b"records"
 
 
 class PlayedLink:
     """Keeps the calls; the test replies to them."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[list[bytes], list[bytes], list[int], Callable[[Any], None]]] = []
+        self.calls: list[tuple[list[bytes], list[bytes], Callable[[Any], None]]] = []
+        self.called: asyncio.Queue[bool] = asyncio.Queue()
 
     def call_script(
-        self,
-        keys: Sequence[bytes],
-        arguments: list[bytes],
-        hows: Sequence[int],
-        received: Callable[[Any], None],
+        self, keys: Sequence[bytes], arguments: list[bytes], received: Callable[[Any], None]
     ) -> None:
-        self.calls.append((list(keys), arguments, list(hows), received))
+        self.calls.append((list(keys), arguments, received))
+        self.called.put_nowait(True)
 
-    def reply(self, reply: Any, *, sent_again: bool = False) -> None:
-        """Reply to the oldest call, which was sent again before."""
-        _, arguments, hows, received = self.calls.pop(0)
-        for position in hows if sent_again else ():
-            arguments[position] = b"again"
-        received(reply)
+    def reply(self, reply: Any) -> None:
+        """Reply to the oldest call."""
+        self.calls.pop(0)[-1](reply)
 
     @property
     def keys(self) -> list[list[bytes]]:
-        """Those of the calls under way."""
-        return [keys for keys, *_ in self.calls]
+        """Those of queues, of the calls under way."""
+        return [[key for key in keys if key != RECORDS] for keys, *_ in self.calls]
+
+    def header(self, field: Header) -> bytes:
+        """Of the oldest call under way."""
+        return self.calls[0][1][field]
 
 
 class Stage:
-    """A courier with a played link, and what was received, by key."""
+    """A courier with a played link, and what was received, by key. It plays the courier's owner."""
 
     def __init__(self) -> None:
         self.link = PlayedLink()
-        self.courier = Courier(cast(Link, self.link), HEADER)
+        self.courier = Courier(cast(Link, self.link), self, HEADER, RECORDS)
         self.received: list[tuple[bytes, Any]] = []
+        self.deliveries: list[Delivery] = []
+        self.resolved: list[bool] = []
+        self.back: list[bytes] = []
+        self.times_without_records = 0
 
-    def call(self, key: bytes, size: int = 1, how: bytes = b"", *, goes_first: bool = False) -> None:
-        def received(reply: Any) -> None:
+    def call(
+        self,
+        key: bytes,
+        size: int = 1,
+        *,
+        changes: bool = True,
+        goes_first: bool = False,
+        waits: bool = False,
+    ) -> None:
+        """`waits`: what the call brings has not arrived at once."""
+
+        def received(reply: Any, delivery: Delivery | None) -> None:
             self.received.append((key, reply))
+            if delivery is not None and waits:
+                delivery.expect(1)
+                self.deliveries.append(delivery)
 
-        block = Block([key], b"1", 7, how, [b"add", b"2", b"", b"m" * size], received)
+        runs = [b"add", b"2", b"", b"m" * size]
+        block = Block([key], b"", runs, received, changes, self.resolved.append)
         self.courier.ready(lambda: block, goes_first=goes_first)
 
     async def turn(self) -> None:
         """Let the loop go round."""
         for _ in range(3):
             await asyncio.sleep(0)
+
+    def put_back(self, _operation: Operation) -> None:
+        raise AssertionError("nothing was taken")
+
+    def when_back(self, follows: Callable[[], None]) -> None:
+        follows()
+
+    def are_back(self, bases: Sequence[bytes]) -> None:
+        self.back += bases
+
+    def has_no_records(self) -> None:
+        self.times_without_records += 1
 
 
 def played(play: Callable[[Stage], Any]) -> Stage:
@@ -81,13 +115,11 @@ def test_what_comes_in_one_turn_goes_in_one_call() -> None:
         stage.call(b"a")
         stage.call(b"b")
         await stage.turn()
-        ((keys, arguments, hows, _),) = stage.link.calls
-        assert keys == [b"a", b"b"]
-        block = [b"1", b"4", b"1", b"7", b"", b"add", b"2", b"", b"m"]
-        assert arguments == [*HEADER, *block, *block]
-        assert [arguments[position] for position in hows] == [b"", b""]
-        assert hows == [7, 16]
-        stage.link.reply([[0, b"new"], hiredis.ReplyError("OOM no")])
+        ((keys, arguments, _),) = stage.link.calls
+        assert keys == [b"a", b"b", RECORDS]
+        block = [b"1", b"4", b"", b"add", b"2", b"", b"m"]
+        assert arguments == [*HEADER, b"", b"1", b"", b"", *block, *block]
+        stage.link.reply([1, [0, b"new"], hiredis.ReplyError("OOM no")])
 
     (a, first), (b, second) = played(play).received
     assert (a, first, b) == (b"a", [0, b"new"], b"b")
@@ -100,7 +132,7 @@ def test_only_two_calls_are_under_way() -> None:
             stage.call(key)
             await stage.turn()
         assert stage.link.keys == [[b"a"], [b"b"]]
-        stage.link.reply([1])
+        stage.link.reply([0, 1])
         await stage.turn()
         assert stage.link.keys == [[b"b"], [b"c", b"d"]]
 
@@ -113,31 +145,25 @@ def test_an_error_of_the_call_is_that_of_every_block() -> None:
         stage.call(b"b")
         await stage.turn()
         stage.link.reply(BackendError("it is away"))
+        assert not stage.courier.has_records
 
     assert [(key, str(error)) for key, error in played(play).received] == [
         (b"a", "it is away"), (b"b", "it is away"),
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("sent_again", [False, True])
-def test_what_a_call_had_no_time_for_goes_first_in_the_next(sent_again: bool) -> None:
+def test_what_a_call_had_no_time_for_goes_first_in_the_next() -> None:
     async def play(stage: Stage) -> None:
         for key in (b"a", b"b", b"c"):
-            stage.call(key, how=b"note")
-        stage.call(b"done", how=ACKNOWLEDGE)
+            stage.call(key)
         await stage.turn()
         stage.call(b"later")
-        stage.link.reply([1], sent_again=sent_again)
+        stage.link.reply([1, 1])
         await stage.turn()
-        assert stage.link.keys == [[b"b", b"c", b"done", b"later"]]
-        _, arguments, hows, _ = stage.link.calls[0]
-        # It may have been done when it was sent for the first time.
-        how = b"again" if sent_again else b"note"
-        assert [arguments[position] for position in hows] == [how, how, b""]
-        assert arguments.count(ACKNOWLEDGE) == 1
-        stage.link.reply([2, 3, 4, 5])
+        assert stage.link.keys == [[b"b", b"c", b"later"]]
+        stage.link.reply([1, 2, 3, 4])
 
-    assert played(play).received == [(b"a", 1), (b"b", 2), (b"c", 3), (b"done", 4), (b"later", 5)]
+    assert played(play).received == [(b"a", 1), (b"b", 2), (b"c", 3), (b"later", 4)]
 
 
 def test_a_call_is_bounded() -> None:
@@ -171,7 +197,7 @@ def test_a_source_makes_its_block_when_the_call_is_sent() -> None:
         assert not stage.link.calls
         blocks: list[Block] = []
         stage.courier.ready(lambda: blocks.pop())
-        blocks.append(Block([b"late"], b"", 0, b"", [], print))
+        blocks.append(Block([b"late"], b"", [], lambda _reply, _delivery: None))
         await stage.turn()
         assert stage.link.keys == [[b"late"]]
 
@@ -179,14 +205,85 @@ def test_a_source_makes_its_block_when_the_call_is_sent() -> None:
 
 
 def test_a_reply_that_cannot_be_used_keeps_nobody_from_theirs(caplog: pytest.LogCaptureFixture) -> None:
-    def fails(_reply: Any) -> None:
+    def fails(_reply: Any, _delivery: Delivery | None) -> None:
         raise LookupError("a bug")
 
     async def play(stage: Stage) -> None:
-        stage.courier.call(Block([b"bad"], b"", 0, b"", [b"length", b"0"], fails))
+        stage.courier.call(Block([b"bad"], b"", [b"length", b"0"], fails))
         stage.call(b"good")
         await stage.turn()
-        stage.link.reply([0, 1])
+        stage.link.reply([0, 0, 1])
 
     assert played(play).received == [(b"good", 1)]
     assert "LookupError: a bug" in caplog.text
+
+
+def test_questions_have_no_record() -> None:
+    async def play(stage: Stage) -> None:
+        stage.call(b"a", changes=False)
+        await stage.turn()
+        ((keys, arguments, _),) = stage.link.calls
+        assert (keys, arguments[Header.NUMBER]) == ([b"a"], b"")
+        assert not stage.courier.has_records
+
+    played(play)
+
+
+def test_a_record_is_dropped_when_all_that_the_call_has_brought_has_arrived() -> None:
+    async def play(stage: Stage) -> None:
+        for key in (b"a", b"b"):
+            stage.call(key, waits=True)
+        await stage.turn()
+        stage.link.reply([1, 1, 2])
+        stage.deliveries[0].has_arrived()
+        stage.call(b"next")
+        await stage.turn()
+        assert stage.link.header(Header.DONE) == b""
+        stage.link.reply([0, 1])
+        stage.deliveries[1].has_arrived()
+        stage.call(b"next", changes=False)
+        await stage.turn()
+        assert stage.link.header(Header.DONE) == b"1"
+        assert stage.courier.has_records
+        stage.link.reply([0, 1])
+        assert not stage.courier.has_records
+
+    assert played(play).times_without_records == 1
+
+
+def test_an_idle_server_drops_records_by_a_call_of_its_own() -> None:
+    async def play(stage: Stage) -> None:
+        stage.call(b"a")
+        await stage.turn()
+        stage.link.reply([1, 1])
+        stage.link.called.get_nowait()
+        assert await asyncio.wait_for(stage.link.called.get(), TIMEOUT)
+        ((keys, arguments, _),) = stage.link.calls
+        assert keys == [RECORDS]
+        assert len(arguments) == len(Header)
+        # It is not known whether that was done: it is asked for again.
+        stage.link.reply(OutcomeUnknownError())
+        stage.courier.drop_done()
+        assert stage.link.header(Header.DONE) == b"1"
+
+    played(play)
+
+
+@pytest.mark.parametrize("done", [0, 1, 2])
+def test_what_a_call_without_an_answer_has_taken_goes_back(done: int) -> None:
+    async def play(stage: Stage) -> None:
+        for key in (b"a", b"b"):
+            stage.call(key)
+        await stage.turn()
+        stage.link.reply(OutcomeUnknownError())
+        assert not stage.resolved
+        await stage.turn()
+        ((keys, arguments, _),) = stage.link.calls
+        assert keys == [RECORDS, RECORDS]
+        assert arguments[len(Header) :] == [b"1", b"1", RECOVER, b"1"]
+        stage.link.reply([0, [0, done, 0, b"", b"a", 1]])
+
+    stage = played(play)
+    assert stage.resolved == [done > 0, done > 1]
+    assert stage.back == [b"a"]
+    assert not stage.courier.has_records

@@ -10,7 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.programs import TIMEOUT, Client, StartServer, StartValkey, Valkey, keys_left, run_here, wait_for
+from tests.programs import (
+    TIMEOUT,
+    Client,
+    StartServer,
+    StartValkey,
+    Valkey,
+    records,
+    run_here,
+    wait_for,
+)
 from tests.waiters import Waiter, wait_for_blocked
 
 LARGE = b"x" * (1 << 20)
@@ -62,13 +71,13 @@ def test_it_leaves_no_trace_but_the_queues(
         wait_for_blocked(client, 1)
         assert client.spop("q") == b"a"
         identity = re.findall(r"we are '(.+)'", server.log)[0]
-        assert direct.hexists("__pressure__!servers", identity)
+        assert direct.hexists("__pressure__!peers", identity)
         began = time.monotonic()
         assert server.stop() == 0
         assert time.monotonic() - began < 2
         assert str(waiter.reply()).startswith("STOPPING")
-    assert not direct.hexists("__pressure__!servers", identity)
-    assert not [key for key in keys_left(direct) if key.endswith(b":ext:calls")]
+    assert not direct.hexists("__pressure__!peers", identity)
+    assert not records(direct)
     assert direct.lrange("__pressure__:q", 0, -1) == [b"b"]
 
 

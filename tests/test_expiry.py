@@ -14,6 +14,7 @@ from pressure_server.backend.address import Address
 from pressure_server.broker.broker import Broker
 from pressure_server.broker.expiry import Expiry
 from pressure_server.broker.policy import Policy
+from pressure_server.broker.servers import Neighbours
 from pressure_server.client import Queue
 from tests.native import NativeClient
 from tests.programs import Client, Server, StartServer, StartValkey, Valkey, join, keys_left, wait_for
@@ -172,7 +173,7 @@ def test_two_servers_agree(
 
 def test_zero_looks_for_none(backend: Valkey) -> None:
     async def main() -> tuple[int, int]:
-        broker = Broker(Address(backend.url), prefix="__pressure__", policy=Policy())
+        broker = Broker(Address(backend.url), prefix="__pressure__", neighbours=Neighbours(), policy=Policy())
         tasks = len(asyncio.all_tasks())
         Expiry(broker, 0).start()
         with_zero = len(asyncio.all_tasks()) - tasks

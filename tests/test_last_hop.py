@@ -211,7 +211,7 @@ def test_what_a_transaction_has_taken_and_nobody_reads_comes_back(
     else:
         assert ours.stop() == 0
         assert "WARNING messages" not in ours.log
-        assert not [name for name in direct.hkeys("__pressure__!servers") if name.decode() in ours.log]
+        assert not [name for name in direct.hkeys("__pressure__!peers") if name.decode() in ours.log]
     wait_until_settled(direct)
     for queue in queues:
         assert queued(direct, queue) == list(range(len(MESSAGES)))

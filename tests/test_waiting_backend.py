@@ -15,6 +15,7 @@ from pressure_server.broker.broker import Broker
 from pressure_server.broker.database import Database
 from pressure_server.broker.operation import Line
 from pressure_server.broker.policy import Policy
+from pressure_server.broker.servers import Neighbours
 from tests.measures import connections
 from tests.native import NativeClient
 from tests.programs import Client, StartServer, StartValkey, wait_for, wait_until_settled
@@ -137,7 +138,7 @@ def test_moves_that_waited_for_room_leave_nothing_behind_where_the_backend_does_
         return database.waiting_on(source)[Line.CONSUMERS] > 0
 
     async def main() -> int:
-        broker = Broker(Address(backend.url), prefix="__pressure__", policy=Policy())
+        broker = Broker(Address(backend.url), prefix="__pressure__", neighbours=Neighbours(), policy=Policy())
         await broker.start()
         database = broker.default_database
         for number in range(3):

@@ -19,6 +19,7 @@ from pressure_server.broker import kinds
 from pressure_server.broker.broker import Broker
 from pressure_server.broker.operation import Kind, Operation
 from pressure_server.broker.policy import Policy
+from pressure_server.broker.servers import Neighbours
 from pressure_server.broker.wait import Wait
 from pressure_server.errors import PressureError, QueueClosedError
 from tests.model_settings import model_settings
@@ -139,7 +140,9 @@ class World:
     def __init__(self, backend: Valkey) -> None:
         self.direct = backend.client()
         self.loop = asyncio.new_event_loop()
-        self.broker = Broker(Address(backend.url), prefix="__pressure__", policy=Policy())
+        self.broker = Broker(
+            Address(backend.url), prefix="__pressure__", neighbours=Neighbours(), policy=Policy()
+        )
         self.loop.run_until_complete(self.broker.start())
         self.names = (b"%d" % number for number in count())
 

@@ -15,6 +15,7 @@ from pressure_server.broker.diagnosis import Finding
 from pressure_server.broker.doctor import Case, Doctor
 from pressure_server.broker.operation import Kind
 from pressure_server.broker.policy import ERROR, Policy
+from pressure_server.broker.servers import Neighbours
 from pressure_server.broker.trouble import Trouble
 from tests.deaths import PREFIX
 from tests.native import NativeSteps, QueueClosedError, run
@@ -51,7 +52,12 @@ class Ward:
     def __init__(self, backend: Valkey) -> None:
         self.direct: Client = backend.client()
         self.loop = asyncio.new_event_loop()
-        self._broker = Broker(Address(backend.url), prefix=PREFIX, policy=Policy(None, ERROR, role_timeout=0))
+        self._broker = Broker(
+            Address(backend.url),
+            prefix=PREFIX,
+            neighbours=Neighbours(),
+            policy=Policy(None, ERROR, role_timeout=0),
+        )
         self.loop.run_until_complete(self._broker.start())
         self.doctor = self.loop.run_until_complete(self._doctor())
 

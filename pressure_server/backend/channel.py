@@ -15,19 +15,17 @@ class Channel(RespConnection):
     """A connection whose loss is told to its link."""
 
     def __init__(
-        self, script: bytes, patience: float, tell: Callable[[Channel, Exception | None], None]
+        self, script: bytes, patience: float, epoch: int, tell: Callable[[Channel, Exception | None], None]
     ) -> None:
+        """`epoch` is larger than that of the channels to the same database before."""
         super().__init__(patience)
-        self._script = Script(script)
+        self.epoch = epoch
+        self.batch_script = Script(script)
         self._tell = tell
 
     def lost(self, why: Exception | None) -> None:
         """See RespConnection."""
         self._tell(self, why)
-
-    def call_script(self, keys: Sequence[bytes], arguments: Sequence[bytes], received: Received) -> None:
-        """Call the batch script on queues. Raises BackendError when there is no connection."""
-        self.call(self._script, keys, arguments, received)
 
     def call(
         self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes], received: Received

@@ -49,7 +49,7 @@ class Durability:
         self._name = name
         self._key = key
         self._level = level
-        self._is_wanted = level != Level()
+        self.is_wanted = level != Level()
         self._patience = patience
         self._connection: _Connection | None = None
         self._run = ""
@@ -70,7 +70,7 @@ class Durability:
 
         Raises BackendRefusedError where the backend cannot give what the level asks for.
         """
-        if not self._is_wanted:
+        if not self.is_wanted:
             return
         self._loop = asyncio.get_running_loop()
         try:
@@ -94,7 +94,7 @@ class Durability:
 
     def when_safe(self, run: str, follows: Follows) -> None:
         """Call it when all that this run of the backend has answered is safe; at once where it is."""
-        if not self._is_wanted or (self._connection is not None and self._is_proof(run)):
+        if not self.is_wanted or (self._connection is not None and self._is_proof(run)):
             follows(None)
             return
         self._answered.append((run, self._loop.time(), follows))

@@ -10,7 +10,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pressure_server.backend.address import Address
@@ -18,7 +18,7 @@ from pressure_server.backend.channel import Channel
 from pressure_server.backend.denials import Denials
 from pressure_server.backend.greeting import Greeting, greet
 from pressure_server.backend.requests import HandlerCall, Reading, ReadingTogether, Request, ScriptCall
-from pressure_server.backend.resp import Received, asks_for_patience, is_passing, reply_to
+from pressure_server.backend.resp import Received, asks_for_patience, is_buried, is_passing, reply_to
 from pressure_server.backend.script import Script
 from pressure_server.errors import BackendDiedError, BackendError, BackendReplyError, OutcomeUnknownError
 
@@ -46,8 +46,8 @@ class Patience:
 class Presence(Protocol):
     """How a server says that it lives."""
 
-    def sign(self) -> tuple[Script, Sequence[bytes], Sequence[bytes]]:
-        """The call that says so: a script, its keys, its arguments."""
+    def sign(self, epoch: int | None = None) -> tuple[Script, Sequence[bytes], Sequence[bytes]]:
+        """The call that says so: a script, its keys, its arguments. `epoch` is that of a new channel."""
 
     def is_late(self) -> bool:
         """Whether it has to be said again before anything else."""
@@ -77,6 +77,7 @@ class Link:
         self._patience = patience
         self._channel: Channel | None = None
         self._greeting: Greeting | None = None
+        self._epoch = 0
         self._signed: Any = None
         self._why_down: BackendError = BackendError(f"{address} has not been reached yet")
         # What the log has of why it is away.
@@ -122,21 +123,15 @@ class Link:
         """Which run of the backend answers."""
         return self._greeting.run if self._greeting is not None else ""
 
-    @property
-    def settles_in(self) -> float:
-        """For how many seconds what was asked on the channel before may still come to be done."""
-        return 0.0 if self._greeting is None or self._greeting.is_settled else self._patience.answer
-
     async def open(self) -> None:
         """Open the channel once. Raises BackendRefusedError, or BackendError when it may work later."""
-        channel = Channel(self._script, self._patience.answer, self._channel_lost)
+        self._epoch += 1
+        channel = Channel(self._script, self._patience.answer, self._epoch, self._channel_lost)
         try:
             await self._address.open(channel)
             greeting = await greet(channel, self._address, self.number, self._name, self._greeting)
             await channel.command(b"SCRIPT", b"LOAD", self._script)
             signed = await self._sign(channel, self.presence) if self.presence is not None else None
-            if signed != self._signed:
-                greeting = replace(greeting, is_settled=False)
         except BackendError as error:
             channel.close()
             if type(error) is OutcomeUnknownError:
@@ -148,6 +143,8 @@ class Link:
             channel.close()
             raise
         is_new = self._greeting is None or self._greeting.run != greeting.run
+        # Another server has taken us for dead, and recovered our records, which say what was done.
+        was_buried = signed != self._signed
         self._channel, self._greeting, self._signed = channel, greeting, signed
         self._has_given_up = False
         if self._giving_up is not None:
@@ -156,7 +153,7 @@ class Link:
         held, self._held = self._held, []
         most_deaths = self._count_death(held) if is_new else _MOST_DEATHS
         for request in held:
-            if request.may_be_done and not greeting.is_settled:
+            if request.may_be_done and was_buried:
                 request.received(OutcomeUnknownError())
             elif request.deaths >= most_deaths:
                 request.received(BackendDiedError(request.deaths))
@@ -183,7 +180,7 @@ class Link:
 
     async def _sign(self, channel: Channel, presence: Presence) -> Any:
         """The answer; where it is refused, the last one."""
-        script, keys, arguments = presence.sign()
+        script, keys, arguments = presence.sign(channel.epoch)
         try:
             signed = await reply_to(
                 (b"EVALSHA",), lambda received: channel.call(script, keys, arguments, received)
@@ -236,14 +233,12 @@ class Link:
     def _lost_for(self, why: BaseException | None) -> BackendError:
         return BackendError(f"the connection to {self._address} was lost ({_reason(why)})")
 
-    def call_script(
-        self, keys: Sequence[bytes], arguments: list[bytes], hows: Sequence[int], received: Received
-    ) -> None:
+    def call_script(self, keys: Sequence[bytes], arguments: list[bytes], received: Received) -> None:
         """Call the batch script on queues: see ScriptCall. `arguments` are ours from now on.
 
         Where there is no answer `received` gets a BackendError: OutcomeUnknownError if it may have been done.
         """
-        self._ask(ScriptCall(keys, arguments, hows, received))
+        self._ask(ScriptCall(keys, arguments, received))
 
     async def command(self, *arguments: bytes) -> Any:
         """Send a command that only reads, and wait for its reply.
@@ -276,7 +271,7 @@ class Link:
         )
 
     def _ask(self, request: Request) -> None:
-        if self._channel is not None and self._channel.is_open:
+        if self._channel is not None:
             self._send(request)
         elif self._has_given_up or self._closed:
             away = BackendError(f"the backend is away: {self._why_down}")
@@ -300,6 +295,11 @@ class Link:
                     if channel is not None:
                         channel.abort(error)
                     return
+                if is_buried(error) and channel is not None:
+                    if request.epoch == channel.epoch:
+                        self.begin_epoch()
+                    self._send(request)
+                    return
                 self._denials.hear(error)
             request.received(reply)
 
@@ -307,11 +307,28 @@ class Link:
             self._hold(request)
         else:
             if self.presence is not None and self.presence.is_late():
-                script, keys, arguments = self.presence.sign()
-                # Else, if the backend has forgotten the script, it would sign after the request.
-                channel.send(None, b"SCRIPT", b"LOAD", script.text)
-                channel.call(script, keys, arguments, lambda _: None)
+                self.begin_epoch()
             request.send(channel, answered)
+
+    def begin_epoch(self) -> None:
+        """Sign again: another server may have taken us for dead, or the backend's data are gone."""
+        channel = self._channel
+        if self.presence is None or channel is None or not channel.is_open:
+            return
+
+        def signed(reply: Any) -> None:
+            if isinstance(reply, Exception):
+                # A new channel finds out why.
+                channel.abort(reply)
+            else:
+                self._signed = reply
+
+        self._epoch += 1
+        channel.epoch = self._epoch
+        script, keys, arguments = self.presence.sign(channel.epoch)
+        # Else, if the backend has forgotten the script, it would sign after what is sent next.
+        channel.send(None, b"SCRIPT", b"LOAD", script.text)
+        channel.call(script, keys, arguments, signed)
 
     def _hold(self, request: Request) -> None:
         """Ask it when the backend is back, if it is in time."""

@@ -10,21 +10,22 @@ import hiredis
 from pressure_server.backend.channel import Channel
 from pressure_server.backend.resp import Received
 from pressure_server.backend.script import Script
-
-_AGAIN = b"again"
+from pressure_server.layout import AGAIN, Header
 
 
 class Request:
     """Something to be sent on one channel after the other, until it has an answer.
 
-    `may_be_done` is whether it has been sent before, `deaths` at how many deaths of the backend it had been
-    sent and had no answer. One that is to be done `once` is not sent again if it may have been done.
+    `epoch` is that of the channel on which it was sent last. `may_be_done` is whether it has been sent
+    before, `deaths` at how many deaths of the backend it had been sent and had no answer. One that is to be
+    done `once` is not sent again if it may have been done.
     """
 
-    __slots__ = ("deaths", "may_be_done", "once", "received")
+    __slots__ = ("deaths", "epoch", "may_be_done", "once", "received")
 
     def __init__(self, received: Received, *, once: bool = False) -> None:
         self.received = received
+        self.epoch = 0
         self.may_be_done = False
         self.deaths = 0
         self.once = once
@@ -39,31 +40,28 @@ class Request:
 
 
 class ScriptCall(Request):
-    """A call of the batch script: see blocks.lua.
+    """A call of the batch script. Its arguments begin with the header of layout.py."""
 
-    `hows` are the positions of arguments that become `again` if the call may have been done before.
-    """
+    __slots__ = ("_arguments", "_keys")
 
-    __slots__ = ("_arguments", "_hows", "_keys")
-
-    def __init__(
-        self, keys: Sequence[bytes], arguments: list[bytes], hows: Sequence[int], received: Received
-    ) -> None:
+    def __init__(self, keys: Sequence[bytes], arguments: list[bytes], received: Received) -> None:
         super().__init__(received)
         self._keys = keys
         self._arguments = arguments
-        self._hows = hows
 
     def send(self, channel: Channel, answered: Received) -> None:
         """See Request."""
+        self.epoch = channel.epoch
+        self._arguments[Header.EPOCH] = b"%d" % self.epoch
         if self.may_be_done:
-            for position in self._hows:
-                self._arguments[position] = _AGAIN
-        channel.call_script(self._keys, self._arguments, answered)
+            self._arguments[Header.AGAIN] = AGAIN
+        channel.call(channel.batch_script, self._keys, self._arguments, answered)
 
     def errors_in(self, reply: Any) -> Sequence[hiredis.ReplyError]:
         """Return what the backend refused, as a whole or of a block."""
         if type(reply) is list:
+            if hiredis.ReplyError not in map(type, reply):
+                return ()
             return [one for one in reply if type(one) is hiredis.ReplyError]
         return super().errors_in(reply)
 

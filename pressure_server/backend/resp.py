@@ -36,6 +36,11 @@ def asks_for_patience(error: Exception) -> bool:
     return bool(_PATIENCE.match(_as_it_came(error)))
 
 
+def is_buried(error: Exception) -> bool:
+    """Whether what was asked has not been done, as its epoch has ended (records.lua)."""
+    return _as_it_came(error).startswith("BURIED ")
+
+
 def _as_it_came(error: Exception) -> str:
     return str(error.__cause__ if isinstance(error, BackendReplyError) else error)
 
@@ -92,6 +97,8 @@ class RespConnection(asyncio.Protocol):
         # At the last look: bytes that had left us, and those that had not.
         self._left = self._unsent = 0
         self._transport: asyncio.WriteTransport | None = None
+        # Whether commands can be sent.
+        self.is_open = False
         self._reader = hiredis.Reader()
         self._callbacks: deque[Received | None] = deque()
         self._refusal: Exception | None = None
@@ -107,11 +114,6 @@ class RespConnection(asyncio.Protocol):
 
     def told(self, news: list[Any]) -> None:
         """The backend says something that was not asked (RESP3)."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether commands can be sent."""
-        return self._transport is not None
 
     def close(self) -> None:
         """Close the connection when what has been written is sent; `lost` follows."""
@@ -162,6 +164,7 @@ class RespConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio: the connection is open."""
         self._transport = cast(asyncio.WriteTransport, transport)
+        self.is_open = True
 
     def data_received(self, data: bytes) -> None:
         """asyncio: replies have come."""
@@ -184,6 +187,7 @@ class RespConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: the connection has ended. What had no reply yet has failed; it may have run."""
         self._transport = None
+        self.is_open = False
         callbacks, self._callbacks = self._callbacks, deque()
         if self._watching is not None:
             self._watching.cancel()

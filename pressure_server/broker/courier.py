@@ -2,6 +2,9 @@
 
 A call of the script costs the backend 15 microseconds before it has done anything, and a block in it 5. While
 so many calls are under way as are useful, what is to be done waits, and goes together in the next.
+
+A call that changes something has a number, and the backend keeps a record of it (records.lua), until a later
+call says that it is done with: when all that it has brought has arrived.
 """
 
 from __future__ import annotations
@@ -10,55 +13,103 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from itertools import count
+from typing import Any, NamedTuple, Protocol
 
 from pressure_server.backend.link import Link
-from pressure_server.backend.resp import Received
+from pressure_server.broker.delivery import Delivery
+from pressure_server.broker.operation import Operation
+from pressure_server.errors import OutcomeUnknownError
+from pressure_server.layout import RECOVER, Reply
 
 logger = logging.getLogger(__name__)
 
-# How a block says that its arguments are slots whose answers have arrived. It is the same when sent again.
-ACKNOWLEDGE = b"acknowledge"
 # While the backend does one call, the next one is made.
 _MOST_UNDER_WAY = 2
 # Of one call, which blocks.lua ends after some two milliseconds: blocks, and bytes of their arguments.
 _MOST_BLOCKS = 200
 _MOST_BYTES = 1 << 20
+# Records that one call drops: Redis's Lua can hand about 8000 values to one command.
+_MOST_DONE = 1000
+# Seconds after which a record that is not needed is dropped. What has not been dropped comes back when the
+# server dies, though it may have arrived. The next call does it at no cost: so it waits a little for that.
+_DROP_AFTER = 0.02
 
 
 class Block(NamedTuple):
-    """A call on one queue, or on some together.
+    """A call on one queue, or on some together; `how` is that of layout.py, `arguments` its runs.
 
-    `slot`, `number` and `how` are those of calls.lua, `arguments` its runs. `received` gets the reply, an
-    error reply as an exception, or a BackendError.
+    `received` gets the reply, an error reply as an exception, or a BackendError; and, if the call has a
+    record, its delivery. `changes` is whether it must not be done twice. If it is not known whether the call
+    was done, `resolved` is told later whether this block was.
     """
 
     keys: Sequence[bytes]
-    slot: bytes
-    number: int
     how: bytes
     arguments: list[bytes]
-    received: Received
+    received: Callable[[Any, Delivery | None], None]
+    changes: bool = True
+    resolved: Callable[[bool], None] | None = None
 
 
 # What makes a block when a call is about to be sent, or None if there is nothing to do any longer.
 Source = Callable[[], Block | None]
 
 
+class Owner(Protocol):
+    """What the courier works for."""
+
+    def put_back(self, operation: Operation) -> None:
+        """Nobody is there any longer for what has been taken."""
+
+    def when_back(self, follows: Callable[[], None]) -> None:
+        """Call it when the backend is back; a little later if it is there, but has refused."""
+
+    def are_back(self, bases: Sequence[bytes]) -> None:
+        """Messages are back in the queues with these base keys."""
+
+    def has_no_records(self) -> None:
+        """The backend keeps nothing for us any longer."""
+
+
+@dataclass(slots=True)
+class _Call:
+    """`field` is where its record is, empty if there is none; `done` are those that it drops."""
+
+    number: int
+    field: bytes
+    blocks: list[Block]
+    done: list[bytes]
+
+
 class Courier:
     """To one database of the backend. `header` are the first arguments of each call."""
 
-    def __init__(self, link: Link, header: Sequence[bytes]) -> None:
+    def __init__(self, link: Link, owner: Owner, header: Sequence[bytes], records: bytes | None) -> None:
+        """`records` is the key of our records; None to have none, where nobody would recover them."""
         self._link = link
+        self._owner = owner
         self._header = header
+        self._records = records
+        self._numbers = count(1)
         self._ready: deque[Source] = deque()
         self._under_way = 0
+        self._is_about_to_send = False
         # How many operations have been submitted since the last call, and before it.
         self.submitted = 0
         self._submitted_before = 0
-        self._is_about_to_send = False
+        # Records that may be there, and those of them that are not needed.
+        self._kept: set[bytes] = set()
+        self._done: list[bytes] = []
+        self._dropping: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
+
+    @property
+    def has_records(self) -> bool:
+        """Whether the backend may keep anything for us."""
+        return bool(self._kept)
 
     def call(self, block: Block) -> None:
         """Send the block with the next call."""
@@ -84,6 +135,41 @@ class Courier:
         while self._ready:
             self._send_some()
 
+    def keep(self, field: bytes) -> None:
+        """A call has made this record beside its own; it is needed until it is `done`, or recovered."""
+        self._kept.add(field)
+
+    def done(self, field: bytes) -> None:
+        """The record is not needed: what it has of messages has arrived."""
+        self._done.append(field)
+        if self._dropping is None:
+            self._dropping = self._loop.call_later(_DROP_AFTER, self.drop_done)
+
+    def drop_done(self) -> None:
+        """Have the backend drop at once what is not needed."""
+        if self._dropping is not None:
+            self._dropping.cancel()
+            self._dropping = None
+        if self._done:
+            self._send_call([], changes=False)
+
+    def recover(self, field: bytes, follows: Callable[[int], None] = lambda _: None) -> None:
+        """Put back what is in a record of ours, however long the backend is away.
+
+        `follows` is told how many blocks of its call were done: 0 if there is no record.
+        """
+
+        def received(reply: Any, _delivery: Delivery | None) -> None:
+            if isinstance(reply, Exception) or reply[2]:
+                self._owner.when_back(partial(self.recover, field, follows))
+                return
+            self._forget([field])
+            self._owner.are_back(reply[4::2])
+            follows(reply[1])
+
+        key = self._records or b""
+        self.ready(lambda: Block((key,), RECOVER, [field], received), goes_first=True)
+
     def _send(self) -> None:
         self._is_about_to_send = False
         while self._ready and self._under_way < _MOST_UNDER_WAY:
@@ -92,52 +178,85 @@ class Courier:
     def _send_some(self) -> None:
         ready = self._ready
         blocks: list[Block] = []
-        keys: list[bytes] = []
-        arguments = [*self._header]
-        positions: list[int] = []
-        size = 0
+        size, changes = 0, False
         while ready and len(blocks) < _MOST_BLOCKS and size < _MOST_BYTES:
             block = ready.popleft()()
-            if block is None:
-                continue
-            size += sum(map(len, block.arguments))
-            blocks.append(block)
-            keys += block.keys
-            positions.append(len(arguments) + 4)
-            arguments += (
-                b"%d" % len(block.keys), b"%d" % len(block.arguments),
-                block.slot, b"%d" % block.number, block.how,
-            )  # fmt: skip
-            arguments += block.arguments
-        if not blocks:
-            return
+            if block is not None:
+                size += sum(map(len, block.arguments))
+                changes = changes or block.changes
+                blocks.append(block)
+        if blocks:
+            self._send_call(blocks, changes=changes)
+
+    def _send_call(self, blocks: list[Block], *, changes: bool) -> None:
         if self.submitted:
             self._submitted_before, self.submitted = self.submitted, 0
+        number = next(self._numbers)
+        field = b""
+        if changes and self._records is not None:
+            field = b"%d" % number
+            self._kept.add(field)
+        done = self._done[:_MOST_DONE]
+        del self._done[:_MOST_DONE]
+        keys: list[bytes] = []
+        arguments = [*self._header, b"", field, b"", b" ".join(done)]
+        for block in blocks:
+            keys += block.keys
+            arguments += (b"%d" % len(block.keys), b"%d" % len(block.arguments), block.how)
+            arguments += block.arguments
+        if self._records is not None and (field or done):
+            keys.append(self._records)
         self._under_way += 1
-        hows = [at for at, block in zip(positions, blocks, strict=True) if block.how != ACKNOWLEDGE]
-        received = partial(self._received, blocks, arguments, positions)
-        self._link.call_script(keys, arguments, hows, received)
+        call = _Call(number, field, blocks, done)
+        self._link.call_script(keys, arguments, partial(self._received, call))
 
-    def _received(
-        self, blocks: list[Block], arguments: list[bytes], positions: list[int], reply: Any
-    ) -> None:
+    def _received(self, call: _Call, reply: Any) -> None:
         self._under_way -= 1
-        replies = reply if type(reply) is list else [reply] * len(blocks)
-        # The call was long enough without them. If it was sent again, they may have been done the first time.
-        for block, at in zip(reversed(blocks[len(replies) :]), reversed(positions), strict=False):
-            left = block._replace(how=arguments[at])
-            self._ready.appendleft(partial(_same, left))
-        for block, value in zip(blocks, replies, strict=False):
+        delivery: Delivery | None = None
+        if type(reply) is list:
+            replies = reply[len(Reply) :]
+            if call.done:
+                self._forget(call.done)
+            if call.field and reply[Reply.RECORDED]:
+                delivery = Delivery(call.number, partial(self.done, call.field), self._owner.put_back)
+            elif call.field:
+                self._forget([call.field])
+            # The call was long enough without them.
+            for block in reversed(call.blocks[len(replies) :]):
+                self._ready.appendleft(partial(_same, block))
+        else:
+            replies = [reply] * len(call.blocks)
+            for field in call.done:
+                self.done(field)
+            if call.field and isinstance(reply, OutcomeUnknownError):
+                self._owner.when_back(partial(self.recover, call.field, partial(_resolve, call.blocks)))
+            elif call.field:
+                self._forget([call.field])
+        for block, value in zip(call.blocks, replies, strict=False):
             try:
-                block.received(value)
+                block.received(value, delivery)
             except Exception:  # it must not keep the others from their replies
                 logger.exception("a reply of the backend could not be used")
+        if delivery is not None:
+            delivery.has_arrived()
         if self._ready and not self._is_about_to_send:
             # Clients that have just been answered ask again: one turn of the loop later, more go in one call.
             # With 50 clients that is worth 20 %.
             self._is_about_to_send = True
             self._loop.call_soon(self._loop.call_soon, self._send)
 
+    def _forget(self, fields: Sequence[bytes]) -> None:
+        """There are no such records any longer."""
+        self._kept.difference_update(fields)
+        if not self._kept:
+            self._owner.has_no_records()
+
 
 def _same(block: Block) -> Block:
     return block
+
+
+def _resolve(blocks: Sequence[Block], done: int) -> None:
+    for number, block in enumerate(blocks):
+        if block.resolved is not None:
+            block.resolved(number < done)

@@ -64,7 +64,7 @@ class Housekeeping:
     async def _call(self, verb: bytes, names: Sequence[bytes], argument: bytes) -> list[Any]:
         keys = [base_key(self._prefix, name) for name in names]
         results: list[Any] = await self._link.call(
-            self._script, keys, (self._identity, verb, b"", argument), once=False
+            self._script, keys, (self._identity, verb, b"", argument, self._prefix + b"!"), once=False
         )
         return [
             BackendError(f"the backend answered: {result}") if isinstance(result, Exception) else result

@@ -153,7 +153,3 @@ FLUSH = _living(b"flush", line=Line.CONSUMERS)
 EXAMINE = _asking(b"examine")
 REPAIR = _living(b"repair", packing.arguments)
 TURN = _living(b"turn")
-ACKNOWLEDGE = _asking(b"acknowledge", packing.arguments, folds=False)
-RECOVER = Kind(
-    b"recover", packing.arguments, sharing.one, folds=False, changes=False, serves=(Line.CONSUMERS,)
-)

@@ -7,20 +7,20 @@ go on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pressure_server.broker import batch, kinds
 from pressure_server.broker.alarm import Alarm
-from pressure_server.broker.answers import Answers
 from pressure_server.broker.courier import Block
+from pressure_server.broker.delivery import Delivery
 from pressure_server.broker.lack import Lack
 from pressure_server.broker.operation import Line, Operation
 from pressure_server.broker.owners import OnSuccess
+from pressure_server.broker.put_backs import PutBacks
 from pressure_server.broker.queue_turns import QueueTurns
 from pressure_server.broker.refusals import refusal
-from pressure_server.broker.slots import Kept
 from pressure_server.broker.wait import Wait
 from pressure_server.broker.waiting_line import WaitingLine
 from pressure_server.errors import (
@@ -46,8 +46,8 @@ class Lane:
     """Sends a queue's operations in the order in which they came, one call at a time."""
 
     __slots__ = (
-        "_ended", "_has_left_some", "_kept", "_lanes", "_poked", "_runs", "_shares", "_turns", "alarm",
-        "answers", "base", "idle", "is_in_flight", "lines", "name", "waiting",
+        "_ended", "_has_left_some", "_lanes", "_poked", "_put_backs", "_runs", "_shares", "_turns",
+        "alarm", "base", "idle", "is_in_flight", "lines", "name", "waiting",
     )  # fmt: skip
 
     def __init__(self, lanes: Lanes, name: bytes, base: bytes) -> None:
@@ -64,8 +64,7 @@ class Lane:
         self._ended = 0
         self.alarm: Alarm | None = None
         self._turns: QueueTurns | None = None
-        self.answers = Answers(lanes, self)
-        self._kept: Kept | None = None  # of the call under way
+        self._put_backs: PutBacks | None = None  # made when something goes back
         # Whether clients of other servers get their share, and whether messages were left for them lately.
         self._shares = True
         self._has_left_some = False
@@ -75,22 +74,40 @@ class Lane:
 
         The lane is dropped if nothing is to be sent, and nothing waits.
         """
-        if self.is_in_flight or self.answers.go_back:
+        if self.is_in_flight or self.is_held:
             return None  # its reply, or what goes back, comes here
         operations = self._next()
         if not operations:
             self._go_on()
             return None
         self._runs = batch.runs_of(operations)
-        if self.alarm is not None and any(run[0].kind.serves for run in self._runs):
+        keys, changes, serves = [self.base], False, False
+        for run in self._runs:
+            kind = run[0].kind
+            changes = changes or kind.changes
+            serves = serves or bool(kind.serves)
+            if kind.moves:
+                keys += [operation.messages[0] for operation in run]  # the other queue
+        if self.alarm is not None and serves:
             self.alarm.disturbed = True
         self.is_in_flight = True
-        self._kept = self.answers.keep() if any(run[0].kind.changes for run in self._runs) else None
         how = batch.sharing_of(operations, shares=self._shares) if self._lanes.neighbours else b""
         self._shares = True
-        slot, number = self._kept or (b"", 0)
-        keys = [self.base, *others_of(operations)]
-        return Block(keys, slot, number, how, batch.pack(self._runs), self._received)
+        restores = operations[0].kind.restores
+        resolved = partial(self.put_backs.resolved, self._runs) if restores else None
+        return Block(keys, how, batch.pack(self._runs), self._received, changes, resolved)
+
+    @property
+    def put_backs(self) -> PutBacks:
+        """What goes back to the queue."""
+        if self._put_backs is None:
+            self._put_backs = PutBacks(self._lanes, self)
+        return self._put_backs
+
+    @property
+    def is_held(self) -> bool:
+        """Whether something is about to go back to the queue; then nothing else is to be done before."""
+        return self._put_backs is not None and self._put_backs.are_waiting
 
     def _go_on(self) -> None:
         """Have the courier ask for the next block; or be idle if there is none."""
@@ -100,7 +117,6 @@ class Lane:
         self.idle = True
         if self._turns is not None:
             self._turns.end()
-        self.answers.acknowledge_soon()
         self.drop_if_done()
 
     def send_first(self, operations: list[Operation]) -> None:
@@ -158,38 +174,36 @@ class Lane:
             self._stand_in_line(operation, Lack.MESSAGE, None)
         return False
 
-    def _received(self, reply: Any) -> None:
+    def _received(self, reply: Any, delivery: Delivery | None) -> None:
         self.is_in_flight = False
         runs, self._runs = self._runs, []
-        kept, self._kept = self._kept, None
-        if isinstance(reply, Exception) and kept is not None and runs[0][0].kind.restores:
+        if isinstance(reply, Exception) and runs[0][0].kind.restores:
             outcome = batch.Outcome()
-            self.answers.restore_again(runs, kept)
+            self.put_backs.failed(runs, reply)
         elif isinstance(reply, Exception):
             name = self.name
             error = reply if isinstance(reply, BackendError) else refusal(name, str(reply))
             outcome = batch.refused(runs, str(reply))
             for operation in outcome.ended:
                 operation.fail(error)
-            if kept is not None:
-                self.answers.failed(kept, reply)
         else:
             outcome = batch.share(runs, reply)
             self._lanes.known.learn(self.name, reply[0] if type(reply[0]) is int else reply[0][0])
-            if kept is not None:
-                self.answers.came(runs, kept)
+            if delivery is not None:
+                self._expect(runs, delivery)
         if outcome.again:
             self.waiting[:0] = outcome.again
             for operation in outcome.again:
                 if operation.has_taken:
                     operation.owner.has_some(operation)
-        self._line_up(outcome)
-        if kept is not None and any(operation.results for operation in outcome.ended):
+        if outcome.lacking or self.lines:
+            self._line_up(outcome)
+        if self._lanes.is_durable and _must_be_safe(runs, outcome):
             self._lanes.when_safe(partial(self._end_if_safe, outcome.ended))
         else:
             for operation in outcome.ended:
                 self._end(operation)
-        if any(self.lines.values()):
+        if self.lines and any(self.lines.values()):
             if self.alarm is None:
                 self.alarm = Alarm(self, self._lanes.changes)
             if outcome.left_for_others:
@@ -204,6 +218,19 @@ class Lane:
             self._turns.end(outcome.ended)
         self._go_on()
 
+    def _expect(self, runs: list[list[Operation]], delivery: Delivery) -> None:
+        """A call has brought what these have taken, which is on its way from now on."""
+        for run in runs:
+            kind = run[0].kind
+            if not kind.takes or kind.moves:
+                continue
+            for operation in run:
+                if operation.results and kind.opens:
+                    operation.came_with(self._lanes.opened.keep(operation, delivery.number))
+                elif operation.results:
+                    delivery.expect(1)
+                    operation.came_with(delivery)
+
     def _take_what_is_left(self) -> None:
         """The others have had their time to take what was left for them."""
         self._has_left_some = False
@@ -212,8 +239,6 @@ class Lane:
 
     def _line_up(self, outcome: batch.Outcome) -> None:
         """Who lacks something keeps its place, or gets the last; who must not wait has ended."""
-        if not outcome.lacking and not any(self.lines.values()):
-            return
         self._open_lines()
         again: dict[Line, list[Operation]] = {line: [] for line in Line}
         new: dict[Line, list[Operation]] = {line: [] for line in Line}
@@ -282,7 +307,7 @@ class Lane:
         for operation in operations:
             if error is not None:
                 if operation.has_taken:
-                    self.answers.put_back(operation)
+                    self._lanes.put_back(operation)  # by now this lane may have been dropped
                 operation.results = []
                 operation.fail(error)
             self._end(operation)
@@ -345,7 +370,7 @@ class Lane:
 
     def drop_if_done(self) -> None:
         """It is not needed any longer where nothing is to be done, and nobody waits."""
-        if self.idle and not self.waiting and not any(self.lines.values()) and self.answers.are_clean:
+        if self.idle and not self.waiting and not any(self.lines.values()) and not self.is_held:
             self._lanes.drop(self)
 
     def end_waits(self, error: PressureError) -> None:
@@ -389,9 +414,10 @@ class Lane:
         return not any(line.waits_for_existence for line in self.lines.values())
 
 
-def others_of(operations: Iterable[Operation]) -> list[bytes]:
-    """The base keys of other queues that the operations work on."""
-    return [o.messages[0] for o in operations if o.kind.moves]
+def _must_be_safe(runs: list[list[Operation]], outcome: batch.Outcome) -> bool:
+    """Whether something has been done that clients are to be told only when it is durable."""
+    changes = any(run[0].kind.changes for run in runs)
+    return changes and any(operation.results for operation in outcome.ended)
 
 
 def _waits_for_room(operation: Operation) -> bool:

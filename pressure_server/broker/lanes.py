@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import count
 from typing import Any
 
 from pressure_server.backend.durability import Durability, Follows
 from pressure_server.backend.link import Link
 from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
-from pressure_server.broker import kinds
-from pressure_server.broker.acknowledgements import Acknowledgements
 from pressure_server.broker.changes import Changes
-from pressure_server.broker.courier import ACKNOWLEDGE, Block, Courier
+from pressure_server.broker.courier import Block, Courier
+from pressure_server.broker.delivery import Delivery
 from pressure_server.broker.housekeeping import Housekeeping
 from pressure_server.broker.known import KnownQueues
 from pressure_server.broker.lack import Lack
 from pressure_server.broker.lane import Lane
-from pressure_server.broker.names import BOUND, base_key, split_key
+from pressure_server.broker.names import BOUND, base_key, records_key, split_key
 from pressure_server.broker.opened import Opened
-from pressure_server.broker.operation import Kind, Line, Operation
-from pressure_server.broker.owners import Call, OnEnd
+from pressure_server.broker.operation import Line, Operation
+from pressure_server.broker.owners import Call
 from pressure_server.broker.policy import Policy
 from pressure_server.broker.role_turns import RoleTurns
-from pressure_server.broker.slots import Kept
 from pressure_server.broker.wait import AS_CONFIGURED, Wait
 from pressure_server.broker.waiters import Waiters
-from pressure_server.errors import BackendError, PressureError, StoppingError
+from pressure_server.errors import BackendError, BackendReplyError, PressureError, StoppingError
+from pressure_server.layout import RECOVER
 
 # Seconds until what the backend has refused to take back, or to forget, is asked of it again.
 _AGAIN_AFTER = 1.0
@@ -59,20 +57,20 @@ class Lanes:
         self.neighbours = 0
         self._link = link
         self._durability = durability
+        # Whether what a call has done must be confirmed before it is told.
+        self.is_durable = durability.is_wanted
         bound = b"" if policy.create_bound is None else b"%d" % policy.create_bound
         self.identity = identity
-        self._numbers = count(1)
         # Each once, in their order.
         self._when_back: dict[Callable[[], None], None] = {}
-        # Of calls on several queues, whose answers no lane keeps.
-        self._kept_apart: set[Kept] = set()
         self._dropped = asyncio.Event()
-        self._courier = Courier(link, (identity, bound, policy.overflow.encode()))
+        # Without presence nobody would look after records.
+        records = records_key(prefix, identity) if link.presence is not None else None
+        self._courier = Courier(link, self, (identity, bound, policy.overflow.encode()), records)
         self._lanes: dict[bytes, Lane] = {}
         self.known = KnownQueues(watch, link.number, prefix, self._clean)
         self.housekeeping = Housekeeping(link, prefix, identity)
-        self.opened = Opened(self)
-        self.acknowledgements = Acknowledgements()
+        self.opened = Opened(self._courier, self.after)
         self.changes = Changes(watch, link.number, prefix)
         self.role_turns = RoleTurns(self, turns)
         link.is_back = self._backend_is_back
@@ -82,11 +80,6 @@ class Lanes:
     def is_up(self) -> bool:
         """Whether the backend can be reached."""
         return self._link.is_up
-
-    @property
-    def settles_in(self) -> float:
-        """For how many seconds a call that had no answer may still come to be done."""
-        return self._link.settles_in
 
     def submit(self, operation: Operation) -> None:
         """Do the operation after those submitted for its queue; its owner is told of its end.
@@ -154,15 +147,16 @@ class Lanes:
     def restore(self) -> None:
         """Send at once what is to be put back."""
         for lane in list(self._lanes.values()):
-            lane.answers.restore()
+            if lane.is_held:
+                lane.put_backs.restore()
         self.opened.restore()
 
     async def settle(self, timeout: float) -> bool:
-        """Acknowledge all that has arrived; whether nothing is left after so many seconds."""
-        self.acknowledgements.settle()
+        """Have the backend drop what has arrived; whether nothing is left after so many seconds."""
+        self._courier.drop_done()
         try:
             async with asyncio.timeout(timeout):
-                while self._lanes or self._kept_apart:
+                while self._lanes or self._courier.has_records:
                     self._dropped.clear()
                     await self._dropped.wait()
         except TimeoutError:
@@ -173,116 +167,85 @@ class Lanes:
         """What is about to go back to these queues goes before what is asked beside their lanes."""
         for name in names:
             lane = self._lanes.get(name)
-            if lane is not None and lane.answers.go_back:
-                lane.answers.restore()
+            if lane is not None and lane.is_held:
+                lane.put_backs.restore()
         self._courier.flush()
 
     # What transactions use.
 
-    def keep(self, names: Collection[bytes]) -> Kept:
-        """Where the answer to a call that changes these queues, beside their lanes, is kept."""
-        self.send_back_first(names)
-        if len(names) == 1:
-            return self._lane(next(iter(names))).answers.keep()
-        number = self.next_number()
-        kept = Kept(b"t%d" % number, number)
-        self._kept_apart.add(kept)
-        return kept
-
     async def call_now(
-        self, keys: list[bytes], arguments: list[bytes], kept: Kept | None, unwanted: Callable[[Any], None]
-    ) -> list[Any]:
+        self,
+        keys: list[bytes],
+        arguments: list[bytes],
+        unwanted: Callable[[Any, Delivery | None], None],
+        *,
+        changes: bool,
+    ) -> tuple[list[Any], Delivery | None]:
         """Call the batch script on queues, beside their lanes. Raises BackendError.
 
-        `unwanted` is called with the reply, or the error, where it is not returned: where this has been
-        cancelled meanwhile, or an error is raised.
+        Returns the reply, and the delivery of what it has brought, if any: `has_arrived` is to be called when
+        it is known who has some of it. `unwanted` is called with both, or with the error, if they are not
+        returned: if this has been cancelled meanwhile, or an error is raised.
         """
-        reply: asyncio.Future[Any] = self._loop.create_future()
+        reply: asyncio.Future[tuple[Any, Delivery | None]] = self._loop.create_future()
 
-        def received(value: Any) -> None:
-            if isinstance(value, list) and kept is not None and value[0] != b"refused":
-                self.when_safe(partial(safe, value))
+        def received(value: Any, delivery: Delivery | None) -> None:
+            if delivery is not None:
+                delivery.expect(1)
+            if isinstance(value, list) and changes and value[0] != b"refused":
+                self.when_safe(partial(safe, value, delivery))
             else:
-                safe(value, None)
+                safe(value, delivery, None)
 
-        def safe(value: Any, error: BackendError | None) -> None:
+        def safe(value: Any, delivery: Delivery | None, error: BackendError | None) -> None:
             if error is not None or reply.done() or not isinstance(value, list):
-                unwanted(value)
+                unwanted(value, delivery)
             if not reply.done():
-                reply.set_result(error or value)
+                reply.set_result((error or value, delivery))
 
-        self.call(keys, arguments, kept, received)
+        self.call(keys, arguments, received, changes=changes)
         try:
-            value = await reply
+            value, delivery = await reply
         except asyncio.CancelledError:
-            if reply.done() and not reply.cancelled() and isinstance(reply.result(), list):
-                unwanted(reply.result())
+            if reply.done() and not reply.cancelled() and isinstance(reply.result()[0], list):
+                unwanted(*reply.result())
             raise
         if isinstance(value, BackendError):
             raise value
         if isinstance(value, Exception):
             raise BackendError(f"the backend answered: {value}")
-        answered: list[Any] = value
-        return answered
+        return value, delivery
 
-    def acknowledge(self, names: Collection[bytes], kept: Kept | None) -> None:
-        """The answer that is kept at these queues has arrived."""
-        if kept is None:
-            return
-        if len(names) == 1:
-            self._lane(next(iter(names))).answers.done(kept)
-        else:
-            self._settle(kinds.ACKNOWLEDGE, names, kept, [kept.slot])
+    async def recover(self, key: bytes) -> tuple[bool, int, bytes, dict[bytes, int]]:
+        """Put back, of what is in the records of a server that has died, as much as one call does.
 
-    def unused(self, names: Collection[bytes], kept: Kept | None) -> None:
-        """Nothing has been done, so that no answer is kept at these queues."""
-        if kept is None:
-            return
-        if len(names) == 1:
-            self._lane(next(iter(names))).answers.unused(kept)
-        else:
-            self._kept_apart.discard(kept)
-            self._dropped.set()
-
-    def recover(self, names: Collection[bytes], kept: Kept | None) -> None:
-        """Nobody waits any longer for what a call may have taken from these queues: it goes back."""
-        if kept is None:
-            return
-        if len(names) == 1:
-            self.when_back(partial(self._lane(next(iter(names))).answers.recover, kept))
-        else:
-            self._settle(kinds.RECOVER, names, kept, [self.identity, kept.slot, b"%d" % kept.number])
-
-    def keep_apart(self, kept: Kept) -> None:
-        """An answer that no lane keeps is kept until `settle_apart`."""
-        self._kept_apart.add(kept)
-
-    def settle_apart(self, kind: Kind, name: bytes, kept: Kept, arguments: list[bytes]) -> None:
-        """Do with what is kept there of a queue what the kind says, however long the backend is away."""
-        self._settle(kind, [name], kept, arguments)
-
-    def _settle(self, kind: Kind, names: Iterable[bytes], kept: Kept, arguments: list[bytes]) -> None:
-        """Do it, however long the backend is away."""
-        left = set(names)
-
-        def ask(name: bytes) -> None:
-            self.submit(Operation(kind, name, arguments, 1, OnEnd(ended)))
-
-        def ended(operation: Operation) -> None:
-            if isinstance(operation.error, BackendError):
-                self.when_back(partial(ask, operation.name))
-                return
-            left.discard(operation.name)
-            if not left:
-                self._kept_apart.discard(kept)
-                self._dropped.set()
-
-        for name in list(left):
-            ask(name)
+        Returns whether there is more; how many records could not be put back, and why; and how many messages
+        are back, by queue. Raises BackendError.
+        """
+        block = Block((key,), RECOVER, [b""], lambda reply, _: ended.set_result(reply), changes=False)
+        ended: asyncio.Future[Any] = self._loop.create_future()
+        self._courier.call(block)
+        reply = await ended
+        if isinstance(reply, BackendError):
+            raise reply
+        if isinstance(reply, Exception):
+            raise BackendReplyError(f"the backend answered: {reply}") from reply
+        more, _, failed, why = reply[:4]
+        back = dict(zip(reply[4::2], reply[5::2], strict=True))
+        self.are_back(list(back))
+        return more == 1, failed, why, back
 
     def put_back(self, operation: Operation) -> None:
         """Nobody is there any longer for what has been taken."""
-        self._lane(operation.name).answers.put_back(operation)
+        self._lane(operation.name).put_backs.put_back(operation)
+
+    def are_back(self, bases: Sequence[bytes]) -> None:
+        """Messages are back in the queues with these base keys."""
+        self.poke(base[len(self.prefix) + 1 :] for base in bases)
+
+    def has_no_records(self) -> None:
+        """The backend keeps nothing for us any longer."""
+        self._dropped.set()
 
     def poke(self, names: Iterable[bytes]) -> None:
         """Who waits on these queues may go on."""
@@ -297,36 +260,21 @@ class Lanes:
         """Ask the lane for a block when the next call is sent; if it `goes_first`, before all others."""
         self._courier.ready(lane.block, goes_first=goes_first)
 
-    def call_acknowledging(
-        self, base: bytes, slots: Sequence[bytes], received: Callable[[Any], None]
-    ) -> None:
-        """Tell the backend that what it keeps in these slots of the queue has arrived."""
-        self._courier.call(Block((base,), b"", 0, ACKNOWLEDGE, list(slots), received))
-
     def call(
         self,
         keys: Iterable[bytes],
         arguments: list[bytes],
-        kept: Kept | None,
-        received: Callable[[Any], None],
-        how: bytes = b"",
+        received: Callable[[Any, Delivery | None], None],
+        *,
+        changes: bool = True,
+        resolved: Callable[[bool], None] | None = None,
     ) -> None:
-        """Call the batch script on queues. `kept`: the answer is kept there, and must be acknowledged.
-
-        `received` gets the reply, an error reply as an exception, or a BackendError. `how` is one of
-        the words that batch.py has for that.
-        """
-        slot, number = kept if kept is not None else (b"", 0)
-        block = Block([*dict.fromkeys(keys)], slot, number, how, arguments, received)
-        self._courier.call(block)
+        """Call the batch script on queues: see Block."""
+        self._courier.call(Block([*dict.fromkeys(keys)], b"", arguments, received, changes, resolved))
 
     def when_safe(self, follows: Follows) -> None:
         """Call it when what the backend has just answered is as durable as it is to be."""
         self._durability.when_safe(self._link.run, follows)
-
-    def next_number(self) -> int:
-        """A number for a call, larger than those before."""
-        return next(self._numbers)
 
     def when_back(self, follows: Callable[[], None]) -> None:
         """Call it when the backend is back; a little later where it is there, but has refused."""

@@ -15,7 +15,6 @@ NOT_FULL = b":not_full"
 CLOSED = b":closed"
 PRODUCER_TURN = b":ext:producer_turn"
 CONSUMER_TURN = b":ext:consumer_turn"
-CALLS = b":ext:calls"
 PROTOCOL_SUFFIXES = (
     BOUND,
     b":producer",
@@ -58,6 +57,11 @@ def split_key(prefix: bytes, key: bytes) -> tuple[bytes, bytes]:
         if name.endswith(suffix):
             return name[: -len(suffix)], suffix
     return name, b""
+
+
+def records_key(prefix: bytes, identity: bytes) -> bytes:
+    """The key of a server's records (records.lua). No queue's begins with the prefix and a `!`."""
+    return prefix + b"!calls:" + identity
 
 
 def keys_pattern(prefix: bytes, suffix: bytes) -> bytes:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from pressure_server.broker.slots import Delivery
+from pressure_server.broker.delivery import Delivery
 from pressure_server.broker.wait import Wait
 from pressure_server.errors import PressureError
 

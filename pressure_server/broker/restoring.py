@@ -6,10 +6,10 @@ import logging
 from collections.abc import Iterator
 
 from pressure_server.broker import kinds
+from pressure_server.broker.delivery import Delivery
 from pressure_server.broker.marked import word_of
 from pressure_server.broker.names import printable
 from pressure_server.broker.operation import Operation
-from pressure_server.broker.slots import Delivery
 
 logger = logging.getLogger(__name__)
 
@@ -22,11 +22,11 @@ def restoring(taken: Operation) -> Iterator[tuple[int, Operation]]:
     deliveries, taken.deliveries = taken.deliveries, None
     first = 0
     for delivery, end in deliveries or ():
-        kept, messages = delivery.kept, taken.results[max(first, taken.handed) : end]
+        number, messages = delivery.number, taken.results[max(first, taken.handed) : end]
         words = map(word_of, messages) if taken.kind.marked else messages
-        arguments = [kept.slot, b"%d" % kept.number, *words]
+        arguments = [b"%d" % number, *words]
         yield (
-            kept.number,
+            number,
             Operation(kinds.RESTORE, taken.name, arguments, 1, _Restored(delivery, len(messages))),
         )
         first = end

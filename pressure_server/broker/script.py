@@ -5,11 +5,12 @@ from __future__ import annotations
 from importlib.resources import files
 
 from pressure_server.backend.script import Script
+from pressure_server.layout import constants
 
 _PARTS = (
     "queue",
-    "calls",
     "blocks",
+    "records",
     "fast",
     "mirror",
     "marks",
@@ -27,12 +28,14 @@ _PARTS = (
 
 def batch_script() -> bytes:
     """The text of the one script that works on queues, as the backend gets it."""
-    return b"\n".join(map(_text, _PARTS))
+    return b"\n".join((constants(), *map(_text, _PARTS)))
 
 
 def housekeeping_script() -> Script:
     """The script that is called for many queues at once, used or not."""
-    return Script(b"\n".join((_text("queue"), b"local mirror", _text("life"), _text("housekeeping"))))
+    return Script(
+        b"\n".join((constants(), _text("queue"), b"local mirror", _text("life"), _text("housekeeping")))
+    )
 
 
 def servers_script() -> bytes:

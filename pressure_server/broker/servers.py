@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import monotonic
@@ -16,11 +17,9 @@ from typing import TYPE_CHECKING
 
 from pressure_server.backend.link import Link
 from pressure_server.backend.script import Script
-from pressure_server.broker import kinds
-from pressure_server.broker.complaints import Complaints
-from pressure_server.broker.names import CALLS, is_queue_name, keys_pattern, printable
+from pressure_server.broker.names import printable, records_key
 from pressure_server.broker.script import servers_script
-from pressure_server.errors import BackendError, BackendReplyError, PressureError
+from pressure_server.errors import BackendError, BackendReplyError
 
 if TYPE_CHECKING:
     from pressure_server.broker.database import Database
@@ -58,8 +57,7 @@ class Servers:
         self._identity = identity
         self._timeout = neighbours.timeout
         self._is_alone = not neighbours.are_possible
-        self._complaints = Complaints(logger, "keeps what a server that died had taken")
-        self._key = prefix + b"!servers"
+        self._key = prefix + b"!peers"
         self._script = Script(servers_script())
         # What the backend refuses, and why: signing, or looking after others.
         self._refused: dict[str, BackendReplyError] = {}
@@ -69,15 +67,20 @@ class Servers:
         self._seen: dict[bytes, tuple[bytes, float]] = {}
         self._looked = 0.0
         self._tasks: list[asyncio.Task[None]] = []
+        # Dead servers of which the log says that not all can be put back.
+        self._complained: set[bytes] = set()
 
-    def sign(self) -> tuple[Script, Sequence[bytes], Sequence[bytes]]:
+    def sign(self, epoch: int | None = None) -> tuple[Script, Sequence[bytes], Sequence[bytes]]:
         """The call by which we say that we live; before anything else that we do there.
+
+        `epoch` is that of a new connection: calls on those before are refused from then on.
 
         It needs what calls on queues need, EVALSHA for one: where it is refused, these may be, too.
         """
         self._count += 1
         self._signed = monotonic()
-        return self._call(b"sign", self._identity, b"%d %g" % (self._count, self._timeout))
+        new_epoch = b"" if epoch is None else b"%d" % epoch
+        return self._call(b"sign", self._identity, b"%d %g" % (self._count, self._timeout), new_epoch)
 
     def is_late(self) -> bool:
         """Whether we were stopped, and may be taken for dead: what we take unsigned nobody puts back."""
@@ -107,9 +110,10 @@ class Servers:
         self._refused[what] = refusal
 
     def _call(
-        self, verb: bytes, name: bytes, signed: bytes
+        self, verb: bytes, name: bytes, signed: bytes = b"", epoch: bytes = b""
     ) -> tuple[Script, Sequence[bytes], Sequence[bytes]]:
-        return self._script, (self._key, self._key + b":dead:" + name), (verb, name, signed)
+        keys = (self._key, self._key + b":dead:" + name, records_key(self._prefix, name))
+        return self._script, keys, (verb, name, signed, epoch)
 
     def start(self, database: Database) -> None:
         """Sign, and look at the others, until `stop`."""
@@ -124,10 +128,12 @@ class Servers:
 
     async def sign_off(self) -> None:
         """We have left nothing behind. Raises BackendError."""
-        await self._link.command(b"HDEL", self._key, self._identity)
+        await self._link.call(*self._call(b"leave", self._identity), once=False)
 
     async def _live(self) -> None:
         while True:
+            if self.is_late():
+                self._link.begin_epoch()
             try:
                 await self._link.call(*self.sign(), once=False)
             except BackendError as error:
@@ -155,6 +161,14 @@ class Servers:
                 logger.debug("other servers cannot be looked after now: %s", error)
             await asyncio.sleep(self._timeout / _LOOKS)
 
+    def _complain(self, name: bytes, failed: int, why: bytes) -> None:
+        if name not in self._complained:
+            self._complained.add(name)
+            logger.warning(
+                "server '%s' has died: %d records of what it had taken cannot be put back yet: %s",
+                printable(name), failed, printable(why),
+            )  # fmt: skip
+
     async def _dead(self) -> list[tuple[bytes, bytes]]:
         found: list[bytes] = await self._link.command(b"HGETALL", self._key)
         signs = dict(zip(found[::2], found[1::2], strict=True))
@@ -180,33 +194,23 @@ class Servers:
         """Put back what the server had taken, and forget it; unless it has signed. Raises BackendError."""
         if not await self._link.call(*self._call(b"bury", name, signed), once=False):
             return
-        back = queues = failed = 0
-        cursor = b"0"
-        while True:
-            cursor, keys = await self._link.command(
-                b"SCAN", cursor, b"MATCH", keys_pattern(self._prefix, CALLS), b"COUNT", b"1000"
-            )
-            names = [key[len(self._prefix) + 1 : -len(CALLS)] for key in keys]
-            names = [queue for queue in names if is_queue_name(queue)]
-            counts = await database.run_each(kinds.RECOVER, names, [name])
-            for queue, count in zip(names, counts, strict=True):
-                if isinstance(count, PressureError):
-                    await self._complaints.hear(database, queue, count)
-                    failed += 1
-                else:
-                    back += count
-                    queues += count > 0
-            if cursor == b"0":
-                break
+        key = records_key(self._prefix, name)
+        counts: Counter[bytes] = Counter()
+        more = True
+        while more:
+            more, failed, why, back = await database.recover(key)
+            counts.update(back)
         self._seen.pop(name, None)
         if failed:
-            return  # it is found dead again, a while later
+            # It is found dead again, a while later.
+            self._complain(name, failed, why)
+            return
         if await self._link.call(*self._call(b"forget", name, signed), once=False):
             logger.warning(
                 "server '%s' has died: %d messages that it had not delivered are back in %d queues",
                 printable(name),
-                back,
-                queues,
+                counts.total(),
+                sum(count > 0 for count in counts.values()),
             )
 
 

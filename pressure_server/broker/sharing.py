@@ -81,6 +81,10 @@ def counts(operations: Sequence[Operation], reply: Any) -> bool:
     were new, and the counts of the commands that were done.
     """
     if reply == b"new":
+        if len(operations) == 1 and operations[0].wait is None and not operations[0].results:
+            # By far the most frequent: it saves 15 of 98 calls for a SADD (tests/path.py).
+            operations[0].results = list(operations[0].sizes)
+            return False
         reply = _sizes_left(operations)
     messages = new = 0
     in_part = reply[:1] == [b"part"]

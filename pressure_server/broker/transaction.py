@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from pressure_server.broker import batch, kinds
+from pressure_server.broker.delivery import Delivery
 from pressure_server.broker.lack import Lack
 from pressure_server.broker.names import base_key
 from pressure_server.broker.operation import Kind, Line, Operation
 from pressure_server.broker.owners import Call, Client
 from pressure_server.broker.queues import QueueOperations
 from pressure_server.broker.refusals import lack_of, refusal
-from pressure_server.broker.slots import Delivery, Kept
 from pressure_server.errors import (
-    BackendError,
-    OutcomeUnknownError,
     PressureError,
     QueueChangedError,
     QueueClosedError,
@@ -147,36 +144,26 @@ class Transaction(QueueOperations):
         if not keys:
             return
 
-        kept_at = self._kept_at(unchanged)
-        kept = self._database.keep(kept_at) if any(o.kind.changes for o in self._operations) else None
-        arrived = partial(self._database.acknowledge, kept_at, kept)
-
-        def share(reply: list[Any]) -> None:
+        def share(reply: list[Any], delivery: Delivery | None) -> None:
             batch.share(runs, reply)
-            if kept is None:
+            if delivery is None:
                 return
-            delivery = Delivery(kept, arrived, self._database.put_back)
-            taken = [operation for operation in self._operations if operation.has_taken]
-            delivery.expect(len(taken))
-            for operation in taken:
-                operation.came_with(delivery)
+            for operation in self._operations:
+                if operation.has_taken:
+                    delivery.expect(1)
+                    operation.came_with(delivery)
             delivery.has_arrived()
 
-        def undo(reply: Any) -> None:
-            if isinstance(reply, OutcomeUnknownError):
-                self._database.recover(kept_at, kept)
-            elif isinstance(reply, BackendError):
-                self._database.unused(kept_at, kept)
-            elif isinstance(reply, Exception):
-                arrived()
-            elif reply[0] == b"refused":
-                self._database.unused(kept_at, kept)
-            else:
-                share(reply)
+        def undo(reply: Any, delivery: Delivery | None) -> None:
+            if isinstance(reply, list) and reply[0] != b"refused":
+                share(reply, delivery)
                 for operation in self._operations:
                     operation.put_back()
+            elif delivery is not None:
+                delivery.has_arrived()
 
-        share(await self._call(list(dict.fromkeys(keys)), arguments, kept, undo))
+        self._database.send_back_first([*(unchanged or {}), *(o.name for o in self._operations)])
+        share(*await self._call(list(dict.fromkeys(keys)), arguments, undo))
         deletes = [operation for operation in self._operations if operation.kind is kinds.FINISH_DELETE]
         # In the same step: owners have what was taken before anything can be cancelled.
         for operation in self._operations:
@@ -189,11 +176,6 @@ class Transaction(QueueOperations):
             await self._finish_delete(operation)
             operation.owner.completed(operation)
         self._database.poke({operation.name for operation in self._operations})
-
-    def _kept_at(self, unchanged: Mapping[bytes, bytes] | None) -> set[bytes]:
-        """The queues at which the answer is kept: at the first, and messages where they were taken."""
-        names = [*(unchanged or {}), *(operation.name for operation in self._operations)]
-        return {names[0], *(operation.name for operation in self._operations if operation.kind.takes)}
 
     def _pack(self, unchanged: Mapping[bytes, bytes]) -> tuple[list[list[Operation]], list[bytes]]:
         arguments: list[bytes] = []
@@ -220,19 +202,17 @@ class Transaction(QueueOperations):
         return runs, arguments
 
     async def _call(
-        self, keys: list[bytes], arguments: list[bytes], kept: Kept | None, undo: Callable[[Any], None]
-    ) -> list[Any]:
+        self, keys: list[bytes], arguments: list[bytes], undo: Callable[[Any, Delivery | None], None]
+    ) -> tuple[list[Any], Delivery | None]:
         """Call the script, again when a role that is needed is free. What is not returned is undone."""
         until = self._loop.time() + self._database.policy.role_timeout
+        changes = any(operation.kind.changes for operation in self._operations)
         while True:
-            reply = await self._database.call_now(keys, arguments, kept, undo)
+            reply, delivery = await self._database.call_now(keys, arguments, undo, changes=changes)
             if reply[0] != b"refused":
-                return reply
-            try:
-                await self._may_be_called_again(reply, until)
-            except BaseException:
-                undo(reply)
-                raise
+                return reply, delivery
+            undo(reply, delivery)
+            await self._may_be_called_again(reply, until)
 
     async def _may_be_called_again(self, refused: list[Any], until: float) -> None:
         """Return when it may be. Raises QueueChangedError, QueueInUseError or StoppingError."""

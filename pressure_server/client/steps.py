@@ -31,10 +31,11 @@ from pressure_server.broker.names import (
 from pressure_server.broker.refusals import refusal
 from pressure_server.client.arguments import as_bytes, checked_bound, checked_timeout
 from pressure_server.errors import PressureError, QueueDoesNotExistError, QueueFullError, QueueInUseError
+from pressure_server.layout import BlockField, Header
 
-# Of a call's arguments: where its block begins (blocks.lua), and the first run in it.
-_BLOCK = 3
-_RUNS = _BLOCK + 5
+# Of a call's arguments: where its block begins, and the first run in it.
+_BLOCK = len(Header)
+_RUNS = _BLOCK + len(BlockField)
 _TAKE = b"take existing"
 # Seconds in line for a role, until it is looked whether that still makes sense: a Delete cannot wake who is
 # in line (pressure 0.15), and a client of ours that died in its turn hands nothing on.
@@ -113,7 +114,8 @@ class QueueSteps:
         self._name = as_bytes(name, "a queue's name")
         self._base = base_key(as_bytes(prefix, "a prefix"), self._name)
         identity = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
-        self._header = [identity.encode(), b"", b"block"]
+        # No record is kept: a call that gets no answer is not sent again.
+        self._header = [identity.encode(), b"", b"block", b"", b"", b"", b""]
 
     def create(self, bound: int) -> Steps[None]:
         """Create; 0 is no bound. Raises QueueAlreadyExistsError, QueueInUseError while one is deleted."""
@@ -177,7 +179,7 @@ class QueueSteps:
             yield from self._call(b"turn")
 
     def _call(self, name: bytes, *arguments: bytes) -> Steps[Any]:
-        (reply,) = yield self._packed(name, *arguments)
+        *_, reply = yield self._packed(name, *arguments)
         if isinstance(reply, Exception):
             raise reply
         result = reply[1]
@@ -261,16 +263,17 @@ class QueueSteps:
 
 def undoing(call: Call, reply: Any) -> Call | None:
     """What puts back what a call has taken for somebody who has gone; None where there is nothing."""
-    taken = reply[0][1] if isinstance(reply[0], list) else None
+    answer = reply[-1]
+    taken = answer[1] if isinstance(answer, list) else None
     if call.arguments[_RUNS] != _TAKE or not isinstance(taken, list) or not taken:
         return None
     return Call(call.base, [*call.arguments[:_BLOCK], *_block(b"restore", *taken)])
 
 
 def _block(name: bytes, *arguments: bytes) -> list[bytes]:
-    """The one block of a call. No answer is kept: a call that gets none is not sent again."""
+    """The one block of a call."""
     run = [name, b"%d" % len(arguments), *arguments]
-    return [b"1", b"%d" % len(run), b"", b"0", b"", *run]
+    return [b"1", b"%d" % len(run), b"", *run]
 
 
 def _that_matter(role: _Role) -> list[bytes]:

@@ -1,9 +1,6 @@
 -- Batches: what a block of a call has to do on a queue, runs of equal operations, one after the other.
 --
--- Takes    ARGV[1]   our identity
---          ARGV[2]   the bound a queue made on the fly gets, or '' to make none
---          ARGV[3]   what a put on a full queue does, where the queue has no setting: block or error
---          ARGV[block.first…block.last]  runs: a name, a count, and as many arguments
+-- Takes    ARGV[block.first…block.last]  runs: a name, a count, and as many arguments
 -- Returns  how many of the last run's units (messages, or commands for a put) are left undone: the caller
 --          sends these, and the runs after them, again. -1 is none, on a queue with a bound, and -2 none, and
 --          there is no queue. Then a result for each run that was executed. A run that was refused has an
@@ -42,21 +39,21 @@ local makers = {
   info = make_read, exists = make_read, version = make_read,
   create = make_life, close = make_life, delete = make_life, finish_delete = make_life,
   clean = make_life, turn = make_life,
-  acknowledge = make_recovery, put_back = make_recovery, recover = make_recovery,
+  put_back = make_recovery,
   examine = make_doctor, repair = make_doctor,
 }
 -- What it takes, where that is not up to two numbers: sizes and messages, messages, or words.
 local takes = {
   put = 'puts', add = 'puts', put_marked = 'puts', add_marked = 'puts', remove = 'messages', contains = 'messages',
   restore = 'messages', put_back = 'messages',
-  create = 'words', move = 'words', repair = 'words', acknowledge = 'words', recover = 'words',
+  create = 'words', move = 'words', repair = 'words',
 }
 -- What these have taken is in their results: as it is, or with flags behind it. What was opened is kept apart.
 local taking = { get = 'plain', take = 'plain', some = 'plain', get_marked = 'marked', take_marked = 'marked' }
 local without_queue = {
   exists = true, version = true, create = true, delete = true, finish_delete = true, clean = true,
   turn = true, take = true, some = true, take_marked = true, take_opened = true, move = true, examine = true,
-  repair = true, acknowledge = true, put_back = true, recover = true,
+  repair = true, put_back = true,
 }
 
 local function execute(name, first, count)
@@ -102,9 +99,8 @@ local prelude = {
 
 -- Of the block:
 local reply, more
-local taken -- whether the last run that takes has taken something
+local has_taken -- whether the last run that takes has taken something
 local waiting
-local taken_elsewhere
 local may_wait = { take = true, some = true, take_marked = true, take_opened = true, move = true }
 
 -- Whether a run that still lacks something has got anything.
@@ -121,13 +117,8 @@ end
 local function note(result, place, how)
   if type(result) ~= 'table' or #result == 0 then
     return
-  elseif base == block.home then
-    places[#places + 1] = how == 'marked' and { marked = place } or place
-  else
-    local messages = taken_elsewhere[base] or {}
-    for i = 1, #result do messages[#messages + 1] = result[i] end
-    taken_elsewhere[base] = messages
   end
+  note_taken(how == 'marked' and { marked = place } or place)
 end
 
 -- Tries those that lack something, for as long as one of them gets on.
@@ -164,16 +155,8 @@ local answering = {
 local function do_block()
   left_for_others = false
   load_mirror()
-  reply, more, taken, waiting, taken_elsewhere = { 0 }, { 0 }, false, {}, {}
+  reply, more, has_taken, waiting = { 0 }, { 0 }, false, {}
   local answered, has_takers = 0, false -- has_takers: whether runs could wait for a message
-  -- What was done before, when the queue where the answer was kept has been deleted since: not twice.
-  if kept and block.how == 'again' then
-    for i = block.first_key + 1, block.last_key do
-      enter(KEYS[i])
-      make_recovery().recover(identity, block.slot, block.number)
-    end
-    enter(block.home)
-  end
   local at, number = block.first, 0
   while at <= block.last do
     local name, count = ARGV[at], tonumber(ARGV[at + 1])
@@ -189,13 +172,13 @@ local function do_block()
       local result, left, go_on
       local verb = string.match(name, '^[%l_]+')
       has_takers = has_takers or may_wait[verb]
-      if taken and string.sub(name, -5) == ' else' then
+      if has_taken and string.sub(name, -5) == ' else' then
         result = {}
       elseif answered > ANSWERED_TOGETHER and answering[verb] then
         result = { err = 'TOOLARGE' }
       else
         result, left, go_on = execute(name, first, count)
-        taken = type(result) == 'table' and #result > 0
+        has_taken = type(result) == 'table' and #result > 0
       end
       reply[number + 1] = result
       work = work + MESSAGE * (count + (type(result) == 'table' and #result or 0))
@@ -241,16 +224,24 @@ local function do_block()
     more[1] = reply[1]
     reply[1] = more
   end
-  for other, messages in pairs(taken_elsewhere) do
-    write_record(other .. ':ext:calls', kept, { block.number, false, { messages }, taken_marks[other] or {} })
-  end
   answered_in_call = answered_in_call + answered
   return keep(reply)
 end
 
-repeat
-  local is_done, answer = pcall(do_block)
+while is_left do
+  local is_done, answer = pcall(block.how == 'recover' and recover_records or do_block)
+  if not is_done then
+    undo(popped)
+    drop_opened()
+  end
+  call_changed = call_changed or changed
   replies[#replies + 1] = is_done and answer or error_reply(answer)
   work = work + BLOCK
-until is_long_enough() or not next_block() or not do_while_fast()
-return replies
+  is_left = not is_long_enough() and next_block() and do_while_fast()
+end
+save_records()
+local reply_of_call, unrecorded = end_call()
+if not reply_of_call then
+  undo(entries)
+end
+return reply_of_call or unrecorded

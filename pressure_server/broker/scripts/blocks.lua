@@ -1,10 +1,10 @@
 -- Blocks: a call has one for each queue, and its reply has one value for each. First those that fast.lua does are
 -- done, up to the first that it does not; the files below make their functions only if there is one (batch.lua).
 --
--- Takes    KEYS[1…]  base keys of queues: those of the first block, then those of the next
---          ARGV[4…]  blocks: how many keys it has, how many arguments its runs have, three values that say how the
---                    answer is kept (calls.lua), and runs (batch.lua)
--- Returns  for each block its reply, or an error; nil for one that has not been done, since the call is long enough
+-- Takes    KEYS[1…]                base keys of queues: those of the first block, then those of the next
+--          ARGV[HEADER_SIZE + 1…]  blocks, each with its fields (layout.py) and its runs (batch.lua)
+-- Returns  behind the fields of the reply (layout.py) the reply of each block, or an error. Blocks behind the last of
+--          these have not been done, since the call is long enough.
 
 -- The work of a call, in microseconds as measured on one machine: of a block, of a message or argument, and of a
 -- list entry that is walked over. Once a call has done so much, or answered so many bytes, no other block is begun.
@@ -12,24 +12,23 @@
 local FAST_BLOCK, BLOCK, MESSAGE, ENTRY = 6, 25, 0.5, 0.005
 local MOST_WORK, MOST_ANSWERED = 2000, 1048576
 
-local replies, next_key, next_argument = {}, 1, 4
+local next_key, next_argument = 1, HEADER_SIZE + 1
 local work = 0
 local answered_in_call = 0
 local is_shared = false -- whether the call has several blocks
-local out_of_memory -- the error, where the backend is
 
 -- Begins the next block. Returns false if there is none.
 local function next_block()
   if next_argument > #ARGV then
     return false
   end
-  local keys, arguments = tonumber(ARGV[next_argument]), tonumber(ARGV[next_argument + 1])
+  local at = next_argument
+  local first = at + BLOCK_SIZE
   block = {
-    home = KEYS[next_key], first_key = next_key, last_key = next_key + keys - 1,
-    slot = ARGV[next_argument + 2], number = ARGV[next_argument + 3], how = ARGV[next_argument + 4],
-    first = next_argument + 5, last = next_argument + 4 + arguments,
+    home = KEYS[next_key], how = ARGV[at + BLOCK_HOW],
+    first = first, last = first + tonumber(ARGV[at + BLOCK_ARGUMENTS]) - 1,
   }
-  next_key, next_argument = block.last_key + 1, block.last + 1
+  next_key, next_argument = next_key + tonumber(ARGV[at + BLOCK_KEYS]), block.last + 1
   changed, patient = false, true
   return true
 end

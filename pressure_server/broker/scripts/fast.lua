@@ -36,9 +36,10 @@ local function do_fast()
       try('INCRBY', base .. verb .. 'bytes', #message)
     end
     if queue.index then
-      call('SET', base .. ':ext:index', string.format('0 0 0 %d %s %s', queue.consumed + 1, identity, identity))
+      try('SET', base .. ':ext:index', string.format('0 0 0 %d %s %s', queue.consumed + 1, identity, identity))
     end
-    changed, places[1] = true, 2
+    changed = true
+    note_taken(2)
     return keep({ done, { message }, ARGV[at + 3] == 'put' and 0 or 'new' })
   end
 
@@ -103,11 +104,10 @@ local function do_fast()
       if exact then try('SREM', members, result[1]) end
       verb, accepted, bytes = 'consumed', 1, #result[1]
       answered_in_call = answered_in_call + bytes
-      places[1] = 2
       if name == 'get_marked' then
         result[2] = '' -- no flags (get.lua)
-        places[1] = { marked = 2 }
       end
+      note_taken(name == 'get_marked' and { marked = 2 } or 2)
       queue.length, queue.consumed = queue.length - 1, queue.consumed + 1
     end
 
@@ -115,7 +115,8 @@ local function do_fast()
       try('INCRBY', base .. ':stats:' .. verb .. '_messages', accepted)
       try('INCRBY', base .. ':stats:' .. verb .. '_bytes', bytes)
       if exact then
-        call('SET', base .. ':ext:index', string.format('%d 0 %d %d %s %s', queue.length, queue.length, queue.consumed,
+        -- An error must not end the block here: what has been taken is not recorded yet.
+        try('SET', base .. ':ext:index', string.format('%d 0 %d %d %s %s', queue.length, queue.length, queue.consumed,
           identity, queue.consumer or ''))
       end
       changed = true
@@ -140,12 +141,9 @@ end
 
 -- Returns the reply of the block, or nil if that takes the files below.
 local function begin()
-  if block.how == 'acknowledge' then
-    return acknowledge()
-  end
-  local answer = begin_answer()
-  if answer then
-    return answer
+  begin_records()
+  if block.how == 'recover' then
+    return nil
   elseif is_refused() then
     return { err = out_of_memory }
   end
@@ -160,19 +158,22 @@ local function do_while_fast()
     if is_done and not answer then
       return true
     end
+    call_changed = call_changed or changed
     replies[#replies + 1] = is_done and answer or error_reply(answer)
     work = work + FAST_BLOCK + MESSAGE * (block.last - block.first)
   until is_long_enough() or not next_block()
   return false
 end
 
-is_shared = next_block() and next_argument <= #ARGV
-if is_shared then
-  -- It changes nothing, but is refused where a put is.
-  local probe = try('SETRANGE', block.home .. ':bound', 0, '')
-  local refusal = type(probe) == 'table' and error_text(probe) or ''
-  out_of_memory = string.sub(refusal, 1, 4) == 'OOM ' and refusal
+local refused = begin_call()
+if refused then
+  return refused
 end
-if not do_while_fast() then
-  return replies
+is_shared = next_block() and next_argument <= #ARGV
+local is_left = next_argument > HEADER_SIZE + 1 and do_while_fast() -- whether there is more to do
+if not is_left then
+  local reply = end_call()
+  if reply then
+    return reply
+  end
 end

@@ -5,9 +5,9 @@
 -- get_marked and take_marked return the messages, and behind the last one the flags of all, 'flags flags …', or ''
 -- where all are 0. (To put each before its message would make another string of it, which costs 0.2 microseconds,
 -- and 5 where it has 4 KiB.) take_opened returns each as 'flags number message': the message is kept by itself in
--- the slot o<call's number>.<number> (calls.lua), until it is acknowledged, or recovered.
+-- the field o<call's number>.<number> of our records, until it is done with, or recovered.
 --
--- Touches  the list, :consumer, :not_full, :stats:consumed_*, :ext:calls, the mirror, the marks.
+-- Touches  the list, :consumer, :not_full, :stats:consumed_*, our records, the mirror, the marks.
 
 -- What one call may take: a reply is in memory three times on its way to the client.
 local GET_BYTES = 1048576
@@ -22,10 +22,10 @@ local function make_get()
   local opens = false
 
   local function open(message, mark)
-    local number = #opened + 1
-    opened[number] = 'o' .. block.number .. '.' .. number
-    write_record(base .. ':ext:calls', identity .. ' ' .. opened[number],
-      { block.number, false, { { message } }, mark and { message, mark } or {} })
+    open_count = open_count + 1
+    local number, field = open_count, 'o' .. ARGV[HEADER_NUMBER] .. '.' .. open_count
+    opened[#opened + 1] = field
+    write_record(field, false, { { base, queue.made, 0, { { message } }, mark and { message, mark } or {} } })
     return string.format('%s %d ', mark and mark[1] or '0', number) .. message
   end
 
@@ -77,6 +77,7 @@ local function make_get()
         count = math.max(1, math.min(count, math.floor((most - bytes) / weight)))
       end
       local some = call('RPOP', base, count)
+      note_popped(some)
       local weight, position = sum_of_bytes(some), queue.consumed
       queue.length = queue.length - #some
       count_as('consumed', #some, weight)

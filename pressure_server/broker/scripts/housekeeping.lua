@@ -5,6 +5,7 @@
 --          ARGV[1]   our identity
 --          ARGV[2]   what to do: expire, delete or clean
 --          ARGV[4]   expire: for how many seconds a queue has been unused that is deleted
+--          ARGV[5]   expire: what the keys of servers begin with, as `${PREFIX}!`
 -- Returns  for each queue a number, or the error that it met
 -- Touches  :ext:settings  'unused' is the queue's version when it was first found so, 'since' the time, and
 --          'asked' that time, when those who wait have been asked
@@ -37,6 +38,23 @@ local function is_used(key, seconds)
   return false
 end
 
+-- Whether messages of the queue are on their way to clients of any server, from where they may come back.
+local under_way -- base keys of such queues
+local function is_under_way(key)
+  if not under_way then
+    under_way = {}
+    for _, server in ipairs(call('HKEYS', ARGV[5] .. 'peers')) do
+      for _, packed in ipairs(call('HVALS', ARGV[5] .. 'calls:' .. server)) do
+        local is_record, record = pcall(cmsgpack.unpack, packed)
+        for _, entry in ipairs(is_record and type(record) == 'table' and record[3] or {}) do
+          under_way[entry[1]] = true
+        end
+      end
+    end
+  end
+  return under_way[key]
+end
+
 local seconds, now = tonumber(ARGV[4]), nil
 if seconds then
   local time = call('TIME')
@@ -61,8 +79,7 @@ function verbs.expire(key)
   local is_to_ask = asked ~= since and age >= seconds / 2
   -- Nearly always it is not time yet.
   if not bound or (age >= 0 and age < seconds and not is_to_ask)
-    -- What is on its way to a client (:ext:calls) may come back.
-    or call('EXISTS', key, key .. ':closed', key .. ':ext:calls') > 0 then
+    or call('EXISTS', key, key .. ':closed') > 0 then
     return 0
   end
   if age < 0 or (age >= seconds and is_used(key, seconds)) then
@@ -70,7 +87,7 @@ function verbs.expire(key)
   elseif is_to_ask then
     call('HSET', settings, 'asked', since)
     call('SET', key .. ':bound', bound)
-  else
+  elseif not is_under_way(key) then
     return remove(key)
   end
   return 0

@@ -11,7 +11,7 @@ end
 local function extension_suffixes()
   return {
     ':ext:members', ':ext:copies', ':ext:index', ':ext:settings', ':ext:producer_turn', ':ext:consumer_turn',
-    ':ext:calls', ':ext:marks', ':ext:waiting',
+    ':ext:made', ':ext:marks', ':ext:waiting',
   }
 end
 
@@ -26,6 +26,7 @@ local function make_life()
 
   local function forget(bound)
     queue.bound, queue.producer, queue.consumer, queue.length, queue.consumed = bound, false, false, 0, 0
+    queue.made = false
     mirror = nil
     call('UNLINK', unpack(extension_keys))
   end
@@ -47,8 +48,9 @@ local function make_life()
     call('LPUSH', base .. ':producer_free', 1)
     call('LPUSH', base .. ':consumer_free', 1)
     call('LPUSH', base .. ':not_full', 1)
-    call('HSET', base .. ':ext:settings', 'overflow', full or default_overflow, 'made', table.concat(call('TIME'), '.'),
-      unpack(implicit and { 'implicit', 1 } or {}))
+    queue.made = table.concat(call('TIME'), '.')
+    call('SET', base .. ':ext:made', queue.made)
+    call('HSET', base .. ':ext:settings', 'overflow', full or default_overflow, unpack(implicit and { 'implicit', 1 } or {}))
     return 1
   end
 
@@ -85,12 +87,9 @@ local function make_life()
       if call('EXISTS', unpack(protocol_keys, 1, 6)) == 0 then
         call('UNLINK', unpack(protocol_keys, 7))
       end
-      -- That a queue was deleted is not kept: it would be all that is left of it.
-      if block.how == 'again' then
-        return call('EXISTS', unpack(protocol_keys, 1, 6)) > 0 and 'begun' or 1
-      end
       return { err = 'NOQUEUE' }
     end
+    changed = true
     if not in_use('producer') and not in_use('consumer') then
       return remove()
     end

@@ -24,7 +24,9 @@ local function make_move()
     if wanted then
       make_get().remove({ wanted })
     else
+      block.is_moving = true -- what is taken is in the other queue already
       make_get().get(1)
+      block.is_moving = false
     end
   end
 

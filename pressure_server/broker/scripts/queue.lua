@@ -1,22 +1,22 @@
 -- The state of one queue, read once when the script comes to it and kept here while it works on it.
 --
 -- Takes    a base key, ${PREFIX}:${queue}
---          ARGV[1]  our identity, written to :producer and :consumer when we act in that role
---          ARGV[3]  what a put on a full queue does where the queue has no setting of its own: block or error
+--          ARGV[HEADER_IDENTITY]  our identity, written to :producer and :consumer when we act in that role
+--          ARGV[HEADER_OVERFLOW]  what a put on a full queue does where the queue has no setting of its own
 -- Touches  the 12 keys of pressure 0.15. A script is atomic, so a role is taken and given back without
 --          anyone seeing it: we only look whether its token is there.
 --          :ext:producer_turn, :ext:consumer_turn  a token that a server of ours has waited for in line
 --          with native clients, parked where no other takes it (backend/turns.py)
---          :ext:settings  a hash: 'overflow' (block or error), 'implicit' where a put made the queue, 'made'
---          when we did
+--          :ext:settings  a hash: 'overflow' (block or error), 'implicit' where a put made the queue
+--          :ext:made  when we made the queue, which tells it from others that had its name
 --
 -- The files are put together into one script, and Lua makes every function anew in each call. So functions are
 -- made by those who need them: 19 microseconds became 5. What a block of the call (batch.lua) works on is set
 -- when the block begins.
 
 local base, queue
-local identity = ARGV[1]
-local default_overflow = ARGV[3]
+local identity = ARGV[HEADER_IDENTITY]
+local default_overflow = ARGV[HEADER_OVERFLOW]
 local block = { how = '' } -- what is being done: see batch.lua
 local changed = false -- whether the block has done anything that must not be done twice
 local patient = true -- whether operations may be left undone, for want of something or for another call
@@ -30,13 +30,14 @@ local CHUNK = 4000
 local function read_queue(key)
   base = key
   local values = call('MGET', base .. ':bound', base .. ':producer', base .. ':consumer', base .. ':ext:index',
-    base .. ':stats:consumed_messages')
+    base .. ':stats:consumed_messages', base .. ':ext:made')
   queue = {
     bound = values[1] and (tonumber(values[1]) or 0), -- false: there is no such queue
     producer = values[2],
     consumer = values[3],
     index = values[4],
     consumed = tonumber(values[5]) or 0,
+    made = values[6],
     length = call('LLEN', base),
   }
 end

@@ -73,9 +73,8 @@ local function make_read()
   -- Returns  what changes whenever anybody puts, takes, closes, deletes or creates
   function operations.version()
     local stats = call('MGET', base .. ':stats:produced_messages', base .. ':stats:consumed_messages')
-    local made = call('HGET', base .. ':ext:settings', 'made')
     return string.format('%s %d %s %s %d %s %s', queue.bound and 'is' or 'is not', queue.length, stats[1] or '',
-      stats[2] or '', call('EXISTS', base .. ':closed'), made or '', queue.length > 0 and redis.sha1hex(
+      stats[2] or '', call('EXISTS', base .. ':closed'), queue.made or '', queue.length > 0 and redis.sha1hex(
       call('LINDEX', base, 0)) .. redis.sha1hex(call('LINDEX', base, -1)) or '')
   end
 

@@ -1,145 +1,218 @@
--- Recovery: what calls.lua keeps is dropped when it has arrived, and what never will is put back.
+-- Recovery: what records.lua keeps, and never will arrive, is put back.
 --
--- What goes back leaves the record in the same step, so it goes back once, whoever asks for it and how often.
+-- What goes back leaves the record in the same call, so it goes back once, whoever asks for it and how often. It goes
+-- back only to the queue from which it was taken, not to another one that has its name now.
+
+-- Records of ours that blocks of this call have changed: number -> entries, with the messages themselves.
+local changed_records = {}
+
+-- What an entry has taken: of each message itself, its mark, and the word by which it is put back, which has its
+-- flags before it where these were returned with it.
+local function taken_by(entry, some_replies)
+  local found, marks_of = {}, {}
+  local reply, marks = some_replies and some_replies[entry[3]], entry[5] or {}
+  for i = 1, #marks, 2 do
+    marks_of[marks[i]] = marks_of[marks[i]] or {}
+    table.insert(marks_of[marks[i]], marks[i + 1])
+  end
+  for _, place in ipairs(entry[4]) do
+    local marked = type(place) == 'table' and place.marked
+    local at = marked or place
+    local some = type(at) == 'table' and at or at > 0 and reply[at] or reply[1][-at]
+    local flags = marked and string.gmatch(some[#some], '%d+')
+    for i = 1, marked and #some - 1 or #some do
+      local message, its_marks = some[i], marks_of[some[i]]
+      local one = { message = message, mark = its_marks and table.remove(its_marks, 1) }
+      one.flags = flags and (flags() or '0')
+      one.word = flags and one.flags .. ' ' .. message or message
+      found[#found + 1] = one
+    end
+  end
+  return found
+end
+
+-- The entry that still has these.
+local function entry_with(entry, found)
+  local its_places, marks = {}, {}
+  for i, one in ipairs(found) do
+    its_places[i] = one.flags and { marked = { one.message, one.flags } } or { one.message }
+    if one.mark ~= nil then
+      marks[#marks + 1], marks[#marks + 2] = one.message, one.mark
+    end
+  end
+  return { entry[1], entry[2], 0, its_places, marks }
+end
+
+-- Whether the queue is the one from which an entry has taken. Where native clients make and delete it, that shows
+-- only in what has been consumed.
+local function is_queue_of(entry, count)
+  return queue.bound and queue.made == entry[2] and (queue.made or queue.consumed >= count)
+end
+
+-- Puts back what was taken from the queue. Returns how many messages these were: none if that queue is no more.
+local function give_back(entry, found)
+  if #found == 0 or not is_queue_of(entry, #found) then
+    return 0
+  end
+  local messages, marks = {}, {}
+  for i, one in ipairs(found) do messages[i], marks[i] = one.message, one.mark or nil end
+  make_get().restore(messages, marks)
+  return #found
+end
 
 local function make_recovery()
   local operations = {}
-  local calls = base .. ':ext:calls'
 
-  -- Takes    slots of ours whose answers have arrived
-  -- Returns  1
-  function operations.acknowledge(...)
-    local fields = { ... }
-    for i, slot in ipairs(fields) do fields[i] = identity .. ' ' .. slot end
-    call('HDEL', calls, unpack(fields))
-    return 1
-  end
-
-  -- The record of a call, or nil.
-  local function record_of(field, number)
-    local packed = call('HGET', calls, field)
-    local record = packed and cmsgpack.unpack(packed)
-    return record and record[1] == number and record or nil
-  end
-
-  -- What a call has taken: of each message itself, its marks, and the word by which it is put back, which has its
-  -- flags before it where these were returned with it.
-  local function taken_by(record)
-    local taken, reply, marks_of = {}, record[2], {}
-    local noted = record[4] or {}
-    for i = 1, #noted, 2 do
-      marks_of[noted[i]] = marks_of[noted[i]] or {}
-      table.insert(marks_of[noted[i]], noted[i + 1])
-    end
-    for _, place in ipairs(record[3]) do
-      local marked = type(place) == 'table' and place.marked
-      local at = marked or place
-      local some = type(at) == 'table' and at or at > 0 and reply[at] or reply[1][-at]
-      local flags = marked and string.gmatch(some[#some], '%d+')
-      for i = 1, marked and #some - 1 or #some do
-        local message, marks = some[i], marks_of[some[i]]
-        taken[#taken + 1] = {
-          message = message, mark = marks and table.remove(marks, 1), flags = flags and (flags() or '0'),
-        }
-        taken[#taken].word = flags and taken[#taken].flags .. ' ' .. message or message
-      end
-    end
-    return taken
-  end
-
-  local function restore(taken)
-    local messages, marks = {}, {}
-    for i, one in ipairs(taken) do messages[i], marks[i] = one.message, one.mark or nil end
-    make_get().restore(messages, marks)
-  end
-
-  -- The record of a call that has still taken these.
-  local function record_with(number, taken)
-    local places, marks = {}, {}
-    for i, one in ipairs(taken) do
-      places[i] = one.flags and { marked = { one.message, one.flags } } or { one.message }
-      if one.mark ~= nil then
-        marks[#marks + 1], marks[#marks + 2] = one.message, one.mark
-      end
-    end
-    return cmsgpack.pack({ number, false, places, marks })
-  end
-
-  -- Takes    the slot and the number of a call of ours, and messages that it has taken for a client that is gone
-  -- Returns  how many are back at the head of the queue: none where a neighbour that took us for dead was
-  --          faster, or the queue has been deleted since
+  -- Takes    the number of a call of ours, and messages that it has taken from this queue for a client that is gone
+  -- Returns  how many are back at the head of the queue: none where a server that took us for dead was faster, or
+  --          the queue has been deleted since
   function operations.put_back(words)
-    local field, number = identity .. ' ' .. words[1], words[2]
-    local record = queue.bound and record_of(field, number)
-    if not record then
-      return 0
+    local number, wanted = words[1], {}
+    for i = 2, #words do wanted[words[i]] = (wanted[words[i]] or 0) + 1 end
+    local rest = changed_records[number]
+    if not rest then
+      local packed = call('HGET', records, number)
+      if not packed then
+        return 0
+      end
+      rest = {}
+      local _, some_replies, some_entries = unpack(cmsgpack.unpack(packed))
+      for i, entry in ipairs(some_entries) do rest[i] = entry_with(entry, taken_by(entry, some_replies)) end
     end
-    local wanted, back, rest = {}, {}, {}
-    for i = 3, #words do wanted[words[i]] = (wanted[words[i]] or 0) + 1 end
-    for _, one in ipairs(taken_by(record)) do
-      local count = wanted[one.word] or 0
-      if count > 0 then
-        wanted[one.word], back[#back + 1] = count - 1, one
-      else
-        rest[#rest + 1] = one
+    local count, now = 0, {}
+    for _, entry in ipairs(rest) do
+      local back, others = {}, {}
+      for _, one in ipairs(entry[1] == base and taken_by(entry) or {}) do
+        local is_wanted = (wanted[one.word] or 0) > 0
+        wanted[one.word] = is_wanted and wanted[one.word] - 1 or nil
+        table.insert(is_wanted and back or others, one)
+      end
+      count = count + give_back(entry, back)
+      if #back == 0 then
+        now[#now + 1] = entry
+      elseif #others > 0 then
+        now[#now + 1] = entry_with(entry, others)
       end
     end
-    if #back > 0 then
-      restore(back)
-    end
-    if #rest > 0 then
-      call('HSET', calls, field, record_with(number, rest))
-    else
-      call('HDEL', calls, field)
-    end
-    return #back
-  end
-
-  -- Which of those that its call has opened a field of :ext:calls is; 0 for one that keeps an answer.
-  local function opened_as(field)
-    return tonumber(string.match(field, ' o%d+%.(%d+)$') or 0)
-  end
-
-  -- Takes    the identity of a server that is no more; or ours, a slot, and the number of a call whose answer
-  --          nobody waits for any longer
-  -- Returns  how many messages, which that server, or that call, had taken, are back at the head of the queue
-  function operations.recover(who, slot, number)
-    local records = {}
-    if slot then
-      local field = who .. ' ' .. slot
-      local record = record_of(field, number)
-      records[1] = record and { field, record }
-      for _, other in ipairs(record and record[5] or {}) do
-        local opened_by_it = record_of(who .. ' ' .. other, number)
-        if opened_by_it then records[#records + 1] = { who .. ' ' .. other, opened_by_it } end
-      end
-    else
-      local all = call('HGETALL', calls)
-      for i = 1, #all, 2 do
-        if string.sub(all[i], 1, #who + 1) == who .. ' ' then
-          records[#records + 1] = { all[i], cmsgpack.unpack(all[i + 1]) }
-        end
-      end
-    end
-    -- What was taken first is to be the oldest again, also of what one call has opened (get.lua).
-    table.sort(records, function(one, other)
-      local call_of_one, call_of_other = tonumber(one[2][1]), tonumber(other[2][1])
-      if call_of_one ~= call_of_other then
-        return call_of_one > call_of_other
-      end
-      return opened_as(one[1]) > opened_as(other[1])
-    end)
-    local count = 0
-    for _, record in ipairs(records) do
-      local taken = taken_by(record[2])
-      if queue.bound and #taken > 0 then
-        restore(taken)
-        count = count + #taken
-      end
-      call('HDEL', calls, record[1])
-    end
+    changed_records[number] = now
+    changed = true
     return count
   end
 
   return operations
+end
+
+-- Notes in the records what has gone back in this call.
+local function save_records()
+  for number, rest in pairs(changed_records) do
+    if #rest > 0 then
+      write_record(number, false, rest)
+    else
+      call('HDEL', records, number)
+    end
+  end
+end
+
+-- Puts back what has been taken, if an error has ended the block or the call.
+local function undo(some_entries)
+  for i = #some_entries, 1, -1 do
+    local entry = some_entries[i]
+    entry[5] = entry[5] or taken_marks[entry[1]] or {}
+    local is_back = pcall(function()
+      base, mirror = nil, nil
+      enter(entry[1])
+      give_back(entry, taken_by(entry, replies))
+      save_mirror()
+    end)
+    if not is_back then
+      -- It comes back when the caller is no more.
+      pcall(write_record, 'e' .. ARGV[HEADER_NUMBER] .. '.' .. #replies .. '.' .. i, false, { entry })
+    end
+  end
+end
+
+-- Drops the records of what the block has opened.
+local function drop_opened()
+  for _, field in ipairs(opened) do
+    try('HDEL', records, field)
+  end
+end
+
+-- Later calls first, and of what one call has opened the last first (get.lua): what was taken first is to be the
+-- oldest again.
+local function is_later(one, other)
+  local call_of_one, n_of_one = string.match(one, '^%l?(%d+)%.?(%d*)')
+  local call_of_other, n_of_other = string.match(other, '^%l?(%d+)%.?(%d*)')
+  if call_of_one ~= call_of_other then
+    return tonumber(call_of_one or 0) > tonumber(call_of_other or 0)
+  end
+  return (tonumber(n_of_one) or 0) > (tonumber(n_of_other) or 0)
+end
+
+-- Puts back what calls have taken whose replies will not arrive. Does the block that has begun.
+--
+-- Takes    a key of records, which is the block's key; a field, or '' for all of them, of a server that has died
+-- Returns  1 if there is more to do, or 2 if that server lives; how many replies the record had, 0 if there is none,
+--          for one field; how many records could not be put back, and why; then base keys, each with the number of messages
+--          that are back there
+local function recover_records()
+  local key, field = block.home, ARGV[block.first]
+  local reply, counts, done, failed, why = { 0, 0, 0, '' }, {}, 0, 0, ''
+  local fields = { field }
+  if field == '' then
+    if call('HGET', key, 'epoch') ~= '0' then
+      return { 2, 0, 0, '' }
+    end
+    fields = {}
+    for _, one in ipairs(call('HKEYS', key)) do
+      if one ~= 'epoch' then fields[#fields + 1] = one end
+    end
+    table.sort(fields, is_later)
+  end
+  base, mirror = nil, nil
+  for _, one in ipairs(fields) do
+    local packed = call('HGET', key, one)
+    local is_record, record = pcall(cmsgpack.unpack, packed or '')
+    if packed and not (is_record and type(record) == 'table' and type(record[3]) == 'table') then
+      failed, why = failed + 1, 'a record that cannot be read'
+    elseif packed then
+      local is_back = true
+      for i = #record[3], 1, -1 do
+        local entry = record[3][i]
+        local is_done, count = pcall(function()
+          enter(entry[1])
+          local found = taken_by(entry, record[2])
+          work = work + BLOCK + 4 * MESSAGE * #found
+          return give_back(entry, found)
+        end)
+        if is_done then
+          record[3][i] = nil
+          counts[entry[1]] = (counts[entry[1]] or 0) + count
+        else
+          is_back, why = false, error_text(count)
+          base, mirror = nil, nil
+          break
+        end
+      end
+      reply[2] = record[2] and #record[2] - 1 or 0
+      if is_back then
+        call('HDEL', key, one)
+      else
+        failed = failed + 1
+        call('HSET', key, one, cmsgpack.pack(record))
+      end
+      done = done + 1
+      if field == '' and work > MOST_WORK then
+        reply[1] = done + failed < #fields and 1 or 0
+        break
+      end
+    end
+  end
+  save_mirror()
+  reply[3], reply[4] = failed, why
+  for other, count in pairs(counts) do
+    reply[#reply + 1], reply[#reply + 2] = other, count
+  end
+  changed = true
+  return reply
 end

@@ -3,25 +3,39 @@
 --
 -- Takes    KEYS[1]  the hash
 --          KEYS[2]  what the server had signed with when it was last called dead: for as long as it signs, and a day
---          ARGV[1]  sign, bury (before what is kept for it goes back), or forget (when all has)
+--          KEYS[3]  the server's records (records.lua)
+--          ARGV[1]  sign, bury (before what its records keep goes back), forget (when all has), or leave (for good)
 --          ARGV[2]  the server's name
 --          ARGV[3]  what is noted of it; else what has to be noted still: it may have come back meanwhile
+--          ARGV[4]  sign: the epoch of a new connection: calls of those before are refused from now on; else ''
 -- Returns  sign: what is in KEYS[2], if anything. Where that has changed, what was kept for us is gone. It stays:
 --          the answer may get lost with the connection on which it was asked for, and be asked for on the next
 --          else 1 where it is done, or 0
 
 local DAY = 86400
+local verb, name, signed, epoch = ARGV[1], ARGV[2], ARGV[3], ARGV[4] or ''
+local call = redis.call
 
-if ARGV[1] ~= 'sign' and redis.call('HGET', KEYS[1], ARGV[2]) ~= ARGV[3] then
+if (verb == 'bury' or verb == 'forget') and call('HGET', KEYS[1], name) ~= signed then
   return 0
 end
 -- A backend out of memory refuses a script whose first write needs some, which this does not.
-redis.call('EXPIRE', KEYS[2], DAY)
-if ARGV[1] == 'bury' then
-  redis.call('SET', KEYS[2], ARGV[3], 'EX', DAY)
+call('EXPIRE', KEYS[2], DAY)
+if verb == 'bury' then
+  call('SET', KEYS[2], signed, 'EX', DAY)
+  if call('EXISTS', KEYS[3]) == 1 then
+    call('HSET', KEYS[3], 'epoch', 0)
+  end
   return 1
-elseif ARGV[1] == 'forget' then
-  return redis.call('HDEL', KEYS[1], ARGV[2])
+elseif verb == 'forget' or verb == 'leave' then
+  if call('HLEN', KEYS[3]) > 1 then
+    return 0
+  end
+  call('DEL', KEYS[3])
+  return call('HDEL', KEYS[1], name)
 end
-redis.call('HSET', KEYS[1], ARGV[2], ARGV[3])
-return redis.call('GET', KEYS[2])
+call('HSET', KEYS[1], name, signed)
+if epoch ~= '' and tonumber(call('HGET', KEYS[3], 'epoch') or 0) < tonumber(epoch) then
+  call('HSET', KEYS[3], 'epoch', epoch)
+end
+return call('GET', KEYS[2])

@@ -1,0 +1,84 @@
+"""Put-backs: what was taken from one queue for clients that have gone goes back to its head."""
+
+from __future__ import annotations
+
+from functools import partial
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+from pressure_server.broker import batch
+from pressure_server.broker.delivery import Delivery
+from pressure_server.broker.opened import TURNS_TO_LEAVE
+from pressure_server.broker.operation import Operation
+from pressure_server.broker.restoring import restoring
+from pressure_server.errors import OutcomeUnknownError
+
+if TYPE_CHECKING:
+    from pressure_server.broker.lane import Lane
+    from pressure_server.broker.lanes import Lanes
+
+
+class PutBacks:
+    """Those of one lane."""
+
+    __slots__ = ("_lane", "_lanes", "_returning")
+
+    def __init__(self, lanes: Lanes, lane: Lane) -> None:
+        self._lanes = lanes
+        self._lane = lane
+        # What is about to go back, with the number of the call that had taken it, and which it was there.
+        self._returning: list[tuple[int, int, Operation]] = []
+
+    @property
+    def are_waiting(self) -> bool:
+        """Whether something is about to go back; then nothing else is to be done before."""
+        return bool(self._returning)
+
+    def put_back(self, operation: Operation) -> None:
+        """Nobody is there any longer for what the operation has taken.
+
+        It goes a little later, with what others give up who have gone, too: of them all what was taken
+        first goes back last, to be the first again.
+        """
+        if operation.kind.opens:
+            operation.put_back()
+            return
+        begins = not self._returning
+        self._returning += [(number, operation.ended_as, back) for number, back in restoring(operation)]
+        if begins and self._returning:
+            self._lanes.after(TURNS_TO_LEAVE, self.restore)
+
+    def restore(self) -> None:
+        """Send what has been put back since."""
+        returning, self._returning = self._returning, []
+        if returning:
+            operations = [operation for _, _, operation in sorted(returning, key=itemgetter(0, 1))]
+            self._lane.send_first(operations[::-1])
+
+    def failed(self, runs: list[list[Operation]], error: Exception) -> None:
+        """A block of such operations had an error. Nobody waits for it, and it must not get lost."""
+        if not isinstance(error, OutcomeUnknownError):
+            self._lanes.when_back(partial(self._try_again, runs))
+
+    def resolved(self, runs: list[list[Operation]], done: bool) -> None:
+        """It had no answer, and it is known by now whether it was done."""
+        if done:
+            self._end(runs)
+        else:
+            self._try_again(runs)
+
+    def _try_again(self, runs: list[list[Operation]]) -> None:
+        """Beside whatever else is under way: the order has been lost with the connection."""
+
+        def received(reply: Any, _delivery: Delivery | None) -> None:
+            if isinstance(reply, Exception):
+                self.failed(runs, reply)
+            else:
+                self._end(runs)
+
+        self._lanes.call([self._lane.base], batch.pack(runs), received, resolved=partial(self.resolved, runs))
+
+    def _end(self, runs: list[list[Operation]]) -> None:
+        for operation in (operation for run in runs for operation in run):
+            operation.owner.completed(operation)
+        self._lanes.poke([self._lane.name])
