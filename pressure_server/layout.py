@@ -29,7 +29,7 @@ class BlockField(IntEnum):
 
     KEYS = 0  # how many keys it has
     ARGUMENTS = 1  # how many arguments follow its fields
-    HOW = 2  # empty, or: note, share (waiting.lua), recover (recovery.lua)
+    HOW = 2  # empty, or: note, share (waiting.lua), recover, cut (recovery.lua)
 
 
 class Reply(IntEnum):
@@ -40,6 +40,7 @@ class Reply(IntEnum):
 
 AGAIN = b"again"
 RECOVER = b"recover"
+CUT = b"cut"
 
 
 def constants() -> bytes:

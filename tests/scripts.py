@@ -29,7 +29,7 @@ def call(direct: Client, *blocks: Block, number: int = 0, epoch: int = 1, again:
     keys: list[str] = []
     for block in blocks:
         run_words = [word for name, *arguments in block.runs for word in (name, len(arguments), *arguments)]
-        if block.how == "recover":
+        if block.how in ("recover", "cut"):
             run_words = list(block.runs[0])
         words += [len(block.bases), len(run_words), block.how, *run_words]
         keys += block.bases

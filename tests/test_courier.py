@@ -53,7 +53,7 @@ class Stage:
 
     def __init__(self) -> None:
         self.link = PlayedLink()
-        self.courier = Courier(cast(Link, self.link), self, HEADER, RECORDS)
+        self.courier = Courier(cast(Link, self.link), self, HEADER, b"p", RECORDS)
         self.received: list[tuple[bytes, Any]] = []
         self.deliveries: list[Delivery] = []
         self.resolved: list[bool] = []
@@ -74,7 +74,7 @@ class Stage:
         def received(reply: Any, delivery: Delivery | None) -> None:
             self.received.append((key, reply))
             if delivery is not None and waits:
-                delivery.expect(1)
+                delivery.hold()
                 self.deliveries.append(delivery)
 
         runs = [b"add", b"2", b"", b"m" * size]
@@ -235,12 +235,12 @@ def test_a_record_is_dropped_when_all_that_the_call_has_brought_has_arrived() ->
             stage.call(key, waits=True)
         await stage.turn()
         stage.link.reply([1, 1, 2])
-        stage.deliveries[0].has_arrived()
+        stage.deliveries[0].release()
         stage.call(b"next")
         await stage.turn()
         assert stage.link.header(Header.DONE) == b""
         stage.link.reply([0, 1])
-        stage.deliveries[1].has_arrived()
+        stage.deliveries[1].release()
         stage.call(b"next", changes=False)
         await stage.turn()
         assert stage.link.header(Header.DONE) == b"1"

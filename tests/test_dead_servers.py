@@ -516,6 +516,44 @@ def _calls(direct: Client) -> int:
     return int(direct.info("commandstats")["cmdstat_evalsha"]["calls"])
 
 
+@pytest.mark.slow
+def test_of_what_one_call_has_brought_only_what_has_not_arrived_comes_back(
+    neighbours: list[Server], backend: Valkey, direct: Client
+) -> None:
+    """Ten clients that do not read, and one that does, share calls."""
+    dying, living = neighbours
+    with living.client() as client:
+        client.rpush("q", *range(2000))
+        for number in range(10):
+            client.rpush(f"large-{number}", *(b"x" * 1_000_000 for _ in range(8)))
+    slow = [Waiter(dying.port) for _ in range(10)]
+    with Waiter(dying.port) as fast:
+        with stopped(backend.process):
+            fast.socket.sendall(packed("LPOP", "q") * 500)
+            for number, waiter in enumerate(slow):
+                # The reply that brings a message is behind one that is not read.
+                waiter.socket.sendall(packed("LPOP", f"large-{number}", 8) + packed("LPOP", "q"))
+            fast.socket.sendall(packed("LPOP", "q") * 1000)
+        taken = [int(fast.reply()) for _ in range(1500)]
+    wait_for(lambda: direct.llen("__pressure__:q") == 490, "all to be taken")
+
+    def recorded() -> int:
+        """How many numbers, which are the messages, are in records."""
+        return sum(len(re.findall(rb"[\xa1-\xa4]\d+", record)) for record in records(direct).values())
+
+    before = recorded()
+    wait_for(lambda: recorded() <= 10, "records to be cut down")
+    dying.process.kill()
+    wait_for(lambda: identity(dying) not in signs(direct), "it to be buried")
+    back = [int(found) for found in direct.lrange("__pressure__:q", 0, -1)][::-1]
+    assert sorted(back + taken) == list(range(2000))
+    assert back == sorted(back)
+    assert not records(direct)
+    print(f"records of {before} messages were cut down; {len(back) - 490} of 1510 messages came back")
+    for waiter in slow:
+        waiter.close()
+
+
 def record_of(base: str, message: str) -> bytes:
     """The record of a call that has taken a message from a queue made natively: see records.lua."""
     no, nothing = b"\xc2", b"\x90"

@@ -128,6 +128,16 @@ def test_of_what_a_server_had_taken_the_latest_goes_back_first(direct: Client) -
     assert not records(direct)
 
 
+def test_what_a_call_has_opened_goes_back_with_what_it_has_taken(direct: Client) -> None:
+    call(direct, on(A, ("put", "", *"abcd")), on(B, ("put", "", "x", "y")))
+    call(direct, on(A, ("get", "1"), ("take_opened", "2")), on(B, ("take_opened", "1")), number=3)
+    more, done, failed, _, *back = recovered(direct, "3")
+    assert (more, done, failed) == (0, 2, 0)
+    assert dict(zip(back[::2], back[1::2], strict=True)) == {A.encode(): 3, B.encode(): 1}
+    assert (queued(direct, A), queued(direct, B)) == ([b"a", b"b", b"c", b"d"], [b"x", b"y"])
+    assert not records(direct)
+
+
 def test_only_what_a_dead_server_had_taken_is_recovered(direct: Client) -> None:
     call(direct, on(A, ("put", "", "x")))
     call(direct, on(A, ("get", "1")), number=1)
@@ -153,6 +163,19 @@ def test_recovery_goes_in_bounded_steps(direct: Client) -> None:
 def failing(number: int) -> bytes:
     """The batch script, of which that command of the backend fails."""
     return FAILING.replace("FAILS", str(number)).encode() + batch_script()
+
+
+def test_a_record_is_cut_down_to_what_has_not_arrived(direct: Client) -> None:
+    call(direct, on(A, ("put_marked now", "", "5 0 x", "0 0 x", "7 0 y")), on(B, ("put", "", "x", "x", "z")))
+    call(direct, on(A, ("get_marked", "3")), on(B, ("get", "3")), number=1)
+    left = ("1", A, "1", "0 x", B, "2", "x", "z")
+    assert call(direct, Block([RECORDS], [left], "cut"), number=2) == [3]
+    assert call(direct, on(B, ("put_back", "1", "x", "x")), number=3) == [[0, 1]]
+    assert call(direct, Block([RECORDS], [("1", A, "1", "0 x")], "cut"), number=4) == [1]
+    assert recovered(direct, "1")[4:] == [A.encode(), 1]
+    assert (queued(direct, A), queued(direct, B)) == ([b"x"], [b"x"])
+    assert call(direct, on(A, ("get_marked", "1"))) == [[0, [b"x", b"0"]]]
+    assert call(direct, Block([RECORDS], [("1",)], "cut"), number=5) == [0]
 
 
 TAKING: dict[str, tuple[Run, ...]] = {

@@ -21,8 +21,9 @@ from typing import Any, NamedTuple, Protocol
 from pressure_server.backend.link import Link
 from pressure_server.broker.delivery import Delivery
 from pressure_server.broker.operation import Operation
+from pressure_server.broker.slow_deliveries import SlowDeliveries
 from pressure_server.errors import OutcomeUnknownError
-from pressure_server.layout import RECOVER, Reply
+from pressure_server.layout import CUT, RECOVER, Reply
 
 logger = logging.getLogger(__name__)
 
@@ -87,8 +88,10 @@ class _Call:
 class Courier:
     """To one database of the backend. `header` are the first arguments of each call."""
 
-    def __init__(self, link: Link, owner: Owner, header: Sequence[bytes], records: bytes | None) -> None:
-        """`records` is the key of our records; None to have none, where nobody would recover them."""
+    def __init__(
+        self, link: Link, owner: Owner, header: Sequence[bytes], prefix: bytes, records: bytes | None
+    ) -> None:
+        """`prefix` is that of keys, `records` the key of our records: None if nobody would recover them."""
         self._link = link
         self._owner = owner
         self._header = header
@@ -104,6 +107,7 @@ class Courier:
         self._kept: set[bytes] = set()
         self._done: list[bytes] = []
         self._dropping: asyncio.TimerHandle | None = None
+        self._slow = SlowDeliveries(prefix, self._cut)
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -238,12 +242,19 @@ class Courier:
             except Exception:  # it must not keep the others from their replies
                 logger.exception("a reply of the backend could not be used")
         if delivery is not None:
-            delivery.has_arrived()
+            delivery.release()
+            if not delivery.is_complete:
+                self._slow.add(delivery)
         if self._ready and not self._is_about_to_send:
             # Clients that have just been answered ask again: one turn of the loop later, more go in one call.
             # With 50 clients that is worth 20 %.
             self._is_about_to_send = True
             self._loop.call_soon(self._loop.call_soon, self._send)
+
+    def _cut(self, number: int, left: list[bytes]) -> None:
+        key = self._records or b""
+        arguments = [b"%d" % number, *left]
+        self.call(Block((key,), CUT, arguments, lambda _reply, _delivery: None, changes=False))
 
     def _forget(self, fields: Sequence[bytes]) -> None:
         """There are no such records any longer."""

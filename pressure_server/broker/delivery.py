@@ -12,10 +12,11 @@ if TYPE_CHECKING:
 class Delivery:
     """The backend keeps the record of the call of that `number` until all of it has arrived.
 
-    Who makes it holds it, too, and says `has_arrived` when it is known which operations have some of it.
+    `undelivered` are the operations that have some of it, in the order in which they got it. Whoever makes a
+    delivery holds it, too, and releases it when it is known which operations these are.
     """
 
-    __slots__ = ("_arrived", "_expected", "number", "put_back")
+    __slots__ = ("_arrived", "_holds", "number", "put_back", "undelivered")
 
     def __init__(
         self, number: int, arrived: Callable[[], None], put_back: Callable[[Operation], None]
@@ -24,14 +25,30 @@ class Delivery:
         self.number = number
         self._arrived = arrived
         self.put_back = put_back
-        self._expected = 1
+        self.undelivered: dict[Operation, None] = {}
+        self._holds = 1
 
-    def expect(self, operations: int) -> None:
-        """So many more have some of it."""
-        self._expected += operations
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of it has arrived."""
+        return not self.undelivered and not self._holds
 
-    def has_arrived(self) -> None:
-        """One has handed it over."""
-        self._expected -= 1
-        if not self._expected:
+    def expect(self, operation: Operation) -> None:
+        """The operation has some of it."""
+        self.undelivered[operation] = None
+
+    def has_arrived(self, operation: Operation) -> None:
+        """The operation has handed it over."""
+        del self.undelivered[operation]
+        if self.is_complete:
+            self._arrived()
+
+    def hold(self) -> None:
+        """More operations may come to have some of it, until it is released."""
+        self._holds += 1
+
+    def release(self) -> None:
+        """End one hold."""
+        self._holds -= 1
+        if self.is_complete:
             self._arrived()

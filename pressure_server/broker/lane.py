@@ -228,7 +228,7 @@ class Lane:
                 if operation.results and kind.opens:
                     operation.came_with(self._lanes.opened.keep(operation, delivery.number))
                 elif operation.results:
-                    delivery.expect(1)
+                    delivery.expect(operation)
                     operation.came_with(delivery)
 
     def _take_what_is_left(self) -> None:

@@ -66,7 +66,8 @@ class Lanes:
         self._dropped = asyncio.Event()
         # Without presence nobody would look after records.
         records = records_key(prefix, identity) if link.presence is not None else None
-        self._courier = Courier(link, self, (identity, bound, policy.overflow.encode()), records)
+        header = (identity, bound, policy.overflow.encode())
+        self._courier = Courier(link, self, header, prefix, records)
         self._lanes: dict[bytes, Lane] = {}
         self.known = KnownQueues(watch, link.number, prefix, self._clean)
         self.housekeeping = Housekeeping(link, prefix, identity)
@@ -183,15 +184,15 @@ class Lanes:
     ) -> tuple[list[Any], Delivery | None]:
         """Call the batch script on queues, beside their lanes. Raises BackendError.
 
-        Returns the reply, and the delivery of what it has brought, if any: `has_arrived` is to be called when
-        it is known who has some of it. `unwanted` is called with both, or with the error, if they are not
+        Returns the reply, and the delivery of what it has brought, if any, to be released when it is known
+        who has some of it. `unwanted` is called with both, or with the error, if they are not
         returned: if this has been cancelled meanwhile, or an error is raised.
         """
         reply: asyncio.Future[tuple[Any, Delivery | None]] = self._loop.create_future()
 
         def received(value: Any, delivery: Delivery | None) -> None:
             if delivery is not None:
-                delivery.expect(1)
+                delivery.hold()
             if isinstance(value, list) and changes and value[0] != b"refused":
                 self.when_safe(partial(safe, value, delivery))
             else:

@@ -32,7 +32,10 @@ class Opened:
         field = _field(number, int(which))
         self._courier.keep(field)
         arrived = partial(self._courier.done, field)
-        return Delivery(number, arrived, lambda _: self._put_back(number, int(which)))
+        delivery = Delivery(number, arrived, lambda _: self._put_back(number, int(which)))
+        delivery.expect(operation)
+        delivery.release()
+        return delivery
 
     def _put_back(self, number: int, which: int) -> None:
         """With what others give up who leave at the same time: the first opened goes last, to be first."""

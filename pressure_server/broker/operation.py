@@ -134,7 +134,7 @@ class Operation:
         """What it has taken has been handed over."""
         deliveries, self.deliveries = self.deliveries, None
         for delivery, _ in deliveries or ():
-            delivery.has_arrived()
+            delivery.has_arrived(self)
 
     def hand_over(self, size: int) -> None:
         """So many bytes of the replies have been handed over, and no more will be."""

@@ -14,29 +14,32 @@ from pressure_server.broker.operation import Operation
 logger = logging.getLogger(__name__)
 
 
+def brought(taken: Operation) -> Iterator[tuple[Delivery, list[bytes]]]:
+    """What an operation has taken, by the calls that have brought it, as recovery.lua knows messages."""
+    first = 0
+    for delivery, end in taken.deliveries or ():
+        messages = taken.results[max(first, taken.handed) : end]
+        yield delivery, [word_of(message) for message in messages] if taken.kind.marked else messages
+        first = end
+
+
 def restoring(taken: Operation) -> Iterator[tuple[int, Operation]]:
     """The operations that put back what another one has taken.
 
     One for each call that has brought some, with that call's number: what came later is to go back before.
     """
-    deliveries, taken.deliveries = taken.deliveries, None
-    first = 0
-    for delivery, end in deliveries or ():
-        number, messages = delivery.number, taken.results[max(first, taken.handed) : end]
-        words = map(word_of, messages) if taken.kind.marked else messages
-        arguments = [b"%d" % number, *words]
-        yield (
-            number,
-            Operation(kinds.RESTORE, taken.name, arguments, 1, _Restored(delivery, len(messages))),
-        )
-        first = end
+    for delivery, words in brought(taken):
+        number, owner = delivery.number, _Restored(delivery, taken, len(words))
+        yield number, Operation(kinds.RESTORE, taken.name, [b"%d" % number, *words], 1, owner)
+    taken.deliveries = None
 
 
 class _Restored:
     """Its owner: nobody waits for it."""
 
-    def __init__(self, delivery: Delivery, count: int) -> None:
+    def __init__(self, delivery: Delivery, taken: Operation, count: int) -> None:
         self._delivery = delivery
+        self._taken = taken
         self._count = count
 
     def waits(self, _operation: Operation) -> None:
@@ -45,7 +48,7 @@ class _Restored:
     def completed(self, operation: Operation) -> None:
         """The backend needs to keep them no longer. Where it refuses them, they come back after a restart."""
         if operation.error is None:
-            self._delivery.has_arrived()
+            self._delivery.has_arrived(self._taken)
         else:
             logger.error(
                 "%d messages of queue '%s', taken for a client that has gone, cannot be put back yet: %s",

@@ -150,9 +150,9 @@ class Transaction(QueueOperations):
                 return
             for operation in self._operations:
                 if operation.has_taken:
-                    delivery.expect(1)
+                    delivery.expect(operation)
                     operation.came_with(delivery)
-            delivery.has_arrived()
+            delivery.release()
 
         def undo(reply: Any, delivery: Delivery | None) -> None:
             if isinstance(reply, list) and reply[0] != b"refused":
@@ -160,7 +160,7 @@ class Transaction(QueueOperations):
                 for operation in self._operations:
                     operation.put_back()
             elif delivery is not None:
-                delivery.has_arrived()
+                delivery.release()
 
         self._database.send_back_first([*(unchanged or {}), *(o.name for o in self._operations)])
         share(*await self._call(list(dict.fromkeys(keys)), arguments, undo))

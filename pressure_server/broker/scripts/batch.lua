@@ -229,7 +229,7 @@ local function do_block()
 end
 
 while is_left do
-  local is_done, answer = pcall(block.how == 'recover' and recover_records or do_block)
+  local is_done, answer = pcall(on_records[block.how] or do_block)
   if not is_done then
     undo(popped)
     drop_opened()

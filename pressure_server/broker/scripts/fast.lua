@@ -142,7 +142,7 @@ end
 -- Returns the reply of the block, or nil if that takes the files below.
 local function begin()
   begin_records()
-  if block.how == 'recover' then
+  if block.how == 'recover' or block.how == 'cut' then
     return nil
   elseif is_refused() then
     return { err = out_of_memory }

@@ -9,7 +9,7 @@
 --          ARGV[HEADER_DONE]      fields whose records are not needed any longer, with spaces between
 -- Touches  the records, a hash:
 --            epoch -> that of the caller's last connection; 0 once another server has taken the caller for dead
---            number -> { FORMAT, replies, entries }, packed
+--            number -> { FORMAT, replies, entries, how many messages the call has opened }, packed
 --            o<number>.<n> -> the same of the n-th message that the call has opened (get.lua)
 --
 -- A late call, of a connection that was lost or of a server that was taken for dead, has another epoch, and is
@@ -71,8 +71,8 @@ local function begin_call()
   end
 end
 
-local function write_record(field, some_replies, some_entries)
-  return call('HSET', records, field, cmsgpack.pack({ FORMAT, some_replies, some_entries }))
+local function write_record(field, some_replies, some_entries, has_opened)
+  return call('HSET', records, field, cmsgpack.pack({ FORMAT, some_replies, some_entries, has_opened }))
 end
 
 local function begin_records()
@@ -109,7 +109,7 @@ end
 local function end_call()
   if is_recorded and call_changed then
     replies[1] = 1
-    local is_done, reason = pcall(write_record, ARGV[HEADER_NUMBER], replies, entries)
+    local is_done, reason = pcall(write_record, ARGV[HEADER_NUMBER], replies, entries, open_count)
     if not is_done then
       return nil, error_reply(reason)
     end

@@ -60,6 +60,21 @@ local function give_back(entry, found)
   return #found
 end
 
+-- What a call of ours has taken, with the messages themselves; nil if there is no record of it.
+local function entries_of(number)
+  if changed_records[number] then
+    return changed_records[number]
+  end
+  local packed = call('HGET', records, number)
+  if not packed then
+    return nil
+  end
+  local found = {}
+  local _, some_replies, some_entries = unpack(cmsgpack.unpack(packed))
+  for i, entry in ipairs(some_entries) do found[i] = entry_with(entry, taken_by(entry, some_replies)) end
+  return found
+end
+
 local function make_recovery()
   local operations = {}
 
@@ -69,15 +84,9 @@ local function make_recovery()
   function operations.put_back(words)
     local number, wanted = words[1], {}
     for i = 2, #words do wanted[words[i]] = (wanted[words[i]] or 0) + 1 end
-    local rest = changed_records[number]
+    local rest = entries_of(number)
     if not rest then
-      local packed = call('HGET', records, number)
-      if not packed then
-        return 0
-      end
-      rest = {}
-      local _, some_replies, some_entries = unpack(cmsgpack.unpack(packed))
-      for i, entry in ipairs(some_entries) do rest[i] = entry_with(entry, taken_by(entry, some_replies)) end
+      return 0
     end
     local count, now = 0, {}
     for _, entry in ipairs(rest) do
@@ -151,7 +160,8 @@ end
 
 -- Puts back what calls have taken whose replies will not arrive. Does the block that has begun.
 --
--- Takes    a key of records, which is the block's key; a field, or '' for all of them, of a server that has died
+-- Takes    a key of records, which is the block's key; a field, with what that call has opened; or '' for all fields,
+--          of a server that has died
 -- Returns  1 if there is more to do, or 2 if that server lives; how many replies the record had, 0 if there is none,
 --          for one field; how many records could not be put back, and why; then base keys, each with the number of messages
 --          that are back there
@@ -159,6 +169,10 @@ local function recover_records()
   local key, field = block.home, ARGV[block.first]
   local reply, counts, done, failed, why = { 0, 0, 0, '' }, {}, 0, 0, ''
   local fields = { field }
+  local of_call = call('HGET', key, field)
+  for i = 1, of_call and cmsgpack.unpack(of_call)[4] or 0 do
+    table.insert(fields, 1, 'o' .. field .. '.' .. i)
+  end
   if field == '' then
     if call('HGET', key, 'epoch') ~= '0' then
       return { 2, 0, 0, '' }
@@ -194,7 +208,7 @@ local function recover_records()
           break
         end
       end
-      reply[2] = record[2] and #record[2] - 1 or 0
+      reply[2] = one == field and record[2] and #record[2] - 1 or 0
       if is_back then
         call('HDEL', key, one)
       else
@@ -216,3 +230,37 @@ local function recover_records()
   changed = true
   return reply
 end
+
+-- Cuts a record down. Does the block that has begun.
+--
+-- Takes    the number of a call of ours; base keys, each with a count, and so many messages by their words
+-- Returns  how many messages the record still has
+local function cut_record()
+  local number = ARGV[block.first]
+  local wanted, at = {}, block.first + 1
+  while at <= block.last do
+    local key, last = ARGV[at], at + 1 + tonumber(ARGV[at + 1])
+    wanted[key] = wanted[key] or {}
+    for i = at + 2, last do wanted[key][ARGV[i]] = (wanted[key][ARGV[i]] or 0) + 1 end
+    at = last + 1
+  end
+  local now, count = {}, 0
+  for _, entry in ipairs(entries_of(number) or {}) do
+    local left, words = {}, wanted[entry[1]] or {}
+    for _, one in ipairs(taken_by(entry)) do
+      work = work + MESSAGE
+      if (words[one.word] or 0) > 0 then
+        words[one.word] = words[one.word] - 1
+        left[#left + 1] = one
+      end
+    end
+    if #left > 0 then
+      now[#now + 1] = entry_with(entry, left)
+      count = count + #left
+    end
+  end
+  changed_records[number] = now
+  return count
+end
+
+local on_records = { recover = recover_records, cut = cut_record }
