@@ -229,19 +229,22 @@ local function do_block()
 end
 
 while is_left do
-  local is_done, answer = pcall(on_records[block.how] or do_block)
+  local on_records = (block.how == 'recover' or block.how == 'cut') and make_recovery()[block.how]
+  local is_done, answer = pcall(on_records or do_block)
   if not is_done then
-    undo(popped)
-    drop_opened()
+    for _, field in ipairs(opened) do try('HDEL', records, field) end
+    make_recovery().undo(popped)
   end
   call_changed = call_changed or changed
   replies[#replies + 1] = is_done and answer or error_reply(answer)
   work = work + BLOCK
   is_left = not is_long_enough() and next_block() and do_while_fast()
 end
-save_records()
+if next(changed_records) then
+  make_recovery().save()
+end
 local reply_of_call, unrecorded = end_call()
 if not reply_of_call then
-  undo(entries)
+  make_recovery().undo(entries)
 end
 return reply_of_call or unrecorded

@@ -6,77 +6,77 @@
 -- Records of ours that blocks of this call have changed: number -> entries, with the messages themselves.
 local changed_records = {}
 
--- What an entry has taken: of each message itself, its mark, and the word by which it is put back, which has its
--- flags before it where these were returned with it.
-local function taken_by(entry, some_replies)
-  local found, marks_of = {}, {}
-  local reply, marks = some_replies and some_replies[entry[3]], entry[5] or {}
-  for i = 1, #marks, 2 do
-    marks_of[marks[i]] = marks_of[marks[i]] or {}
-    table.insert(marks_of[marks[i]], marks[i + 1])
-  end
-  for _, place in ipairs(entry[4]) do
-    local marked = type(place) == 'table' and place.marked
-    local at = marked or place
-    local some = type(at) == 'table' and at or at > 0 and reply[at] or reply[1][-at]
-    local flags = marked and string.gmatch(some[#some], '%d+')
-    for i = 1, marked and #some - 1 or #some do
-      local message, its_marks = some[i], marks_of[some[i]]
-      local one = { message = message, mark = its_marks and table.remove(its_marks, 1) }
-      one.flags = flags and (flags() or '0')
-      one.word = flags and one.flags .. ' ' .. message or message
-      found[#found + 1] = one
-    end
-  end
-  return found
-end
-
--- The entry that still has these.
-local function entry_with(entry, found)
-  local its_places, marks = {}, {}
-  for i, one in ipairs(found) do
-    its_places[i] = one.flags and { marked = { one.message, one.flags } } or { one.message }
-    if one.mark ~= nil then
-      marks[#marks + 1], marks[#marks + 2] = one.message, one.mark
-    end
-  end
-  return { entry[1], entry[2], 0, its_places, marks }
-end
-
--- Whether the queue is the one from which an entry has taken. Where native clients make and delete it, that shows
--- only in what has been consumed.
-local function is_queue_of(entry, count)
-  return queue.bound and queue.made == entry[2] and (queue.made or queue.consumed >= count)
-end
-
--- Puts back what was taken from the queue. Returns how many messages these were: none if that queue is no more.
-local function give_back(entry, found)
-  if #found == 0 or not is_queue_of(entry, #found) then
-    return 0
-  end
-  local messages, marks = {}, {}
-  for i, one in ipairs(found) do messages[i], marks[i] = one.message, one.mark or nil end
-  make_get().restore(messages, marks)
-  return #found
-end
-
--- What a call of ours has taken, with the messages themselves; nil if there is no record of it.
-local function entries_of(number)
-  if changed_records[number] then
-    return changed_records[number]
-  end
-  local packed = call('HGET', records, number)
-  if not packed then
-    return nil
-  end
-  local found = {}
-  local _, some_replies, some_entries = unpack(cmsgpack.unpack(packed))
-  for i, entry in ipairs(some_entries) do found[i] = entry_with(entry, taken_by(entry, some_replies)) end
-  return found
-end
-
 local function make_recovery()
   local operations = {}
+
+  -- What an entry has taken: of each message itself, its mark, and the word by which it is put back, which has its
+  -- flags before it where these were returned with it.
+  local function taken_by(entry, some_replies)
+    local found, marks_of = {}, {}
+    local reply, marks = some_replies and some_replies[entry[3]], entry[5] or {}
+    for i = 1, #marks, 2 do
+      marks_of[marks[i]] = marks_of[marks[i]] or {}
+      table.insert(marks_of[marks[i]], marks[i + 1])
+    end
+    for _, place in ipairs(entry[4]) do
+      local marked = type(place) == 'table' and place.marked
+      local at = marked or place
+      local some = type(at) == 'table' and at or at > 0 and reply[at] or reply[1][-at]
+      local flags = marked and string.gmatch(some[#some], '%d+')
+      for i = 1, marked and #some - 1 or #some do
+        local message, its_marks = some[i], marks_of[some[i]]
+        local one = { message = message, mark = its_marks and table.remove(its_marks, 1) }
+        one.flags = flags and (flags() or '0')
+        one.word = flags and one.flags .. ' ' .. message or message
+        found[#found + 1] = one
+      end
+    end
+    return found
+  end
+
+  -- The entry that still has these.
+  local function entry_with(entry, found)
+    local its_places, marks = {}, {}
+    for i, one in ipairs(found) do
+      its_places[i] = one.flags and { marked = { one.message, one.flags } } or { one.message }
+      if one.mark ~= nil then
+        marks[#marks + 1], marks[#marks + 2] = one.message, one.mark
+      end
+    end
+    return { entry[1], entry[2], 0, its_places, marks }
+  end
+
+  -- Whether the queue is the one from which an entry has taken. Where native clients make and delete it, that shows
+  -- only in what has been consumed.
+  local function is_queue_of(entry, count)
+    return queue.bound and queue.made == entry[2] and (queue.made or queue.consumed >= count)
+  end
+
+  -- Puts back what was taken from the queue. Returns how many messages these were: none if that queue is no more.
+  local function give_back(entry, found)
+    if #found == 0 or not is_queue_of(entry, #found) then
+      return 0
+    end
+    local messages, marks = {}, {}
+    for i, one in ipairs(found) do messages[i], marks[i] = one.message, one.mark or nil end
+    make_get().restore(messages, marks)
+    return #found
+  end
+
+  -- What a call of ours has taken, with the messages themselves; nil if there is no record of it.
+  local function entries_of(number)
+    if changed_records[number] then
+      return changed_records[number]
+    end
+    local packed = call('HGET', records, number)
+    if not packed then
+      return nil
+    end
+    local found = {}
+    local _, some_replies, some_entries = unpack(cmsgpack.unpack(packed))
+    for i, entry in ipairs(some_entries) do found[i] = entry_with(entry, taken_by(entry, some_replies)) end
+    return found
+  end
 
   -- Takes    the number of a call of ours, and messages that it has taken from this queue for a client that is gone
   -- Returns  how many are back at the head of the queue: none where a server that took us for dead was faster, or
@@ -108,159 +108,156 @@ local function make_recovery()
     return count
   end
 
-  return operations
-end
-
--- Notes in the records what has gone back in this call.
-local function save_records()
-  for number, rest in pairs(changed_records) do
-    if #rest > 0 then
-      write_record(number, false, rest)
-    else
-      call('HDEL', records, number)
+  -- Notes in the records what has gone back in this call.
+  function operations.save()
+    for number, rest in pairs(changed_records) do
+      if #rest > 0 then
+        write_record(number, false, rest)
+      else
+        call('HDEL', records, number)
+      end
     end
   end
-end
 
--- Puts back what has been taken, if an error has ended the block or the call.
-local function undo(some_entries)
-  for i = #some_entries, 1, -1 do
-    local entry = some_entries[i]
-    entry[5] = entry[5] or taken_marks[entry[1]] or {}
-    local is_back = pcall(function()
-      base, mirror = nil, nil
-      enter(entry[1])
-      give_back(entry, taken_by(entry, replies))
-      save_mirror()
-    end)
-    if not is_back then
-      -- It comes back when the caller is no more.
-      pcall(write_record, 'e' .. ARGV[HEADER_NUMBER] .. '.' .. #replies .. '.' .. i, false, { entry })
+  -- Puts back what has been taken, if an error has ended the block or the call.
+  function operations.undo(some_entries)
+    for i = #some_entries, 1, -1 do
+      local entry = some_entries[i]
+      entry[5] = entry[5] or taken_marks[entry[1]] or {}
+      local is_back = pcall(function()
+        base, mirror = nil, nil
+        enter(entry[1])
+        give_back(entry, taken_by(entry, replies))
+        save_mirror()
+      end)
+      if not is_back then
+        -- It comes back when the caller is no more.
+        pcall(write_record, 'e' .. ARGV[HEADER_NUMBER] .. '.' .. #replies .. '.' .. i, false, { entry })
+      end
     end
   end
-end
 
--- Drops the records of what the block has opened.
-local function drop_opened()
-  for _, field in ipairs(opened) do
-    try('HDEL', records, field)
+  -- Later calls first, and of what one call has opened the last first (get.lua): what was taken first is to be the
+  -- oldest again.
+  local function is_later(one, other)
+    local call_of_one, n_of_one = string.match(one, '^%l?(%d+)%.?(%d*)')
+    local call_of_other, n_of_other = string.match(other, '^%l?(%d+)%.?(%d*)')
+    if call_of_one ~= call_of_other then
+      return tonumber(call_of_one or 0) > tonumber(call_of_other or 0)
+    end
+    return (tonumber(n_of_one) or 0) > (tonumber(n_of_other) or 0)
   end
-end
 
--- Later calls first, and of what one call has opened the last first (get.lua): what was taken first is to be the
--- oldest again.
-local function is_later(one, other)
-  local call_of_one, n_of_one = string.match(one, '^%l?(%d+)%.?(%d*)')
-  local call_of_other, n_of_other = string.match(other, '^%l?(%d+)%.?(%d*)')
-  if call_of_one ~= call_of_other then
-    return tonumber(call_of_one or 0) > tonumber(call_of_other or 0)
+  -- The fields of records that are to be put back, in that order; see `recover`.
+  local function fields_of(key, field)
+    local fields = {}
+    if field == '' then
+      for _, one in ipairs(call('HKEYS', key)) do
+        if one ~= 'epoch' then fields[#fields + 1] = one end
+      end
+      table.sort(fields, is_later)
+      return fields
+    end
+    local packed = call('HGET', key, field)
+    for n = packed and cmsgpack.unpack(packed)[4] or 0, 1, -1 do
+      fields[#fields + 1] = 'o' .. field .. '.' .. n
+    end
+    fields[#fields + 1] = field
+    return fields
   end
-  return (tonumber(n_of_one) or 0) > (tonumber(n_of_other) or 0)
-end
 
--- Puts back what calls have taken whose replies will not arrive. Does the block that has begun.
---
--- Takes    a key of records, which is the block's key; a field, with what that call has opened; or '' for all fields,
---          of a server that has died
--- Returns  1 if there is more to do, or 2 if that server lives; how many replies the record had, 0 if there is none,
---          for one field; how many records could not be put back, and why; then base keys, each with the number of messages
---          that are back there
-local function recover_records()
-  local key, field = block.home, ARGV[block.first]
-  local reply, counts, done, failed, why = { 0, 0, 0, '' }, {}, 0, 0, ''
-  local fields = { field }
-  local of_call = call('HGET', key, field)
-  for i = 1, of_call and cmsgpack.unpack(of_call)[4] or 0 do
-    table.insert(fields, 1, 'o' .. field .. '.' .. i)
+  -- Puts back what is in a record, counting messages by base key, and removes it. Returns why it cannot, or nil.
+  local function put_back_record(key, field, packed, counts)
+    local is_record, record = pcall(cmsgpack.unpack, packed)
+    if not (is_record and type(record) == 'table' and type(record[3]) == 'table') then
+      return 'a record that cannot be read'
+    end
+    for i = #record[3], 1, -1 do
+      local entry = record[3][i]
+      local is_done, count = pcall(function()
+        enter(entry[1])
+        local found = taken_by(entry, record[2])
+        work = work + BLOCK + 4 * MESSAGE * #found
+        return give_back(entry, found)
+      end)
+      if not is_done then
+        base, mirror = nil, nil
+        call('HSET', key, field, cmsgpack.pack(record))
+        return error_text(count)
+      end
+      record[3][i] = nil
+      counts[entry[1]] = (counts[entry[1]] or 0) + count
+    end
+    call('HDEL', key, field)
   end
-  if field == '' then
-    if call('HGET', key, 'epoch') ~= '0' then
+
+  -- Puts back what calls have taken whose replies will not arrive. Does the block that has begun.
+  --
+  -- Takes    a key of records, which is the block's key; a field, with what that call has opened, or '' for all of a
+  --          server that has died
+  -- Returns  1 if there is more to do, or 2 if that server lives; for one field, how many replies the record had, 0 if
+  --          there is none; how many records could not be put back, and why; then base keys, each with the number of
+  --          messages that are back there
+  function operations.recover()
+    local key, field = block.home, ARGV[block.first]
+    if field == '' and call('HGET', key, 'epoch') ~= '0' then
       return { 2, 0, 0, '' }
     end
-    fields = {}
-    for _, one in ipairs(call('HKEYS', key)) do
-      if one ~= 'epoch' then fields[#fields + 1] = one end
-    end
-    table.sort(fields, is_later)
-  end
-  base, mirror = nil, nil
-  for _, one in ipairs(fields) do
-    local packed = call('HGET', key, one)
-    local is_record, record = pcall(cmsgpack.unpack, packed or '')
-    if packed and not (is_record and type(record) == 'table' and type(record[3]) == 'table') then
-      failed, why = failed + 1, 'a record that cannot be read'
-    elseif packed then
-      local is_back = true
-      for i = #record[3], 1, -1 do
-        local entry = record[3][i]
-        local is_done, count = pcall(function()
-          enter(entry[1])
-          local found = taken_by(entry, record[2])
-          work = work + BLOCK + 4 * MESSAGE * #found
-          return give_back(entry, found)
-        end)
-        if is_done then
-          record[3][i] = nil
-          counts[entry[1]] = (counts[entry[1]] or 0) + count
-        else
-          is_back, why = false, error_text(count)
-          base, mirror = nil, nil
-          break
-        end
+    local own = field ~= '' and call('HGET', key, field)
+    local own_replies = own and cmsgpack.unpack(own)[2]
+    local reply, counts = { 0, own_replies and #own_replies - 1 or 0, 0, '' }, {}
+    base, mirror = nil, nil
+    local fields = fields_of(key, field)
+    for i, one in ipairs(fields) do
+      local packed = call('HGET', key, one)
+      local why = packed and put_back_record(key, one, packed, counts)
+      if why then
+        reply[3], reply[4] = reply[3] + 1, why
       end
-      reply[2] = one == field and record[2] and #record[2] - 1 or 0
-      if is_back then
-        call('HDEL', key, one)
-      else
-        failed = failed + 1
-        call('HSET', key, one, cmsgpack.pack(record))
-      end
-      done = done + 1
-      if field == '' and work > MOST_WORK then
-        reply[1] = done + failed < #fields and 1 or 0
+      if field == '' and work > MOST_WORK and i < #fields then
+        reply[1] = 1
         break
       end
     end
+    save_mirror()
+    for other, count in pairs(counts) do
+      reply[#reply + 1], reply[#reply + 2] = other, count
+    end
+    changed = true
+    return reply
   end
-  save_mirror()
-  reply[3], reply[4] = failed, why
-  for other, count in pairs(counts) do
-    reply[#reply + 1], reply[#reply + 2] = other, count
-  end
-  changed = true
-  return reply
-end
 
--- Cuts a record down. Does the block that has begun.
---
--- Takes    the number of a call of ours; base keys, each with a count, and so many messages by their words
--- Returns  how many messages the record still has
-local function cut_record()
-  local number = ARGV[block.first]
-  local wanted, at = {}, block.first + 1
-  while at <= block.last do
-    local key, last = ARGV[at], at + 1 + tonumber(ARGV[at + 1])
-    wanted[key] = wanted[key] or {}
-    for i = at + 2, last do wanted[key][ARGV[i]] = (wanted[key][ARGV[i]] or 0) + 1 end
-    at = last + 1
-  end
-  local now, count = {}, 0
-  for _, entry in ipairs(entries_of(number) or {}) do
-    local left, words = {}, wanted[entry[1]] or {}
-    for _, one in ipairs(taken_by(entry)) do
-      work = work + MESSAGE
-      if (words[one.word] or 0) > 0 then
-        words[one.word] = words[one.word] - 1
-        left[#left + 1] = one
+  -- Cuts a record down. Does the block that has begun.
+  --
+  -- Takes    the number of a call of ours; base keys, each with a count, and so many messages by their words
+  -- Returns  how many messages the record still has
+  function operations.cut()
+    local number = ARGV[block.first]
+    local wanted, at = {}, block.first + 1
+    while at <= block.last do
+      local key, last = ARGV[at], at + 1 + tonumber(ARGV[at + 1])
+      wanted[key] = wanted[key] or {}
+      for i = at + 2, last do wanted[key][ARGV[i]] = (wanted[key][ARGV[i]] or 0) + 1 end
+      at = last + 1
+    end
+    local now, count = {}, 0
+    for _, entry in ipairs(entries_of(number) or {}) do
+      local left, words = {}, wanted[entry[1]] or {}
+      for _, one in ipairs(taken_by(entry)) do
+        work = work + MESSAGE
+        if (words[one.word] or 0) > 0 then
+          words[one.word] = words[one.word] - 1
+          left[#left + 1] = one
+        end
+      end
+      if #left > 0 then
+        now[#now + 1] = entry_with(entry, left)
+        count = count + #left
       end
     end
-    if #left > 0 then
-      now[#now + 1] = entry_with(entry, left)
-      count = count + #left
-    end
+    changed_records[number] = now
+    return count
   end
-  changed_records[number] = now
-  return count
-end
 
-local on_records = { recover = recover_records, cut = cut_record }
+  return operations
+end
