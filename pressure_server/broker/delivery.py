@@ -12,8 +12,9 @@ if TYPE_CHECKING:
 class Delivery:
     """The backend keeps the record of the call of that `number` until all of it has arrived.
 
-    `undelivered` are the operations that have some of it, in the order in which they got it. Whoever makes a
-    delivery holds it, too, and releases it when it is known which operations these are.
+    `undelivered` are the operations that have some of it, in the order in which they got it, with what is on
+    its way back of it, as recovery.lua knows messages. Whoever makes a delivery holds it, too, and releases
+    it when it is known which operations these are.
     """
 
     __slots__ = ("_arrived", "_holds", "number", "put_back", "undelivered")
@@ -25,8 +26,13 @@ class Delivery:
         self.number = number
         self._arrived = arrived
         self.put_back = put_back
-        self.undelivered: dict[Operation, None] = {}
+        self.undelivered: dict[Operation, list[bytes] | None] = {}
         self._holds = 1
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is not known yet which operations have some of it."""
+        return self._holds > 0
 
     @property
     def is_complete(self) -> bool:
@@ -36,6 +42,10 @@ class Delivery:
     def expect(self, operation: Operation) -> None:
         """The operation has some of it."""
         self.undelivered[operation] = None
+
+    def returns(self, operation: Operation, words: list[bytes]) -> None:
+        """The operation gives this up; it `has_arrived` when it is back."""
+        self.undelivered[operation] = words
 
     def has_arrived(self, operation: Operation) -> None:
         """The operation has handed it over."""

@@ -29,6 +29,7 @@ def restoring(taken: Operation) -> Iterator[tuple[int, Operation]]:
     One for each call that has brought some, with that call's number: what came later is to go back before.
     """
     for delivery, words in brought(taken):
+        delivery.returns(taken, words)
         number, owner = delivery.number, _Restored(delivery, taken, len(words))
         yield number, Operation(kinds.RESTORE, taken.name, [b"%d" % number, *words], 1, owner)
     taken.deliveries = None

@@ -40,17 +40,18 @@ class SlowDeliveries:
             missing = len(delivery.undelivered)
             if delivery.is_complete:
                 continue
+            if delivery.is_held or missing > recorded:
+                recorded = seen = missing
             # While many arrive, each cut halves the record: all cuts cost no more than the first.
-            if 2 * missing <= recorded or seen == missing < recorded:
+            if missing < recorded and (2 * missing <= recorded or seen == missing):
                 self._cut(delivery.number, list(self._left_of(delivery)))
                 recorded = missing
             self._slow[delivery] = recorded, missing
         self._timer = self._loop.call_later(_PAUSE, self._look) if self._slow else None
 
     def _left_of(self, delivery: Delivery) -> Iterator[bytes]:
-        for operation in delivery.undelivered:
-            for one, words in brought(operation):
-                if one is delivery:
-                    yield self._prefix + b":" + operation.name
-                    yield b"%d" % len(words)
-                    yield from words
+        for operation, returning in delivery.undelivered.items():
+            words = dict(brought(operation)).get(delivery, []) if returning is None else returning
+            yield self._prefix + b":" + operation.name
+            yield b"%d" % len(words)
+            yield from words
