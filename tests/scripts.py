@@ -33,7 +33,6 @@ def call(direct: Client, *blocks: Block, number: int = 0, epoch: int = 1, again:
             run_words = list(block.runs[0])
         words += [len(block.bases), len(run_words), block.how, *run_words]
         keys += block.bases
-    if number:
-        keys.append(RECORDS)
+    keys.append(RECORDS)
     replies: list[Any] = direct.eval(batch_script(), len(keys), *keys, *words)[1:]
     return replies

@@ -223,7 +223,7 @@ def test_questions_have_no_record() -> None:
         stage.call(b"a", changes=False)
         await stage.turn()
         ((keys, arguments, _),) = stage.link.calls
-        assert (keys, arguments[Header.NUMBER]) == ([b"a"], b"")
+        assert (keys, arguments[Header.NUMBER]) == ([b"a", RECORDS], b"")
         assert not stage.courier.has_records
 
     played(play)
@@ -241,7 +241,11 @@ def test_a_record_is_dropped_when_all_that_the_call_has_brought_has_arrived() ->
         assert stage.link.header(Header.DONE) == b""
         stage.link.reply([0, 1])
         stage.deliveries[1].release()
-        stage.call(b"next", changes=False)
+        stage.call(b"question", changes=False)
+        stage.courier.flush()
+        assert stage.link.header(Header.DONE) == b"", "its refusal would be that of the question"
+        stage.link.reply([0, 1])
+        stage.call(b"next")
         await stage.turn()
         assert stage.link.header(Header.DONE) == b"1"
         assert stage.courier.has_records
@@ -261,10 +265,28 @@ def test_an_idle_server_drops_records_by_a_call_of_its_own() -> None:
         ((keys, arguments, _),) = stage.link.calls
         assert keys == [RECORDS]
         assert len(arguments) == len(Header)
-        # It is not known whether that was done: it is asked for again.
+        # It is not known whether that was done: it is asked for again, a while later.
         stage.link.reply(OutcomeUnknownError())
+        await stage.turn()
+        assert not stage.link.calls
         stage.courier.drop_done()
         assert stage.link.header(Header.DONE) == b"1"
+
+    played(play)
+
+
+def test_however_many_records_are_done_with_all_are_dropped() -> None:
+    async def play(stage: Stage) -> None:
+        fields = [b"o1.%d" % number for number in range(2500)]
+        for field in fields:
+            stage.courier.keep(field)
+            stage.courier.done(field)
+        stage.courier.drop_done()
+        dropped = [arguments[Header.DONE].split() for _, arguments, _ in stage.link.calls]
+        assert [len(some) for some in dropped] == [1000, 1000, 500]
+        for _ in dropped:
+            stage.link.reply([0])
+        assert not stage.courier.has_records
 
     played(play)
 

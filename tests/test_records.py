@@ -178,6 +178,54 @@ def test_a_record_is_cut_down_to_what_has_not_arrived(direct: Client) -> None:
     assert call(direct, Block([RECORDS], [("1",)], "cut"), number=5) == [0]
 
 
+def test_a_record_is_cut_down_beside_the_recovery_of_another_server(direct: Client) -> None:
+    """Their calls have the same numbers."""
+    other = "__pressure__!calls:other"
+    call(direct, on(A, ("put", "", "a", "b")), on(B, ("put", "", "x")))
+    call(direct, on(A, ("get", "2")), number=1)
+    direct.copy(RECORDS, other)
+    direct.hset(other, "epoch", 0)
+    direct.hdel(RECORDS, "1")
+    call(direct, on(B, ("get", "1")), number=1)
+    cut, recovered_one = call(
+        direct, Block([RECORDS], [("1", B, "1", "x")], "cut"), Block([other], [("",)], "recover")
+    )
+    assert (cut, recovered_one[0]) == (1, 0)
+    assert queued(direct, A) == [b"a", b"b"]
+    assert list(records(direct)) == [(RECORDS.encode(), b"1")]
+
+
+def test_out_of_memory_a_record_is_cut_down_and_questions_are_answered(start_valkey: StartValkey) -> None:
+    with start_valkey().client() as direct:
+        call(direct, on(A, ("put", "", "a", "b")))
+        call(direct, on(A, ("get", "2")), number=1)
+        direct.config_set("maxmemory", "1")
+        replies = call(direct, on(A, ("length",)), Block([RECORDS], [("1", A, "1", "b")], "cut"))
+        assert replies == [[0, 0], 1]
+        assert recovered(direct, "1")[4:] == [A.encode(), 1]
+
+
+def test_what_is_refused_is_not_taken_for_dropped(start_valkey: StartValkey) -> None:
+    with start_valkey().client() as direct:
+        call(direct, on(A, ("put", "", "a")), number=1)
+        direct.config_set("min-replicas-to-write", 1)
+        with pytest.raises(redis.ResponseError, match="NOREPLICAS"):
+            direct.eval(batch_script(), 1, RECORDS, "me", 0, "error", 1, "", "", "1")
+        direct.config_set("min-replicas-to-write", 0)
+        assert direct.eval(batch_script(), 1, RECORDS, "me", 0, "error", 1, "", "", "1") == [0]
+        assert not records(direct)
+
+
+def test_hundreds_that_were_opened_go_back_in_their_order(direct: Client) -> None:
+    call(direct, on(A, ("put", "", *map(str, range(300)))))
+    for number in range(1, 301):
+        call(direct, on(A, ("take_opened", "1")), number=number)
+    fields = tuple(f"o{number}.1" for number in range(300, 0, -1))
+    (reply,) = call(direct, Block([RECORDS], [fields], "recover"))
+    assert reply[2:] == [0, b"", A.encode(), 300]
+    assert queued(direct, A) == [b"%d" % number for number in range(300)]
+
+
 TAKING: dict[str, tuple[Run, ...]] = {
     "get": (("get", "1"),),
     "get_marked": (("get_marked", "2"),),

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import hiredis
+
 from pressure_server.backend.address import Address
 from pressure_server.backend.channel import Channel
 from pressure_server.backend.denials import Denials
@@ -79,6 +81,8 @@ class Link:
         self._greeting: Greeting | None = None
         self._epoch = 0
         self._signed: Any = None
+        # Why the backend did not let us sign, if it did not: then no epoch has begun.
+        self._sign_refusal: BaseException | None = None
         self._why_down: BackendError = BackendError(f"{address} has not been reached yet")
         # What the log has of why it is away.
         self._said: set[str] = set()
@@ -190,8 +194,10 @@ class Link:
                 raise
             # Questions may be answered all the same, as where its disk is full.
             presence.heard(error)
+            self._sign_refusal = error.__cause__ or error
             return self._signed
         presence.heard(None)
+        self._sign_refusal = None
         return signed
 
     def keep_open(self) -> None:
@@ -298,7 +304,10 @@ class Link:
                 if is_buried(error) and channel is not None:
                     if request.epoch == channel.epoch:
                         self.begin_epoch()
-                    self._send(request)
+                    if self._sign_refusal is None:
+                        self._send(request)
+                    else:
+                        request.received(self._sign_refusal)
                     return
                 self._denials.hear(error)
             request.received(reply)
@@ -316,11 +325,17 @@ class Link:
         if self.presence is None or channel is None or not channel.is_open:
             return
 
+        presence = self.presence
+
         def signed(reply: Any) -> None:
-            if isinstance(reply, Exception):
+            if isinstance(reply, hiredis.ReplyError) and not (is_passing(reply) or asks_for_patience(reply)):
+                self._sign_refusal = reply
+                presence.heard(BackendReplyError(f"the backend answered EVALSHA with: {reply}"))
+            elif isinstance(reply, Exception):
                 # A new channel finds out why.
                 channel.abort(reply)
             else:
+                self._sign_refusal = None
                 self._signed = reply
 
         self._epoch += 1

@@ -45,7 +45,7 @@ def _as_it_came(error: Exception) -> str:
     return str(error.__cause__ if isinstance(error, BackendReplyError) else error)
 
 
-def is_passing(error: BackendReplyError) -> bool:
+def is_passing(error: Exception) -> bool:
     """Whether the backend's error is about the moment, and not about what it was asked."""
     return bool(_PASSING.match(_as_it_came(error)))
 

@@ -307,7 +307,7 @@ class Lane:
         for operation in operations:
             if error is not None:
                 if operation.has_taken:
-                    self._lanes.put_back(operation)  # by now this lane may have been dropped
+                    operation.put_back()
                 operation.results = []
                 operation.fail(error)
             self._end(operation)

@@ -223,9 +223,13 @@ class Lanes:
         Returns whether there is more; how many records could not be put back, and why; and how many messages
         are back, by queue. Raises BackendError.
         """
-        block = Block((key,), RECOVER, [b""], lambda reply, _: ended.set_result(reply), changes=False)
         ended: asyncio.Future[Any] = self._loop.create_future()
-        self._courier.call(block)
+
+        def received(reply: Any, _delivery: Delivery | None) -> None:
+            if not ended.done():
+                ended.set_result(reply)
+
+        self._courier.call(Block((key,), RECOVER, [b""], received, changes=False))
         reply = await ended
         if isinstance(reply, BackendError):
             raise reply

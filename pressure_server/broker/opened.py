@@ -46,9 +46,8 @@ class Opened:
     def restore(self) -> None:
         """Send at once what is to be put back."""
         returning, self._returning = self._returning, []
-        # Each goes before those that are ready.
-        for number, which in sorted(returning):
-            self._courier.recover(_field(number, which))
+        if returning:
+            self._courier.recover([_field(*one) for one in sorted(returning, reverse=True)])
 
 
 def _field(number: int, which: int) -> bytes:

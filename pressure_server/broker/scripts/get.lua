@@ -234,13 +234,14 @@ local function make_get()
     end
     queue.length = queue.length + #messages
     count_as('consumed', -#messages, -sum_of_bytes(messages))
-    if mirror then
-      mirror.restored(messages)
+    -- They are back: an error in what follows must not have them put back again.
+    if mirror and not pcall(mirror.restored, messages) then
+      pcall(mirror.start_over)
     end
     if noted then
-      noted.note(messages, marks, queue.consumed)
+      pcall(noted.note, messages, marks, queue.consumed)
     end
-    settle_not_full()
+    pcall(settle_not_full)
     return 1, 0
   end
 

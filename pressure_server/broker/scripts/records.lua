@@ -2,7 +2,7 @@
 -- until the caller says that it has arrived. A call that is sent again is answered from its record, and not done
 -- twice; and what a server that died had taken can be put back.
 --
--- Takes    KEYS[#KEYS]            the caller's records, ${PREFIX}!calls:${identity}
+-- Takes    KEYS[#KEYS]            the caller's records, ${PREFIX}!calls:${identity}, if it has any
 --          ARGV[HEADER_NUMBER]    the call's number; '' to keep no record
 --          ARGV[HEADER_EPOCH]     of the caller's connection
 --          ARGV[HEADER_AGAIN]     'again' if the call may have been done before
@@ -67,7 +67,10 @@ local function begin_call()
   if ARGV[HEADER_DONE] ~= '' then
     local fields = {}
     for field in string.gmatch(ARGV[HEADER_DONE], '%S+') do fields[#fields + 1] = field end
-    try('HDEL', records, unpack(fields))
+    local dropped = try('HDEL', records, unpack(fields))
+    if type(dropped) == 'table' then
+      return error_reply(dropped)
+    end
   end
 end
 

@@ -110,6 +110,8 @@ local function make_recovery()
 
   -- Notes in the records what has gone back in this call.
   function operations.save()
+    -- A backend out of memory refuses a script whose first write needs some. This one does nothing.
+    call('PERSIST', records)
     for number, rest in pairs(changed_records) do
       if #rest > 0 then
         write_record(number, false, rest)
@@ -148,22 +150,27 @@ local function make_recovery()
     return (tonumber(n_of_one) or 0) > (tonumber(n_of_other) or 0)
   end
 
-  -- The fields of records that are to be put back, in that order; see `recover`.
-  local function fields_of(key, field)
+  -- The fields of all records of a server, the latest first.
+  local function all_fields(key)
     local fields = {}
-    if field == '' then
-      for _, one in ipairs(call('HKEYS', key)) do
-        if one ~= 'epoch' then fields[#fields + 1] = one end
-      end
-      table.sort(fields, is_later)
-      return fields
+    for _, one in ipairs(call('HKEYS', key)) do
+      if one ~= 'epoch' then fields[#fields + 1] = one end
     end
-    local packed = call('HGET', key, field)
-    for n = packed and cmsgpack.unpack(packed)[4] or 0, 1, -1 do
-      fields[#fields + 1] = 'o' .. field .. '.' .. n
-    end
-    fields[#fields + 1] = field
+    table.sort(fields, is_later)
     return fields
+  end
+
+  -- The fields that the block names, each behind those that its call has opened; and the replies of the first.
+  local function named_fields(key)
+    local fields, first_replies = {}, nil
+    for i = block.first, block.last do
+      local packed = call('HGET', key, ARGV[i])
+      local record = packed and cmsgpack.unpack(packed) or {}
+      for n = record[4] or 0, 1, -1 do fields[#fields + 1] = 'o' .. ARGV[i] .. '.' .. n end
+      fields[#fields + 1] = ARGV[i]
+      first_replies = i == block.first and record[2] or first_replies
+    end
+    return fields, first_replies or { 0 }
   end
 
   -- Puts back what is in a record, counting messages by base key, and removes it. Returns why it cannot, or nil.
@@ -193,28 +200,32 @@ local function make_recovery()
 
   -- Puts back what calls have taken whose replies will not arrive. Does the block that has begun.
   --
-  -- Takes    a key of records, which is the block's key; a field, with what that call has opened, or '' for all of a
-  --          server that has died
-  -- Returns  1 if there is more to do, or 2 if that server lives; for one field, how many replies the record had, 0 if
+  -- Takes    a key of records, which is the block's key; fields, the latest first, whose calls' open messages go back,
+  --          too; or '' for all fields, of a server that has died
+  -- Returns  1 if there is more to do, or 2 if that server lives; how many replies the first field's record had, 0 if
   --          there is none; how many records could not be put back, and why; then base keys, each with the number of
   --          messages that are back there
   function operations.recover()
-    local key, field = block.home, ARGV[block.first]
-    if field == '' and call('HGET', key, 'epoch') ~= '0' then
+    local key, is_all = block.home, ARGV[block.first] == ''
+    if is_all and call('HGET', key, 'epoch') ~= '0' then
       return { 2, 0, 0, '' }
     end
-    local own = field ~= '' and call('HGET', key, field)
-    local own_replies = own and cmsgpack.unpack(own)[2]
-    local reply, counts = { 0, own_replies and #own_replies - 1 or 0, 0, '' }, {}
+    local fields, first_replies
+    if is_all then
+      fields, first_replies = all_fields(key), { 0 }
+    else
+      fields, first_replies = named_fields(key)
+    end
+    local reply, counts = { 0, #first_replies - 1, 0, '' }, {}
     base, mirror = nil, nil
-    local fields = fields_of(key, field)
     for i, one in ipairs(fields) do
       local packed = call('HGET', key, one)
       local why = packed and put_back_record(key, one, packed, counts)
       if why then
         reply[3], reply[4] = reply[3] + 1, why
+        if not is_all then break end -- the record of a call says what it has opened
       end
-      if field == '' and work > MOST_WORK and i < #fields then
+      if is_all and work > MOST_WORK and i < #fields then
         reply[1] = 1
         break
       end

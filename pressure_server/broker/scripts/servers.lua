@@ -20,6 +20,10 @@ if (verb == 'bury' or verb == 'forget') and call('HGET', KEYS[1], name) ~= signe
   return 0
 end
 -- A backend out of memory refuses a script whose first write needs some, which this does not.
+call('HDEL', KEYS[3], 'no record')
+if verb == 'sign' and epoch ~= '' and tonumber(call('HGET', KEYS[3], 'epoch') or 0) < tonumber(epoch) then
+  call('HSET', KEYS[3], 'epoch', epoch) -- first: it is needed also where the rest is refused
+end
 call('EXPIRE', KEYS[2], DAY)
 if verb == 'bury' then
   call('SET', KEYS[2], signed, 'EX', DAY)
@@ -35,7 +39,4 @@ elseif verb == 'forget' or verb == 'leave' then
   return call('HDEL', KEYS[1], name)
 end
 call('HSET', KEYS[1], name, signed)
-if epoch ~= '' and tonumber(call('HGET', KEYS[3], 'epoch') or 0) < tonumber(epoch) then
-  call('HSET', KEYS[3], 'epoch', epoch)
-end
 return call('GET', KEYS[2])
