@@ -912,3 +912,22 @@ def test_the_clock_of_the_backend_jumps(start_server: StartServer, valkey: Valke
         assert client.exists("used", "kept") == 2
         client.lpush("used", "b")
         assert waiting.reply() == [b"used", b"b"]
+
+
+@pytest.mark.slow
+def test_it_lets_us_begin_no_epoch(start_valkey: StartValkey, start_server: StartServer) -> None:
+    """Calls that change something are refused with the reason, on one connection; until it is permitted."""
+    valkey = start_valkey()
+    server = start_server("--backend", valkey.url)
+    with server.client() as client, valkey.client() as direct:
+        assert client.lpush("q", "a") == 1
+        direct.execute_command("ACL", "SETUSER", "default", "-hset")
+        direct.flushall()
+        before = direct.info("stats")["total_connections_received"]
+        for _ in range(10):
+            with pytest.raises(redis.ResponseError, match="BACKEND"):
+                client.lpush("q", "a")
+        assert client.llen("q") == 0
+        assert direct.info("stats")["total_connections_received"] - before < 5
+        direct.execute_command("ACL", "SETUSER", "default", "+hset")
+        assert client.lpush("q", "a") == 1

@@ -30,6 +30,8 @@ FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 2.0
 # A call that was under way when the backend died, that many times, is not sent again.
 _MOST_DEATHS = 3
+# So often a call is sent again with a new epoch; more often only if the backend does not let us begin one.
+_MOST_BURIALS = 3
 # Seconds for which housekeeping leaves such a backend alone: doubled whenever it dies of a call again, until
 # it has lived for a while longer than that.
 _FIRST_REST = 1.0
@@ -301,14 +303,14 @@ class Link:
                     if channel is not None:
                         channel.abort(error)
                     return
-                if is_buried(error) and channel is not None:
+                if is_buried(error) and channel is not None and request.burials < _MOST_BURIALS:
+                    request.burials += 1
                     if request.epoch == channel.epoch:
                         self.begin_epoch()
-                    if self._sign_refusal is None:
-                        self._send(request)
-                    else:
-                        request.received(self._sign_refusal)
+                    self._send(request)
                     return
+                if is_buried(error) and self._sign_refusal is not None:
+                    reply = self._sign_refusal
                 self._denials.hear(error)
             request.received(reply)
 

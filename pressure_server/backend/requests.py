@@ -16,16 +16,16 @@ from pressure_server.layout import AGAIN, Header
 class Request:
     """Something to be sent on one channel after the other, until it has an answer.
 
-    `epoch` is that of the channel on which it was sent last. `may_be_done` is whether it has been sent
-    before, `deaths` at how many deaths of the backend it had been sent and had no answer. One that is to be
-    done `once` is not sent again if it may have been done.
+    `epoch` is that of the channel on which it was sent last, `burials` how often it was refused for that.
+    `may_be_done` is whether it has been sent before, `deaths` at how many deaths of the backend it had been
+    sent and had no answer. One that is to be done `once` is not sent again if it may have been done.
     """
 
-    __slots__ = ("deaths", "epoch", "may_be_done", "once", "received")
+    __slots__ = ("burials", "deaths", "epoch", "may_be_done", "once", "received")
 
     def __init__(self, received: Received, *, once: bool = False) -> None:
         self.received = received
-        self.epoch = 0
+        self.epoch = self.burials = 0
         self.may_be_done = False
         self.deaths = 0
         self.once = once
