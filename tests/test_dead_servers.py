@@ -282,6 +282,9 @@ def test_a_server_that_signs_while_it_is_buried_is_not_forgotten(direct: Client)
     assert sign("5 15") == b"4 15", "once more"
     assert epoch() == b"0", "only a new connection, or one that knows, begins an epoch"
     assert call("forget", "a", "4 15") == 0
+    direct.hset("what a has taken", mapping={"7": "of old data", "e8.1.1": "not back yet"})
+    assert call("leave", "a") == 0
+    direct.hdel("what a has taken", "e8.1.1")
     assert call("leave", "a") == 1
     assert not direct.exists("who lives", "what a has taken")
 
