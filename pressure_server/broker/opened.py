@@ -31,11 +31,17 @@ class Opened:
         _flags, which, _message = operation.results[0].split(b" ", 2)
         field = _field(number, int(which))
         self._courier.keep(field)
-        arrived = partial(self._courier.done, field)
-        delivery = Delivery(number, arrived, lambda _: self._put_back(number, int(which)))
+        delivery = Delivery(
+            number, partial(self._closed, field), lambda _: self._put_back(number, int(which))
+        )
         delivery.expect(operation)
         delivery.release()
         return delivery
+
+    def _closed(self, field: bytes) -> None:
+        """Drop the record before the client is told: what is closed does not come back."""
+        self._courier.done(field)
+        self._courier.drop_done()
 
     def _put_back(self, number: int, which: int) -> None:
         """With what others give up who leave at the same time: the first opened goes last, to be first."""
