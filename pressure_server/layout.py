@@ -1,7 +1,7 @@
 """The layout of a call of the batch script, and of its reply: each position has one name, here and in Lua.
 
-A call has the keys of its blocks, one block after the other, and behind them the key of the caller's records,
-if the caller has any. Its arguments are the header and the blocks. A block has the fields of
+A call has the keys of its blocks, one block after the other, then the key of the caller's records, if the
+caller has any. Its arguments are the header and the blocks. A block has the fields of
 `Block`, and as many more arguments as it says.
 
 A reply has the fields of `Reply`, and one value for each block that has been done.

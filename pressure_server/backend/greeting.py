@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,8 +10,6 @@ from typing import Any
 from pressure_server.backend.address import Address
 from pressure_server.backend.resp import RespConnection, is_passing
 from pressure_server.errors import BackendError, BackendReplyError
-
-logger = logging.getLogger(__name__)
 
 OLDEST_REDIS = (6, 2)
 

@@ -20,9 +20,9 @@ from pressure_server.broker.wait import Wait
 MAX_MESSAGES = 2000
 MAX_BYTES = 1 << 20
 
-# How a call is done: AGAIN if it may have been done before (calls.lua); NOTE or SHARE if there are other
+# How a block is done: NOTE or SHARE if there are other
 # servers, whose clients may wait for the same as ours (waiting.lua).
-AGAIN, NOTE, SHARE = b"again", b"note", b"share"
+NOTE, SHARE = b"note", b"share"
 
 _kind_of = attrgetter("kind")
 

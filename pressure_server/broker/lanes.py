@@ -218,7 +218,7 @@ class Lanes:
         return value, delivery
 
     async def recover(self, key: bytes) -> tuple[bool, int, bytes, dict[bytes, int]]:
-        """Put back, of what is in the records of a server that has died, as much as one call does.
+        """Put back messages that a dead server had taken: as many as one call does.
 
         Returns whether there is more; how many records could not be put back, and why; and how many messages
         are back, by queue. Raises BackendError.

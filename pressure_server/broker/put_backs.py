@@ -37,8 +37,8 @@ class PutBacks:
     def put_back(self, operation: Operation) -> None:
         """Nobody is there any longer for what the operation has taken.
 
-        It goes a little later, with what others give up who have gone, too: of them all what was taken
-        first goes back last, to be the first again.
+        The messages go back a few turns of the loop later, together with those of other clients that have
+        gone. Messages that were taken first go back last, so that they are at the head again.
         """
         if operation.kind.opens:
             operation.put_back()

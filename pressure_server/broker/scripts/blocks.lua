@@ -3,8 +3,8 @@
 --
 -- Takes    KEYS[1…]                base keys of queues: those of the first block, then those of the next
 --          ARGV[HEADER_SIZE + 1…]  blocks, each with its fields (layout.py) and its runs (batch.lua)
--- Returns  behind the fields of the reply (layout.py) the reply of each block, or an error. Blocks behind the last of
---          these have not been done, since the call is long enough.
+-- Returns  the fields of the reply (layout.py), then the reply of each block, or an error. If there are fewer replies
+--          than blocks, the last blocks have not been done, since the call was long enough.
 
 -- The work of a call, in microseconds as measured on one machine: of a block, of a message or argument, and of a
 -- list entry that is walked over. Once a call has done so much, or answered so many bytes, no other block is begun.

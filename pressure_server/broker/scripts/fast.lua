@@ -151,7 +151,7 @@ local function begin()
   return do_fast()
 end
 
--- Does the block that has begun, and those behind it, for as long as they are fast. Returns whether one is left.
+-- Does the block that has begun, and those after it, while they are fast. Returns whether one is left.
 local function do_while_fast()
   repeat
     local is_done, answer = pcall(begin)
