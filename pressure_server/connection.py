@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pressure_server.broker.batch import MAX_BYTES
 from pressure_server.broker.database import Database
-from pressure_server.broker.operation import Kind, Operation
+from pressure_server.broker.operation import Operation, Verb
+from pressure_server.broker.options import DEFAULT, Options
 from pressure_server.broker.wait import Wait
 from pressure_server.errors import PressureError
 from pressure_server.outbox import Outbox
@@ -149,7 +150,7 @@ class Connection(asyncio.Protocol, ABC):
 
     def submit(
         self,
-        kind: Kind,
+        verb: Verb,
         name: bytes,
         messages: list[bytes],
         size: int,
@@ -157,6 +158,7 @@ class Connection(asyncio.Protocol, ABC):
         *,
         commands: int = 1,
         wait: Wait | None = None,
+        options: Options = DEFAULT,
     ) -> None:
         """Submit the operation that a command stands for; `encode(operation)` is to be its reply.
 
@@ -170,19 +172,23 @@ class Connection(asyncio.Protocol, ABC):
         """
         barrier = self._barrier
         if barrier is not None and (
-            wait is not None or barrier.wait is not None or barrier.kind is not kind or barrier.name != name
+            wait is not None
+            or barrier.wait is not None
+            or barrier.verb is not verb
+            or barrier.name != name
+            or barrier.options != options
         ):
             self.held = True
             return
         last = self._last
-        if last is not None and wait is None and last.may_extend(kind, name, encode):
+        if last is not None and wait is None and last.may_extend(verb, name, encode, options):
             last.extend(messages, size, commands)
         else:
-            operation = Operation(kind, name, messages, size, self, encode, commands, wait)
+            operation = Operation(verb, name, messages, size, self, encode, commands, wait, options)
             self.database.submit(operation)
             self._replies.append(operation)
             self._last = operation
-            if wait is not None or (kind.puts and self.database.known.may_be_bounded(name)):
+            if wait is not None or (verb.puts and self.database.known.may_be_bounded(name)):
                 self._barrier = operation
         self._unanswered += commands
 

@@ -26,10 +26,12 @@ def call(direct: Client, *blocks: tuple[str, Sequence[Run]], number: int = 0) ->
 
 @pytest.mark.parametrize("broken", range(QUEUES))
 def test_an_error_in_one_block_ends_no_other(direct: Client, broken: int) -> None:
-    call(direct, *((base(number), [("add", "", "old")]) for number in range(QUEUES)))
+    call(direct, *((base(number), [("put unique", "", "old")]) for number in range(QUEUES)))
     direct.delete(base(broken))
     direct.set(base(broken), "no list")
-    blocks = [(base(number), [("add", "", "new"), ("get", "1"), ("length",)]) for number in range(QUEUES)]
+    blocks = [
+        (base(number), [("put unique", "", "new"), ("get", "1"), ("length",)]) for number in range(QUEUES)
+    ]
     replies = call(direct, *blocks, number=1)
     assert len(replies) == QUEUES
     for number, reply in enumerate(replies):
@@ -43,14 +45,14 @@ def test_an_error_in_one_block_ends_no_other(direct: Client, broken: int) -> Non
 
 def test_a_block_knows_nothing_of_the_one_before(direct: Client) -> None:
     # The first has a mirror, marks, something taken, and one that waits; then come fast and slow ones.
-    call(direct, (base(0), [("put_marked now", "", "7 0 x"), ("add", "", "y")]))
+    call(direct, (base(0), [("put flags now", "", "7 0 x"), ("put unique", "", "y")]))
     replies = call(
         direct,
-        (base(0), [("contains", "y"), ("get_marked", "2"), ("take", "1")]),
+        (base(0), [("contains", "y"), ("get flags", "2"), ("get waits", "1")]),
         (base(1), [("put", "", "a", "b")]),
         (base(1), [("get", "1")]),
-        (base(2), [("take", "1")]),
-        (base(1), [("length",), ("get_marked", "1")]),
+        (base(2), [("get waits", "1")]),
+        (base(1), [("length",), ("get flags", "1")]),
         number=3,
     )
     assert replies[0][1:3] == [[1], [b"x", b"y", b"7 0"]]
@@ -90,7 +92,7 @@ def test_out_of_memory_puts_are_refused_and_all_else_is_done(start_valkey: Start
             (base(1), [("get", "1")]),
             (base(2), [("put", "", "c")]),
             (base(3), [("length",)]),
-            (base(3), [("get", "1"), ("add", "", "c")]),
+            (base(3), [("get", "1"), ("put unique", "", "c")]),
             number=5,
         )
         assert replies[0][1] == 1
@@ -106,7 +108,7 @@ def test_messages_that_blocks_of_one_call_open_have_records_of_their_own(direct:
     names = [base(number) for number in range(3)]
     for name in names:
         call(direct, (name, [("put", "", "a", "b")]))
-    replies = call(direct, *((name, [("take_opened", "1")]) for name in names), number=7)
+    replies = call(direct, *((name, [("get waits acknowledged", "1")]) for name in names), number=7)
     assert [reply[1] for reply in replies] == [[b"0 1 a"], [b"0 2 a"], [b"0 3 a"]]
     assert {field for _, field in records(direct)} == {b"7", b"o7.1", b"o7.2", b"o7.3"}
     (reply,) = scripts.call(direct, Block([RECORDS], [("o7.2",)], "recover"))

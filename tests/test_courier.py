@@ -10,7 +10,8 @@ import hiredis
 import pytest
 
 from pressure_server.backend.link import Link
-from pressure_server.broker.courier import Block, Courier
+from pressure_server.broker.block import Block
+from pressure_server.broker.courier import Courier
 from pressure_server.broker.delivery import Delivery
 from pressure_server.broker.operation import Operation
 from pressure_server.errors import BackendError, OutcomeUnknownError
@@ -77,7 +78,7 @@ class Stage:
                 delivery.hold()
                 self.deliveries.append(delivery)
 
-        runs = [b"add", b"2", b"", b"m" * size]
+        runs = [b"put unique", b"2", b"", b"m" * size]
         block = Block([key], b"", runs, received, changes, self.resolved.append)
         self.courier.ready(lambda: block, goes_first=goes_first)
 
@@ -117,7 +118,7 @@ def test_what_comes_in_one_turn_goes_in_one_call() -> None:
         await stage.turn()
         ((keys, arguments, _),) = stage.link.calls
         assert keys == [b"a", b"b", RECORDS]
-        block = [b"1", b"4", b"", b"add", b"2", b"", b"m"]
+        block = [b"1", b"4", b"", b"put unique", b"2", b"", b"m"]
         assert arguments == [*HEADER, b"", b"1", b"", b"", *block, *block]
         stage.link.reply([1, [0, b"new"], hiredis.ReplyError("OOM no")])
 

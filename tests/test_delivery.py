@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from pressure_server.broker import kinds
+from pressure_server.broker import verbs
 from pressure_server.broker.delivery import Delivery
 from pressure_server.broker.operation import Operation
 from pressure_server.broker.owners import OnSuccess
@@ -21,7 +21,7 @@ class Stage:
         self.arrived = 0
         self.slow = SlowDeliveries(b"p", lambda _number, left: self.cuts.append(left))
         self.delivery = Delivery(7, self.has_arrived, lambda _: None)
-        self.operations = [Operation(kinds.GET, b"q", [], 1, OnSuccess()) for _ in range(4)]
+        self.operations = [Operation(verbs.GET, b"q", [], 1, OnSuccess()) for _ in range(4)]
 
     def has_arrived(self) -> None:
         self.arrived += 1

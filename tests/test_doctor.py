@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from pressure_server.broker import kinds
 from pressure_server.broker import trouble as troubles
+from pressure_server.broker import verbs
 from pressure_server.broker.doctor import Case
+from pressure_server.broker.options import UNIQUE
 from pressure_server.broker.snapshot import Snapshot
 from pressure_server.errors import BackendError
 from tests.deaths import OPERATIONS, STATES, VersionedSteps, copy_queue, drop_queue
@@ -138,15 +139,15 @@ def test_queues_where_nobody_died_are_well(ward: Ward) -> None:
 
 def test_what_our_server_leaves_is_well(ward: Ward) -> None:
     for state in STATES:
-        ward.ours(state.name, kinds.CREATE, b"%d" % (state.bound or 0))
+        ward.ours(state.name, verbs.CREATE, b"%d" % (state.bound or 0))
         messages = [b"%d" % number for number in range(min(state.put, state.bound or 9))]
         if messages:
-            ward.ours(state.name, kinds.ADD, *messages, size=len(messages))
-        ward.ours(state.name, kinds.CONTAINS, b"1")
+            ward.ours(state.name, verbs.PUT, *messages, size=len(messages), options=UNIQUE)
+        ward.ours(state.name, verbs.CONTAINS, b"1")
         if state.taken:
-            ward.ours(state.name, kinds.GET)
+            ward.ours(state.name, verbs.GET)
         if state.closed:
-            ward.ours(state.name, kinds.CLOSE)
+            ward.ours(state.name, verbs.CLOSE)
     assert not ward.repair()
 
 
@@ -185,7 +186,7 @@ def test_a_consumer_that_waits_for_a_message_is_never_broken(ward: Ward, waiting
     for _ in range(MANY):
         assert not ward.repair()
     assert read(ward).consumer_free == 0
-    ward.ours(QUEUE, kinds.ADD, b"message")
+    ward.ours(QUEUE, verbs.PUT, b"message", options=UNIQUE)
     assert result() == b"message"
     ward.assert_works(QUEUE)
 
@@ -299,7 +300,7 @@ def test_a_token_that_is_parked_for_a_moment_is_left_alone(ward: Ward, role: str
     ward.direct.lmove(f"{BASE}:{role}_free", f"{BASE}:ext:{role}_turn", "RIGHT", "LEFT")
     cases = ward.examine().values()
     (case,) = cases
-    ward.ours(QUEUE, kinds.TURN)
+    ward.ours(QUEUE, verbs.TURN)
     assert ward.mend(case) == []
     assert ward.look_again(cases) == []
     ward.assert_works(QUEUE)
@@ -550,13 +551,13 @@ def test_a_token_on_a_full_queue_is_left_to_a_consumer_at_work(ward: Ward) -> No
 
 def test_the_mirror_stays_exact(ward: Ward) -> None:
     make(ward.direct, 0)
-    ward.ours(QUEUE, kinds.ADD, b"a", b"b", size=2)
-    assert ward.ours(QUEUE, kinds.CONTAINS, b"a", b"b", b"c", size=3) == [1, 1, 0]
+    ward.ours(QUEUE, verbs.PUT, b"a", b"b", size=2, options=UNIQUE)
+    assert ward.ours(QUEUE, verbs.CONTAINS, b"a", b"b", b"c", size=3) == [1, 1, 0]
     step_until(victim(ward.direct).put(b"c"), lambda: ward.direct.llen(BASE) == 3)
     step_until(victim(ward.direct).get(), lambda: ward.direct.llen(BASE) == 2)
     assert not ward.repair_only(QUEUE).left
-    assert ward.ours(QUEUE, kinds.CONTAINS, b"a", b"b", b"c", size=3) == [0, 1, 1]
-    assert ward.ours(QUEUE, kinds.ADD, b"b", b"a", size=2) == [1]
+    assert ward.ours(QUEUE, verbs.CONTAINS, b"a", b"b", b"c", size=3) == [0, 1, 1]
+    assert ward.ours(QUEUE, verbs.PUT, b"b", b"a", size=2, options=UNIQUE) == [1]
 
 
 def test_keys_that_are_no_queues(ward: Ward) -> None:

@@ -22,7 +22,7 @@ import pytest
 
 from pressure_server.backend.address import Address
 from pressure_server.backend.link import Patience
-from pressure_server.broker import kinds
+from pressure_server.broker import verbs
 from pressure_server.broker.broker import Broker
 from pressure_server.broker.lane import Lane
 from pressure_server.broker.policy import Policy
@@ -318,12 +318,12 @@ def test_an_outage_leaves_nothing_behind_however_long_it_was(
         await broker.start()
         database = broker.default_database
         try:
-            await database.run(kinds.ADD, b"busy", [b"x"])
+            await database.run(verbs.PUT, b"busy", [b"x"])
             valkey.kill()
             for number in range(500):
                 for name in (b"busy", b"other %d" % number):
                     with pytest.raises(BackendError):
-                        await database.run(kinds.ADD, name, [b"x"])
+                        await database.run(verbs.PUT, name, [b"x"])
                 # Behind the pause after which what was done is acknowledged.
                 if number % 100 == 0:
                     await asyncio.sleep(0.03)

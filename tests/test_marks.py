@@ -15,16 +15,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 from pressure_server.backend.address import Address
-from pressure_server.broker import kinds
+from pressure_server.broker import verbs
 from pressure_server.broker.broker import Broker
 from pressure_server.broker.lack import Lack
 from pressure_server.broker.marked import flags_of
-from pressure_server.broker.operation import Kind, Operation
+from pressure_server.broker.operation import Operation
 from pressure_server.broker.policy import Policy
 from pressure_server.broker.servers import Neighbours
 from pressure_server.broker.wait import Wait
 from pressure_server.errors import BackendError, QueueDoesNotExistError, QueueFullError
-from tests import scripts
+from tests import forms, scripts
+from tests.forms import Form
 from tests.model_settings import model_settings
 from tests.native import NativeClient, NativeSteps, step_until
 from tests.programs import Client, Valkey, keys_left, wait_for
@@ -79,10 +80,12 @@ class Queue:
         return self._loop.run_until_complete(coroutine)
 
     def run(
-        self, kind: Kind, *arguments: bytes, size: int = 1, client: Any = None, waits: bool = False
+        self, form: Form, *arguments: bytes, size: int = 1, client: Any = None, waits: bool = False
     ) -> Any:
         wait = Wait(0) if waits else None
-        run = self._broker.default_database.run(kind, b"q", list(arguments), size, wait=wait, client=client)
+        run = self._broker.default_database.run(
+            form.verb, b"q", list(arguments), size, wait=wait, client=client, options=form.options
+        )
         try:
             return self.do(run)
         except QueueDoesNotExistError:
@@ -95,14 +98,16 @@ class Queue:
         _, _, _, back = self.do(self._broker.default_database.recover(key))
         return sum(back.values())
 
-    def run_together(self, kind: Kind, clients: list[Opened]) -> list[list[bytes]]:
+    def run_together(self, form: Form, clients: list[Opened]) -> list[list[bytes]]:
         """One for each client, in one call: they pile up behind another."""
         database = self._broker.default_database
 
         async def gathered() -> list[list[bytes]]:
-            first = asyncio.ensure_future(database.run(kinds.LENGTH, b"q"))
+            first = asyncio.ensure_future(database.run(verbs.LENGTH, b"q"))
             await asyncio.sleep(0)
-            others = [database.run(kind, b"q", client=client) for client in clients]
+            others = [
+                database.run(form.verb, b"q", client=client, options=form.options) for client in clients
+            ]
             results: list[list[bytes]] = (await asyncio.gather(first, *others))[1:]
             return results
 
@@ -110,14 +115,14 @@ class Queue:
         return taken
 
     def put(self, message: bytes, flags: int, expires: bytes = b"0") -> None:
-        self.run(kinds.PUT_MARKED, b"%d %b %b" % (flags, expires, message))
+        self.run(forms.PUT_MARKED, b"%d %b %b" % (flags, expires, message))
 
     def get(self, count: int = 1) -> list[tuple[int, bytes]]:
-        taken: list[bytes] = self.run(kinds.GET_MARKED, size=count)
+        taken: list[bytes] = self.run(forms.GET_MARKED, size=count)
         return [told(one) for one in taken]
 
     def open(self) -> list[tuple[int, bytes]]:
-        taken: list[bytes] = self.run(kinds.TAKE_OPENED, client=self.opened, waits=True)
+        taken: list[bytes] = self.run(forms.TAKE_OPENED, client=self.opened, waits=True)
         return [(int(flags), message) for flags, _, message in (one.split(b" ", 2) for one in taken)]
 
     def settled(self) -> None:
@@ -125,7 +130,7 @@ class Queue:
         database = self._broker.default_database
         # What is given back goes a few turns of the loop later, which the answer might be faster than.
         database.restore()
-        self.do(database.run(kinds.EXISTS, b"q"))
+        self.do(database.run(verbs.EXISTS, b"q"))
 
     def close(self) -> None:
         self.do(self._broker.settle(5))
@@ -167,19 +172,19 @@ class MarksMachine(RuleBasedStateMachine):
 
     @rule(message=st.sampled_from(CONTENTS), flags=FLAGS)
     def add(self, message: bytes, flags: int) -> None:
-        new = self.queue.run(kinds.ADD_MARKED, b"%d 0 %b" % (flags, message))
+        new = self.queue.run(forms.ADD_MARKED, b"%d 0 %b" % (flags, message))
         assert new == [int(all(queued != message for _, queued, _ in self.model))]
         if new == [1]:
             self.model.append((flags, message, False))
 
     @rule(message=st.sampled_from(CONTENTS))
     def put_plain(self, message: bytes) -> None:
-        self.queue.run(kinds.PUT, message)
+        self.queue.run(forms.PUT, message)
         self.model.append((0, message, False))
 
     @rule(messages=st.lists(st.sampled_from(CONTENTS), min_size=1, max_size=4))
     def put_many_plain(self, messages: list[bytes]) -> None:
-        self.queue.run(kinds.PUT, *messages, size=len(messages))
+        self.queue.run(forms.PUT, *messages, size=len(messages))
         self.model += [(0, message, False) for message in messages]
 
     @rule(count=st.integers(1, 4))
@@ -188,11 +193,11 @@ class MarksMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 4))
     def get_plain(self, count: int) -> None:
-        assert self.queue.run(kinds.GET, size=count) == [message for _, message in self.expect(count)]
+        assert self.queue.run(forms.GET, size=count) == [message for _, message in self.expect(count)]
 
     @rule()
     def peek(self) -> None:
-        found = self.queue.run(kinds.PEEK)
+        found = self.queue.run(forms.PEEK)
         while self.model and self.model[0][2]:
             self.model.pop(0)  # what has expired at the head is dropped
         there = [(flags, message) for flags, message, expired in self.model if not expired][:1]
@@ -237,7 +242,7 @@ class MarksMachine(RuleBasedStateMachine):
 
     @rule()
     def flush(self) -> None:
-        flushed = self.queue.run(kinds.FLUSH)
+        flushed = self.queue.run(forms.FLUSH)
         assert flushed in ([len(self.model)], [])
         self.model.clear()
 
@@ -279,7 +284,7 @@ def queue(make: Callable[[], Queue]) -> Any:
 def test_marks_survive_that_others_are_removed_from_the_middle(queue: Queue) -> None:
     for number in range(20):
         queue.put(b"%d" % number, number)
-    assert queue.run(kinds.REMOVE, b"3", b"7", b"19", size=3) == [1, 1, 1]
+    assert queue.run(forms.REMOVE, b"3", b"7", b"19", size=3) == [1, 1, 1]
     queue.put(b"late", 99)
     expected = [(n, b"%d" % n) for n in range(20) if n not in (3, 7, 19)]
     assert queue.get(30) == [*expected, (99, b"late")]
@@ -292,9 +297,9 @@ def test_flags_of_equal_messages_survive_the_removal_of_messages_after_them(queu
         if flags:
             queue.put(message, flags)
         else:
-            queue.run(kinds.PUT, message)
+            queue.run(forms.PUT, message)
     # The first "f" is now where the second one was when it was put.
-    queue.run(kinds.REMOVE, b"y", b"z", size=2)
+    queue.run(forms.REMOVE, b"y", b"z", size=2)
     assert [queue.get() for _ in range(3)] == [[(0, b"x")], [(6, b"f")], [(6, b"f")]]
 
 
@@ -327,21 +332,21 @@ def test_marks_of_what_native_clients_have_taken_do_not_pile_up(queue: Queue) ->
 
 
 def test_a_put_that_drops_what_has_expired_notes_its_marks_where_they_are_found(queue: Queue) -> None:
-    queue.run(kinds.CREATE, b"2", b"error")
+    queue.run(forms.CREATE, b"2", b"error")
     queue.put(b"soon", 1, b"+1")
     end = queue.direct.time()[0] + 2
-    queue.run(kinds.PUT, b"removed")
-    queue.run(kinds.REMOVE, b"removed")
+    queue.run(forms.PUT, b"removed")
+    queue.run(forms.REMOVE, b"removed")
     # Now positions are known to be off by one, until the last that has marks is gone.
-    assert queue.run(kinds.PEEK) == [[b"soon"]]
-    queue.run(kinds.PUT, b"plain")
+    assert queue.run(forms.PEEK) == [[b"soon"]]
+    queue.run(forms.PUT, b"plain")
     wait_for(lambda: queue.direct.time()[0] >= end, "the message to expire")
     queue.put(b"flagged", 7)
     assert queue.get(2) == [(0, b"plain"), (7, b"flagged")]
 
 
 def test_one_message_with_marks_among_many_equal_ones_costs_little(queue: Queue) -> None:
-    queue.run(kinds.PUT, *[b"tick"] * 50_000, size=50_000)
+    queue.run(forms.PUT, *[b"tick"] * 50_000, size=50_000)
     queue.put(b"tick", 7)
     queue.direct.config_resetstat()
     assert queue.get(200) == [(0, b"tick")] * 200
@@ -359,17 +364,17 @@ def test_a_message_whose_copy_was_taken_natively_has_no_marks_of_that(queue: Que
 
 def test_a_message_that_was_taken_and_put_again_has_no_flags(queue: Queue) -> None:
     queue.put(b"a", 5)
-    assert queue.run(kinds.GET) == [b"a"]
-    queue.run(kinds.ADD, b"a")
+    assert queue.run(forms.GET) == [b"a"]
+    queue.run(forms.ADD, b"a")
     assert queue.get() == [(0, b"a")]
 
 
 def test_what_has_expired_counts_until_it_would_be_taken(queue: Queue) -> None:
     queue.put(b"old", 1, LONG_PAST)
     queue.put(b"new", 2)
-    assert queue.run(kinds.LENGTH) == [2]
-    assert queue.run(kinds.GET) == [b"new"]
-    assert queue.run(kinds.LENGTH) == [0]
+    assert queue.run(forms.LENGTH) == [2]
+    assert queue.run(forms.GET) == [b"new"]
+    assert queue.run(forms.LENGTH) == [0]
 
 
 def test_a_message_expires_by_the_backends_clock(queue: Queue) -> None:
@@ -377,14 +382,14 @@ def test_a_message_expires_by_the_backends_clock(queue: Queue) -> None:
     queue.put(b"later", 2, b"+1000")
     seconds = int(queue.direct.time()[0])
     queue.put(b"then", 3, b"%d" % (seconds + 1000))
-    assert [told(one) for one in queue.run(kinds.PEEK)[0]] == [(1, b"soon")]
-    wait_for(lambda: queue.run(kinds.PEEK) == [[b"later"]], "the message to expire")
+    assert [told(one) for one in queue.run(forms.PEEK)[0]] == [(1, b"soon")]
+    wait_for(lambda: queue.run(forms.PEEK) == [[b"later"]], "the message to expire")
     assert queue.get(3) == [(2, b"later"), (3, b"then")]
 
 
 def test_who_waits_for_a_message_to_look_at_is_not_told_of_what_has_expired(queue: Queue) -> None:
     queue.put(b"old", 1, LONG_PAST)
-    assert queue.run(kinds.PEEK) == [[]]
+    assert queue.run(forms.PEEK) == [[]]
     changes = queue._broker.default_database.changes
     assert not queue.do(changes.news_of(b"q", Lack.MESSAGE, 0.2))
 
@@ -400,7 +405,7 @@ def test_a_move_leaves_behind_what_has_expired(queue: Queue) -> None:
 
 def test_marks_go_when_the_queue_does(queue: Queue) -> None:
     queue.put(b"a", 5)
-    queue.run(kinds.DELETE)
+    queue.run(forms.DELETE)
     wait_for(lambda: not keys_left(queue.direct), "no key to be left")
 
 
@@ -424,18 +429,18 @@ def call(direct: Client, bases: list[str], number: int, *runs: Run) -> Any:
 
 def test_of_equal_messages_each_goes_back_with_its_own_marks(direct: Client) -> None:
     call(direct, [BASE], 1, ("put", "", "x"))
-    call(direct, [BASE], 2, ("put_marked now", "", "5 0 x"))
-    assert call(direct, [BASE], 3, ("get_marked", "2")) == [0, [b"x", b"x", b"0 5"]]
+    call(direct, [BASE], 2, ("put flags now", "", "5 0 x"))
+    assert call(direct, [BASE], 3, ("get flags", "2")) == [0, [b"x", b"x", b"0 5"]]
     assert call(direct, [BASE], 4, ("put_back", "3", "0 x")) == [0, 1]
     assert not direct.exists(MARKS)
     assert call(direct, [BASE], 5, ("put_back", "3", "5 x")) == [0, 1]
-    assert call(direct, [BASE], 0, ("get_marked", "2")) == [0, [b"x", b"x", b"5 0"]]
+    assert call(direct, [BASE], 0, ("get flags", "2")) == [0, [b"x", b"x", b"5 0"]]
 
 
 def test_what_one_call_took_from_several_queues_goes_back_with_the_marks_it_had_there(direct: Client) -> None:
     other = "__pressure__:other"
-    call(direct, [BASE], 1, ("put_marked now", "", "1 0 x"))
-    call(direct, [other], 2, ("put_marked now", "", "2 0 x"))
+    call(direct, [BASE], 1, ("put flags now", "", "1 0 x"))
+    call(direct, [other], 2, ("put flags now", "", "2 0 x"))
     both = (("get", "1"), ("on", other), ("get", "1"))
     assert call(direct, [BASE, other], 9, *both) == [0, [b"x"], [b"x"]]
     (reply,) = scripts.call(direct, Block([RECORDS], [("9",)], "recover"), number=10)
@@ -443,20 +448,20 @@ def test_what_one_call_took_from_several_queues_goes_back_with_the_marks_it_had_
     assert (more, done, failed, why) == (0, 1, 0, b"")
     assert dict(zip(back[::2], back[1::2], strict=True)) == {BASE.encode(): 1, other.encode(): 1}
     for base, flags in ((BASE, b"1"), (other, b"2")):
-        assert call(direct, [base], 0, ("get_marked", "1")) == [0, [b"x", flags]]
+        assert call(direct, [base], 0, ("get flags", "1")) == [0, [b"x", flags]]
 
 
 def test_marks_that_cannot_be_read_cost_no_message(queue: Queue) -> None:
-    queue.run(kinds.PUT, b"a")
+    queue.run(forms.PUT, b"a")
     queue.direct.set(MARKS, "wrong")
-    for kind, arguments in (
-        (kinds.PUT_MARKED, [b"5 0 b"]),
-        (kinds.GET_MARKED, []),
-        (kinds.GET, []),
-        (kinds.REMOVE, [b"a"]),
+    for form, arguments in (
+        (forms.PUT_MARKED, [b"5 0 b"]),
+        (forms.GET_MARKED, []),
+        (forms.GET, []),
+        (forms.REMOVE, [b"a"]),
     ):
         with pytest.raises(BackendError, match="WRONGTYPE"):
-            queue.run(kind, *arguments)
+            queue.run(form, *arguments)
     with pytest.raises(BackendError, match="WRONGTYPE"):
         queue.open()
     assert queue.direct.lrange(BASE, 0, -1) == [b"a"]
@@ -465,11 +470,11 @@ def test_marks_that_cannot_be_read_cost_no_message(queue: Queue) -> None:
 
 
 def test_what_has_expired_at_the_head_of_a_full_queue_makes_room(queue: Queue) -> None:
-    queue.run(kinds.CREATE, b"2", b"error")
+    queue.run(forms.CREATE, b"2", b"error")
     queue.put(b"old", 1, LONG_PAST)
     queue.put(b"new", 2)
-    assert queue.run(kinds.PUT, b"newer") == [2]
-    assert isinstance(queue.run(kinds.PUT_MARKED, b"3 0 more")[0], QueueFullError)
+    assert queue.run(forms.PUT, b"newer") == [2]
+    assert isinstance(queue.run(forms.PUT_MARKED, b"3 0 more")[0], QueueFullError)
     assert queue.get(3) == [(2, b"new"), (0, b"newer")]
 
 
@@ -483,51 +488,52 @@ def mixed(queue: Queue) -> Queue:
     return queue
 
 
-@pytest.mark.parametrize("kind", [kinds.GET_MARKED, kinds.GET, kinds.TAKE_MARKED])
+@pytest.mark.parametrize("form", [forms.GET_MARKED, forms.GET, forms.TAKE_MARKED])
 @pytest.mark.parametrize("count", [1, 3, 6])
 def test_what_was_taken_for_a_client_that_is_gone_has_its_marks_again(
-    mixed: Queue, kind: Kind, count: int
+    mixed: Queue, form: Form, count: int
 ) -> None:
     client = Opened()
-    mixed.run(kind, size=count, client=client, waits=kind is kinds.TAKE_MARKED)
+    mixed.run(form, size=count, client=client, waits=form is forms.TAKE_MARKED)
     (operation,) = client.operations
     operation.put_back()
-    wait_for(lambda: mixed.run(kinds.LENGTH) == [len(MIXED)], "them to be back")
+    wait_for(lambda: mixed.run(forms.LENGTH) == [len(MIXED)], "them to be back")
     assert mixed.get(10) == MIXED
 
 
-@pytest.mark.parametrize("kind", [kinds.GET_MARKED, kinds.GET, kinds.TAKE_OPENED])
-def test_what_a_server_had_taken_that_has_died_has_its_marks_again(mixed: Queue, kind: Kind) -> None:
+@pytest.mark.parametrize("form", [forms.GET_MARKED, forms.GET, forms.TAKE_OPENED])
+def test_what_a_server_had_taken_that_has_died_has_its_marks_again(mixed: Queue, form: Form) -> None:
     client = Opened()
     for _ in range(3):
-        mixed.run(kind, client=client, waits=kind.opens)
-    assert mixed.run(kinds.LENGTH) == [3]
+        mixed.run(form, client=client, waits=form.options.waits)
+    assert mixed.run(forms.LENGTH) == [3]
     assert mixed.recovered() == 3
     assert mixed.get(10) == MIXED
     for operation in client.operations:
         operation.put_back()
     mixed.settled()
-    assert mixed.run(kinds.LENGTH) == [0]
+    assert mixed.run(forms.LENGTH) == [0]
 
 
 @pytest.mark.slow
 def test_of_what_a_call_has_taken_only_some_goes_back_with_its_marks(mixed: Queue) -> None:
     clients = [Opened() for _ in MIXED]
-    taken = mixed.run_together(kinds.GET_MARKED, clients)
+    taken = mixed.run_together(forms.GET_MARKED, clients)
     assert [told(one) for (one,) in taken] == MIXED
     for client in clients[1::2]:
         client.operations[0].put_back()
-    wait_for(lambda: mixed.run(kinds.LENGTH) == [3], "three to be back")
+    wait_for(lambda: mixed.run(forms.LENGTH) == [3], "three to be back")
     assert mixed.recovered() == 3
     assert sorted(mixed.get(10)) == sorted(MIXED)
 
 
 @pytest.mark.slow
 def test_many_equal_messages_with_marks_cost_as_much_as_few(queue: Queue) -> None:
-    put = queue._broker.default_database.run
+    put, form = queue._broker.default_database.run, forms.PUT_MARKED
 
     async def many(count: int) -> None:
-        await asyncio.gather(*[put(kinds.PUT_MARKED, b"q", [b"%d 0 5" % (1 + n % 3)]) for n in range(count)])
+        marked = [b"%d 0 5" % (1 + number % 3) for number in range(count)]
+        await asyncio.gather(*[put(form.verb, b"q", [one], options=form.options) for one in marked])
 
     for _ in range(4):
         queue.do(many(5000))
@@ -539,15 +545,15 @@ def test_many_equal_messages_with_marks_cost_as_much_as_few(queue: Queue) -> Non
 
 def test_many_that_have_expired_are_dropped_a_few_at_a_time(queue: Queue) -> None:
     for _ in range(3):
-        queue.run(kinds.PUT_MARKED, *[b"1 1 old"] * 2000, size=2000)
+        queue.run(forms.PUT_MARKED, *[b"1 1 old"] * 2000, size=2000)
     queue.put(b"new", 7)
     assert queue.get() == [(7, b"new")]
-    assert queue.run(kinds.LENGTH) == [0]
+    assert queue.run(forms.LENGTH) == [0]
 
 
 @pytest.mark.slow
 def test_marks_of_what_native_clients_have_taken_are_dropped_where_they_are_most(queue: Queue) -> None:
-    queue.run(kinds.PUT, b"first")
+    queue.run(forms.PUT, b"first")
     for number in range(1100):
         queue.put(b"%d" % number, 1)
         queue.native.get()

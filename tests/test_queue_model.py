@@ -26,10 +26,9 @@ from hypothesis.stateful import (
 )
 
 from pressure_server.backend.address import Address
-from pressure_server.broker import kinds
 from pressure_server.broker.broker import Broker
 from pressure_server.broker.database import Database
-from pressure_server.broker.operation import Kind, Operation
+from pressure_server.broker.operation import Operation, Owner
 from pressure_server.broker.policy import ERROR, Policy
 from pressure_server.broker.servers import Neighbours
 from pressure_server.broker.wait import Wait
@@ -41,7 +40,9 @@ from pressure_server.errors import (
     QueueFullError,
     QueueInUseError,
 )
+from tests import forms
 from tests import native as native_client
+from tests.forms import Form
 from tests.model_settings import model_settings
 from tests.native import NativeClient, NativeError, NativeSteps, Steps, run, step_until
 from tests.programs import Client, Valkey, keys_left, wait_for
@@ -262,51 +263,47 @@ def read_state(direct: redis.Redis) -> State:
 class Ours:
     """An operation of ours: what is submitted, and what the model does for it."""
 
-    kind: Kind
+    form: Form
     arguments: list[bytes]
     size: int = 1
     commands: int = 1
 
     def __str__(self) -> str:
-        return f"{self.kind.name.decode()} {self.arguments}, {self.commands} commands of {self.size}"
+        return f"{self.form} {self.arguments}, {self.commands} commands of {self.size}"
 
     def expected(self, state: State, me: bytes, made_with: int | None) -> list[Any]:
         words = self.arguments
-        numbers = [int(word) for word in words] if self.kind in (kinds.CREATE, kinds.RANGE) else []
-        if self.kind in (kinds.PUT, kinds.ADD):
+        numbers = [int(word) for word in words] if self.form in (forms.CREATE, forms.RANGE) else []
+        if self.form in (forms.PUT, forms.ADD):
             each = [words[at : at + self.size] for at in range(0, len(words), self.size)]
-            return state.put(me, each, self.kind is kinds.ADD, made_with)
-        operations: dict[Kind, Callable[[], list[Any]]] = {
-            kinds.GET: lambda: state.get(me, self.size * self.commands),
-            kinds.REMOVE: lambda: state.remove(me, words),
-            kinds.CONTAINS: lambda: state.contains(words),
-            kinds.LENGTH: state.length,
-            kinds.RANGE: lambda: state.range(*numbers),
-            kinds.INFO: state.info,
-            kinds.EXISTS: state.exists,
-            kinds.CREATE: lambda: state.create(*numbers),
-            kinds.DELETE: state.delete,
-            kinds.CLOSE: lambda: state.close(me),
-            kinds.TAKE_EXISTING: lambda: state.take(me, 1),
+            return state.put(me, each, self.form is forms.ADD, made_with)
+        operations: dict[Form, Callable[[], list[Any]]] = {
+            forms.GET: lambda: state.get(me, self.size * self.commands),
+            forms.REMOVE: lambda: state.remove(me, words),
+            forms.CONTAINS: lambda: state.contains(words),
+            forms.LENGTH: state.length,
+            forms.RANGE: lambda: state.range(*numbers),
+            forms.INFO: state.info,
+            forms.EXISTS: state.exists,
+            forms.CREATE: lambda: state.create(*numbers),
+            forms.DELETE: state.delete,
+            forms.CLOSE: lambda: state.close(me),
+            forms.TAKE_EXISTING: lambda: state.take(me, 1),
         }
-        return operations[self.kind]()
+        return operations[self.form]()
 
 
-class _Ended:
+class _Ended(Owner):
     """An operation's owner, which counts those that have ended."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, wanted: int) -> None:
         self._left = wanted
         self.all: asyncio.Future[None] = loop.create_future()
 
-    def completed(self, _operation: Operation) -> bool:
+    def completed(self, _operation: Operation) -> None:
         self._left -= 1
         if not self._left:
             self.all.set_result(None)
-        return True
-
-    def has_some(self, _operation: Operation) -> None:
-        """Nobody counts it."""
 
 
 class World:
@@ -340,7 +337,16 @@ class World:
     async def _submit(self, server: int, queue: bytes, operations: list[Ours]) -> list[Operation]:
         database, ended = self.databases[server], _Ended(self.loop, len(operations))
         submitted = [
-            Operation(o.kind, queue, list(o.arguments), o.size, ended, commands=o.commands, wait=Wait(0))
+            Operation(
+                o.form.verb,
+                queue,
+                list(o.arguments),
+                o.size,
+                ended,
+                commands=o.commands,
+                wait=Wait(0),
+                options=o.form.options,
+            )
             for o in operations
         ]
         for operation in submitted:
@@ -382,35 +388,35 @@ messages = st.sampled_from(MESSAGES)
 several = st.lists(messages, min_size=1, max_size=8)
 
 
-def _as_commands(kind: Kind) -> st.SearchStrategy[Ours]:
+def _as_commands(form: Form) -> st.SearchStrategy[Ours]:
     """Messages of one command, or of one command each."""
     return st.builds(
-        lambda words, apart: Ours(kind, words, 1 if apart else len(words), len(words) if apart else 1),
+        lambda words, apart: Ours(form, words, 1 if apart else len(words), len(words) if apart else 1),
         several,
         st.booleans(),
     )
 
 
 questions = st.one_of(
-    st.builds(Ours, st.just(kinds.CONTAINS), several).map(lambda o: replace(o, size=len(o.arguments))),
-    st.just(Ours(kinds.LENGTH, [])),
-    st.just(Ours(kinds.INFO, [])),
-    st.just(Ours(kinds.EXISTS, [])),
+    st.builds(Ours, st.just(forms.CONTAINS), several).map(lambda o: replace(o, size=len(o.arguments))),
+    st.just(Ours(forms.LENGTH, [])),
+    st.just(Ours(forms.INFO, [])),
+    st.just(Ours(forms.EXISTS, [])),
     st.builds(
-        lambda first, more: Ours(kinds.RANGE, [b"%d" % first, b"%d" % (first + more if more else -1)]),
+        lambda first, more: Ours(forms.RANGE, [b"%d" % first, b"%d" % (first + more if more else -1)]),
         st.integers(0, 3),
         st.integers(0, 3),
     ),
 )
-gets = st.builds(Ours, st.just(kinds.GET), st.just([]), st.integers(1, 5), st.integers(1, 2))
-removals = st.builds(Ours, st.just(kinds.REMOVE), st.lists(messages, min_size=1, max_size=3)).map(
+gets = st.builds(Ours, st.just(forms.GET), st.just([]), st.integers(1, 5), st.integers(1, 2))
+removals = st.builds(Ours, st.just(forms.REMOVE), st.lists(messages, min_size=1, max_size=3)).map(
     lambda o: replace(o, size=len(o.arguments))
 )
-creations = st.builds(lambda bound: Ours(kinds.CREATE, [b"%d" % bound]), st.sampled_from([0, 0, 1, 2, 3, 6]))
-deletions = st.just(Ours(kinds.DELETE, []))
-closings = st.just(Ours(kinds.CLOSE, []))
-takes = st.just(Ours(kinds.TAKE_EXISTING, []))
-puts = st.one_of(_as_commands(kinds.ADD), _as_commands(kinds.PUT))
+creations = st.builds(lambda bound: Ours(forms.CREATE, [b"%d" % bound]), st.sampled_from([0, 0, 1, 2, 3, 6]))
+deletions = st.just(Ours(forms.DELETE, []))
+closings = st.just(Ours(forms.CLOSE, []))
+takes = st.just(Ours(forms.TAKE_EXISTING, []))
+puts = st.one_of(_as_commands(forms.ADD), _as_commands(forms.PUT))
 usual = st.one_of(puts, puts, gets, gets, removals, questions)
 anything = st.one_of(usual, usual, usual, creations, deletions, closings)
 servers = st.integers(0, 1)
@@ -444,7 +450,7 @@ class QueueMachine(RuleBasedStateMachine):
     @initialize(bound=st.sampled_from([None, 0, 0, 1, 2, 3, 6]), server=servers)
     def begin(self, bound: int | None, server: int) -> None:
         if bound is not None:
-            self.ours(server, [Ours(kinds.CREATE, [b"%d" % bound])])
+            self.ours(server, [Ours(forms.CREATE, [b"%d" % bound])])
 
     @rule(server=servers, operation=puts)
     def put(self, server: int, operation: Ours) -> None:
@@ -464,7 +470,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(server=servers)
     def ask_for_all(self, server: int) -> None:
-        self.ours(server, [Ours(kinds.CONTAINS, MESSAGES, len(MESSAGES))])
+        self.ours(server, [Ours(forms.CONTAINS, MESSAGES, len(MESSAGES))])
 
     @rule(server=servers, operations=st.lists(usual, min_size=2, max_size=5))
     def do_several(self, server: int, operations: list[Ours]) -> None:
@@ -485,7 +491,7 @@ class QueueMachine(RuleBasedStateMachine):
                 expected.append(type(error))
             else:
                 expected.append(simplified(results))
-            deleted = deleted or operation.kind is kinds.DELETE
+            deleted = deleted or operation.form is forms.DELETE
         if deleted and self.native:
             self.torn = True
         ended = self.world.submit(server, QUEUE, operations)
@@ -494,7 +500,7 @@ class QueueMachine(RuleBasedStateMachine):
             assert is_ == should_be, f"{operation}: {is_} should be {should_be}"
         self.state = read_state(self.direct)
         assert self.state == state
-        if operations[-1].kind is kinds.DELETE and expected[-1] == [1]:
+        if operations[-1].form is forms.DELETE and expected[-1] == [1]:
             assert not self.direct.keys(f"{BASE}*")
 
     # Native clients
@@ -612,7 +618,7 @@ class QueueMachine(RuleBasedStateMachine):
             pipeline.copy(BASE + suffix, CLONE_BASE + suffix)
         pipeline.execute()
         self.turn = 1 - self.turn
-        question = Ours(kinds.CONTAINS, MESSAGES, len(MESSAGES))
+        question = Ours(forms.CONTAINS, MESSAGES, len(MESSAGES))
         answer = self.world.submit(self.turn, CLONE, [question])[0]
         assert answer.error is None
         truth = [1 if message in state.messages else 0 for message in MESSAGES]
@@ -651,10 +657,10 @@ def test_native_clients_and_ours_in_any_order(
 LARGE = 5000
 
 
-def one(world: World, kind: Kind, *arguments: bytes, size: int | None = None, server: int = 0) -> Any:
+def one(world: World, form: Form, *arguments: bytes, size: int | None = None, server: int = 0) -> Any:
     """The results of one operation, or the class of its error."""
     size = len(arguments) if size is None else size
-    operation = world.submit(server, QUEUE, [Ours(kind, list(arguments), size)])[0]
+    operation = world.submit(server, QUEUE, [Ours(form, list(arguments), size)])[0]
     return type(operation.error) if operation.error else simplified(operation.results)
 
 
@@ -745,7 +751,7 @@ def new_among(world: World, candidates: list[bytes]) -> int:
 def assert_contains_is_exact(world: World, candidates: list[bytes]) -> None:
     queued = set(read_state(world.direct).messages)
     for server in (0, 1):
-        assert one(world, kinds.CONTAINS, *candidates, server=server) == [
+        assert one(world, forms.CONTAINS, *candidates, server=server) == [
             int(c in queued) for c in candidates
         ]
 
@@ -754,7 +760,7 @@ def test_a_large_queue_of_a_native_client_is_mirrored_slice_by_slice(
     make_world: Callable[[dict[bytes, int]], World], direct: redis.Redis
 ) -> None:
     world = make_world({b"SLICE": 300, b"SCAN": 20_000})
-    assert one(world, kinds.CREATE, b"0") == [1]
+    assert one(world, forms.CREATE, b"0") == [1]
     native_puts(direct, numbered(0, LARGE))
     probes = numbered(0, LARGE + 1000)[::397]
     assert_contains_is_exact(world, probes)
@@ -763,79 +769,79 @@ def test_a_large_queue_of_a_native_client_is_mirrored_slice_by_slice(
         lot = numbered(first, first + 200)
         before = direct.llen(BASE)
         expected = new_among(world, lot)
-        assert one(world, kinds.ADD, *lot) == [expected]
+        assert one(world, forms.ADD, *lot) == [expected]
         assert direct.llen(BASE) == before + expected
         assert_contains_is_exact(world, probes)
-    assert one(world, kinds.GET, size=LARGE + 600) == numbered(0, LARGE + 600)
+    assert one(world, forms.GET, size=LARGE + 600) == numbered(0, LARGE + 600)
     assert direct.scard(f"{BASE}:ext:members") == 0
 
 
 @pytest.mark.parametrize("between", [1, 3, 999, 6000])
 def test_native_puts_between_our_calls(world: World, direct: redis.Redis, between: int) -> None:
-    one(world, kinds.CREATE, b"0")
-    one(world, kinds.ADD, b"ours")
+    one(world, forms.CREATE, b"0")
+    one(world, forms.ADD, b"ours")
     for first in range(0, 3 * between, between):
         native_puts(direct, numbered(first, first + between))
         probes = [b"ours", b"none", *numbered(first, first + between)[:: max(1, between // 5)]]
         assert_contains_is_exact(world, probes)
         lot = [b"ours", b"%d" % first, b"new %d" % first]
         expected = new_among(world, lot)
-        assert one(world, kinds.ADD, *lot) == [expected]
+        assert one(world, forms.ADD, *lot) == [expected]
         native_gets(direct, max(1, between // 2))
         assert_contains_is_exact(world, probes)
 
 
 def test_what_native_consumers_took_does_not_stay_in_memory(world: World, direct: redis.Redis) -> None:
-    one(world, kinds.CREATE, b"0")
+    one(world, forms.CREATE, b"0")
     largest = 0
     for first in range(0, 20_000, 500):
-        one(world, kinds.ADD, *numbered(first, first + 500))
+        one(world, forms.ADD, *numbered(first, first + 500))
         native_gets(direct, direct.llen(BASE))
         largest = max(largest, direct.scard(f"{BASE}:ext:members"))
     assert largest <= 3000
-    one(world, kinds.ADD, b"last")
-    assert one(world, kinds.GET, size=2) == [b"last"]
+    one(world, forms.ADD, b"last")
+    assert one(world, forms.GET, size=2) == [b"last"]
     assert_contains_is_exact(world, [b"last", b"19999"])
 
 
 def test_our_delete_leaves_nothing(world: World, direct: redis.Redis, native: NativeClient) -> None:
-    one(world, kinds.ADD, b"a", server=0)
-    one(world, kinds.PUT, b"a", server=0)
+    one(world, forms.ADD, b"a", server=0)
+    one(world, forms.PUT, b"a", server=0)
     native.get()
-    one(world, kinds.CONTAINS, b"a")
-    assert one(world, kinds.DELETE) == [1]
+    one(world, forms.CONTAINS, b"a")
+    assert one(world, forms.DELETE) == [1]
     assert keys_left(direct) == []
 
 
 def test_a_role_that_a_native_client_holds_is_not_taken(world: World, direct: redis.Redis) -> None:
     steps = NativeSteps(direct, QUEUE, "native")
-    one(world, kinds.CREATE, b"0")
+    one(world, forms.CREATE, b"0")
     put = steps.put(b"theirs")
     step_until(put, lambda: direct.exists(f"{BASE}:producer") == 1)
-    assert one(world, kinds.PUT, b"ours") is QueueInUseError
-    assert one(world, kinds.ADD, b"ours") is QueueInUseError
-    assert one(world, kinds.GET, size=1) == []
+    assert one(world, forms.PUT, b"ours") is QueueInUseError
+    assert one(world, forms.ADD, b"ours") is QueueInUseError
+    assert one(world, forms.GET, size=1) == []
     run(put)
     get = steps.get()
     step_until(get, lambda: direct.exists(f"{BASE}:consumer") == 1)
-    assert one(world, kinds.GET, size=1) is QueueInUseError
-    assert one(world, kinds.REMOVE, b"theirs") is QueueInUseError
+    assert one(world, forms.GET, size=1) is QueueInUseError
+    assert one(world, forms.REMOVE, b"theirs") is QueueInUseError
     run(get)
-    assert one(world, kinds.GET, size=1) == []
+    assert one(world, forms.GET, size=1) == []
 
 
 def test_a_delete_that_meets_a_native_client_begins_and_is_finished_later(
     world: World, direct: redis.Redis
 ) -> None:
-    one(world, kinds.CREATE, b"0")
+    one(world, forms.CREATE, b"0")
     get = NativeSteps(direct, QUEUE, "native").get()
     step_until(get, lambda: direct.exists(f"{BASE}:consumer") == 1)
-    assert one(world, kinds.DELETE) is QueueInUseError
-    assert one(world, kinds.EXISTS) == [0]
-    assert one(world, kinds.CREATE, b"0") is QueueInUseError
+    assert one(world, forms.DELETE) is QueueInUseError
+    assert one(world, forms.EXISTS) == [0]
+    assert one(world, forms.CREATE, b"0") is QueueInUseError
     with pytest.raises(native_client.QueueClosedError):
         run(get)
-    assert one(world, kinds.FINISH_DELETE) == [1]
+    assert one(world, forms.FINISH_DELETE) == [1]
     assert keys_left(direct) == []
 
 
@@ -843,50 +849,50 @@ def test_a_delete_that_meets_a_native_client_begins_and_is_finished_later(
 
 
 def test_a_stale_message_that_is_asked_for_twice(world: World, native: NativeClient) -> None:
-    one(world, kinds.CREATE, b"0")
-    one(world, kinds.ADD, b"x")
+    one(world, forms.CREATE, b"0")
+    one(world, forms.ADD, b"x")
     native.get()
-    assert one(world, kinds.CONTAINS, b"x", b"x") == [0, 0]
+    assert one(world, forms.CONTAINS, b"x", b"x") == [0, 0]
 
 
-@pytest.mark.parametrize("kind", [kinds.PUT, kinds.ADD])
+@pytest.mark.parametrize("form", [forms.PUT, forms.ADD])
 def test_a_full_queue_stays_full_until_a_native_consumer_has_pushed_its_token(
-    world: World, direct: redis.Redis, kind: Kind
+    world: World, direct: redis.Redis, form: Form
 ) -> None:
-    one(world, kinds.CREATE, b"1")
-    one(world, kind, b"a")
+    one(world, forms.CREATE, b"1")
+    one(world, form, b"a")
     get = NativeSteps(direct, QUEUE, "native").get()
     step_until(get, lambda: direct.llen(BASE) == 0)
-    assert one(world, kind, b"b") == [QueueFullError]
-    assert one(world, kind, b"b") == [QueueFullError]
+    assert one(world, form, b"b") == [QueueFullError]
+    assert one(world, form, b"b") == [QueueFullError]
     run(get)
-    assert one(world, kind, b"b") == [1]
+    assert one(world, form, b"b") == [1]
     assert direct.llen(f"{BASE}:not_full") == 0
 
 
 def test_removing_nothing_gives_a_native_producer_no_second_token(world: World, direct: redis.Redis) -> None:
-    one(world, kinds.CREATE, b"2")
-    one(world, kinds.PUT, b"a")
+    one(world, forms.CREATE, b"2")
+    one(world, forms.PUT, b"a")
     put = NativeSteps(direct, QUEUE, "native").put(b"b")
     step_until(put, lambda: direct.llen(f"{BASE}:not_full") == 0)
-    assert one(world, kinds.REMOVE, b"none") == [0]
+    assert one(world, forms.REMOVE, b"none") == [0]
     run(put)
     assert direct.llen(f"{BASE}:not_full") == 0
 
 
 def test_a_queue_created_while_a_native_delete_is_half_way(world: World, direct: redis.Redis) -> None:
-    one(world, kinds.CREATE, b"0")
-    one(world, kinds.PUT, b"a")
-    one(world, kinds.PUT, b"b")
-    one(world, kinds.GET, size=1)
-    one(world, kinds.PUT, b"c")
+    one(world, forms.CREATE, b"0")
+    one(world, forms.PUT, b"a")
+    one(world, forms.PUT, b"b")
+    one(world, forms.GET, size=1)
+    one(world, forms.PUT, b"c")
     delete = NativeSteps(direct, QUEUE, "deleter").delete()
     step_until(delete, lambda: direct.exists(f"{BASE}:producer", f"{BASE}:consumer") == 0)
     create = NativeSteps(direct, QUEUE, "creator").create(0)
     step_until(create, lambda: direct.llen(f"{BASE}:consumer_free") == 1)
     # We are :consumer again, and stay it while the deleter takes the list away.
-    assert one(world, kinds.GET, size=1) == [b"b"]
-    assert one(world, kinds.CONTAINS, b"c") == [1]
+    assert one(world, forms.GET, size=1) == [b"b"]
+    assert one(world, forms.CONTAINS, b"c") == [1]
     run(delete)
     run(create)
     run(NativeSteps(direct, QUEUE, "native").put(b"x"))

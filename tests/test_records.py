@@ -55,7 +55,7 @@ def recovered(direct: Client, field: str = "") -> Any:
 
 
 def test_a_call_that_is_sent_again_is_answered_from_its_record(direct: Client) -> None:
-    blocks = [on(A, ("put", "", "x", "y")), on(B, ("take", "1")), on(A, ("get", "1"))]
+    blocks = [on(A, ("put", "", "x", "y")), on(B, ("get waits", "1")), on(A, ("get", "1"))]
     first = call(direct, *blocks, number=1)
     assert call(direct, *blocks, number=1, again=True) == first
     assert queued(direct, A) == [b"y"]
@@ -64,7 +64,13 @@ def test_a_call_that_is_sent_again_is_answered_from_its_record(direct: Client) -
 
 def test_a_call_that_changes_nothing_has_no_record(direct: Client) -> None:
     call(direct, on(A, ("put", "", "x")))
-    call(direct, on(A, ("length",)), on(B, ("take", "1")), on(A, ("add existing", "", "x")), number=1)
+    call(
+        direct,
+        on(A, ("length",)),
+        on(B, ("get waits", "1")),
+        on(A, ("put existing unique", "", "x")),
+        number=1,
+    )
     assert not records(direct)
 
 
@@ -121,7 +127,7 @@ def test_of_what_a_server_had_taken_the_latest_goes_back_first(direct: Client) -
     for base in (A, B):
         call(direct, on(base, ("put", "", *"abcdefghijklmn")))
     for number in range(1, 12):  # also more than one digit
-        call(direct, on(A, ("get", "1")), on(B, ("take_opened", "1")), number=number)
+        call(direct, on(A, ("get", "1")), on(B, ("get waits acknowledged", "1")), number=number)
     while recovered(direct)[0]:
         pass
     assert queued(direct, A) == queued(direct, B) == [bytes([letter]) for letter in b"abcdefghijklmn"]
@@ -130,7 +136,12 @@ def test_of_what_a_server_had_taken_the_latest_goes_back_first(direct: Client) -
 
 def test_what_a_call_has_opened_goes_back_with_what_it_has_taken(direct: Client) -> None:
     call(direct, on(A, ("put", "", *"abcd")), on(B, ("put", "", "x", "y")))
-    call(direct, on(A, ("get", "1"), ("take_opened", "2")), on(B, ("take_opened", "1")), number=3)
+    call(
+        direct,
+        on(A, ("get", "1"), ("get waits acknowledged", "2")),
+        on(B, ("get waits acknowledged", "1")),
+        number=3,
+    )
     more, done, failed, _, *back = recovered(direct, "3")
     assert (more, done, failed) == (0, 2, 0)
     assert dict(zip(back[::2], back[1::2], strict=True)) == {A.encode(): 3, B.encode(): 1}
@@ -166,15 +177,15 @@ def failing(number: int) -> bytes:
 
 
 def test_a_record_is_cut_down_to_what_has_not_arrived(direct: Client) -> None:
-    call(direct, on(A, ("put_marked now", "", "5 0 x", "0 0 x", "7 0 y")), on(B, ("put", "", "x", "x", "z")))
-    call(direct, on(A, ("get_marked", "3")), on(B, ("get", "3")), number=1)
+    call(direct, on(A, ("put flags now", "", "5 0 x", "0 0 x", "7 0 y")), on(B, ("put", "", "x", "x", "z")))
+    call(direct, on(A, ("get flags", "3")), on(B, ("get", "3")), number=1)
     left = ("1", A, "1", "0 x", B, "2", "x", "z")
     assert call(direct, Block([RECORDS], [left], "cut"), number=2) == [3]
     assert call(direct, on(B, ("put_back", "1", "x", "x")), number=3) == [[0, 1]]
     assert call(direct, Block([RECORDS], [("1", A, "1", "0 x")], "cut"), number=4) == [1]
     assert recovered(direct, "1")[4:] == [A.encode(), 1]
     assert (queued(direct, A), queued(direct, B)) == ([b"x"], [b"x"])
-    assert call(direct, on(A, ("get_marked", "1"))) == [[0, [b"x", b"0"]]]
+    assert call(direct, on(A, ("get flags", "1"))) == [[0, [b"x", b"0"]]]
     assert call(direct, Block([RECORDS], [("1",)], "cut"), number=5) == [0]
 
 
@@ -219,7 +230,7 @@ def test_what_is_refused_is_not_taken_for_dropped(start_valkey: StartValkey) -> 
 def test_hundreds_that_were_opened_go_back_in_their_order(direct: Client) -> None:
     call(direct, on(A, ("put", "", *map(str, range(300)))))
     for number in range(1, 301):
-        call(direct, on(A, ("take_opened", "1")), number=number)
+        call(direct, on(A, ("get waits acknowledged", "1")), number=number)
     fields = tuple(f"o{number}.1" for number in range(300, 0, -1))
     (reply,) = call(direct, Block([RECORDS], [fields], "recover"))
     assert reply[2:] == [0, b"", A.encode(), 300]
@@ -228,9 +239,15 @@ def test_hundreds_that_were_opened_go_back_in_their_order(direct: Client) -> Non
 
 TAKING: dict[str, tuple[Run, ...]] = {
     "get": (("get", "1"),),
-    "get_marked": (("get_marked", "2"),),
-    "take_opened": (("take_opened", "2"),),
-    "mixed": (("get", "1"), ("put", "", "new"), ("take", "1"), ("add", "", "newer", "new"), ("length",)),
+    "get_marked": (("get flags", "2"),),
+    "take_opened": (("get waits acknowledged", "2"),),
+    "mixed": (
+        ("get", "1"),
+        ("put", "", "new"),
+        ("get waits", "1"),
+        ("put unique", "", "newer", "new"),
+        ("length",),
+    ),
 }
 
 
@@ -245,7 +262,7 @@ def test_whatever_command_fails_nothing_is_lost_or_doubled(
         for number in count(1):
             direct.flushall()
             for base in QUEUES:
-                call(direct, on(base, ("put_marked now", "", "5 0 a", "0 0 b"), ("add", "", "c")))
+                call(direct, on(base, ("put flags now", "", "5 0 a", "0 0 b"), ("put unique", "", "c")))
             direct.hset(RECORDS, "epoch", 1)
             direct.delete("failed")
             with monkeypatch.context() as patch:

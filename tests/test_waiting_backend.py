@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from pressure_server.backend.address import Address
-from pressure_server.broker import kinds
+from pressure_server.broker import verbs
 from pressure_server.broker.broker import Broker
 from pressure_server.broker.database import Database
 from pressure_server.broker.operation import Line
@@ -143,9 +143,9 @@ def test_moves_that_waited_for_room_leave_nothing_behind_where_the_backend_does_
         database = broker.default_database
         for number in range(3):
             source, destination = b"s%d" % number, b"d%d" % number
-            await database.run(kinds.CREATE, destination, [b"1"])
-            await database.run(kinds.PUT, destination, [b"x"])
-            await database.run(kinds.PUT, source, [b"y"])
+            await database.run(verbs.CREATE, destination, [b"1"])
+            await database.run(verbs.PUT, destination, [b"x"])
+            await database.run(verbs.PUT, source, [b"y"])
             moving = asyncio.create_task(database.move(source, destination, timeout=None))
             await asyncio.to_thread(
                 wait_for, partial(waits, database, source), "the message to wait for room"

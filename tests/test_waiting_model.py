@@ -9,19 +9,22 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count, groupby
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pressure_server.backend.address import Address
-from pressure_server.broker import kinds
+from pressure_server.broker import verbs
 from pressure_server.broker.broker import Broker
-from pressure_server.broker.operation import Kind, Operation
+from pressure_server.broker.operation import Operation, Owner
 from pressure_server.broker.policy import Policy
 from pressure_server.broker.servers import Neighbours
 from pressure_server.broker.wait import Wait
 from pressure_server.errors import PressureError, QueueClosedError
+from tests import forms
+from tests.forms import Form
 from tests.model_settings import model_settings
 from tests.programs import Valkey
 
@@ -34,7 +37,7 @@ WITHIN = 2.0  # seconds
 class Step:
     """An operation of `size`: so many messages to put, by one command or by as many, or wanted."""
 
-    kind: Kind
+    form: Form
     size: int
     one_by_one: bool = False
 
@@ -52,7 +55,7 @@ class Modelled:
     @property
     def refusal(self) -> str | None:
         """The text by which it is refused."""
-        put = self.step.size - len(self.left) if self.step.kind.puts else 0
+        put = self.step.size - len(self.left) if self.step.form.verb.puts else 0
         if not self.refused:
             return None
         error = QueueClosedError("q")
@@ -82,10 +85,10 @@ class Model:
         """Whether it has got on."""
         if modelled.done:
             return False
-        if modelled.step.kind is kinds.CLOSE:
+        if modelled.step.form is forms.CLOSE:
             modelled.refused, modelled.done, self.closed = self.closed, True, True
             return True
-        if modelled.step.kind.puts:
+        if modelled.step.form.verb.puts:
             if self.closed:
                 modelled.refused = modelled.done = True
                 return True
@@ -96,8 +99,8 @@ class Model:
             return bool(some)
         wanted = modelled.step.size
         modelled.got, self.messages = self.messages[:wanted], self.messages[wanted:]
-        modelled.refused = self.closed and not modelled.got and modelled.step.kind is not kinds.GET
-        modelled.done = bool(modelled.got) or modelled.refused or modelled.step.kind is kinds.GET
+        modelled.refused = self.closed and not modelled.got and modelled.step.form is not forms.GET
+        modelled.done = bool(modelled.got) or modelled.refused or modelled.step.form is forms.GET
         return bool(modelled.got)
 
     def leave(self, place: int) -> Modelled | None:
@@ -105,7 +108,7 @@ class Model:
         return self.waiting.pop(place % len(self.waiting)) if self.waiting else None
 
 
-class _Owner:
+class _Owner(Owner):
     def __init__(self) -> None:
         self.ended = False
         self.in_line = False
@@ -113,23 +116,24 @@ class _Owner:
     def waits(self, _operation: Operation) -> None:
         self.in_line = True
 
-    def completed(self, _operation: Operation) -> bool:
+    def completed(self, _operation: Operation) -> None:
         self.ended = True
-        return True
-
-    def has_some(self, _operation: Operation) -> None:
-        """Nobody counts it."""
 
 
-def _folds_with(pair: tuple[Operation, Modelled]) -> Kind | Modelled:
+def _has_come_as_far(operation: Operation, modelled: Modelled) -> bool:
+    owner = cast(_Owner, operation.owner)
+    return owner.ended == modelled.done and (modelled.done or owner.in_line)
+
+
+def _folds_with(pair: tuple[Operation, Modelled]) -> Form | Modelled:
     """What tells those that a batch folds into one run (batch.py) from their neighbours."""
     modelled = pair[1]
-    return modelled.step.kind if modelled.step.kind.folds else modelled
+    return modelled.step.form if pair[0].folds else modelled
 
 
 def _refusal(operation: Operation) -> str | None:
     error = operation.error
-    if operation.kind.puts and operation.results and isinstance(operation.results[-1], PressureError):
+    if operation.verb.puts and operation.results and isinstance(operation.results[-1], PressureError):
         error = operation.results[-1]
     return None if error is None else f"{error}"
 
@@ -153,7 +157,7 @@ class World:
 
     async def _play(self, bound: int, batches: list[list[Step]], leaving: list[int]) -> None:
         database = self.broker.default_database
-        await database.run(kinds.CREATE, QUEUE, [b"%d" % bound])
+        await database.run(verbs.CREATE, QUEUE, [b"%d" % bound])
         model = Model(bound)
         both: list[tuple[Operation, Modelled]] = []
         for batch, place in zip(batches, leaving, strict=False):
@@ -164,11 +168,18 @@ class World:
                     both.remove((operation, modelled))
                     break
             for step in batch:
-                messages = [next(self.names) for _ in range(step.size)] if step.kind.puts else []
-                wait = Wait(None) if step.kind in (kinds.TAKE, kinds.SOME) else None
+                messages = [next(self.names) for _ in range(step.size)] if step.form.verb.puts else []
+                wait = Wait(None) if step.form.options.waits else None
                 size, commands = (1, step.size) if step.one_by_one else (step.size, 1)
                 operation = Operation(
-                    step.kind, QUEUE, list(messages), size, _Owner(), commands=commands, wait=wait
+                    step.form.verb,
+                    QUEUE,
+                    list(messages),
+                    size,
+                    _Owner(),
+                    commands=commands,
+                    wait=wait,
+                    options=step.form.options,
                 )
                 both.append((operation, Modelled(step, messages)))
                 database.submit(operation)
@@ -176,18 +187,18 @@ class World:
                 model.do([modelled for _, modelled in together])
             async with asyncio.timeout(WITHIN):
                 # What others do is heard by callbacks: a turn of the loop at a time until all have been.
-                while not all(o.owner.ended == m.done and (m.done or o.owner.in_line) for o, m in both):  # noqa: ASYNC110
+                while not all(_has_come_as_far(o, m) for o, m in both):  # noqa: ASYNC110
                     await asyncio.sleep(0)
             for operation, modelled in both:
                 assert _refusal(operation) == modelled.refusal
-                if modelled.done and modelled.step.kind.takes:
+                if modelled.done and modelled.step.form.verb.takes:
                     assert operation.results == modelled.got
                 elif modelled.done and not modelled.refused:
                     assert len(operation.results) == len(operation.sizes)
             assert self.direct.lrange("__pressure__:q", 0, -1)[::-1] == model.messages
         database.end_waits()
         database.is_stopping = False
-        await database.run(kinds.DELETE, QUEUE)
+        await database.run(verbs.DELETE, QUEUE)
 
     def close(self) -> None:
         self.loop.run_until_complete(self.broker.close())
@@ -205,10 +216,10 @@ def world(backend: Valkey) -> Iterator[World]:
 
 
 steps = st.one_of(
-    st.builds(Step, st.sampled_from([kinds.PUT, kinds.ADD]), st.integers(1, 6)),
-    st.builds(Step, st.just(kinds.TAKE), st.just(1)),
-    st.builds(Step, st.sampled_from([kinds.SOME, kinds.GET]), st.integers(1, 6)),
-    st.builds(Step, st.sampled_from([kinds.PUT, kinds.TAKE, kinds.CLOSE]), st.just(1)),
+    st.builds(Step, st.sampled_from([forms.PUT, forms.ADD]), st.integers(1, 6)),
+    st.builds(Step, st.just(forms.TAKE), st.just(1)),
+    st.builds(Step, st.sampled_from([forms.SOME, forms.GET]), st.integers(1, 6)),
+    st.builds(Step, st.sampled_from([forms.PUT, forms.TAKE, forms.CLOSE]), st.just(1)),
 )
 
 
@@ -227,12 +238,12 @@ def test_who_waits_is_served_in_order_and_with_all_of_it(world: World) -> None:
 
 
 pipelined = st.one_of(
-    st.builds(Step, st.sampled_from([kinds.PUT, kinds.ADD]), st.integers(1, 60), st.just(True)),
-    st.builds(Step, st.sampled_from([kinds.PUT, kinds.ADD]), st.integers(1, 20)),
+    st.builds(Step, st.sampled_from([forms.PUT, forms.ADD]), st.integers(1, 60), st.just(True)),
+    st.builds(Step, st.sampled_from([forms.PUT, forms.ADD]), st.integers(1, 20)),
 )
 taking = st.one_of(
-    st.builds(Step, st.just(kinds.TAKE), st.just(1)),
-    st.builds(Step, st.sampled_from([kinds.SOME, kinds.GET]), st.integers(1, 20)),
+    st.builds(Step, st.just(forms.TAKE), st.just(1)),
+    st.builds(Step, st.sampled_from([forms.SOME, forms.GET]), st.integers(1, 20)),
 )
 
 
@@ -258,5 +269,5 @@ def test_pipelines_of_puts_go_on_where_they_were(world: World) -> None:
 
 def test_more_wait_than_are_tried_at_once(world: World) -> None:
     """Lines are tried from the front, a few at a time, and more as long as they get on."""
-    world.play(3, [[Step(kinds.PUT, 2)] * 300, [Step(kinds.GET, 1)] * 5, [Step(kinds.TAKE, 1)] * 595])
-    world.play(3, [[Step(kinds.TAKE, 1)] * 300, [Step(kinds.ADD, 4)] * 10, [Step(kinds.PUT, 500)]])
+    world.play(3, [[Step(forms.PUT, 2)] * 300, [Step(forms.GET, 1)] * 5, [Step(forms.TAKE, 1)] * 595])
+    world.play(3, [[Step(forms.TAKE, 1)] * 300, [Step(forms.ADD, 4)] * 10, [Step(forms.PUT, 500)]])

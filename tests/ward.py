@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pressure_server.backend.address import Address
-from pressure_server.broker import kinds
+from pressure_server.broker import verbs
 from pressure_server.broker.broker import Broker
 from pressure_server.broker.diagnosis import Finding
 from pressure_server.broker.doctor import Case, Doctor
-from pressure_server.broker.operation import Kind
+from pressure_server.broker.operation import Verb
+from pressure_server.broker.options import DEFAULT, UNIQUE, Options
 from pressure_server.broker.policy import ERROR, Policy
 from pressure_server.broker.servers import Neighbours
 from pressure_server.broker.trouble import Trouble
@@ -122,10 +123,14 @@ class Ward:
         assert set(told) <= {queue}
         return told.get(queue, Told())
 
-    def ours(self, queue: str, kind: Kind, *arguments: bytes, size: int = 1) -> Any:
+    def ours(
+        self, queue: str, verb: Verb, *arguments: bytes, size: int = 1, options: Options = DEFAULT
+    ) -> Any:
         """Do an operation as a server does; its results. Raises a PressureError."""
         database = self._broker.default_database
-        return self.loop.run_until_complete(database.run(kind, queue.encode(), list(arguments), size=size))
+        return self.loop.run_until_complete(
+            database.run(verb, queue.encode(), list(arguments), size=size, options=options)
+        )
 
     def assert_all_work(self, queues: Iterable[str]) -> None:
         """A queue is its keys: of those with equal ones one is tried."""
@@ -150,19 +155,19 @@ class Ward:
                     assert self._get(queue, is_ours) == expected.pop(0)
                 message = b"from ours" if is_ours else b"from a native client"
                 if is_ours:
-                    assert self.ours(queue, kinds.ADD, message) == [1]
+                    assert self.ours(queue, verbs.PUT, message, options=UNIQUE) == [1]
                 else:
                     run(native.put(message))
                 expected.append(message)
         while expected:
             assert self._get(queue, is_ours=len(expected) % 2 == 0) == expected.pop(0)
         Keys.read(self.direct, queue).assert_sound()
-        assert self.ours(queue, kinds.DELETE) == [1]
+        assert self.ours(queue, verbs.DELETE) == [1]
         assert self.direct.keys(f"{PREFIX}:{queue}*") == []
 
     def _get(self, queue: str, is_ours: bool) -> bytes:
         message: bytes = (
-            self.ours(queue, kinds.GET)[0]
+            self.ours(queue, verbs.GET)[0]
             if is_ours
             else run(NativeSteps(self.direct, queue, "survivor").get())
         )

@@ -16,6 +16,7 @@ from handlers.memcached.statistics import Counts
 from handlers.memcached.table import COMMANDS, Spec
 from handlers.memcached.values import Values
 from pressure_server.broker.operation import Operation
+from pressure_server.broker.options import Custody
 from pressure_server.connection import Connection
 from pressure_server.errors import PressureError, QueueNameError
 from pressure_server.handler import Context
@@ -70,7 +71,7 @@ class MemcachedConnection(Connection):
 
     def took(self, operation: Operation) -> None:
         """The broker: a coroutine's reply brings this. What is open is delivered when the client says so."""
-        if operation.kind.opens and not self.transport.is_closing():
+        if operation.custody is Custody.UNTIL_ACKNOWLEDGED and not self.transport.is_closing():
             self.open_reads.add(operation)
             self.recount()
         else:

@@ -26,9 +26,9 @@ class Counts:
 
     def add(self, operation: Operation) -> None:
         """The commands that an operation stands for have ended."""
-        if operation.kind.puts:
+        if operation.verb.puts:
             self.sets += len(operation.sizes)
-        elif operation.kind.takes:
+        elif operation.verb.takes:
             self.got(len(operation.results), len(operation.sizes) - len(operation.results))
 
     def reset(self) -> None:
@@ -37,7 +37,7 @@ class Counts:
 
 
 def of_queue(about: list[Any], waiters: int, open_reads: int) -> dict[str, int]:
-    """A queue's numbers, from the reply of kinds.INFO, in kestrel's words and order."""
+    """A queue's numbers, from the reply of verbs.INFO, in kestrel's words and order."""
     length, produced, produced_bytes, consumed_bytes = about[1], about[7], about[8], about[10]
     return {
         "items": length,

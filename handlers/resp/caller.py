@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from pressure_server.broker.options import DEFAULT, Options
+
 if TYPE_CHECKING:
     from handlers.resp.connection import RespConnection
     from pressure_server.broker.database import Database
-    from pressure_server.broker.operation import Kind
+    from pressure_server.broker.operation import Verb
     from pressure_server.broker.transaction import Transaction
     from pressure_server.broker.wait import Wait
     from pressure_server.connection import Encode
@@ -29,7 +31,7 @@ class Caller(Protocol):
 
     def submit(
         self,
-        kind: Kind,
+        verb: Verb,
         name: bytes,
         messages: list[bytes],
         size: int,
@@ -37,5 +39,6 @@ class Caller(Protocol):
         *,
         commands: int = 1,
         wait: Wait | None = None,
+        options: Options = DEFAULT,
     ) -> None:
         """See Connection.submit."""

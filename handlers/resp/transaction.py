@@ -15,7 +15,8 @@ from handlers.resp.parser import ARGUMENT_COST, Command
 from handlers.resp.replies import CommandError
 from handlers.resp.table import Spec
 from pressure_server.broker.database import Database
-from pressure_server.broker.operation import Kind, Operation
+from pressure_server.broker.operation import Operation, Owner, Verb
+from pressure_server.broker.options import DEFAULT, Options
 from pressure_server.broker.transaction import Transaction
 from pressure_server.broker.wait import Wait
 from pressure_server.connection import Encode
@@ -51,7 +52,7 @@ class Commands:
         self.queued.append((spec, words))
 
 
-class Stand:
+class Stand(Owner):
     """The Caller of one command in a transaction. What it replies or submits is kept here, as `entry`.
 
     It is the owner of what is submitted, so it has what replies are encoded by.
@@ -80,7 +81,7 @@ class Stand:
 
     def submit(
         self,
-        kind: Kind,
+        verb: Verb,
         name: bytes,
         messages: list[bytes],
         size: int,
@@ -88,9 +89,10 @@ class Stand:
         *,
         commands: int = 1,
         wait: Wait | None = None,
+        options: Options = DEFAULT,
     ) -> None:
         """See Connection.submit; nothing waits."""
-        self.entry = Operation(kind, name, messages, size, self, encode, commands)
+        self.entry = Operation(verb, name, messages, size, self, encode, commands, options=options)
         self.database.submit(self.entry)
 
     def waits(self, _operation: Operation) -> None:

@@ -5,22 +5,42 @@ Made when somebody in the lane waits for the first time.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from pressure_server.broker.changes import Changes
-from pressure_server.broker.lack import possible, suffixes
+from pressure_server.broker.driver import Watcher
+from pressure_server.broker.lack import Lack, possible, suffixes
 
-if TYPE_CHECKING:
-    from pressure_server.broker.lane import Lane
+
+class Lane(Protocol):
+    """The lane whose operations wait."""
+
+    name: bytes
+    is_in_flight: bool
+
+    def poke(self) -> None:
+        """Try those that wait."""
+
+
+class Sleepers(Protocol):
+    """The operations that wait."""
+
+    @property
+    def lacks(self) -> dict[bytes, set[Lack]]:
+        """What they lack, by queue."""
+
+    @property
+    def existed(self) -> bool:
+        """Whether the queue did when they were tried."""
 
 
 class Alarm:
     """A lane's. `disturbed` is set when a call of the lane may have changed its queue."""
 
-    __slots__ = ("_changes", "_lane", "_set", "_vain", "disturbed")
+    __slots__ = ("_changes", "_lane", "_set", "_sleepers", "_vain", "disturbed")
 
-    def __init__(self, lane: Lane, changes: Changes) -> None:
+    def __init__(self, lane: Lane, sleepers: Sleepers, changes: Watcher) -> None:
         self._lane = lane
+        self._sleepers = sleepers
         self._changes = changes
         self._set: dict[bytes, list[bytes]] = {}  # queue -> the suffixes of the keys that are watched
         self._vain: dict[tuple[bytes, int], None] = {}  # a set would take 150 bytes more for each who waits
@@ -28,7 +48,7 @@ class Alarm:
 
     def set(self) -> None:
         """Ask to be told when those in line may go on, where that has not been asked yet."""
-        for name, lacks in self._lane.lacks().items():
+        for name, lacks in self._sleepers.lacks.items():
             watched = suffixes(lacks)
             if set(watched) <= set(self._set.get(name, ())):
                 continue
@@ -38,7 +58,7 @@ class Alarm:
 
     def armed(self, name: bytes, watched: list[bytes], mask: int | None) -> None:
         """It is set: `mask` is what was there then; None where nobody watches, and it is time to look."""
-        lacks = self._lane.lacks().get(name)
+        lacks = self._sleepers.lacks.get(name)
         if lacks is None:
             # Those in line are being tried. What the mask shows may have come after their call: if that is
             # in vain they have to ask again.
@@ -47,7 +67,7 @@ class Alarm:
         elif mask is None:
             self._forget(name)
             self._lane.poke()
-        elif possible(lacks, watched, mask, self._lane.existed) and (name, mask) not in self._vain:
+        elif possible(lacks, watched, mask, self._sleepers.existed) and (name, mask) not in self._vain:
             # Once: where it was in vain, only a change is a reason to try again.
             self._vain[name, mask] = None
             self._lane.poke()

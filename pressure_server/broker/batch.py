@@ -13,6 +13,7 @@ from typing import Any
 
 from pressure_server.broker.lack import Lack
 from pressure_server.broker.operation import Operation
+from pressure_server.broker.options import name_of
 from pressure_server.broker.refusals import lack_of, refusal
 from pressure_server.broker.wait import Wait
 
@@ -24,7 +25,7 @@ MAX_BYTES = 1 << 20
 # servers, whose clients may wait for the same as ours (waiting.lua).
 NOTE, SHARE = b"note", b"share"
 
-_kind_of = attrgetter("kind")
+_what = attrgetter("verb", "options")
 
 
 def take(waiting: list[Operation]) -> list[Operation]:
@@ -35,9 +36,9 @@ def take(waiting: list[Operation]) -> list[Operation]:
         messages += operation.wanted
         size += sum(map(len, operation.messages))
         # What is put back goes alone: where its call gets no answer it is sent again, however late.
-        if count and (messages > MAX_MESSAGES or size > MAX_BYTES or operation.kind.restores != restores):
+        if count and (messages > MAX_MESSAGES or size > MAX_BYTES or operation.verb.restores != restores):
             break
-        restores = operation.kind.restores
+        restores = operation.verb.restores
         operation.sealed = True
         operation.sent = None
         count += 1
@@ -47,15 +48,13 @@ def take(waiting: list[Operation]) -> list[Operation]:
 
 
 def runs_of(batch: Sequence[Operation]) -> list[list[Operation]]:
-    """Neighbours of one kind, together; kinds that do not fold, one by one."""
+    """Return neighbours of one verb and its options together; those that do not fold, one by one."""
     if len(batch) == 1:
         return [list(batch)]
     runs: list[list[Operation]] = []
-    for kind, group in groupby(batch, _kind_of):
-        if kind.folds:
-            runs.append(list(group))
-        else:
-            runs.extend([operation] for operation in group)
+    for _, group in groupby(batch, _what):
+        run = list(group)
+        runs += [run] if run[0].folds else [[operation] for operation in run]
     return runs
 
 
@@ -64,8 +63,8 @@ def sharing_of(operations: Sequence[Operation], *, shares: bool) -> bytes:
 
     One that may not wait is not limited: it would be told that there is no message.
     """
-    puts = any(operation.kind.puts for operation in operations)
-    all_wait = all(o.wait is None or o.wait.timeout != 0 for o in operations if o.kind.takes)
+    puts = any(operation.verb.puts for operation in operations)
+    all_wait = all(o.wait is None or o.wait.timeout != 0 for o in operations if o.verb.takes)
     return SHARE if shares and puts and all_wait else NOTE
 
 
@@ -73,9 +72,9 @@ def pack(runs: Sequence[Sequence[Operation]]) -> list[bytes]:
     """The runs as arguments for batch.lua: for each a name, a count, and as many arguments."""
     arguments: list[bytes] = []
     for run in runs:
-        kind = run[0].kind
-        packed = kind.pack(run)
-        arguments.append(kind.name)
+        verb = run[0].verb
+        packed = verb.pack(run)
+        arguments.append(name_of(verb.name, run[0].options))
         arguments.append(b"%d" % len(packed))
         arguments += packed
     return arguments
@@ -142,16 +141,16 @@ def refused(runs: Sequence[Sequence[Operation]], error: str) -> Outcome:
 
 def _is_refused(operation: Operation, error: str) -> bool:
     """Whether a call is refused with that error because of this operation."""
-    kind = operation.kind
+    verb = operation.verb
     if error.startswith("OOM"):
-        return kind.puts or kind.moves
-    return kind.changes and error.startswith(("MISCONF", "NOREPLICAS"))
+        return verb.puts or verb.moves
+    return verb.changes and error.startswith(("MISCONF", "NOREPLICAS"))
 
 
 def _share_run(run: Sequence[Operation], result: Any) -> bool:
     """Share a run's result, or its error; whether something may be lacking."""
     if not isinstance(result, Exception):
-        return run[0].kind.share(run, result)
+        return run[0].verb.share(run, result)
     text = str(result)
     elsewhere = text.startswith("OTHER ")
     first = run[0]
@@ -159,7 +158,7 @@ def _share_run(run: Sequence[Operation], result: Any) -> bool:
     error = refusal(name, text.removeprefix("OTHER "))
     lack = lack_of(text)
     for operation in run:
-        if lack is None or operation.kind.line is None or (operation.kind.takes and operation.results):
+        if lack is None or operation.verb.line is None or (operation.verb.takes and operation.results):
             operation.fail(error)
         else:
             wait = operation.wait = operation.wait or Wait()
@@ -171,14 +170,14 @@ def _share_run(run: Sequence[Operation], result: Any) -> bool:
 
 def _classify(run: Sequence[Operation], outcome: Outcome, *, in_part: bool) -> None:
     for operation in run:
-        wait, kind = operation.wait, operation.kind
+        wait = operation.wait
         if operation.error is not None:
             outcome.ended.append(operation)
-        elif in_part and kind.rest(operation) > 0:
+        elif in_part and operation.verb.rest(operation) > 0:
             outcome.again.append(operation)
         elif wait is not None and wait.lack is not None:
             outcome.lacking.append(operation)
-        elif kind.satisfied(operation):
+        elif operation.is_satisfied:
             outcome.ended.append(operation)
         else:
             outcome.again.append(operation)

@@ -4,21 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Protocol
 
 from pressure_server.backend.watch import Watch
+from pressure_server.broker.driver import Listener
 from pressure_server.broker.lack import Lack, possible, suffixes, watched_keys
 from pressure_server.broker.names import base_key
-
-
-class Listener(Protocol):
-    """Somebody who waits for a queue to change."""
-
-    def armed(self, name: bytes, watched: list[bytes], mask: int | None) -> None:
-        """It is watched. `mask` is of what was there then (see `possible`); None: look yourself, now."""
-
-    def changed(self, name: bytes) -> None:
-        """It has changed, and is watched no longer."""
 
 
 class Changes:

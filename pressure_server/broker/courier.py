@@ -16,9 +16,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from pressure_server.backend.link import Link
+from pressure_server.broker.block import Block
 from pressure_server.broker.delivery import Delivery
 from pressure_server.broker.operation import Operation
 from pressure_server.broker.slow_deliveries import SlowDeliveries
@@ -39,22 +40,6 @@ _MOST_DONE = 1000
 _DROP_AFTER = 0.02
 # The same after the backend has refused it.
 _DROP_AGAIN_AFTER = 1.0
-
-
-class Block(NamedTuple):
-    """A call on one queue, or on some together; `how` is that of layout.py, `arguments` its runs.
-
-    `received` gets the reply, an error reply as an exception, or a BackendError; and, if the call has a
-    record, its delivery. `changes` is whether it must not be done twice. If it is not known whether the call
-    was done, `resolved` is told later whether this block was.
-    """
-
-    keys: Sequence[bytes]
-    how: bytes
-    arguments: list[bytes]
-    received: Callable[[Any, Delivery | None], None]
-    changes: bool = True
-    resolved: Callable[[bool], None] | None = None
 
 
 # What makes a block when a call is about to be sent, or None if there is nothing to do any longer.

@@ -8,10 +8,11 @@ from contextlib import nullcontext
 from typing import Any
 
 from pressure_server.backend.script import Script
-from pressure_server.broker import kinds
+from pressure_server.broker import verbs
 from pressure_server.broker.lanes import Lanes
 from pressure_server.broker.names import BOUND, base_key, existence_pattern, queue_name
-from pressure_server.broker.operation import Kind, Operation
+from pressure_server.broker.operation import Operation, Verb
+from pressure_server.broker.options import WAITS, Options
 from pressure_server.broker.owners import Call, Client
 from pressure_server.broker.queues import QueueOperations
 from pressure_server.broker.wait import Ticket, Wait
@@ -24,6 +25,8 @@ _STEPS = 20
 _AT_ONCE = 100
 # Of a range of messages.
 _SHORT = 1000
+# How a command takes that wants several messages, and waits for the first.
+SOME = Options(waits=True, several=True)
 
 
 class Database(Lanes, QueueOperations):
@@ -36,7 +39,7 @@ class Database(Lanes, QueueOperations):
 
     async def run_each(
         self,
-        kind: Kind,
+        verb: Verb,
         names: Sequence[bytes],
         arguments: list[bytes] | None = None,
         client: Client | None = None,
@@ -45,7 +48,7 @@ class Database(Lanes, QueueOperations):
 
         def one(name: bytes) -> Coroutine[Any, Any, list[Any] | PressureError]:
             call = Call(client)
-            return self.attempt(Operation(kind, name, list(arguments or []), 1, call), call)
+            return self.attempt(Operation(verb, name, list(arguments or []), 1, call), call)
 
         results: list[Any] = []
         for first in range(0, len(names), _AT_ONCE):
@@ -62,18 +65,22 @@ class Database(Lanes, QueueOperations):
         least one message; None when the time is up. A queue that does not exist is waited for. Raises, where
         it waits, QueueClosedError when one is closed and empty, QueueDoesNotExistError when one is deleted.
         """
-        kind = kinds.TAKE if count == 1 else kinds.SOME
+        options = WAITS if count == 1 else SOME
         if timeout == 0:
-            return await self._take_now(kind, names, count, client)
+            return await self._take_now(options, names, count, client)
         if len(names) == 1:
-            messages = await self.run(kind, names[0], size=count, wait=Wait(timeout), client=client)
+            messages = await self.run(
+                verbs.GET, names[0], size=count, wait=Wait(timeout), client=client, options=options
+            )
             return (names[0], messages) if messages else None
         ticket, call = Ticket(), Call(client)
         operations: dict[bytes, Operation] = {}
         tried: set[bytes] = set()
         try:
             for name in dict.fromkeys(names):
-                operation = Operation(kind, name, [], count, call, wait=Wait(timeout, ticket=ticket))
+                operation = Operation(
+                    verbs.GET, name, [], count, call, wait=Wait(timeout, ticket=ticket), options=options
+                )
                 operations[name] = operation
                 self.submit(operation)
                 await call.tried()
@@ -87,7 +94,9 @@ class Database(Lanes, QueueOperations):
                 self.cancel(operation)
         if isinstance(first.error, QueueClosedError):
             # There may be a message in a queue behind it.
-            found = await self._take_now(kind, [name for name in names if name != first.name], count, client)
+            found = await self._take_now(
+                options, [name for name in names if name != first.name], count, client
+            )
             if found is not None:
                 return found
         if first.error is not None:
@@ -95,14 +104,16 @@ class Database(Lanes, QueueOperations):
         if first.results:
             return first.name, first.results
         # The time may have been up before all queues were tried.
-        return await self._take_now(kind, [name for name in names if name not in tried], count, client)
+        return await self._take_now(options, [name for name in names if name not in tried], count, client)
 
     async def _take_now(
-        self, kind: Kind, names: Sequence[bytes], count: int, client: Client | None
+        self, options: Options, names: Sequence[bytes], count: int, client: Client | None
     ) -> tuple[bytes, list[bytes]] | None:
         for name in names:
             try:
-                messages = await self.run(kind, name, size=count, wait=Wait(0), client=client)
+                messages = await self.run(
+                    verbs.GET, name, size=count, wait=Wait(0), client=client, options=options
+                )
             except QueueClosedError:
                 continue  # and empty
             if messages:

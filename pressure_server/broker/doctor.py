@@ -7,7 +7,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from pressure_server.broker import kinds
+from pressure_server.broker import verbs
 from pressure_server.broker.database import Database
 from pressure_server.broker.diagnosis import Finding, diagnose, suspicions
 from pressure_server.broker.names import BOUND, PROTOCOL_SUFFIXES, existence_pattern, is_queue_name
@@ -148,7 +148,7 @@ class Doctor:
         if not words:
             return []
         arguments = [*case.evidence(self.wait), *dict.fromkeys(words)]
-        done: list[bytes] = (await self._database.run(kinds.REPAIR, case.name, arguments))[0]
+        done: list[bytes] = (await self._database.run(verbs.REPAIR, case.name, arguments))[0]
         return [_in_words(word.decode()) for word in done]
 
     def mendable(self, case: Case) -> list[Finding]:
@@ -199,7 +199,7 @@ class Doctor:
         examined: list[tuple[bytes, Snapshot]] = []
         for first in range(0, len(names), _AT_ONCE):
             some = names[first : first + _AT_ONCE]
-            for name, reply in zip(some, await self._database.run_each(kinds.EXAMINE, some), strict=True):
+            for name, reply in zip(some, await self._database.run_each(verbs.EXAMINE, some), strict=True):
                 if not isinstance(reply, BaseException):
                     examined.append((name, Snapshot.of(reply)))
                     continue

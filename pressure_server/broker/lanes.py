@@ -11,9 +11,11 @@ from pressure_server.backend.durability import Durability, Follows
 from pressure_server.backend.link import Link
 from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
+from pressure_server.broker.block import Block
 from pressure_server.broker.changes import Changes
-from pressure_server.broker.courier import Block, Courier
+from pressure_server.broker.courier import Courier
 from pressure_server.broker.delivery import Delivery
+from pressure_server.broker.driver import Source
 from pressure_server.broker.housekeeping import Housekeeping
 from pressure_server.broker.known import KnownQueues
 from pressure_server.broker.lack import Lack
@@ -24,7 +26,6 @@ from pressure_server.broker.operation import Line, Operation
 from pressure_server.broker.owners import Call
 from pressure_server.broker.policy import Policy
 from pressure_server.broker.role_turns import RoleTurns
-from pressure_server.broker.wait import AS_CONFIGURED, Wait
 from pressure_server.broker.waiters import Waiters
 from pressure_server.errors import BackendError, BackendReplyError, PressureError, StoppingError
 from pressure_server.layout import RECOVER
@@ -89,10 +90,10 @@ class Lanes:
         QueueNameError.
         """
         lane = self._lane(operation.name)
-        lane.waiting.append(operation)
+        lane.pending.append(operation)
         self._courier.submitted += 1
-        if lane.idle:
-            lane.idle = False
+        if lane.is_idle:
+            lane.is_idle = False
             self._courier.ready(lane.block)
 
     def _lane(self, name: bytes) -> Lane:
@@ -136,7 +137,8 @@ class Lanes:
     def waiting_on(self, name: bytes) -> dict[Line, int]:
         """How many operations of our clients wait on a queue."""
         lane = self._lanes.get(name)
-        return {line: len(lane.lines[line]) if lane is not None and lane.lines else 0 for line in Line}
+        waiting = lane.waiting if lane is not None else None
+        return {line: waiting.count(line) if waiting is not None else 0 for line in Line}
 
     def end_waits(self) -> None:
         """The server stops: who waits, or would have to, gets StoppingError."""
@@ -204,7 +206,7 @@ class Lanes:
             if not reply.done():
                 reply.set_result((error or value, delivery))
 
-        self.call(keys, arguments, received, changes=changes)
+        self.call(Block([*dict.fromkeys(keys)], b"", arguments, received, changes))
         try:
             value, delivery = await reply
         except asyncio.CancelledError:
@@ -259,41 +261,47 @@ class Lanes:
             if lane is not None:
                 lane.poke()
 
-    # What lanes use.
+    # What lanes use: see Driver.
 
-    def ready(self, lane: Lane, *, goes_first: bool = False) -> None:
-        """Ask the lane for a block when the next call is sent; if it `goes_first`, before all others."""
+    def ready(self, lane: Source, *, goes_first: bool = False) -> None:
+        """See Driver."""
         self._courier.ready(lane.block, goes_first=goes_first)
 
-    def call(
-        self,
-        keys: Iterable[bytes],
-        arguments: list[bytes],
-        received: Callable[[Any, Delivery | None], None],
-        *,
-        changes: bool = True,
-        resolved: Callable[[bool], None] | None = None,
-    ) -> None:
-        """Call the batch script on queues: see Block."""
-        self._courier.call(Block([*dict.fromkeys(keys)], b"", arguments, received, changes, resolved))
+    def learn(self, name: bytes, found: int) -> None:
+        """See Driver."""
+        self.known.learn(name, found)
+
+    def call(self, block: Block) -> None:
+        """See Driver."""
+        self._courier.call(block)
 
     def when_safe(self, follows: Follows) -> None:
-        """Call it when what the backend has just answered is as durable as it is to be."""
+        """See Driver."""
         self._durability.when_safe(self._link.run, follows)
 
     def when_back(self, follows: Callable[[], None]) -> None:
-        """Call it when the backend is back; a little later where it is there, but has refused."""
+        """See Driver."""
         if self._link.is_up:
             self.later(max(_AGAIN_AFTER, self._link.rest), follows)
         else:
             self._when_back[follows] = None
 
     def later(self, seconds: float, follows: Callable[[], None]) -> asyncio.TimerHandle:
-        """Call it then."""
+        """See Driver."""
         return self._loop.call_later(seconds, follows)
 
+    def at(
+        self, when: float, follows: Callable[[Operation], None], operation: Operation
+    ) -> asyncio.TimerHandle:
+        """See Driver."""
+        return self._loop.call_at(when, follows, operation)
+
+    def time(self) -> float:
+        """See Driver."""
+        return self._loop.time()
+
     def after(self, turns: int, follows: Callable[[], None]) -> None:
-        """Call after so many turns of the loop."""
+        """See Driver."""
         if turns:
             self._loop.call_soon(self.after, turns - 1, follows)
         else:
@@ -307,33 +315,11 @@ class Lanes:
         else:
             self.role_turns.give_back(name)
 
-    def drop(self, lane: Lane) -> None:
-        """Forget a lane on which nothing waits."""
+    def drop(self, lane: Source) -> None:
+        """See Driver."""
         if self._lanes.get(lane.name) is lane:
             del self._lanes[lane.name]
             self._dropped.set()
-            if lane.alarm is not None:
-                lane.alarm.stop()
-
-    def measure(self, lane: Lane, operation: Operation, wait: Wait) -> bool:
-        """Let the operation expire when it has waited long enough; False where it has."""
-        now = self._loop.time()
-        timeout = wait.timeout
-        if timeout == AS_CONFIGURED:
-            timeout = self.policy.put_timeout if operation.kind.puts or operation.kind.moves else None
-        deadline = wait.deadline(now, timeout, self.policy.role_timeout)
-        if deadline is not None and deadline <= now:
-            wait.out_of_time = wait.in_line and deadline == wait.until
-            return False
-        if wait.timer is not None:
-            if wait.timer.when() == deadline:
-                return True
-            wait.timer.cancel()
-            wait.timer = None
-        if deadline is not None:
-            wait.out_of_time = deadline == wait.until
-            wait.timer = self._loop.call_at(deadline, lane.expire, operation)
-        return True
 
     # What the link and the watch tell.
 
@@ -354,11 +340,8 @@ class Lanes:
         if suffix == BOUND and self.known.forget(name):
             self._clean(name)
         lane = self._lanes.get(name)
-        if lane is not None and lane.alarm is not None:
-            if suffix == BOUND:
-                # Created or deleted; or whoever is about to delete it asks who waits (life.lua, expire).
-                lane.alarm.disturbed = False
-            lane.alarm.changed(name)
+        if lane is not None and lane.waiting is not None:
+            lane.waiting.changed(existence=suffix == BOUND)
         self.changes.tell(name)
 
     def watch_lost(self) -> None:
@@ -366,8 +349,8 @@ class Lanes:
         self.known.forget_all()
         self.changes.lost()
         for lane in list(self._lanes.values()):
-            if lane.alarm is not None:
-                lane.alarm.lost()
+            if lane.waiting is not None:
+                lane.waiting.watch_lost()
 
     def _clean(self, name: bytes) -> None:
         """The queue has been deleted, maybe by a native client, which does not know of our keys."""

@@ -1,7 +1,7 @@
 """Operations: what a client wants done on one queue, and how far that has come.
 
-Pure: values in, values out. One may stand for many equal commands of one client; what it does is its kind's
-affair (kinds.py).
+Pure. An operation is a verb (verbs.py) with options (options.py), and stands for one or more equal
+commands of one client. Its owner is told what becomes of it.
 """
 
 from __future__ import annotations
@@ -11,38 +11,57 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
 
 from pressure_server.broker.delivery import Delivery
+from pressure_server.broker.options import DEFAULT, Custody, Options, existing, into_existing
 from pressure_server.broker.wait import Wait
 from pressure_server.errors import PressureError
+
+# What makes the replies of an operation that has ended.
+Reply = Callable[["Operation"], bytes]
+
+
+def _no_reply(_operation: Operation) -> bytes:
+    return b""
+
+
+class Owner(Protocol):
+    """What is told how an operation gets on."""
+
+    __slots__ = ()
+
+    def waits(self, operation: Operation) -> None:
+        """Note that the operation begins to wait."""
+        return
+
+    def has_some(self, operation: Operation) -> None:
+        """Note that a call has brought some of what the operation takes, and others are to follow."""
+        return
+
+    def completed(self, operation: Operation) -> None:
+        """Take over the operation, which has ended, and what it has taken.
+
+        Its `results` and `error` are final. If it `has_taken` messages, call its `delivered` when they have
+        been handed over, or its `put_back`, once: until then the backend keeps them.
+        """
 
 
 class Operation:
     """One or more equal commands on one queue.
 
-    `sizes` has one number a command: how many messages it brought (put, add, contains, remove), or
-    wants (get, take). `messages` are theirs, end to end. Other kinds have their arguments in `messages`.
+    `sizes` has one number a command: how many messages it brought (put, contains, remove), or wants (get).
+    `messages` are theirs, end to end. Other verbs have their arguments in `messages`.
 
-    When it has ended, `owner.completed(operation)` is called, and either `error` is set, or `results`
-    holds: for put and add one entry a command (the queue's length after it; how many of its messages
-    were new; or the error that it alone met), for contains and remove one 1 or 0 a message, for get and
-    take the messages, fewer than wanted when the queue ran empty or the time out; for other kinds the one
-    value.
+    When it has ended, either `error` is set, or `results` holds: for put one entry a command (the queue's
+    length after it; with `unique` how many of its messages were new; or the error that it alone met), for
+    contains and remove one 1 or 0 a message, for get and move the messages, fewer than wanted if the queue
+    ran empty or the time out; for other verbs the one value a command.
 
-    `reply` is a function that makes the replies of its commands, one behind the other, and `encoded` what it
-    has made, until that is written.
-
-    `ended_as` counts the operations on the queue in the order in which they ended.
-    If it `has_taken` messages, its owner has them from `completed` on, and calls `delivered` when they have
-    been handed over, or `put_back`, once: until then the backend keeps them for us.
-
-    `encoded` is its reply, where it has ended before others whose replies go first.
-
-    `sent` is how many of the commands that are left go with the call under way; None is all of them.
-
-    One that may have to wait, otherwise than all do, is made with a `Wait`. `owner.waits(operation)` is
-    called when it begins to.
+    `reply` makes the replies of its commands, one after the other; `encoded` is what it has made, if replies
+    of other operations go first. `ended_as` counts the operations on the queue in the order in which they
+    ended. `sent` is how many of the commands that are left go with the call under way; None is all of them.
+    Pass a `Wait` to override how the operation waits.
     """
 
     __slots__ = (
@@ -52,31 +71,34 @@ class Operation:
         "ended_as",
         "error",
         "handed",
-        "kind",
         "messages",
         "name",
+        "options",
         "owner",
         "reply",
         "results",
         "sealed",
         "sent",
         "sizes",
+        "verb",
         "wait",
         "wanted",
     )
 
     def __init__(
         self,
-        kind: Kind,
+        verb: Verb,
         name: bytes,
         messages: list[bytes],
         size: int,
-        owner: Any,
-        reply: Any = None,
+        owner: Owner,
+        reply: Reply = _no_reply,
         commands: int = 1,
         wait: Wait | None = None,
+        options: Options = DEFAULT,
     ) -> None:
-        self.kind = kind
+        self.verb = verb
+        self.options = options
         self.name = name
         self.messages = messages
         self.sizes = [size] if commands == 1 else [size] * commands
@@ -96,15 +118,16 @@ class Operation:
         self.handed = 0
         self.wait = wait
 
-    def may_extend(self, kind: Kind, name: bytes, reply: Any) -> bool:
-        """Whether more commands like these can become part of it."""
+    def may_extend(self, verb: Verb, name: bytes, reply: Reply, options: Options) -> bool:
+        """Return whether more commands like these can become part of it."""
         return (
             not self.sealed
-            and self.kind is kind
+            and self.verb is verb
             and self.name == name
             and self.reply is reply
             and self.wait is None
-            and kind.folds
+            and self.options == options
+            and self.folds
         )
 
     def extend(self, messages: list[bytes], size: int, commands: int) -> None:
@@ -114,14 +137,11 @@ class Operation:
         self.wanted += size * commands
 
     def stay(self, *, elsewhere: bool = False) -> None:
-        """It waits on a queue that exists, and so not for another of that name, nor does it make one.
+        """From now on wait on the queue that exists: neither make a queue, nor wait for another of that name.
 
         `elsewhere`: that is the queue to which a move goes.
         """
-        if elsewhere:
-            self.messages[1] = self.messages[1].removesuffix(b" existing") + b" existing"
-        else:
-            self.kind = self.kind.waiting or self.kind
+        self.options = into_existing(self.options) if elsewhere else existing(self.options)
 
     def came_with(self, delivery: Delivery) -> None:
         """A call has brought some of its messages."""
@@ -154,14 +174,33 @@ class Operation:
         """Nobody is there any longer for what it has taken, if anything."""
         if self.deliveries is not None and self.has_taken:
             delivery = self.deliveries[0][0]
-            if self.kind.opens:
+            if self.custody is Custody.UNTIL_ACKNOWLEDGED:
                 self.deliveries = None
             delivery.put_back(self)
 
     @property
+    def custody(self) -> Custody:
+        """Until when the backend keeps a record of what it takes."""
+        if not self.verb.takes or self.verb.moves:
+            return Custody.NONE
+        return Custody.UNTIL_ACKNOWLEDGED if self.options.acknowledged else Custody.UNTIL_DELIVERED
+
+    @property
     def has_taken(self) -> bool:
         """Whether it has messages that are nowhere else now."""
-        return bool(self.results) and self.kind.takes and not self.kind.moves
+        return bool(self.results) and self.custody is not Custody.NONE
+
+    @property
+    def folds(self) -> bool:
+        """Whether it can share a run with equal operations."""
+        return self.verb.folds and not self.options.several and not self.options.otherwise
+
+    @property
+    def is_satisfied(self) -> bool:
+        """Whether it has what it was made for, if it lacks nothing that can be waited for."""
+        if self.verb.puts:
+            return not self.commands_left()
+        return bool(self.results) or (self.verb.takes and not self.options.waits)
 
     def commands_left(self) -> int:
         """How many of its commands have no result yet."""
@@ -173,8 +212,8 @@ class Operation:
 
     @property
     def units_sent(self) -> int:
-        """What goes with the call under way, in the units of its kind's `rest`."""
-        rest = self.kind.rest(self)
+        """What goes with the call under way, in the units of its verb's `rest`."""
+        rest = self.verb.rest(self)
         return rest if self.sent is None else min(rest, self.sent)
 
     def size_sent(self) -> int:
@@ -191,8 +230,8 @@ class Operation:
             self.results.append(error.after(in_part))
         if not self.results:
             self.error = error
-        elif self.kind.folds and not self.kind.takes:
-            self.results += [error] * self.kind.rest(self)
+        elif self.verb.folds and not self.verb.takes:
+            self.results += [error] * self.verb.rest(self)
 
 
 class Line(Enum):
@@ -203,18 +242,16 @@ class Line(Enum):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Kind:
-    """How operations of one kind are packed for the script, and how a reply is shared out among them.
+class Verb:
+    """How operations of one verb are packed for the script, and how a reply is shared out among them.
 
-    `pack` appends the run's arguments. `share` extends each operation's results from the run's reply, and
+    `pack` returns the run's arguments. `share` extends each operation's results from the run's reply, and
     says whether one may lack something, as it then notes in the operation's `wait`. `rest` is what an
     operation still lacks, in the units in which the script says what it left undone.
 
-    `line` is where one waits, and `serves` are those who may go on when one has been done. One that has
-    waited goes on as `waiting`, which does not create a queue that has been deleted meanwhile. `counts`: a
-    command's result is a count, which adds up where it is done in parts. `changes`: it must not be done
-    twice. `restores`: its messages are nowhere else. `opens`: what it has taken is delivered when its client
-    says so, and not when it has been sent. `marked`: it takes messages with their flags.
+    `line` is where one waits, and `serves` are those that may go on when one has been done, as many as it
+    has messages, or with `serves_all` all. `folds`: equal operations share a run. `changes`: it must not be
+    done twice. `restores`: its messages are nowhere else.
     """
 
     name: bytes
@@ -225,15 +262,11 @@ class Kind:
     takes: bool = False
     moves: bool = False
     restores: bool = False
-    marked: bool = False
-    opens: bool = False
     folds: bool = True
-    counts: bool = False
     changes: bool = True
     line: Line | None = None
     serves: tuple[Line, ...] = ()
-    satisfied: Callable[[Operation], bool] = lambda _: True
-    waiting: Kind | None = None
+    serves_all: bool = False
 
     def __repr__(self) -> str:
         """Its name."""

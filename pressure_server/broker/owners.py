@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from pressure_server.broker.operation import Operation
+from pressure_server.broker.operation import Operation, Owner
 
 
 class Client(Protocol):
@@ -29,7 +29,7 @@ class Client(Protocol):
         """The reply that follows brings what the operation has taken, which is the client's from now on."""
 
 
-class Call:
+class Call(Owner):
     """The owner of operations that a coroutine waits for. `ended` is the queue of the first that ends.
 
     What that one has taken goes to the client at once. `end` is called when the coroutine ends, however it
@@ -95,7 +95,7 @@ class Call:
             self._tried.set_result(None)
 
 
-class OnEnd:
+class OnEnd(Owner):
     """The owner of what is done for no client; `follows` is called with the operation when it has ended."""
 
     __slots__ = ("_follows",)
@@ -103,24 +103,18 @@ class OnEnd:
     def __init__(self, follows: Callable[[Operation], None]) -> None:
         self._follows = follows
 
-    def waits(self, _operation: Operation) -> None:
-        """Nobody waits with it."""
-
     def completed(self, operation: Operation) -> None:
         """Tell."""
         self._follows(operation)
 
 
-class OnSuccess:
+class OnSuccess(Owner):
     """The owner of what is done for no client; something follows where it has been done."""
 
     __slots__ = ("_follows",)
 
     def __init__(self, follows: Callable[[bytes], None] = lambda _: None) -> None:
         self._follows = follows
-
-    def waits(self, _operation: Operation) -> None:
-        """Nobody waits with it."""
 
     def completed(self, operation: Operation) -> None:
         """Tell, with the queue's name."""

@@ -1,6 +1,7 @@
-"""Packing: a run, which is neighbouring operations of one kind, as arguments for the batch script.
+"""Packing: runs as arguments for the batch script.
 
-Pure. What goes is what has not been done yet (batch.lua has the form; kinds.py says which kind uses what).
+Pure. A run is neighbouring operations of one verb with the same options. What goes is what has not been done
+yet (batch.lua has the form; verbs.py says which verb uses what).
 """
 
 from __future__ import annotations
@@ -51,5 +52,5 @@ def arguments(operations: Sequence[Operation]) -> list[bytes]:
 
 
 def nothing(_operations: Sequence[Operation]) -> list[bytes]:
-    """Nothing: the kind says all."""
+    """Nothing: the verb says all."""
     return []

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from pressure_server.broker.batch import Outcome
+from pressure_server.broker.driver import Roles
 from pressure_server.broker.lack import Lack
 from pressure_server.broker.operation import Line, Operation
-from pressure_server.broker.role_turns import RoleTurns
 from pressure_server.broker.waiting_line import WaitingLine
 
 # For each role: who needs it, and for what a native client may hold it while it waits for that, as we do.
@@ -23,7 +23,7 @@ class QueueTurns:
 
     __slots__ = ("_asked", "_lines", "_name", "_ours", "_role_turns")
 
-    def __init__(self, name: bytes, lines: Mapping[Line, WaitingLine], role_turns: RoleTurns) -> None:
+    def __init__(self, name: bytes, lines: Mapping[Line, WaitingLine], role_turns: Roles) -> None:
         self._name = name
         self._lines = lines
         self._role_turns = role_turns
@@ -63,7 +63,7 @@ class QueueTurns:
                 self._role_turns.withdraw(self._name, role)
         if not self._ours:
             return
-        gone_on = {o.kind.line for o in ended if o.wait is not None and o.wait.in_line}
+        gone_on = {o.verb.line for o in ended if o.wait is not None and o.wait.in_line}
         for role in self._ours:
             if _NEEDED[role][0] in gone_on or not self._is_wanted(role):
                 self._ours -= {role}

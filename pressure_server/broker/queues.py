@@ -6,9 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from pressure_server.broker import kinds
+from pressure_server.broker import verbs
 from pressure_server.broker.names import base_key
-from pressure_server.broker.operation import Kind, Operation
+from pressure_server.broker.operation import Operation, Verb
+from pressure_server.broker.options import DEFAULT, Options
 from pressure_server.broker.owners import Call, Client
 from pressure_server.broker.wait import AS_CONFIGURED, Wait
 from pressure_server.errors import PressureError
@@ -26,21 +27,24 @@ class QueueOperations(ABC):
 
     async def run(
         self,
-        kind: Kind,
+        verb: Verb,
         name: bytes,
         arguments: list[bytes] | None = None,
         size: int = 1,
         wait: Wait | None = None,
         client: Client | None = None,
+        options: Options = DEFAULT,
     ) -> list[Any]:
         """Do one operation and wait for its end.
 
-        Returns the operation's `results` for kinds with one entry a message or command, else a list with the
+        Returns the operation's `results` for verbs with one entry a message or command, else a list with the
         one value. Raises a PressureError. Where it is cancelled while the operation waits, that does not
         happen. `client` is told when it waits, and asked whether it is still there for what has been taken.
         """
         call = Call(client)
-        outcome = await self.attempt(Operation(kind, name, arguments or [], size, call, wait=wait), call)
+        outcome = await self.attempt(
+            Operation(verb, name, arguments or [], size, call, wait=wait, options=options), call
+        )
         if isinstance(outcome, PressureError):
             raise outcome
         return outcome
@@ -48,7 +52,7 @@ class QueueOperations(ABC):
     @abstractmethod
     async def run_each(
         self,
-        kind: Kind,
+        verb: Verb,
         names: Sequence[bytes],
         arguments: list[bytes] | None = None,
         client: Client | None = None,
@@ -64,7 +68,7 @@ class QueueOperations(ABC):
 
     async def exists(self, name: bytes) -> bool:
         """pressure 0.15, Exists."""
-        return bool((await self.run(kinds.EXISTS, name))[0])
+        return bool((await self.run(verbs.EXISTS, name))[0])
 
     async def move(
         self,
@@ -82,13 +86,16 @@ class QueueOperations(ABC):
         waited for: 0 not at all, None for ever; room is waited for as for a put. Returns the message; None
         where there is none. Raises a PressureError.
         """
-        arguments = [
-            base_key(self.prefix, destination),
-            b"add" if unique else b"put",
-            b"" if timeout == 0 else b"wait",
-        ]
+        arguments = [base_key(self.prefix, destination)]
         if message is not None:
             arguments.append(message)
         wait = Wait(AS_CONFIGURED if timeout == 0 else timeout, other=destination)
-        moved: list[bytes] = await self.run(kinds.MOVE, source, arguments, wait=wait, client=client)
+        moved: list[bytes] = await self.run(
+            verbs.MOVE,
+            source,
+            arguments,
+            wait=wait,
+            client=client,
+            options=Options(unique=unique, waits=timeout != 0),
+        )
         return moved[0] if moved else None

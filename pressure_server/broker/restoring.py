@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
-from pressure_server.broker import kinds
+from pressure_server.broker import verbs
 from pressure_server.broker.delivery import Delivery
 from pressure_server.broker.marked import word_of
 from pressure_server.broker.names import printable
-from pressure_server.broker.operation import Operation
+from pressure_server.broker.operation import Operation, Owner
 
 logger = logging.getLogger(__name__)
 
@@ -19,7 +19,7 @@ def brought(taken: Operation) -> Iterator[tuple[Delivery, list[bytes]]]:
     first = 0
     for delivery, end in taken.deliveries or ():
         messages = taken.results[max(first, taken.handed) : end]
-        yield delivery, [word_of(message) for message in messages] if taken.kind.marked else messages
+        yield delivery, [word_of(message) for message in messages] if taken.options.flags else messages
         first = end
 
 
@@ -31,20 +31,17 @@ def restoring(taken: Operation) -> Iterator[tuple[int, Operation]]:
     for delivery, words in brought(taken):
         delivery.returns(taken, words)
         number, owner = delivery.number, _Restored(delivery, taken, len(words))
-        yield number, Operation(kinds.RESTORE, taken.name, [b"%d" % number, *words], 1, owner)
+        yield number, Operation(verbs.PUT_BACK, taken.name, [b"%d" % number, *words], 1, owner)
     taken.deliveries = None
 
 
-class _Restored:
+class _Restored(Owner):
     """Its owner: nobody waits for it."""
 
     def __init__(self, delivery: Delivery, taken: Operation, count: int) -> None:
         self._delivery = delivery
         self._taken = taken
         self._count = count
-
-    def waits(self, _operation: Operation) -> None:
-        pass  # it needs no role and no room
 
     def completed(self, operation: Operation) -> None:
         """The backend needs to keep them no longer. Where it refuses them, they come back after a restart."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pressure_server.backend.turns import Turns
-from pressure_server.broker import kinds
+from pressure_server.broker import verbs
 from pressure_server.broker.lack import Lack
 from pressure_server.broker.names import CONSUMER_TURN, PRODUCER_TURN, base_key
 from pressure_server.broker.operation import Operation
@@ -57,7 +57,7 @@ class RoleTurns:
         """End our turns on a queue. Who is in line there acts before, in the same call."""
         self._owed.add(name)
         if self._lanes.is_up:
-            self._lanes.submit(Operation(kinds.TURN, name, [], 1, OnSuccess(self._given_back)))
+            self._lanes.submit(Operation(verbs.TURN, name, [], 1, OnSuccess(self._given_back)))
 
     def backend_is_back(self) -> None:
         """Give back what could not be while the backend was away."""
@@ -81,5 +81,5 @@ class RoleTurns:
                 if parked.startswith(prefix) and parked.endswith(suffix):
                     name = parked[len(prefix) : -len(suffix)]
                     call = Call(None)
-                    await self._lanes.attempt(Operation(kinds.TURN, name, [], 1, call), call)
+                    await self._lanes.attempt(Operation(verbs.TURN, name, [], 1, call), call)
                     self._given_back(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.resources import files
 
 from pressure_server.backend.script import Script
@@ -26,11 +27,13 @@ _PARTS = (
 )
 
 
+@cache
 def batch_script() -> bytes:
     """The text of the one script that works on queues, as the backend gets it."""
     return b"\n".join((constants(), *map(_text, _PARTS)))
 
 
+@cache
 def housekeeping_script() -> Script:
     """The script that is called for many queues at once, used or not."""
     return Script(
@@ -38,6 +41,7 @@ def housekeeping_script() -> Script:
     )
 
 
+@cache
 def servers_script() -> bytes:
     """The text of the script that signs for servers, and forgets them."""
     return _text("servers")

@@ -1,7 +1,7 @@
 """Sharing: the reply of the batch script for a run, as results of the run's operations.
 
 Pure. Each function extends the results, and returns whether an operation may lack something, which its `wait`
-then says (batch.lua has the form of replies; kinds.py says which kind uses what).
+then says (batch.lua has the form of replies; verbs.py says which verb uses what).
 """
 
 from __future__ import annotations
@@ -35,16 +35,6 @@ def values(operations: Sequence[Operation], reply: list[Any]) -> bool:
     return False
 
 
-def marked_values(operations: Sequence[Operation], reply: list[bytes]) -> bool:
-    """As `values`, of messages with their flags."""
-    return values(operations, with_flags(reply))
-
-
-def marked_taken(operations: Sequence[Operation], reply: list[bytes] | None) -> bool:
-    """As `taken`, of messages with their flags."""
-    return taken(operations, None if reply is None else with_flags(reply))
-
-
 def peeked(operations: Sequence[Operation], reply: list[bytes]) -> bool:
     """The list of the one message with its flags, to every command."""
     return one(operations, with_flags(reply))
@@ -67,18 +57,10 @@ def _begun(operations: Sequence[Operation]) -> Wait | None:
     return next((operation.wait for operation in operations if operation.commands_left()), None)
 
 
-def lengths(operations: Sequence[Operation], reply: Any) -> bool:
-    """One length a command; or one number, the length before the first, where all messages were put."""
-    if isinstance(reply, int):
-        reply = list(accumulate(_sizes_left(operations), initial=reply))[1:]
-    return counts(operations, reply)
+def put(operations: Sequence[Operation], reply: Any) -> bool:
+    """One number a command: the length, or with `unique` how many messages were new; see `_counts`.
 
-
-def counts(operations: Sequence[Operation], reply: Any) -> bool:
-    """One count a command, -1 where it found the queue full; or b"new" where all messages were new.
-
-    Where only part was done it is b"part", how many messages of the next command were put, how many of these
-    were new, and the counts of the commands that were done.
+    If all messages were put that is one value: the length before the first, or b"new".
     """
     if reply == b"new":
         if len(operations) == 1 and operations[0].wait is None and not operations[0].results:
@@ -86,6 +68,17 @@ def counts(operations: Sequence[Operation], reply: Any) -> bool:
             operations[0].results = list(operations[0].sizes)
             return False
         reply = _sizes_left(operations)
+    elif isinstance(reply, int):
+        reply = list(accumulate(_sizes_left(operations), initial=reply))[1:]
+    return _counts(operations, reply)
+
+
+def _counts(operations: Sequence[Operation], reply: list[Any]) -> bool:
+    """One number a command, -1 if it found the queue full.
+
+    If only part was done it is b"part", how many messages of the next command were put, how many of these
+    were new, and the numbers of the commands that were done.
+    """
     messages = new = 0
     in_part = reply[:1] == [b"part"]
     if in_part:
@@ -95,7 +88,7 @@ def counts(operations: Sequence[Operation], reply: Any) -> bool:
         reply = [full if value == -1 else value for value in reply]
     begun = _begun(operations)
     if begun is not None and reply:
-        if operations[0].kind.counts and isinstance(reply[0], int):
+        if operations[0].options.unique and isinstance(reply[0], int):
             reply[0] += begun.new
         begun.messages = begun.new = 0
     _hand_out(operations, reply)
@@ -121,15 +114,24 @@ def _lacks(operation: Operation, lack: Lack) -> Wait:
     return wait
 
 
-def taken(operations: Sequence[Operation], reply: list[Any] | None) -> bool:
-    """Messages; None where there is no such queue. Who got nothing lacks a message."""
+def got(operations: Sequence[Operation], reply: list[Any] | None) -> bool:
+    """Messages; None if there is no such queue. Those that wait, and got nothing, lack a message."""
+    options = operations[0].options
+    if options.flags and reply:
+        reply = with_flags(reply)
     _hand_out(operations, reply or [])
+    if not options.waits:
+        return False
+    return _wait_for_message(operations, exists=reply is not None)
+
+
+def _wait_for_message(operations: Sequence[Operation], *, exists: bool) -> bool:
     hungry = [operation for operation in operations if not operation.results]
     for operation in hungry:
-        kind = operation.kind
+        options = operation.options
         _lacks(operation, Lack.MESSAGE)
-        if reply is None:
-            operation.kind = kind  # there is no such queue yet, and it may wait for one
+        if not exists:
+            operation.options = options  # it may wait for a queue to be made
     return bool(hungry)
 
 
@@ -142,12 +144,12 @@ def moved(operations: Sequence[Operation], reply: Any) -> bool:
         _lacks(operation, Lack.ROOM)
         operation.stay(elsewhere=True)
         return True
-    if not reply and operation.messages[2] == b"wait":
-        if operation.wait is not None:
-            operation.wait.elsewhere = False  # whatever it had lacked before
-        return taken(operations, reply)
-    operation.results = reply
-    return False
+    operation.results = reply or []
+    if not operation.options.waits:
+        return False
+    if operation.wait is not None:
+        operation.wait.elsewhere = False  # whatever it had lacked before
+    return _wait_for_message(operations, exists=reply is not None)
 
 
 def one(operations: Sequence[Operation], reply: Any) -> bool:

@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from pressure_server.broker import batch, kinds
+from pressure_server.broker import batch, verbs
 from pressure_server.broker.delivery import Delivery
 from pressure_server.broker.lack import Lack
 from pressure_server.broker.names import base_key
-from pressure_server.broker.operation import Kind, Line, Operation
+from pressure_server.broker.operation import Line, Operation, Verb
+from pressure_server.broker.options import WAITS, Options
 from pressure_server.broker.owners import Call, Client
 from pressure_server.broker.queues import QueueOperations
 from pressure_server.broker.refusals import lack_of, refusal
@@ -36,8 +37,7 @@ _ROLES = {Line.PRODUCERS: b"producer", Line.CONSUMERS: b"consumer"}
 
 def _told_apart(run: list[Operation]) -> list[list[Operation]]:
     """Those that would wait cannot try again, so each is to be told on its own why there is nothing."""
-    kind = run[0].kind
-    return [[operation] for operation in run] if kind.takes and kind is not kinds.GET else [run]
+    return [[operation] for operation in run] if run[0].options.waits else [run]
 
 
 class Transaction(QueueOperations):
@@ -75,22 +75,27 @@ class Transaction(QueueOperations):
 
     async def run_each(
         self,
-        kind: Kind,
+        verb: Verb,
         names: Sequence[bytes],
         arguments: list[bytes] | None = None,
         client: object = None,
     ) -> list[Any]:
         """As Database.run_each; `client` has nothing to wait for."""
-        operations = [Operation(kind, name, list(arguments or []), 1, Call(None)) for name in names]
-        for operation in operations:
+        results: list[Any] = []
+        submitted: list[tuple[Operation, Call]] = []
+        for name in names:
+            call = Call(None)
+            operation = Operation(verb, name, list(arguments or []), 1, call)
             try:
                 self.submit(operation)
             except PressureError as error:
                 operation.error = error
-                operation.owner.completed(operation)
-        for operation in operations:
-            await operation.owner.ended
-        return [operation.error or operation.results[0] for operation in operations]
+                call.completed(operation)
+            submitted.append((operation, call))
+        for operation, call in submitted:
+            await call.ended
+            results.append(operation.error or operation.results[0])
+        return results
 
     async def take(
         self, names: Sequence[bytes], timeout: float | None, count: int = 1, client: Client | None = None
@@ -98,14 +103,16 @@ class Transaction(QueueOperations):
         """As Database.take, without waiting."""
         for name in names:
             base_key(self.prefix, name)  # before any of them may take something
-        first, others = (kinds.TAKE, kinds.TAKE_ELSE) if count == 1 else (kinds.SOME, kinds.SOME_ELSE)
+        first = WAITS if count == 1 else Options(waits=True, several=True)
         operations: list[Operation] = []
+        calls: list[Call] = []
         for name in names:
-            kind = others if operations else first
-            operations.append(Operation(kind, name, [], count, Call(client)))
+            options = first._replace(otherwise=bool(operations))
+            calls.append(Call(client))
+            operations.append(Operation(verbs.GET, name, [], count, calls[-1], options=options))
             self.submit(operations[-1])
-        for operation in operations:
-            await operation.owner.ended
+        for call in calls:
+            await call.ended
         for operation in operations:
             if operation.results:
                 return operation.name, operation.results
@@ -119,7 +126,7 @@ class Transaction(QueueOperations):
 
     async def ranges(self, names: Sequence[bytes], first: int, last: int) -> list[list[bytes] | None]:
         """See QueueOperations."""
-        ranges = await self.run_each(kinds.RANGE, names, [b"%d" % first, b"%d" % last])
+        ranges = await self.run_each(verbs.RANGE, names, [b"%d" % first, b"%d" % last])
         for found in ranges:
             if isinstance(found, PressureError) and not isinstance(found, QueueDoesNotExistError):
                 raise found
@@ -139,7 +146,7 @@ class Transaction(QueueOperations):
         keys = [base_key(self.prefix, name) for name in unchanged or {}]
         for operation in self._operations:
             keys.append(base_key(self.prefix, operation.name))
-            if operation.kind.moves:
+            if operation.verb.moves:
                 keys.append(operation.messages[0])
         if not keys:
             return
@@ -164,7 +171,7 @@ class Transaction(QueueOperations):
 
         self._database.send_back_first([*(unchanged or {}), *(o.name for o in self._operations)])
         share(*await self._call(list(dict.fromkeys(keys)), arguments, undo))
-        deletes = [operation for operation in self._operations if operation.kind is kinds.FINISH_DELETE]
+        deletes = [operation for operation in self._operations if operation.verb is verbs.FINISH_DELETE]
         # In the same step: owners have what was taken before anything can be cancelled.
         for operation in self._operations:
             if operation in deletes:
@@ -188,8 +195,8 @@ class Transaction(QueueOperations):
             say(b"unchanged", version)
         roles: dict[bytes, set[bytes]] = {}
         for operation in self._operations:
-            if operation.kind.line is not None and operation.kind is not kinds.DELETE:
-                roles.setdefault(operation.name, set()).add(_ROLES[operation.kind.line])
+            if operation.verb.line is not None and operation.verb is not verbs.DELETE:
+                roles.setdefault(operation.name, set()).add(_ROLES[operation.verb.line])
         for name, needed in roles.items():
             say(b"on", base_key(self.prefix, name))
             say(b"free", b" ".join(sorted(needed)))
@@ -206,7 +213,7 @@ class Transaction(QueueOperations):
     ) -> tuple[list[Any], Delivery | None]:
         """Call the script, again when a role that is needed is free. What is not returned is undone."""
         until = self._loop.time() + self._database.policy.role_timeout
-        changes = any(operation.kind.changes for operation in self._operations)
+        changes = any(operation.verb.changes for operation in self._operations)
         while True:
             reply, delivery = await self._database.call_now(keys, arguments, undo, changes=changes)
             if reply[0] != b"refused":
@@ -239,6 +246,6 @@ class Transaction(QueueOperations):
     async def _finish_delete(self, operation: Operation) -> None:
         """A native client holds a role of a queue that has been deleted: wait until it has noticed."""
         try:
-            operation.results = await self._database.run(kinds.FINISH_DELETE, operation.name)
+            operation.results = await self._database.run(verbs.FINISH_DELETE, operation.name)
         except QueueInUseError as error:
             operation.fail(error)

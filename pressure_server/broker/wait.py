@@ -5,19 +5,25 @@ Pure: the lane keeps those who wait in line.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from pressure_server.broker.lack import Lack
 from pressure_server.errors import PressureError
 
-if TYPE_CHECKING:
-    from pressure_server.broker.operation import Operation
-
 # Put and add wait for room as long as the server's settings say.
 AS_CONFIGURED = -1.0
+
+
+class Timer(Protocol):
+    """Something that will be called."""
+
+    def when(self) -> float:
+        """Return the time, by the clock of whoever made it."""
+
+    def cancel(self) -> None:
+        """Do not call it."""
 
 
 @dataclass(slots=True)
@@ -45,7 +51,7 @@ class Wait:
     # When its time is up, by the loop's clock: for what it waits for, and for a role.
     until: float | None = None
     role_until: float | None = None
-    timer: asyncio.TimerHandle | None = None
+    timer: Timer | None = None
     # Whether it is `until` that has come.
     out_of_time: bool = False
     in_line: bool = False
@@ -53,6 +59,15 @@ class Wait:
     # Only some of its commands were sent, and all of these have been done.
     was_cut: bool = False
     expired: bool = False
+
+    def end(self, *, served: bool) -> None:
+        """The operation has ended: nothing is waited for any longer. `served`: it has got something."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        if self.ticket is not None:
+            self.ticket.served = self.ticket.served or served
+            self.ticket.release()
 
     def deadline(self, now: float, timeout: float | None, role_timeout: float) -> float | None:
         """When it has waited long enough; None for never. `now` itself where it must not wait at all."""
@@ -77,11 +92,11 @@ class Ticket:
     While one of them is under way the others pass; their queues are told when it has come back with nothing.
     """
 
-    under_way: Operation | None = None
+    under_way: object | None = None
     served: bool = False
     passed: list[Callable[[], None]] = field(default_factory=list)
 
-    def admits(self, operation: Operation, passed: Callable[[], None]) -> bool:
+    def admits(self, operation: object, passed: Callable[[], None]) -> bool:
         """Whether the operation may go; `passed` is called when it could have."""
         if self.served:
             return False

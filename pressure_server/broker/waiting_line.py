@@ -93,9 +93,9 @@ class WaitingLine:
             self._count(operation, -1)
             wait.lack, wait.was_cut = None, False
             first.append(operation)
-            if operation.kind.puts:
+            if operation.verb.puts:
                 # A connection's puts are one operation: not all of them again for every place that gets free.
-                operation.sent = min(count, operation.kind.rest(operation))
+                operation.sent = min(count, operation.verb.rest(operation))
                 size += operation.size_sent()
                 count -= operation.sent
             else:
@@ -132,11 +132,11 @@ class WaitingLine:
                 self._lacks[lack] = count
             else:
                 del self._lacks[lack]
-        if operation.kind.waiting is not None:
+        if not operation.options.existing:
             self._for_existence += change
 
 
 def _wait_of(operation: Operation) -> Wait:
     if operation.wait is None:
-        raise ValueError(f"{operation.kind!r} cannot wait")
+        raise ValueError(f"{operation.verb!r} cannot wait")
     return operation.wait

@@ -36,7 +36,7 @@ from pressure_server.layout import BlockField, Header
 # Of a call's arguments: where its block begins, and the first run in it.
 _BLOCK = len(Header)
 _RUNS = _BLOCK + len(BlockField)
-_TAKE = b"take existing"
+_TAKE = b"get existing waits"
 # Seconds in line for a role, until it is looked whether that still makes sense: a Delete cannot wake who is
 # in line (pressure 0.15), and a client of ours that died in its turn hands nothing on.
 _LONGEST_IN_LINE = 10.0

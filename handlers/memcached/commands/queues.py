@@ -10,7 +10,7 @@ from handlers.memcached.connection import MemcachedConnection
 from handlers.memcached.parser import Request
 from handlers.memcached.replies import DELETED, END, NOT_FOUND, OK, ClientError
 from handlers.memcached.table import QUEUE, command
-from pressure_server.broker import kinds
+from pressure_server.broker import verbs
 from pressure_server.errors import PressureError, QueueDoesNotExistError
 
 _AT_ONCE = (b"0", LONG_PAST)
@@ -19,7 +19,7 @@ _AT_ONCE = (b"0", LONG_PAST)
 @command("scard <queue>", "Says how many messages are queued.", modes=(QUEUE,), needs="read")
 def scard(client: MemcachedConnection, request: Request) -> None:
     """pressure 0.15, Length. MessageQueue's."""
-    client.submit(kinds.LENGTH, key_of(request.words[1]), [], 1, number)
+    client.submit(verbs.LENGTH, key_of(request.words[1]), [], 1, number)
 
 
 @command(
@@ -30,7 +30,7 @@ def scard(client: MemcachedConnection, request: Request) -> None:
 )
 def sismember(client: MemcachedConnection, request: Request) -> None:
     """MessageQueue's."""
-    client.submit(kinds.CONTAINS, key_of(request.words[1]), request.words[2:], 1, number)
+    client.submit(verbs.CONTAINS, key_of(request.words[1]), request.words[2:], 1, number)
 
 
 @command("delete <queue> [0]", "Deletes the queue, with what is in it.", modes=(QUEUE,), needs="administer")
@@ -39,7 +39,7 @@ async def delete(client: MemcachedConnection, request: Request) -> bytes:
     if request.words[2:] not in ([], [b"0"]):
         raise ClientError("bad command line format.  Usage: delete <key> [noreply]")
     try:
-        await client.database.run(kinds.DELETE, key_of(request.words[1]), client=client)
+        await client.database.run(verbs.DELETE, key_of(request.words[1]), client=client)
     except QueueDoesNotExistError:
         return NOT_FOUND
     return DELETED
@@ -49,7 +49,7 @@ async def delete(client: MemcachedConnection, request: Request) -> bytes:
 async def flush(client: MemcachedConnection, request: Request) -> bytes:
     """Kestrel's. They count as consumed."""
     with suppress(QueueDoesNotExistError):
-        await client.database.run(kinds.FLUSH, key_of(request.words[1]), client=client)
+        await client.database.run(verbs.FLUSH, key_of(request.words[1]), client=client)
     return END
 
 
@@ -69,7 +69,7 @@ async def flush_all(client: MemcachedConnection, request: Request) -> bytes:
     if request.words[1:] and expiry_of(request.words[1], "invalid exptime argument") not in _AT_ONCE:
         raise ClientError("queues can be flushed at once only")
     queues = [queue async for queue in client.database.queues()]
-    for end in await client.database.run_each(kinds.FLUSH, queues, client=client):
+    for end in await client.database.run_each(verbs.FLUSH, queues, client=client):
         if isinstance(end, PressureError) and not isinstance(end, QueueDoesNotExistError):
             raise end
     return OK

@@ -14,11 +14,16 @@ from handlers.memcached.parser import Repeated, Request
 from handlers.memcached.queue_options import ReadOptions, split_key
 from handlers.memcached.replies import END, ClientError
 from handlers.memcached.table import QUEUE, command
-from pressure_server.broker import kinds
+from pressure_server.broker import verbs
 from pressure_server.broker.lack import Lack
 from pressure_server.broker.marked import Marked
+from pressure_server.broker.options import Options
 from pressure_server.broker.wait import Wait
 from pressure_server.errors import QueueClosedError, QueueDoesNotExistError
+
+_FLAGS = Options(flags=True)
+_WAITS = Options(flags=True, waits=True)
+_OPENS = Options(waits=True, acknowledged=True)
 
 
 def _get_plain(client: MemcachedConnection, words: list[bytes], commands: int) -> bool:
@@ -35,7 +40,7 @@ def _get_plain(client: MemcachedConnection, words: list[bytes], commands: int) -
 def _submit(client: MemcachedConnection, name: bytes, queue: bytes, commands: int) -> None:
     _check_open(client, queue)
     encode = one_item_unique if name == b"gets" else one_item
-    client.submit(kinds.GET_MARKED, queue, [], 1, encode, commands=commands)
+    client.submit(verbs.GET, queue, [], 1, encode, commands=commands, options=_FLAGS)
 
 
 def _get_repeated(client: MemcachedConnection, requests: Repeated) -> None:
@@ -82,7 +87,7 @@ async def _get_many(client: MemcachedConnection, keys: list[bytes], *, with_uniq
             raise ClientError("options behind a queue's name are for one queue at a time")
         _check_open(client, queue)
         try:
-            messages = await client.database.run(kinds.GET_MARKED, queue, client=client)
+            messages = await client.database.run(verbs.GET, queue, client=client, options=_FLAGS)
         except QueueDoesNotExistError:
             messages = []
         client.counts.got(len(messages), 1 - len(messages))
@@ -109,9 +114,11 @@ async def _get_as_told(
         found = await _peek(client, queue, options.timeout)
     else:
         _check_open(client, queue)
-        kind = kinds.TAKE_OPENED if options.opens else kinds.TAKE_MARKED
+        how = _OPENS if options.opens else _WAITS
         try:
-            found = await client.database.run(kind, queue, wait=Wait(options.timeout), client=client)
+            found = await client.database.run(
+                verbs.GET, queue, wait=Wait(options.timeout), client=client, options=how
+            )
         except QueueClosedError:
             if options.timeout:
                 raise  # who waits is told that it is in vain
@@ -125,7 +132,7 @@ async def _get_as_told(
 async def _wait_for_turn(client: MemcachedConnection, queue: bytes) -> None:
     """Return when all asked of the queue before is done: what a client is told is closed, stays so."""
     with suppress(QueueDoesNotExistError):
-        await client.database.run(kinds.LENGTH, queue, client=client)
+        await client.database.run(verbs.LENGTH, queue, client=client)
 
 
 async def _peek(client: MemcachedConnection, queue: bytes, timeout: float) -> list[bytes]:
@@ -134,7 +141,7 @@ async def _peek(client: MemcachedConnection, queue: bytes, timeout: float) -> li
     client.counts.peeks += 1
     while True:
         try:
-            found: list[bytes] = (await client.database.run(kinds.PEEK, queue))[0]
+            found: list[bytes] = (await client.database.run(verbs.PEEK, queue))[0]
         except QueueDoesNotExistError:
             found = []
         left = end - monotonic()

@@ -15,7 +15,7 @@ from handlers.memcached.statistics import of_queue
 from handlers.memcached.table import MODES, QUEUE, command
 from handlers.memcached.version import FOLLOWED_VERSION
 from pressure_server import __version__
-from pressure_server.broker import kinds
+from pressure_server.broker import verbs
 from pressure_server.broker.operation import Line
 from pressure_server.errors import PressureError
 
@@ -115,7 +115,7 @@ async def _queues(client: MemcachedConnection) -> dict[str, dict[str, int]]:
         for queue in one.open_reads
     )
     found: dict[str, dict[str, int]] = {}
-    for name, about in zip(names, await client.database.run_each(kinds.INFO, names), strict=True):
+    for name, about in zip(names, await client.database.run_each(verbs.INFO, names), strict=True):
         if not isinstance(about, PressureError):
             waiters = client.database.waiting_on(name)[Line.CONSUMERS]
             text = _NOT_VISIBLE.sub("_", name.decode("ascii", "backslashreplace"))

@@ -9,8 +9,8 @@ from handlers.memcached.parser import Repeated, Request
 from handlers.memcached.queue_options import queue_of
 from handlers.memcached.replies import ClientError
 from handlers.memcached.table import QUEUE, command
-from pressure_server.broker import kinds
-from pressure_server.broker.operation import Kind
+from pressure_server.broker import verbs
+from pressure_server.broker.options import Options, Room
 from pressure_server.connection import Encode
 
 
@@ -18,25 +18,32 @@ def _put(
     client: MemcachedConnection,
     request: Request | Repeated,
     data: list[bytes],
-    kinds_: tuple[Kind, Kind],
+    how: tuple[Options, Options],
     encode: Encode,
 ) -> None:
-    """Put each of these; `kinds_` are without flags and expiry, and with them."""
+    """Put each of these; `how` is without flags and expiry, and with them."""
     _, queue, flags, expires, _size = request.words
     if b"/" in queue and queue_of(queue) != queue:
         raise ClientError(
             "this cannot be a queue's name: no get could read it, as it ends in an option of get"
         )
-    plain, marked = kinds_
-    kind = plain
+    options, with_flags = how
     if flags != b"0" or expires != b"0":
         mark = b"%d %b " % (flags_of(flags), expiry_of(expires))
-        kind, data = marked, [mark + message for message in data]
-    client.submit(kind, queue, data, 1, nothing if request.is_quiet else encode, commands=len(data))
+        options, data = with_flags, [mark + message for message in data]
+    client.submit(
+        verbs.PUT,
+        queue,
+        data,
+        1,
+        nothing if request.is_quiet else encode,
+        commands=len(data),
+        options=options,
+    )
 
 
-_SET = (kinds.PUT_NOW, kinds.PUT_MARKED)
-_ADD = (kinds.ADD_NOW, kinds.ADD_MARKED)
+_SET = (Options(room=Room.NEVER_WAIT), Options(room=Room.NEVER_WAIT, flags=True))
+_ADD = (_SET[0]._replace(unique=True), _SET[1]._replace(unique=True))
 
 
 def _set_repeated(client: MemcachedConnection, requests: Repeated) -> None:

@@ -15,7 +15,8 @@ from handlers.resp.errors import syntax_error
 from handlers.resp.parser import Command
 from handlers.resp.replies import CommandError, NullArray
 from handlers.resp.table import command
-from pressure_server.broker import kinds
+from pressure_server.broker import verbs
+from pressure_server.broker.options import WAITS
 from pressure_server.broker.wait import Wait
 
 # Each is asked, and waited on.
@@ -34,7 +35,7 @@ def _bpop(client: Caller, words: Command) -> Coroutine[Any, Any, object] | None:
     timeout = timeout_of(words[-1])
     if len(words) > 3:
         return _bpop_of_many(client, words[1:-1], timeout)
-    client.submit(kinds.TAKE, words[1], [], 1, queue_and_message, wait=Wait(timeout))
+    client.submit(verbs.GET, words[1], [], 1, queue_and_message, wait=Wait(timeout), options=WAITS)
     return None
 
 

@@ -5,11 +5,22 @@ A queue that does not exist is empty to a Redis client: who reads or takes gets 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol, cast
 
 from handlers.resp.replies import INTEGERS, NullArray, bulk, encode, error, set_sign
 from pressure_server.broker.operation import Operation
 from pressure_server.errors import QueueDoesNotExistError
+
+
+class _Speaker(Protocol):
+    """What the encoders ask of a client: its version of RESP, and how that says null."""
+
+    protocol: int
+    null: bytes
+
+
+def _client_of(operation: Operation) -> _Speaker:
+    return cast(_Speaker, operation.owner)
 
 
 def _failed(operation: Operation, when_missing: bytes) -> bytes:
@@ -17,7 +28,7 @@ def _failed(operation: Operation, when_missing: bytes) -> bytes:
     reason = operation.error
     if reason is None:
         raise ValueError("the operation has not failed")
-    missing = isinstance(reason, QueueDoesNotExistError) and not operation.kind.puts
+    missing = isinstance(reason, QueueDoesNotExistError) and not operation.verb.puts
     return (when_missing if missing else error(reason)) * len(operation.sizes)
 
 
@@ -57,7 +68,7 @@ def flags(operation: Operation) -> bytes:
 
 def one_message(operation: Operation) -> bytes:
     """A message or nil a command."""
-    null: bytes = operation.owner.null
+    null = _client_of(operation).null
     if operation.error is not None:
         return _failed(operation, null)
     messages = operation.results
@@ -69,7 +80,7 @@ def message_or_null(operation: Operation) -> bytes:
     """The message that was waited for; nil where none has come."""
     if operation.error is not None:
         return error(operation.error)
-    return bulk(operation.results[0]) if operation.results else bytes(operation.owner.null)
+    return bulk(operation.results[0]) if operation.results else _client_of(operation).null
 
 
 def queue_and_message(operation: Operation) -> bytes:
@@ -77,7 +88,7 @@ def queue_and_message(operation: Operation) -> bytes:
     if operation.error is not None:
         return error(operation.error)
     if not operation.results:
-        return encode(NullArray(), operation.owner.protocol)
+        return encode(NullArray(), _client_of(operation).protocol)
     return b"*2\r\n" + bulk(operation.name) + bulk(operation.results[0])
 
 
@@ -91,7 +102,7 @@ def _lists(operation: Operation, sign: bytes) -> bytes:
 
 def message_sets(operation: Operation) -> bytes:
     """The messages of each command: a set in RESP3."""
-    sign = set_sign(operation.owner.protocol)
+    sign = set_sign(_client_of(operation).protocol)
     if operation.error is not None:
         return _failed(operation, sign + b"0\r\n")
     return _lists(operation, sign)
@@ -99,7 +110,7 @@ def message_sets(operation: Operation) -> bytes:
 
 def message_lists(operation: Operation) -> bytes:
     """The messages of each command; null where there is none, as for a list that does not exist."""
-    null = encode(NullArray(), operation.owner.protocol)
+    null = encode(NullArray(), _client_of(operation).protocol)
     if operation.error is not None:
         return _failed(operation, null)
     if not operation.results and any(operation.sizes):

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from handlers.resp.connection import RespConnection
 from handlers.resp.version import FOLLOWED_VERSION
 from pressure_server import __version__
-from pressure_server.broker import kinds
+from pressure_server.broker import verbs
 from pressure_server.errors import PressureError
 
 # INFO is asked for every few seconds, so queues are listed from a part of the backend's keys, and in so many
@@ -140,7 +140,7 @@ async def _queues(client: RespConnection) -> _Fields:
     }
     for name in sorted(names)[:_QUEUE_LINES]:
         try:
-            about = (await client.database.run(kinds.INFO, name))[0]
+            about = (await client.database.run(verbs.INFO, name))[0]
         except PressureError:
             continue
         fields[f"queue_{quote(name, safe='')}"] = (

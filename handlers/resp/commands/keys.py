@@ -12,7 +12,7 @@ from handlers.resp.errors import syntax_error
 from handlers.resp.parser import Command
 from handlers.resp.replies import OK
 from handlers.resp.table import command
-from pressure_server.broker import kinds
+from pressure_server.broker import verbs
 from pressure_server.broker.database import Database
 from pressure_server.broker.housekeeping import in_portions
 from pressure_server.broker.queues import QueueOperations
@@ -25,7 +25,7 @@ _KEYS_OF_A_QUEUE = 12
 
 async def _delete(client: Caller, database: QueueOperations, queues: list[bytes]) -> int:
     """Delete the queues that can be; how many there were. Raises the first error that one met."""
-    ended = await database.run_each(kinds.DELETE, queues, client=client.connection)
+    ended = await database.run_each(verbs.DELETE, queues, client=client.connection)
     for end in ended:
         if isinstance(end, Exception) and not isinstance(end, QueueDoesNotExistError):
             raise end
@@ -55,7 +55,7 @@ for _name in ("DEL", "UNLINK"):
 )
 async def exists(client: Caller, words: Command) -> int:
     """As Redis, a queue named twice counts twice. An empty queue exists."""
-    found = await client.database.run_each(kinds.EXISTS, words[1:])
+    found = await client.database.run_each(verbs.EXISTS, words[1:])
     for one in found:
         if isinstance(one, Exception):
             raise one

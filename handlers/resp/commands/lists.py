@@ -13,29 +13,29 @@ from handlers.resp.connection import RespConnection
 from handlers.resp.errors import wrong_arity
 from handlers.resp.parser import Command, Repeated
 from handlers.resp.table import command
-from pressure_server.broker import kinds
+from pressure_server.broker import verbs
 
 
 def _push_repeated(client: RespConnection, commands: Repeated) -> None:
-    client.submit(kinds.PUT, commands.words[1], commands.thirds, 1, integers, commands=commands.count)
+    client.submit(verbs.PUT, commands.words[1], commands.thirds, 1, integers, commands=commands.count)
 
 
 def _pop_repeated(client: RespConnection, commands: Repeated) -> None:
     if commands.thirds:
         client.execute_instead(commands.commands())
     else:
-        client.submit(kinds.GET, commands.words[1], [], 1, one_message, commands=commands.count)
+        client.submit(verbs.GET, commands.words[1], [], 1, one_message, commands=commands.count)
 
 
 def _push(client: Caller, words: Command) -> None:
-    client.submit(kinds.PUT, words[1], words[2:], len(words) - 2, integers)
+    client.submit(verbs.PUT, words[1], words[2:], len(words) - 2, integers)
 
 
 def _pop(client: Caller, words: Command) -> None:
     if len(words) == 2:
-        client.submit(kinds.GET, words[1], [], 1, one_message)
+        client.submit(verbs.GET, words[1], [], 1, one_message)
     elif len(words) == 3:
-        client.submit(kinds.GET, words[1], [], count_of(words[2]), message_lists)
+        client.submit(verbs.GET, words[1], [], count_of(words[2]), message_lists)
     else:
         raise wrong_arity(words[0].lower().decode())
 
@@ -64,7 +64,7 @@ for _name in ("LPOP", "RPOP"):
 @command("LLEN key", "Says how many messages are queued.", group="list", needs="read", flags="readonly fast")
 def llen(client: Caller, words: Command) -> None:
     """pressure 0.15, Length."""
-    client.submit(kinds.LENGTH, words[1], [], 1, integers)
+    client.submit(verbs.LENGTH, words[1], [], 1, integers)
 
 
 @command(

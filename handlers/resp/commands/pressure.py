@@ -10,16 +10,15 @@ from handlers.resp.errors import syntax_error
 from handlers.resp.parser import Command
 from handlers.resp.replies import OK
 from handlers.resp.table import command
-from pressure_server.broker import kinds
+from pressure_server.broker import verbs
 from pressure_server.broker.operation import Line
+from pressure_server.broker.options import Options, Room
 from pressure_server.broker.policy import BLOCK, ERROR
 from pressure_server.broker.wait import AS_CONFIGURED, Wait
 from pressure_server.glob import glob_regex
 
 _OVERFLOWS = {BLOCK.upper().encode(): BLOCK.encode(), ERROR.upper().encode(): ERROR.encode()}
-_PUTTING = {b"": kinds.PUT_EXISTING, b"OVERFILL": kinds.PUT_OVERFILL, b"TIMEOUT": kinds.PUT_PATIENT}
-_EXCLUSIVE = {b"NOWAIT", b"TIMEOUT"}
-_ADDING = {b"": kinds.ADD_EXISTING, b"OVERFILL": kinds.ADD_OVERFILL, b"TIMEOUT": kinds.ADD_PATIENT}
+_GET = Options(existing=True, waits=True)
 
 
 @command(
@@ -59,7 +58,7 @@ async def create(client: Caller, words: Command) -> str:
     arguments = [b"%d" % (bound or 0)]
     if overflow is not None:
         arguments.append(overflow)
-    await client.database.run(kinds.CREATE, words[1], arguments, client=client.connection)
+    await client.database.run(verbs.CREATE, words[1], arguments, client=client.connection)
     return OK
 
 
@@ -84,7 +83,7 @@ async def exists(client: Caller, words: Command) -> int:
 )
 async def length(client: Caller, words: Command) -> object:
     """pressure 0.15, Length."""
-    return (await client.database.run(kinds.LENGTH, words[1]))[0]
+    return (await client.database.run(verbs.LENGTH, words[1]))[0]
 
 
 @command(
@@ -96,7 +95,7 @@ async def length(client: Caller, words: Command) -> object:
 )
 async def closed(client: Caller, words: Command) -> object:
     """pressure 0.15, Closed."""
-    return (await client.database.run(kinds.INFO, words[1]))[0][2]
+    return (await client.database.run(verbs.INFO, words[1]))[0][2]
 
 
 @command(
@@ -109,7 +108,7 @@ async def closed(client: Caller, words: Command) -> object:
 )
 async def put(client: Caller, words: Command) -> int:
     """pressure 0.15, Put, and Put (Non-Blocking) with NOWAIT. The queue must exist."""
-    unique, wait, how = False, Wait(AS_CONFIGURED), b""
+    options, wait = Options(existing=True), Wait(AS_CONFIGURED)
     said: set[bytes] = set()
     rest = words[3:]
     while rest:
@@ -120,21 +119,24 @@ async def put(client: Caller, words: Command) -> int:
         said.add(option)
         match option:
             case b"NX":
-                unique = True
+                options = options._replace(unique=True)
             case b"OVERFILL":
-                how = option
+                options = options._replace(room=Room.NOT_NEEDED)
             case b"NOWAIT":
                 wait = Wait(0, for_role=False)
             case b"TIMEOUT" if rest:
                 wait = Wait(timeout_of(rest.pop(0)))
-                how = how or option
+                if options.room is Room.CONFIGURED:
+                    options = options._replace(room=Room.WAIT)
             case _:
                 raise syntax_error()
-    kind = (_ADDING if unique else _PUTTING)[how]
-    result = (await client.database.run(kind, words[1], [words[2]], wait=wait, client=client.connection))[0]
+    ended = await client.database.run(
+        verbs.PUT, words[1], [words[2]], wait=wait, client=client.connection, options=options
+    )
+    result = ended[0]
     if isinstance(result, Exception):
         raise result
-    return int(result) if unique else 1
+    return int(result) if options.unique else 1
 
 
 @command(
@@ -156,7 +158,7 @@ def get(client: Caller, words: Command) -> None:
             wait = Wait(timeout_of(seconds))
         case _:
             raise syntax_error()
-    client.submit(kinds.TAKE_EXISTING, words[1], [], 1, message_or_null, wait=wait)
+    client.submit(verbs.GET, words[1], [], 1, message_or_null, wait=wait, options=_GET)
 
 
 @command(
@@ -169,7 +171,7 @@ def get(client: Caller, words: Command) -> None:
 )
 async def close(client: Caller, words: Command) -> str:
     """pressure 0.15, Close."""
-    await client.database.run(kinds.CLOSE, words[1], client=client.connection)
+    await client.database.run(verbs.CLOSE, words[1], client=client.connection)
     return OK
 
 
@@ -182,7 +184,7 @@ async def close(client: Caller, words: Command) -> str:
 )
 async def delete(client: Caller, words: Command) -> str:
     """pressure 0.15, Delete."""
-    await client.database.run(kinds.DELETE, words[1], client=client.connection)
+    await client.database.run(verbs.DELETE, words[1], client=client.connection)
     return OK
 
 
@@ -195,7 +197,7 @@ async def delete(client: Caller, words: Command) -> str:
 )
 async def info(client: Caller, words: Command) -> dict[bytes, object]:
     """Roles are free or held; `producer` and `consumer` are who acted in them last, or acts now."""
-    about = (await client.database.run(kinds.INFO, words[1]))[0]
+    about = (await client.database.run(verbs.INFO, words[1]))[0]
     waiting = client.database.waiting_on(words[1])
     return {
         b"bound": about[0],

@@ -12,7 +12,7 @@ from handlers.resp.caller import Caller
 from handlers.resp.commands.words import integer_of
 from handlers.resp.errors import syntax_error
 from handlers.resp.replies import Raw
-from pressure_server.broker.operation import Kind
+from pressure_server.broker.operation import Verb
 from pressure_server.errors import QueueDoesNotExistError
 from pressure_server.glob import glob_regex
 
@@ -20,10 +20,10 @@ from pressure_server.glob import glob_regex
 ENCODED_AT_ONCE = 10_000
 
 
-async def read(client: Caller, kind: Kind, queue: bytes, arguments: list[bytes], *, missing: Any) -> Any:
+async def read(client: Caller, verb: Verb, queue: bytes, arguments: list[bytes], *, missing: Any) -> Any:
     """The one result of a reading operation; `missing` where there is no such queue."""
     try:
-        return (await client.database.run(kind, queue, arguments))[0]
+        return (await client.database.run(verb, queue, arguments))[0]
     except QueueDoesNotExistError:
         return missing
 

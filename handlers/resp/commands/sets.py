@@ -13,25 +13,34 @@ from handlers.resp.errors import out_of_range, syntax_error
 from handlers.resp.parser import Command, Repeated
 from handlers.resp.replies import Raw, set_sign
 from handlers.resp.table import command
-from pressure_server.broker import kinds
+from pressure_server.broker import verbs
+from pressure_server.broker.options import UNIQUE
 
 # Redis would return billions.
 _MOST_PICKS = 1_000_000
 
 
 def _sadd_repeated(client: RespConnection, commands: Repeated) -> None:
-    client.submit(kinds.ADD, commands.words[1], commands.thirds, 1, integers, commands=commands.count)
+    client.submit(
+        verbs.PUT,
+        commands.words[1],
+        commands.thirds,
+        1,
+        integers,
+        commands=commands.count,
+        options=UNIQUE,
+    )
 
 
 def _spop_repeated(client: RespConnection, commands: Repeated) -> None:
     if commands.thirds:
         client.execute_instead(commands.commands())
     else:
-        client.submit(kinds.GET, commands.words[1], [], 1, one_message, commands=commands.count)
+        client.submit(verbs.GET, commands.words[1], [], 1, one_message, commands=commands.count)
 
 
 def _sismember_repeated(client: RespConnection, commands: Repeated) -> None:
-    client.submit(kinds.CONTAINS, commands.words[1], commands.thirds, 1, integers, commands=commands.count)
+    client.submit(verbs.CONTAINS, commands.words[1], commands.thirds, 1, integers, commands=commands.count)
 
 
 @command(
@@ -44,7 +53,7 @@ def _sismember_repeated(client: RespConnection, commands: Repeated) -> None:
 )
 def sadd(client: Caller, words: Command) -> None:
     """pressure 0.15, Put (Non-Blocking), for messages that are not queued."""
-    client.submit(kinds.ADD, words[1], words[2:], len(words) - 2, integers)
+    client.submit(verbs.PUT, words[1], words[2:], len(words) - 2, integers, options=UNIQUE)
 
 
 @command(
@@ -58,9 +67,9 @@ def sadd(client: Caller, words: Command) -> None:
 def spop(client: Caller, words: Command) -> None:
     """pressure 0.15, Get (Non-Blocking)."""
     if len(words) == 2:
-        client.submit(kinds.GET, words[1], [], 1, one_message)
+        client.submit(verbs.GET, words[1], [], 1, one_message)
     elif len(words) == 3:
-        client.submit(kinds.GET, words[1], [], count_of(words[2]), message_sets)
+        client.submit(verbs.GET, words[1], [], count_of(words[2]), message_sets)
     else:
         raise syntax_error()
 
@@ -68,7 +77,7 @@ def spop(client: Caller, words: Command) -> None:
 @command("SCARD key", "Says how many messages are queued.", group="set", needs="read", flags="readonly fast")
 def scard(client: Caller, words: Command) -> None:
     """pressure 0.15, Length."""
-    client.submit(kinds.LENGTH, words[1], [], 1, integers)
+    client.submit(verbs.LENGTH, words[1], [], 1, integers)
 
 
 @command(
@@ -81,7 +90,7 @@ def scard(client: Caller, words: Command) -> None:
 )
 def sismember(client: Caller, words: Command) -> None:
     """1 or 0."""
-    client.submit(kinds.CONTAINS, words[1], words[2:], 1, integers)
+    client.submit(verbs.CONTAINS, words[1], words[2:], 1, integers)
 
 
 @command(
@@ -93,7 +102,7 @@ def sismember(client: Caller, words: Command) -> None:
 )
 def smismember(client: Caller, words: Command) -> None:
     """A list of 1 and 0."""
-    client.submit(kinds.CONTAINS, words[1], words[2:], len(words) - 2, flags)
+    client.submit(verbs.CONTAINS, words[1], words[2:], len(words) - 2, flags)
 
 
 @command(
@@ -105,7 +114,7 @@ def smismember(client: Caller, words: Command) -> None:
 )
 def srem(client: Caller, words: Command) -> None:
     """As Redis: how many of the messages were there."""
-    client.submit(kinds.REMOVE, words[1], words[2:], len(words) - 2, sums)
+    client.submit(verbs.REMOVE, words[1], words[2:], len(words) - 2, sums)
 
 
 @command(
@@ -133,7 +142,7 @@ async def sscan(client: Caller, words: Command) -> list[object]:
     cursor = cursor_of(words[2])
     options = scan_options(words[3:])
     found = await read(
-        client, kinds.SCAN, words[1], [b"%d" % cursor, b"%d" % options.count], missing=[b"0", []]
+        client, verbs.SCAN, words[1], [b"%d" % cursor, b"%d" % options.count], missing=[b"0", []]
     )
     return [found[0], [message for message in found[1] if options.matches(message)]]
 
@@ -153,7 +162,7 @@ async def srandmember(client: Caller, words: Command) -> object:
     if count < -_MOST_PICKS:
         raise out_of_range()
     seed = random.getrandbits(31)
-    picked = await read(client, kinds.SAMPLE, words[1], [b"%d" % seed, b"%d" % min(count, 2**53)], missing=[])
+    picked = await read(client, verbs.SAMPLE, words[1], [b"%d" % seed, b"%d" % min(count, 2**53)], missing=[])
     if len(words) == 3:
         return picked
     return picked[0] if picked else None

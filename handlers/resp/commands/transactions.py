@@ -7,7 +7,7 @@ from handlers.resp.parser import Command
 from handlers.resp.replies import OK, CommandError, NullArray, Raw
 from handlers.resp.table import command
 from handlers.resp.transaction import execute
-from pressure_server.broker import kinds
+from pressure_server.broker import verbs
 from pressure_server.errors import QueueChangedError
 
 
@@ -70,7 +70,7 @@ async def watch(client: Caller, words: Command) -> str:
     versions = client.connection.watch(words[1:])
     for name in words[1:]:
         if name not in versions:
-            versions[name] = (await client.connection.database.run(kinds.VERSION, name))[0]
+            versions[name] = (await client.connection.database.run(verbs.VERSION, name))[0]
     return OK
 
 

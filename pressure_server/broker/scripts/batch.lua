@@ -1,6 +1,7 @@
 -- Batches: what a block of a call has to do on a queue, runs of equal operations, one after the other.
 --
--- Takes    ARGV[block.first…block.last]  runs: a name, a count, and as many arguments
+-- Takes    ARGV[block.first…block.last]  runs: a name (a verb, and words for its options), a count, and as many
+--                                        arguments
 -- Returns  how many of the last run's units (messages, or commands for a put) are left undone: the caller
 --          sends these, and the runs after them, again. -1 is none, on a queue with a bound, and -2 none, and
 --          there is no queue. Then a result for each run that was executed. A run that was refused has an
@@ -29,50 +30,39 @@ local function slice_of(first, count)
   return slice
 end
 
--- Where each operation is made, under its own name.
-local makers = {
-  put = make_put, add = make_put, put_marked = make_put, add_marked = make_put,
-  get = make_get, take = make_get, some = make_get, remove = make_get, restore = make_get, flush = make_get,
-  get_marked = make_get, take_marked = make_get, take_opened = make_get, peek = make_get,
-  move = make_move,
-  contains = make_read, length = make_read, range = make_read, scan = make_read, sample = make_read,
-  info = make_read, exists = make_read, version = make_read,
-  create = make_life, close = make_life, delete = make_life, finish_delete = make_life,
-  clean = make_life, turn = make_life,
-  put_back = make_recovery,
-  examine = make_doctor, repair = make_doctor,
-}
--- What it takes, where that is not up to two numbers: sizes and messages, messages, or words.
-local takes = {
-  put = 'puts', add = 'puts', put_marked = 'puts', add_marked = 'puts', remove = 'messages', contains = 'messages',
-  restore = 'messages', put_back = 'messages',
-  create = 'words', move = 'words', repair = 'words',
-}
--- What these have taken is in their results: as it is, or with flags behind it. What was opened is kept apart.
-local taking = { get = 'plain', take = 'plain', some = 'plain', get_marked = 'marked', take_marked = 'marked' }
-local without_queue = {
-  exists = true, version = true, create = true, delete = true, finish_delete = true, clean = true,
-  turn = true, take = true, some = true, take_marked = true, take_opened = true, move = true, examine = true,
-  repair = true, put_back = true,
+-- The verbs: where each is made, with its options; what it takes, if that is not up to two numbers; whether it is
+-- `optional` that there is a queue, because the verb sees to that itself; and whether its answers are `long`.
+local verbs = {
+  put = { make_put, takes = 'sizes and messages', optional = true },
+  get = { make_get, optional = true, long = true },
+  move = { make_move, takes = 'words', optional = true, long = true },
+  remove = { make_get, takes = 'messages' },
+  put_back = { make_recovery, takes = 'messages', optional = true },
+  contains = { make_read, takes = 'messages' },
+  length = { make_read }, info = { make_read },
+  exists = { make_read, optional = true }, version = { make_read, optional = true },
+  range = { make_read, long = true }, scan = { make_read, long = true }, sample = { make_read, long = true },
+  peek = { make_get, long = true },
+  create = { make_life, takes = 'words', optional = true },
+  close = { make_life },
+  delete = { make_life, optional = true }, finish_delete = { make_life, optional = true },
+  clean = { make_life, optional = true }, turn = { make_life, optional = true },
+  flush = { make_get }, restore = { make_get, takes = 'messages' },
+  examine = { make_doctor, optional = true },
+  repair = { make_doctor, takes = 'words', optional = true },
 }
 
-local function execute(name, first, count)
-  local verb, mode = string.match(name, '^([%l_]+) ?(%l*)$')
-  local refusal
-  if takes[verb] == 'puts' then
-    refusal = put_refusal(mode)
-  elseif not queue.bound and (mode == 'existing' or not without_queue[verb]) then
-    refusal = { err = 'NOQUEUE' }
+local function execute(verb, options, first, count)
+  local about = verbs[verb]
+  if not queue.bound and not about.optional then
+    return { err = 'NOQUEUE' }
   end
-  if refusal then
-    return refusal
-  end
-  local operation = makers[verb](mode)[verb]
-  if takes[verb] == 'puts' then
+  local operation = about[1](options)[verb]
+  if about.takes == 'sizes and messages' then
     return operation(ARGV[first], slice_of(first + 1, count - 1))
-  elseif takes[verb] == 'messages' then
+  elseif about.takes == 'messages' then
     return operation(slice_of(first, count))
-  elseif takes[verb] == 'words' then
+  elseif about.takes == 'words' then
     return operation(unpack(ARGV, first, first + count - 1))
   end
   return operation(tonumber(ARGV[first]), tonumber(ARGV[first + 1]))
@@ -101,7 +91,6 @@ local prelude = {
 local reply, more
 local has_taken -- whether the last run that takes has taken something
 local waiting
-local may_wait = { take = true, some = true, take_marked = true, take_opened = true, move = true }
 
 -- Whether a run that still lacks something has got anything.
 local function got_on(result)
@@ -146,11 +135,6 @@ end
 -- What the runs of a block may answer: when they have, those behind them are for the next call. A transaction
 -- cannot be split, so there they are refused.
 local ANSWERED_BYTES, ANSWERED_TOGETHER = 1048576, 64 * 1048576
-local answering = {
-  get = true, take = true, some = true, get_marked = true, take_marked = true, take_opened = true, range = true,
-  scan = true, sample = true, peek = true, move = true,
-}
-
 -- Does the block that has begun, and is not fast.
 local function do_block()
   left_for_others = false
@@ -170,25 +154,28 @@ local function do_block()
     else
       number = number + 1
       local result, left, go_on
-      local verb = string.match(name, '^[%l_]+')
-      has_takers = has_takers or may_wait[verb]
-      if has_taken and string.sub(name, -5) == ' else' then
+      local verb, options = read_name(name)
+      local is_long = verbs[verb].long
+      -- How the reply has what the run takes: what is to be acknowledged has records of its own.
+      local taking = verb == 'get' and not options.acknowledged and (options.flags and 'marked' or 'plain')
+      has_takers = has_takers or options.waits
+      if has_taken and options.otherwise then
         result = {}
-      elseif answered > ANSWERED_TOGETHER and answering[verb] then
+      elseif answered > ANSWERED_TOGETHER and is_long then
         result = { err = 'TOOLARGE' }
       else
-        result, left, go_on = execute(name, first, count)
+        result, left, go_on = execute(verb, options, first, count)
         has_taken = type(result) == 'table' and #result > 0
       end
       reply[number + 1] = result
       work = work + MESSAGE * (count + (type(result) == 'table' and #result or 0))
-      if answering[verb] and (is_shared or at <= block.last) and type(result) == 'table' then
+      if is_long and (is_shared or at <= block.last) and type(result) == 'table' then
         answered = answered + sum_of_bytes(verb == 'scan' and result[2] or result)
       end
-      if taking[verb] then note(result, number + 1, taking[verb]) end
+      if taking then note(result, number + 1, taking) end
       if go_on and patient then
         waiting[#waiting + 1] = {
-          number = number, go_on = go_on, takes = taking[verb], role = takes[verb] == 'puts' and 'producer' or 'consumer',
+          number = number, go_on = go_on, takes = taking, role = verb == 'put' and 'producer' or 'consumer',
         }
       end
       if #waiting > 0 and (not go_on or got_on(result)) then

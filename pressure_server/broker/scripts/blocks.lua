@@ -24,12 +24,10 @@ local function next_block()
   end
   local at = next_argument
   local first = at + BLOCK_SIZE
-  block = {
-    home = KEYS[next_key], how = ARGV[at + BLOCK_HOW],
-    first = first, last = first + tonumber(ARGV[at + BLOCK_ARGUMENTS]) - 1,
-  }
+  block.home, block.how = KEYS[next_key], ARGV[at + BLOCK_HOW]
+  block.first, block.last = first, first + tonumber(ARGV[at + BLOCK_ARGUMENTS]) - 1
   next_key, next_argument = next_key + tonumber(ARGV[at + BLOCK_KEYS]), block.last + 1
-  changed, patient = false, true
+  changed, patient, block.is_moving = false, true, false
   return true
 end
 

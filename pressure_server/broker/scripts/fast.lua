@@ -1,41 +1,49 @@
 -- The calls that matter most, done without making a function, on a queue with free roles and room that only we
--- use: one run, of puts of one message each or of one get; or two, of which the first waits on an empty queue for
+-- use: one run, of puts of one message each or of gets; or two, of which the first waits on an empty queue for
 -- what the second puts; or one that finds it empty. Unique puts need an exact mirror, and plain ones none; a get
 -- either. Everything else is left to the files below, which do the same and more.
 --
--- Returns  what a block returns (batch.lua), or nil for everything else; 'new' stands for the counts where every
+-- Returns  what a block returns (batch.lua), or nil for everything else; 'new' stands for the counts if every
 --          message was
 --
--- A block with one message takes 13 microseconds here and 28 below; in a call with many, each takes 0.9 and 1.9.
+-- FIGURES
+
+local FAST_GET_BYTES = 1048576
 
 local function do_fast()
-  local at = block.first
+  local at, how = block.first, block.how
   local name, count = ARGV[at], block.last - at + 1
+  if not queue.bound then
+    return nil
+  end
   -- What mirror.lua has written, if nothing is unmirrored or stale and nobody else has been here since.
-  local done = queue.bound and (queue.bound > 0 and -1 or 0)
-  local exact = queue.bound and queue.producer == identity and (queue.consumer or identity) == identity
-    and queue.index == string.format('%d 0 %d %d %s %s', queue.length, queue.length, queue.consumed, identity,
-      queue.consumer or '')
+  local length, index = queue.length, queue.index
+  local consumer = queue.consumer
+  local done = queue.bound > 0 and -1 or 0
+  local exact = index and queue.producer == identity and (consumer or identity) == identity
+    and index == string.format('%d 0 %d %d %s %s', length, length, queue.consumed, identity, consumer or '')
+  local waits = name == 'get waits' or name == 'get existing waits'
+  local closed = base .. ':closed'
 
   -- Nothing to take yet. Who waits for a message uses the queue (life.lua).
-  if queue.length == 0 and queue.bound and (name == 'take' or name == 'take existing') and count == 3
-    and block.how == '' and call('EXISTS', base .. ':consumer_free', base .. ':closed', base .. ':closed') == 1 then
+  if length == 0 and waits and count == 3 and how == ''
+    and call('EXISTS', base .. ':consumer_free', closed, closed) == 1 then
     call('HDEL', base .. ':ext:settings', 'since')
     return keep({ done, {} })
   end
 
   -- From hand to hand: the message is never queued.
-  if queue.length == 0 and queue.bound and name == 'take existing' and count == 7 and ARGV[at + 4] == '2'
-    and (ARGV[at + 3] == 'put' or ARGV[at + 3] == 'add') and block.how == '' and (exact or not queue.index)
-    and queue.producer == identity and queue.consumer == identity
-    and call('EXISTS', base .. ':producer_free', base .. ':consumer_free', base .. ':not_full', base .. ':closed',
-      base .. ':closed', base .. ':closed', base .. ':closed') == 3 then
+  if length == 0 and name == 'get existing waits' and count == 7 and ARGV[at + 4] == '2'
+    and (ARGV[at + 3] == 'put' or ARGV[at + 3] == 'put unique') and how == '' and (exact or not index)
+    and queue.producer == identity and consumer == identity
+    and call('EXISTS', base .. ':producer_free', base .. ':consumer_free', base .. ':not_full', closed, closed,
+      closed, closed) == 3 then
     local message = ARGV[at + 6]
     for _, verb in ipairs({ ':stats:produced_', ':stats:consumed_' }) do
       try('INCR', base .. verb .. 'messages')
       try('INCRBY', base .. verb .. 'bytes', #message)
     end
-    if queue.index then
+    if index then
       try('SET', base .. ':ext:index', string.format('0 0 0 %d %s %s', queue.consumed + 1, identity, identity))
     end
     changed = true
@@ -43,33 +51,42 @@ local function do_fast()
     return keep({ done, { message }, ARGV[at + 3] == 'put' and 0 or 'new' })
   end
 
-  local without_mirror = queue.bound and not queue.index
+  if not (exact or not index) or count ~= 2 + tonumber(ARGV[at + 1]) then
+    return nil
+  end
+  local members, result, verb, accepted, bytes = base .. ':ext:members', nil, nil, 0, 0
+  count = count - 3
 
-  if (exact or without_mirror) and count == 2 + tonumber(ARGV[at + 1]) then
-    local members, result, verb, accepted, bytes = base .. ':ext:members', nil, nil, 0, 0
-    count = count - 3
-
-    if exact and (name == 'add' or name == 'add now') and ARGV[at + 2] == '' and count < CHUNK
-      -- With the :not_full token kept: the last place of a bounded queue is for the general path.
-      and (queue.bound == 0 or queue.length + count < queue.bound)
-      -- Both tokens and no :closed, which counts thrice.
-      and call('EXISTS', base .. ':producer_free', base .. ':not_full',
-        base .. ':closed', base .. ':closed', base .. ':closed') == 2 then
-      local messages = { unpack(ARGV, at + 3, block.last) }
-      local present = count > 1 and call('SMISMEMBER', members, unpack(messages)) or { 0 }
+  if exact and (name == 'put unique' or name == 'put unique now') and ARGV[at + 2] == '' and count < CHUNK
+    -- With the :not_full token kept: the last place of a bounded queue is for the general path.
+    and (queue.bound == 0 or length + count < queue.bound)
+    -- Both tokens and no :closed, which counts thrice.
+    and call('EXISTS', base .. ':producer_free', base .. ':not_full', closed, closed, closed) == 2 then
+    local messages, added
+    if count == 1 then
+      local message = ARGV[at + 3]
+      added = call('SADD', members, message)
+      if added == 1 then
+        call('LPUSH', base, message)
+        bytes = #message
+      end
+      result, accepted = added == 1 and 'new' or { 0 }, added
+    else
+      messages = { unpack(ARGV, at + 3, block.last) }
+      local present = call('SMISMEMBER', members, unpack(messages))
       local all_new = true
       for i = 1, count do
         all_new = all_new and present[i] == 0
       end
-      local added = all_new and call('SADD', members, unpack(messages))
-      verb, result = 'produced', 'new'
+      added = all_new and call('SADD', members, unpack(messages))
+      result = 'new'
       if added ~= count then
         -- Some are queued already, or given twice. What SADD has added is right either way.
         local new, seen = {}, {}
         result = {}
         for i = 1, count do
           local message = messages[i]
-          local is_new = present[i] == 0 and not seen[message] and added ~= 0
+          local is_new = present[i] == 0 and not seen[message]
           if is_new then
             seen[message] = true
             new[#new + 1] = message
@@ -82,56 +99,60 @@ local function do_fast()
         end
       end
       accepted = #messages
-      if accepted == 0 then
-        return keep({ done, result })
+      if accepted > 0 then
+        call('LPUSH', base, unpack(messages))
+        bytes = sum_of_bytes(messages)
       end
-      call('LPUSH', base, unpack(messages))
-      bytes = sum_of_bytes(messages)
-      queue.length = queue.length + accepted
-    elseif without_mirror and (name == 'put' or name == 'put now') and ARGV[at + 2] == '' and count < CHUNK
-      and queue.producer == identity and (queue.bound == 0 or queue.length + count < queue.bound)
-      and call('EXISTS', base .. ':producer_free', base .. ':not_full',
-        base .. ':closed', base .. ':closed', base .. ':closed') == 2 then
-      local messages = { unpack(ARGV, at + 3, block.last) }
-      call('LPUSH', base, unpack(messages))
-      verb, result, accepted, bytes = 'produced', queue.length, count, sum_of_bytes(messages)
-      queue.length = queue.length + count
-    elseif (name == 'get' or name == 'get_marked') and queue.consumer == identity and ARGV[at + 2] == '1'
-      and queue.length > 0
-      and call('EXISTS', base .. ':consumer_free', base .. ':not_full', base .. ':ext:marks', base .. ':ext:marks',
-        base .. ':ext:marks', base .. ':ext:copies', base .. ':ext:copies', base .. ':ext:copies') == 2 then
-      result = call('RPOP', base, 1)
-      if exact then try('SREM', members, result[1]) end
-      verb, accepted, bytes = 'consumed', 1, #result[1]
-      answered_in_call = answered_in_call + bytes
-      if name == 'get_marked' then
-        result[2] = '' -- no flags (get.lua)
-      end
-      note_taken(name == 'get_marked' and { marked = 2 } or 2)
-      queue.length, queue.consumed = queue.length - 1, queue.consumed + 1
     end
-
-    if verb then
-      try('INCRBY', base .. ':stats:' .. verb .. '_messages', accepted)
-      try('INCRBY', base .. ':stats:' .. verb .. '_bytes', bytes)
-      if exact then
-        -- An error must not end the block here: what has been taken is not recorded yet.
-        try('SET', base .. ':ext:index', string.format('%d 0 %d %d %s %s', queue.length, queue.length, queue.consumed,
-          identity, queue.consumer or ''))
-      end
-      changed = true
+    if accepted == 0 then
       return keep({ done, result })
     end
+    verb, length = 'produced', length + accepted
+  elseif not index and (name == 'put' or name == 'put now') and ARGV[at + 2] == '' and count < CHUNK
+    and queue.producer == identity and (queue.bound == 0 or length + count < queue.bound)
+    and call('EXISTS', base .. ':producer_free', base .. ':not_full', closed, closed, closed) == 2 then
+    local messages = { unpack(ARGV, at + 3, block.last) }
+    call('LPUSH', base, unpack(messages))
+    verb, result, accepted, bytes = 'produced', length, count, sum_of_bytes(messages)
+    length = length + count
+  elseif length > 0 and consumer == identity and (name == 'get' or name == 'get flags' or waits and how == '') then
+    local wanted = tonumber(ARGV[at + 2])
+    if wanted > CHUNK or (waits and length < wanted)
+      or (wanted > 1 and wanted * #call('LINDEX', base, -1) > FAST_GET_BYTES)
+      or call('EXISTS', base .. ':consumer_free', base .. ':not_full', base .. ':ext:marks', base .. ':ext:marks',
+        base .. ':ext:marks', base .. ':ext:copies', base .. ':ext:copies', base .. ':ext:copies') ~= 2 then
+      return nil
+    end
+    result = call('RPOP', base, wanted)
+    verb, accepted, bytes = 'consumed', #result, sum_of_bytes(result)
+    if exact then try('SREM', members, unpack(result)) end
+    answered_in_call = answered_in_call + bytes
+    note_taken(name == 'get flags' and { marked = 2 } or 2)
+    if name == 'get flags' then
+      result[accepted + 1] = '' -- no flags (get.lua)
+    end
+    length, queue.consumed = length - accepted, queue.consumed + accepted
+  else
+    return nil
   end
+
+  try('INCRBY', base .. ':stats:' .. verb .. '_messages', accepted)
+  try('INCRBY', base .. ':stats:' .. verb .. '_bytes', bytes)
+  if exact then
+    -- An error must not end the block here: what has been taken is not recorded yet.
+    try('SET', base .. ':ext:index', string.format('%d 0 %d %d %s %s', length, length, queue.consumed, identity,
+      consumer or ''))
+  end
+  changed = true
+  return keep({ done, result })
 end
 
 -- Whether the block needs memory, and the backend has none left: Redis refuses only the first write of a script.
 local function is_refused()
   local at = block.first
   while out_of_memory and at <= block.last do
-    local verb = string.match(ARGV[at], '^[%l_]+')
-    if verb == 'put' or verb == 'add' or verb == 'put_marked' or verb == 'add_marked' or verb == 'move'
-      or verb == 'create' then
+    local verb = read_name(ARGV[at])
+    if verb == 'put' or verb == 'move' or verb == 'create' then
       return true
     end
     at = at + 2 + tonumber(ARGV[at + 1])

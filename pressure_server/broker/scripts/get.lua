@@ -1,11 +1,15 @@
--- Get, for many commands at once; take, which waits; peek; remove, which takes messages out of the middle; flush;
--- and restore, which puts back what was taken for nobody, also for recovery.lua. All but restore act as the
--- consumer, and what they take counts as consumed. A message that has expired is dropped where it would be taken.
+-- Get, for many commands at once; peek; remove, which takes messages out of the middle; flush; and restore, which
+-- puts back what was taken for nobody, also for recovery.lua. All but restore act as the consumer, and what they
+-- take counts as consumed. A message that has expired is dropped where it would be taken.
 --
--- get_marked and take_marked return the messages, and behind the last one the flags of all, 'flags flags …', or ''
--- where all are 0. (To put each before its message would make another string of it, which costs 0.2 microseconds,
--- and 5 where it has 4 KiB.) take_opened returns each as 'flags number message': the message is kept by itself in
--- the field o<call's number>.<number> of our records, until it is done with, or recovered.
+-- Options of get:
+--   existing      do not wait for the queue to be made
+--   waits         wait for a message: each command for one, or with `several` one command for up to so many
+--   flags         return the messages, and after the last one the flags of all, 'flags flags …', or '' if all are 0
+--                 (To put each before its message would make another string of it, which costs 0.2 microseconds,
+--                 and 5 for 4 KiB.)
+--   acknowledged  return each as 'flags number message'. The message is kept by itself in the field o<call's
+--                 number>.<number> of our records, until the client acknowledges it, or it is recovered.
 --
 -- Touches  the list, :consumer, :not_full, :stats:consumed_*, our records, the mirror, the marks.
 
@@ -15,11 +19,11 @@ local GET_MESSAGES = 1000
 -- Dropped in one call: each takes some 12 microseconds.
 local GET_EXPIRED = 4000
 
-local function make_get()
+local function make_get(options)
   local operations = {}
+  options = options or {}
 
-  local flags -- of the messages that are returned, where any has marks
-  local opens = false
+  local flags -- of the messages that are returned, if any has marks
 
   local function open(message, mark)
     open_count = open_count + 1
@@ -38,10 +42,10 @@ local function make_get()
     for i, message in ipairs(messages) do
       local mark = marks[i]
       if not is_expired(mark) then
-        if not opens then
+        if not options.acknowledged then
           noted[#noted + 1], noted[#noted + 2] = message, mark or false
         end
-        some[#some + 1] = opens and open(message, mark) or message
+        some[#some + 1] = options.acknowledged and open(message, mark) or message
         flags[#flags + 1] = mark and mark[1] or '0'
       end
     end
@@ -55,9 +59,8 @@ local function make_get()
     return messages
   end
 
-  -- Takes    how many messages are wanted
-  -- Returns  the messages, oldest first; and how many are left for another call
-  function operations.get(wanted)
+  -- Takes up to so many messages. Returns them, oldest first; and how many are left for another call.
+  local function pop(wanted)
     if queue.length == 0 then
       return {}, 0
     end
@@ -85,7 +88,7 @@ local function make_get()
         mirror.start_over()
       end
       bytes = bytes + weight
-      if marks or opens then
+      if marks or options.acknowledged then
         local popped = #some
         some = unexpired(some, marks and marks.take(some, position) or {})
         expired = expired + popped - #some
@@ -108,10 +111,10 @@ local function make_get()
     return messages, queue.length > 0 and wanted - #messages or 0
   end
 
-  -- Takes    how many messages are wanted, by commands that wait for one each
-  -- Returns  what there is, oldest first; an error where the queue is closed and nothing will come. Then how
-  --          many are left for another call; then what to call when there may be more.
-  function operations.take(wanted)
+  -- Takes up to so many, for commands that wait for one each. Returns what there is; or an error if the queue is
+  -- closed and nothing will come, or false if there is no queue. Then how many are left for another call; then
+  -- how many are waited for.
+  local function take(wanted)
     if queue.bound and queue.length == 0 then
       if call('EXISTS', base .. ':closed') == 1 then
         return { err = 'CLOSED' }, 0
@@ -121,48 +124,33 @@ local function make_get()
     local messages, left = {}, 0
     local most = queue.bound and allowed(wanted) or 0 -- without its bound the queue is being deleted natively
     if queue.length > 0 and most > 0 then
-      messages, left = operations.get(most)
+      messages, left = pop(most)
       if messages.err then
         return messages, 0
       end
     end
     local missing = wanted - #messages
-    if missing > 0 and left == 0 then
-      return queue.bound and messages or false, 0, function()
-        return operations.take(missing)
-      end
+    if missing > 0 and left == 0 and not (options.several and #messages > 0) then
+      return queue.bound and messages or false, 0, missing
     end
     return messages, left
   end
 
-  -- The same for one command that takes up to so many, and waits for one.
-  function operations.some(wanted)
-    local messages, left, go_on = operations.take(wanted)
-    if go_on and not (messages and #messages > 0) then
-      return messages, 0, function()
-        return operations.some(wanted)
-      end
+  -- Takes    how many messages are wanted
+  -- Returns  the messages, oldest first, false if there is no queue, or an error; how many are left for another call;
+  --          then what to call when there may be more, if they are waited for
+  function operations.get(wanted)
+    if not queue.bound and (options.existing or not options.waits) then
+      return { err = 'NOQUEUE' }, 0
     end
-    return messages, left
-  end
-
-  function operations.get_marked(wanted)
-    local messages, left = operations.get(wanted)
-    return with_flags(messages), left
-  end
-
-  function operations.take_marked(wanted)
     flags = nil
-    local messages, left, go_on = operations.take(wanted)
-    local missing = wanted - (messages and #messages or 0)
-    return with_flags(messages), left, go_on and function()
-      return operations.take_marked(missing)
+    local messages, left, missing = (options.waits and take or pop)(wanted)
+    if options.flags then
+      messages = with_flags(messages)
     end
-  end
-
-  function operations.take_opened(wanted)
-    opens = true
-    return operations.take(wanted)
+    return messages, left, missing and function()
+      return operations.get(missing)
+    end
   end
 
   -- Drops what has expired from the head, for those who look there; nothing where a native client is at work.

@@ -1,13 +1,16 @@
 -- Move: a message from one queue to another, or to the other end of the same one, with nobody in between.
 --
--- Takes    the other queue's base key (which is one of KEYS, too); 'put' or 'add', how it is put there, and
---          'existing' behind it where that queue is not to be made; 'wait' where it is waited for; and the message, where it is not to be the oldest
+-- Takes    the other queue's base key, which is one of KEYS, too; and the message, if it is not to be the oldest
+-- Options  existing  do not wait for the queue to be made
+--          waits     wait for a message
+--          unique    put it only if it is not queued there
+--          into      do not make the other queue
 -- Returns  { message }; {} when there is none to move, false when there is no such queue; -1 when there is no
 --          room yet; an error, with OTHER before it where it is the other queue's. Then 0; then what to call when
 --          that may have changed.
 -- Touches  both queues, as a get or a removal, and a put.
 
-local function make_move()
+local function make_move(options)
   local operations = {}
 
   local function what_to_move(wanted)
@@ -31,32 +34,34 @@ local function make_move()
   end
 
   -- A message may go round within its own full queue: it leaves before it comes.
-  local function go_round(message, verb, wanted)
+  local function go_round(message, wanted)
     if wanted then
       return { message }
     end
-    local refusal = put_refusal('') or in_use('producer')
+    local refusal = put_refusal({}) or in_use('producer')
     if refusal then
       return refusal
     end
     take_it()
-    make_put('overfill')[verb]('1', { message })
+    make_put({ overfill = true, unique = options.unique }).put('1', { message })
     return { message }
   end
 
-  function operations.move(other, how, wait, wanted)
+  function operations.move(other, wanted)
     local from = base
-    local verb, mode = string.match(how, '^(%l+) ?(%l*)$')
     local function again()
-      return operations.move(other, how, wait, wanted)
+      return operations.move(other, wanted)
+    end
+    if not queue.bound and options.existing then
+      return { err = 'NOQUEUE' }, 0
     end
     make_get().drop_expired()
-    if wait == 'wait' and allowed(1) == 0 then
+    if options.waits and allowed(1) == 0 then
       return {}, 0, again
     end
     local message = what_to_move(wanted)
     if not message then
-      if wait ~= 'wait' then
+      if not options.waits then
         return {}, 0
       elseif queue.bound and call('EXISTS', base .. ':closed') == 1 then
         return { err = 'CLOSED' }, 0
@@ -68,13 +73,11 @@ local function make_move()
       return refusal, 0
     end
     if other == from then
-      return go_round(message, verb, wanted), 0
+      return go_round(message, wanted), 0
     end
     enter(other)
-    local result, _, go_on = put_refusal(mode)
-    if not result then
-      result, _, go_on = make_put(mode)[verb]('1', { message })
-    end
+    local into = { existing = options.into, unique = options.unique }
+    local result, _, go_on = make_put(into).put('1', { message })
     enter(from)
     if type(result) == 'table' and result.err then
       return { err = 'OTHER ' .. result.err }, 0

@@ -1,15 +1,23 @@
--- Put, for many commands at once: plain (repeats are kept) and unique (what is queued already is not put).
+-- Put, for many commands at once.
 --
 -- Takes    sizes      how many messages each command brought, 'n n n'; '' when each brought one
 --          messages   of all commands, in order
 -- Returns  an error for all of them, or a value a command: see `put` and `add`. Then how many commands are
 --          left undone, for another call; then what to call when there may be more room, if they wait for it.
 --
--- What happens when there is no room is the queue's own setting, or the caller's (batch.lua):
+-- Options:
+--   existing  do not make the queue
+--   unique    put only what is not queued
+--   flags     each message has its marks before it (marks.lua), and each command one message; never wait for room
+--   wait      wait for room, whatever the queue is set to
+--   now       never wait for room
+--   overfill  put even if there is no room
+--
+-- What happens if there is no room is the queue's own setting, unless an option says it:
 --   error    a command is accepted whole or not at all; -1 stands for one that was not
---   block    messages are accepted one after the other, unless the caller never waits ('now'). Where they do not
---            all fit, the value is { 'part', done, new, values }: the values of the commands that are done, and
---            of the next one how many messages are done, and how many of these were new
+--   block    messages are accepted one after the other. If they do not all fit, the value is { 'part', done, new,
+--            values }: the values of the commands that are done, and of the next one how many messages are done,
+--            and how many of these were new
 --
 -- Touches  the list, :producer, :not_full, :stats:produced_*, the mirror.
 
@@ -18,12 +26,12 @@ local FULL = -1
 -- Why nothing can be put, after making the queue if that is allowed; or nil. A native producer that holds the
 -- role is no reason yet: where the queue is full, that is what is said. A native client that creates the queue
 -- pushes :not_full last, and nobody has acted there before.
-local function put_refusal(mode)
+local function put_refusal(options)
   if not queue.bound then
-    if ARGV[2] == '' or (mode ~= '' and mode ~= 'now') then
+    if ARGV[HEADER_BOUND] == '' or options.existing then
       return { err = 'NOQUEUE' }
     end
-    local made = make_life().create(ARGV[2], default_overflow, true)
+    local made = make_life().create(ARGV[HEADER_BOUND], default_overflow, true)
     if made ~= 1 then
       return made
     end
@@ -35,15 +43,14 @@ local function put_refusal(mode)
   end
 end
 
-local function make_put(mode)
+local function make_put(options)
   local operations = {}
-  local verb
   local marks, noted -- of each message, where they have any; and those of the queue
 
   -- How many messages may be put now. A native consumer that has taken a message from a full queue pushes
   -- the :not_full token a moment later; until it has, the queue counts as full.
   local function room()
-    if mode == 'overfill' then
+    if options.overfill then
       return math.huge
     end
     if queue.bound == 0 then
@@ -59,7 +66,7 @@ local function make_put(mode)
   end
 
   local function waits_for_room()
-    return patient and mode ~= 'now' and (mode == 'wait' or overflow() == 'block')
+    return patient and not (options.now or options.flags) and (options.wait or overflow() == 'block')
   end
 
   local function push(messages)
@@ -94,6 +101,8 @@ local function make_put(mode)
     return sizes
   end
 
+  local put, add
+
   -- What is left to do after `done` messages, of which is_new (1 or 0 each) says whether they were new:
   -- the value to return, and what goes on from there. `before`: the length, where commands are told lengths.
   local function part(sizes, messages, done, is_new, before)
@@ -112,11 +121,11 @@ local function make_put(mode)
     rest_sizes[1] = rest_sizes[1] - (done - at)
     for j = done + 1, #messages do rest[#rest + 1] = messages[j] end
     return { 'part', done - at, new, values }, function()
-      local refusal = put_refusal('existing')
+      local refusal = not queue.bound and { err = 'NOQUEUE' } or put_refusal(options)
       if refusal then
         return refusal, 0
       end
-      return operations[verb](table.concat(rest_sizes, ' '), rest)
+      return (options.unique and add or put)(table.concat(rest_sizes, ' '), rest)
     end
   end
 
@@ -137,8 +146,7 @@ local function make_put(mode)
   end
 
   -- Returns the length before, when all are accepted; else the length after each command.
-  function operations.put(sizes_text, messages)
-    verb = 'put'
+  function put(sizes_text, messages)
     local space = room() -- which may drop what has expired
     local before = queue.length
     local refusal = in_use('producer')
@@ -250,8 +258,7 @@ local function make_put(mode)
   end
 
   -- Returns how many of each command's messages were new.
-  function operations.add(sizes_text, messages)
-    verb = 'add'
+  function add(sizes_text, messages)
     local space = room()
     local refusal = in_use('producer')
     local sizes = sizes_of(sizes_text, messages)
@@ -281,7 +288,6 @@ local function make_put(mode)
     return result, left, go_on
   end
 
-  -- The same for messages with their marks before them (marks.lua), one a command; these never wait for room.
   local function unmark_all(marked)
     local messages = {}
     marks, noted = {}, make_marks()
@@ -289,12 +295,12 @@ local function make_put(mode)
     return messages
   end
 
-  function operations.put_marked(sizes_text, marked)
-    return operations.put(sizes_text, unmark_all(marked))
-  end
-
-  function operations.add_marked(sizes_text, marked)
-    return operations.add(sizes_text, unmark_all(marked))
+  function operations.put(sizes_text, messages)
+    local refusal = put_refusal(options)
+    if refusal then
+      return refusal, 0
+    end
+    return (options.unique and add or put)(sizes_text, options.flags and unmark_all(messages) or messages)
   end
 
   return operations

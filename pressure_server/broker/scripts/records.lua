@@ -30,9 +30,9 @@ local open_count = 0 -- messages that the call has opened
 local out_of_memory -- the error, where the backend is
 
 -- Of the block:
-local taken -- entries of what it has taken
-local taken_marks, opened
-local popped -- entries of the same, for where an error ends the block
+local taken = {} -- entries of what it has taken
+local taken_marks, opened = {}, {}
+local popped = {} -- entries of the same, for the case that an error ends the block
 
 -- Checks that the call may be done. The first write proves that records can be written: Redis does not refuse a
 -- script's later ones for want of memory.
@@ -79,7 +79,9 @@ local function write_record(field, some_replies, some_entries, has_opened)
 end
 
 local function begin_records()
-  taken, taken_marks, opened, popped = {}, {}, {}, {}
+  if #taken > 0 or #popped > 0 or #opened > 0 then
+    taken, taken_marks, opened, popped = {}, {}, {}, {}
+  end
 end
 
 -- Notes that the messages at that place of the block's reply have been taken from the queue.

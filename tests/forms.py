@@ -1,0 +1,47 @@
+"""Forms: verbs with their options, for models and tests that compare them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pressure_server.broker import verbs
+from pressure_server.broker.operation import Verb
+from pressure_server.broker.options import DEFAULT, UNIQUE, WAITS, Options, Room, name_of
+
+
+class Form(NamedTuple):
+    """What an operation does, and how."""
+
+    verb: Verb
+    options: Options = DEFAULT
+
+    def __str__(self) -> str:
+        """Its name in the script."""
+        return name_of(self.verb.name, self.options).decode()
+
+
+_MARKED = Options(flags=True, room=Room.NEVER_WAIT)
+
+PUT = Form(verbs.PUT)
+ADD = Form(verbs.PUT, UNIQUE)
+PUT_MARKED = Form(verbs.PUT, _MARKED)
+ADD_MARKED = Form(verbs.PUT, _MARKED._replace(unique=True))
+GET = Form(verbs.GET)
+GET_MARKED = Form(verbs.GET, Options(flags=True))
+TAKE = Form(verbs.GET, WAITS)
+TAKE_MARKED = Form(verbs.GET, Options(flags=True, waits=True))
+TAKE_EXISTING = Form(verbs.GET, Options(existing=True, waits=True))
+TAKE_OPENED = Form(verbs.GET, Options(waits=True, acknowledged=True))
+SOME = Form(verbs.GET, Options(waits=True, several=True))
+REMOVE = Form(verbs.REMOVE)
+CONTAINS = Form(verbs.CONTAINS)
+LENGTH = Form(verbs.LENGTH)
+RANGE = Form(verbs.RANGE)
+INFO = Form(verbs.INFO)
+EXISTS = Form(verbs.EXISTS)
+PEEK = Form(verbs.PEEK)
+CREATE = Form(verbs.CREATE)
+CLOSE = Form(verbs.CLOSE)
+DELETE = Form(verbs.DELETE)
+FLUSH = Form(verbs.FLUSH)
+FINISH_DELETE = Form(verbs.FINISH_DELETE)
