@@ -127,15 +127,26 @@ def test_what_comes_in_one_turn_goes_in_one_call() -> None:
     assert isinstance(second, hiredis.ReplyError)
 
 
-def test_only_two_calls_are_under_way() -> None:
+def test_only_three_calls_are_under_way() -> None:
     async def play(stage: Stage) -> None:
-        for key in (b"a", b"b", b"c", b"d"):
+        for key in (b"a", b"b", b"c", b"d", b"e"):
             stage.call(key)
             await stage.turn()
-        assert stage.link.keys == [[b"a"], [b"b"]]
+        assert stage.link.keys == [[b"a"], [b"b"], [b"c"]]
         stage.link.reply([0, 1])
         await stage.turn()
-        assert stage.link.keys == [[b"b"], [b"c", b"d"]]
+        assert stage.link.keys == [[b"b"], [b"c"], [b"d", b"e"]]
+
+    played(play)
+
+
+@pytest.mark.parametrize(("ready", "calls"), [(7, [7]), (10, [8, 2]), (30, [10, 10, 10]), (900, [200] * 3)])
+def test_what_is_ready_is_divided_among_the_calls_that_may_leave(ready: int, calls: list[int]) -> None:
+    async def play(stage: Stage) -> None:
+        for number in range(ready):
+            stage.call(b"%d" % number)
+        await stage.turn()
+        assert [len(keys) for keys in stage.link.keys] == calls
 
     played(play)
 
@@ -181,12 +192,12 @@ def test_a_call_is_bounded() -> None:
 
 def test_what_goes_first_does_not_queue() -> None:
     async def play(stage: Stage) -> None:
-        for key in (b"a", b"b", b"c"):
+        for key in (b"a", b"b", b"c", b"d"):
             stage.call(key)
             await stage.turn()
         stage.call(b"back", goes_first=True)
         stage.courier.flush()
-        assert stage.link.keys[-1] == [b"back", b"c"]
+        assert stage.link.keys[-1] == [b"back", b"d"]
 
     played(play)
 

@@ -30,6 +30,13 @@ _what = attrgetter("verb", "options")
 
 def take(waiting: list[Operation]) -> list[Operation]:
     """Remove from the front of `waiting` what the next call carries: one, or more within the caps."""
+    if len(waiting) == 1:
+        # By far the most frequent with many queues: it saves 0.4 of 9 microseconds for an operation.
+        batch = waiting[:]
+        waiting.clear()
+        batch[0].sealed = True
+        batch[0].sent = None
+        return batch
     messages = size = count = 0
     restores = False
     for operation in waiting:
@@ -103,6 +110,8 @@ def share(runs: Sequence[Sequence[Operation]], reply: list[Any]) -> Outcome:
     if type(left) is list:
         left, more = left[0], left[1:]
     unsure = [_share_run(run, result) for run, result in zip(runs, reply[1:], strict=False)]
+    if len(runs) == 1 and left <= 0 and not (more or unsure[0]):
+        return Outcome(list(runs[0]))
     outcome = Outcome()
     for number, result in zip(more[::2], more[1::2], strict=True):
         if number == 0 and result == b"others":

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
+from math import ceil
 from typing import Any, Protocol
 
 from pressure_server.backend.link import Link
@@ -28,8 +29,11 @@ from pressure_server.layout import CUT, RECOVER, Reply
 
 logger = logging.getLogger(__name__)
 
-# While the backend does one call, the next one is made.
-_MOST_UNDER_WAY = 2
+# While the backend does one call, the next ones are made: 3 did 4 to 15 % more than 2 on 1000 queues, 6 less.
+_MOST_UNDER_WAY = 3
+# What is ready is divided among the calls that may leave, but not into parts of fewer blocks: a call costs as
+# much as two or three of them.
+_LEAST_PART = 8
 # Of one call, which blocks.lua ends after some two milliseconds: blocks, and bytes of their arguments.
 _MOST_BLOCKS = 200
 _MOST_BYTES = 1 << 20
@@ -164,13 +168,14 @@ class Courier:
     def _send(self) -> None:
         self._is_about_to_send = False
         while self._ready and self._under_way < _MOST_UNDER_WAY:
-            self._send_some()
+            part = ceil(len(self._ready) / (_MOST_UNDER_WAY - self._under_way))
+            self._send_some(min(max(part, _LEAST_PART), _MOST_BLOCKS))
 
-    def _send_some(self) -> None:
+    def _send_some(self, most: int = _MOST_BLOCKS) -> None:
         ready = self._ready
         blocks: list[Block] = []
         size, changes = 0, False
-        while ready and len(blocks) < _MOST_BLOCKS and size < _MOST_BYTES:
+        while ready and len(blocks) < most and size < _MOST_BYTES:
             block = ready.popleft()()
             if block is not None:
                 size += sum(map(len, block.arguments))

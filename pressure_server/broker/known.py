@@ -68,6 +68,8 @@ class KnownQueues:
             return
         if found == _NO_BOUND:
             self._unbounded.add(name)
+            if name in self._watched:
+                return
         else:
             self._unbounded.discard(name)
         if found == _NO_QUEUE:

@@ -132,10 +132,8 @@ class Lane:
     def _expect(self, runs: Sequence[list[Operation]], delivery: Delivery) -> None:
         """A call has brought what these have taken, which is on its way from now on."""
         for run in runs:
-            custody = run[0].custody
-            if custody is Custody.NONE:
-                continue
-            for operation in run:
+            custody = run[0].custody if run[0].verb.takes else Custody.NONE
+            for operation in run if custody is not Custody.NONE else ():
                 if operation.results and custody is Custody.UNTIL_ACKNOWLEDGED:
                     operation.came_with(self._driver.opened.keep(operation, delivery.number))
                 elif operation.results:
@@ -171,7 +169,10 @@ class Lane:
         self.is_idle = True
         if self.waiting is not None:
             self.waiting.rest()
-        self.drop_if_done()
+        if self.waiting is None and self._put_backs is None:
+            self._driver.drop(self)
+        else:
+            self.drop_if_done()
 
     def drop_if_done(self) -> None:
         """Be forgotten if nothing is to be done, and nothing waits."""

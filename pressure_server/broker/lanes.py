@@ -71,6 +71,8 @@ class Lanes:
         self._courier = Courier(link, self, header, prefix, records)
         self._lanes: dict[bytes, Lane] = {}
         self.known = KnownQueues(watch, link.number, prefix, self._clean)
+        self.learn = self.known.learn
+        self.call = self._courier.call
         self.housekeeping = Housekeeping(link, prefix, identity)
         self.opened = Opened(self._courier, self.after)
         self.changes = Changes(watch, link.number, prefix)
@@ -266,14 +268,6 @@ class Lanes:
     def ready(self, lane: Source, *, goes_first: bool = False) -> None:
         """See Driver."""
         self._courier.ready(lane.block, goes_first=goes_first)
-
-    def learn(self, name: bytes, found: int) -> None:
-        """See Driver."""
-        self.known.learn(name, found)
-
-    def call(self, block: Block) -> None:
-        """See Driver."""
-        self._courier.call(block)
 
     def when_safe(self, follows: Follows) -> None:
         """See Driver."""
