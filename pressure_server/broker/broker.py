@@ -21,6 +21,7 @@ from pressure_server.broker.database import Database
 from pressure_server.broker.policy import Policy
 from pressure_server.broker.script import batch_script
 from pressure_server.broker.servers import Neighbours, Servers
+from pressure_server.broker.upgrade import OldServers
 from pressure_server.broker.waiters import Waiters
 from pressure_server.errors import BackendError, PressureError
 
@@ -62,6 +63,7 @@ class Broker:
         self._databases: dict[int, Database] = {}
         self._links: dict[int, Link] = {}
         self._servers: dict[Link, Servers] = {}
+        self._old_servers: dict[Link, OldServers] = {}
         self._refused: set[int] = set()
         self._watch = Watch(address, self.identity, self._changed, self._watch_lost, self._patience.answer)
         # A key of the server as a whole: no queue's name can collide with it.
@@ -139,6 +141,7 @@ class Broker:
         # Another client may have opened it meanwhile.
         if number in self._databases:
             self._servers.pop(link, None)
+            self._old_servers.pop(link, None)
             await link.close()
             return self._databases[number]
         database = self._add(link)
@@ -148,7 +151,9 @@ class Broker:
     def _link(self, number: int) -> Link:
         link = Link(self.address, number, self._script, self.identity, self._patience)
         if self._neighbours is not None:
-            self._servers[link] = Servers(link, self._prefix, self.identity.encode(), self._neighbours)
+            ours = (link, self._prefix, self.identity.encode(), self._neighbours)
+            self._servers[link] = Servers(*ours)
+            self._old_servers[link] = OldServers(*ours)
             link.presence = self._servers[link]
         return link
 
@@ -167,6 +172,7 @@ class Broker:
         self._databases[link.number] = database
         if link in self._servers:
             self._servers[link].start(database)
+            self._old_servers[link].start(database)
         return database
 
     def _changed(self, key: bytes) -> None:
@@ -189,7 +195,7 @@ class Broker:
         Returns whether that was done within so many seconds; what is left then comes back when we are seen
         to be gone.
         """
-        for servers in self._servers.values():
+        for servers in (*self._servers.values(), *self._old_servers.values()):
             await servers.stop()
         for database in self._databases.values():
             database.restore()
@@ -211,7 +217,7 @@ class Broker:
         """Close every connection to the backend."""
         if self._eviction is not None:
             self._eviction.stop()
-        for servers in self._servers.values():
+        for servers in (*self._servers.values(), *self._old_servers.values()):
             await servers.stop()
         await self._turns.close()
         if self._turns.are_wanted and self.is_up and self._answers:

@@ -22,6 +22,7 @@ _PARTS = (
     "put",
     "move",
     "recovery",
+    "upgrade",
     "doctor",
     "batch",
 )

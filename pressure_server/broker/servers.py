@@ -51,13 +51,16 @@ class Neighbours:
 class Servers:
     """Of one database."""
 
+    # Where those of our version sign.
+    _registry = b"!peers"
+
     def __init__(self, link: Link, prefix: bytes, identity: bytes, neighbours: Neighbours) -> None:
         self._link = link
         self._prefix = prefix
         self._identity = identity
         self._timeout = neighbours.timeout
         self._is_alone = not neighbours.are_possible
-        self._key = prefix + b"!peers"
+        self._key = prefix + self._registry
         self._script = Script(servers_script())
         # What the backend refuses, and why: signing, or looking after others.
         self._refused: dict[str, BackendReplyError] = {}
@@ -150,7 +153,7 @@ class Servers:
         while True:
             try:
                 dead = await self._dead()
-                database.neighbours = len(self._seen)
+                self._count_neighbours(database)
                 for name, signed in dead:
                     await self._bury(database, name, signed)
                 self._note(_LOOKING, None)
@@ -160,6 +163,9 @@ class Servers:
                     self._note(_LOOKING, error)
                 logger.debug("other servers cannot be looked after now: %s", error)
             await asyncio.sleep(self._timeout / _LOOKS)
+
+    def _count_neighbours(self, database: Database) -> None:
+        database.neighbours = len(self._seen)
 
     def _complain(self, name: bytes, failed: int, why: bytes) -> None:
         if name not in self._complained:
@@ -194,12 +200,7 @@ class Servers:
         """Put back what the server had taken, and forget it; unless it has signed. Raises BackendError."""
         if not await self._link.call(*self._call(b"bury", name, signed), once=False):
             return
-        key = records_key(self._prefix, name)
-        counts: Counter[bytes] = Counter()
-        more = True
-        while more:
-            more, failed, why, back = await database.recover(key)
-            counts.update(back)
+        failed, why, counts = await self._recover(database, name)
         self._seen.pop(name, None)
         if failed:
             # It is found dead again, a while later.
@@ -212,6 +213,18 @@ class Servers:
                 counts.total(),
                 sum(count > 0 for count in counts.values()),
             )
+
+    async def _recover(self, database: Database, name: bytes) -> tuple[int, bytes, Counter[bytes]]:
+        """Put back what a dead server had taken.
+
+        Returns how many records could not be put back, and why; and how many messages are back, by queue.
+        """
+        counts: Counter[bytes] = Counter()
+        more = True
+        while more:
+            more, failed, why, back = await database.recover(records_key(self._prefix, name))
+            counts.update(back)
+        return failed, why, counts
 
 
 def _timeout_of(signed: bytes) -> float:

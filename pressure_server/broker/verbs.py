@@ -99,3 +99,5 @@ FINISH_DELETE = _living(b"finish_delete", Line.CONSUMERS)
 FLUSH = _living(b"flush", Line.CONSUMERS)
 REPAIR = _living(b"repair", pack=packing.arguments)
 TURN = _living(b"turn")
+# Of what a server of version 0.1.0 had taken.
+TAKE_OVER = _living(b"take_over", pack=packing.arguments)

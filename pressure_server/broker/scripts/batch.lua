@@ -50,6 +50,7 @@ local verbs = {
   flush = { make_get }, restore = { make_get, takes = 'messages' },
   examine = { make_doctor, optional = true },
   repair = { make_doctor, takes = 'words', optional = true },
+  take_over = { make_upgrade, takes = 'words', optional = true },
 }
 
 local function execute(verb, options, first, count)

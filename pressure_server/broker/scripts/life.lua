@@ -12,6 +12,7 @@ local function extension_suffixes()
   return {
     ':ext:members', ':ext:copies', ':ext:index', ':ext:settings', ':ext:producer_turn', ':ext:consumer_turn',
     ':ext:made', ':ext:marks', ':ext:waiting',
+    ':ext:calls', -- of version 0.1.0 (upgrade.lua)
   }
 end
 

@@ -63,6 +63,11 @@ local function make_recovery()
     return #found
   end
 
+  -- Puts back what an entry has taken from the queue; `reply` is that of its block. Returns how many messages.
+  function operations.restore(entry, reply)
+    return give_back(entry, taken_by(entry, { [0] = reply }))
+  end
+
   -- What a call of ours has taken, with the messages themselves; nil if there is no record of it.
   local function entries_of(number)
     if changed_records[number] then

@@ -1,0 +1,45 @@
+-- Upgrade: servers of version 0.1.0 keep what they have taken from a queue in a hash of the queue's own. When one of
+-- them has died, that goes back.
+--
+-- Touches  :ext:calls  a hash: 'identity slot' -> { call's number, reply, places, marks, slots that it has opened },
+--          packed; places and marks are those of an entry (records.lua)
+
+local function make_upgrade()
+  local operations = {}
+
+  -- Of what one call has opened, each has a field of its own: 'identity o<slot>.<n>'.
+  local function opened_as(field)
+    return tonumber(string.match(field, ' o%d+%.(%d+)$') or 0)
+  end
+
+  -- Takes    the identity of a server of version 0.1.0 that has died
+  -- Returns  how many messages that it had taken are back at the head of the queue
+  function operations.take_over(who)
+    local key, found = base .. ':ext:calls', {}
+    local all = call('HGETALL', key)
+    for i = 1, #all, 2 do
+      if string.sub(all[i], 1, #who + 1) == who .. ' ' then
+        found[#found + 1] = { all[i], cmsgpack.unpack(all[i + 1]) }
+      end
+    end
+    -- What was taken first is to be the oldest again.
+    table.sort(found, function(one, other)
+      local call_of_one, call_of_other = tonumber(one[2][1]), tonumber(other[2][1])
+      if call_of_one ~= call_of_other then
+        return call_of_one > call_of_other
+      end
+      return opened_as(one[1]) > opened_as(other[1])
+    end)
+    local count = 0
+    for _, one in ipairs(found) do
+      local record = one[2]
+      if queue.bound then
+        count = count + make_recovery().restore({ base, queue.made, 0, record[3], record[4] or {} }, record[2])
+      end
+      call('HDEL', key, one[1])
+    end
+    return count
+  end
+
+  return operations
+end
