@@ -10,6 +10,9 @@ import hiredis
 from pressure_server.backend.resp import Received, RespConnection
 from pressure_server.backend.script import Script
 
+# How often a script is loaded for one call: without the right to load it, that never helps.
+_MOST_LOADS = 100
+
 
 class Channel(RespConnection):
     """A connection whose loss is told to its link."""
@@ -32,12 +35,16 @@ class Channel(RespConnection):
     ) -> None:
         """Call any script. Raises BackendError when there is no connection."""
         words = (b"EVALSHA", script.digest, b"%d" % len(keys), *keys, *arguments)
+        loads = 0
 
         def answered(reply: Any) -> None:
-            if isinstance(reply, hiredis.ReplyError) and str(reply).startswith("NOSCRIPT"):
-                # Nothing has run, so it can run now.
+            nonlocal loads
+            is_unknown = isinstance(reply, hiredis.ReplyError) and str(reply).startswith("NOSCRIPT")
+            if is_unknown and loads < _MOST_LOADS and self.is_open:
+                # Nothing has run, so it can run now; unless the script is flushed in between once more.
+                loads += 1
                 self.send(None, b"SCRIPT", b"LOAD", script.text)
-                self.send(received, *words)
+                self.send(answered, *words)
             else:
                 received(reply)
 
