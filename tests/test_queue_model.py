@@ -325,7 +325,7 @@ class World:
             for b in self.MADE_WITH
         ]
         for broker in self.brokers:
-            broker._script = with_constants(broker._script, constants)
+            broker._backend._script = with_constants(broker._backend._script, constants)
             self.loop.run_until_complete(broker.start())
         self.names = [broker.identity.encode() for broker in self.brokers]
         self.databases: list[Database] = [broker.default_database for broker in self.brokers]

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import re
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 from pressure_server.backend.address import Address
+from pressure_server.backend.backoff import Backoff
 from pressure_server.backend.greeting import BackendRefusedError, greet
 from pressure_server.backend.levels import CannotBeDurableError, Level
-from pressure_server.backend.link import FIRST_PAUSE, LONGEST_PAUSE, Patience
+from pressure_server.backend.link import Patience
 from pressure_server.backend.resp import RespConnection, asks_for_patience
 from pressure_server.errors import BackendError, BackendReplyError, NotSafeError
 
@@ -187,7 +187,7 @@ class Durability:
         self._begin_to_give_up()
 
     async def _keep(self) -> None:
-        pause = FIRST_PAUSE
+        backoff = Backoff()
         while True:
             try:
                 if self._connection is None:
@@ -201,10 +201,9 @@ class Durability:
                     # It is there, and refuses to confirm: on a full disk, say.
                     held, self._answered = self._answered, []
                     self._fail(held, str(error))
-                await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-                pause = min(2 * pause, LONGEST_PAUSE)
+                await backoff.pause()
                 continue
-            pause = FIRST_PAUSE
+            backoff.reset()
             connection = self._connection
             if connection is not None:
                 await self._end_of(connection)

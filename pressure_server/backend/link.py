@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any, Protocol
 import hiredis
 
 from pressure_server.backend.address import Address
+from pressure_server.backend.backoff import Backoff
 from pressure_server.backend.channel import Channel
 from pressure_server.backend.denials import Denials
 from pressure_server.backend.greeting import Greeting, greet
@@ -26,8 +26,6 @@ from pressure_server.errors import BackendDiedError, BackendError, BackendReplyE
 
 logger = logging.getLogger(__name__)
 
-FIRST_PAUSE = 0.05
-LONGEST_PAUSE = 2.0
 # A call that was under way when the backend died, that many times, is not sent again.
 _MOST_DEATHS = 3
 # So often a call is sent again with a new epoch; more often only if the backend does not let us begin one.
@@ -209,7 +207,7 @@ class Link:
             self._reopening = asyncio.create_task(self._reopen())
 
     async def _reopen(self) -> None:
-        pause, down_since = FIRST_PAUSE, time.monotonic()
+        backoff, down_since = Backoff(), time.monotonic()
         while not self._closed:
             try:
                 await self.open()
@@ -217,9 +215,7 @@ class Link:
                 if str(error) not in self._said:
                     self._said.add(str(error))
                     logger.warning("backend database %d: %s; trying again", self.number, error)
-                # Spread out, so that many servers do not come back in step.
-                await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-                pause = min(2 * pause, LONGEST_PAUSE)
+                await backoff.pause()
             else:
                 self._reopening = None
                 self._said.clear()

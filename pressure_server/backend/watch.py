@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from pressure_server.backend.address import Address
-from pressure_server.backend.link import FIRST_PAUSE, LONGEST_PAUSE
+from pressure_server.backend.backoff import LONGEST_PAUSE, Backoff
 from pressure_server.backend.resp import RespConnection, is_passing
 from pressure_server.errors import BackendError, BackendReplyError
 
@@ -139,7 +139,7 @@ class Watch:
         self._changed(key)
 
     async def _keep(self) -> None:
-        pause = FIRST_PAUSE
+        backoff = Backoff()
         while True:
             connection = _Connection(self._told, self._patience)
             try:
@@ -151,10 +151,10 @@ class Watch:
             except (BackendError, TimeoutError) as error:
                 connection.close()
                 logger.debug("the watch on the backend: %s", error)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
+                await backoff.pause()
                 continue
-            pause, self._number = FIRST_PAUSE, 0
+            backoff.reset()
+            self._number = 0
             self._connection = connection
             self._lost()
             await connection.forgotten.wait()

@@ -10,13 +10,10 @@ import socket
 from contextlib import suppress
 
 from pressure_server.backend.address import Address
-from pressure_server.backend.durability import Durability
-from pressure_server.backend.eviction import Eviction
-from pressure_server.backend.greeting import BackendRefusedError, NoSuchDatabaseError
+from pressure_server.backend.backend import Backend
+from pressure_server.backend.greeting import NoSuchDatabaseError
 from pressure_server.backend.levels import Level
 from pressure_server.backend.link import Link, Patience
-from pressure_server.backend.turns import Turns
-from pressure_server.backend.watch import Watch
 from pressure_server.broker.database import Database
 from pressure_server.broker.policy import Policy
 from pressure_server.broker.script import batch_script
@@ -54,28 +51,29 @@ class Broker:
         self._prefix = prefix.encode()
         self.policy = policy
         self.waiters = Waiters(policy.max_waiting)
-        self._patience = patience or Patience()
         self._neighbours = neighbours
-        self._allow_eviction = allow_eviction
-        self._eviction: Eviction | None = None
         self._answers = True
-        self._script = batch_script()
         self._databases: dict[int, Database] = {}
         self._links: dict[int, Link] = {}
         self._servers: dict[Link, Servers] = {}
         self._old_servers: dict[Link, OldServers] = {}
         self._refused: set[int] = set()
-        self._watch = Watch(address, self.identity, self._changed, self._watch_lost, self._patience.answer)
-        # A key of the server as a whole: no queue's name can collide with it.
-        self._turns = Turns(address, self._prefix + b"!turns")
-        self._durability = Durability(
-            address, self.identity, self._prefix + b"!durability", durability or Level(), self._patience
+        self._backend = Backend(
+            address,
+            identity=self.identity,
+            prefix=self._prefix,
+            script=batch_script(),
+            patience=patience or Patience(),
+            durability=durability or Level(),
+            allow_eviction=allow_eviction,
+            changed=self._changed,
+            watch_lost=self._watch_lost,
         )
 
     @property
     def default_database(self) -> Database:
         """The database a client has when it connects: the one the backend's address names."""
-        return self._databases[self.address.database]
+        return self._databases[self._backend.default_database]
 
     @property
     def databases(self) -> list[Database]:
@@ -85,22 +83,21 @@ class Broker:
     @property
     def is_up(self) -> bool:
         """Whether the backend can be reached."""
-        return self._links[self.address.database].is_up
+        return self._links[self._backend.default_database].is_up
 
     def check_readiness(self) -> None:
         """Raise BackendError, with the reason, where new clients had better go elsewhere."""
-        link = self._links[self.address.database]
+        link = self._links[self._backend.default_database]
         if not link.is_up:
             raise BackendError(f"the backend is away: {link.why_down}")
         for servers in self._servers.values():
             servers.check_readiness()
-        if self._eviction is not None:
-            self._eviction.check_readiness()
+        self._backend.check_readiness()
 
     @property
     def version(self) -> str:
         """The backend's name and version, once it has been reached."""
-        return self._links[self.address.database].version
+        return self._links[self._backend.default_database].version
 
     async def start(self, *, to_look: bool = False) -> None:
         """Open the default database. Only `to_look`, it changes nothing there.
@@ -108,21 +105,9 @@ class Broker:
         Raises BackendRefusedError where it can never work, or be as durable as it is to be. A backend that is
         only away is an error (BackendError) for who only looks; else its operations wait until it is back.
         """
-        link = self._link(self.address.database)
+        link = self._link(self._backend.default_database)
         self._add(link)
-        try:
-            await link.open()
-        except BackendRefusedError:
-            raise
-        except BackendError:
-            if to_look:
-                raise
-            link.keep_open()
-        if not to_look:
-            self._eviction = Eviction(link, self.address, is_allowed=self._allow_eviction)
-            await self._eviction.start()
-        await self._durability.start()
-        self._watch.start()
+        await self._backend.start(link, to_look=to_look)
         if link.is_up and not to_look:
             await self.default_database.role_turns.give_all_back()
 
@@ -149,7 +134,7 @@ class Broker:
         return database
 
     def _link(self, number: int) -> Link:
-        link = Link(self.address, number, self._script, self.identity, self._patience)
+        link = self._backend.link(number)
         if self._neighbours is not None:
             ours = (link, self._prefix, self.identity.encode(), self._neighbours)
             self._servers[link] = Servers(*ours)
@@ -161,9 +146,9 @@ class Broker:
         self._links[link.number] = link
         database = Database(
             link,
-            self._watch,
-            self._turns,
-            self._durability,
+            self._backend.watch,
+            self._backend.turns,
+            self._backend.durability,
             prefix=self._prefix,
             identity=self.identity.encode(),
             policy=self.policy,
@@ -215,16 +200,12 @@ class Broker:
 
     async def close(self) -> None:
         """Close every connection to the backend."""
-        if self._eviction is not None:
-            self._eviction.stop()
+        await self._backend.stop_asking()
         for servers in (*self._servers.values(), *self._old_servers.values()):
             await servers.stop()
-        await self._turns.close()
-        if self._turns.are_wanted and self.is_up and self._answers:
+        if self._backend.turns.are_wanted and self.is_up and self._answers:
             for database in self._databases.values():
                 await database.role_turns.give_all_back()
-        await self._turns.disconnect()
-        await self._watch.close()
-        await self._durability.close()
+        await self._backend.close()
         for link in self._links.values():
             await link.close()
