@@ -216,6 +216,21 @@ def test_a_source_makes_its_block_when_the_call_is_sent() -> None:
     played(play)
 
 
+def test_a_source_that_fails_keeps_nobody_from_being_sent(caplog: pytest.LogCaptureFixture) -> None:
+    def fails() -> Block:
+        raise LookupError("a bug")
+
+    async def play(stage: Stage) -> None:
+        stage.call(b"before")
+        stage.courier.ready(fails)
+        stage.call(b"after")
+        await stage.turn()
+        assert stage.link.keys == [[b"before", b"after"]]
+
+    played(play)
+    assert "LookupError: a bug" in caplog.text
+
+
 def test_a_reply_that_cannot_be_used_keeps_nobody_from_theirs(caplog: pytest.LogCaptureFixture) -> None:
     def fails(_reply: Any, _delivery: Delivery | None) -> None:
         raise LookupError("a bug")

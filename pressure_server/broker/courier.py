@@ -176,7 +176,11 @@ class Courier:
         blocks: list[Block] = []
         size, changes = 0, False
         while ready and len(blocks) < most and size < _MOST_BYTES:
-            block = ready.popleft()()
+            try:
+                block = ready.popleft()()
+            except Exception:  # it must not keep the others from being sent
+                logger.exception("a part of a call could not be made")
+                continue
             if block is not None:
                 size += sum(map(len, block.arguments))
                 changes = changes or block.changes

@@ -6,7 +6,8 @@
 -- Returns  what a block returns (batch.lua), or nil for everything else; 'new' stands for the counts if every
 --          message was
 --
--- FIGURES
+-- Microseconds a block, on a machine where entering a script takes 20: alone in its call, a put takes 55 here and 109
+-- below, a get 53 and 96; among 100 of them a put takes 13 and 23, a get 20 and 25.
 
 local FAST_GET_BYTES = 1048576
 
