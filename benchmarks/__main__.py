@@ -14,6 +14,7 @@ from dataclasses import replace
 import redis
 
 from benchmarks import (
+    blast,
     bounded,
     durability,
     growth,
@@ -41,6 +42,7 @@ _PARTS = {
     "bounded": bounded.run,
     "pipe": pipe.run,
     "waiting": waiting.run,
+    "blast": blast.run,
     "durability": durability.run,
     "memcached": memcached.run,
 }
