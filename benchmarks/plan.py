@@ -55,6 +55,9 @@ class Plan:
     pipe_messages: int
     waiting: int
     woken: int
+    gone_queues: int
+    gone_connections: int
+    gone_waits: int
 
     def each_round(self, part: str) -> Iterator[int]:
         """The rounds' numbers; who waits at the terminal is told."""
@@ -90,6 +93,9 @@ FULL = Plan(
     pipe_messages=100_000,
     waiting=10_000,
     woken=1_000,
+    gone_queues=300_000,
+    gone_connections=100_000,
+    gone_waits=50_000,
 )
 QUICK = replace(
     FULL,
@@ -112,4 +118,7 @@ QUICK = replace(
     pipe_messages=5_000,
     waiting=500,
     woken=50,
+    gone_queues=6_000,
+    gone_connections=3_000,
+    gone_waits=3_000,
 )
