@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import hiredis
@@ -35,17 +36,16 @@ class Channel(RespConnection):
     ) -> None:
         """Call any script. Raises BackendError when there is no connection."""
         words = (b"EVALSHA", script.digest, b"%d" % len(keys), *keys, *arguments)
-        loads = 0
+        self.send(partial(self._answered, script, words, received, _MOST_LOADS), *words)
 
-        def answered(reply: Any) -> None:
-            nonlocal loads
-            is_unknown = isinstance(reply, hiredis.ReplyError) and str(reply).startswith("NOSCRIPT")
-            if is_unknown and loads < _MOST_LOADS and self.is_open:
-                # Nothing has run, so it can run now; unless the script is flushed in between once more.
-                loads += 1
-                self.send(None, b"SCRIPT", b"LOAD", script.text)
-                self.send(answered, *words)
-            else:
-                received(reply)
-
-        self.send(answered, *words)
+    def _answered(
+        self, script: Script, words: tuple[bytes, ...], received: Received, loads: int, reply: Any
+    ) -> None:
+        """Hand on the reply, unless the backend does not know the script and it may be loaded once more."""
+        is_unknown = isinstance(reply, hiredis.ReplyError) and str(reply).startswith("NOSCRIPT")
+        if is_unknown and loads and self.is_open:
+            # Nothing has run, so it can run now; unless the script is flushed in between once more.
+            self.send(None, b"SCRIPT", b"LOAD", script.text)
+            self.send(partial(self._answered, script, words, received, loads - 1), *words)
+        else:
+            received(reply)
