@@ -80,6 +80,28 @@ def test_a_call_ends_before_it_takes_long(direct: Client) -> None:
     assert len(replies) < 10
 
 
+def test_a_call_of_many_large_gets_ends_before_it_takes_long(direct: Client) -> None:
+    names = [base(number) for number in range(40)]
+    for name in names:
+        call(direct, (name, [("put", "", *(str(n) for n in range(1500)))]))
+        call(direct, (name, [("get", "1")]))
+    replies = call(direct, *((name, [("get", "1000")]) for name in names))
+    assert len(replies) < 10
+    assert all(len(reply[1]) == 1000 for reply in replies)
+
+
+@pytest.mark.parametrize("wanted", ["0", "1000", "1001", "4000"])
+def test_gets_of_any_number(direct: Client, wanted: str) -> None:
+    count = int(wanted)
+    call(direct, (base(0), [("put unique", "", *map(str, range(3000)))]))
+    call(direct, (base(0), [("get", "1")]))
+    ((left, taken),) = call(direct, (base(0), [("get", wanted)]), number=1)
+    assert taken == [b"%d" % number for number in range(1, 3000)][:count]
+    assert left <= 0
+    assert bool(records(direct)) == bool(count)
+    assert direct.scard(f"{base(0)}:ext:members") == direct.llen(base(0))
+
+
 def test_out_of_memory_puts_are_refused_and_all_else_is_done(start_valkey: StartValkey) -> None:
     with start_valkey().client() as direct:
         for number in range(4):

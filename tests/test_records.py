@@ -106,6 +106,14 @@ def test_nothing_goes_back_to_another_queue_of_the_name(direct: Client, is_recov
     assert (RECORDS.encode(), b"1") not in records(direct)
 
 
+def test_marks_of_a_message_that_was_moved_are_not_those_of_an_equal_one(direct: Client) -> None:
+    call(direct, on(A, ("put flags now", "", "5 0 m", "0 0 m")))
+    call(direct, Block([A, B], [("move", B)]), on(A, ("get", "1")), number=1)
+    recovered(direct, "1")
+    assert not direct.exists(f"{A}:ext:marks") or b"5" not in direct.hget(f"{A}:ext:marks", "mm")
+    assert call(direct, on(A, ("get flags", "1")))[0][1] in ([b"m", b""], [b"m", b"0"])
+
+
 def test_nothing_goes_back_to_a_queue_that_a_native_client_has_made_anew(direct: Client) -> None:
     call(direct, on(A, ("put", "", "old")))
     call(direct, on(A, ("get", "1")), number=1)

@@ -101,3 +101,15 @@ def test_a_queue_that_is_deleted_takes_along_what_the_old_version_kept(
     client = start_server("--backend", backend.url).client()
     client.delete("theirs")
     assert not direct.keys(f"{BASE}:theirs*")
+
+
+@pytest.mark.usefixtures("left")
+def test_an_unused_queue_stays_while_the_old_version_has_messages_of_it(
+    backend: Valkey, direct: Client, start_server: StartServer
+) -> None:
+    direct.hset(f"{BASE}:theirs:ext:settings", "implicit", 1)
+    client = start_server("--backend", backend.url, "--implicit-queue-ttl", "1").client()
+    client.sadd("ours", "x")
+    client.spop("ours")
+    wait_for(lambda: not client.exists("ours"), "an unused queue to be deleted", timeout=40)
+    assert client.exists("theirs")

@@ -11,7 +11,7 @@ import hiredis
 from pressure_server.backend.resp import Received, RespConnection
 from pressure_server.backend.script import Script
 
-# How often a script is loaded for one call: without the right to load it, that never helps.
+# How often a script is loaded for one call.
 _MOST_LOADS = 100
 
 
@@ -26,6 +26,8 @@ class Channel(RespConnection):
         self.epoch = epoch
         self.batch_script = Script(script)
         self._tell = tell
+        # Whether the backend let us load a script when we tried last.
+        self._may_load = True
 
     def lost(self, why: Exception | None) -> None:
         """See RespConnection."""
@@ -43,9 +45,12 @@ class Channel(RespConnection):
     ) -> None:
         """Hand on the reply, unless the backend does not know the script and it may be loaded once more."""
         is_unknown = isinstance(reply, hiredis.ReplyError) and str(reply).startswith("NOSCRIPT")
-        if is_unknown and loads and self.is_open:
+        if is_unknown and loads and self._may_load and self.is_open:
             # Nothing has run, so it can run now; unless the script is flushed in between once more.
-            self.send(None, b"SCRIPT", b"LOAD", script.text)
+            self.send(self._loaded, b"SCRIPT", b"LOAD", script.text)
             self.send(partial(self._answered, script, words, received, loads - 1), *words)
         else:
             received(reply)
+
+    def _loaded(self, reply: Any) -> None:
+        self._may_load = not isinstance(reply, Exception)

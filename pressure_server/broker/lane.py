@@ -89,9 +89,9 @@ class Lane:
 
     def _admits(self, operation: Operation) -> bool:
         wait = operation.wait
-        return wait is None or wait.ticket is None or self._may_wait().admits(operation)
+        return wait is None or wait.ticket is None or self._open_waiting().admits(operation)
 
-    def _may_wait(self) -> Waiting:
+    def _open_waiting(self) -> Waiting:
         if self.waiting is None:
             self.waiting = Waiting(self, self._driver)
         return self.waiting
@@ -119,7 +119,7 @@ class Lane:
                 if operation.has_taken:
                     operation.owner.has_some(operation)
         if outcome.lacking or self.waiting is not None:
-            self._poked = self._may_wait().line_up(outcome) or self._poked
+            self._poked = self._open_waiting().line_up(outcome) or self._poked
         if self._driver.is_durable and _must_be_safe(runs, outcome):
             self._driver.when_safe(partial(self._end_if_safe, outcome.ended))
         else:
@@ -156,7 +156,7 @@ class Lane:
             self._driver.waiters.leave(wait)
             wait.end(served=bool(operation.results))
         if isinstance(operation.error, QueueInUseError):
-            self._may_wait().finish_delete(operation)
+            self._open_waiting().finish_delete(operation)
         self._ended += 1
         operation.ended_as = self._ended
         operation.owner.completed(operation)
@@ -205,7 +205,7 @@ class Lane:
 
     def take_turn(self, role: Lack) -> None:
         """A role's token has been parked for the operations that wait here."""
-        self._may_wait().take_turn(role)
+        self._open_waiting().take_turn(role)
 
     @property
     def put_backs(self) -> PutBacks:

@@ -79,7 +79,7 @@ local function write_record(field, some_replies, some_entries, has_opened)
 end
 
 local function begin_records()
-  if #taken > 0 or #popped > 0 or #opened > 0 then
+  if #taken > 0 or #popped > 0 or #opened > 0 or next(taken_marks) then
     taken, taken_marks, opened, popped = {}, {}, {}, {}
   end
 end
