@@ -28,11 +28,11 @@ class _Share(NamedTuple):
     requests: float
 
 
-# There are more puts than gets, so that a blocking get waits for a while, but not to the end.
+# There are more puts than gets, so that most blocking gets end before their time is up.
 _SHARES = (
-    _Share(("LPUSH", _KEY, "x" * 84), clients=0.4, requests=0.5),
+    _Share(("LPUSH", _KEY, "x" * 84), clients=0.4, requests=0.6),
     _Share(("RPOP", _KEY), clients=0.3, requests=0.25),
-    _Share(("BRPOP", _KEY, "1"), clients=0.3, requests=0.25),
+    _Share(("BRPOP", _KEY, "0.05"), clients=0.3, requests=0.15),
 )
 
 
