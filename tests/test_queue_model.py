@@ -151,6 +151,8 @@ class State:
             self.create(made_with)
         if self.closed:
             raise QueueClosedError(QUEUE)
+        if self.not_full == 0 and not self.producer and not self.consumer:
+            raise QueueInUseError(QUEUE, "")  # a native client is creating it
         if not self.producer_free and not self.room():
             return [QueueFullError(QUEUE)] * len(commands)
         self._must_be_free(self.producer_free)
@@ -846,6 +848,19 @@ def test_a_delete_that_meets_a_native_client_begins_and_is_finished_later(
 
 
 # Found by the model
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_a_queue_that_a_native_client_is_creating_is_in_use(
+    world: World, direct: redis.Redis, steps: int
+) -> None:
+    creating = NativeSteps(direct, QUEUE, "native").create(0)
+    for _ in range(steps):
+        next(creating)
+    for form in (forms.PUT, forms.ADD):
+        assert one(world, form, b"a") is QueueInUseError
+    run(creating)
+    assert one(world, forms.ADD, b"a") == [1]
 
 
 def test_a_stale_message_that_is_asked_for_twice(world: World, native: NativeClient) -> None:

@@ -62,8 +62,8 @@ class Backend:
     async def start(self, link: Link, *, to_look: bool) -> None:
         """Open the link to the default database, and what all share. Only `to_look`, change nothing.
 
-        Raises BackendRefusedError if it can never work, or be as durable as it is to be. A backend that is
-        only away is an error (BackendError) for one that only looks; else operations wait until it is back.
+        Raises BackendRefusedError if the backend can never be used, or cannot give the durability asked for.
+        If the backend is only away, raises BackendError when `to_look`; else operations wait for its return.
         """
         try:
             await link.open()

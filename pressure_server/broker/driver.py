@@ -28,7 +28,7 @@ class Listener(Protocol):
     """What is told that a queue has changed."""
 
     def armed(self, name: bytes, watched: list[bytes], mask: int | None) -> None:
-        """The queue is watched. `mask` is of what was there (see `possible`); None: look yourself, now."""
+        """The queue is watched. `mask` says which keys exist (see `possible`); on None, try again now."""
 
     def changed(self, name: bytes) -> None:
         """The queue has changed, and is watched no longer."""
@@ -48,7 +48,7 @@ class Roles(Protocol):
     """What waits for roles of queues in line with native clients."""
 
     def ask(self, name: bytes, lack: Lack, *, elsewhere: bool = False) -> None:
-        """Wait for a role; then it is the turn of that queue's lane. `elsewhere`: of those that ask."""
+        """Wait for a role. Then the queue's lane takes its turn; if `elsewhere`, those that asked do."""
 
     def withdraw(self, name: bytes, lack: Lack) -> None:
         """Do not wait for it any longer."""
@@ -107,7 +107,7 @@ class Driver(Protocol):
         """Let operations that wait on these queues go on."""
 
     def when_safe(self, follows: Callable[[BackendError | None], None]) -> None:
-        """Call it when what the backend has just answered is as durable as it is to be."""
+        """Call `follows` when what the backend has just answered has the durability asked for."""
 
     def when_back(self, follows: Callable[[], None]) -> None:
         """Call it when the backend is back, or a little later if it is there, but has refused."""
