@@ -185,7 +185,7 @@ class Connection(asyncio.Protocol, ABC):
             last.extend(messages, size, commands)
         else:
             operation = Operation(verb, name, messages, size, self, encode, commands, wait, options)
-            self.database.submit(operation)
+            self.database.add(operation)
             self._replies.append(operation)
             self._last = operation
             if wait is not None or (verb.puts and self.database.known.may_be_bounded(name)):
@@ -279,7 +279,7 @@ class Connection(asyncio.Protocol, ABC):
                 self._proceed()
             if self._counted and not replies:
                 self.recount()
-        elif operation in replies:
+        elif replies:
             operation.encoded = data
             self._unanswered += 1  # until those before it are answered
             self._ready += len(data)

@@ -56,8 +56,9 @@ class Outbox:
 
     def expect(self, replies: Sequence[tuple[int, int, Operation]]) -> None:
         """What is written next has replies that bring what was taken: from and to which offset, of whom."""
-        written = self.written
-        self._unsent += [(written + start, written + end, operation) for start, end, operation in replies]
+        written, unsent = self.written, self._unsent
+        for start, end, operation in replies:
+            unsent.append((written + start, written + end, operation))
 
     @property
     def size(self) -> int:

@@ -79,7 +79,7 @@ class Stage:
                 self.deliveries.append(delivery)
 
         runs = [b"put unique", b"2", b"", b"m" * size]
-        block = Block([key], b"", runs, received, changes, self.resolved.append)
+        block = Block([key], b"", runs, received, changes, resolved=self.resolved.append)
         self.courier.ready(lambda: block, goes_first=goes_first)
 
     async def turn(self) -> None:

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import hiredis
@@ -162,7 +163,7 @@ class Link:
             elif request.deaths >= most_deaths:
                 request.received(BackendDiedError(request.deaths))
             else:
-                self._send(request)
+                self._ask(request)
 
     def _count_death(self, held: Sequence[Request]) -> int:
         """The backend has died, maybe of a call. Returns at how many deaths one is not sent again."""
@@ -242,14 +243,14 @@ class Link:
 
         Where there is no answer `received` gets a BackendError: OutcomeUnknownError if it may have been done.
         """
-        self._ask(ScriptCall(keys, arguments, received))
+        self._ask(ScriptCall(received, keys, arguments))
 
     async def command(self, *arguments: bytes) -> Any:
         """Send a command that only reads, and wait for its reply.
 
         Raises BackendReplyError for an error reply, else BackendError.
         """
-        return await reply_to(arguments, lambda received: self._ask(Reading(arguments, received)))
+        return await reply_to(arguments, lambda received: self._ask(Reading(received, arguments)))
 
     async def read_together(self, commands: Sequence[Sequence[bytes]]) -> list[Any]:
         """Send commands that only read, to be done with nobody else in between; the reply of each.
@@ -257,7 +258,7 @@ class Link:
         An error reply to one is an exception in the list. Raises BackendReplyError, or BackendError.
         """
         replies: list[Any] = await reply_to(
-            (b"EXEC",), lambda received: self._ask(ReadingTogether(commands, received))
+            (b"EXEC",), lambda received: self._ask(ReadingTogether(received, commands))
         )
         return replies
 
@@ -271,51 +272,44 @@ class Link:
         """
         return await reply_to(
             (b"EVALSHA",),
-            lambda received: self._ask(HandlerCall(script, keys, arguments, received, once=once)),
+            lambda received: self._ask(HandlerCall(received, script, keys, arguments, once=once)),
         )
 
     def _ask(self, request: Request) -> None:
-        if self._channel is not None:
-            self._send(request)
-        elif self._has_given_up or self._closed:
+        """Send it; or keep it, if the backend is away and may be back in time."""
+        channel = self._channel
+        if channel is not None and channel.is_open:
+            if self.presence is not None and self.presence.is_late():
+                self.begin_epoch()
+            request.send(channel, partial(self._answered, request, channel))
+        elif channel is None and (self._has_given_up or self._closed):
             away = BackendError(f"the backend is away: {self._why_down}")
             # Later, as an answer would: who asks has not finished asking.
             self._loop.call_soon(request.received, away)
         else:
-            self._held.append(request)
-
-    def _send(self, request: Request) -> None:
-        channel = self._channel
-
-        def answered(reply: Any) -> None:
-            if type(reply) is OutcomeUnknownError and not self._closed and not request.once:
-                request.may_be_done = True
-                self._hold(request)
-                return
-            for error in request.errors_in(reply):
-                if asks_for_patience(error):
-                    # Nothing has been done. Of a replica, the address may lead elsewhere by now.
-                    self._hold(request)
-                    if channel is not None:
-                        channel.abort(error)
-                    return
-                if is_buried(error) and channel is not None and request.burials < _MOST_BURIALS:
-                    request.burials += 1
-                    if request.epoch == channel.epoch:
-                        self.begin_epoch()
-                    self._send(request)
-                    return
-                if is_buried(error) and self._sign_refusal is not None:
-                    reply = self._sign_refusal
-                self._denials.hear(error)
-            request.received(reply)
-
-        if channel is None or not channel.is_open:
             self._hold(request)
-        else:
-            if self.presence is not None and self.presence.is_late():
-                self.begin_epoch()
-            request.send(channel, answered)
+
+    def _answered(self, request: Request, channel: Channel, reply: Any) -> None:
+        if type(reply) is OutcomeUnknownError and not self._closed and not request.once:
+            request.may_be_done = True
+            self._hold(request)
+            return
+        for error in request.errors_in(reply):
+            if asks_for_patience(error):
+                # Nothing has been done. Of a replica, the address may lead elsewhere by now.
+                self._hold(request)
+                channel.abort(error)
+                return
+            if is_buried(error) and request.burials < _MOST_BURIALS:
+                request.burials += 1
+                if request.epoch == channel.epoch:
+                    self.begin_epoch()
+                self._ask(request)
+                return
+            if is_buried(error) and self._sign_refusal is not None:
+                reply = self._sign_refusal
+            self._denials.hear(error)
+        request.received(reply)
 
     def begin_epoch(self) -> None:
         """Sign again: another server may have taken us for dead, or the backend's data are gone."""

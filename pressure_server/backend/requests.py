@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import hiredis
@@ -13,6 +14,7 @@ from pressure_server.backend.script import Script
 from pressure_server.layout import AGAIN, Header
 
 
+@dataclass(eq=False)
 class Request:
     """Something to be sent on one channel after the other, until it has an answer.
 
@@ -21,14 +23,12 @@ class Request:
     sent and had no answer. One that is to be done `once` is not sent again if it may have been done.
     """
 
-    __slots__ = ("burials", "deaths", "epoch", "may_be_done", "once", "received")
-
-    def __init__(self, received: Received, *, once: bool = False) -> None:
-        self.received = received
-        self.epoch = self.burials = 0
-        self.may_be_done = False
-        self.deaths = 0
-        self.once = once
+    received: Received
+    once: bool = field(default=False, kw_only=True)
+    epoch: int = field(default=0, init=False)
+    burials: int = field(default=0, init=False)
+    may_be_done: bool = field(default=False, init=False)
+    deaths: int = field(default=0, init=False)
 
     def send(self, channel: Channel, answered: Received) -> None:
         """Send it. Raises BackendError if there is no connection."""
@@ -39,23 +39,20 @@ class Request:
         return (reply,) if type(reply) is hiredis.ReplyError else ()
 
 
+@dataclass(eq=False)
 class ScriptCall(Request):
     """A call of the batch script. Its arguments begin with the header of layout.py."""
 
-    __slots__ = ("_arguments", "_keys")
-
-    def __init__(self, keys: Sequence[bytes], arguments: list[bytes], received: Received) -> None:
-        super().__init__(received)
-        self._keys = keys
-        self._arguments = arguments
+    keys: Sequence[bytes]
+    arguments: list[bytes]
 
     def send(self, channel: Channel, answered: Received) -> None:
         """See Request."""
         self.epoch = channel.epoch
-        self._arguments[Header.EPOCH] = b"%d" % self.epoch
+        self.arguments[Header.EPOCH] = b"%d" % self.epoch
         if self.may_be_done:
-            self._arguments[Header.AGAIN] = AGAIN
-        channel.call(channel.batch_script, self._keys, self._arguments, answered)
+            self.arguments[Header.AGAIN] = AGAIN
+        channel.call(channel.batch_script, self.keys, self.arguments, answered)
 
     def errors_in(self, reply: Any) -> Sequence[hiredis.ReplyError]:
         """Return what the backend refused, as a whole or of a block."""
@@ -66,56 +63,39 @@ class ScriptCall(Request):
         return super().errors_in(reply)
 
 
+@dataclass(eq=False)
 class Reading(Request):
     """A plain command that only reads, or that does no harm when it is done twice."""
 
-    __slots__ = ("_words",)
-
-    def __init__(self, words: Sequence[bytes], received: Received) -> None:
-        super().__init__(received)
-        self._words = words
+    words: Sequence[bytes]
 
     def send(self, channel: Channel, answered: Received) -> None:
         """See Request."""
-        channel.send(answered, *self._words)
+        channel.send(answered, *self.words)
 
 
+@dataclass(eq=False)
 class ReadingTogether(Request):
     """Plain commands that only read, with nobody else in between. The reply has that of each."""
 
-    __slots__ = ("_commands",)
-
-    def __init__(self, commands: Sequence[Sequence[bytes]], received: Received) -> None:
-        super().__init__(received)
-        self._commands = commands
+    commands: Sequence[Sequence[bytes]]
 
     def send(self, channel: Channel, answered: Received) -> None:
         """See Request."""
         channel.send(None, b"MULTI")
-        for words in self._commands:
+        for words in self.commands:
             channel.send(None, *words)
         channel.send(answered, b"EXEC")
 
 
+@dataclass(eq=False)
 class HandlerCall(Request):
     """A call of a handler's own script on keys that are no queue's, which knows nothing of calls before."""
 
-    __slots__ = ("_arguments", "_keys", "_script")
-
-    def __init__(
-        self,
-        script: Script,
-        keys: Sequence[bytes],
-        arguments: Sequence[bytes],
-        received: Received,
-        *,
-        once: bool,
-    ) -> None:
-        super().__init__(received, once=once)
-        self._script = script
-        self._keys = keys
-        self._arguments = arguments
+    script: Script
+    keys: Sequence[bytes]
+    arguments: Sequence[bytes]
 
     def send(self, channel: Channel, answered: Received) -> None:
         """See Request."""
-        channel.call(self._script, self._keys, self._arguments, answered)
+        channel.call(self.script, self.keys, self.arguments, answered)

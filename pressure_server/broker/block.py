@@ -12,8 +12,8 @@ class Block(NamedTuple):
     """A part of a call; `how` is that of layout.py, `arguments` its runs.
 
     `received` gets the reply, an error reply as an exception, or a BackendError; and, if the call has a
-    record, its delivery. `changes` is whether it must not be done twice. If it is not known whether the call
-    was done, `resolved` is told later whether this block was.
+    record, its delivery. `changes` is whether it must not be done twice, `takes` whether it may bring what
+    was taken. If it is not known whether the call was done, `resolved` is told later whether this block was.
     """
 
     keys: Sequence[bytes]
@@ -21,4 +21,5 @@ class Block(NamedTuple):
     arguments: list[bytes]
     received: Callable[[Any, Delivery | None], None]
     changes: bool = True
+    takes: bool = True
     resolved: Callable[[bool], None] | None = None

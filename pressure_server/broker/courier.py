@@ -74,6 +74,7 @@ class _Call:
     field: bytes
     blocks: list[Block]
     done: list[bytes]
+    takes: bool
 
 
 class Courier:
@@ -94,6 +95,8 @@ class Courier:
         # How many operations have been submitted since the last call, and before it.
         self.submitted = 0
         self._submitted_before = 0
+        # As `ready`, if `send_soon` or `end_of_read` is to follow.
+        self.add = self._ready.append
         # Records that may be there, and those of them that are not needed.
         self._kept: set[bytes] = set()
         self._done: list[bytes] = []
@@ -116,14 +119,21 @@ class Courier:
             self._ready.appendleft(source)
         else:
             self._ready.append(source)
+        self.send_soon()
+
+    def send_soon(self) -> None:
+        """Send what is ready in the next turn of the loop, or when a call comes back."""
         if not self._is_about_to_send and self._under_way < _MOST_UNDER_WAY:
             self._is_about_to_send = True
             self._loop.call_soon(self._send)
 
     def end_of_read(self) -> None:
-        """Send at once if operations come one at a time: then none is likely to join before the next turn."""
-        if self._is_about_to_send and not self._under_way and self.submitted == self._submitted_before == 1:
-            self._send_some()
+        """Send what is ready: at once if operations come one at a time, as none is likely to join it then."""
+        if self._ready and not self._is_about_to_send:
+            if not self._under_way and self.submitted == self._submitted_before == 1:
+                self._send_some()
+            else:
+                self.send_soon()
 
     def flush(self) -> None:
         """Send what is ready at once, so that it is done before anything that is sent after this."""
@@ -146,7 +156,7 @@ class Courier:
             self._dropping.cancel()
             self._dropping = None
         while self._done:
-            self._send_call([], changes=False)
+            self._send_call([], changes=False, takes=False)
 
     def recover(self, fields: Sequence[bytes], follows: Callable[[int], None] = lambda _: None) -> None:
         """Put back what is in records of ours, the latest first, however long the backend is away.
@@ -174,7 +184,7 @@ class Courier:
     def _send_some(self, most: int = _MOST_BLOCKS) -> None:
         ready = self._ready
         blocks: list[Block] = []
-        size, changes = 0, False
+        size, changes, takes = 0, False, False
         while ready and len(blocks) < most and size < _MOST_BYTES:
             try:
                 block = ready.popleft()()
@@ -184,11 +194,12 @@ class Courier:
             if block is not None:
                 size += sum(map(len, block.arguments))
                 changes = changes or block.changes
+                takes = takes or block.takes
                 blocks.append(block)
         if blocks:
-            self._send_call(blocks, changes=changes)
+            self._send_call(blocks, changes=changes, takes=takes)
 
-    def _send_call(self, blocks: list[Block], *, changes: bool) -> None:
+    def _send_call(self, blocks: list[Block], *, changes: bool, takes: bool) -> None:
         if self.submitted:
             self._submitted_before, self.submitted = self.submitted, 0
         number = next(self._numbers)
@@ -210,7 +221,7 @@ class Courier:
         if self._records is not None:
             keys.append(self._records)
         self._under_way += 1
-        call = _Call(number, field, blocks, done)
+        call = _Call(number, field, blocks, done, takes)
         self._link.call_script(keys, arguments, partial(self._received, call))
 
     def _received(self, call: _Call, reply: Any) -> None:
@@ -233,10 +244,12 @@ class Courier:
             replies = reply[len(Reply) :]
             if call.done:
                 self._forget(call.done)
-            if call.field and reply[Reply.RECORDED]:
+            if call.field and not reply[Reply.RECORDED]:
+                self._forget([call.field])
+            elif call.field and call.takes:
                 delivery = Delivery(call.number, partial(self.done, call.field), self._owner.put_back)
             elif call.field:
-                self._forget([call.field])
+                self.done(call.field)
             # The call was long enough without them.
             for block in reversed(call.blocks[len(replies) :]):
                 self._ready.appendleft(partial(_same, block))

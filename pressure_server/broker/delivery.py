@@ -50,7 +50,7 @@ class Delivery:
     def has_arrived(self, operation: Operation) -> None:
         """The operation has handed it over."""
         del self.undelivered[operation]
-        if self.is_complete:
+        if not (self.undelivered or self._holds):
             self._arrived()
 
     def hold(self) -> None:

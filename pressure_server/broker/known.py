@@ -17,35 +17,6 @@ _MOST_WATCHED = 20_000
 _LONGEST_WATCHED = 256
 
 
-class UnboundedQueues:
-    """Names of queues that had no bound when a call came to them last. It may forget any.
-
-    Each name has one place, which it may lose to another name.
-    """
-
-    def __init__(self) -> None:
-        self._places = 1
-        self._hashes = array("q", [0])
-
-    def __contains__(self, name: bytes) -> bool:
-        hashed = hash(name)
-        return self._hashes[hashed % self._places] == hashed
-
-    def add(self, name: bytes) -> None:
-        """The queue has no bound."""
-        if self._places == 1:
-            self._places = _PLACES
-            self._hashes *= _PLACES
-        hashed = hash(name)
-        self._hashes[hashed % self._places] = hashed
-
-    def discard(self, name: bytes) -> None:
-        """The queue has a bound, or there is none of that name."""
-        hashed = hash(name)
-        if self._hashes[hashed % self._places] == hashed:
-            self._hashes[hashed % self._places] = 0
-
-
 class KnownQueues:
     """Those of one database."""
 
@@ -55,23 +26,29 @@ class KnownQueues:
         self._gone = gone
         self._number = number
         self._prefix = prefix
-        self._unbounded = UnboundedQueues()
         self._watched: set[bytes] = set()
+        # The hashes of names of queues that had no bound when a call came to them last. Each name has one
+        # place, which it may lose to another.
+        self._unbounded = array("q", [0])
 
     def may_be_bounded(self, name: bytes) -> bool:
         """Whether the queue has a bound, or is not known."""
-        return name not in self._unbounded
+        hashed = hash(name)
+        return self._unbounded[hashed % len(self._unbounded)] != hashed
 
     def learn(self, name: bytes, found: int) -> None:
         """Note what a call has found."""
         if found > 0:
             return
         if found == _NO_BOUND:
-            self._unbounded.add(name)
+            if len(self._unbounded) == 1:
+                self._unbounded *= _PLACES
+            hashed = hash(name)
+            self._unbounded[hashed % _PLACES] = hashed
             if name in self._watched:
                 return
         else:
-            self._unbounded.discard(name)
+            self._is_not_unbounded(name)
         if found == _NO_QUEUE:
             # The watch will tell, and then what we have kept of it is cleaned up.
             if not self._watch.is_up:
@@ -90,9 +67,14 @@ class KnownQueues:
         if there == 0 and self.forget(name):
             self._gone(name)
 
+    def _is_not_unbounded(self, name: bytes) -> None:
+        """It has a bound, or there is none of that name."""
+        if not self.may_be_bounded(name):
+            self._unbounded[hash(name) % _PLACES] = 0
+
     def forget(self, name: bytes) -> bool:
         """The bound has changed, which is to say that the queue is gone. Returns whether it was watched."""
-        self._unbounded.discard(name)
+        self._is_not_unbounded(name)
         if name in self._watched:
             self._watched.remove(name)
             return True

@@ -49,17 +49,19 @@ class Lane:
 
     def block(self) -> Block | None:
         """Make the queue's part of the next call; None if there is nothing to send now."""
-        if self.is_in_flight or self.is_held:
+        if self.is_in_flight or (self._put_backs is not None and self._put_backs.are_waiting):
             return None  # its reply, or what goes back, comes here
         operations = self._next()
         if not operations:
             self._go_on()
             return None
-        self._runs = runs = batch.runs_of(operations)
-        keys, changes, serves = [self.base], False, False
+        # One is by far the most frequent with many queues.
+        self._runs = runs = [operations] if len(operations) == 1 else batch.runs_of(operations)
+        keys, changes, takes, serves = [self.base], False, False, False
         for run in runs:
             verb = run[0].verb
             changes = changes or verb.changes
+            takes = takes or verb.takes
             serves = serves or bool(verb.serves)
             if verb.moves:
                 keys += [operation.messages[0] for operation in run]  # the other queue
@@ -72,11 +74,21 @@ class Lane:
         if waiting is not None:
             waiting.shares = True
         resolved = partial(self.put_backs.resolved, runs) if operations[0].verb.restores else None
-        return Block(keys, how, batch.pack(runs), self.received, changes, resolved)
+        return Block(keys, how, batch.pack(runs), self.received, changes, takes, resolved)
 
     def _next(self) -> list[Operation]:
         """Return what goes in the next call."""
-        taken = batch.take(self.pending)
+        pending = self.pending
+        if len(pending) == 1 and self.waiting is None:
+            # By far the most frequent with many queues: it saves 1 of 14 microseconds for a request.
+            operation = pending[0]
+            if operation.wait is None and not operation.cancelled and not operation.verb.restores:
+                self.pending = []
+                self._poked = False
+                operation.sealed = True
+                operation.sent = None
+                return pending
+        taken = batch.take(pending)
         if taken and taken[0].verb.restores:
             # It is to be all of its call: those that wait are tried after it.
             self._poked = True
@@ -101,7 +113,7 @@ class Lane:
         self.is_in_flight = False
         runs, self._runs = self._runs, ()
         if isinstance(reply, Exception) and runs[0][0].verb.restores:
-            outcome = batch.Outcome()
+            outcome = batch.Outcome([])
             self.put_backs.failed(runs, reply)
         elif isinstance(reply, Exception):
             error = reply if isinstance(reply, BackendError) else refusal(self.name, str(reply))
@@ -132,8 +144,9 @@ class Lane:
     def _expect(self, runs: Sequence[list[Operation]], delivery: Delivery) -> None:
         """A call has brought what these have taken, which is on its way from now on."""
         for run in runs:
-            custody = run[0].custody if run[0].verb.takes else Custody.NONE
-            for operation in run if custody is not Custody.NONE else ():
+            if not run[0].verb.takes or (custody := run[0].custody) is Custody.NONE:
+                continue
+            for operation in run:
                 if operation.results and custody is Custody.UNTIL_ACKNOWLEDGED:
                     operation.came_with(self._driver.opened.keep(operation, delivery.number))
                 elif operation.results:
@@ -155,7 +168,7 @@ class Lane:
         if wait is not None:
             self._driver.waiters.leave(wait)
             wait.end(served=bool(operation.results))
-        if isinstance(operation.error, QueueInUseError):
+        if operation.error is not None and isinstance(operation.error, QueueInUseError):
             self._open_waiting().finish_delete(operation)
         self._ended += 1
         operation.ended_as = self._ended

@@ -73,6 +73,8 @@ class Lanes:
         self.known = KnownQueues(watch, link.number, prefix, self._clean)
         self.learn = self.known.learn
         self.call = self._courier.call
+        # End a read of a client: what it has added may be sent.
+        self.flush = self._courier.end_of_read
         self.housekeeping = Housekeeping(link, prefix, identity)
         self.opened = Opened(self._courier, self.after)
         self.changes = Changes(watch, link.number, prefix)
@@ -91,23 +93,20 @@ class Lanes:
         It goes with the next call, or with a later one if a call for its queue is under way. Raises
         QueueNameError.
         """
-        lane = self._lane(operation.name)
+        self.add(operation)
+        self._courier.send_soon()
+
+    def add(self, operation: Operation) -> None:
+        """As `submit`, for one of those that a read of a client has brought; `flush` is to follow."""
+        lane = self._lanes.get(operation.name) or self._new_lane(operation.name)
         lane.pending.append(operation)
-        self._courier.submitted += 1
         if lane.is_idle:
             lane.is_idle = False
-            self._courier.ready(lane.block)
+            self._courier.add(lane.block)
 
-    def _lane(self, name: bytes) -> Lane:
-        lane = self._lanes.get(name)
-        if lane is None:
-            lane = Lane(self, name, base_key(self.prefix, name))
-            self._lanes[name] = lane
+    def _new_lane(self, name: bytes) -> Lane:
+        lane = self._lanes[name] = Lane(self, name, base_key(self.prefix, name))
         return lane
-
-    def flush(self) -> None:
-        """End a read of a client: what it has submitted may be sent."""
-        self._courier.end_of_read()
 
     def cancel(self, operation: Operation) -> None:
         """Its client has gone: if it waits, or has not been sent and takes messages, it does not happen."""
@@ -246,7 +245,8 @@ class Lanes:
 
     def put_back(self, operation: Operation) -> None:
         """Nobody is there any longer for what has been taken."""
-        self._lane(operation.name).put_backs.put_back(operation)
+        lane = self._lanes.get(operation.name) or self._new_lane(operation.name)
+        lane.put_backs.put_back(operation)
 
     def are_back(self, bases: Sequence[bytes]) -> None:
         """Messages are back in the queues with these base keys."""
@@ -313,7 +313,8 @@ class Lanes:
         """See Driver."""
         if self._lanes.get(lane.name) is lane:
             del self._lanes[lane.name]
-            self._dropped.set()
+            if not self._lanes:
+                self._dropped.set()
 
     # What the link and the watch tell.
 

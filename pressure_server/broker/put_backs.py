@@ -82,7 +82,14 @@ class PutBacks:
                 self._end(runs)
 
         self._driver.call(
-            Block([self._base], b"", batch.pack(runs), received, resolved=partial(self.resolved, runs))
+            Block(
+                [self._base],
+                b"",
+                batch.pack(runs),
+                received,
+                takes=False,
+                resolved=partial(self.resolved, runs),
+            )
         )
 
     def _end(self, runs: Sequence[list[Operation]]) -> None:

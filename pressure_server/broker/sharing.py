@@ -19,6 +19,9 @@ from pressure_server.errors import QueueFullError
 
 
 def _hand_out(operations: Sequence[Operation], values: list[Any]) -> None:
+    if len(operations) == 1 and operations[0].sent is None:
+        operations[0].results += values
+        return
     start = 0
     for operation in operations:
         end = start + operation.units_sent
@@ -64,8 +67,8 @@ def put(operations: Sequence[Operation], reply: Any) -> bool:
     """
     if reply == b"new":
         if len(operations) == 1 and operations[0].wait is None and not operations[0].results:
-            # By far the most frequent: it saves 15 of 98 calls for a SADD (tests/path.py).
-            operations[0].results = list(operations[0].sizes)
+            # By far the most frequent.
+            operations[0].results = operations[0].sizes[:]
             return False
         reply = _sizes_left(operations)
     elif isinstance(reply, int):

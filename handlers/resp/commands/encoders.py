@@ -46,7 +46,8 @@ def integers(operation: Operation) -> bytes:
     """An integer a command."""
     if operation.error is not None:
         return _failed(operation, b":0\r\n")
-    return b"".join([INTEGERS[value] for value in operation.results])
+    results = operation.results
+    return INTEGERS[results[0]] if len(results) == 1 else b"".join([INTEGERS[value] for value in results])
 
 
 def sums(operation: Operation) -> bytes:
@@ -68,10 +69,12 @@ def flags(operation: Operation) -> bytes:
 
 def one_message(operation: Operation) -> bytes:
     """A message or nil a command."""
+    messages = operation.results
+    if len(messages) == len(operation.sizes) == 1:
+        return b"$%d\r\n%b\r\n" % (len(messages[0]), messages[0])
     null = _client_of(operation).null
     if operation.error is not None:
         return _failed(operation, null)
-    messages = operation.results
     missing = len(operation.sizes) - len(messages)
     return b"".join([b"$%d\r\n%b\r\n" % (len(m), m) for m in messages]) + null * missing
 

@@ -27,6 +27,11 @@ local function do_fast()
   local waits = name == 'get waits' or name == 'get existing waits'
   local closed = base .. ':closed'
 
+  -- Nothing to take.
+  if length == 0 and count == 3 and (name == 'get' or name == 'get flags') then
+    return keep({ done, {} })
+  end
+
   -- Nothing to take yet. Who waits for a message uses the queue (life.lua).
   if length == 0 and waits and count == 3 and how == ''
     and call('EXISTS', base .. ':consumer_free', closed, closed) == 1 then
@@ -117,7 +122,7 @@ local function do_fast()
     call('LPUSH', base, unpack(messages))
     verb, result, accepted, bytes = 'produced', length, count, sum_of_bytes(messages)
     length = length + count
-  elseif length > 0 and consumer == identity and (name == 'get' or name == 'get flags' or waits and how == '') then
+  elseif length > 0 and (consumer or identity) == identity and (name == 'get' or name == 'get flags' or waits and how == '') then
     local wanted = tonumber(ARGV[at + 2])
     if wanted < 1 or wanted > FAST_GET_MESSAGES or (waits and length < wanted)
       or (wanted > 1 and wanted * #call('LINDEX', base, -1) > FAST_GET_BYTES)
@@ -127,6 +132,10 @@ local function do_fast()
     end
     result = call('RPOP', base, wanted)
     verb, accepted, bytes = 'consumed', #result, sum_of_bytes(result)
+    if not consumer then
+      try('SET', base .. ':consumer', identity)
+      consumer = identity
+    end
     if exact then try('SREM', members, unpack(result)) end
     answered_in_call, work = answered_in_call + bytes, work + MESSAGE * accepted
     note_taken(name == 'get flags' and { marked = 2 } or 2)
@@ -138,8 +147,13 @@ local function do_fast()
     return nil
   end
 
-  try('INCRBY', base .. ':stats:' .. verb .. '_messages', accepted)
-  try('INCRBY', base .. ':stats:' .. verb .. '_bytes', bytes)
+  local statistics = base .. ':stats:' .. verb
+  if accepted == 1 then
+    try('INCR', statistics .. '_messages')
+  else
+    try('INCRBY', statistics .. '_messages', accepted)
+  end
+  try('INCRBY', statistics .. '_bytes', bytes)
   if exact then
     -- An error must not end the block here: what has been taken is not recorded yet.
     try('SET', base .. ':ext:index', string.format('%d 0 %d %d %s %s', length, length, queue.consumed, identity,
