@@ -34,8 +34,8 @@ _FILES_OF_TLS = 2
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
 # Files we need beside those of clients: listeners, the backend's connections, the interpreter's own.
 _OTHER_FILES = 64
-# How many new objects there may be before Python looks for garbage among them, and how often it looks at older
-# ones. Requests under way have thousands; with Python's own 700 it looked for an eighth of its time.
+# How many new objects there may be before Python looks for garbage among them, and how often it looks at
+# older ones. Requests under way have thousands: with Python's own 700 it looked for an eighth of its time.
 _GARBAGE_THRESHOLDS = (50_000, 20, 50)
 
 

@@ -66,9 +66,13 @@ def put(operations: Sequence[Operation], reply: Any) -> bool:
     If all messages were put that is one value: the length before the first, or b"new".
     """
     if reply == b"new":
-        if len(operations) == 1 and operations[0].wait is None and not operations[0].results:
+        for operation in operations:
+            if operation.wait is not None or operation.results:
+                break
+        else:
             # By far the most frequent.
-            operations[0].results = operations[0].sizes[:]
+            for operation in operations:
+                operation.results = operation.sizes[:]
             return False
         reply = _sizes_left(operations)
     elif isinstance(reply, int):
