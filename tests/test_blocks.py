@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import redis
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from tests import scripts
 from tests.programs import Client, StartValkey, records
@@ -136,3 +138,42 @@ def test_messages_that_blocks_of_one_call_open_have_records_of_their_own(direct:
     (reply,) = scripts.call(direct, Block([RECORDS], [("o7.2",)], "recover"))
     assert reply == [0, 0, 0, b"", names[1].encode(), 1]
     assert [direct.lrange(name, 0, -1) for name in names] == [[b"b"], [b"b", b"a"], [b"b"]]
+
+
+def state(direct: Client, number: int) -> dict[str, Any]:
+    """All that the backend has of a queue, by suffix, but when it was made."""
+    found: dict[str, Any] = {}
+    for key in direct.keys(f"{base(number)}*"):
+        suffix = key.decode().removeprefix(base(number))
+        read = {b"string": direct.get, b"set": direct.smembers, b"hash": direct.hgetall}
+        if suffix != ":ext:made":
+            found[suffix] = read.get(direct.type(key), lambda key: direct.lrange(key, 0, -1))(key)
+    return found
+
+
+PUTS = st.tuples(
+    st.sampled_from(["put", "put unique", "put now", "put unique now"]), st.just(""), st.sampled_from("abcd")
+)
+GETS = st.tuples(st.sampled_from(["get", "get flags", "get waits"]), st.sampled_from("12"))
+QUESTIONS = st.just(("contains", "a"))
+
+
+# It begins with an empty backend each time.
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(PUTS | GETS | QUESTIONS, min_size=1, max_size=12), st.sampled_from([None, "other"]))
+@example([("put", "", "a"), ("get", "1"), ("get", "1"), ("put unique", "", "a"), ("get", "1")], None)
+@example([("put unique", "", "a"), ("put unique", "", "b"), ("get flags", "1"), ("get", "2")], "other")
+def test_what_is_fast_does_the_same(direct: Client, runs: list[Run], consumer: str | None) -> None:
+    direct.flushall()
+    for number in (0, 1):
+        call(direct, (base(number), [("put unique", "", "old")]))
+        if consumer is not None:
+            direct.set(f"{base(number)}:consumer", consumer)
+    for run in runs:
+        (fast,) = call(direct, (base(0), [run]))
+        # A question behind it makes the other one slow.
+        (slow,) = call(direct, (base(1), [run, ("length",)]))
+        assert [[1] if reply == b"new" else reply for reply in fast] == [
+            [1] if reply == b"new" else reply for reply in slow[: len(fast)]
+        ]
+        assert state(direct, 0) == state(direct, 1)
