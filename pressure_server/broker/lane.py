@@ -192,6 +192,9 @@ class Lane:
         if self.is_idle and not (self.pending or self.waiting or self.is_held):
             if self.waiting is not None:
                 self.waiting.stop()
+            # They know the lane: together they would stay until Python looks for garbage.
+            self.waiting = None
+            self._put_backs = None
             self._driver.drop(self)
 
     def forget(self, operation: Operation) -> None:

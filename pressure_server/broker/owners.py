@@ -95,19 +95,6 @@ class Call(Owner):
             self._tried.set_result(None)
 
 
-class OnEnd(Owner):
-    """The owner of what is done for no client; `follows` is called with the operation when it has ended."""
-
-    __slots__ = ("_follows",)
-
-    def __init__(self, follows: Callable[[Operation], None]) -> None:
-        self._follows = follows
-
-    def completed(self, operation: Operation) -> None:
-        """Tell."""
-        self._follows(operation)
-
-
 class OnSuccess(Owner):
     """The owner of what is done for no client; something follows where it has been done."""
 

@@ -288,6 +288,7 @@ class Waiting:
         """Stop watching: the lane goes."""
         if self._alarm is not None:
             self._alarm.stop()
+            self._alarm = None
 
 
 def _place_of(operation: Operation) -> tuple[Wait, Line]:
