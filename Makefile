@@ -9,17 +9,27 @@ WORKERS ?= 6
 # What chaos takes, as in: make chaos CHAOS="--messages 500000 --faults 200 --seed 1"
 CHAOS ?=
 INSTALLED := $(VENV)/installed
+RUNNABLE := $(VENV)/runnable
 
 .PHONY: run test test-quick lint format bench chaos docs clean
 
 $(INSTALLED): pyproject.toml
+	@echo "Installing pressure-server and the tools for its development into $(VENV) ..."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
+# The server alone, without the tools.
+$(RUNNABLE): pyproject.toml
+	@echo "Installing pressure-server into $(VENV) ..."
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
+	touch $@
+
 # Another PRESSURE_LISTEN in the environment goes before this one.
 run: export PRESSURE_LISTEN ?= resp://127.0.0.1:4000 memcached://127.0.0.1:11211
-run: $(INSTALLED)
+run: $(RUNNABLE)
+	@echo "When the server is ready, try: redis-cli -p 4000 SADD letters a"
 	exec $(BIN)/pressure-server serve
 
 # Run all tests that match the argument, a pytest marker expression: first the parallel ones, then,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from typing import Any
 
@@ -13,7 +14,7 @@ from pressure_server import __version__, logs
 from pressure_server.doctor_command import examine
 from pressure_server.errors import BackendError
 from pressure_server.handler import find_handler
-from pressure_server.options import SECONDS, shared_options
+from pressure_server.options import SECONDS, check_variables, shared_options
 from pressure_server.process_title import hide_secrets
 from pressure_server.server import StartError, serve
 from pressure_server.settings import Listen, Settings, SettingsError, Store
@@ -37,6 +38,7 @@ def cli() -> None:
 
     Without a COMMAND it is serve, and serve's options can be given directly.
     """
+    check_variables(os.environ)
 
 
 @cli.command("serve", params=shared_options())

@@ -37,7 +37,7 @@ class QueueAlreadyExistsError(PressureError):
     code = "EXISTS"
 
     def __init__(self, queue: str) -> None:
-        super().__init__(f"queue '{queue}' already exists: use it, or delete it first")
+        super().__init__(f"queue '{queue}' already exists")
 
 
 class QueueClosedError(PressureError):
@@ -84,6 +84,15 @@ class StoppingError(PressureError):
 
     def __init__(self) -> None:
         super().__init__("the server is stopping, so the wait has ended: connect again, and try again")
+
+
+class DrainingError(PressureError):
+    """The server stops: it serves its clients, but is not ready for new ones."""
+
+    code = "STOPPING"
+
+    def __init__(self) -> None:
+        super().__init__("the server is draining: connect to another one")
 
 
 class TooManyWaitError(PressureError):
@@ -145,6 +154,13 @@ class OutcomeUnknownError(BackendError):
 
     def __init__(self) -> None:
         super().__init__("the backend was lost before it answered: this may or may not have been done")
+
+
+class UnansweredError(BackendError):
+    """The backend was lost before it answered a question."""
+
+    def __init__(self) -> None:
+        super().__init__("the backend was lost before it answered: ask again")
 
 
 class BackendDiedError(OutcomeUnknownError):

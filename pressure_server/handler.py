@@ -16,7 +16,7 @@ from typing import Protocol, cast
 from pressure_server.broker.broker import Broker
 from pressure_server.clients import Clients
 from pressure_server.connection import Connection
-from pressure_server.errors import StoppingError
+from pressure_server.errors import DrainingError
 from pressure_server.settings import Listen, Settings, SettingsError
 
 GROUP = "pressure_server.handlers"
@@ -36,9 +36,9 @@ class Context:
     background: set[asyncio.Task[None]] = field(default_factory=set)
 
     def check_readiness(self) -> None:
-        """Raise StoppingError or BackendError where new clients had better go elsewhere."""
+        """Raise DrainingError or BackendError if new clients had better connect elsewhere."""
         if self.is_stopping:
-            raise StoppingError()
+            raise DrainingError()
         self.broker.check_readiness()
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
 import re
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -297,6 +299,20 @@ _OPTIONS = (
     _option("--log-level", "How much is logged.", default="info", type=click.Choice(logs.LEVELS)),
     _option("--log-format", "How it is written.", default="text", type=click.Choice(logs.FORMATS)),
 )
+
+
+# What Kubernetes sets in each container for a service whose name begins with `pressure`.
+_OF_KUBERNETES = re.compile(r"PRESSURE_(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_\w+)?)")
+
+
+def check_variables(names: Iterable[str]) -> None:
+    """Raise click.UsageError if a variable is named like one of an option, and there is no such option."""
+    known = [str(option.envvar) for option in _OPTIONS]
+    for name in sorted(names):
+        if name.startswith("PRESSURE_") and name not in known and not _OF_KUBERNETES.fullmatch(name):
+            likely = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {likely[0]}?" if likely else "see pressure-server serve --help"
+            raise click.UsageError(f"unknown variable {name} in the environment: {hint}")
 
 
 def shared_options(*names: str) -> list[click.Parameter]:

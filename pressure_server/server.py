@@ -148,6 +148,10 @@ async def _serve_on(
             logger.warning("%d clients were cut off: not done within %g seconds", cut_off, seconds)
         if not await broker.settle(settings.drain_timeout - seconds):
             logger.warning("messages are left that have not been delivered: they come back a little later")
+    except (StartError, _StoppedError):
+        # Sign off, so that no other server takes us for one that has died.
+        await broker.settle(settings.drain_timeout)
+        raise
     finally:
         expiry.stop()
         repairs.stop()

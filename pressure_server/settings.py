@@ -18,6 +18,8 @@ from pressure_server.tls import TlsFiles
 EMBEDDED = "embedded:"
 DEFAULT_LISTEN = ("resp://127.0.0.1:4000",)
 LEAST_BUFFERED = 64 << 20
+# What people who come from Redis write.
+_OTHER_SCHEMES = {"redis": "resp", "rediss": "resps"}
 # Seconds: a backend that may drop keys leaves queues stuck, which have to be repaired.
 _REPAIR_AFTER_EVICTION = 30.0
 
@@ -29,6 +31,8 @@ class SettingsError(ValueError):
 @dataclass(frozen=True)
 class Listen:
     """Where to listen and by which handler: `HANDLER://HOST:PORT` or `HANDLER+unix:///PATH`.
+
+    `redis` is another name for `resp`.
 
     With an "s" behind the handler's name, `resps://…`, it is over TLS. `options`, `?NAME=VALUE&…` behind it
     all, mean something to the handler.
@@ -53,6 +57,9 @@ class Listen:
     def parse(cls, url: str) -> Listen:
         """Raises SettingsError."""
         form = f"'{url}' cannot be listened on: write HANDLER://HOST:PORT or HANDLER+unix:///PATH"
+        if url and "://" not in url:
+            likely = f"resp+unix://{url}" if url.startswith("/") else f"resp://{url}"
+            raise SettingsError(f"'{url}' names no handler: did you mean {likely}?")
         try:
             url.encode()
             parts = urlsplit(url)
@@ -63,6 +70,7 @@ class Listen:
         except ValueError as error:
             raise SettingsError(f"{form} ({error})") from error
         scheme, _, transport = parts.scheme.partition("+")
+        scheme = _OTHER_SCHEMES.get(scheme, scheme)
         handler, tls = scheme.removesuffix("s"), scheme.endswith("s")
         if transport == "unix" and parts.path.startswith("/") and not parts.netloc:
             return cls(handler, path=parts.path, tls=tls, options=options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ class TlsFiles:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_RENEGOTIATION
         about = f"--tls-certificate {self.certificate}" + (f", --tls-key {self.key}" if self.key else "")
+        if missing := self._missing():
+            raise TlsError(missing)
         try:
             # Without a password openssl would ask the terminal for one.
             context.load_cert_chain(self.certificate, self.key, password=lambda: "")
@@ -37,3 +40,24 @@ class TlsFiles:
         except OSError as error:
             raise TlsError(f"{about}: {error.strerror}") from error
         return context
+
+    def _missing(self) -> str:
+        """Return which file does not hold what it is to hold; empty if each does, or cannot be read."""
+        key = self.key or self.certificate
+        key_option = "--tls-key" if self.key else "--tls-certificate"
+        for option, path, what in (
+            ("--tls-certificate", self.certificate, "CERTIFICATE"),
+            (key_option, key, "PRIVATE KEY"),
+            ("--tls-client-ca", self.client_ca, "CERTIFICATE"),
+        ):
+            text = _text_of(path) if path is not None else None
+            if text is not None and not re.search(rf"^-----BEGIN [A-Z0-9 ]*{what}-----", text, re.MULTILINE):
+                return f"{option} {path} holds no {what.lower()} in PEM format"
+        return ""
+
+
+def _text_of(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="latin-1")
+    except OSError:
+        return None

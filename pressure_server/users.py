@@ -169,7 +169,9 @@ def _user(name: str, table: Any) -> User:
         raise UsersError(f"user '{name}' must have either password-sha256 or nopass = true")
     rights = _texts(name, table, "may")
     if unknown := sorted(set(rights) - set(RIGHTS)):
-        raise UsersError(f"user '{name}' may {', '.join(RIGHTS)}, but not {unknown[0][:64]!r}")
+        raise UsersError(
+            f"unknown right {unknown[0][:64]!r} for user '{name}': choose from {', '.join(RIGHTS)}"
+        )
     return User(
         name,
         frozenset(bytes.fromhex(one) for one in hashes),

@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -35,7 +35,7 @@ from tests.programs import (
     wait_for,
     wait_until_settled,
 )
-from tests.waiters import Waiter, create, is_refused, wait_for_blocked, waiters
+from tests.waiters import Waiter, create, is_refused, packed, wait_for_blocked, waiters
 
 ROOT = Path(__file__).parent.parent
 BASE = "__pressure__:q"
@@ -199,6 +199,28 @@ def test_it_hangs(impatient: Server, valkey: Valkey) -> None:
     crowd.assert_nothing_lost()
     assert_works(impatient)
     assert_said(impatient, LOST + "it has not answered for 2 seconds", BACK)
+
+
+def test_a_question_without_an_answer_has_changed_nothing(impatient: Server, valkey: Valkey) -> None:
+    asked = [
+        (packed("SADD", "q", "b"), "may or may not have been done"),
+        (packed("SCARD", "q"), "ask again"),
+        (packed("LRANGE", "q", 0, -1), "the backend is away"),
+        (packed("MULTI") + packed("SCARD", "q") + packed("EXEC"), "ask again"),
+    ]
+    with ExitStack() as stack:
+        clients = [stack.enter_context(Waiter(impatient.port)) for _ in asked]
+        clients[0]("SADD", "q", "a")
+        valkey.process.send_signal(signal.SIGSTOP)
+        for client, (request, _) in zip(clients, asked, strict=True):
+            client.socket.sendall(request)
+        assert [clients[3].reply() for _ in range(2)] == [b"OK", b"QUEUED"]
+        said = [str(client.reply()) for client in clients]
+        valkey.process.send_signal(signal.SIGCONT)
+    for reply, (request, text) in zip(said, asked, strict=True):
+        assert reply.startswith("BACKEND "), request
+        assert text in reply, request
+    assert_works(impatient)
 
 
 def test_it_sleeps_for_less_than_the_timeout(impatient: Server, valkey: Valkey) -> None:

@@ -13,7 +13,16 @@ import pytest
 import redis
 
 from pressure_server.settings import SettingsError, backend_from_specification
-from tests.programs import TIMEOUT, Server, StartServer, Valkey, run_command, run_here, wait_for
+from tests.programs import (
+    TIMEOUT,
+    Server,
+    StartServer,
+    StartValkey,
+    Valkey,
+    run_command,
+    run_here,
+    wait_for,
+)
 from tests.waiters import Waiter
 
 # A byte of an argument that is no UTF-8, as Python has it.
@@ -45,6 +54,10 @@ TIMES = ["put-timeout", "role-timeout", "implicit-queue-ttl", "auto-repair-after
         (["--listen", "resp://a..b:4000"], "cannot be listened on"),
         (["--listen", f"resp+unix:///{NO_UTF8}"], "cannot be listened on"),
         (["--listen", "gopher://127.0.0.1:70"], "there is no handler 'gopher'"),
+        (["--listen", "127.0.0.1:4000"], "did you mean resp://127.0.0.1:4000?"),
+        (["--listen", "localhost:4000"], "did you mean resp://localhost:4000?"),
+        (["--listen", "/run/pressure.sock"], "did you mean resp+unix:///run/pressure.sock?"),
+        (["--listen", "rediss://127.0.0.1:4000"], "resps://127.0.0.1:4000 needs --tls-certificate"),
         (
             ["--backend", "http://127.0.0.1"],
             "the backend cannot be used: it must be embedded:, or begin with",
@@ -241,6 +254,64 @@ def test_a_port_in_use_is_one_clear_line_and_status_1(server: Server, backend: V
     assert refused.returncode == 1
     assert f"cannot listen on resp://127.0.0.1:{server.port}" in refused.stderr
     assert len(refused.stderr.strip().splitlines()) == 1
+
+
+def test_a_start_that_fails_leaves_no_trace(
+    server: Server, start_server: StartServer, start_valkey: StartValkey
+) -> None:
+    other = start_valkey()
+    refused = run_command("--listen", f"resp://127.0.0.1:{server.port}", "--backend", other.url)
+    assert refused.returncode == 1
+    with other.client() as direct:
+        assert direct.keys("*") == []
+    after = start_server("--backend", other.url)
+    after.end_well()
+    assert "WARNING" not in after.log
+
+
+def test_a_pressure_server_is_no_backend(server: Server) -> None:
+    refused = run_command("--listen", "resp://127.0.0.1:0", "--backend", f"redis://127.0.0.1:{server.port}")
+    assert refused.returncode == 1
+    assert refused.stderr.rstrip().splitlines()[-1] == (
+        f"pressure-server: redis://127.0.0.1:{server.port} is a pressure-server: "
+        "--backend must name the Redis behind it"
+    )
+
+
+def test_redis_is_another_name_for_the_handler(backend: Valkey) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        refused = run_command("--listen", f"redis://127.0.0.1:{port}", "--backend", backend.url)
+    assert f"cannot listen on resp://127.0.0.1:{port}" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("variable", "hint"),
+    [
+        ("PRESSURE_OVERFLW", "did you mean PRESSURE_OVERFLOW?"),
+        ("PRESSURE_LISTENS", "did you mean PRESSURE_LISTEN?"),
+        ("PRESSURE_XYZ", "see pressure-server serve --help"),
+    ],
+)
+def test_an_unknown_variable_is_refused(variable: str, hint: str) -> None:
+    for command in ("serve", "ping", "doctor"):
+        refused = run_here(command, environment={variable: "error"})
+        assert refused.returncode == 2
+        assert refused.stderr == (
+            f"pressure-server: unknown variable {variable} in the environment: {hint}\n"
+        )
+
+
+def test_variables_of_kubernetes_are_not_ours(server: Server) -> None:
+    environment = {
+        "PRESSURE_LISTEN": f"resp://127.0.0.1:{server.port}",
+        "PRESSURE_SERVICE_HOST": "10.0.0.1",
+        "PRESSURE_SERVICE_PORT_RESP": "4000",
+        "PRESSURE_PORT": "tcp://10.0.0.1:4000",
+        "PRESSURE_SERVER_SERVICE_HOST": "10.0.0.1",
+        "PRESSURE_SERVER_PORT_4000_TCP_ADDR": "10.0.0.1",
+    }
+    assert run_here("ping", environment=environment).returncode == 0
 
 
 def test_commands_have_the_options_that_they_use() -> None:

@@ -1,4 +1,7 @@
-"""Syntax lines, in the notation of Redis's documentation, as data: `key [count] member [member ...]`."""
+"""Syntax lines, in the notation of Redis's documentation, as data: `key [count] member [member ...]`.
+
+A word in upper case is a token, and `THIS|THAT` an argument that has one of these values.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,8 @@ def _parse(words: Iterator[str], *, optional: bool) -> list[Argument]:
     arguments: list[Argument] = []
     token = ""
     for word in words:
-        if token and (word.isupper() or word in "[]"):
+        is_token = word.isupper() and "|" not in word
+        if token and (is_token or word in "[]"):
             arguments.append(Argument("", token, optional))
             token = ""
         if word == "]":
@@ -74,7 +78,7 @@ def _parse(words: Iterator[str], *, optional: bool) -> list[Argument]:
                     repeated = arguments.pop()
                 group = [replace(repeated, multiple=True)]
             arguments += group
-        elif word.isupper():
+        elif is_token:
             token = word
         else:
             arguments.append(Argument(word, token, optional))

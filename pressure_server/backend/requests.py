@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import hiredis
 
@@ -21,7 +21,10 @@ class Request:
     `epoch` is that of the channel on which it was sent last, `burials` how often it was refused for that.
     `may_be_done` is whether it has been sent before, `deaths` at how many deaths of the backend it had been
     sent and had no answer. One that is to be done `once` is not sent again if it may have been done.
+    `changes` is whether it matters that it may have been done.
     """
+
+    changes: ClassVar[bool] = True
 
     received: Received
     once: bool = field(default=False, kw_only=True)
@@ -67,6 +70,8 @@ class ScriptCall(Request):
 class Reading(Request):
     """A plain command that only reads, or that does no harm when it is done twice."""
 
+    changes = False
+
     words: Sequence[bytes]
 
     def send(self, channel: Channel, answered: Received) -> None:
@@ -77,6 +82,8 @@ class Reading(Request):
 @dataclass(eq=False)
 class ReadingTogether(Request):
     """Plain commands that only read, with nobody else in between. The reply has that of each."""
+
+    changes = False
 
     commands: Sequence[Sequence[bytes]]
 

@@ -21,6 +21,9 @@ from pressure_server.errors import BackendError, BackendReplyError, OutcomeUnkno
 # So often in the time for which we are patient it is looked whether what was sent gets through.
 _LOOKS = 2
 
+# Characters of an error reply that are told.
+_LONGEST_ERROR = 200
+
 Received = Callable[[Any], None]
 
 # Errors that say nothing of what was asked: the same may work a little later.
@@ -76,7 +79,10 @@ async def reply_to(arguments: Sequence[bytes], ask: Callable[[Received], None]) 
     if isinstance(reply, BackendError):
         raise reply
     if isinstance(reply, Exception):
-        raise BackendReplyError(f"the backend answered {arguments[0].decode()} with: {reply}") from reply
+        text = str(reply)
+        # What is not Redis may repeat all that it was sent.
+        text = text if len(text) <= _LONGEST_ERROR else text[:_LONGEST_ERROR] + "…"
+        raise BackendReplyError(f"the backend answered {arguments[0].decode()} with: {text}") from reply
     return reply
 
 

@@ -21,7 +21,13 @@ from pressure_server.broker.options import Custody
 from pressure_server.broker.put_backs import PutBacks
 from pressure_server.broker.refusals import refusal
 from pressure_server.broker.waiting import Waiting
-from pressure_server.errors import BackendError, PressureError, QueueInUseError
+from pressure_server.errors import (
+    BackendError,
+    OutcomeUnknownError,
+    PressureError,
+    QueueInUseError,
+    UnansweredError,
+)
 
 
 class Lane:
@@ -119,7 +125,8 @@ class Lane:
             error = reply if isinstance(reply, BackendError) else refusal(self.name, str(reply))
             outcome = batch.refused(runs, str(reply))
             for operation in outcome.ended:
-                operation.fail(error)
+                is_lost = type(error) is OutcomeUnknownError and not operation.verb.changes
+                operation.fail(UnansweredError() if is_lost else error)
         else:
             outcome = batch.share(runs, reply)
             self._driver.learn(self.name, reply[0] if type(reply[0]) is int else reply[0][0])

@@ -27,7 +27,14 @@ from pressure_server.broker.owners import Call
 from pressure_server.broker.policy import Policy
 from pressure_server.broker.role_turns import RoleTurns
 from pressure_server.broker.waiters import Waiters
-from pressure_server.errors import BackendError, BackendReplyError, PressureError, StoppingError
+from pressure_server.errors import (
+    BackendError,
+    BackendReplyError,
+    OutcomeUnknownError,
+    PressureError,
+    StoppingError,
+    UnansweredError,
+)
 from pressure_server.layout import RECOVER
 
 # Seconds until what the backend has refused to take back, or to forget, is asked of it again.
@@ -214,6 +221,8 @@ class Lanes:
             if reply.done() and not reply.cancelled() and isinstance(reply.result()[0], list):
                 unwanted(*reply.result())
             raise
+        if type(value) is OutcomeUnknownError and not changes:
+            raise UnansweredError
         if isinstance(value, BackendError):
             raise value
         if isinstance(value, Exception):

@@ -206,12 +206,18 @@ class Servers:
             # It is found dead again, a while later.
             self._complain(name, failed, why)
             return
-        if await self._link.call(*self._call(b"forget", name, signed), once=False):
+        if not await self._link.call(*self._call(b"forget", name, signed), once=False):
+            return
+        if counts.total():
             logger.warning(
                 "server '%s' has died: %d messages that it had not delivered are back in %d queues",
                 printable(name),
                 counts.total(),
                 sum(count > 0 for count in counts.values()),
+            )
+        else:
+            logger.info(
+                "server '%s' has ended without signing off: no message was undelivered", printable(name)
             )
 
     async def _recover(self, database: Database, name: bytes) -> tuple[int, bytes, Counter[bytes]]:
