@@ -8,6 +8,7 @@ import logging
 import resource
 import signal
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 from pressure_server import machine
@@ -164,12 +165,20 @@ def _announce(context: Context, embedded: Embedded | None) -> None:
     broker = context.broker
     for listen in context.listening:
         logger.info("listening on %s", listen)
-    what = broker.version if broker.is_up else "away for now: operations wait for it, then fail"
+    what = broker.version if broker.is_up else "away"
     if embedded is not None:
         logger.info("backend: embedded %s, data in %s", what, embedded.data_dir)
     else:
         logger.info("backend: %s, database %d (%s)", broker.address, broker.address.database, what)
-    logger.info("ready: queues are keys under '%s:', we are '%s'", context.settings.prefix, broker.identity)
+    ready = partial(
+        logger.info, "ready: queues are keys under '%s:', we are '%s'", context.settings.prefix, broker.identity
+    )
+    if broker.is_up:
+        ready()
+    else:
+        seconds = context.settings.backend_grace
+        logger.info("waiting for the backend: commands wait for it for %g seconds, then fail", seconds)
+        broker.default_database.when_back(ready)
 
 
 def _clients_possible(wanted: int, each: int, others: int) -> int:

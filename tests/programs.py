@@ -125,7 +125,12 @@ class Server:
             env={**_clean_environment(), **(environment or {})},
             start_new_session=True,
         )
-        wait_for(lambda: "ready" in self.log or self.process.poll() is not None, "the server to be ready")
+        wait_for(
+            lambda: (
+                re.search(r"\b(ready|waiting for the backend): ", self.log) or self.process.poll() is not None
+            ),
+            "the server to be ready",
+        )
         assert self.process.poll() is None, self.log
         self.port = self.port_of("resp")
 

@@ -129,7 +129,8 @@ BACK = r"^backend database 0 is back after [\d.]+ seconds"
 def test_refused_at_the_start(start_server: StartServer, valkey: Valkey) -> None:
     valkey.kill()
     server = start_server("--backend", valkey.url, "--backend-grace", "0.3")
-    assert "away for now" in server.log
+    assert " ready: " not in server.log
+    assert "waiting for the backend: commands wait for it for 0.3 seconds, then fail" in server.log
     with Waiter(server.port) as waiting:
         assert is_refused(waiting("SADD", "q", "a"), "BACKEND")
         valkey.start()
@@ -138,6 +139,7 @@ def test_refused_at_the_start(start_server: StartServer, valkey: Valkey) -> None
     assert re.search(r"no connection to \S+: Connection refused; trying again", server.log)
     assert server.log.count("WARNING") == 1
     assert server.log.count("is back after") == 1
+    assert server.log.count(" ready: ") == 1
 
 
 def test_away_for_longer_than_the_grace(impatient: Server, valkey: Valkey) -> None:
