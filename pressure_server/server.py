@@ -171,7 +171,10 @@ def _announce(context: Context, embedded: Embedded | None) -> None:
     else:
         logger.info("backend: %s, database %d (%s)", broker.address, broker.address.database, what)
     ready = partial(
-        logger.info, "ready: queues are keys under '%s:', we are '%s'", context.settings.prefix, broker.identity
+        logger.info,
+        "ready: queues are keys under '%s:', we are '%s'",
+        context.settings.prefix,
+        broker.identity,
     )
     if broker.is_up:
         ready()
