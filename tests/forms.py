@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pressure_server.broker import verbs
-from pressure_server.broker.operation import Verb
-from pressure_server.broker.options import DEFAULT, UNIQUE, WAITS, Options, Room, name_of
+from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.operation import Verb
+from pressure_server.queues.operations.options import DEFAULT, UNIQUE, WAITS, Options, Room, name_of
 
 
 class Form(NamedTuple):

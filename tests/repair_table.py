@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pressure_server.broker.trouble import LONE_LIST
+from pressure_server.queues.repair.problem import LONE_LIST
 from tests.deaths import IN_BOTH_VERSIONS, OPERATIONS, PREFIX, STATES, VERSIONS, deaths
 from tests.native import NativeSteps, run
 from tests.programs import Valkey

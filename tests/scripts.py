@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from pressure_server.broker.script import batch_script
+from pressure_server.lua.scripts import batch_script
 from tests.programs import Client
 
 # A name and its arguments.

@@ -12,7 +12,7 @@ import pytest
 from handlers.resp import commands
 from handlers.resp.access import Refusal, queues_of, refusal
 from handlers.resp.table import COMMANDS, Spec, command
-from pressure_server.users import RIGHTS, User
+from pressure_server.auth.users import RIGHTS, User
 from tests.guards import reload, users_toml
 from tests.programs import Server, StartServer, Valkey, wait_for
 from tests.requirements import need

@@ -22,7 +22,7 @@ from statistics import median
 
 import pytest
 
-from pressure_server.users import RIGHTS, User, Users, digest_of
+from pressure_server.auth.users import RIGHTS, User, Users, digest_of
 from tests.guards import Authority, port_of, users_toml
 from tests.measures import MB, memory
 from tests.memcached_wire import MemcachedWire

@@ -11,12 +11,12 @@ import pytest
 import redis
 
 from pressure_server.backend.address import Address
-from pressure_server.broker.broker import Broker
-from pressure_server.broker.doctor import Case, Doctor
-from pressure_server.broker.policy import Policy
-from pressure_server.broker.repairs import AutoRepair
-from pressure_server.broker.servers import Neighbours
 from pressure_server.errors import BackendError
+from pressure_server.queues.broker import Broker
+from pressure_server.queues.peers import Neighbours
+from pressure_server.queues.policy import Policy
+from pressure_server.queues.repair.auto_repair import AutoRepair
+from pressure_server.queues.repair.doctor import Case, Doctor
 from tests.deaths import NO_QUEUE, OPERATIONS, STATES, VersionedSteps
 from tests.native import NativeClient, NativeSteps, run
 from tests.programs import Client, Server, StartServer, Valkey, wait_for

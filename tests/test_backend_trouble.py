@@ -911,7 +911,7 @@ def test_our_clock_jumps() -> None:
     ]
     # For INFO and stats.
     told = {
-        "pressure_server/handler.py",
+        "pressure_server/net/handler.py",
         "handlers/resp/commands/info.py",
         "handlers/memcached/commands/statistics.py",
     }

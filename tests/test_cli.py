@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from pressure_server.settings import SettingsError, backend_from_specification
+from pressure_server.app.settings import SettingsError, backend_from_specification
 from tests.programs import (
     TIMEOUT,
     Server,

@@ -10,12 +10,12 @@ import hiredis
 import pytest
 
 from pressure_server.backend.link import Link
-from pressure_server.broker.block import Block
-from pressure_server.broker.courier import Courier
-from pressure_server.broker.delivery import Delivery
-from pressure_server.broker.operation import Operation
 from pressure_server.errors import BackendError, OutcomeUnknownError
-from pressure_server.layout import RECOVER, Header
+from pressure_server.lua.layout import RECOVER, Header
+from pressure_server.queues.calls.block import Block
+from pressure_server.queues.calls.courier import Courier
+from pressure_server.queues.deliveries.delivery import Delivery
+from pressure_server.queues.operations.operation import Operation
 from tests.programs import TIMEOUT
 
 HEADER = (b"me", b"0", b"block")

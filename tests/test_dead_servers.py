@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from pressure_server.broker.script import servers_script
+from pressure_server.lua.scripts import servers_script
 from tests.backend_relay import BackendRelay
 from tests.programs import (
     Client,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from pressure_server.broker import verbs
-from pressure_server.broker.delivery import Delivery
-from pressure_server.broker.operation import Operation
-from pressure_server.broker.owners import OnSuccess
-from pressure_server.broker.restoring import restoring
-from pressure_server.broker.slow_deliveries import SlowDeliveries
+from pressure_server.queues.deliveries.delivery import Delivery
+from pressure_server.queues.deliveries.owners import OnSuccess
+from pressure_server.queues.deliveries.restoring import restoring
+from pressure_server.queues.deliveries.slow_deliveries import SlowDeliveries
+from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.operation import Operation
 
 
 class Stage:

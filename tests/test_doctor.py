@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from pressure_server.broker import trouble as troubles
-from pressure_server.broker import verbs
-from pressure_server.broker.doctor import Case
-from pressure_server.broker.options import UNIQUE
-from pressure_server.broker.snapshot import Snapshot
 from pressure_server.errors import BackendError
+from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.options import UNIQUE
+from pressure_server.queues.repair import problem as problems
+from pressure_server.queues.repair.doctor import Case
+from pressure_server.queues.repair.snapshot import Snapshot
 from tests.deaths import OPERATIONS, STATES, VersionedSteps, copy_queue, drop_queue
 from tests.native import NativeClient, NativeError, NativeSteps, Steps, run
 from tests.programs import Client, Server, Valkey, keys_left, wait_for
@@ -27,7 +27,7 @@ from tests.ward import Keys, Ward, about
 QUEUE = "q"
 BASE = f"__pressure__:{QUEUE}"
 DOCUMENT = Path(__file__).parent.parent / "docs" / "repair.md"
-SCRIPTS = Path(__file__).parent.parent / "pressure_server" / "broker" / "scripts"
+SCRIPTS = Path(__file__).parent.parent / "pressure_server" / "lua"
 MANY = 20
 # Seconds within which a thread that is woken goes on.
 A_MOMENT = 0.4
@@ -214,7 +214,7 @@ def test_a_producer_waits_for_a_token_that_a_dead_consumer_never_pushed(
     ward.doctor.wait = A_MOMENT
     told = ward.repair_only(QUEUE)
     result()
-    assert troubles.NO_NOT_FULL in {finding.trouble for finding in told.found[0]}
+    assert problems.NO_NOT_FULL in {finding.trouble for finding in told.found[0]}
     assert "gave the producer role back" not in told.done
     assert not told.left
     assert read(ward).messages == (b"last",)
@@ -261,8 +261,8 @@ def test_a_client_that_was_called_dead_and_comes_back(ward: Ward) -> None:
     assert read(ward).producer_free == 2
     told = ward.repair_only(QUEUE)
     assert {finding.trouble for finding in told.found[0]} == {
-        troubles.TOO_MANY_IN_A_ROLE,
-        troubles.NOT_FULL_ON_FULL,
+        problems.TOO_MANY_IN_A_ROLE,
+        problems.NOT_FULL_ON_FULL,
     }
     assert not told.left
     assert read(ward).messages == (b"first", b"late")
@@ -423,12 +423,12 @@ def test_statistics_are_left_to_who_is_about_to_count(ward: Ward) -> None:
     step_until(get, lambda: not read(ward).messages)
     step_until(get, lambda: read(ward).not_full == 1)
     (case,) = ward.examine().values()
-    assert troubles.STATISTICS in case.findings
+    assert problems.STATISTICS in case.findings
     # That somebody else is at work does not show that it is dead.
     run(NativeSteps(ward.direct, QUEUE, "other").put(b"second"))
     assert ward.mend(case) == []
     ward.look_again([case])
-    assert troubles.STATISTICS not in case.findings
+    assert problems.STATISTICS not in case.findings
     run(get)
     ward.assert_works(QUEUE)
 
@@ -445,12 +445,12 @@ def test_what_is_wrong_must_have_been_so_all_the_while() -> None:
     assert case.lasting(1) == []
     # That the queue is longer does not show that the producer has done anything.
     case.look(snapshot(1, 2), 11.0)
-    assert [finding.trouble for finding in case.lasting(1)] == [troubles.PRODUCER_STUCK]
+    assert [finding.trouble for finding in case.lasting(1)] == [problems.PRODUCER_STUCK]
     assert case.lasting(2) == []
     case.look(snapshot(2, 2), 12.0)
     assert not case.findings
     case.look(snapshot(2, 2), 13.0)
-    assert [finding.trouble for finding in case.lasting(1)] == [troubles.PRODUCER_STUCK]
+    assert [finding.trouble for finding in case.lasting(1)] == [problems.PRODUCER_STUCK]
     assert case.lasting(2) == []
 
 
@@ -516,7 +516,7 @@ def test_one_that_cannot_be_mended_keeps_the_others_from_nothing(
         QUEUE: ["nothing, because the backend is out of sorts"],
         "z": ["gave the producer role back"],
     }
-    assert [finding.trouble for finding in told[QUEUE].left] == [troubles.PRODUCER_STUCK]
+    assert [finding.trouble for finding in told[QUEUE].left] == [problems.PRODUCER_STUCK]
     ward.assert_all_work(["a", "z"])
 
 
@@ -543,7 +543,7 @@ def test_a_token_on_a_full_queue_is_left_to_a_consumer_at_work(ward: Ward) -> No
     # In an extraordinary situation a client need not take the token (pressure 0.15, Put).
     ward.direct.lpush(BASE, b"second")
     ward.direct.incr(f"{BASE}:stats:produced_messages")
-    assert troubles.NOT_FULL_ON_FULL not in ward.troubles()[QUEUE]
+    assert problems.NOT_FULL_ON_FULL not in ward.problems()[QUEUE]
     run(get)
     assert ward.repair_only(QUEUE).done == ["took the :not_full token away"]
     assert read(ward).not_full == 0
@@ -566,7 +566,7 @@ def test_keys_that_are_no_queues(ward: Ward) -> None:
     direct.hset("__pressure__:foreign", "a", 1)
     direct.set("__pressure__!ours", 1)
     direct.lpush("__pressure__:list", "somebody's")
-    assert ward.troubles() == {QUEUE: [troubles.LEFT_BEHIND], "list": [troubles.LONE_LIST]}
+    assert ward.problems() == {QUEUE: [problems.LEFT_BEHIND], "list": [problems.LONE_LIST]}
     assert list(ward.doctor.unreadable) == [b"foreign"]
     assert {queue: told.done for queue, told in ward.repair().items()} == {
         QUEUE: ["deleted what was left"],

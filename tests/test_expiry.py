@@ -11,11 +11,11 @@ from threading import Thread
 import pytest
 
 from pressure_server.backend.address import Address
-from pressure_server.broker.broker import Broker
-from pressure_server.broker.expiry import Expiry
-from pressure_server.broker.policy import Policy
-from pressure_server.broker.servers import Neighbours
 from pressure_server.client import Queue
+from pressure_server.queues.broker import Broker
+from pressure_server.queues.expiry import Expiry
+from pressure_server.queues.peers import Neighbours
+from pressure_server.queues.policy import Policy
 from tests.native import NativeClient
 from tests.programs import Client, Server, StartServer, StartValkey, Valkey, join, keys_left, wait_for
 from tests.waiters import Waiter, wait_for_waiting

@@ -10,7 +10,6 @@ import os
 
 import pytest
 
-from pressure_server.broker import known
 from tests.model.world import Calm, World
 
 _WORLDS = int(os.environ.get("PRESSURE_INTERLEAVINGS", "2000"))
@@ -25,7 +24,7 @@ def _calm_of(seed: int) -> Calm:
 
 @pytest.mark.parametrize("part", range(_PARTS))
 def test_no_interleaving_loses_doubles_or_forgets(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known, "_PLACES", 64)  # each world has its own
+    monkeypatch.setattr(known_queues, "_PLACES", 64)  # each world has its own
     for seed in range(part, _WORLDS, _PARTS):
         try:
             World(seed, _calm_of(seed)).play()

@@ -20,7 +20,7 @@ import hiredis
 import pytest
 import uvloop
 
-from pressure_server.sent import bytes_sent
+from pressure_server.net.tcp_info import bytes_sent
 from tests.native import NativeSteps, QueueClosedError, step_until
 from tests.programs import (
     Client,

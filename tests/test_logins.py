@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 import redis
 
-from pressure_server.logins import LONGEST_DELAY, MOST_FAILURES, Logins, delay_after
-from pressure_server.origin import house_of, is_local
-from pressure_server.process_title import without_secrets
-from pressure_server.seldom import Seldom
+from pressure_server.app.process_title import without_secrets
+from pressure_server.auth.log_throttle import Seldom
+from pressure_server.auth.logins import LONGEST_DELAY, MOST_FAILURES, Logins, delay_after
+from pressure_server.auth.peer_address import house_of, is_local
 from tests.guards import reload, users_toml
 from tests.programs import TIMEOUT, StartServer, StartValkey, Valkey, run_command, run_here, wait_for
 from tests.requirements import need

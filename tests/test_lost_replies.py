@@ -22,12 +22,12 @@ import pytest
 
 from pressure_server.backend.address import Address
 from pressure_server.backend.link import Patience
-from pressure_server.broker import verbs
-from pressure_server.broker.broker import Broker
-from pressure_server.broker.lane import Lane
-from pressure_server.broker.policy import Policy
-from pressure_server.broker.servers import Neighbours
 from pressure_server.errors import BackendError
+from pressure_server.queues.broker import Broker
+from pressure_server.queues.calls.lane import Lane
+from pressure_server.queues.operations import verbs
+from pressure_server.queues.peers import Neighbours
+from pressure_server.queues.policy import Policy
 from tests.cuts import LATE, NO_ANSWER, UNHEARD, Cut, Cuts
 from tests.native import NativeClient
 from tests.programs import (

@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 from pressure_server.backend.address import Address
-from pressure_server.broker import verbs
-from pressure_server.broker.broker import Broker
-from pressure_server.broker.lack import Lack
-from pressure_server.broker.marked import flags_of
-from pressure_server.broker.operation import Operation
-from pressure_server.broker.policy import Policy
-from pressure_server.broker.servers import Neighbours
-from pressure_server.broker.wait import Wait
 from pressure_server.errors import BackendError, QueueDoesNotExistError, QueueFullError
+from pressure_server.queues.broker import Broker
+from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.flagged import flags_of
+from pressure_server.queues.operations.operation import Operation
+from pressure_server.queues.operations.wait import Wait
+from pressure_server.queues.operations.wait_condition import Lack
+from pressure_server.queues.peers import Neighbours
+from pressure_server.queues.policy import Policy
 from tests import forms, scripts
 from tests.forms import Form
 from tests.model_settings import model_settings

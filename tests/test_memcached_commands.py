@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from handlers.documents import with_tables
 from handlers.memcached import commands
 from handlers.memcached.describe import commands_markdown
-from pressure_server.documents import with_tables
 from tests.memcached_wire import MemcachedWire
 from tests.programs import Client, Server, Valkey, wait_for
 from tests.waiters import Waiter, about, wait_for_waiting

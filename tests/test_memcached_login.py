@@ -16,8 +16,8 @@ import pytest
 from handlers.memcached import commands
 from handlers.memcached.login import MOST_BYTES
 from handlers.memcached.table import COMMANDS, QUEUE
-from pressure_server.logins import MOST_FAILURES, delay_after
-from pressure_server.users import RIGHTS, digest_of
+from pressure_server.auth.logins import MOST_FAILURES, delay_after
+from pressure_server.auth.users import RIGHTS, digest_of
 from tests.guards import Authority, port_of, reload, users_toml
 from tests.measures import MB, memory
 from tests.memcached_wire import MemcachedWire

@@ -9,9 +9,9 @@ from typing import cast
 
 import pytest
 
-from pressure_server import machine
+from pressure_server.app import memory_limit
 from pressure_server.errors import OutOfMemoryError
-from pressure_server.memory import Memory
+from pressure_server.net.memory import Memory
 
 MB = 1 << 20
 
@@ -165,6 +165,6 @@ def test_the_memory_of_a_container(
         (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "groups" / name).write_text(text)
     (tmp_path / "own").write_text(own)
-    whole = machine.memory(tmp_path / "none", tmp_path / "none")
+    whole = memory_limit.memory(tmp_path / "none", tmp_path / "none")
     assert whole > 64 * MB
-    assert machine.memory(tmp_path / "groups", tmp_path / "own") == (found or whole)
+    assert memory_limit.memory(tmp_path / "groups", tmp_path / "own") == (found or whole)

@@ -26,12 +26,6 @@ from hypothesis.stateful import (
 )
 
 from pressure_server.backend.address import Address
-from pressure_server.broker.broker import Broker
-from pressure_server.broker.database import Database
-from pressure_server.broker.operation import Operation, Owner
-from pressure_server.broker.policy import ERROR, Policy
-from pressure_server.broker.servers import Neighbours
-from pressure_server.broker.wait import Wait
 from pressure_server.errors import (
     PressureError,
     QueueAlreadyExistsError,
@@ -40,6 +34,12 @@ from pressure_server.errors import (
     QueueFullError,
     QueueInUseError,
 )
+from pressure_server.queues.broker import Broker
+from pressure_server.queues.database import Database
+from pressure_server.queues.operations.operation import Operation, Owner
+from pressure_server.queues.operations.wait import Wait
+from pressure_server.queues.peers import Neighbours
+from pressure_server.queues.policy import ERROR, Policy
 from tests import forms
 from tests import native as native_client
 from tests.forms import Form

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 
-from pressure_server.broker.script import batch_script
+from pressure_server.lua.scripts import batch_script
 from tests import scripts
 from tests.programs import Client, StartValkey, records
 from tests.scripts import RECORDS, Block, Run, call

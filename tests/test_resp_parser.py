@@ -26,7 +26,7 @@ from handlers.resp.parser import (
 from handlers.resp.replies import CommandError, NullArray, SetReply, Text, encode, error
 from handlers.resp.syntax import Argument, arity_of, keys_of, parse_syntax
 from pressure_server.errors import QueueFullError
-from pressure_server.glob import glob_regex
+from pressure_server.queues.glob import glob_regex
 from tests.waiters import packed
 
 MAX_BULK = 1 << 20

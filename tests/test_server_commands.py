@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from handlers.documents import with_tables
 from handlers.resp import commands
 from handlers.resp.describe import commands_markdown
 from handlers.resp.table import COMMANDS
-from pressure_server.documents import with_tables
 from tests.programs import Client, Server, StartServer, Valkey, wait_for
 from tests.waiters import Waiter, is_refused, packed
 

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pressure_server.glob import glob_regex
-from pressure_server.users import (
+from pressure_server.auth.users import (
     MOST_PASSWORD_BYTES,
     NOBODY,
     RIGHTS,
@@ -21,6 +20,7 @@ from pressure_server.users import (
     parse_users,
     users_with_password,
 )
+from pressure_server.queues.glob import glob_regex
 
 HASH = hashlib.sha256(b"password").hexdigest()
 OTHER = hashlib.sha256(b"other").hexdigest()

@@ -10,12 +10,12 @@ from functools import partial
 import pytest
 
 from pressure_server.backend.address import Address
-from pressure_server.broker import verbs
-from pressure_server.broker.broker import Broker
-from pressure_server.broker.database import Database
-from pressure_server.broker.operation import Line
-from pressure_server.broker.policy import Policy
-from pressure_server.broker.servers import Neighbours
+from pressure_server.queues.broker import Broker
+from pressure_server.queues.database import Database
+from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.operation import Line
+from pressure_server.queues.peers import Neighbours
+from pressure_server.queues.policy import Policy
 from tests.measures import connections
 from tests.native import NativeClient
 from tests.programs import Client, StartServer, StartValkey, wait_for, wait_until_settled

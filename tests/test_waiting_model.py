@@ -16,13 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pressure_server.backend.address import Address
-from pressure_server.broker import verbs
-from pressure_server.broker.broker import Broker
-from pressure_server.broker.operation import Operation, Owner
-from pressure_server.broker.policy import Policy
-from pressure_server.broker.servers import Neighbours
-from pressure_server.broker.wait import Wait
 from pressure_server.errors import PressureError, QueueClosedError
+from pressure_server.queues.broker import Broker
+from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.operation import Operation, Owner
+from pressure_server.queues.operations.wait import Wait
+from pressure_server.queues.peers import Neighbours
+from pressure_server.queues.policy import Policy
 from tests import forms
 from tests.forms import Form
 from tests.model_settings import model_settings

@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pressure_server.backend.address import Address
-from pressure_server.broker import verbs
-from pressure_server.broker.broker import Broker
-from pressure_server.broker.diagnosis import Finding
-from pressure_server.broker.doctor import Case, Doctor
-from pressure_server.broker.operation import Verb
-from pressure_server.broker.options import DEFAULT, UNIQUE, Options
-from pressure_server.broker.policy import ERROR, Policy
-from pressure_server.broker.servers import Neighbours
-from pressure_server.broker.trouble import Trouble
+from pressure_server.queues.broker import Broker
+from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.operation import Verb
+from pressure_server.queues.operations.options import DEFAULT, UNIQUE, Options
+from pressure_server.queues.peers import Neighbours
+from pressure_server.queues.policy import ERROR, Policy
+from pressure_server.queues.repair.diagnosis import Finding
+from pressure_server.queues.repair.doctor import Case, Doctor
+from pressure_server.queues.repair.problem import Trouble
 from tests.deaths import PREFIX
 from tests.native import NativeSteps, QueueClosedError, run
 from tests.programs import Client, Valkey
@@ -80,7 +80,7 @@ class Ward:
         await self.doctor.confirm(cases)
         return cases
 
-    def troubles(self) -> dict[str, list[Trouble]]:
+    def problems(self) -> dict[str, list[Trouble]]:
         """What is wrong, by queue."""
         return {
             queue: [finding.trouble for finding in case.lasting(0)] for queue, case in self.examine().items()

@@ -3,9 +3,9 @@
 import sys
 from pathlib import Path
 
+from handlers.documents import write_tables
 from handlers.memcached import commands
 from handlers.memcached.describe import commands_markdown
-from pressure_server.documents import write_tables
 
 if __name__ == "__main__":
     commands.load()

@@ -15,12 +15,12 @@ from handlers.memcached.replies import ERROR, ClientError, client_error, server_
 from handlers.memcached.statistics import Counts
 from handlers.memcached.table import COMMANDS, Spec
 from handlers.memcached.values import Values
-from pressure_server.broker.operation import Operation
-from pressure_server.broker.options import Custody
-from pressure_server.connection import Connection
+from pressure_server.auth.users import NOBODY
 from pressure_server.errors import PressureError, QueueNameError
-from pressure_server.handler import Context
-from pressure_server.users import NOBODY
+from pressure_server.net.connection import Connection
+from pressure_server.net.handler import Context
+from pressure_server.queues.operations.operation import Operation
+from pressure_server.queues.operations.options import Custody
 
 logger = logging.getLogger(__name__)
 

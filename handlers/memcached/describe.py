@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from handlers.memcached.table import COMMANDS, KV, QUEUE
-from pressure_server.users import RIGHTS
+from pressure_server.auth.users import RIGHTS
 
 _TITLES = {QUEUE: "Queues (`mode=queue`)", KV: "Keys and values (`mode=kv`)"}
 

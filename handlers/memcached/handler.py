@@ -10,9 +10,9 @@ from handlers.memcached.statistics import Counts
 from handlers.memcached.sweeper import Sweeper
 from handlers.memcached.table import KV, MODES, QUEUE
 from handlers.memcached.values import Values
-from pressure_server.handler import Context
-from pressure_server.ping import ask
-from pressure_server.settings import Listen, SettingsError
+from pressure_server.app.settings import Listen, SettingsError
+from pressure_server.net.handler import Context
+from pressure_server.net.ping import ask
 
 _OPTIONS = {"mode", "flush_all"}
 _YES_OR_NO = {"yes": True, "no": False}
@@ -37,7 +37,7 @@ def manner_of(listen: Listen) -> Manner:
 
 
 class MemcachedHandler:
-    """See pressure_server.handler.Handler."""
+    """See pressure_server.net.handler.Handler."""
 
     def __init__(self, context: Context, listen: Listen) -> None:
         commands.load()

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from handlers.memcached.parser import Parsed, Request, RequestError
 from handlers.memcached.replies import STORED, client_error
-from pressure_server.logins import MOST_FAILURES
-from pressure_server.users import MOST_PASSWORD_BYTES
+from pressure_server.auth.logins import MOST_FAILURES
+from pressure_server.auth.users import MOST_PASSWORD_BYTES
 
 if TYPE_CHECKING:
     from handlers.memcached.connection import MemcachedConnection

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pressure_server.broker.operation import Operation
+from pressure_server.queues.operations.operation import Operation
 
 # What an open read takes beside its message, in bytes.
 _COST = 1024

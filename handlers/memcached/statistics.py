@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pressure_server.broker.operation import Operation
+from pressure_server.queues.operations.operation import Operation
 
 
 @dataclass(slots=True)

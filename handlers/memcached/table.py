@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from handlers.memcached.parser import Repeated, Request
-from pressure_server.users import RIGHTS
+from pressure_server.auth.users import RIGHTS
 
 if TYPE_CHECKING:
     from handlers.memcached.connection import MemcachedConnection

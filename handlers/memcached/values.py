@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import NamedTuple
 
-from pressure_server.backend.script import Script
-from pressure_server.broker.database import Database
-from pressure_server.broker.names import keys_pattern
+from pressure_server.lua.script import Script
+from pressure_server.queues.database import Database
+from pressure_server.queues.names import keys_pattern
 
 # One call reads so many values at most, and none behind so many bytes.
 _MOST_VALUES = 1000

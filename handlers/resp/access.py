@@ -10,7 +10,7 @@ from handlers.resp.parser import Command
 from handlers.resp.replies import CommandError
 from handlers.resp.syntax import position_of_numkeys
 from handlers.resp.table import Spec, find_subcommand
-from pressure_server.users import NOBODY, User
+from pressure_server.auth.users import NOBODY, User
 
 if TYPE_CHECKING:
     from handlers.resp.connection import RespConnection

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from pressure_server.broker.options import DEFAULT, Options
+from pressure_server.queues.operations.options import DEFAULT, Options
 
 if TYPE_CHECKING:
     from handlers.resp.connection import RespConnection
-    from pressure_server.broker.database import Database
-    from pressure_server.broker.operation import Verb
-    from pressure_server.broker.transaction import Transaction
-    from pressure_server.broker.wait import Wait
-    from pressure_server.connection import Encode
+    from pressure_server.net.connection import Encode
+    from pressure_server.queues.database import Database
+    from pressure_server.queues.operations.operation import Verb
+    from pressure_server.queues.operations.wait import Wait
+    from pressure_server.queues.transaction import Transaction
 
 
 class Caller(Protocol):

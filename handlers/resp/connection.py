@@ -18,12 +18,12 @@ from handlers.resp.parser import (
 from handlers.resp.replies import NULL, CommandError, encode, error
 from handlers.resp.table import BY_SPELLING, COMMANDS, Spec, find_subcommand
 from handlers.resp.transaction import Commands
-from pressure_server.broker.database import Database
-from pressure_server.connection import Connection
+from pressure_server.auth.logins import MOST_FAILURES
+from pressure_server.auth.users import DEFAULT, NOBODY
 from pressure_server.errors import PressureError
-from pressure_server.handler import Context
-from pressure_server.logins import MOST_FAILURES
-from pressure_server.users import DEFAULT, NOBODY
+from pressure_server.net.connection import Connection
+from pressure_server.net.handler import Context
+from pressure_server.queues.database import Database
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from handlers.resp.replies import SetReply
 from handlers.resp.syntax import Argument
 from handlers.resp.table import COMMANDS, Spec
-from pressure_server.users import RIGHTS
+from pressure_server.auth.users import RIGHTS
 
 _TITLES = {
     "set": "A queue as a set",

@@ -5,13 +5,13 @@ from __future__ import annotations
 from handlers.resp import commands
 from handlers.resp.connection import RespConnection
 from handlers.resp.parser import Limits
-from pressure_server.handler import Context
-from pressure_server.ping import ask
-from pressure_server.settings import Listen, SettingsError
+from pressure_server.app.settings import Listen, SettingsError
+from pressure_server.net.handler import Context
+from pressure_server.net.ping import ask
 
 
 class RespHandler:
-    """See pressure_server.handler.Handler."""
+    """See pressure_server.net.handler.Handler."""
 
     def __init__(self, context: Context, _listen: Listen) -> None:
         commands.load()

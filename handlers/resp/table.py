@@ -14,7 +14,7 @@ from handlers.resp.caller import Caller
 from handlers.resp.errors import unknown_subcommand, wrong_arity
 from handlers.resp.parser import Command, Repeated
 from handlers.resp.syntax import Argument, arity_of, keys_of, parse_syntax
-from pressure_server.users import RIGHTS
+from pressure_server.auth.users import RIGHTS
 
 if TYPE_CHECKING:
     from handlers.resp.connection import RespConnection
@@ -68,7 +68,7 @@ def command(
 ) -> Callable[[Function], Function]:
     """Enter a function into the table, as `NAME arguments…` or, for a subcommand, `NAME|SUB arguments…`.
 
-    `needs` is what its user must have a right to: some of pressure_server.users.RIGHTS, or `nothing`, if it
+    `needs` is what its user must have a right to: some of the RIGHTS of users.py, or `nothing`, if it
     names no queue. `repeated` does many such commands at once, where that is faster than one by one.
     Raises ValueError where the needs are none.
     """

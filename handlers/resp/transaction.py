@@ -14,13 +14,13 @@ from handlers.resp.access import check
 from handlers.resp.parser import ARGUMENT_COST, Command
 from handlers.resp.replies import CommandError
 from handlers.resp.table import Spec
-from pressure_server.broker.database import Database
-from pressure_server.broker.operation import Operation, Owner, Verb
-from pressure_server.broker.options import DEFAULT, Options
-from pressure_server.broker.transaction import Transaction
-from pressure_server.broker.wait import Wait
-from pressure_server.connection import Encode
 from pressure_server.errors import PressureError
+from pressure_server.net.connection import Encode
+from pressure_server.queues.database import Database
+from pressure_server.queues.operations.operation import Operation, Owner, Verb
+from pressure_server.queues.operations.options import DEFAULT, Options
+from pressure_server.queues.operations.wait import Wait
+from pressure_server.queues.transaction import Transaction
 
 if TYPE_CHECKING:
     from handlers.resp.connection import RespConnection

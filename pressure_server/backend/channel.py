@@ -9,7 +9,7 @@ from typing import Any
 import hiredis
 
 from pressure_server.backend.resp import Received, RespConnection
-from pressure_server.backend.script import Script
+from pressure_server.lua.script import Script
 
 # How often a script is loaded for one call.
 _MOST_LOADS = 100

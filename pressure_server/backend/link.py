@@ -18,12 +18,12 @@ import hiredis
 from pressure_server.backend.address import Address
 from pressure_server.backend.backoff import Backoff
 from pressure_server.backend.channel import Channel
-from pressure_server.backend.denials import Denials
 from pressure_server.backend.greeting import Greeting, greet
+from pressure_server.backend.refusals import Denials
 from pressure_server.backend.requests import HandlerCall, Reading, ReadingTogether, Request, ScriptCall
 from pressure_server.backend.resp import Received, asks_for_patience, is_buried, is_passing, reply_to
-from pressure_server.backend.script import Script
 from pressure_server.errors import BackendDiedError, BackendError, BackendReplyError, OutcomeUnknownError
+from pressure_server.lua.script import Script
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ import hiredis
 
 from pressure_server.backend.channel import Channel
 from pressure_server.backend.resp import Received
-from pressure_server.backend.script import Script
-from pressure_server.layout import AGAIN, Header
+from pressure_server.lua.layout import AGAIN, Header
+from pressure_server.lua.script import Script
 
 
 @dataclass(eq=False)

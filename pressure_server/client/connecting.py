@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from hashlib import sha1
 from typing import Any
 
-from pressure_server.broker.script import batch_script
+from pressure_server.lua.scripts import batch_script
 
 DEFAULT_URL = "redis://127.0.0.1:6379/0"
 SCRIPT = batch_script()

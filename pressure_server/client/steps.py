@@ -16,8 +16,10 @@ from itertools import cycle
 from time import monotonic
 from typing import Any, NamedTuple, TypeVar
 
-from pressure_server.broker.lack import watched_keys
-from pressure_server.broker.names import (
+from pressure_server.client.arguments import as_bytes, checked_bound, checked_timeout
+from pressure_server.errors import PressureError, QueueDoesNotExistError, QueueFullError, QueueInUseError
+from pressure_server.lua.layout import BlockField, Header
+from pressure_server.queues.names import (
     BOUND,
     CLOSED,
     CONSUMER_FREE,
@@ -28,10 +30,8 @@ from pressure_server.broker.names import (
     base_key,
     printable,
 )
-from pressure_server.broker.refusals import refusal
-from pressure_server.client.arguments import as_bytes, checked_bound, checked_timeout
-from pressure_server.errors import PressureError, QueueDoesNotExistError, QueueFullError, QueueInUseError
-from pressure_server.layout import BlockField, Header
+from pressure_server.queues.operations.refusals import refusal
+from pressure_server.queues.operations.wait_condition import watched_keys
 
 # Of a call's arguments: where its block begins, and the first run in it.
 _BLOCK = len(Header)

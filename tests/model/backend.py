@@ -11,7 +11,7 @@ from typing import Any
 
 import hiredis
 
-from pressure_server.layout import CUT, RECOVER, BlockField, Header
+from pressure_server.lua.layout import CUT, RECOVER, BlockField, Header
 
 PREFIX = b"p"
 RECORDS = b"p!calls:me"

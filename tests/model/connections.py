@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pressure_server.errors import BackendError, OutcomeUnknownError
-from pressure_server.layout import AGAIN, Header
+from pressure_server.lua.layout import AGAIN, Header
 from tests.model.backend import Backend
 
 _NOTHING = object()

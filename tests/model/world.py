@@ -15,15 +15,15 @@ from pressure_server.backend.durability import Durability
 from pressure_server.backend.link import Link
 from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
-from pressure_server.broker import verbs
-from pressure_server.broker.housekeeping import Housekeeping
-from pressure_server.broker.lanes import Lanes
-from pressure_server.broker.operation import Operation, Owner
-from pressure_server.broker.options import DEFAULT, Options, Room
-from pressure_server.broker.policy import BLOCK, ERROR, Policy
-from pressure_server.broker.wait import AS_CONFIGURED, Ticket, Wait
-from pressure_server.broker.waiters import Waiters
 from pressure_server.errors import BackendError, QueueDoesNotExistError
+from pressure_server.queues.calls.lanes import Lanes
+from pressure_server.queues.housekeeping import Housekeeping
+from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.operation import Operation, Owner
+from pressure_server.queues.operations.options import DEFAULT, Options, Room
+from pressure_server.queues.operations.wait import AS_CONFIGURED, Ticket, Wait
+from pressure_server.queues.policy import BLOCK, ERROR, Policy
+from pressure_server.queues.waiting.waiters import Waiters
 from tests.model.backend import PREFIX, Backend
 from tests.model.connections import ModelDurability, ModelLink, ModelTurns, ModelWatch
 from tests.model.loop import ModelLoop
@@ -140,7 +140,7 @@ class World:
     def play(self) -> int:
         """Play to the end, and check what must hold. Returns the number of steps."""
         asyncio._set_running_loop(cast(Any, self._loop))
-        errors, logger = _Errors(), getLogger("pressure_server.broker")
+        errors, logger = _Errors(), getLogger("pressure_server.queues")
         logger.addHandler(errors)
         logger.propagate = False
         try:

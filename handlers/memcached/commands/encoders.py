@@ -6,9 +6,9 @@ A queue that does not exist is empty to who reads or takes.
 from __future__ import annotations
 
 from handlers.memcached.replies import END, NOT_STORED, STORED, server_error, value
-from pressure_server.broker.marked import flags_of
-from pressure_server.broker.operation import Operation
 from pressure_server.errors import PressureError, QueueDoesNotExistError
+from pressure_server.queues.operations.flagged import flags_of
+from pressure_server.queues.operations.operation import Operation
 
 
 def stored(operation: Operation) -> bytes:

@@ -10,8 +10,8 @@ from handlers.memcached.connection import MemcachedConnection
 from handlers.memcached.parser import Request
 from handlers.memcached.replies import DELETED, END, NOT_FOUND, OK, ClientError
 from handlers.memcached.table import QUEUE, command
-from pressure_server.broker import verbs
 from pressure_server.errors import PressureError, QueueDoesNotExistError
+from pressure_server.queues.operations import verbs
 
 _AT_ONCE = (b"0", LONG_PAST)
 

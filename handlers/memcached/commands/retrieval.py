@@ -14,12 +14,12 @@ from handlers.memcached.parser import Repeated, Request
 from handlers.memcached.queue_options import ReadOptions, split_key
 from handlers.memcached.replies import END, ClientError
 from handlers.memcached.table import QUEUE, command
-from pressure_server.broker import verbs
-from pressure_server.broker.lack import Lack
-from pressure_server.broker.marked import Marked
-from pressure_server.broker.options import Options
-from pressure_server.broker.wait import Wait
 from pressure_server.errors import QueueClosedError, QueueDoesNotExistError
+from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.flagged import Marked
+from pressure_server.queues.operations.options import Options
+from pressure_server.queues.operations.wait import Wait
+from pressure_server.queues.operations.wait_condition import Lack
 
 _FLAGS = Options(flags=True)
 _WAITS = Options(flags=True, waits=True)

@@ -15,9 +15,9 @@ from handlers.memcached.statistics import of_queue
 from handlers.memcached.table import MODES, QUEUE, command
 from handlers.memcached.version import FOLLOWED_VERSION
 from pressure_server import __version__
-from pressure_server.broker import verbs
-from pressure_server.broker.operation import Line
 from pressure_server.errors import PressureError
+from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.operation import Line
 
 # Redis's clients may give queues such names; in a line they would be its end. (Others that are not ASCII make
 # python-memcached stop in the middle of the reply.)

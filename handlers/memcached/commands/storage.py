@@ -9,9 +9,9 @@ from handlers.memcached.parser import Repeated, Request
 from handlers.memcached.queue_options import queue_of
 from handlers.memcached.replies import ClientError
 from handlers.memcached.table import QUEUE, command
-from pressure_server.broker import verbs
-from pressure_server.broker.options import Options, Room
-from pressure_server.connection import Encode
+from pressure_server.net.connection import Encode
+from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.options import Options, Room
 
 
 def _put(

@@ -15,9 +15,9 @@ from handlers.resp.errors import syntax_error
 from handlers.resp.parser import Command
 from handlers.resp.replies import CommandError, NullArray
 from handlers.resp.table import command
-from pressure_server.broker import verbs
-from pressure_server.broker.options import WAITS
-from pressure_server.broker.wait import Wait
+from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.options import WAITS
+from pressure_server.queues.operations.wait import Wait
 
 # Each is asked, and waited on.
 _MOST_QUEUES = 1000

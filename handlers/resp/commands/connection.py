@@ -11,8 +11,8 @@ from handlers.resp.parser import Command, integer_from
 from handlers.resp.replies import OK, CommandError, Text, bulk, encode
 from handlers.resp.table import command, container
 from handlers.resp.version import FOLLOWED_VERSION
-from pressure_server.broker.broker import DatabaseNumberError
-from pressure_server.users import DEFAULT, NOBODY
+from pressure_server.auth.users import DEFAULT, NOBODY
+from pressure_server.queues.broker import DatabaseNumberError
 
 _PONG = b"+PONG\r\n"
 # Redis takes any; ours are kept for as long as the client is there, and listed for everybody.
@@ -91,7 +91,7 @@ async def select(client: Caller, words: Command) -> str:
     flags="fast no_auth",
 )
 async def auth(client: Caller, words: Command) -> str:
-    """As Redis; see pressure_server.logins of wrong passwords."""
+    """As Redis; see pressure_server.auth.logins of wrong passwords."""
     if len(words) > 3:
         raise syntax_error()
     if len(words) == 2 and client.connection.clients.access.users.initial is not NOBODY:
@@ -222,7 +222,7 @@ async def client_setinfo(client: Caller, words: Command) -> str:
     needs="nothing",
 )
 async def client_no_evict(_client: Caller, words: Command) -> str:
-    """As Redis answers; see pressure_server/memory.py for who is closed."""
+    """As Redis answers; see pressure_server/net/memory.py for who is closed."""
     if words[2].upper() not in (b"ON", b"OFF"):
         raise syntax_error()
     return OK

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any, Protocol, cast
 
 from handlers.resp.replies import INTEGERS, NullArray, bulk, encode, error, set_sign
-from pressure_server.broker.operation import Operation
 from pressure_server.errors import QueueDoesNotExistError
+from pressure_server.queues.operations.operation import Operation
 
 
 class _Speaker(Protocol):

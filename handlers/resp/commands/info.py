@@ -12,8 +12,8 @@ from urllib.parse import quote
 from handlers.resp.connection import RespConnection
 from handlers.resp.version import FOLLOWED_VERSION
 from pressure_server import __version__
-from pressure_server.broker import verbs
 from pressure_server.errors import PressureError
+from pressure_server.queues.operations import verbs
 
 # INFO is asked for every few seconds, so queues are listed from a part of the backend's keys, and in so many
 # lines.

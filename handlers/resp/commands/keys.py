@@ -12,12 +12,12 @@ from handlers.resp.errors import syntax_error
 from handlers.resp.parser import Command
 from handlers.resp.replies import OK
 from handlers.resp.table import command
-from pressure_server.broker import verbs
-from pressure_server.broker.database import Database
-from pressure_server.broker.housekeeping import in_portions
-from pressure_server.broker.queues import QueueOperations
 from pressure_server.errors import PressureError, QueueDoesNotExistError
-from pressure_server.glob import glob_regex
+from pressure_server.queues.database import Database
+from pressure_server.queues.glob import glob_regex
+from pressure_server.queues.housekeeping import in_portions
+from pressure_server.queues.operations import verbs
+from pressure_server.queues.queue_operations import QueueOperations
 
 # A queue has about so many keys on the backend: a scan for some queues looks at as many keys.
 _KEYS_OF_A_QUEUE = 12

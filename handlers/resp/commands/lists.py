@@ -13,7 +13,7 @@ from handlers.resp.connection import RespConnection
 from handlers.resp.errors import wrong_arity
 from handlers.resp.parser import Command, Repeated
 from handlers.resp.table import command
-from pressure_server.broker import verbs
+from pressure_server.queues.operations import verbs
 
 
 def _push_repeated(client: RespConnection, commands: Repeated) -> None:

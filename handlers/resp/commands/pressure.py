@@ -10,12 +10,12 @@ from handlers.resp.errors import syntax_error
 from handlers.resp.parser import Command
 from handlers.resp.replies import OK
 from handlers.resp.table import command
-from pressure_server.broker import verbs
-from pressure_server.broker.operation import Line
-from pressure_server.broker.options import Options, Room
-from pressure_server.broker.policy import BLOCK, ERROR
-from pressure_server.broker.wait import AS_CONFIGURED, Wait
-from pressure_server.glob import glob_regex
+from pressure_server.queues.glob import glob_regex
+from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.operation import Line
+from pressure_server.queues.operations.options import Options, Room
+from pressure_server.queues.operations.wait import AS_CONFIGURED, Wait
+from pressure_server.queues.policy import BLOCK, ERROR
 
 _OVERFLOWS = {BLOCK.upper().encode(): BLOCK.encode(), ERROR.upper().encode(): ERROR.encode()}
 _GET = Options(existing=True, waits=True)

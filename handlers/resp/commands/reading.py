@@ -12,9 +12,9 @@ from handlers.resp.caller import Caller
 from handlers.resp.commands.words import integer_of
 from handlers.resp.errors import syntax_error
 from handlers.resp.replies import Raw
-from pressure_server.broker.operation import Verb
 from pressure_server.errors import QueueDoesNotExistError
-from pressure_server.glob import glob_regex
+from pressure_server.queues.glob import glob_regex
+from pressure_server.queues.operations.operation import Verb
 
 # Messages that are handled in one go, which takes some milliseconds.
 ENCODED_AT_ONCE = 10_000

@@ -13,8 +13,8 @@ from handlers.resp.describe import command_docs, command_info
 from handlers.resp.parser import Command
 from handlers.resp.replies import CommandError, Text
 from handlers.resp.table import COMMANDS, Spec, command, container, dispatch, help_of
-from pressure_server.glob import glob_regex
-from pressure_server.settings import EMBEDDED
+from pressure_server.app.settings import EMBEDDED
+from pressure_server.queues.glob import glob_regex
 
 # Each costs a description, whether or not it was named before.
 _MOST_NAMES = 1000

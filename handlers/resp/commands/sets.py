@@ -13,8 +13,8 @@ from handlers.resp.errors import out_of_range, syntax_error
 from handlers.resp.parser import Command, Repeated
 from handlers.resp.replies import Raw, set_sign
 from handlers.resp.table import command
-from pressure_server.broker import verbs
-from pressure_server.broker.options import UNIQUE
+from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.options import UNIQUE
 
 # Redis would return billions.
 _MOST_PICKS = 1_000_000

@@ -7,8 +7,8 @@ from handlers.resp.parser import Command
 from handlers.resp.replies import OK, CommandError, NullArray, Raw
 from handlers.resp.table import command
 from handlers.resp.transaction import execute
-from pressure_server.broker import verbs
 from pressure_server.errors import QueueChangedError
+from pressure_server.queues.operations import verbs
 
 
 @command(

@@ -1,0 +1,114 @@
+"""`pressure-server doctor`: examine the queues, say what is wrong with them, and mend it when told to."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import AsyncIterator, Callable
+
+from pressure_server.app.settings import EMBEDDED, SettingsError, Store
+from pressure_server.backend.address import Address
+from pressure_server.backend.embedded import Embedded
+from pressure_server.backend.link import Patience
+from pressure_server.queues.broker import Broker
+from pressure_server.queues.names import is_queue_name, printable
+from pressure_server.queues.policy import Policy
+from pressure_server.queues.repair.diagnosis import Finding
+from pressure_server.queues.repair.doctor import Case, Doctor
+
+# Seconds for the backend to forget what it has kept for us.
+_SETTLE_TIMEOUT = 2.0
+
+
+async def examine(
+    store: Store, queue: str | None, *, repair: bool, wait: float, say: Callable[[str], None]
+) -> int:
+    """Examine all queues of the store, or one, and mend what is wrong where `repair` is set.
+
+    `wait` is for how many seconds a client does nothing that is dead. Returns the exit status: 0 when all is
+    well, or mended; 1 when something is left. Raises SettingsError for a queue that does not exist, and
+    BackendError.
+    """
+    async with _backend(store) as address:
+        broker = Broker(address, prefix=store.prefix, policy=Policy(), patience=Patience(grace=0))
+        try:
+            await broker.start(to_look=True)
+            doctor = Doctor(broker.default_database, wait, None if queue is None else os.fsencode(queue))
+            return await _examine(doctor, repair, say)
+        finally:
+            await broker.settle(_SETTLE_TIMEOUT)
+            await broker.close()
+
+
+@contextlib.asynccontextmanager
+async def _backend(store: Store) -> AsyncIterator[Address]:
+    """The backend's address; the embedded one runs meanwhile, if no server runs on it."""
+    if store.backend != EMBEDDED:
+        yield store.address()
+        return
+    if not store.data_dir.is_dir():
+        raise SettingsError(f"there is no data directory {store.data_dir}: name it, or another backend")
+    embedded = Embedded(store.data_dir)
+    if embedded.is_running():
+        yield Address(embedded.url)
+        return
+    try:
+        await embedded.start()
+        yield Address(embedded.url)
+    finally:
+        await embedded.stop()
+
+
+async def _examine(doctor: Doctor, repair: bool, say: Callable[[str], None]) -> int:
+    cases: dict[bytes, Case] = {}
+    queues = 0
+    if doctor.named is None:
+        async for names in doctor.queues():
+            queues += await doctor.look_for(names, cases)
+    else:
+        if not is_queue_name(doctor.named):
+            raise SettingsError(f"'{printable(doctor.named)}' cannot be a queue's name")
+        queues = await doctor.look_for([doctor.named], cases)
+        if not queues and not cases and not doctor.unreadable:
+            raise SettingsError(f"there is no queue '{printable(doctor.named)}'")
+    if cases:
+        say(f"{len(cases)} may be in trouble: watching for {doctor.wait:g} seconds whether it lasts\n")
+    await doctor.confirm(cases)
+    in_trouble = len(cases)
+    if repair:
+        await doctor.treat(cases, lambda case, findings, done: say(_report(case, findings, done)))
+    for case in cases.values():
+        say(_report(case, case.lasting(doctor.wait), None))
+    for name, reason in doctor.unreadable.items():
+        say(f"'{printable(name)}' looks like a queue's key, but is none: {reason}\n")
+    say(_summary(queues, in_trouble, len(cases), len(doctor.unreadable), repair))
+    return 1 if cases or doctor.unreadable else 0
+
+
+def _report(case: Case, findings: list[Finding], done: list[str] | None) -> str:
+    """What is wrong with a queue, and what was `done`; or would be, where that is None."""
+    queue = case.snapshot
+    bound = "does not exist" if queue.bound is None else f"bound {queue.bound or 'none'}"
+    lines = [f"queue '{printable(case.name)}' ({bound}, messages: {queue.length})"]
+    for finding in findings:
+        lines += [f"  {finding.trouble.name}: {finding.seen}", f"    it means: {finding.trouble.means}"]
+        if done is None:
+            lines.append(f"    --repair would: {finding.trouble.remedy}")
+    if done is not None:
+        lines.append("  done: " + (", ".join(done) or "nothing, because the queue has changed meanwhile"))
+    return "\n".join(lines) + "\n"
+
+
+def _summary(queues: int, in_trouble: int, left: int, unreadable: int, repair: bool) -> str:
+    found = []
+    if unreadable:
+        found.append(f"{_counted(unreadable, 'key')} unreadable")
+    if in_trouble and repair:
+        found.append(f"{in_trouble} in trouble, {in_trouble - left} mended, {left} left")
+    elif in_trouble:
+        found.append(f"{in_trouble} in trouble; nothing was changed, --repair mends")
+    return f"{_counted(queues, 'queue')} looked at: {', '.join(found) or 'all is well'}"
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"

@@ -1,1 +1,0 @@
-"""The broker: queues, batches and waits; the only way from a handler to the backend."""

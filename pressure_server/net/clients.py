@@ -1,0 +1,95 @@
+"""The clients that are connected, over all listeners: how many may be, and which have been idle too long."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import count
+
+from pressure_server.auth.access import Access
+from pressure_server.errors import DeniedError
+from pressure_server.net.connection import Connection
+from pressure_server.net.deliveries import Deliveries
+from pressure_server.net.disconnects import DisconnectWatch
+from pressure_server.net.memory import Memory
+
+# How exactly the time of a client's last command is known, in seconds.
+_TICK = 1.0
+
+
+class Clients:
+    """Admits up to `max_clients`, and closes those that are idle for `idle_timeout` seconds (0: never).
+
+    `access` says who may come in.
+    """
+
+    def __init__(self, max_clients: int, idle_timeout: float, access: Access, memory: Memory) -> None:
+        self.access = access
+        self.max_clients = max_clients
+        self.memory = memory
+        self.idle_timeout = idle_timeout
+        self.connected: set[Connection] = set()
+        self.disconnects = DisconnectWatch()
+        self.deliveries = Deliveries()
+        self.ids = count(1)
+        self.accepted = 0
+        self.rejected = 0
+        self.commands = 0
+        self.commands_per_second = 0
+        self._loop = asyncio.get_running_loop()
+        self.now = self._loop.time()
+        self._emptied = asyncio.Event()
+        self._ticking = self._loop.create_task(self._tick())
+
+    def refusal(self, connection: Connection) -> bytes:
+        """Count the connection in; or what it is told: it must not come from there, or there are too many."""
+        denied = not self.access.admits(connection.transport)
+        if denied or len(self.connected) >= self.max_clients:
+            self.rejected += 1
+            return connection.failed(DeniedError()) if denied else connection.refused()
+        connection.active = self.now
+        connection.user = self.access.users.initial
+        self.accepted += 1
+        self.connected.add(connection)
+        self.disconnects.watch(connection)
+        return b""
+
+    def leave(self, connection: Connection) -> None:
+        """Count the connection out."""
+        self.connected.discard(connection)
+        self.disconnects.unwatch(connection)
+        self.memory.holds(connection, 0)
+        if not self.connected:
+            self._emptied.set()
+
+    async def _tick(self) -> None:
+        while True:
+            before = self.commands
+            await asyncio.sleep(_TICK)
+            self.now = self._loop.time()
+            self.commands_per_second = round((self.commands - before) / _TICK)
+            if self.idle_timeout:
+                # A client may have been active up to a tick after the time that was noted.
+                oldest = self.now - self.idle_timeout - _TICK
+                for connection in [c for c in self.connected if c.active < oldest]:
+                    connection.close_if_idle()
+
+    async def drain(self, timeout: float) -> int:
+        """Let every connection finish what it has begun, and close it.
+
+        Returns how many had to be cut off after `timeout` seconds.
+        """
+        self._ticking.cancel()
+        for connection in list(self.connected):
+            connection.drain()
+        self._emptied.clear()
+        if self.connected:
+            try:
+                async with asyncio.timeout(timeout):
+                    await self._emptied.wait()
+            except TimeoutError:
+                pass
+        left = list(self.connected)
+        for connection in left:
+            connection.break_off()
+        self.disconnects.close()
+        return len(left)

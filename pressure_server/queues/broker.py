@@ -1,0 +1,211 @@
+"""The broker: who we are on the backend, and its databases as they come into use."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import secrets
+import socket
+from contextlib import suppress
+
+from pressure_server.backend.address import Address
+from pressure_server.backend.backend import Backend
+from pressure_server.backend.greeting import NoSuchDatabaseError
+from pressure_server.backend.levels import Level
+from pressure_server.backend.link import Link, Patience
+from pressure_server.errors import BackendError, PressureError
+from pressure_server.lua.scripts import batch_script
+from pressure_server.queues.database import Database
+from pressure_server.queues.peers import Neighbours, Servers
+from pressure_server.queues.policy import Policy
+from pressure_server.queues.upgrade import OldServers
+from pressure_server.queues.waiting.waiters import Waiters
+
+# Redis's own default is 16; a number beyond this is no database of anybody's.
+_LARGEST_DATABASE = 9999
+
+
+class DatabaseNumberError(PressureError):
+    """The backend has no database of that number."""
+
+
+class Broker:
+    """Opens databases of one backend. `identity` is what we write to :producer and :consumer."""
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        prefix: str,
+        policy: Policy,
+        patience: Patience | None = None,
+        neighbours: Neighbours | None = None,
+        durability: Level | None = None,
+        allow_eviction: bool = False,
+    ) -> None:
+        """`neighbours` is for who lives there, and looks after others that do; None only to look."""
+        host = re.sub(r"[^\w.-]", "-", socket.gethostname())
+        self.identity = f"pressure-server:{host}:{os.getpid()}:{secrets.token_hex(4)}"
+        self.address = address
+        self._prefix = prefix.encode()
+        self.policy = policy
+        self.waiters = Waiters(policy.max_waiting)
+        self._neighbours = neighbours
+        self._answers = True
+        self._databases: dict[int, Database] = {}
+        self._links: dict[int, Link] = {}
+        self._servers: dict[Link, Servers] = {}
+        self._old_servers: dict[Link, OldServers] = {}
+        self._refused: set[int] = set()
+        self._backend = Backend(
+            address,
+            identity=self.identity,
+            prefix=self._prefix,
+            script=batch_script(),
+            patience=patience or Patience(),
+            durability=durability or Level(),
+            allow_eviction=allow_eviction,
+            changed=self._changed,
+            watch_lost=self._watch_lost,
+        )
+
+    @property
+    def default_database(self) -> Database:
+        """The database a client has when it connects: the one the backend's address names."""
+        return self._databases[self._backend.default_database]
+
+    @property
+    def databases(self) -> list[Database]:
+        """Those that have come into use."""
+        return list(self._databases.values())
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the backend can be reached."""
+        return self._links[self._backend.default_database].is_up
+
+    def check_readiness(self) -> None:
+        """Raise BackendError, with the reason, where new clients had better go elsewhere."""
+        link = self._links[self._backend.default_database]
+        if not link.is_up:
+            raise BackendError(f"the backend is away: {link.why_down}")
+        for servers in self._servers.values():
+            servers.check_readiness()
+        self._backend.check_readiness()
+
+    @property
+    def version(self) -> str:
+        """The backend's name and version, once it has been reached."""
+        return self._links[self._backend.default_database].version
+
+    async def start(self, *, to_look: bool = False) -> None:
+        """Open the default database. Only `to_look`, it changes nothing there.
+
+        Raises BackendRefusedError where it can never work, or be as durable as it is to be. A backend that is
+        only away is an error (BackendError) for who only looks; else its operations wait until it is back.
+        """
+        link = self._link(self._backend.default_database)
+        self._add(link)
+        await self._backend.start(link, to_look=to_look)
+        if link.is_up and not to_look:
+            await self.default_database.role_turns.give_all_back()
+
+    async def database(self, number: int) -> Database:
+        """The database of that number. Raises DatabaseNumberError, or BackendError."""
+        if number in self._databases:
+            return self._databases[number]
+        if not 0 <= number <= _LARGEST_DATABASE or number in self._refused:
+            raise DatabaseNumberError("DB index is out of range")
+        link = self._link(number)
+        try:
+            await link.open()
+        except NoSuchDatabaseError as error:
+            self._refused.add(number)
+            raise DatabaseNumberError("DB index is out of range") from error
+        # Another client may have opened it meanwhile.
+        if number in self._databases:
+            self._servers.pop(link, None)
+            self._old_servers.pop(link, None)
+            await link.close()
+            return self._databases[number]
+        database = self._add(link)
+        await database.role_turns.give_all_back()
+        return database
+
+    def _link(self, number: int) -> Link:
+        link = self._backend.link(number)
+        if self._neighbours is not None:
+            ours = (link, self._prefix, self.identity.encode(), self._neighbours)
+            self._servers[link] = Servers(*ours)
+            self._old_servers[link] = OldServers(*ours)
+            link.presence = self._servers[link]
+        return link
+
+    def _add(self, link: Link) -> Database:
+        self._links[link.number] = link
+        database = Database(
+            link,
+            self._backend.watch,
+            self._backend.turns,
+            self._backend.durability,
+            prefix=self._prefix,
+            identity=self.identity.encode(),
+            policy=self.policy,
+            waiters=self.waiters,
+        )
+        self._databases[link.number] = database
+        if link in self._servers:
+            self._servers[link].start(database)
+            self._old_servers[link].start(database)
+        return database
+
+    def _changed(self, key: bytes) -> None:
+        # The backend does not say in which of its databases.
+        for database in self._databases.values():
+            database.changed(key)
+
+    def _watch_lost(self) -> None:
+        for database in self._databases.values():
+            database.watch_lost()
+
+    def end_waits(self) -> None:
+        """The server stops: operations that wait end with StoppingError."""
+        for database in self._databases.values():
+            database.end_waits()
+
+    async def settle(self, timeout: float) -> bool:
+        """Leave nothing behind: acknowledge what has arrived, and hand back what has not.
+
+        Returns whether that was done within so many seconds; what is left then comes back when we are seen
+        to be gone.
+        """
+        for servers in (*self._servers.values(), *self._old_servers.values()):
+            await servers.stop()
+        for database in self._databases.values():
+            database.restore()
+        settled = await asyncio.gather(*[self._settle(number, timeout) for number in self._databases])
+        self._answers = all(settled)
+        return self._answers
+
+    async def _settle(self, number: int, timeout: float) -> bool:
+        database = self._databases[number]
+        if not await database.settle(timeout if database.is_up else 0):
+            return False
+        servers = self._servers.get(self._links[number])
+        if servers is not None and database.is_up:
+            with suppress(BackendError):
+                await servers.sign_off()
+        return True
+
+    async def close(self) -> None:
+        """Close every connection to the backend."""
+        await self._backend.stop_asking()
+        for servers in (*self._servers.values(), *self._old_servers.values()):
+            await servers.stop()
+        if self._backend.turns.are_wanted and self.is_up and self._answers:
+            for database in self._databases.values():
+                await database.role_turns.give_all_back()
+        await self._backend.close()
+        for link in self._links.values():
+            await link.close()

@@ -1,0 +1,362 @@
+"""Lanes: which queues have operations to be sent or that wait, the calls they make, and what wakes them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from pressure_server.backend.durability import Durability, Follows
+from pressure_server.backend.link import Link
+from pressure_server.backend.turns import Turns
+from pressure_server.backend.watch import Watch
+from pressure_server.errors import (
+    BackendError,
+    BackendReplyError,
+    OutcomeUnknownError,
+    PressureError,
+    StoppingError,
+    UnansweredError,
+)
+from pressure_server.lua.layout import RECOVER
+from pressure_server.queues.calls.block import Block
+from pressure_server.queues.calls.courier import Courier
+from pressure_server.queues.calls.driver import Source
+from pressure_server.queues.calls.lane import Lane
+from pressure_server.queues.deliveries.delivery import Delivery
+from pressure_server.queues.deliveries.owners import Call
+from pressure_server.queues.deliveries.reservations import Opened
+from pressure_server.queues.housekeeping import Housekeeping
+from pressure_server.queues.known_queues import KnownQueues
+from pressure_server.queues.names import BOUND, base_key, records_key, split_key
+from pressure_server.queues.operations.operation import Line, Operation
+from pressure_server.queues.operations.wait_condition import Lack
+from pressure_server.queues.policy import Policy
+from pressure_server.queues.waiting.key_notifications import Changes
+from pressure_server.queues.waiting.role_turns import RoleTurns
+from pressure_server.queues.waiting.waiters import Waiters
+
+# Seconds until what the backend has refused to take back, or to forget, is asked of it again.
+_AGAIN_AFTER = 1.0
+
+
+class Lanes:
+    """Those of one of the backend's databases: a lane is made for a queue when it is needed."""
+
+    def __init__(
+        self,
+        link: Link,
+        watch: Watch,
+        turns: Turns,
+        durability: Durability,
+        *,
+        prefix: bytes,
+        identity: bytes,
+        policy: Policy,
+        waiters: Waiters,
+    ) -> None:
+        self.prefix = prefix
+        self.waiters = waiters
+        self.number = link.number
+        self.policy = policy
+        self.is_stopping = False
+        # How many other servers use the backend: their clients may wait for the same as ours.
+        self.neighbours = 0
+        self._link = link
+        self._durability = durability
+        # Whether what a call has done must be confirmed before it is told.
+        self.is_durable = durability.is_wanted
+        bound = b"" if policy.create_bound is None else b"%d" % policy.create_bound
+        self.identity = identity
+        # Each once, in their order.
+        self._when_back: dict[Callable[[], None], None] = {}
+        self._dropped = asyncio.Event()
+        # Without presence nobody would look after records.
+        records = records_key(prefix, identity) if link.presence is not None else None
+        header = (identity, bound, policy.overflow.encode())
+        self._courier = Courier(link, self, header, prefix, records)
+        self._lanes: dict[bytes, Lane] = {}
+        self.known = KnownQueues(watch, link.number, prefix, self._clean)
+        self.learn = self.known.learn
+        self.call = self._courier.call
+        # End a read of a client: what it has added may be sent.
+        self.flush = self._courier.end_of_read
+        self.housekeeping = Housekeeping(link, prefix, identity)
+        self.opened = Opened(self._courier, self.after)
+        self.changes = Changes(watch, link.number, prefix)
+        self.role_turns = RoleTurns(self, turns)
+        link.is_back = self._backend_is_back
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the backend can be reached."""
+        return self._link.is_up
+
+    def submit(self, operation: Operation) -> None:
+        """Do the operation after those submitted for its queue; its owner is told of its end.
+
+        It goes with the next call, or with a later one if a call for its queue is under way. Raises
+        QueueNameError.
+        """
+        self.add(operation)
+        self._courier.send_soon()
+
+    def add(self, operation: Operation) -> None:
+        """As `submit`, for one of those that a read of a client has brought; `flush` is to follow."""
+        lane = self._lanes.get(operation.name) or self._new_lane(operation.name)
+        lane.pending.append(operation)
+        if lane.is_idle:
+            lane.is_idle = False
+            self._courier.add(lane.block)
+
+    def _new_lane(self, name: bytes) -> Lane:
+        lane = self._lanes[name] = Lane(self, name, base_key(self.prefix, name))
+        return lane
+
+    def cancel(self, operation: Operation) -> None:
+        """Its client has gone: if it waits, or has not been sent and takes messages, it does not happen."""
+        operation.cancelled = True
+        lane = self._lanes.get(operation.name)
+        if lane is not None:
+            lane.forget(operation)
+
+    async def attempt(self, operation: Operation, call: Call) -> list[Any] | PressureError:
+        """Do an operation, whose owner the call is. Returns its `results`, or the error that it met."""
+        try:
+            self.submit(operation)
+        except PressureError as error:
+            return error
+        try:
+            await call.ended
+        except asyncio.CancelledError:
+            self.cancel(operation)
+            raise
+        finally:
+            call.end()
+        return operation.error or operation.results
+
+    def try_all(self) -> None:
+        """Try everybody who waits, which shows that the queue is in use."""
+        for lane in list(self._lanes.values()):
+            lane.poke()
+
+    def waiting_on(self, name: bytes) -> dict[Line, int]:
+        """How many operations of our clients wait on a queue."""
+        lane = self._lanes.get(name)
+        waiting = lane.waiting if lane is not None else None
+        return {line: waiting.count(line) if waiting is not None else 0 for line in Line}
+
+    def end_waits(self) -> None:
+        """The server stops: who waits, or would have to, gets StoppingError."""
+        self.is_stopping = True
+        for lane in list(self._lanes.values()):
+            lane.end_waits(StoppingError())
+        self.changes.lost()
+
+    def restore(self) -> None:
+        """Send at once what is to be put back."""
+        for lane in list(self._lanes.values()):
+            if lane.is_held:
+                lane.put_backs.restore()
+        self.opened.restore()
+
+    async def settle(self, timeout: float) -> bool:
+        """Have the backend drop what has arrived; whether nothing is left after so many seconds."""
+        self._courier.drop_done()
+        try:
+            async with asyncio.timeout(timeout):
+                while self._lanes or self._courier.has_records:
+                    self._dropped.clear()
+                    await self._dropped.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def send_back_first(self, names: Iterable[bytes]) -> None:
+        """What is about to go back to these queues goes before what is asked beside their lanes."""
+        for name in names:
+            lane = self._lanes.get(name)
+            if lane is not None and lane.is_held:
+                lane.put_backs.restore()
+        self._courier.flush()
+
+    # What transactions use.
+
+    async def call_now(
+        self,
+        keys: list[bytes],
+        arguments: list[bytes],
+        unwanted: Callable[[Any, Delivery | None], None],
+        *,
+        changes: bool,
+    ) -> tuple[list[Any], Delivery | None]:
+        """Call the batch script on queues, beside their lanes. Raises BackendError.
+
+        Returns the reply, and the delivery of what it has brought, if any, to be released when it is known
+        who has some of it. `unwanted` is called with both, or with the error, if they are not
+        returned: if this has been cancelled meanwhile, or an error is raised.
+        """
+        reply: asyncio.Future[tuple[Any, Delivery | None]] = self._loop.create_future()
+
+        def received(value: Any, delivery: Delivery | None) -> None:
+            if delivery is not None:
+                delivery.hold()
+            if isinstance(value, list) and changes and value[0] != b"refused":
+                self.when_safe(partial(safe, value, delivery))
+            else:
+                safe(value, delivery, None)
+
+        def safe(value: Any, delivery: Delivery | None, error: BackendError | None) -> None:
+            if error is not None or reply.done() or not isinstance(value, list):
+                unwanted(value, delivery)
+            if not reply.done():
+                reply.set_result((error or value, delivery))
+
+        self.call(Block([*dict.fromkeys(keys)], b"", arguments, received, changes))
+        try:
+            value, delivery = await reply
+        except asyncio.CancelledError:
+            if reply.done() and not reply.cancelled() and isinstance(reply.result()[0], list):
+                unwanted(*reply.result())
+            raise
+        if type(value) is OutcomeUnknownError and not changes:
+            raise UnansweredError
+        if isinstance(value, BackendError):
+            raise value
+        if isinstance(value, Exception):
+            raise BackendError(f"the backend answered: {value}")
+        return value, delivery
+
+    async def recover(self, key: bytes) -> tuple[bool, int, bytes, dict[bytes, int]]:
+        """Put back messages that a dead server had taken: as many as one call does.
+
+        Returns whether there is more; how many records could not be put back, and why; and how many messages
+        are back, by queue. Raises BackendError.
+        """
+        ended: asyncio.Future[Any] = self._loop.create_future()
+
+        def received(reply: Any, _delivery: Delivery | None) -> None:
+            if not ended.done():
+                ended.set_result(reply)
+
+        self._courier.call(Block((key,), RECOVER, [b""], received, changes=False))
+        reply = await ended
+        if isinstance(reply, BackendError):
+            raise reply
+        if isinstance(reply, Exception):
+            raise BackendReplyError(f"the backend answered: {reply}") from reply
+        more, _, failed, why = reply[:4]
+        back = dict(zip(reply[4::2], reply[5::2], strict=True))
+        self.are_back(list(back))
+        return more == 1, failed, why, back
+
+    def put_back(self, operation: Operation) -> None:
+        """Nobody is there any longer for what has been taken."""
+        lane = self._lanes.get(operation.name) or self._new_lane(operation.name)
+        lane.put_backs.put_back(operation)
+
+    def are_back(self, bases: Sequence[bytes]) -> None:
+        """Messages are back in the queues with these base keys."""
+        self.poke(base[len(self.prefix) + 1 :] for base in bases)
+
+    def has_no_records(self) -> None:
+        """The backend keeps nothing for us any longer."""
+        self._dropped.set()
+
+    def poke(self, names: Iterable[bytes]) -> None:
+        """Who waits on these queues may go on."""
+        for name in names:
+            lane = self._lanes.get(name)
+            if lane is not None:
+                lane.poke()
+
+    # What lanes use: see Driver.
+
+    def ready(self, lane: Source, *, goes_first: bool = False) -> None:
+        """See Driver."""
+        self._courier.ready(lane.block, goes_first=goes_first)
+
+    def when_safe(self, follows: Follows) -> None:
+        """See Driver."""
+        self._durability.when_safe(self._link.run, follows)
+
+    def when_back(self, follows: Callable[[], None]) -> None:
+        """See Driver."""
+        if self._link.is_up:
+            self.later(max(_AGAIN_AFTER, self._link.rest), follows)
+        else:
+            self._when_back[follows] = None
+
+    def later(self, seconds: float, follows: Callable[[], None]) -> asyncio.TimerHandle:
+        """See Driver."""
+        return self._loop.call_later(seconds, follows)
+
+    def at(
+        self, when: float, follows: Callable[[Operation], None], operation: Operation
+    ) -> asyncio.TimerHandle:
+        """See Driver."""
+        return self._loop.call_at(when, follows, operation)
+
+    def time(self) -> float:
+        """See Driver."""
+        return self._loop.time()
+
+    def after(self, turns: int, follows: Callable[[], None]) -> None:
+        """See Driver."""
+        if turns:
+            self._loop.call_soon(self.after, turns - 1, follows)
+        else:
+            follows()
+
+    def take_turn(self, name: bytes, role: Lack) -> None:
+        """A role's token has been parked for those who wait on that queue."""
+        lane = self._lanes.get(name)
+        if lane is not None:
+            lane.take_turn(role)
+        else:
+            self.role_turns.give_back(name)
+
+    def drop(self, lane: Source) -> None:
+        """See Driver."""
+        if self._lanes.get(lane.name) is lane:
+            del self._lanes[lane.name]
+            if not self._lanes:
+                self._dropped.set()
+
+    # What the link and the watch tell.
+
+    def _backend_is_back(self) -> None:
+        self.role_turns.backend_is_back()
+        when_back, self._when_back = self._when_back, {}
+        for follows in when_back:
+            if self._link.rest:
+                self.later(self._link.rest, follows)
+            else:
+                follows()
+
+    def changed(self, key: bytes) -> None:
+        """A key has changed that somebody has asked to be told of."""
+        if not key.startswith(self.prefix + b":"):
+            return
+        name, suffix = split_key(self.prefix, key)
+        if suffix == BOUND and self.known.forget(name):
+            self._clean(name)
+        lane = self._lanes.get(name)
+        if lane is not None and lane.waiting is not None:
+            lane.waiting.changed(existence=suffix == BOUND)
+        self.changes.tell(name)
+
+    def watch_lost(self) -> None:
+        """What has been asked is forgotten."""
+        self.known.forget_all()
+        self.changes.lost()
+        for lane in list(self._lanes.values()):
+            if lane.waiting is not None:
+                lane.waiting.watch_lost()
+
+    def _clean(self, name: bytes) -> None:
+        """The queue has been deleted, maybe by a native client, which does not know of our keys."""
+        if self._link.is_up:
+            self.housekeeping.clean(name)

@@ -1,0 +1,210 @@
+"""The queues of one of the backend's databases: what is asked of one or several, and listing them all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+from pressure_server.errors import BackendError, BackendReplyError, PressureError, QueueClosedError
+from pressure_server.lua.script import Script
+from pressure_server.queues.calls.lanes import Lanes
+from pressure_server.queues.deliveries.owners import Call, Client
+from pressure_server.queues.names import BOUND, base_key, existence_pattern, queue_name
+from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.operation import Operation, Verb
+from pressure_server.queues.operations.options import WAITS, Options
+from pressure_server.queues.operations.wait import Ticket, Wait
+from pressure_server.queues.queue_operations import QueueOperations
+
+_SCAN_COUNT = 1000
+# Of the scan, where not all queues are needed: the backend may hold millions of other keys.
+_STEPS = 20
+# Of operations on several queues; each takes some memory.
+_AT_ONCE = 100
+# Of a range of messages.
+_SHORT = 1000
+# How a command takes that wants several messages, and waits for the first.
+SOME = Options(waits=True, several=True)
+
+
+class Database(Lanes, QueueOperations):
+    """Made by the broker, one for each database number in use."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        """See Lanes."""
+        super().__init__(*arguments, **options)
+        self._long_reading = asyncio.Lock()
+
+    async def run_each(
+        self,
+        verb: Verb,
+        names: Sequence[bytes],
+        arguments: list[bytes] | None = None,
+        client: Client | None = None,
+    ) -> list[Any]:
+        """See QueueOperations."""
+
+        def one(name: bytes) -> Coroutine[Any, Any, list[Any] | PressureError]:
+            call = Call(client)
+            return self.attempt(Operation(verb, name, list(arguments or []), 1, call), call)
+
+        results: list[Any] = []
+        for first in range(0, len(names), _AT_ONCE):
+            # Errors that are raised keep what has raised them in memory.
+            results += await asyncio.gather(*map(one, names[first : first + _AT_ONCE]))
+        return [result if isinstance(result, PressureError) else result[0] for result in results]
+
+    async def take(
+        self, names: Sequence[bytes], timeout: float | None, count: int = 1, client: Client | None = None
+    ) -> tuple[bytes, list[bytes]] | None:
+        """Take up to `count` messages from the first queue that has one, waiting `timeout` seconds for it.
+
+        None for `timeout` is for ever. Queues are tried in the order given. Returns the queue's name and at
+        least one message; None when the time is up. A queue that does not exist is waited for. Raises, where
+        it waits, QueueClosedError when one is closed and empty, QueueDoesNotExistError when one is deleted.
+        """
+        options = WAITS if count == 1 else SOME
+        if timeout == 0:
+            return await self._take_now(options, names, count, client)
+        if len(names) == 1:
+            messages = await self.run(
+                verbs.GET, names[0], size=count, wait=Wait(timeout), client=client, options=options
+            )
+            return (names[0], messages) if messages else None
+        ticket, call = Ticket(), Call(client)
+        operations: dict[bytes, Operation] = {}
+        tried: set[bytes] = set()
+        try:
+            for name in dict.fromkeys(names):
+                operation = Operation(
+                    verbs.GET, name, [], count, call, wait=Wait(timeout, ticket=ticket), options=options
+                )
+                operations[name] = operation
+                self.submit(operation)
+                await call.tried()
+                if call.ended.done():
+                    break
+                tried.add(name)
+            first = operations[await call.ended]
+        finally:
+            call.end()
+            for operation in operations.values():
+                self.cancel(operation)
+        if isinstance(first.error, QueueClosedError):
+            # There may be a message in a queue behind it.
+            found = await self._take_now(
+                options, [name for name in names if name != first.name], count, client
+            )
+            if found is not None:
+                return found
+        if first.error is not None:
+            raise first.error
+        if first.results:
+            return first.name, first.results
+        # The time may have been up before all queues were tried.
+        return await self._take_now(options, [name for name in names if name not in tried], count, client)
+
+    async def _take_now(
+        self, options: Options, names: Sequence[bytes], count: int, client: Client | None
+    ) -> tuple[bytes, list[bytes]] | None:
+        for name in names:
+            try:
+                messages = await self.run(
+                    verbs.GET, name, size=count, wait=Wait(0), client=client, options=options
+                )
+            except QueueClosedError:
+                continue  # and empty
+            if messages:
+                return name, messages
+        return None
+
+    async def ranges(self, names: Sequence[bytes], first: int, last: int) -> list[list[bytes] | None]:
+        """See QueueOperations. By plain commands: a script would keep the backend busy five times as long."""
+        commands: list[tuple[bytes, ...]] = []
+        for name in names:
+            base = base_key(self.prefix, name)
+            commands.append((b"EXISTS", base + BOUND))
+            commands.append((b"LRANGE", base, b"%d" % (-1 - last), b"%d" % (-1 - first)))
+        # Long replies come one at a time: many at once would be in memory before they are counted.
+        is_short = 0 <= last - first < _SHORT and (first < 0) == (last < 0) and len(names) < _AT_ONCE
+        async with nullcontext() if is_short else self._long_reading:
+            self.send_back_first(names)
+            replies = await self._link.read_together(commands)
+        ranges: list[list[bytes] | None] = []
+        for exists, newest_first in zip(replies[::2], replies[1::2], strict=True):
+            if isinstance(newest_first, Exception):
+                raise BackendReplyError(f"the backend answered: {newest_first}") from newest_first
+            newest_first.reverse()
+            ranges.append(newest_first if exists else None)
+        return ranges
+
+    async def command(self, *arguments: bytes) -> Any:
+        """Send a plain command to the backend. Raises BackendError, also for an error reply."""
+        return await self._link.command(*arguments)
+
+    async def call_script(
+        self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes], *, once: bool
+    ) -> Any:
+        """Call a script of a handler's own, on keys of its own: no queue's begin with the prefix and a `!`.
+
+        Where it is to be done `once`, as it changes something, it is not done twice, and its reply comes when
+        that is as durable as it is to be; else it may be done again, when its reply was lost.
+
+        Raises OutcomeUnknownError where it may have been done, NotSafeError where it has been, but is not
+        known to be durable, BackendReplyError for an error reply, else BackendError.
+        """
+        reply = await self._link.call(script, keys, arguments, once=once)
+        if once:
+            await self._safe()
+        return reply
+
+    async def _safe(self) -> None:
+        """Wait for that. Raises NotSafeError."""
+        known: asyncio.Future[BackendError | None] = self._loop.create_future()
+
+        def told(error: BackendError | None) -> None:
+            if not known.done():
+                known.set_result(error)
+
+        self.when_safe(told)
+        if error := await known:
+            raise error
+
+    async def scan(self, cursor: bytes, count: int = _SCAN_COUNT) -> tuple[bytes, list[bytes]]:
+        """One step over the names of all queues: the next cursor (b"0" at the end), and some names.
+
+        `count` is about how many keys of the backend are looked at.
+
+        As Redis's SCAN: each queue that exists all the while is returned, maybe more than once.
+        """
+        reply = await self.command(
+            b"SCAN", cursor, b"MATCH", existence_pattern(self.prefix), b"COUNT", b"%d" % count
+        )
+        names = [queue_name(self.prefix, key) for key in reply[1]]
+        return reply[0], [name for name in names if name is not None]
+
+    async def some_queues(self) -> tuple[list[bytes], bool]:
+        """Names of queues, each once, and whether they are all: for who asks every few seconds."""
+        names: dict[bytes, None] = {}
+        cursor = b"0"
+        for _ in range(_STEPS):
+            cursor, found = await self.scan(cursor)
+            names.update(dict.fromkeys(found))
+            if cursor == b"0":
+                return list(names), True
+        return list(names), False
+
+    async def queues(self) -> AsyncIterator[bytes]:
+        """The names of all queues, each once."""
+        seen: set[bytes] = set()
+        cursor = b"0"
+        while True:
+            cursor, names = await self.scan(cursor)
+            for name in names:
+                if name not in seen:
+                    seen.add(name)
+                    yield name
+            if cursor == b"0":
+                return

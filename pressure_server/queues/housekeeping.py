@@ -1,0 +1,78 @@
+"""Housekeeping: what is done for many queues in one call of a script, whether or not anybody uses them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pressure_server.backend.link import Link
+from pressure_server.errors import BackendError
+from pressure_server.lua.scripts import housekeeping_script
+from pressure_server.queues.names import base_key
+
+logger = logging.getLogger(__name__)
+
+# Queues of one call, which keeps the backend busy for about two milliseconds.
+MOST_AT_ONCE = 200
+
+
+class Housekeeping:
+    """Of one database."""
+
+    def __init__(self, link: Link, prefix: bytes, identity: bytes) -> None:
+        self._link = link
+        self._prefix = prefix
+        self._identity = identity
+        self._script = housekeeping_script()
+        self._gone: dict[bytes, None] = {}
+        self._cleaning: asyncio.Task[None] | None = None
+
+    async def expire(self, names: Sequence[bytes], seconds: float) -> list[int | BackendError]:
+        """Delete queues that a put made, if they have been empty and unused for `seconds`.
+
+        Returns for each 1 if it has been deleted, else 0, or the error that it met. Raises BackendError.
+        """
+        return await self._call(b"expire", names, b"%g" % seconds)
+
+    async def delete(self, names: Sequence[bytes]) -> list[int | BackendError]:
+        """Delete those queues whose roles are free.
+
+        Returns for each 1 if it has been deleted, 0 if there is no such queue, -1 if a native client holds a
+        role, so that the queue has to be deleted by an operation; or the error. Raises BackendError.
+        """
+        return await self._call(b"delete", names, b"")
+
+    def clean(self, name: bytes) -> None:
+        """Drop what we have kept of a queue that a native client may have deleted, along with others."""
+        self._gone[name] = None
+        if self._cleaning is None:
+            self._cleaning = asyncio.create_task(self._clean())
+
+    async def _clean(self) -> None:
+        while self._gone:
+            gone, self._gone = list(self._gone), {}
+            for names in in_portions(gone):
+                try:
+                    await self._call(b"clean", names, b"")
+                except BackendError as error:
+                    # The doctor calls what stays "left behind".
+                    logger.debug("keys of deleted queues stay: %s", error)
+        self._cleaning = None
+
+    async def _call(self, verb: bytes, names: Sequence[bytes], argument: bytes) -> list[Any]:
+        keys = [base_key(self._prefix, name) for name in names]
+        results: list[Any] = await self._link.call(
+            self._script, keys, (self._identity, verb, b"", argument, self._prefix + b"!"), once=False
+        )
+        return [
+            BackendError(f"the backend answered: {result}") if isinstance(result, Exception) else result
+            for result in results
+        ]
+
+
+def in_portions(names: Sequence[bytes]) -> Iterable[Sequence[bytes]]:
+    """The names, as many at a time as one call is for."""
+    for first in range(0, len(names), MOST_AT_ONCE):
+        yield names[first : first + MOST_AT_ONCE]

@@ -1,0 +1,200 @@
+"""Batches: the operations that wait on one queue, as the arguments of one script call, and back.
+
+Pure: the lane decides when, the channel carries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
+
+from pressure_server.queues.operations.operation import Operation
+from pressure_server.queues.operations.options import name_of
+from pressure_server.queues.operations.refusals import lack_of, refusal
+from pressure_server.queues.operations.wait import Wait
+from pressure_server.queues.operations.wait_condition import Lack
+
+# A call of 2000 messages keeps the backend busy for about two milliseconds; a larger one gains nothing.
+MAX_MESSAGES = 2000
+MAX_BYTES = 1 << 20
+
+# How a block is done: NOTE or SHARE if there are other
+# servers, whose clients may wait for the same as ours (waiting.lua).
+NOTE, SHARE = b"note", b"share"
+
+_what = attrgetter("verb", "options")
+
+
+def take(waiting: list[Operation]) -> list[Operation]:
+    """Remove from the front of `waiting` what the next call carries: one, or more within the caps."""
+    messages = size = count = 0
+    restores = False
+    for operation in waiting:
+        messages += operation.wanted
+        size += sum(map(len, operation.messages))
+        # What is put back goes alone: where its call gets no answer it is sent again, however late.
+        if count and (messages > MAX_MESSAGES or size > MAX_BYTES or operation.verb.restores != restores):
+            break
+        restores = operation.verb.restores
+        operation.sealed = True
+        operation.sent = None
+        count += 1
+    batch = waiting[:count]
+    del waiting[:count]
+    return batch
+
+
+def runs_of(batch: Sequence[Operation]) -> list[list[Operation]]:
+    """Return neighbours of one verb and its options together; those that do not fold, one by one."""
+    runs: list[list[Operation]] = []
+    for _, group in groupby(batch, _what):
+        run = list(group)
+        runs += [run] if run[0].folds else [[operation] for operation in run]
+    return runs
+
+
+def sharing_of(operations: Sequence[Operation], *, shares: bool) -> bytes:
+    """NOTE; or SHARE for a call that puts, if our clients are to take only a share and all takes may wait.
+
+    One that may not wait is not limited: it would be told that there is no message.
+    """
+    puts = any(operation.verb.puts for operation in operations)
+    all_wait = all(o.wait is None or o.wait.timeout != 0 for o in operations if o.verb.takes)
+    return SHARE if shares and puts and all_wait else NOTE
+
+
+def pack(runs: Sequence[Sequence[Operation]]) -> list[bytes]:
+    """The runs as arguments for batch.lua: for each a name, a count, and as many arguments."""
+    arguments: list[bytes] = []
+    for run in runs:
+        verb = run[0].verb
+        packed = verb.pack(run)
+        arguments += (name_of(verb.name, run[0].options), b"%d" % len(packed), *packed)
+    return arguments
+
+
+class Outcome:
+    """What has become of the operations of a call.
+
+    `ended` have ended; `again` are to be sent again, at once and before others; `lacking` lack something, and
+    their `wait` says what. `held` are roles that these would need, too, and that native clients hold. With
+    `left_for_others` messages were left for the clients of other servers, and may be taken if these do not.
+    """
+
+    __slots__ = ("again", "ended", "held", "lacking", "left_for_others")
+
+    def __init__(
+        self,
+        ended: list[Operation],
+        again: Sequence[Operation] = (),
+        lacking: Sequence[Operation] = (),
+        held: Collection[Lack] = (),
+        *,
+        left_for_others: bool = False,
+    ) -> None:
+        self.ended = ended
+        self.again = again
+        self.lacking = lacking
+        self.held = held
+        self.left_for_others = left_for_others
+
+
+def share(runs: Sequence[list[Operation]], reply: list[Any]) -> Outcome:
+    """Share a reply of batch.lua out."""
+    left, executed = reply[0], len(reply) - 1
+    more: list[Any] = []
+    if type(left) is list:
+        left, more = left[0], left[1:]
+    if len(runs) == 1:
+        unsure = [_share_run(runs[0], reply[1])]
+        if left <= 0 and not (more or unsure[0]):
+            return Outcome(runs[0])
+    else:
+        unsure = [_share_run(run, result) for run, result in zip(runs, reply[1:], strict=False)]
+    ended: list[Operation] = []
+    again: list[Operation] = []
+    lacking: list[Operation] = []
+    held: set[Lack] = set()
+    left_for_others = False
+    for number, result in zip(more[::2], more[1::2], strict=True):
+        if number == 0 and result == b"others":
+            left_for_others = True
+            continue
+        if number == 0:
+            held.add(Lack.PRODUCER if result == b"producer" else Lack.CONSUMER)
+            continue
+        for operation in runs[number - 1]:
+            if operation.wait is not None:
+                operation.wait.lack = None
+        _share_run(runs[number - 1], result)
+    for number, run in enumerate(runs[:executed], 1):
+        in_part = left > 0 and number == executed
+        if unsure[number - 1] or in_part:
+            for operation in run:
+                _list_for(operation, ended, again, lacking, in_part=in_part).append(operation)
+        else:
+            ended += run
+    for run in runs[executed:]:
+        again += run
+    return Outcome(ended, again, lacking, held, left_for_others=left_for_others)
+
+
+def refused(runs: Sequence[Sequence[Operation]], error: str) -> Outcome:
+    """What becomes of a call that has got this error as a whole: what has `ended` is to fail.
+
+    A backend out of memory refuses puts; one whose disk is full, or that lacks replicas, refuses all changes.
+    It refuses a call with these before it has done anything; the rest of the call is done without them.
+    """
+    ended: list[Operation] = []
+    others: list[Operation] = []
+    for operation in (operation for run in runs for operation in run):
+        (ended if _is_refused(operation, error) else others).append(operation)
+    return Outcome(ended, others) if ended else Outcome(others)
+
+
+def _is_refused(operation: Operation, error: str) -> bool:
+    """Whether a call is refused with that error because of this operation."""
+    verb = operation.verb
+    if error.startswith("OOM"):
+        return verb.puts or verb.moves
+    return verb.changes and error.startswith(("MISCONF", "NOREPLICAS"))
+
+
+def _share_run(run: Sequence[Operation], result: Any) -> bool:
+    """Share a run's result, or its error; whether something may be lacking."""
+    if not isinstance(result, Exception):
+        return run[0].verb.share(run, result)
+    text = str(result)
+    elsewhere = text.startswith("OTHER ")
+    first = run[0]
+    name = first.wait.other if elsewhere and first.wait is not None else first.name
+    error = refusal(name, text.removeprefix("OTHER "))
+    lack = lack_of(text)
+    for operation in run:
+        if lack is None or operation.verb.line is None or (operation.verb.takes and operation.results):
+            operation.fail(error)
+        else:
+            wait = operation.wait = operation.wait or Wait()
+            wait.lack, wait.reason, wait.elsewhere = lack, error, elsewhere
+            if lack is not Lack.ABSENCE:
+                operation.stay(elsewhere=elsewhere)
+    return lack is not None
+
+
+def _list_for(
+    operation: Operation,
+    ended: list[Operation],
+    again: list[Operation],
+    lacking: list[Operation],
+    *,
+    in_part: bool,
+) -> list[Operation]:
+    if operation.error is not None:
+        return ended
+    if in_part and operation.verb.rest(operation) > 0:
+        return again
+    if operation.wait is not None and operation.wait.lack is not None:
+        return lacking
+    return ended if operation.is_satisfied else again

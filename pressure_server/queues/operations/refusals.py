@@ -1,0 +1,55 @@
+"""Refusals: what the errors of the batch script mean, to who is told and to who can wait."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pressure_server.errors import (
+    BackendError,
+    PressureError,
+    QueueAlreadyExistsError,
+    QueueClosedError,
+    QueueDoesNotExistError,
+    QueueFullError,
+    QueueInUseError,
+)
+from pressure_server.queues.names import printable
+from pressure_server.queues.operations.wait_condition import Lack
+
+
+def refusal(name: bytes, text: str) -> PressureError:
+    """The exception for an error the script answered with: a code, and for some a word more."""
+    queue = printable(name)
+    code, _, rest = text.partition(" ")
+    if code == "NOQUEUE":
+        return QueueDoesNotExistError(queue)
+    if code == "EXISTS":
+        return QueueAlreadyExistsError(queue)
+    if code == "FULL":
+        return QueueFullError(queue)
+    if code == "CLOSED":
+        return QueueClosedError(queue)
+    if code == "INUSE":
+        role, _, holder = rest.partition(" ")
+        return QueueInUseError(
+            queue, f"by its {role} '{holder}'" if holder else f"by a {role} without a name"
+        )
+    if code == "CREATING":
+        return QueueInUseError(queue, "by a client that is creating it")
+    if code == "DELETING":
+        return QueueInUseError(queue, "by a client that is deleting it")
+    if code == "TOOLARGE":
+        return PressureError(f"the reply for queue '{queue}' would exceed 64 MiB: ask for fewer messages")
+    return BackendError(f"the backend answered for queue '{queue}': {text}")
+
+
+def lack_of(error: Any) -> Lack | None:
+    """What the role, or the end of a deletion, that an error of the script speaks of is to those who wait."""
+    text = str(error)
+    if text.startswith("OTHER "):
+        text = text[6:]
+    if text.startswith("INUSE producer"):
+        return Lack.PRODUCER
+    if text.startswith("INUSE consumer"):
+        return Lack.CONSUMER
+    return {"CREATING": Lack.CREATION, "DELETING": Lack.ABSENCE}.get(text)

@@ -1,0 +1,166 @@
+"""Sharing: the reply of the batch script for a run, as results of the run's operations.
+
+Pure. Each function extends the results, and returns whether an operation may lack something, which its `wait`
+then says (batch.lua has the form of replies; verbs.py says which verb uses what).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+from pressure_server.errors import QueueFullError
+from pressure_server.queues.names import printable
+from pressure_server.queues.operations.flagged import with_flags
+from pressure_server.queues.operations.operation import Operation
+from pressure_server.queues.operations.wait import Wait
+from pressure_server.queues.operations.wait_condition import Lack
+
+
+def _hand_out(operations: Sequence[Operation], values: list[Any]) -> None:
+    if len(operations) == 1 and operations[0].sent is None:
+        operations[0].results += values
+        return
+    start = 0
+    for operation in operations:
+        end = start + operation.units_sent
+        some = values[start:end]
+        operation.results += some
+        if operation.sent is not None:
+            operation.sent -= len(some)
+        start = end
+
+
+def values(operations: Sequence[Operation], reply: list[Any]) -> bool:
+    """To each as many values as it has asked for, while there are any."""
+    _hand_out(operations, reply)
+    return False
+
+
+def peeked(operations: Sequence[Operation], reply: list[bytes]) -> bool:
+    """The list of the one message with its flags, to every command."""
+    return one(operations, with_flags(reply))
+
+
+def _sizes_left(operations: Sequence[Operation]) -> list[int]:
+    """How many messages each command still brings."""
+    sizes: list[int] = []
+    for operation in operations:
+        done = len(operation.results)
+        sizes += operation.sizes[done : done + operation.units_sent]
+    begun = _begun(operations)
+    if begun is not None:
+        sizes[0] -= begun.messages
+    return sizes
+
+
+def _begun(operations: Sequence[Operation]) -> Wait | None:
+    """How far the next command has come, where it has been waited with."""
+    return next((operation.wait for operation in operations if operation.commands_left()), None)
+
+
+def put(operations: Sequence[Operation], reply: Any) -> bool:
+    """One number a command: the length, or with `unique` how many messages were new; see `_counts`.
+
+    If all messages were put that is one value: the length before the first, or b"new".
+    """
+    if reply == b"new":
+        for operation in operations:
+            if operation.wait is not None or operation.results:
+                break
+        else:
+            # By far the most frequent.
+            for operation in operations:
+                operation.results = operation.sizes[:]
+            return False
+        reply = _sizes_left(operations)
+    elif isinstance(reply, int):
+        reply = list(accumulate(_sizes_left(operations), initial=reply))[1:]
+    return _counts(operations, reply)
+
+
+def _counts(operations: Sequence[Operation], reply: list[Any]) -> bool:
+    """One number a command, -1 if it found the queue full.
+
+    If only part was done it is b"part", how many messages of the next command were put, how many of these
+    were new, and the numbers of the commands that were done.
+    """
+    messages = new = 0
+    in_part = reply[:1] == [b"part"]
+    if in_part:
+        _, messages, new, reply = reply
+    if -1 in reply:
+        full = QueueFullError(printable(operations[0].name))
+        reply = [full if value == -1 else value for value in reply]
+    begun = _begun(operations)
+    if begun is not None and reply:
+        if operations[0].options.unique and isinstance(reply[0], int):
+            reply[0] += begun.new
+        begun.messages = begun.new = 0
+    _hand_out(operations, reply)
+    if not in_part and all(operation.sent is None for operation in operations):
+        return False
+    missing = [operation for operation in operations if operation.commands_left()]
+    for operation in missing:
+        _lacks(operation, Lack.ROOM).was_cut = not in_part
+    if missing and missing[0].wait is not None:
+        missing[0].wait.messages += messages
+        missing[0].wait.new += new
+    return bool(missing)
+
+
+def _lacks(operation: Operation, lack: Lack) -> Wait:
+    wait = operation.wait = operation.wait or Wait()
+    wait.lack = lack
+    if lack is Lack.ROOM:
+        wait.reason = QueueFullError(printable(wait.other if wait.elsewhere else operation.name))
+    elif lack is Lack.MESSAGE:
+        wait.reason = None
+    operation.stay()
+    return wait
+
+
+def got(operations: Sequence[Operation], reply: list[Any] | None) -> bool:
+    """Messages; None if there is no such queue. Those that wait, and got nothing, lack a message."""
+    options = operations[0].options
+    if options.flags and reply:
+        reply = with_flags(reply)
+    _hand_out(operations, reply or [])
+    if not options.waits:
+        return False
+    return _wait_for_message(operations, exists=reply is not None)
+
+
+def _wait_for_message(operations: Sequence[Operation], *, exists: bool) -> bool:
+    hungry = [operation for operation in operations if not operation.results]
+    for operation in hungry:
+        options = operation.options
+        _lacks(operation, Lack.MESSAGE)
+        if not exists:
+            operation.options = options  # it may wait for a queue to be made
+    return bool(hungry)
+
+
+def moved(operations: Sequence[Operation], reply: Any) -> bool:
+    """The message; none where there is none; -1 where the destination is full."""
+    operation = operations[0]
+    if reply == -1:
+        operation.wait = operation.wait or Wait()
+        operation.wait.elsewhere = True
+        _lacks(operation, Lack.ROOM)
+        operation.stay(elsewhere=True)
+        return True
+    operation.results = reply or []
+    if not operation.options.waits:
+        return False
+    if operation.wait is not None:
+        operation.wait.elsewhere = False  # whatever it had lacked before
+    return _wait_for_message(operations, exists=reply is not None)
+
+
+def one(operations: Sequence[Operation], reply: Any) -> bool:
+    """The one value, to every command."""
+    for operation in operations:
+        operation.results = [reply] * len(operation.sizes)
+    return False

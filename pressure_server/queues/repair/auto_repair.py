@@ -1,0 +1,93 @@
+"""Auto-repair: what the doctor does, in the running server, for queues that are stuck for long enough."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+
+from pressure_server.errors import BackendError, PressureError
+from pressure_server.queues.broker import Broker
+from pressure_server.queues.database import Database
+from pressure_server.queues.names import printable
+from pressure_server.queues.repair.doctor import Case, Doctor
+from pressure_server.queues.repair.warn_once import Complaints
+
+logger = logging.getLogger(__name__)
+
+_SHORTEST_PAUSE = 0.5
+# So many queues in trouble are kept in mind at once; the others when these have been mended.
+_MOST_CASES = 10_000
+
+
+class AutoRepair:
+    """Mends queues that have been in trouble for `seconds`; 0 mends none.
+
+    All queues of the databases in use are looked at every `seconds` / 2, those in trouble every
+    `seconds` / 10, and neither more often than every half second.
+    """
+
+    def __init__(self, broker: Broker, seconds: float) -> None:
+        self._broker = broker
+        self._seconds = seconds
+        self._complaints = Complaints(logger, "could not be mended")
+        self._patients: dict[Database, dict[bytes, Case]] = {}
+        self._next_round = 0.0
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Look every now and then, until `stop`."""
+        if self._seconds:
+            self._task = asyncio.create_task(self._work())
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
+        pause = max(_SHORTEST_PAUSE, self._seconds / 10)
+        while True:
+            is_round = loop.time() >= self._next_round
+            if is_round:
+                self._next_round = loop.time() + max(_SHORTEST_PAUSE, self._seconds / 2)
+            for database in self._broker.databases:
+                cases = self._patients.setdefault(database, {})
+                try:
+                    await self._visit(database, cases, is_round)
+                except PressureError as error:
+                    # Nobody knows what happens meanwhile.
+                    cases.clear()
+                    logger.debug("auto-repair could not look at database %d: %s", database.number, error)
+                except Exception:
+                    cases.clear()
+                    logger.exception("auto-repair of database %d failed", database.number)
+            # Not in step with a client that does something at regular intervals.
+            await asyncio.sleep(pause * random.uniform(0.8, 1.2))
+
+    async def _visit(self, database: Database, cases: dict[bytes, Case], is_round: bool) -> None:
+        doctor = Doctor(database, self._seconds)
+        await doctor.look_again(cases)
+        for name, case in list(cases.items()):
+            findings = doctor.mendable(case)
+            if not findings:
+                continue
+            del cases[name]
+            try:
+                done = await doctor.mend(case)
+            except BackendError as error:
+                await self._complaints.hear(database, name, error)
+                continue
+            if done:
+                logger.warning(
+                    "queue '%s' was in trouble for %.1f seconds: %s. Auto-repair %s",
+                    printable(name),
+                    case.seen - min(case.since[finding.trouble] for finding in findings),
+                    "; ".join(finding.seen for finding in findings),
+                    ", ".join(done),
+                )
+        if is_round:
+            async for names in doctor.queues():
+                if len(cases) < _MOST_CASES:
+                    await doctor.look_for(names, cases)

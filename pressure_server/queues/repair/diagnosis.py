@@ -1,0 +1,214 @@
+"""Diagnosis: what is wrong with a queue, told from how it looked at two moments.
+
+Pure. A client that is slow or suspended cannot be told from one that has died: how far apart the moments are
+is up to whoever asks. docs/repair.md has the reasoning, and every state in which a native client can die.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pressure_server.queues.names import CONSUMER_FREE, NOT_FULL, PRODUCER_FREE, printable
+from pressure_server.queues.repair import problem as problems
+from pressure_server.queues.repair.problem import Trouble
+from pressure_server.queues.repair.snapshot import Role, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A trouble that a queue is in, and what shows it, in words."""
+
+    trouble: Trouble
+    seen: str
+
+
+def diagnose(before: Snapshot, after: Snapshot) -> list[Finding]:
+    """What is wrong with a queue, and was so at both moments; nothing that is about to be put right."""
+    findings = []
+    for trouble, is_so in _rules(before, after):
+        seen = is_so(before, after)
+        if seen:
+            findings.append(Finding(trouble, seen))
+    return findings
+
+
+def suspicions(snapshot: Snapshot) -> list[Finding]:
+    """What would be wrong if it stayed so: most of it a live client is about to put right."""
+    return diagnose(snapshot, snapshot)
+
+
+# What shows the trouble, at both moments; "" where it is not so.
+_Rule = Callable[[Snapshot, Snapshot], str]
+_Rules = Sequence[tuple[Trouble, _Rule]]
+
+
+def _rules(before: Snapshot, after: Snapshot) -> _Rules:
+    """The rules for what is there. Where it was another thing before, it is at work."""
+    if after.bound is None:
+        return _WITHOUT_A_QUEUE if before.view == after.view else ()
+    if before.bound is None:
+        return ()
+    return _NEVER_USED if after.is_unused and _half_created(before, after) else _RULES
+
+
+def _half_created(before: Snapshot, after: Snapshot) -> str:
+    pushed = (after.producer.free, after.consumer.free, after.not_full)
+    # They are pushed in this order.
+    if before.view != after.view or pushed not in ((0, 0, 0), (1, 0, 0), (1, 1, 0)):
+        return ""
+    names = (PRODUCER_FREE, CONSUMER_FREE, NOT_FULL)
+    missing = [printable(name) for name, tokens in zip(names, pushed, strict=True) if not tokens]
+    return f"the queue has a bound, but {_listed(missing)} never had a token, and nobody has used it"
+
+
+def _stuck(pick: Callable[[Snapshot], Role]) -> _Rule:
+    def rule(before: Snapshot, after: Snapshot) -> str:
+        earlier, role = pick(before), pick(after)
+        if earlier.view != role.view or not role.is_held:
+            return ""
+        if not before.could_go_on(earlier) or not after.could_go_on(role):
+            return ""
+        return f"the {role.name} role is held{_by(role)}, who does nothing; {_why(role, after)}"
+
+    return rule
+
+
+def _why(role: Role, queue: Snapshot) -> str:
+    """Why its holder does not wait for anything."""
+    if role.is_held and role.holder is None:
+        return "nobody has written a name, as a client does before it waits for anything"
+    if queue.closed:
+        return "the queue is closed, so there is nothing it could wait for"
+    if role.name == "producer":
+        return f"there is a {printable(NOT_FULL)} token, so it does not wait for room"
+    return f"there {_are(queue.length, 'message')}, so it does not wait for one"
+
+
+def _parked(pick: Callable[[Snapshot], Role]) -> _Rule:
+    def rule(before: Snapshot, after: Snapshot) -> str:
+        earlier, role = pick(before), pick(after)
+        if earlier.view != role.view or not role.parked or role.free:
+            return ""
+        # In its turn one of ours waits for the same as a native client would, but writes no name before.
+        if not before.has_come(earlier) or not after.has_come(role):
+            return ""
+        return (
+            f"the {role.name}'s token is where a server of ours keeps it while it has its turn, but it does "
+            f"nothing; {_why(role, after)}"
+        )
+
+    return rule
+
+
+def _no_not_full(before: Snapshot, after: Snapshot) -> str:
+    if after.not_full or not after.has_room or before.view != after.view:
+        return ""
+    held = f"; the producer role is held{_by(after.producer)}" if after.producer.is_held else ""
+    return f"there is room, but no {printable(NOT_FULL)} token{held}"
+
+
+def _too_many_in_a_role(before: Snapshot, after: Snapshot) -> str:
+    lists = zip((PRODUCER_FREE, CONSUMER_FREE), before.roles, after.roles, strict=True)
+    names = [printable(suffix) for suffix, then, now in lists if then.tokens > 1 and now.tokens > 1]
+    return f"{_listed(names)} {'has' if len(names) == 1 else 'have'} more than one token" if names else ""
+
+
+def _too_many_not_full(before: Snapshot, after: Snapshot) -> str:
+    if before.not_full <= 1 or after.not_full <= 1:
+        return ""
+    return f"{printable(NOT_FULL)} has more than one token"
+
+
+def _not_full_on_full(before: Snapshot, after: Snapshot) -> str:
+    def is_so(queue: Snapshot) -> bool:
+        return queue.not_full > 0 and not queue.has_room and queue.consumer.free > 0
+
+    if not is_so(before) or not is_so(after):
+        return ""
+    return f"the queue is full ({after.length} of {after.bound}), but there is a {printable(NOT_FULL)} token"
+
+
+def _statistics(before: Snapshot, after: Snapshot) -> str:
+    if after.garbled and after.garbled == before.garbled:
+        names = _listed([name.decode() for name in after.garbled])
+        return f"nobody can count on from {names}: what is there is no number, or too large"
+    # Who is at work may be about to count.
+    lasts = before.view == after.view or (before.is_at_rest and after.is_at_rest)
+    if not after.uncounted or after.uncounted != before.uncounted or not lasts:
+        return ""
+    difference = after.producer.messages - after.consumer.messages
+    return f"produced - consumed is {difference}, but there {_are(after.length, 'message')}"
+
+
+def _left_behind(_before: Snapshot, after: Snapshot) -> str:
+    if not after.keys or not all(key.startswith(b":ext:") for key in after.keys):
+        return ""
+    return f"the queue does not exist, but keys of this server do: {_suffixes(after.keys)}"
+
+
+def _lone_list(_before: Snapshot, after: Snapshot) -> str:
+    if after.keys != (b"",):
+        return ""
+    return f"there is a list with {_counted(after.length, 'message')}, and nothing else of a queue"
+
+
+def _half_deleted(*, awake: bool) -> _Rule:
+    """`awake`: everybody who could wait for something there has been given it, and has not gone on."""
+
+    def rule(before: Snapshot, after: Snapshot) -> str:
+        tokens = (after.closed, after.not_full, after.producer.free, after.consumer.free)
+        if not after.keys or _left_behind(before, after) or _lone_list(before, after) or all(tokens) != awake:
+            return ""
+        lost = f", with {_counted(after.length, 'message')} in it" if after.length else ""
+        return f"the queue does not exist{lost}, but keys of it do: {_suffixes(after.keys)}"
+
+    return rule
+
+
+def _producer(queue: Snapshot) -> Role:
+    return queue.producer
+
+
+def _consumer(queue: Snapshot) -> Role:
+    return queue.consumer
+
+
+_RULES: _Rules = (
+    (problems.PRODUCER_STUCK, _stuck(_producer)),
+    (problems.PRODUCER_PARKED, _parked(_producer)),
+    (problems.CONSUMER_STUCK, _stuck(_consumer)),
+    (problems.CONSUMER_PARKED, _parked(_consumer)),
+    (problems.NO_NOT_FULL, _no_not_full),
+    (problems.TOO_MANY_IN_A_ROLE, _too_many_in_a_role),
+    (problems.TOO_MANY_NOT_FULL, _too_many_not_full),
+    (problems.NOT_FULL_ON_FULL, _not_full_on_full),
+    (problems.STATISTICS, _statistics),
+)
+_NEVER_USED: _Rules = ((problems.HALF_CREATED, _half_created),)
+_WITHOUT_A_QUEUE: _Rules = (
+    (problems.LEFT_BEHIND, _left_behind),
+    (problems.LONE_LIST, _lone_list),
+    (problems.HALF_DELETED, _half_deleted(awake=False)),
+    (problems.DELETE_ABANDONED, _half_deleted(awake=True)),
+)
+
+
+def _by(role: Role) -> str:
+    return "" if role.holder is None else f" by '{printable(role.holder)}'"
+
+
+def _suffixes(keys: Sequence[bytes]) -> str:
+    return _listed([printable(key) or "the list of messages" for key in keys])
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count or 'no'} {what}s"
+
+
+def _are(count: int, what: str) -> str:
+    return f"{'is' if count == 1 else 'are'} {_counted(count, what)}"

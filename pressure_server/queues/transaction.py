@@ -1,0 +1,251 @@
+"""Transactions: operations on several queues as one call, in which nobody else comes between.
+
+Nothing in it waits for a message or for room. Only roles that native clients hold are waited for, before
+anything is done. Atomic where all queues are on one node of the backend.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from pressure_server.errors import (
+    PressureError,
+    QueueChangedError,
+    QueueClosedError,
+    QueueDoesNotExistError,
+    QueueInUseError,
+    StoppingError,
+)
+from pressure_server.queues.deliveries.delivery import Delivery
+from pressure_server.queues.deliveries.owners import Call, Client
+from pressure_server.queues.names import base_key
+from pressure_server.queues.operations import batch, verbs
+from pressure_server.queues.operations.operation import Line, Operation, Verb
+from pressure_server.queues.operations.options import WAITS, Options
+from pressure_server.queues.operations.refusals import lack_of, refusal
+from pressure_server.queues.operations.wait_condition import Lack
+from pressure_server.queues.queue_operations import QueueOperations
+
+if TYPE_CHECKING:
+    from pressure_server.queues.database import Database
+
+_ROLES = {Line.PRODUCERS: b"producer", Line.CONSUMERS: b"consumer"}
+
+
+def _told_apart(run: list[Operation]) -> list[list[Operation]]:
+    """Those that would wait cannot try again, so each is to be told on its own why there is nothing."""
+    return [[operation] for operation in run] if run[0].options.waits else [run]
+
+
+class Transaction(QueueOperations):
+    """Collects operations, and does them all at `commit`; what is asked for ends then.
+
+    Each of its coroutines submits all that it does before it waits.
+    """
+
+    can_wait = False
+
+    def __init__(self, database: Database, client: Client | None = None) -> None:
+        """`client` is told where the transaction waits for a role."""
+        self.prefix = database.prefix
+        self._database = database
+        self._client = client
+        self._loop = asyncio.get_running_loop()
+        self._operations: list[Operation] = []
+
+    def submit(self, operation: Operation) -> None:
+        """Do it at `commit`. Raises QueueNameError."""
+        base_key(self.prefix, operation.name)
+        self._operations.append(operation)
+
+    async def attempt(self, operation: Operation, call: Call) -> list[Any] | PressureError:
+        """As Database.attempt; it is done at `commit`."""
+        try:
+            self.submit(operation)
+        except PressureError as error:
+            return error
+        try:
+            await call.ended
+        finally:
+            call.end()
+        return operation.error or operation.results
+
+    async def run_each(
+        self,
+        verb: Verb,
+        names: Sequence[bytes],
+        arguments: list[bytes] | None = None,
+        client: object = None,
+    ) -> list[Any]:
+        """As Database.run_each; `client` has nothing to wait for."""
+        results: list[Any] = []
+        submitted: list[tuple[Operation, Call]] = []
+        for name in names:
+            call = Call(None)
+            operation = Operation(verb, name, list(arguments or []), 1, call)
+            try:
+                self.submit(operation)
+            except PressureError as error:
+                operation.error = error
+                call.completed(operation)
+            submitted.append((operation, call))
+        for operation, call in submitted:
+            await call.ended
+            results.append(operation.error or operation.results[0])
+        return results
+
+    async def take(
+        self, names: Sequence[bytes], timeout: float | None, count: int = 1, client: Client | None = None
+    ) -> tuple[bytes, list[bytes]] | None:
+        """As Database.take, without waiting."""
+        for name in names:
+            base_key(self.prefix, name)  # before any of them may take something
+        first = WAITS if count == 1 else Options(waits=True, several=True)
+        operations: list[Operation] = []
+        calls: list[Call] = []
+        for name in names:
+            options = first._replace(otherwise=bool(operations))
+            calls.append(Call(client))
+            operations.append(Operation(verbs.GET, name, [], count, calls[-1], options=options))
+            self.submit(operations[-1])
+        for call in calls:
+            await call.ended
+        for operation in operations:
+            if operation.results:
+                return operation.name, operation.results
+        for operation in operations:
+            # A command that would not wait passes over closed queues: see Database._take_now.
+            if operation.error is not None and (
+                timeout != 0 or not isinstance(operation.error, QueueClosedError)
+            ):
+                raise operation.error
+        return None
+
+    async def ranges(self, names: Sequence[bytes], first: int, last: int) -> list[list[bytes] | None]:
+        """See QueueOperations."""
+        ranges = await self.run_each(verbs.RANGE, names, [b"%d" % first, b"%d" % last])
+        for found in ranges:
+            if isinstance(found, PressureError) and not isinstance(found, QueueDoesNotExistError):
+                raise found
+        return [None if isinstance(found, PressureError) else found for found in ranges]
+
+    def waiting_on(self, name: bytes) -> dict[Line, int]:
+        """As Database.waiting_on."""
+        return self._database.waiting_on(name)
+
+    async def commit(self, unchanged: Mapping[bytes, bytes] | None = None) -> None:
+        """Do all that has been submitted, if the queues named still have these versions (operation VERSION).
+
+        Raises QueueChangedError where one has not, QueueInUseError where a role does not become free in time,
+        BackendError; then nothing has been done. Where it is cancelled too late, what was taken goes back.
+        """
+        runs, arguments = self._pack(unchanged or {})
+        keys = [base_key(self.prefix, name) for name in unchanged or {}]
+        for operation in self._operations:
+            keys.append(base_key(self.prefix, operation.name))
+            if operation.verb.moves:
+                keys.append(operation.messages[0])
+        if not keys:
+            return
+
+        def share(reply: list[Any], delivery: Delivery | None) -> None:
+            batch.share(runs, reply)
+            if delivery is None:
+                return
+            for operation in self._operations:
+                if operation.has_taken:
+                    delivery.expect(operation)
+                    operation.came_with(delivery)
+            delivery.release()
+
+        def undo(reply: Any, delivery: Delivery | None) -> None:
+            if isinstance(reply, list) and reply[0] != b"refused":
+                share(reply, delivery)
+                for operation in self._operations:
+                    operation.put_back()
+            elif delivery is not None:
+                delivery.release()
+
+        self._database.send_back_first([*(unchanged or {}), *(o.name for o in self._operations)])
+        share(*await self._call(list(dict.fromkeys(keys)), arguments, undo))
+        deletes = [operation for operation in self._operations if operation.verb is verbs.FINISH_DELETE]
+        # In the same step: owners have what was taken before anything can be cancelled.
+        for operation in self._operations:
+            if operation in deletes:
+                continue
+            if operation.wait is not None and operation.wait.lack is not None and operation.wait.reason:
+                operation.fail(operation.wait.reason)
+            operation.owner.completed(operation)
+        for operation in deletes:
+            await self._finish_delete(operation)
+            operation.owner.completed(operation)
+        self._database.poke({operation.name for operation in self._operations})
+
+    def _pack(self, unchanged: Mapping[bytes, bytes]) -> tuple[list[list[Operation]], list[bytes]]:
+        arguments: list[bytes] = []
+
+        def say(word: bytes, argument: bytes) -> None:
+            arguments.extend((word, b"1", argument))
+
+        for name, version in unchanged.items():
+            say(b"on", base_key(self.prefix, name))
+            say(b"unchanged", version)
+        roles: dict[bytes, set[bytes]] = {}
+        for operation in self._operations:
+            if operation.verb.line is not None and operation.verb is not verbs.DELETE:
+                roles.setdefault(operation.name, set()).add(_ROLES[operation.verb.line])
+        for name, needed in roles.items():
+            say(b"on", base_key(self.prefix, name))
+            say(b"free", b" ".join(sorted(needed)))
+        runs: list[list[Operation]] = []
+        for name, group in groupby(self._operations, lambda operation: operation.name):
+            say(b"on", base_key(self.prefix, name))
+            of_queue = [part for run in batch.runs_of(list(group)) for part in _told_apart(run)]
+            arguments += batch.pack(of_queue)
+            runs += of_queue
+        return runs, arguments
+
+    async def _call(
+        self, keys: list[bytes], arguments: list[bytes], undo: Callable[[Any, Delivery | None], None]
+    ) -> tuple[list[Any], Delivery | None]:
+        """Call the script, again when a role that is needed is free. What is not returned is undone."""
+        until = self._loop.time() + self._database.policy.role_timeout
+        changes = any(operation.verb.changes for operation in self._operations)
+        while True:
+            reply, delivery = await self._database.call_now(keys, arguments, undo, changes=changes)
+            if reply[0] != b"refused":
+                return reply, delivery
+            undo(reply, delivery)
+            await self._may_be_called_again(reply, until)
+
+    async def _may_be_called_again(self, refused: list[Any], until: float) -> None:
+        """Return when it may be. Raises QueueChangedError, QueueInUseError or StoppingError."""
+        name, reason = refused[1][len(self.prefix) + 1 :], refused[2].decode("utf-8", "replace")
+        if reason == "CHANGED":
+            raise QueueChangedError("a queue that was watched has changed")
+        lack = lack_of(reason) or Lack.ABSENCE
+        if lack in (Lack.PRODUCER, Lack.CONSUMER):
+            self._database.role_turns.ask(name, lack, elsewhere=True)
+        if not await self._news_of(name, lack, until - self._loop.time()):
+            raise StoppingError() if self._database.is_stopping else refusal(name, reason)
+
+    async def _news_of(self, name: bytes, lack: Lack, timeout: float) -> bool:
+        if self._database.is_stopping:
+            return False
+        if self._client is not None:
+            self._client.begin_wait()
+        try:
+            return await self._database.changes.news_of(name, lack, timeout)
+        finally:
+            if self._client is not None:
+                self._client.end_wait()
+
+    async def _finish_delete(self, operation: Operation) -> None:
+        """A native client holds a role of a queue that has been deleted: wait until it has noticed."""
+        try:
+            operation.results = await self._database.run(verbs.FINISH_DELETE, operation.name)
+        except QueueInUseError as error:
+            operation.fail(error)

@@ -1,0 +1,62 @@
+"""Upgrade: what servers of version 0.1.0 that have died had taken is put back.
+
+Such servers sign in a registry of their own, and keep what they have taken in a key of each queue
+(upgrade.lua). Servers of both versions may work side by side: none takes one of the other version for dead
+by mistake, but what a new one had taken is put back by new ones only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from pressure_server.errors import BackendReplyError, PressureError
+from pressure_server.queues.names import is_queue_name, keys_pattern
+from pressure_server.queues.operations import verbs
+from pressure_server.queues.peers import Servers
+
+if TYPE_CHECKING:
+    from pressure_server.queues.database import Database
+
+logger = logging.getLogger(__name__)
+
+_CALLS = b":ext:calls"
+
+
+class OldServers(Servers):
+    """Those of version 0.1.0, of one database."""
+
+    _registry = b"!servers"
+
+    def start(self, database: Database) -> None:
+        """Look at them, until `stop`. We are none of them, and do not sign."""
+        self._tasks = [asyncio.create_task(self._look_after(database))]
+
+    def _count_neighbours(self, database: Database) -> None:
+        pass
+
+    def _note(self, what: str, refusal: BackendReplyError | None) -> None:
+        """Who was never one of them may have rights that do not let us look."""
+        if refusal is not None:
+            logger.debug("%s of version 0.1.0: %s", what, refusal)
+
+    async def _recover(self, database: Database, name: bytes) -> tuple[int, bytes, Counter[bytes]]:
+        """See Servers."""
+        counts: Counter[bytes] = Counter()
+        failed, why, cursor = 0, b"", b""
+        while cursor != b"0":
+            cursor, keys = await database.command(
+                b"SCAN", cursor or b"0", b"MATCH", keys_pattern(self._prefix, _CALLS), b"COUNT", b"1000"
+            )
+            names = [key[len(self._prefix) + 1 : -len(_CALLS)] for key in keys]
+            names = [queue for queue in names if is_queue_name(queue)]
+            for queue, back in zip(
+                names, await database.run_each(verbs.TAKE_OVER, names, [name]), strict=True
+            ):
+                if isinstance(back, PressureError):
+                    failed, why = failed + 1, str(back).encode()
+                else:
+                    counts[queue] += back
+        return failed, why, counts

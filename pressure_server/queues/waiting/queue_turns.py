@@ -1,0 +1,74 @@
+"""Queue turns: the roles of one queue in which it is our turn among native clients.
+
+Asked for when who waits here needs a role that a native client holds; ended when somebody has gone on who
+wanted it, or nobody wants it any longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from pressure_server.queues.calls.driver import Roles
+from pressure_server.queues.operations.batch import Outcome
+from pressure_server.queues.operations.operation import Line, Operation
+from pressure_server.queues.operations.wait_condition import Lack
+from pressure_server.queues.waiting.waiting_line import WaitingLine
+
+# For each role: who needs it, and for what a native client may hold it while it waits for that, as we do.
+_NEEDED = {Lack.PRODUCER: (Line.PRODUCERS, Lack.ROOM), Lack.CONSUMER: (Line.CONSUMERS, Lack.MESSAGE)}
+
+
+class QueueTurns:
+    """Of one lane."""
+
+    __slots__ = ("_asked", "_lines", "_name", "_ours", "_role_turns")
+
+    def __init__(self, name: bytes, lines: Mapping[Line, WaitingLine], role_turns: Roles) -> None:
+        self._name = name
+        self._lines = lines
+        self._role_turns = role_turns
+        self._ours: frozenset[Lack] = frozenset()
+        self._asked: frozenset[Lack] = frozenset()
+
+    def ask(self, outcome: Outcome) -> None:
+        """Where a native client holds a role, stand in line with others that want it.
+
+        Also where it holds it because it waits for the same as we do: it would always get it first.
+        """
+        for role in outcome.held:
+            if self._is_wanted(role):
+                self._ask(role)
+        for operation in outcome.lacking:
+            wait = operation.wait
+            if wait is not None and wait.in_line and wait.lack in _NEEDED:
+                if wait.elsewhere:
+                    self._role_turns.ask(wait.other, wait.lack, elsewhere=True)
+                else:
+                    self._ask(wait.lack)
+
+    def _ask(self, role: Lack) -> None:
+        self._asked |= {role}
+        self._role_turns.ask(self._name, role)
+
+    def begin(self, role: Lack) -> None:
+        """A role's token is parked for us."""
+        self._asked -= {role}
+        self._ours |= {role}
+
+    def end(self, ended: Iterable[Operation] = ()) -> None:
+        """Give back what has been used by those who have ended, and what nobody wants."""
+        for role in self._asked:
+            if not self._is_wanted(role):
+                self._asked -= {role}
+                self._role_turns.withdraw(self._name, role)
+        if not self._ours:
+            return
+        gone_on = {o.verb.line for o in ended if o.wait is not None and o.wait.in_line}
+        for role in self._ours:
+            if _NEEDED[role][0] in gone_on or not self._is_wanted(role):
+                self._ours -= {role}
+                self._role_turns.give_back(self._name)
+
+    def _is_wanted(self, role: Lack) -> bool:
+        wanted = {(self._name, role), (self._name, _NEEDED[role][1])}
+        return any(not wanted.isdisjoint(line.lacks) for line in self._lines.values())
