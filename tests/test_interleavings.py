@@ -10,6 +10,7 @@ import os
 
 import pytest
 
+from pressure_server.queues import known_queues
 from tests.model.world import Calm, World
 
 _WORLDS = int(os.environ.get("PRESSURE_INTERLEAVINGS", "2000"))

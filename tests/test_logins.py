@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from pressure_server.app.process_title import without_secrets
-from pressure_server.auth.log_throttle import Seldom
+from pressure_server.auth.log_throttle import LogThrottle
 from pressure_server.auth.logins import LONGEST_DELAY, MOST_FAILURES, Logins, delay_after
 from pressure_server.auth.peer_address import house_of, is_local
 from tests.guards import reload, users_toml
@@ -242,7 +242,7 @@ def test_a_flood_is_summed_up(caplog: pytest.LogCaptureFixture) -> None:
     async def flood() -> None:
         logger = logging.getLogger("flood")
         logger.addFilter(Listening())
-        seldom = Seldom(logger, "floods", every=0.05)
+        seldom = LogThrottle(logger, "floods", every=0.05)
         for number in range(1000):
             seldom.warn(f"number {number}")
         await asyncio.wait_for(summed_up.wait(), TIMEOUT)

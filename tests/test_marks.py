@@ -21,7 +21,7 @@ from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.flagged import flags_of
 from pressure_server.queues.operations.operation import Operation
 from pressure_server.queues.operations.wait import Wait
-from pressure_server.queues.operations.wait_condition import Lack
+from pressure_server.queues.operations.wait_condition import WaitCondition
 from pressure_server.queues.peers import Neighbours
 from pressure_server.queues.policy import Policy
 from tests import forms, scripts
@@ -391,7 +391,7 @@ def test_who_waits_for_a_message_to_look_at_is_not_told_of_what_has_expired(queu
     queue.put(b"old", 1, LONG_PAST)
     assert queue.run(forms.PEEK) == [[]]
     changes = queue._broker.default_database.changes
-    assert not queue.do(changes.news_of(b"q", Lack.MESSAGE, 0.2))
+    assert not queue.do(changes.news_of(b"q", WaitCondition.MESSAGE, 0.2))
 
 
 def test_a_move_leaves_behind_what_has_expired(queue: Queue) -> None:

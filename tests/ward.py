@@ -17,7 +17,7 @@ from pressure_server.queues.peers import Neighbours
 from pressure_server.queues.policy import ERROR, Policy
 from pressure_server.queues.repair.diagnosis import Finding
 from pressure_server.queues.repair.doctor import Case, Doctor
-from pressure_server.queues.repair.problem import Trouble
+from pressure_server.queues.repair.problem import Problem
 from tests.deaths import PREFIX
 from tests.native import NativeSteps, QueueClosedError, run
 from tests.programs import Client, Valkey
@@ -80,7 +80,7 @@ class Ward:
         await self.doctor.confirm(cases)
         return cases
 
-    def problems(self) -> dict[str, list[Trouble]]:
+    def problems(self) -> dict[str, list[Problem]]:
         """What is wrong, by queue."""
         return {
             queue: [finding.trouble for finding in case.lasting(0)] for queue, case in self.examine().items()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
-from pressure_server.auth.access import Doors, read_password
+from pressure_server.auth.access import AccessPolicy, read_password
 from pressure_server.auth.tls import TlsFiles
 from pressure_server.backend.address import Address
 from pressure_server.backend.levels import Level
@@ -159,11 +159,11 @@ class Settings(Store):
                 raise SettingsError("--tls-key and --tls-client-ca are of no use without --tls-certificate")
 
     @property
-    def doors(self) -> Doors:
+    def doors(self) -> AccessPolicy:
         """Who may come in."""
         tls = self.tls_certificate and TlsFiles(self.tls_certificate, self.tls_key, self.tls_client_ca)
         password = None if self.password is None else os.fsencode(self.password)
-        return Doors(password, self.password_file, self.users, self.protected_mode, tls or None)
+        return AccessPolicy(password, self.password_file, self.users, self.protected_mode, tls or None)
 
     @property
     def patience(self) -> Patience:

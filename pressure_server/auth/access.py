@@ -33,7 +33,7 @@ class Guest(Protocol):
 
 
 @dataclass(frozen=True)
-class Doors:
+class AccessPolicy:
     """What is set: a password or its file, the users' file, protected mode, and the files for TLS."""
 
     password: bytes | None = None
@@ -68,7 +68,7 @@ class Doors:
 class Access:
     """The doors as they stand. Raises AccessError where a file cannot be used."""
 
-    def __init__(self, doors: Doors) -> None:
+    def __init__(self, doors: AccessPolicy) -> None:
         self._doors = doors
         self.users = doors.read_users()
         self._tls = doors.read_tls()

@@ -8,7 +8,7 @@ import logging
 _EVERY = 60.0
 
 
-class Seldom:
+class LogThrottle:
     """Warnings of one kind, by one `logger`; `kind` is what they are about, in the plural.
 
     After one has been written, those of the next `every` seconds are counted, and the last of them is shown.

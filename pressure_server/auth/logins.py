@@ -11,7 +11,7 @@ import logging
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from pressure_server.auth.log_throttle import Seldom
+from pressure_server.auth.log_throttle import LogThrottle
 from pressure_server.auth.peer_address import address_of, house_of
 from pressure_server.queues.names import printable
 
@@ -44,7 +44,7 @@ class Logins:
     def __init__(self) -> None:
         self.denied = 0
         self._houses: OrderedDict[str, _Failures] = OrderedDict()
-        self._log = Seldom(logger, "failed logins")
+        self._log = LogThrottle(logger, "failed logins")
 
     async def fail(self, transport: asyncio.BaseTransport, name: bytes, before: int) -> None:
         """A login under that name has failed, after `before` others on its connection.

@@ -8,14 +8,14 @@ from typing import Any
 
 import hiredis
 
-from pressure_server.backend.resp import Received, RespConnection
+from pressure_server.backend.resp import BackendConnection, Received
 from pressure_server.lua.script import Script
 
 # How often a script is loaded for one call.
 _MOST_LOADS = 100
 
 
-class Channel(RespConnection):
+class Channel(BackendConnection):
     """A connection whose loss is told to its link."""
 
     def __init__(
@@ -30,7 +30,7 @@ class Channel(RespConnection):
         self._may_load = True
 
     def lost(self, why: Exception | None) -> None:
-        """See RespConnection."""
+        """See BackendConnection."""
         self._tell(self, why)
 
     def call(

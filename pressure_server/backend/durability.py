@@ -18,7 +18,7 @@ from pressure_server.backend.backoff import Backoff
 from pressure_server.backend.greeting import BackendRefusedError, greet
 from pressure_server.backend.levels import CannotBeDurableError, Level
 from pressure_server.backend.link import Patience
-from pressure_server.backend.resp import RespConnection, asks_for_patience
+from pressure_server.backend.resp import BackendConnection, asks_for_patience
 from pressure_server.errors import BackendError, BackendReplyError, NotSafeError
 
 logger = logging.getLogger(__name__)
@@ -281,7 +281,7 @@ class Durability:
         )
 
 
-class _Connection(RespConnection):
+class _Connection(BackendConnection):
     """`ended` is set when it is lost."""
 
     def __init__(self, patience: float) -> None:
@@ -289,5 +289,5 @@ class _Connection(RespConnection):
         self.ended = asyncio.Event()
 
     def lost(self, why: Exception | None) -> None:
-        """See RespConnection."""
+        """See BackendConnection."""
         self.ended.set()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pressure_server.backend.address import Address
-from pressure_server.backend.resp import RespConnection, is_passing
+from pressure_server.backend.resp import BackendConnection, is_passing
 from pressure_server.errors import BackendError, BackendReplyError
 
 OLDEST_REDIS = (6, 2)
@@ -32,7 +32,7 @@ class Greeting:
 
 
 async def greet(
-    channel: RespConnection, address: Address, number: int, name: str, before: Greeting | None
+    channel: BackendConnection, address: Address, number: int, name: str, before: Greeting | None
 ) -> Greeting:
     """Make a new connection ready. Raises BackendRefusedError, or BackendError when it may work later."""
     if address.password is not None:
@@ -54,7 +54,7 @@ async def greet(
     return greeting
 
 
-async def _must(channel: RespConnection, address: Address, *command: bytes) -> Any:
+async def _must(channel: BackendConnection, address: Address, *command: bytes) -> Any:
     try:
         return await channel.command(*command)
     except BackendReplyError as error:
@@ -63,7 +63,7 @@ async def _must(channel: RespConnection, address: Address, *command: bytes) -> A
         raise BackendRefusedError(f"{address}: {error}") from error
 
 
-async def _select(channel: RespConnection, address: Address, number: int) -> None:
+async def _select(channel: BackendConnection, address: Address, number: int) -> None:
     try:
         await _must(channel, address, b"SELECT", b"%d" % number)
     except BackendRefusedError as error:

@@ -19,7 +19,7 @@ from pressure_server.backend.address import Address
 from pressure_server.backend.backoff import Backoff
 from pressure_server.backend.channel import Channel
 from pressure_server.backend.greeting import Greeting, greet
-from pressure_server.backend.refusals import Denials
+from pressure_server.backend.refusals import BackendRefusals
 from pressure_server.backend.requests import HandlerCall, Reading, ReadingTogether, Request, ScriptCall
 from pressure_server.backend.resp import Received, asks_for_patience, is_buried, is_passing, reply_to
 from pressure_server.errors import BackendDiedError, BackendError, BackendReplyError, OutcomeUnknownError
@@ -95,7 +95,7 @@ class Link:
         self._giving_up: asyncio.TimerHandle | None = None
         self._has_given_up = False
         self._closed = False
-        self._denials = Denials(number)
+        self._denials = BackendRefusals(number)
         self._loop = asyncio.get_running_loop()
 
     @property

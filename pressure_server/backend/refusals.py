@@ -1,4 +1,4 @@
-"""Denials: what a backend that is there refuses to do (out of memory, disk full, no permission …), said once.
+"""What a reachable backend refuses (out of memory, disk full, no permission), logged once.
 
 Each that is asked gets the error; the log says when that begins, and when it has ended.
 """
@@ -19,7 +19,7 @@ _CODES = ("OOM", "MISCONF", "NOREPLICAS", "NOPERM")
 _PLACE = re.compile(r"\s+script: .*", re.DOTALL)
 
 
-class Denials:
+class BackendRefusals:
     """Of one database."""
 
     def __init__(self, number: int) -> None:

@@ -86,7 +86,7 @@ async def reply_to(arguments: Sequence[bytes], ask: Callable[[Received], None]) 
     return reply
 
 
-class RespConnection(asyncio.Protocol):
+class BackendConnection(asyncio.Protocol):
     """From connect to loss. `lost` is called once, after all callbacks, with why.
 
     Every command is answered through its callback: with the reply, an error reply as an exception, or

@@ -13,7 +13,7 @@ from typing import Any
 
 from pressure_server.backend.address import Address
 from pressure_server.backend.backoff import LONGEST_PAUSE, Backoff
-from pressure_server.backend.resp import RespConnection, is_passing
+from pressure_server.backend.resp import BackendConnection, is_passing
 from pressure_server.errors import BackendError, BackendReplyError
 
 logger = logging.getLogger(__name__)
@@ -189,7 +189,7 @@ class Watch:
         return True
 
 
-class _Connection(RespConnection):
+class _Connection(BackendConnection):
     """A connection on which the backend tells of keys; `forgotten` is set when it does so no longer."""
 
     def __init__(self, changed: Callable[[bytes], None], patience: float) -> None:
@@ -210,7 +210,7 @@ class _Connection(RespConnection):
         super()._write(b"".join(to_send))
 
     def told(self, news: list[Any]) -> None:
-        """See RespConnection."""
+        """See BackendConnection."""
         if news[0] != b"invalidate":
             return
         if news[1] is None:
@@ -221,5 +221,5 @@ class _Connection(RespConnection):
             self._changed(key)
 
     def lost(self, why: Exception | None) -> None:
-        """See RespConnection."""
+        """See BackendConnection."""
         self.forgotten.set()

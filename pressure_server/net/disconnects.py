@@ -18,7 +18,7 @@ _MOST_EVENTS = 64
 _FRESH = 100e-6
 
 
-class Peer(Protocol):
+class Watched(Protocol):
     """A connection to a client."""
 
     @property
@@ -33,14 +33,14 @@ class DisconnectWatch:
     """Tells connections when their clients disconnect."""
 
     def __init__(self) -> None:
-        self._watched: dict[int, Peer] = {}
-        self._numbers: dict[Peer, int] = {}
+        self._watched: dict[int, Watched] = {}
+        self._numbers: dict[Watched, int] = {}
         self._polled = 0.0
         self._epoll = select.epoll() if hasattr(select, "epoll") else None
         if self._epoll is not None:
             asyncio.get_running_loop().add_reader(self._epoll.fileno(), self.poll)
 
-    def watch(self, peer: Peer) -> None:
+    def watch(self, peer: Watched) -> None:
         """Watch the connection until `unwatch`."""
         connected = peer.socket
         number = connected.fileno() if connected is not None else -1
@@ -49,7 +49,7 @@ class DisconnectWatch:
             self._numbers[peer] = number
             self._epoll.register(number, select.EPOLLRDHUP)
 
-    def unwatch(self, peer: Peer) -> None:
+    def unwatch(self, peer: Watched) -> None:
         """Stop watching the connection, if it is watched."""
         # The transport cannot be asked: once it is closed, its file number may belong to another connection.
         number = self._numbers.pop(peer, None)

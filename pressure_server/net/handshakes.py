@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from ssl import SSLContext, SSLError
 
-from pressure_server.auth.log_throttle import Seldom
+from pressure_server.auth.log_throttle import LogThrottle
 from pressure_server.auth.peer_address import address_of
 from pressure_server.net.connection import Connection
 
@@ -34,7 +34,7 @@ class Handshakes:
         self._connect = connect
         # By where their clients are.
         self._under_way: dict[asyncio.Task[None], str] = {}
-        self._log = Seldom(logger, "failed TLS handshakes")
+        self._log = LogThrottle(logger, "failed TLS handshakes")
 
     def greet(self) -> asyncio.Protocol:
         """The protocol of a client that has just come, for as long as it takes to hand over its socket."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from pressure_server.net.tcp_info import Records, bytes_sent
+from pressure_server.net.tcp_info import TlsRecords, bytes_sent
 from pressure_server.queues.operations.operation import Operation
 
 # Input is discarded in pieces of so many bytes; more pieces than these are in no buffer of a kernel.
@@ -35,10 +35,10 @@ class Outbox:
         self._broken_off = False
         # Over TLS there is a buffer that cannot be seen: records are counted. If they cannot be, it is taken
         # for empty when the socket can be written to.
-        self._records: Records | None = None
+        self._records: TlsRecords | None = None
         self._beneath: select.poll | None = None
         if transport.get_extra_info("sslcontext") is not None:
-            self._records = Records.of(transport)
+            self._records = TlsRecords.of(transport)
             self._beneath = select.poll()
             self._beneath.register(transport.get_extra_info("socket"), select.POLLOUT)
 

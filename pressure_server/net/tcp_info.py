@@ -56,7 +56,7 @@ def _look(connected: Any) -> Sent | None:
     return Sent(sent - sent_again, sent - sent_again + not_sent)
 
 
-class Records:
+class TlsRecords:
     """How much of what is written over TLS the kernel has taken, counted in plain text.
 
     Each write becomes records of up to 16 KiB, each with a constant overhead, so the size of all is known.
@@ -76,7 +76,7 @@ class Records:
         self._writes: deque[tuple[int, int]] = deque()
 
     @classmethod
-    def of(cls, transport: asyncio.Transport) -> Records | None:
+    def of(cls, transport: asyncio.Transport) -> TlsRecords | None:
         """For a connection over TLS that has just begun; None where records cannot be counted."""
         connected = transport.get_extra_info("socket")
         found = _look(connected)

@@ -17,9 +17,9 @@ from pressure_server.backend.link import Link, Patience
 from pressure_server.errors import BackendError, PressureError
 from pressure_server.lua.scripts import batch_script
 from pressure_server.queues.database import Database
-from pressure_server.queues.peers import Neighbours, Servers
+from pressure_server.queues.peers import Neighbours, Peers
 from pressure_server.queues.policy import Policy
-from pressure_server.queues.upgrade import OldServers
+from pressure_server.queues.upgrade import OldPeers
 from pressure_server.queues.waiting.waiters import Waiters
 
 # Redis's own default is 16; a number beyond this is no database of anybody's.
@@ -55,8 +55,8 @@ class Broker:
         self._answers = True
         self._databases: dict[int, Database] = {}
         self._links: dict[int, Link] = {}
-        self._servers: dict[Link, Servers] = {}
-        self._old_servers: dict[Link, OldServers] = {}
+        self._servers: dict[Link, Peers] = {}
+        self._old_servers: dict[Link, OldPeers] = {}
         self._refused: set[int] = set()
         self._backend = Backend(
             address,
@@ -137,8 +137,8 @@ class Broker:
         link = self._backend.link(number)
         if self._neighbours is not None:
             ours = (link, self._prefix, self.identity.encode(), self._neighbours)
-            self._servers[link] = Servers(*ours)
-            self._old_servers[link] = OldServers(*ours)
+            self._servers[link] = Peers(*ours)
+            self._old_servers[link] = OldPeers(*ours)
             link.presence = self._servers[link]
         return link
 

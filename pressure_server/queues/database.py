@@ -10,7 +10,7 @@ from typing import Any
 from pressure_server.errors import BackendError, BackendReplyError, PressureError, QueueClosedError
 from pressure_server.lua.script import Script
 from pressure_server.queues.calls.lanes import Lanes
-from pressure_server.queues.deliveries.owners import Call, Client
+from pressure_server.queues.deliveries.owners import Client, Completion
 from pressure_server.queues.names import BOUND, base_key, existence_pattern, queue_name
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Operation, Verb
@@ -47,7 +47,7 @@ class Database(Lanes, QueueOperations):
         """See QueueOperations."""
 
         def one(name: bytes) -> Coroutine[Any, Any, list[Any] | PressureError]:
-            call = Call(client)
+            call = Completion(client)
             return self.attempt(Operation(verb, name, list(arguments or []), 1, call), call)
 
         results: list[Any] = []
@@ -73,7 +73,7 @@ class Database(Lanes, QueueOperations):
                 verbs.GET, names[0], size=count, wait=Wait(timeout), client=client, options=options
             )
             return (names[0], messages) if messages else None
-        ticket, call = Ticket(), Call(client)
+        ticket, call = Ticket(), Completion(client)
         operations: dict[bytes, Operation] = {}
         tried: set[bytes] = set()
         try:

@@ -15,7 +15,7 @@ from pressure_server.queues.broker import Broker
 from pressure_server.queues.database import Database
 from pressure_server.queues.housekeeping import in_portions
 from pressure_server.queues.names import printable
-from pressure_server.queues.repair.warn_once import Complaints
+from pressure_server.queues.repair.warn_once import WarnOnce
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class Expiry:
     def __init__(self, broker: Broker, ttl: float) -> None:
         self._broker = broker
         self._ttl = ttl
-        self._complaints = Complaints(logger, "will not be deleted where it is unused")
+        self._complaints = WarnOnce(logger, "will not be deleted where it is unused")
         self._looking: asyncio.Task[None] | None = None
 
     def start(self) -> None:

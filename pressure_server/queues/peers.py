@@ -1,4 +1,4 @@
-"""Servers: who else works on this backend; what one that has died had taken, and not delivered, goes back.
+"""Peers: who else works on this backend; what one that has died had taken, and not delivered, goes back.
 
 Each counts up under its name in one hash. Whose count has been seen to stand still for long has died; it is
 our own clock that says how long, so none that jumps can kill anybody. A server that was only stopped
@@ -48,7 +48,7 @@ class Neighbours:
     are_possible: bool = True
 
 
-class Servers:
+class Peers:
     """Of one database."""
 
     # Where those of our version sign.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pressure_server.errors import PressureError
-from pressure_server.queues.deliveries.owners import Call, Client
+from pressure_server.queues.deliveries.owners import Client, Completion
 from pressure_server.queues.names import base_key
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Operation, Verb
@@ -22,7 +22,7 @@ class QueueOperations(ABC):
     prefix: bytes
 
     @abstractmethod
-    async def attempt(self, operation: Operation, call: Call) -> list[Any] | PressureError:
+    async def attempt(self, operation: Operation, call: Completion) -> list[Any] | PressureError:
         """Do an operation, whose owner the call is. Returns its `results`, or the error that it met."""
 
     async def run(
@@ -41,7 +41,7 @@ class QueueOperations(ABC):
         one value. Raises a PressureError. Where it is cancelled while the operation waits, that does not
         happen. `client` is told when it waits, and asked whether it is still there for what has been taken.
         """
-        call = Call(client)
+        call = Completion(client)
         outcome = await self.attempt(
             Operation(verb, name, arguments or [], size, call, wait=wait, options=options), call
         )

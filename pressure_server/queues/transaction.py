@@ -20,13 +20,13 @@ from pressure_server.errors import (
     StoppingError,
 )
 from pressure_server.queues.deliveries.delivery import Delivery
-from pressure_server.queues.deliveries.owners import Call, Client
+from pressure_server.queues.deliveries.owners import Client, Completion
 from pressure_server.queues.names import base_key
 from pressure_server.queues.operations import batch, verbs
 from pressure_server.queues.operations.operation import Line, Operation, Verb
 from pressure_server.queues.operations.options import WAITS, Options
 from pressure_server.queues.operations.refusals import lack_of, refusal
-from pressure_server.queues.operations.wait_condition import Lack
+from pressure_server.queues.operations.wait_condition import WaitCondition
 from pressure_server.queues.queue_operations import QueueOperations
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Transaction(QueueOperations):
         base_key(self.prefix, operation.name)
         self._operations.append(operation)
 
-    async def attempt(self, operation: Operation, call: Call) -> list[Any] | PressureError:
+    async def attempt(self, operation: Operation, call: Completion) -> list[Any] | PressureError:
         """As Database.attempt; it is done at `commit`."""
         try:
             self.submit(operation)
@@ -82,9 +82,9 @@ class Transaction(QueueOperations):
     ) -> list[Any]:
         """As Database.run_each; `client` has nothing to wait for."""
         results: list[Any] = []
-        submitted: list[tuple[Operation, Call]] = []
+        submitted: list[tuple[Operation, Completion]] = []
         for name in names:
-            call = Call(None)
+            call = Completion(None)
             operation = Operation(verb, name, list(arguments or []), 1, call)
             try:
                 self.submit(operation)
@@ -105,10 +105,10 @@ class Transaction(QueueOperations):
             base_key(self.prefix, name)  # before any of them may take something
         first = WAITS if count == 1 else Options(waits=True, several=True)
         operations: list[Operation] = []
-        calls: list[Call] = []
+        calls: list[Completion] = []
         for name in names:
             options = first._replace(otherwise=bool(operations))
-            calls.append(Call(client))
+            calls.append(Completion(client))
             operations.append(Operation(verbs.GET, name, [], count, calls[-1], options=options))
             self.submit(operations[-1])
         for call in calls:
@@ -226,13 +226,13 @@ class Transaction(QueueOperations):
         name, reason = refused[1][len(self.prefix) + 1 :], refused[2].decode("utf-8", "replace")
         if reason == "CHANGED":
             raise QueueChangedError("a queue that was watched has changed")
-        lack = lack_of(reason) or Lack.ABSENCE
-        if lack in (Lack.PRODUCER, Lack.CONSUMER):
+        lack = lack_of(reason) or WaitCondition.ABSENCE
+        if lack in (WaitCondition.PRODUCER, WaitCondition.CONSUMER):
             self._database.role_turns.ask(name, lack, elsewhere=True)
         if not await self._news_of(name, lack, until - self._loop.time()):
             raise StoppingError() if self._database.is_stopping else refusal(name, reason)
 
-    async def _news_of(self, name: bytes, lack: Lack, timeout: float) -> bool:
+    async def _news_of(self, name: bytes, lack: WaitCondition, timeout: float) -> bool:
         if self._database.is_stopping:
             return False
         if self._client is not None:

@@ -1,7 +1,7 @@
 """Upgrade: what servers of version 0.1.0 that have died had taken is put back.
 
 Such servers sign in a registry of their own, and keep what they have taken in a key of each queue
-(upgrade.lua). Servers of both versions may work side by side: none takes one of the other version for dead
+(upgrade.lua). Peers of both versions may work side by side: none takes one of the other version for dead
 by mistake, but what a new one had taken is put back by new ones only.
 """
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pressure_server.errors import BackendReplyError, PressureError
 from pressure_server.queues.names import is_queue_name, keys_pattern
 from pressure_server.queues.operations import verbs
-from pressure_server.queues.peers import Servers
+from pressure_server.queues.peers import Peers
 
 if TYPE_CHECKING:
     from pressure_server.queues.database import Database
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 _CALLS = b":ext:calls"
 
 
-class OldServers(Servers):
+class OldPeers(Peers):
     """Those of version 0.1.0, of one database."""
 
     _registry = b"!servers"
@@ -43,7 +43,7 @@ class OldServers(Servers):
             logger.debug("%s of version 0.1.0: %s", what, refusal)
 
     async def _recover(self, database: Database, name: bytes) -> tuple[int, bytes, Counter[bytes]]:
-        """See Servers."""
+        """See Peers."""
         counts: Counter[bytes] = Counter()
         failed, why, cursor = 0, b"", b""
         while cursor != b"0":

@@ -16,10 +16,10 @@ from handlers.memcached.replies import END, ClientError
 from handlers.memcached.table import QUEUE, command
 from pressure_server.errors import QueueClosedError, QueueDoesNotExistError
 from pressure_server.queues.operations import verbs
-from pressure_server.queues.operations.flagged import Marked
+from pressure_server.queues.operations.flagged import Flagged
 from pressure_server.queues.operations.options import Options
 from pressure_server.queues.operations.wait import Wait
-from pressure_server.queues.operations.wait_condition import Lack
+from pressure_server.queues.operations.wait_condition import WaitCondition
 
 _FLAGS = Options(flags=True)
 _WAITS = Options(flags=True, waits=True)
@@ -125,7 +125,7 @@ async def _get_as_told(
             found = []
         client.counts.got(len(found), 1 - len(found))
         if options.opens:
-            found = [Marked(message, flags) for flags, _, message in (one.split(b" ", 2) for one in found)]
+            found = [Flagged(message, flags) for flags, _, message in (one.split(b" ", 2) for one in found)]
     return b"".join([item(key, message, with_unique=with_unique) for message in found]) + END
 
 
@@ -149,6 +149,6 @@ async def _peek(client: MemcachedConnection, queue: bytes, timeout: float) -> li
             return found
         client.begin_wait()
         try:
-            await client.database.changes.news_of(queue, Lack.MESSAGE, left)
+            await client.database.changes.news_of(queue, WaitCondition.MESSAGE, left)
         finally:
             client.end_wait()

@@ -50,7 +50,7 @@ _DROP_AGAIN_AFTER = 1.0
 Source = Callable[[], Block | None]
 
 
-class Owner(Protocol):
+class CourierOwner(Protocol):
     """What the courier works for."""
 
     def put_back(self, operation: Operation) -> None:
@@ -81,7 +81,7 @@ class Courier:
     """To one database of the backend. `header` are the first arguments of each call."""
 
     def __init__(
-        self, link: Link, owner: Owner, header: Sequence[bytes], prefix: bytes, records: bytes | None
+        self, link: Link, owner: CourierOwner, header: Sequence[bytes], prefix: bytes, records: bytes | None
     ) -> None:
         """`prefix` is that of keys, `records` the key of our records: None if nobody would recover them."""
         self._link = link

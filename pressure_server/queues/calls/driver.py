@@ -10,7 +10,7 @@ from pressure_server.queues.calls.block import Block
 from pressure_server.queues.deliveries.delivery import Delivery
 from pressure_server.queues.operations.operation import Operation
 from pressure_server.queues.operations.wait import Timer
-from pressure_server.queues.operations.wait_condition import Lack
+from pressure_server.queues.operations.wait_condition import WaitCondition
 from pressure_server.queues.policy import Policy
 from pressure_server.queues.waiting.waiters import Waiters
 
@@ -24,7 +24,7 @@ class Source(Protocol):
         """Make the queue's part of the next call; None if there is nothing to send now."""
 
 
-class Listener(Protocol):
+class KeyListener(Protocol):
     """What is told that a queue has changed."""
 
     def armed(self, name: bytes, watched: list[bytes], mask: int | None) -> None:
@@ -37,20 +37,20 @@ class Listener(Protocol):
 class Watcher(Protocol):
     """What watches queues for changes by others."""
 
-    def arm(self, listener: Listener, name: bytes, watched: list[bytes], *, own: bool = False) -> None:
+    def arm(self, listener: KeyListener, name: bytes, watched: list[bytes], *, own: bool = False) -> None:
         """Tell of the next change of one of these keys of the queue. `own`: it is the listener's own."""
 
-    def leave(self, listener: Listener, name: bytes, watched: Iterable[bytes] = ()) -> None:
+    def leave(self, listener: KeyListener, name: bytes, watched: Iterable[bytes] = ()) -> None:
         """Do not tell the listener any longer. `watched` are the keys that are still watched for it."""
 
 
 class Roles(Protocol):
     """What waits for roles of queues in line with native clients."""
 
-    def ask(self, name: bytes, lack: Lack, *, elsewhere: bool = False) -> None:
+    def ask(self, name: bytes, lack: WaitCondition, *, elsewhere: bool = False) -> None:
         """Wait for a role. Then the queue's lane takes its turn; if `elsewhere`, those that asked do."""
 
-    def withdraw(self, name: bytes, lack: Lack) -> None:
+    def withdraw(self, name: bytes, lack: WaitCondition) -> None:
         """Do not wait for it any longer."""
 
     def give_back(self, name: bytes) -> None:

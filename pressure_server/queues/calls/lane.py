@@ -26,7 +26,7 @@ from pressure_server.queues.operations import batch
 from pressure_server.queues.operations.operation import Operation
 from pressure_server.queues.operations.options import Custody
 from pressure_server.queues.operations.refusals import refusal
-from pressure_server.queues.operations.wait_condition import Lack
+from pressure_server.queues.operations.wait_condition import WaitCondition
 from pressure_server.queues.waiting.waiting import Waiting
 
 
@@ -226,7 +226,7 @@ class Lane:
             self.is_idle = False
             self._driver.ready(self)
 
-    def take_turn(self, role: Lack) -> None:
+    def take_turn(self, role: WaitCondition) -> None:
         """A role's token has been parked for the operations that wait here."""
         self._open_waiting().take_turn(role)
 

@@ -25,15 +25,15 @@ from pressure_server.queues.calls.courier import Courier
 from pressure_server.queues.calls.driver import Source
 from pressure_server.queues.calls.lane import Lane
 from pressure_server.queues.deliveries.delivery import Delivery
-from pressure_server.queues.deliveries.owners import Call
-from pressure_server.queues.deliveries.reservations import Opened
+from pressure_server.queues.deliveries.owners import Completion
+from pressure_server.queues.deliveries.reservations import Reservations
 from pressure_server.queues.housekeeping import Housekeeping
 from pressure_server.queues.known_queues import KnownQueues
 from pressure_server.queues.names import BOUND, base_key, records_key, split_key
 from pressure_server.queues.operations.operation import Line, Operation
-from pressure_server.queues.operations.wait_condition import Lack
+from pressure_server.queues.operations.wait_condition import WaitCondition
 from pressure_server.queues.policy import Policy
-from pressure_server.queues.waiting.key_notifications import Changes
+from pressure_server.queues.waiting.key_notifications import KeyNotifications
 from pressure_server.queues.waiting.role_turns import RoleTurns
 from pressure_server.queues.waiting.waiters import Waiters
 
@@ -83,8 +83,8 @@ class Lanes:
         # End a read of a client: what it has added may be sent.
         self.flush = self._courier.end_of_read
         self.housekeeping = Housekeeping(link, prefix, identity)
-        self.opened = Opened(self._courier, self.after)
-        self.changes = Changes(watch, link.number, prefix)
+        self.opened = Reservations(self._courier, self.after)
+        self.changes = KeyNotifications(watch, link.number, prefix)
         self.role_turns = RoleTurns(self, turns)
         link.is_back = self._backend_is_back
         self._loop = asyncio.get_running_loop()
@@ -122,7 +122,7 @@ class Lanes:
         if lane is not None:
             lane.forget(operation)
 
-    async def attempt(self, operation: Operation, call: Call) -> list[Any] | PressureError:
+    async def attempt(self, operation: Operation, call: Completion) -> list[Any] | PressureError:
         """Do an operation, whose owner the call is. Returns its `results`, or the error that it met."""
         try:
             self.submit(operation)
@@ -310,7 +310,7 @@ class Lanes:
         else:
             follows()
 
-    def take_turn(self, name: bytes, role: Lack) -> None:
+    def take_turn(self, name: bytes, role: WaitCondition) -> None:
         """A role's token has been parked for those who wait on that queue."""
         lane = self._lanes.get(name)
         if lane is not None:

@@ -29,7 +29,7 @@ class Client(Protocol):
         """The reply that follows brings what the operation has taken, which is the client's from now on."""
 
 
-class Call(Owner):
+class Completion(Owner):
     """The owner of operations that a coroutine waits for. `ended` is the queue of the first that ends.
 
     What that one has taken goes to the client at once. `end` is called when the coroutine ends, however it

@@ -16,7 +16,7 @@ from pressure_server.queues.operations.operation import Operation
 TURNS_TO_LEAVE = 8
 
 
-class Opened:
+class Reservations:
     """Of the queues of one database."""
 
     def __init__(self, courier: Courier, after: Callable[[int, Callable[[], None]], None]) -> None:

@@ -14,7 +14,7 @@ from pressure_server.queues.operations.operation import Operation
 from pressure_server.queues.operations.options import name_of
 from pressure_server.queues.operations.refusals import lack_of, refusal
 from pressure_server.queues.operations.wait import Wait
-from pressure_server.queues.operations.wait_condition import Lack
+from pressure_server.queues.operations.wait_condition import WaitCondition
 
 # A call of 2000 messages keeps the backend busy for about two milliseconds; a larger one gains nothing.
 MAX_MESSAGES = 2000
@@ -90,7 +90,7 @@ class Outcome:
         ended: list[Operation],
         again: Sequence[Operation] = (),
         lacking: Sequence[Operation] = (),
-        held: Collection[Lack] = (),
+        held: Collection[WaitCondition] = (),
         *,
         left_for_others: bool = False,
     ) -> None:
@@ -116,14 +116,14 @@ def share(runs: Sequence[list[Operation]], reply: list[Any]) -> Outcome:
     ended: list[Operation] = []
     again: list[Operation] = []
     lacking: list[Operation] = []
-    held: set[Lack] = set()
+    held: set[WaitCondition] = set()
     left_for_others = False
     for number, result in zip(more[::2], more[1::2], strict=True):
         if number == 0 and result == b"others":
             left_for_others = True
             continue
         if number == 0:
-            held.add(Lack.PRODUCER if result == b"producer" else Lack.CONSUMER)
+            held.add(WaitCondition.PRODUCER if result == b"producer" else WaitCondition.CONSUMER)
             continue
         for operation in runs[number - 1]:
             if operation.wait is not None:
@@ -178,7 +178,7 @@ def _share_run(run: Sequence[Operation], result: Any) -> bool:
         else:
             wait = operation.wait = operation.wait or Wait()
             wait.lack, wait.reason, wait.elsewhere = lack, error, elsewhere
-            if lack is not Lack.ABSENCE:
+            if lack is not WaitCondition.ABSENCE:
                 operation.stay(elsewhere=elsewhere)
     return lack is not None
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 _NONE = b"0"
 
 
-class Marked(bytes):
+class Flagged(bytes):
     """A message that has flags."""
 
     flags: bytes
 
-    def __new__(cls, message: bytes, flags: bytes) -> Marked:
+    def __new__(cls, message: bytes, flags: bytes) -> Flagged:
         """`flags` is their number in decimal."""
         made = super().__new__(cls, message)
         made.flags = flags
@@ -22,7 +22,7 @@ class Marked(bytes):
 
 def flags_of(message: bytes) -> bytes:
     """The message's flags."""
-    return message.flags if type(message) is Marked else _NONE
+    return message.flags if type(message) is Flagged else _NONE
 
 
 def with_flags(reply: list[bytes]) -> list[bytes]:
@@ -33,7 +33,7 @@ def with_flags(reply: list[bytes]) -> list[bytes]:
     if not flags:
         return reply
     return [
-        message if one == _NONE else Marked(message, one)
+        message if one == _NONE else Flagged(message, one)
         for message, one in zip(reply, flags.split(b" "), strict=True)
     ]
 

@@ -14,7 +14,7 @@ from pressure_server.errors import (
     QueueInUseError,
 )
 from pressure_server.queues.names import printable
-from pressure_server.queues.operations.wait_condition import Lack
+from pressure_server.queues.operations.wait_condition import WaitCondition
 
 
 def refusal(name: bytes, text: str) -> PressureError:
@@ -43,13 +43,13 @@ def refusal(name: bytes, text: str) -> PressureError:
     return BackendError(f"the backend answered for queue '{queue}': {text}")
 
 
-def lack_of(error: Any) -> Lack | None:
+def lack_of(error: Any) -> WaitCondition | None:
     """What the role, or the end of a deletion, that an error of the script speaks of is to those who wait."""
     text = str(error)
     if text.startswith("OTHER "):
         text = text[6:]
     if text.startswith("INUSE producer"):
-        return Lack.PRODUCER
+        return WaitCondition.PRODUCER
     if text.startswith("INUSE consumer"):
-        return Lack.CONSUMER
-    return {"CREATING": Lack.CREATION, "DELETING": Lack.ABSENCE}.get(text)
+        return WaitCondition.CONSUMER
+    return {"CREATING": WaitCondition.CREATION, "DELETING": WaitCondition.ABSENCE}.get(text)

@@ -15,7 +15,7 @@ from pressure_server.queues.names import printable
 from pressure_server.queues.operations.flagged import with_flags
 from pressure_server.queues.operations.operation import Operation
 from pressure_server.queues.operations.wait import Wait
-from pressure_server.queues.operations.wait_condition import Lack
+from pressure_server.queues.operations.wait_condition import WaitCondition
 
 
 def _hand_out(operations: Sequence[Operation], values: list[Any]) -> None:
@@ -103,19 +103,19 @@ def _counts(operations: Sequence[Operation], reply: list[Any]) -> bool:
         return False
     missing = [operation for operation in operations if operation.commands_left()]
     for operation in missing:
-        _lacks(operation, Lack.ROOM).was_cut = not in_part
+        _lacks(operation, WaitCondition.ROOM).was_cut = not in_part
     if missing and missing[0].wait is not None:
         missing[0].wait.messages += messages
         missing[0].wait.new += new
     return bool(missing)
 
 
-def _lacks(operation: Operation, lack: Lack) -> Wait:
+def _lacks(operation: Operation, lack: WaitCondition) -> Wait:
     wait = operation.wait = operation.wait or Wait()
     wait.lack = lack
-    if lack is Lack.ROOM:
+    if lack is WaitCondition.ROOM:
         wait.reason = QueueFullError(printable(wait.other if wait.elsewhere else operation.name))
-    elif lack is Lack.MESSAGE:
+    elif lack is WaitCondition.MESSAGE:
         wait.reason = None
     operation.stay()
     return wait
@@ -136,7 +136,7 @@ def _wait_for_message(operations: Sequence[Operation], *, exists: bool) -> bool:
     hungry = [operation for operation in operations if not operation.results]
     for operation in hungry:
         options = operation.options
-        _lacks(operation, Lack.MESSAGE)
+        _lacks(operation, WaitCondition.MESSAGE)
         if not exists:
             operation.options = options  # it may wait for a queue to be made
     return bool(hungry)
@@ -148,7 +148,7 @@ def moved(operations: Sequence[Operation], reply: Any) -> bool:
     if reply == -1:
         operation.wait = operation.wait or Wait()
         operation.wait.elsewhere = True
-        _lacks(operation, Lack.ROOM)
+        _lacks(operation, WaitCondition.ROOM)
         operation.stay(elsewhere=True)
         return True
     operation.results = reply or []

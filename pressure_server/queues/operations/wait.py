@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from pressure_server.errors import PressureError
-from pressure_server.queues.operations.wait_condition import Lack
+from pressure_server.queues.operations.wait_condition import WaitCondition
 
 # Put and add wait for room as long as the server's settings say.
 AS_CONFIGURED = -1.0
@@ -42,7 +42,7 @@ class Wait:
     # Of the command that is next, how many messages have been put, and how many of these were new.
     messages: int = 0
     new: int = 0
-    lack: Lack | None = None
+    lack: WaitCondition | None = None
     # The other queue of a move, and whether it is there that something is lacking.
     other: bytes = b""
     elsewhere: bool = False
@@ -73,7 +73,7 @@ class Wait:
         """When it has waited long enough; None for never. `now` itself where it must not wait at all."""
         if self.until is None and timeout is not None:
             self.until = now + timeout
-        if self.lack in (Lack.MESSAGE, Lack.ROOM):
+        if self.lack in (WaitCondition.MESSAGE, WaitCondition.ROOM):
             self.role_until = None
             return self.until
         if self.endless:

@@ -1,4 +1,4 @@
-"""Lack: what an operation can wait for, and which keys of a queue tell that it may go on.
+"""Wait conditions: what an operation can wait for, and which keys of a queue tell that it may go on.
 
 Pure: the backend's watch tells of changes.
 """
@@ -11,7 +11,7 @@ from enum import Enum
 from pressure_server.queues.names import BOUND, CLOSED, CONSUMER_FREE, NOT_FULL, PRODUCER_FREE
 
 
-class Lack(Enum):
+class WaitCondition(Enum):
     """What an operation waits for; the value is the suffixes of the keys that come with it."""
 
     MESSAGE = (b"", CLOSED)
@@ -28,7 +28,7 @@ class Lack(Enum):
 _EXISTENCE = BOUND
 
 
-def suffixes(lacks: Iterable[Lack]) -> list[bytes]:
+def suffixes(lacks: Iterable[WaitCondition]) -> list[bytes]:
     """The suffixes of the keys to watch, in the order in which `possible` counts them."""
     return [*dict.fromkeys(suffix for lack in lacks for suffix in lack.value), _EXISTENCE]
 
@@ -38,7 +38,7 @@ def watched_keys(base: bytes, watched: list[bytes]) -> list[bytes]:
     return [base + suffix for place, suffix in enumerate(watched) for _ in range(1 << place)]
 
 
-def possible(lacks: Iterable[Lack], watched: list[bytes], mask: int, existed: bool) -> bool:
+def possible(lacks: Iterable[WaitCondition], watched: list[bytes], mask: int, existed: bool) -> bool:
     """Whether somebody may go on, by the mask of keys that exist.
 
     `existed` is whether the queue did when it was tried.
@@ -47,6 +47,6 @@ def possible(lacks: Iterable[Lack], watched: list[bytes], mask: int, existed: bo
     if (_EXISTENCE in present) is not existed:
         return True
     return any(
-        not present if lack is Lack.ABSENCE else any(suffix in present for suffix in lack.value)
+        not present if lack is WaitCondition.ABSENCE else any(suffix in present for suffix in lack.value)
         for lack in lacks
     )

@@ -11,7 +11,7 @@ from pressure_server.queues.broker import Broker
 from pressure_server.queues.database import Database
 from pressure_server.queues.names import printable
 from pressure_server.queues.repair.doctor import Case, Doctor
-from pressure_server.queues.repair.warn_once import Complaints
+from pressure_server.queues.repair.warn_once import WarnOnce
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class AutoRepair:
     def __init__(self, broker: Broker, seconds: float) -> None:
         self._broker = broker
         self._seconds = seconds
-        self._complaints = Complaints(logger, "could not be mended")
+        self._complaints = WarnOnce(logger, "could not be mended")
         self._patients: dict[Database, dict[bytes, Case]] = {}
         self._next_round = 0.0
         self._task: asyncio.Task[None] | None = None

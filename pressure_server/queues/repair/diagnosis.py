@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pressure_server.queues.names import CONSUMER_FREE, NOT_FULL, PRODUCER_FREE, printable
 from pressure_server.queues.repair import problem as problems
-from pressure_server.queues.repair.problem import Trouble
+from pressure_server.queues.repair.problem import Problem
 from pressure_server.queues.repair.snapshot import Role, Snapshot
 
 
@@ -19,7 +19,7 @@ from pressure_server.queues.repair.snapshot import Role, Snapshot
 class Finding:
     """A trouble that a queue is in, and what shows it, in words."""
 
-    trouble: Trouble
+    trouble: Problem
     seen: str
 
 
@@ -40,7 +40,7 @@ def suspicions(snapshot: Snapshot) -> list[Finding]:
 
 # What shows the trouble, at both moments; "" where it is not so.
 _Rule = Callable[[Snapshot, Snapshot], str]
-_Rules = Sequence[tuple[Trouble, _Rule]]
+_Rules = Sequence[tuple[Problem, _Rule]]
 
 
 def _rules(before: Snapshot, after: Snapshot) -> _Rules:

@@ -12,7 +12,7 @@ from pressure_server.queues.database import Database
 from pressure_server.queues.names import BOUND, PROTOCOL_SUFFIXES, existence_pattern, is_queue_name
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.repair.diagnosis import Finding, diagnose, suspicions
-from pressure_server.queues.repair.problem import LONE_LIST, Mend, Trouble
+from pressure_server.queues.repair.problem import LONE_LIST, Fix, Problem
 from pressure_server.queues.repair.snapshot import Snapshot
 
 # A client that takes a role and gives it back in a tight loop must not be met with it at every look.
@@ -37,8 +37,8 @@ class Case:
     name: bytes
     snapshot: Snapshot
     seen: float
-    findings: dict[Trouble, Finding] = field(init=False)
-    since: dict[Trouble, float] = field(init=False)
+    findings: dict[Problem, Finding] = field(init=False)
+    since: dict[Problem, float] = field(init=False)
     unchanged_since: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -143,7 +143,7 @@ class Doctor:
                 del cases[name]
 
     async def mend(self, case: Case) -> list[str]:
-        """Mend what has lasted; returns what was done, in words: nothing where it has changed meanwhile."""
+        """Fix what has lasted; returns what was done, in words: nothing where it has changed meanwhile."""
         words = [mend.value for finding in self.mendable(case) for mend in finding.trouble.mends]
         if not words:
             return []
@@ -162,7 +162,7 @@ class Doctor:
     async def treat(
         self, cases: dict[bytes, Case], told: Callable[[Case, list[Finding], list[str]], None]
     ) -> None:
-        """Mend, and look again, until nothing is wrong; what is not mended is left in `cases`.
+        """Fix, and look again, until nothing is wrong; what is not mended is left in `cases`.
 
         `told` hears of each queue, each time: what was wrong, and what was done.
         """
@@ -223,4 +223,4 @@ def _in_words(done: str) -> str:
     if done.startswith("zeroed "):
         return f"set {done.removeprefix('zeroed ')} to 0"
     statistic, _, difference = done.partition(" ")
-    return f"added {difference} to {statistic}" if difference else Mend(done.encode()).past
+    return f"added {difference} to {statistic}" if difference else Fix(done.encode()).past

@@ -8,7 +8,7 @@ from enum import Enum
 from pressure_server.queues.names import CONSUMER_FREE, NOT_FULL, PRODUCER_FREE, printable
 
 
-class Mend(Enum):
+class Fix(Enum):
     """What repair can do; the value is its name in doctor.lua."""
 
     GIVE_BACK_PRODUCER = b"give_back_producer"
@@ -29,118 +29,118 @@ class Mend(Enum):
 
 
 _PAST = {
-    Mend.GIVE_BACK_PRODUCER: "gave the producer role back",
-    Mend.GIVE_BACK_CONSUMER: "gave the consumer role back",
-    Mend.UNPARK_PRODUCER: "moved the producer's token back",
-    Mend.UNPARK_CONSUMER: "moved the consumer's token back",
-    Mend.PUSH_NOT_FULL: f"pushed a {printable(NOT_FULL)} token",
-    Mend.TAKE_NOT_FULL: f"took the {printable(NOT_FULL)} token away",
-    Mend.TRIM: "left one token of each",
-    Mend.WAKE: "gave both roles back to whoever waits there",
-    Mend.UNLINK: "deleted what was left",
-    Mend.SETTLE_STATISTICS: "corrected the statistics",
+    Fix.GIVE_BACK_PRODUCER: "gave the producer role back",
+    Fix.GIVE_BACK_CONSUMER: "gave the consumer role back",
+    Fix.UNPARK_PRODUCER: "moved the producer's token back",
+    Fix.UNPARK_CONSUMER: "moved the consumer's token back",
+    Fix.PUSH_NOT_FULL: f"pushed a {printable(NOT_FULL)} token",
+    Fix.TAKE_NOT_FULL: f"took the {printable(NOT_FULL)} token away",
+    Fix.TRIM: "left one token of each",
+    Fix.WAKE: "gave both roles back to whoever waits there",
+    Fix.UNLINK: "deleted what was left",
+    Fix.SETTLE_STATISTICS: "corrected the statistics",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class Problem:
     """Its name, what it means, what repair would do, in words and as what it tries."""
 
     name: str
     means: str
     remedy: str
-    mends: tuple[Mend, ...]
+    mends: tuple[Fix, ...]
 
 
-HALF_CREATED = Trouble(
+HALF_CREATED = Problem(
     "half created",
     "a native client died while it created the queue: whoever uses it waits for ever",
     "push the tokens that are missing",
-    (Mend.GIVE_BACK_PRODUCER, Mend.GIVE_BACK_CONSUMER, Mend.PUSH_NOT_FULL),
+    (Fix.GIVE_BACK_PRODUCER, Fix.GIVE_BACK_CONSUMER, Fix.PUSH_NOT_FULL),
 )
-PRODUCER_STUCK = Trouble(
+PRODUCER_STUCK = Problem(
     "producer stuck",
     "a native producer died in the middle of its work (its message may or may not be queued): all other "
     "producers wait for ever",
     f"give the role back (push {printable(PRODUCER_FREE)}), and correct the statistics; but first make sure "
     "that it is dead, and not stopped",
-    (Mend.GIVE_BACK_PRODUCER, Mend.SETTLE_STATISTICS),
+    (Fix.GIVE_BACK_PRODUCER, Fix.SETTLE_STATISTICS),
 )
-CONSUMER_STUCK = Trouble(
+CONSUMER_STUCK = Problem(
     "consumer stuck",
     "a native consumer died in the middle of its work (a message that it had taken is lost with it): all "
     "other consumers wait for ever",
     f"give the role back (push {printable(CONSUMER_FREE)}), and correct the statistics; but first make sure "
     "that it is dead, and not stopped",
-    (Mend.GIVE_BACK_CONSUMER, Mend.SETTLE_STATISTICS),
+    (Fix.GIVE_BACK_CONSUMER, Fix.SETTLE_STATISTICS),
 )
-PRODUCER_PARKED = Trouble(
+PRODUCER_PARKED = Problem(
     "token parked",
     "a pressure-server died, or lost its backend, in its turn: native producers wait for the role",
     f"move it back to {printable(PRODUCER_FREE)}",
-    (Mend.UNPARK_PRODUCER,),
+    (Fix.UNPARK_PRODUCER,),
 )
-CONSUMER_PARKED = Trouble(
+CONSUMER_PARKED = Problem(
     "token parked",
     "a pressure-server died, or lost its backend, in its turn: native consumers wait for the role",
     f"move it back to {printable(CONSUMER_FREE)}",
-    (Mend.UNPARK_CONSUMER,),
+    (Fix.UNPARK_CONSUMER,),
 )
-NO_NOT_FULL = Trouble(
+NO_NOT_FULL = Problem(
     f"no {printable(NOT_FULL)} token",
     "a native client died before it pushed the token: native producers wait for room that is there",
     "push the token (a producer that waits for it then goes on; one that does not is found stuck next)",
-    (Mend.PUSH_NOT_FULL,),
+    (Fix.PUSH_NOT_FULL,),
 )
-TOO_MANY_IN_A_ROLE = Trouble(
+TOO_MANY_IN_A_ROLE = Problem(
     "too many tokens",
     "a client that had been taken for dead came back: two clients may act in one role at once",
     "leave one",
-    (Mend.TRIM,),
+    (Fix.TRIM,),
 )
-TOO_MANY_NOT_FULL = Trouble(
+TOO_MANY_NOT_FULL = Problem(
     "too many tokens",
     "a client of pressure 0.1, which leaves two, was here, or one died before it trimmed the list: the queue "
     "may take more than its bound",
     "leave one",
-    (Mend.TRIM,),
+    (Fix.TRIM,),
 )
-NOT_FULL_ON_FULL = Trouble(
+NOT_FULL_ON_FULL = Problem(
     f"{printable(NOT_FULL)} token on a full queue",
     "a client of pressure 0.1 left one too many, or a native client died: one message more gets in",
     "take the token away",
-    (Mend.TAKE_NOT_FULL,),
+    (Fix.TAKE_NOT_FULL,),
 )
-STATISTICS = Trouble(
+STATISTICS = Problem(
     "statistics",
     "a native client died before it counted what it had put or taken (what it had taken is lost with it), or "
     "somebody else wrote there",
     "add what is missing to the side that counted too little, and the bytes",
-    (Mend.SETTLE_STATISTICS,),
+    (Fix.SETTLE_STATISTICS,),
 )
-HALF_DELETED = Trouble(
+HALF_DELETED = Problem(
     "half deleted",
     "a client died while it deleted the queue, or waits for a role that a dead one holds: until the rest is "
     "gone the queue cannot be made anew",
     "give back both roles, so that whoever waits there goes on; then delete what is left",
-    (Mend.WAKE,),
+    (Fix.WAKE,),
 )
-DELETE_ABANDONED = Trouble(
+DELETE_ABANDONED = Problem(
     "half deleted",
     "a client died while it deleted the queue: until the rest is gone the queue cannot be made anew",
     "delete the rest, as whoever deleted the queue wanted to",
-    (Mend.UNLINK,),
+    (Fix.UNLINK,),
 )
-LEFT_BEHIND = Trouble(
+LEFT_BEHIND = Problem(
     "left behind",
     "a native client deleted the queue and does not know of this server's keys: they only take up memory",
     "delete them",
-    (Mend.UNLINK,),
+    (Fix.UNLINK,),
 )
 # The last that a Delete comes to. But nothing shows that it was a queue's.
-LONE_LIST = Trouble(
+LONE_LIST = Problem(
     "a list alone",
     "a client died at the last step of deleting a queue, or the list is somebody else's",
     "delete it, but only where the queue is named on the command line",
-    (Mend.WAKE,),
+    (Fix.WAKE,),
 )

@@ -1,4 +1,4 @@
-"""Complaints: which single queues could not be looked after, and why, said in the log once for each."""
+"""Warnings that are logged once: which single queues could not be looked after, and why, said in the log once for each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pressure_server.queues.names import printable
 _MOST_KEPT = 1000
 
 
-class Complaints:
+class WarnOnce:
     """Warnings of one `logger`, of up to 1000 queues; `left` says what is not done for such a queue."""
 
     def __init__(self, logger: logging.Logger, left: str) -> None:

@@ -1,4 +1,4 @@
-"""Changes: who is told when a queue changes, by the backend's watch."""
+"""Key notifications: who is told when a queue changes, by the backend's watch."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ import asyncio
 from collections.abc import Iterable
 
 from pressure_server.backend.watch import Watch
-from pressure_server.queues.calls.driver import Listener
+from pressure_server.queues.calls.driver import KeyListener
 from pressure_server.queues.names import base_key
-from pressure_server.queues.operations.wait_condition import Lack, possible, suffixes, watched_keys
+from pressure_server.queues.operations.wait_condition import WaitCondition, possible, suffixes, watched_keys
 
 
-class Changes:
+class KeyNotifications:
     """Of the queues of one database. Those of a lane's own queue are told to the lane by the database."""
 
     def __init__(self, watch: Watch, number: int, prefix: bytes) -> None:
         self._watch = watch
         self._number = number
         self._prefix = prefix
-        self._listeners: dict[bytes, set[Listener]] = {}
+        self._listeners: dict[bytes, set[KeyListener]] = {}
         self._loop = asyncio.get_running_loop()
 
     def __len__(self) -> int:
         """Of how many queues somebody is to be told."""
         return len(self._listeners)
 
-    def arm(self, listener: Listener, name: bytes, watched: list[bytes], *, own: bool = False) -> None:
+    def arm(self, listener: KeyListener, name: bytes, watched: list[bytes], *, own: bool = False) -> None:
         """Tell of the next change of one of these keys of the queue. `own`: it is the listener's own."""
         if not own:
             self._listeners.setdefault(name, set()).add(listener)
         keys = watched_keys(base_key(self._prefix, name), watched)
         self._watch.arm(self._number, keys, lambda mask: listener.armed(name, watched, mask))
 
-    def leave(self, listener: Listener, name: bytes, watched: Iterable[bytes] = ()) -> None:
+    def leave(self, listener: KeyListener, name: bytes, watched: Iterable[bytes] = ()) -> None:
         """It does not want to be told any longer. `watched` are the keys that are still watched for it."""
         base = base_key(self._prefix, name)
         self._watch.disarm(self._number, [base + suffix for suffix in watched])
@@ -52,7 +52,7 @@ class Changes:
         for name in list(self._listeners):
             self.tell(name)
 
-    async def news_of(self, name: bytes, lack: Lack, timeout: float) -> bool:
+    async def news_of(self, name: bytes, lack: WaitCondition, timeout: float) -> bool:
         """Wait until what a queue lacks may be there; False where it is not within `timeout` seconds."""
         if timeout <= 0:
             return False
@@ -71,7 +71,7 @@ class Changes:
 class _News:
     """A coroutine that waits for what a queue lacks."""
 
-    def __init__(self, lack: Lack, come: asyncio.Future[None]) -> None:
+    def __init__(self, lack: WaitCondition, come: asyncio.Future[None]) -> None:
         self._lack = lack
         self.come = come
 

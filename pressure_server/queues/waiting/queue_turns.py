@@ -11,11 +11,14 @@ from collections.abc import Iterable, Mapping
 from pressure_server.queues.calls.driver import Roles
 from pressure_server.queues.operations.batch import Outcome
 from pressure_server.queues.operations.operation import Line, Operation
-from pressure_server.queues.operations.wait_condition import Lack
+from pressure_server.queues.operations.wait_condition import WaitCondition
 from pressure_server.queues.waiting.waiting_line import WaitingLine
 
 # For each role: who needs it, and for what a native client may hold it while it waits for that, as we do.
-_NEEDED = {Lack.PRODUCER: (Line.PRODUCERS, Lack.ROOM), Lack.CONSUMER: (Line.CONSUMERS, Lack.MESSAGE)}
+_NEEDED = {
+    WaitCondition.PRODUCER: (Line.PRODUCERS, WaitCondition.ROOM),
+    WaitCondition.CONSUMER: (Line.CONSUMERS, WaitCondition.MESSAGE),
+}
 
 
 class QueueTurns:
@@ -27,8 +30,8 @@ class QueueTurns:
         self._name = name
         self._lines = lines
         self._role_turns = role_turns
-        self._ours: frozenset[Lack] = frozenset()
-        self._asked: frozenset[Lack] = frozenset()
+        self._ours: frozenset[WaitCondition] = frozenset()
+        self._asked: frozenset[WaitCondition] = frozenset()
 
     def ask(self, outcome: Outcome) -> None:
         """Where a native client holds a role, stand in line with others that want it.
@@ -46,11 +49,11 @@ class QueueTurns:
                 else:
                     self._ask(wait.lack)
 
-    def _ask(self, role: Lack) -> None:
+    def _ask(self, role: WaitCondition) -> None:
         self._asked |= {role}
         self._role_turns.ask(self._name, role)
 
-    def begin(self, role: Lack) -> None:
+    def begin(self, role: WaitCondition) -> None:
         """A role's token is parked for us."""
         self._asked -= {role}
         self._ours |= {role}
@@ -69,6 +72,6 @@ class QueueTurns:
                 self._ours -= {role}
                 self._role_turns.give_back(self._name)
 
-    def _is_wanted(self, role: Lack) -> bool:
+    def _is_wanted(self, role: WaitCondition) -> bool:
         wanted = {(self._name, role), (self._name, _NEEDED[role][1])}
         return any(not wanted.isdisjoint(line.lacks) for line in self._lines.values())

@@ -8,17 +8,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pressure_server.backend.turns import Turns
-from pressure_server.queues.deliveries.owners import Call, OnSuccess
+from pressure_server.queues.deliveries.owners import Completion, OnSuccess
 from pressure_server.queues.names import CONSUMER_TURN, PRODUCER_TURN, base_key
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Operation
-from pressure_server.queues.operations.wait_condition import Lack
+from pressure_server.queues.operations.wait_condition import WaitCondition
 
 if TYPE_CHECKING:
     from pressure_server.queues.calls.lanes import Lanes
 
 # Where the token of a role is, while it is our turn.
-_PARKED = {Lack.PRODUCER: PRODUCER_TURN, Lack.CONSUMER: CONSUMER_TURN}
+_PARKED = {WaitCondition.PRODUCER: PRODUCER_TURN, WaitCondition.CONSUMER: CONSUMER_TURN}
 
 
 class RoleTurns:
@@ -30,7 +30,7 @@ class RoleTurns:
         # Queues whose turns are to be given back; while the backend is away, later.
         self._owed: set[bytes] = set()
 
-    def ask(self, name: bytes, lack: Lack, *, elsewhere: bool = False) -> None:
+    def ask(self, name: bytes, lack: WaitCondition, *, elsewhere: bool = False) -> None:
         """Wait for a role in line with native clients; then it is the turn of that queue's lane.
 
         `elsewhere`: of others, who act at once.
@@ -49,7 +49,7 @@ class RoleTurns:
 
         self._turns.ask(self._lanes.number, token, parked, ended)
 
-    def withdraw(self, name: bytes, lack: Lack) -> None:
+    def withdraw(self, name: bytes, lack: WaitCondition) -> None:
         """The lane of that queue does not want the role any longer for which it has asked."""
         self._turns.withdraw(self._lanes.number, base_key(self._lanes.prefix, name) + _PARKED[lack])
 
@@ -80,6 +80,6 @@ class RoleTurns:
             for suffix in _PARKED.values():
                 if parked.startswith(prefix) and parked.endswith(suffix):
                     name = parked[len(prefix) : -len(suffix)]
-                    call = Call(None)
+                    call = Completion(None)
                     await self._lanes.attempt(Operation(verbs.TURN, name, [], 1, call), call)
                     self._given_back(name)

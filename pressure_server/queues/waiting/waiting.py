@@ -16,10 +16,10 @@ from pressure_server.queues.operations.batch import Outcome
 from pressure_server.queues.operations.operation import Line, Operation
 from pressure_server.queues.operations.options import Room
 from pressure_server.queues.operations.wait import AS_CONFIGURED, Wait
-from pressure_server.queues.operations.wait_condition import Lack
+from pressure_server.queues.operations.wait_condition import WaitCondition
 from pressure_server.queues.waiting.queue_turns import QueueTurns
 from pressure_server.queues.waiting.waiting_line import WaitingLine
-from pressure_server.queues.waiting.wake_up import Alarm
+from pressure_server.queues.waiting.wake_up import WakeUp
 
 # Seconds for which messages are left for clients of other servers, which may wait no longer.
 _FOR_OTHERS = 0.01
@@ -54,7 +54,7 @@ class Waiting:
         self._driver = driver
         self._lines = {line: WaitingLine(host.name) for line in Line}
         self._turns = QueueTurns(host.name, self._lines, driver.role_turns)
-        self._alarm: Alarm | None = None
+        self._alarm: WakeUp | None = None
         # Whether clients of other servers get their share, and whether messages have been left for them.
         self.shares = True
         self._has_left_some = False
@@ -68,9 +68,9 @@ class Waiting:
         return len(self._lines[line])
 
     @property
-    def lacks(self) -> dict[bytes, set[Lack]]:
+    def lacks(self) -> dict[bytes, set[WaitCondition]]:
         """What they lack, by queue."""
-        lacks: dict[bytes, set[Lack]] = {}
+        lacks: dict[bytes, set[WaitCondition]] = {}
         for line in self._lines.values():
             for name, lack in line.lacks:
                 lacks.setdefault(name, set()).add(lack)
@@ -99,7 +99,7 @@ class Waiting:
                 if operation.wait is not None and operation.wait.in_line:
                     continue
                 fresh.remove(operation)
-                self.stand(operation, Lack.ROOM, first.wait)
+                self.stand(operation, WaitCondition.ROOM, first.wait)
         # Operations already in progress go first once the role is ours.
         ahead = [o for o in fresh if o.verb is verbs.TURN or (o.wait is not None and o.wait.in_line)]
         return ahead + operations + [operation for operation in fresh if operation not in ahead]
@@ -123,7 +123,7 @@ class Waiting:
                 (again if was_in_line else new)[line].append(operation)
                 if wait.ticket is not None:
                     wait.ticket.release()
-                if wait.lack is Lack.ABSENCE:
+                if wait.lack is WaitCondition.ABSENCE:
                     # The last keys of a queue that is being deleted are not watched.
                     self._driver.later(_LOOK_AGAIN_AFTER, self._host.poke)
             else:
@@ -141,7 +141,7 @@ class Waiting:
         """Watch for what those lack that wait after a call, and ask for roles that native clients hold."""
         if self:
             if self._alarm is None:
-                self._alarm = Alarm(self._host, self, self._driver.changes)
+                self._alarm = WakeUp(self._host, self, self._driver.changes)
             if outcome.left_for_others:
                 self._alarm.forget_attempts()
                 if not self._has_left_some:
@@ -194,7 +194,7 @@ class Waiting:
             wait.timer = self._driver.at(deadline, self._expire, operation)
         return True
 
-    def stand(self, operation: Operation, lack: Lack, like: Wait | None) -> None:
+    def stand(self, operation: Operation, lack: WaitCondition, like: Wait | None) -> None:
         """Let it wait without trying it. Those before it lack the same: `like` is how they wait."""
         wait = operation.wait = operation.wait or Wait()
         wait.lack, wait.reason = (like.lack, like.reason) if like is not None else (lack, None)
@@ -213,7 +213,7 @@ class Waiting:
         if wait is None or wait.ticket is None or wait.ticket.admits(operation, self._host.poke):
             return True
         if not wait.ticket.served:
-            self.stand(operation, Lack.MESSAGE, None)
+            self.stand(operation, WaitCondition.MESSAGE, None)
         return False
 
     def _expire(self, operation: Operation) -> None:
@@ -261,7 +261,7 @@ class Waiting:
                 self._host.end(operation)
         self._after_leaving()
 
-    def take_turn(self, role: Lack) -> None:
+    def take_turn(self, role: WaitCondition) -> None:
         """A role's token is parked for us, until an operation has gone on that wanted it, or none does."""
         self._turns.begin(role)
         self._host.poke()
@@ -307,6 +307,8 @@ def _give_up(operation: Operation, wait: Wait) -> None:
 
     A move that has found a message, and no room for it, fails as a put does.
     """
-    if wait.reason is None or (operation.verb.takes and wait.out_of_time and wait.lack is not Lack.ROOM):
+    if wait.reason is None or (
+        operation.verb.takes and wait.out_of_time and wait.lack is not WaitCondition.ROOM
+    ):
         return
     operation.fail(wait.reason)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pressure_server.queues.operations.batch import MAX_BYTES, MAX_MESSAGES
 from pressure_server.queues.operations.operation import Operation
 from pressure_server.queues.operations.wait import Wait
-from pressure_server.queues.operations.wait_condition import Lack
+from pressure_server.queues.operations.wait_condition import WaitCondition
 
 # How many of a line are tried at once: at first, and at most. It doubles while all of them can go on.
 _FIRST_ALLOWANCE = 8
@@ -30,7 +30,7 @@ class WaitingLine:
         self._name = name
         self._operations: list[Operation] = []
         self._allowance = _FIRST_ALLOWANCE
-        self._lacks: dict[tuple[bytes, Lack], int] = {}
+        self._lacks: dict[tuple[bytes, WaitCondition], int] = {}
         self._for_existence = 0
 
     def __len__(self) -> int:
@@ -42,7 +42,7 @@ class WaitingLine:
         return iter(self._operations)
 
     @property
-    def lacks(self) -> Iterable[tuple[bytes, Lack]]:
+    def lacks(self) -> Iterable[tuple[bytes, WaitCondition]]:
         """What those in line lack, each once, with the queue where it is lacking."""
         return self._lacks
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Protocol
 
 from pressure_server.queues.calls.driver import Watcher
-from pressure_server.queues.operations.wait_condition import Lack, possible, suffixes
+from pressure_server.queues.operations.wait_condition import WaitCondition, possible, suffixes
 
 
-class Lane(Protocol):
+class WakeTarget(Protocol):
     """The lane whose operations wait."""
 
     name: bytes
@@ -25,7 +25,7 @@ class Sleepers(Protocol):
     """The operations that wait."""
 
     @property
-    def lacks(self) -> dict[bytes, set[Lack]]:
+    def lacks(self) -> dict[bytes, set[WaitCondition]]:
         """What they lack, by queue."""
 
     @property
@@ -33,12 +33,12 @@ class Sleepers(Protocol):
         """Whether the queue did when they were tried."""
 
 
-class Alarm:
+class WakeUp:
     """A lane's. `disturbed` is set when a call of the lane may have changed its queue."""
 
     __slots__ = ("_changes", "_lane", "_set", "_sleepers", "_vain", "disturbed")
 
-    def __init__(self, lane: Lane, sleepers: Sleepers, changes: Watcher) -> None:
+    def __init__(self, lane: WakeTarget, sleepers: Sleepers, changes: Watcher) -> None:
         self._lane = lane
         self._sleepers = sleepers
         self._changes = changes
