@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from pressure_server.app.settings import SettingsError, backend_from_specification
+from pressure_server.app.settings import backend_from_specification
+from pressure_server.net.listen import SettingsError
 from tests.programs import (
     TIMEOUT,
     Server,

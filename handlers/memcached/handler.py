@@ -10,8 +10,8 @@ from handlers.memcached.statistics import Counts
 from handlers.memcached.sweeper import Sweeper
 from handlers.memcached.table import KV, MODES, QUEUE
 from handlers.memcached.values import Values
-from pressure_server.app.settings import Listen, SettingsError
 from pressure_server.net.handler import Context
+from pressure_server.net.listen import Listen, SettingsError
 from pressure_server.net.ping import ask
 
 _OPTIONS = {"mode", "flush_all"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from handlers.resp import commands
 from handlers.resp.connection import RespConnection
 from handlers.resp.parser import Limits
-from pressure_server.app.settings import Listen, SettingsError
 from pressure_server.net.handler import Context
+from pressure_server.net.listen import Listen, SettingsError
 from pressure_server.net.ping import ask
 
 

@@ -16,10 +16,11 @@ from pressure_server.app.doctor_command import examine
 from pressure_server.app.options import SECONDS, check_variables, shared_options
 from pressure_server.app.process_title import hide_secrets
 from pressure_server.app.server import StartError, serve
-from pressure_server.app.settings import Listen, Settings, SettingsError, Store
+from pressure_server.app.settings import Settings, Store
 from pressure_server.auth.users import MOST_PASSWORD_BYTES, digest_of
 from pressure_server.errors import BackendError
 from pressure_server.net.handler import find_handler
+from pressure_server.net.listen import Listen, SettingsError
 
 
 class _ServeByDefault(click.Group):

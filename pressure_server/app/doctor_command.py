@@ -6,10 +6,11 @@ import contextlib
 import os
 from collections.abc import AsyncIterator, Callable
 
-from pressure_server.app.settings import EMBEDDED, SettingsError, Store
+from pressure_server.app.settings import EMBEDDED, Store
 from pressure_server.backend.address import Address
 from pressure_server.backend.embedded import Embedded
 from pressure_server.backend.link import Patience
+from pressure_server.net.listen import SettingsError
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.names import is_queue_name, printable
 from pressure_server.queues.policy import Policy

@@ -15,15 +15,10 @@ import click
 from click.core import ParameterSource
 
 from pressure_server.app import logs
-from pressure_server.app.settings import (
-    DEFAULT_LISTEN,
-    EMBEDDED,
-    Listen,
-    SettingsError,
-    backend_from_specification,
-)
+from pressure_server.app.settings import DEFAULT_LISTEN, EMBEDDED, backend_from_specification
 from pressure_server.backend.levels import Level
 from pressure_server.net.handler import find_handler
+from pressure_server.net.listen import Listen, SettingsError
 from pressure_server.queues.policy import BLOCK, ERROR, Policy
 
 _MESSAGE_BYTES = 32 << 20

@@ -12,13 +12,14 @@ from functools import partial
 from typing import Any
 
 from pressure_server.app import memory_limit
-from pressure_server.app.settings import EMBEDDED, Listen, Settings
+from pressure_server.app.settings import EMBEDDED, Settings
 from pressure_server.auth.access import Access, AccessError
 from pressure_server.backend.address import Address
 from pressure_server.backend.embedded import Embedded
 from pressure_server.net.clients import Clients
 from pressure_server.net.handler import Context, Handler, find_handler
 from pressure_server.net.handshakes import MOST_UNDER_WAY
+from pressure_server.net.listen import Listen
 from pressure_server.net.listener import Listener
 from pressure_server.net.memory import Memory
 from pressure_server.queues.broker import Broker
@@ -123,7 +124,7 @@ async def _serve_on(
         most = _clients_possible(settings.max_clients, each, _OTHER_FILES + handshakes)
         clients = Clients(most, settings.idle_timeout, access, memory)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, access.reload, clients.connected)
-        context = Context(settings, broker, clients)
+        context = Context(settings.for_handlers, broker, clients)
         for listen, handler in handlers.items():
             try:
                 listeners.append(await Listener.open(listen, handler(context, listen).connect, access.tls))
@@ -132,7 +133,7 @@ async def _serve_on(
         context.listening += [listener.listen for listener in listeners]
         gc.freeze()
         gc.set_threshold(*_GARBAGE_THRESHOLDS)
-        _announce(context, embedded)
+        _announce(context, embedded, settings.backend_grace)
         await stop.wait()
         context.is_stopping = True
         if settings.drain_delay:
@@ -161,7 +162,7 @@ async def _serve_on(
         await broker.close()
 
 
-def _announce(context: Context, embedded: Embedded | None) -> None:
+def _announce(context: Context, embedded: Embedded | None, grace: float) -> None:
     broker = context.broker
     for listen in context.listening:
         logger.info("listening on %s", listen)
@@ -179,8 +180,7 @@ def _announce(context: Context, embedded: Embedded | None) -> None:
     if broker.is_up:
         ready()
     else:
-        seconds = context.settings.backend_grace
-        logger.info("waiting for the backend: commands wait for it for %g seconds, then fail", seconds)
+        logger.info("waiting for the backend: commands wait for it for %g seconds, then fail", grace)
         broker.default_database.when_back(ready)
 
 

@@ -6,77 +6,22 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import quote, urlsplit, urlunsplit
 
 from pressure_server.auth.access import AccessPolicy, read_password
 from pressure_server.auth.tls import TlsFiles
 from pressure_server.backend.address import Address
 from pressure_server.backend.levels import Level
 from pressure_server.backend.link import Patience
+from pressure_server.net.handler import HandlerSettings
+from pressure_server.net.listen import Listen, SettingsError
 from pressure_server.queues.policy import Policy
 
 EMBEDDED = "embedded:"
 DEFAULT_LISTEN = ("resp://127.0.0.1:4000",)
 LEAST_BUFFERED = 64 << 20
-# What people who come from Redis write.
-_OTHER_SCHEMES = {"redis": "resp", "rediss": "resps"}
 # Seconds: a backend that may drop keys leaves queues stuck, which have to be repaired.
 _REPAIR_AFTER_EVICTION = 30.0
-
-
-class SettingsError(ValueError):
-    """A value that cannot work; the text names the setting."""
-
-
-@dataclass(frozen=True)
-class Listen:
-    """Where to listen and by which handler: `HANDLER://HOST:PORT` or `HANDLER+unix:///PATH`.
-
-    `redis` is another name for `resp`.
-
-    With an "s" behind the handler's name, `resps://…`, it is over TLS. `options`, `?NAME=VALUE&…` behind it
-    all, mean something to the handler.
-    """
-
-    handler: str
-    host: str = ""
-    port: int = 0
-    path: str = ""
-    tls: bool = False
-    options: tuple[tuple[str, str], ...] = ()
-
-    def __str__(self) -> str:
-        scheme = self.handler + "s" * self.tls
-        options = f"?{urlencode(self.options)}" if self.options else ""
-        if self.path:
-            return f"{scheme}+unix://{self.path}{options}"
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{scheme}://{host}:{self.port}{options}"
-
-    @classmethod
-    def parse(cls, url: str) -> Listen:
-        """Raises SettingsError."""
-        form = f"'{url}' cannot be listened on: write HANDLER://HOST:PORT or HANDLER+unix:///PATH"
-        if url and "://" not in url:
-            likely = f"resp+unix://{url}" if url.startswith("/") else f"resp://{url}"
-            raise SettingsError(f"'{url}' names no handler: did you mean {likely}?")
-        try:
-            url.encode()
-            parts = urlsplit(url)
-            port = parts.port
-            # As the system's resolver will have it.
-            (parts.hostname or "").encode("idna")
-            options = tuple(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
-        except ValueError as error:
-            raise SettingsError(f"{form} ({error})") from error
-        scheme, _, transport = parts.scheme.partition("+")
-        scheme = _OTHER_SCHEMES.get(scheme, scheme)
-        handler, tls = scheme.removesuffix("s"), scheme.endswith("s")
-        if transport == "unix" and parts.path.startswith("/") and not parts.netloc:
-            return cls(handler, path=parts.path, tls=tls, options=options)
-        if not handler or transport or parts.hostname is None or port is None or parts.path.strip("/"):
-            raise SettingsError(form)
-        return cls(handler, host=parts.hostname, port=port, tls=tls, options=options)
 
 
 @dataclass(frozen=True)
@@ -164,6 +109,13 @@ class Settings(Store):
         tls = self.tls_certificate and TlsFiles(self.tls_certificate, self.tls_key, self.tls_client_ca)
         password = None if self.password is None else os.fsencode(self.password)
         return AccessPolicy(password, self.password_file, self.users, self.protected_mode, tls or None)
+
+    @property
+    def for_handlers(self) -> HandlerSettings:
+        """What handlers need of them."""
+        return HandlerSettings(
+            self.prefix, self.max_message_bytes, self.idle_timeout, is_embedded=self.backend == EMBEDDED
+        )
 
     @property
     def patience(self) -> Patience:

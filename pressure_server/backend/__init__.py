@@ -1,1 +1,4 @@
-"""The backend: connections to the Redis that keeps the queues, and the one we bring along."""
+"""The backend: connections, key watch, durability, roles, and the embedded Valkey, behind one facade.
+
+`queues` and the application import it. It imports `lua`.
+"""

@@ -1,1 +1,4 @@
-"""TODO."""
+"""The scripts that the backend runs, how they are put together, and the layout of their arguments and replies.
+
+The bottom layer, beside `errors`: it imports nothing of ours.
+"""

@@ -13,20 +13,30 @@ from importlib.metadata import entry_points
 from time import time
 from typing import Protocol, cast
 
-from pressure_server.app.settings import Listen, Settings, SettingsError
 from pressure_server.errors import DrainingError
 from pressure_server.net.clients import Clients
 from pressure_server.net.connection import Connection
+from pressure_server.net.listen import Listen, SettingsError
 from pressure_server.queues.broker import Broker
 
 GROUP = "pressure_server.handlers"
+
+
+@dataclass(frozen=True)
+class HandlerSettings:
+    """The settings that matter to handlers. `prefix` is that of keys; sizes are in bytes, times in seconds."""
+
+    prefix: str
+    max_message_bytes: int
+    idle_timeout: float
+    is_embedded: bool
 
 
 @dataclass
 class Context:
     """What the server gives its handlers."""
 
-    settings: Settings
+    settings: HandlerSettings
     broker: Broker
     clients: Clients
     listening: list[Listen] = field(default_factory=list)

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from ssl import SSLContext
 
-from pressure_server.app.settings import Listen
 from pressure_server.net.connection import Connection
 from pressure_server.net.handshakes import Handshakes
+from pressure_server.net.listen import Listen
 
 _BACKLOG = 1024
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 
-from pressure_server.app.settings import Listen
+from pressure_server.net.listen import Listen
 
 _LONGEST_REPLY = 1000
 

@@ -1,1 +1,4 @@
-"""TODO."""
+"""Queues: operations on them, the calls that they make, waiting, deliveries, transactions, upkeep.
+
+Handlers, `net` and the application import it. It imports `backend` and `lua`.
+"""

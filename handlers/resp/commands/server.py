@@ -13,7 +13,6 @@ from handlers.resp.describe import command_docs, command_info
 from handlers.resp.parser import Command
 from handlers.resp.replies import CommandError, Text
 from handlers.resp.table import COMMANDS, Spec, command, container, dispatch, help_of
-from pressure_server.app.settings import EMBEDDED
 from pressure_server.queues.glob import glob_regex
 
 # Each costs a description, whether or not it was named before.
@@ -139,7 +138,7 @@ async def config_get(client: Caller, words: Command) -> dict[bytes, bytes]:
     """Parameters of Redis that mean something here, with patterns. They are set when the server starts."""
     settings = client.connection.context.settings
     parameters = {
-        "appendonly": "yes" if settings.backend == EMBEDDED else "no",
+        "appendonly": "yes" if settings.is_embedded else "no",
         "maxclients": str(client.connection.clients.max_clients),
         "maxmemory": "0",
         "maxmemory-policy": "noeviction",
