@@ -14,8 +14,7 @@ from pressure_server.errors import BackendError, OutcomeUnknownError
 from pressure_server.lua.layout import RECOVER, Header
 from pressure_server.queues.calls.block import Block
 from pressure_server.queues.calls.courier import Courier
-from pressure_server.queues.deliveries.delivery import Delivery
-from pressure_server.queues.operations.operation import Operation
+from pressure_server.queues.operations.operation import Delivery, Operation
 from tests.programs import TIMEOUT
 
 HEADER = (b"me", b"0", b"block")

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from pressure_server.queues.deliveries.delivery import Delivery
-from pressure_server.queues.deliveries.owners import OnSuccess
-from pressure_server.queues.deliveries.restoring import restoring
-from pressure_server.queues.deliveries.slow_deliveries import SlowDeliveries
+from pressure_server.queues.calls.slow_deliveries import SlowDeliveries
 from pressure_server.queues.operations import verbs
-from pressure_server.queues.operations.operation import Operation
+from pressure_server.queues.operations.operation import Delivery, Operation
+from pressure_server.queues.operations.owners import OnSuccess
+from pressure_server.queues.operations.restoring import restoring
 
 
 class Stage:

@@ -24,7 +24,7 @@ from pressure_server.backend.address import Address
 from pressure_server.backend.link import Patience
 from pressure_server.errors import BackendError
 from pressure_server.queues.broker import Broker
-from pressure_server.queues.calls.lane import Lane
+from pressure_server.queues.lanes.lane import Lane
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.peers import Neighbours
 from pressure_server.queues.policy import Policy

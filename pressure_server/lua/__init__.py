@@ -1,4 +1,4 @@
-"""The scripts that the backend runs, how they are put together, and the layout of their arguments and replies.
+"""The scripts that the backend runs, and the layout of their arguments and replies.
 
 The bottom layer, beside `errors`: it imports nothing of ours.
 """

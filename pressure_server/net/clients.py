@@ -4,13 +4,45 @@ from __future__ import annotations
 
 import asyncio
 from itertools import count
+from typing import Protocol
 
 from pressure_server.auth.access import Access
+from pressure_server.auth.users import User
 from pressure_server.errors import DeniedError
-from pressure_server.net.connection import Connection
 from pressure_server.net.deliveries import Deliveries
-from pressure_server.net.disconnects import DisconnectWatch
-from pressure_server.net.memory import Memory
+from pressure_server.net.disconnects import DisconnectWatch, Watched
+from pressure_server.net.memory import Holder, Memory
+
+
+class Connected(Watched, Holder, Protocol):
+    """A client's connection, as those that look after all connections see it."""
+
+    active: float
+    user: User
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        """The connection's transport."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the client waits for something."""
+
+    def failed(self, error: Exception) -> bytes:
+        """Return the reply for an error."""
+
+    def refused(self) -> bytes:
+        """Return what a client is told when there are too many."""
+
+    def close_if_idle(self) -> None:
+        """Close, unless the client waits for something."""
+
+    def drain(self) -> None:
+        """Read nothing more; close when what has been read is done and answered."""
+
+    def break_off(self) -> None:
+        """End the connection at once."""
+
 
 # How exactly the time of a client's last command is known, in seconds.
 _TICK = 1.0
@@ -27,7 +59,7 @@ class Clients:
         self.max_clients = max_clients
         self.memory = memory
         self.idle_timeout = idle_timeout
-        self.connected: set[Connection] = set()
+        self.connected: set[Connected] = set()
         self.disconnects = DisconnectWatch()
         self.deliveries = Deliveries()
         self.ids = count(1)
@@ -40,7 +72,7 @@ class Clients:
         self._emptied = asyncio.Event()
         self._ticking = self._loop.create_task(self._tick())
 
-    def refusal(self, connection: Connection) -> bytes:
+    def refusal(self, connection: Connected) -> bytes:
         """Count the connection in; or what it is told: it must not come from there, or there are too many."""
         denied = not self.access.admits(connection.transport)
         if denied or len(self.connected) >= self.max_clients:
@@ -53,7 +85,7 @@ class Clients:
         self.disconnects.watch(connection)
         return b""
 
-    def leave(self, connection: Connection) -> None:
+    def leave(self, connection: Connected) -> None:
         """Count the connection out."""
         self.connected.discard(connection)
         self.disconnects.unwatch(connection)

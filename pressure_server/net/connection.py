@@ -11,19 +11,17 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from pressure_server.auth.users import NOBODY
 from pressure_server.errors import PressureError
+from pressure_server.net.clients import Clients
 from pressure_server.net.outbox import Outbox
 from pressure_server.queues.database import Database
 from pressure_server.queues.operations.batch import MAX_BYTES
 from pressure_server.queues.operations.operation import Operation, Verb
 from pressure_server.queues.operations.options import DEFAULT, Options
 from pressure_server.queues.operations.wait import Wait
-
-if TYPE_CHECKING:
-    from pressure_server.net.clients import Clients
 
 # A client with so many commands unanswered is not read further until some are; fewer, until it is known how
 # large its replies are, and so that a mebibyte of them is under way.

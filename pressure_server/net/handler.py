@@ -24,7 +24,7 @@ GROUP = "pressure_server.handlers"
 
 @dataclass(frozen=True)
 class HandlerSettings:
-    """The settings that matter to handlers. `prefix` is that of keys; sizes are in bytes, times in seconds."""
+    """The settings that matter to handlers: the prefix of keys, sizes in bytes, times in seconds."""
 
     prefix: str
     max_message_bytes: int

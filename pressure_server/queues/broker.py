@@ -17,10 +17,10 @@ from pressure_server.backend.link import Link, Patience
 from pressure_server.errors import BackendError, PressureError
 from pressure_server.lua.scripts import batch_script
 from pressure_server.queues.database import Database
+from pressure_server.queues.operations.waiters import Waiters
 from pressure_server.queues.peers import Neighbours, Peers
 from pressure_server.queues.policy import Policy
 from pressure_server.queues.upgrade import OldPeers
-from pressure_server.queues.waiting.waiters import Waiters
 
 # Redis's own default is 16; a number beyond this is no database of anybody's.
 _LARGEST_DATABASE = 9999

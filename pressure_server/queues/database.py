@@ -9,12 +9,12 @@ from typing import Any
 
 from pressure_server.errors import BackendError, BackendReplyError, PressureError, QueueClosedError
 from pressure_server.lua.script import Script
-from pressure_server.queues.calls.lanes import Lanes
-from pressure_server.queues.deliveries.owners import Client, Completion
+from pressure_server.queues.lanes.lanes import Lanes
 from pressure_server.queues.names import BOUND, base_key, existence_pattern, queue_name
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Operation, Verb
 from pressure_server.queues.operations.options import WAITS, Options
+from pressure_server.queues.operations.owners import Client, Completion
 from pressure_server.queues.operations.wait import Ticket, Wait
 from pressure_server.queues.queue_operations import QueueOperations
 

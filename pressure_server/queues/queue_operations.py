@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from pressure_server.errors import PressureError
-from pressure_server.queues.deliveries.owners import Client, Completion
 from pressure_server.queues.names import base_key
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Operation, Verb
 from pressure_server.queues.operations.options import DEFAULT, Options
+from pressure_server.queues.operations.owners import Client, Completion
 from pressure_server.queues.operations.wait import AS_CONFIGURED, Wait
 
 

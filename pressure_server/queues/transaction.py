@@ -19,12 +19,11 @@ from pressure_server.errors import (
     QueueInUseError,
     StoppingError,
 )
-from pressure_server.queues.deliveries.delivery import Delivery
-from pressure_server.queues.deliveries.owners import Client, Completion
 from pressure_server.queues.names import base_key
 from pressure_server.queues.operations import batch, verbs
-from pressure_server.queues.operations.operation import Line, Operation, Verb
+from pressure_server.queues.operations.operation import Delivery, Line, Operation, Verb
 from pressure_server.queues.operations.options import WAITS, Options
+from pressure_server.queues.operations.owners import Client, Completion
 from pressure_server.queues.operations.refusals import lack_of, refusal
 from pressure_server.queues.operations.wait_condition import WaitCondition
 from pressure_server.queues.queue_operations import QueueOperations

@@ -16,14 +16,14 @@ from pressure_server.backend.link import Link
 from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
 from pressure_server.errors import BackendError, QueueDoesNotExistError
-from pressure_server.queues.calls.lanes import Lanes
 from pressure_server.queues.housekeeping import Housekeeping
+from pressure_server.queues.lanes.lanes import Lanes
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Operation, Owner
 from pressure_server.queues.operations.options import DEFAULT, Options, Room
 from pressure_server.queues.operations.wait import AS_CONFIGURED, Ticket, Wait
+from pressure_server.queues.operations.waiters import Waiters
 from pressure_server.queues.policy import BLOCK, ERROR, Policy
-from pressure_server.queues.waiting.waiters import Waiters
 from tests.model.backend import PREFIX, Backend
 from tests.model.connections import ModelDurability, ModelLink, ModelTurns, ModelWatch
 from tests.model.loop import ModelLoop

@@ -1,4 +1,1 @@
-"""Calls: a lane has the operations on one queue, and the courier packs those of all lanes into calls.
-
-Lanes are pure; what they ask of their surroundings is in `driver.py`.
-"""
+"""Calls of the batch script: the courier packs blocks, one for each queue, into calls, and keeps records."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from pressure_server.queues.deliveries.delivery import Delivery
+from pressure_server.queues.operations.operation import Delivery
 
 
 class Block(NamedTuple):

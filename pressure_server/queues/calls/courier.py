@@ -23,9 +23,8 @@ from pressure_server.backend.link import Link
 from pressure_server.errors import OutcomeUnknownError
 from pressure_server.lua.layout import CUT, RECOVER, Reply
 from pressure_server.queues.calls.block import Block
-from pressure_server.queues.deliveries.delivery import Delivery
-from pressure_server.queues.deliveries.slow_deliveries import SlowDeliveries
-from pressure_server.queues.operations.operation import Operation
+from pressure_server.queues.calls.slow_deliveries import SlowDeliveries
+from pressure_server.queues.operations.operation import Delivery, Operation
 
 logger = logging.getLogger(__name__)
 

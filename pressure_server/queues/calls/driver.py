@@ -7,12 +7,11 @@ from typing import Protocol
 
 from pressure_server.errors import BackendError
 from pressure_server.queues.calls.block import Block
-from pressure_server.queues.deliveries.delivery import Delivery
-from pressure_server.queues.operations.operation import Operation
+from pressure_server.queues.operations.operation import Delivery, Operation
 from pressure_server.queues.operations.wait import Timer
 from pressure_server.queues.operations.wait_condition import WaitCondition
+from pressure_server.queues.operations.waiters import Waiters
 from pressure_server.queues.policy import Policy
-from pressure_server.queues.waiting.waiters import Waiters
 
 
 class Source(Protocol):

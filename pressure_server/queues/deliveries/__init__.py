@@ -1,1 +1,1 @@
-"""Deliveries: what was taken from queues, until it has arrived, or is back in its queue."""
+"""What goes back: messages that clients did not receive, and reservations until they are acknowledged."""

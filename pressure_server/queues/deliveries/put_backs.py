@@ -10,12 +10,11 @@ from typing import Any
 from pressure_server.errors import OutcomeUnknownError
 from pressure_server.queues.calls.block import Block
 from pressure_server.queues.calls.driver import Driver
-from pressure_server.queues.deliveries.delivery import Delivery
 from pressure_server.queues.deliveries.reservations import TURNS_TO_LEAVE
-from pressure_server.queues.deliveries.restoring import restoring
 from pressure_server.queues.operations import batch
-from pressure_server.queues.operations.operation import Operation
+from pressure_server.queues.operations.operation import Delivery, Operation
 from pressure_server.queues.operations.options import Custody
+from pressure_server.queues.operations.restoring import restoring
 
 
 class PutBacks:

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 from pressure_server.queues.calls.courier import Courier
-from pressure_server.queues.deliveries.delivery import Delivery
-from pressure_server.queues.operations.operation import Operation
+from pressure_server.queues.operations.operation import Delivery, Operation
 
 # Of the loop: within so many everybody who has gone at the same time is known to have.
 TURNS_TO_LEAVE = 8

@@ -1,4 +1,4 @@
-"""Operations: what a client wants done on a queue, as arguments of the batch script, and its reply as results.
+"""Operations on queues: what clients want, as arguments of the batch script, and its replies as results.
 
 Pure. Everything in `queues` imports it.
 """

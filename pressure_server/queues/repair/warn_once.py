@@ -1,4 +1,4 @@
-"""Warnings that are logged once: which single queues could not be looked after, and why, said in the log once for each."""
+"""Warnings about single queues that could not be looked after, each logged once."""
 
 from __future__ import annotations
 

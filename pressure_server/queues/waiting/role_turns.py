@@ -5,26 +5,62 @@ The broker's side of backend/turns.py: whose turn it is, and how it is given bac
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
 
 from pressure_server.backend.turns import Turns
-from pressure_server.queues.deliveries.owners import Completion, OnSuccess
+from pressure_server.errors import PressureError
 from pressure_server.queues.names import CONSUMER_TURN, PRODUCER_TURN, base_key
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Operation
+from pressure_server.queues.operations.owners import Completion, OnSuccess
 from pressure_server.queues.operations.wait_condition import WaitCondition
-
-if TYPE_CHECKING:
-    from pressure_server.queues.calls.lanes import Lanes
 
 # Where the token of a role is, while it is our turn.
 _PARKED = {WaitCondition.PRODUCER: PRODUCER_TURN, WaitCondition.CONSUMER: CONSUMER_TURN}
 
 
+class Changes(Protocol):
+    """What tells others that a queue may have changed."""
+
+    def tell(self, name: bytes) -> None:
+        """Tell them."""
+
+
+class Host(Protocol):
+    """The lanes of one database."""
+
+    prefix: bytes
+    number: int
+
+    @property
+    def changes(self) -> Changes:
+        """What watches queues."""
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the backend can be reached."""
+
+    def submit(self, operation: Operation) -> None:
+        """Do an operation."""
+
+    async def attempt(self, operation: Operation, call: Completion) -> list[Any] | PressureError:
+        """Do an operation, whose owner the call is."""
+
+    def take_turn(self, name: bytes, role: WaitCondition) -> None:
+        """A role's token has been parked for those that wait on that queue."""
+
+    def after(self, turns: int, follows: Callable[[], None]) -> None:
+        """Call it after so many turns of the loop."""
+
+    def poke(self, names: Iterable[bytes]) -> None:
+        """Let operations that wait on these queues go on."""
+
+
 class RoleTurns:
     """Of the queues of one database."""
 
-    def __init__(self, lanes: Lanes, turns: Turns) -> None:
+    def __init__(self, lanes: Host, turns: Turns) -> None:
         self._lanes = lanes
         self._turns = turns
         # Queues whose turns are to be given back; while the backend is away, later.

@@ -10,11 +10,11 @@ from typing import Protocol
 
 from pressure_server.errors import PressureError, StoppingError, TooManyWaitError
 from pressure_server.queues.calls.driver import Driver
-from pressure_server.queues.deliveries.owners import OnSuccess
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.batch import Outcome
 from pressure_server.queues.operations.operation import Line, Operation
 from pressure_server.queues.operations.options import Room
+from pressure_server.queues.operations.owners import OnSuccess
 from pressure_server.queues.operations.wait import AS_CONFIGURED, Wait
 from pressure_server.queues.operations.wait_condition import WaitCondition
 from pressure_server.queues.waiting.queue_turns import QueueTurns

@@ -20,10 +20,9 @@ from pressure_server.errors import (
 )
 from pressure_server.queues.calls.block import Block
 from pressure_server.queues.calls.driver import Driver
-from pressure_server.queues.deliveries.delivery import Delivery
 from pressure_server.queues.deliveries.put_backs import PutBacks
 from pressure_server.queues.operations import batch
-from pressure_server.queues.operations.operation import Operation
+from pressure_server.queues.operations.operation import Delivery, Operation
 from pressure_server.queues.operations.options import Custody
 from pressure_server.queues.operations.refusals import refusal
 from pressure_server.queues.operations.wait_condition import WaitCondition

@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
-from pressure_server.queues.deliveries.delivery import Delivery
 from pressure_server.queues.names import printable
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.flagged import word_of
-from pressure_server.queues.operations.operation import Operation, Owner
+from pressure_server.queues.operations.operation import Delivery, Operation, Owner
 
 logger = logging.getLogger(__name__)
 

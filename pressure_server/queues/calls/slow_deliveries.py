@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 
-from pressure_server.queues.deliveries.delivery import Delivery
-from pressure_server.queues.deliveries.restoring import brought
+from pressure_server.queues.operations.operation import Delivery
+from pressure_server.queues.operations.restoring import brought
 
 # Seconds between looks.
 _PAUSE = 1.0

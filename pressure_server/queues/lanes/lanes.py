@@ -23,19 +23,18 @@ from pressure_server.lua.layout import RECOVER
 from pressure_server.queues.calls.block import Block
 from pressure_server.queues.calls.courier import Courier
 from pressure_server.queues.calls.driver import Source
-from pressure_server.queues.calls.lane import Lane
-from pressure_server.queues.deliveries.delivery import Delivery
-from pressure_server.queues.deliveries.owners import Completion
 from pressure_server.queues.deliveries.reservations import Reservations
 from pressure_server.queues.housekeeping import Housekeeping
 from pressure_server.queues.known_queues import KnownQueues
+from pressure_server.queues.lanes.lane import Lane
 from pressure_server.queues.names import BOUND, base_key, records_key, split_key
-from pressure_server.queues.operations.operation import Line, Operation
+from pressure_server.queues.operations.operation import Delivery, Line, Operation
+from pressure_server.queues.operations.owners import Completion
 from pressure_server.queues.operations.wait_condition import WaitCondition
+from pressure_server.queues.operations.waiters import Waiters
 from pressure_server.queues.policy import Policy
 from pressure_server.queues.waiting.key_notifications import KeyNotifications
 from pressure_server.queues.waiting.role_turns import RoleTurns
-from pressure_server.queues.waiting.waiters import Waiters
 
 # Seconds until what the backend has refused to take back, or to forget, is asked of it again.
 _AGAIN_AFTER = 1.0
