@@ -1,6 +1,6 @@
 """Options: how an operation does what its verb says; and custody, which says who keeps what it takes.
 
-Pure. The names of options that the script reads are in `name_of`, and in scripts/batch.lua.
+Pure. The names of options that the script reads are in `name_of`, and in lua/batch.lua.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The verbs: a table of what the batch script can do on a queue, and how it is asked to.
 
-The other half of the table is in scripts/batch.lua.
+The other half of the table is in lua/batch.lua.
 """
 
 from __future__ import annotations
