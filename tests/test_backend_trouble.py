@@ -219,6 +219,7 @@ def test_a_question_without_an_answer_has_changed_nothing(impatient: Server, val
         assert [clients[3].reply() for _ in range(2)] == [b"OK", b"QUEUED"]
         said = [str(client.reply()) for client in clients]
         valkey.process.send_signal(signal.SIGCONT)
+    wait_for(lambda: "is back" in impatient.log, "the backend")
     for reply, (request, text) in zip(said, asked, strict=True):
         assert reply.startswith("BACKEND "), request
         assert text in reply, request

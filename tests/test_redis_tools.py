@@ -141,7 +141,7 @@ def test_an_interactive_session_of_redis_cli(server: Server, tmp_path: Path) -> 
         session.expect(r"OK\r\n127\.0\.0\.1:\d+\[1\]> ")
         session.type("quit\r")
         assert session.end() == 0
-        assert "error" not in session.screen().lower(), session.screen()
+        assert "(error)" not in session.screen().lower(), session.screen()
 
 
 @pytest.mark.clients

@@ -120,8 +120,11 @@ def _backend(ctx: click.Context, _parameter: click.Parameter, value: str) -> str
         raise click.UsageError(str(error)) from error
 
 
+_OURS = "PRESSURE_"
+
+
 def _option(flag: str, help_text: str, **attributes: Any) -> click.Option:
-    variable = "PRESSURE_" + flag.split("/")[0].lstrip("-").upper().replace("-", "_")
+    variable = _OURS + flag.split("/")[0].lstrip("-").upper().replace("-", "_")
     return click.Option(
         [flag], help=help_text, envvar=variable, show_envvar=True, show_default=True, **attributes
     )
@@ -297,16 +300,17 @@ _OPTIONS = (
 
 
 # What Kubernetes sets in each container for a service whose name begins with `pressure`.
-_OF_KUBERNETES = re.compile(r"PRESSURE_(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_\w+)?)")
+_OF_KUBERNETES = re.compile(r"(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_\w+)?)")
 
 
 def check_variables(names: Iterable[str]) -> None:
     """Raise click.UsageError if a variable is named like one of an option, and there is no such option."""
-    known = [str(option.envvar) for option in _OPTIONS]
+    known = [str(option.envvar).removeprefix(_OURS) for option in _OPTIONS]
     for name in sorted(names):
-        if name.startswith("PRESSURE_") and name not in known and not _OF_KUBERNETES.fullmatch(name):
-            likely = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {likely[0]}?" if likely else "see pressure-server serve --help"
+        of_ours = name.removeprefix(_OURS)
+        if of_ours != name and of_ours not in known and not _OF_KUBERNETES.fullmatch(of_ours):
+            likely = difflib.get_close_matches(of_ours, known, 1)
+            hint = f"did you mean {_OURS}{likely[0]}?" if likely else "see pressure-server serve --help"
             raise click.UsageError(f"unknown variable {name} in the environment: {hint}")
 
 

@@ -216,9 +216,7 @@ class Peers:
                 sum(count > 0 for count in counts.values()),
             )
         else:
-            logger.info(
-                "server '%s' has ended without signing off: no message was undelivered", printable(name)
-            )
+            logger.info("server '%s' has died: it had no undelivered messages", printable(name))
 
     async def _recover(self, database: Database, name: bytes) -> tuple[int, bytes, Counter[bytes]]:
         """Put back what a dead server had taken.
