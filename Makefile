@@ -67,6 +67,7 @@ chaos: $(INSTALLED)
 docs: $(INSTALLED)
 	$(BIN)/python -m handlers.resp docs/commands.md
 	$(BIN)/python -m handlers.memcached docs/memcached.md
+	$(BIN)/python -m pressure_server.app docs/options.md
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-_MARKER = "<!-- from the command table: make docs -->\n"
+_MARKER = "<!-- from the tables in the code: make docs -->\n"
 
 
 def with_tables(document: str, tables: str) -> str:

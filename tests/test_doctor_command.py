@@ -119,7 +119,7 @@ def test_it_uses_the_prefix(backend: Valkey, direct: Client) -> None:
         (["none"], "there is no queue 'none'"),
         (["q:bound"], "'q:bound' cannot be a queue's name"),
         (["--wait", "-1"], "not in the range"),
-        (["--wait", "nan"], "nan is no number of seconds"),
+        (["--wait", "nan"], "nan is not a time"),
         (["--repair", "a", "b"], "unexpected extra argument"),
         (["--backend", "unix:///nowhere/none.sock"], "no connection to unix:///nowhere/none.sock"),
         (["--backend", "embedded:", "--data-dir", "/nowhere"], "there is no data directory /nowhere"),

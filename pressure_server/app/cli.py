@@ -13,7 +13,8 @@ import uvloop
 from pressure_server import __version__
 from pressure_server.app import logs
 from pressure_server.app.doctor_command import examine
-from pressure_server.app.options import SECONDS, check_variables, shared_options
+from pressure_server.app.option_types import Seconds
+from pressure_server.app.options import Command, check_variables, shared_options
 from pressure_server.app.process_title import hide_secrets
 from pressure_server.app.server import StartError, serve
 from pressure_server.app.settings import Settings, Store
@@ -27,13 +28,15 @@ class _ServeByDefault(click.Group):
     """`pressure-server --listen …` is `pressure-server serve --listen …`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        own = {"--help", "--version"}
+        own = {"-h", "--help", "--version"}
         if not args or (args[0] not in self.commands and args[0].startswith("-") and args[0] not in own):
             args = ["serve", *args]
         return super().parse_args(ctx, args)
 
 
-@click.group(cls=_ServeByDefault, context_settings={"max_content_width": 110})
+@click.group(
+    cls=_ServeByDefault, context_settings={"max_content_width": 110, "help_option_names": ["-h", "--help"]}
+)
 @click.version_option(__version__, prog_name="pressure-server")
 def cli() -> None:
     """Bounded, reliable FIFO queues in Redis, for the clients you already have.
@@ -43,7 +46,7 @@ def cli() -> None:
     check_variables(os.environ)
 
 
-@cli.command("serve", params=shared_options())
+@cli.command("serve", cls=Command, params=shared_options())
 def serve_command(log_level: str, log_format: str, **values: Any) -> None:
     """Serve queues until SIGTERM or SIGINT."""
     try:
@@ -82,7 +85,7 @@ def ping_command(listen: tuple[Listen, ...], ready: bool) -> None:
     help="A native client that could go on, and has not for so many seconds, is taken for dead.",
     default=5.0,
     show_default=True,
-    type=SECONDS,
+    type=Seconds(),
 )
 def doctor_command(queue: str | None, repair: bool, wait: float, **values: Any) -> int:
     """Find what native clients that died have left, in one QUEUE or in all; only --repair changes anything.

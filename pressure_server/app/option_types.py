@@ -1,0 +1,68 @@
+"""Types of option values: times, sizes, and levels of durability, each from text with a unit."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import click
+
+from pressure_server.backend.levels import Level
+
+_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+class Integer(click.IntRange):
+    """A number."""
+
+    name = "integer"  # not "integer range", which an error would call it
+
+
+class Seconds(click.FloatRange):
+    """A time: a number of seconds, or one with a unit, like 250ms, 5s, 10m, 1h or 1d."""
+
+    name = "time"
+
+    def __init__(self, least: float = 0) -> None:
+        super().__init__(least, 2**31)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return it in seconds. Refuse nan, which no bound stops."""
+        found = re.fullmatch(r"(\d+\.?\d*)(ms|[smhd])", value.strip()) if isinstance(value, str) else None
+        if found:
+            value = float(found[1]) * _SECONDS[found[2]]
+        seconds: float = super().convert(value, param, ctx)
+        if math.isnan(seconds):
+            self.fail("nan is not a time.", param, ctx)
+        return seconds
+
+
+class Durability(click.ParamType[Level]):
+    """A level of durability."""
+
+    name = "durability"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Level:
+        """Return the level of that name."""
+        if isinstance(value, Level):
+            return value
+        try:
+            return Level.parse(value)
+        except ValueError as error:
+            self.fail(f"{error}.", param, ctx)
+
+
+class Bytes(Integer):
+    """A size: a number of bytes, or one with a unit as in Redis: 1k is 1000, and 1kb is 1024."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return it in bytes."""
+        found = re.fullmatch(r"(\d+)([kmg])(b?)", value.strip().lower()) if isinstance(value, str) else None
+        if found:
+            number, unit, is_binary = found.groups()
+            value = int(number) * (1024 if is_binary else 1000) ** (1 + "kmg".index(unit))
+        bytes_: int = super().convert(value, param, ctx)
+        return bytes_
