@@ -70,6 +70,17 @@ def test_the_programs_print_what_they_should(language: str, server: Server, clie
     assert client.keys() == [b"mails"]
 
 
+def test_the_worker_of_the_readme_gets_one_message_after_the_other(server: Server, client: Client) -> None:
+    worker = begin("python", block("python worker", "README.md"), server)
+    try:
+        client.rpush("mails", "one", "two")
+        assert worker.stdout is not None
+        assert [worker.stdout.readline() for _ in range(2)] == ["sending one\n", "sending two\n"]
+    finally:
+        worker.kill()
+        worker.communicate(timeout=TIMEOUT)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("language", RUNNERS)
 def test_the_program_waits_longer_than_its_library_would_by_itself(
