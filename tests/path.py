@@ -30,7 +30,7 @@ _OURS = (str(_HOME / "pressure_server"), str(_HOME / "handlers"))
 _STAGES = ("to the backend", "back to the client", "after the reply")
 # What ends a stage.
 _WRITERS = (
-    "pressure_server/backend/resp.py RespConnection._write",
+    "pressure_server/backend/resp.py BackendConnection._write",
     "pressure_server/net/outbox.py Outbox.write",
 )
 # Seconds after which nothing more is done for a command.

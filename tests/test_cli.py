@@ -341,7 +341,12 @@ def test_an_unknown_variable_is_refused(variable: str, hint: str) -> None:
         )
 
 
-def test_variables_of_kubernetes_are_not_ours(server: Server) -> None:
+def test_help_is_there_whatever_the_variables_are() -> None:
+    asked = run_command("serve", "--help", environment={"PRESSURE_XYZ": "1"})
+    assert (asked.returncode, asked.stderr) == (0, "")
+
+
+def test_variables_of_kubernetes_and_docker_are_not_ours(server: Server) -> None:
     environment = {
         "PRESSURE_LISTEN": f"resp://127.0.0.1:{server.port}",
         "PRESSURE_SERVICE_HOST": "10.0.0.1",
@@ -349,6 +354,8 @@ def test_variables_of_kubernetes_are_not_ours(server: Server) -> None:
         "PRESSURE_PORT": "tcp://10.0.0.1:4000",
         "PRESSURE_SERVER_SERVICE_HOST": "10.0.0.1",
         "PRESSURE_SERVER_PORT_4000_TCP_ADDR": "10.0.0.1",
+        "PRESSURE_REDIS_NAME": "/pressure/redis",
+        "PRESSURE_REDIS_ENV_VERSION": "7",
     }
     assert run_here("ping", environment=environment).returncode == 0
 

@@ -9,12 +9,20 @@ from typing import Any, cast
 import hiredis
 import pytest
 
+from pressure_server.backend.durability import Durability
 from pressure_server.backend.link import Link
+from pressure_server.backend.turns import Turns
+from pressure_server.backend.watch import Watch
 from pressure_server.errors import BackendError, OutcomeUnknownError
 from pressure_server.lua.layout import RECOVER, Header
 from pressure_server.queues.calls.block import Block
 from pressure_server.queues.calls.courier import Courier
-from pressure_server.queues.operations.operation import Delivery, Operation
+from pressure_server.queues.lanes.lanes import Lanes
+from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.operation import Delivery, Operation, Owner
+from pressure_server.queues.operations.waiters import Waiters
+from pressure_server.queues.policy import Policy
+from tests.model.connections import ModelDurability, ModelTurns, ModelWatch
 from tests.programs import TIMEOUT
 
 HEADER = (b"me", b"0", b"block")
@@ -335,3 +343,51 @@ def test_what_a_call_without_an_answer_has_taken_goes_back(done: int) -> None:
     assert stage.resolved == [done > 0, done > 1]
     assert stage.back == [b"a"]
     assert not stage.courier.has_records
+
+
+class _Nobody(Owner):
+    def completed(self, _operation: Operation) -> None:
+        pass
+
+
+class PlayedLanesLink(PlayedLink):
+    """With what lanes ask of a link, too."""
+
+    number = 0
+    rest = 0.0
+    is_up = True
+    presence = object()
+    is_back: Callable[[], None] | None = None
+
+
+def test_an_operation_that_comes_alone_leaves_at_the_end_of_its_read() -> None:
+    async def play() -> None:
+        link = PlayedLanesLink()
+        lanes = Lanes(
+            cast(Link, link), cast(Watch, ModelWatch()), cast(Turns, ModelTurns()),
+            cast(Durability, ModelDurability(is_wanted=False)),
+            prefix=b"p", identity=b"me", policy=Policy(), waiters=Waiters(1),
+        )  # fmt: skip
+
+        def read(*names: bytes) -> int:
+            """Add a question on each queue, as one read; return how many calls have left by then."""
+            for name in names:
+                lanes.add(Operation(verbs.LENGTH, name, [], 1, _Nobody()))
+            lanes.flush()
+            return len(link.calls)
+
+        async def answer(blocks: int) -> None:
+            await link.called.get()
+            link.reply([0, *([[0, 1]] * blocks)])
+
+        # After one that came alone, one that comes alone again does not wait for the next turn of the loop.
+        assert read(b"a") == 0
+        await answer(1)
+        assert read(b"b") == 1
+        await answer(1)
+        assert read(b"c", b"d") == 0
+        await answer(2)
+        assert read(b"e") == 0
+        await answer(1)
+
+    asyncio.run(play())

@@ -43,12 +43,12 @@ def cli() -> None:
 
     Without a COMMAND it is serve, and serve's options can be given directly.
     """
-    check_variables(os.environ)
 
 
 @cli.command("serve", cls=Command, params=shared_options())
 def serve_command(log_level: str, log_format: str, **values: Any) -> None:
     """Serve queues until SIGTERM or SIGINT."""
+    check_variables(os.environ)
     try:
         settings = Settings(**values)
         logs.configure(log_level, log_format)
@@ -66,6 +66,7 @@ def ping_command(listen: tuple[Listen, ...], ready: bool) -> None:
 
     Exit status: 0, it is; 1, it is not.
     """
+    check_variables(os.environ)
     wanted = "ready" if ready else "well"
     for where in listen:
         try:
@@ -92,6 +93,7 @@ def doctor_command(queue: str | None, repair: bool, wait: float, **values: Any) 
 
     Exit status: 0, all is well, or mended; 1, something is wrong; 2, it could not look.
     """
+    check_variables(os.environ)
     try:
         return uvloop.run(examine(Store(**values), queue, repair=repair, wait=wait, say=click.echo))
     except (SettingsError, BackendError) as error:

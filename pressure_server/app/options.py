@@ -306,8 +306,8 @@ for _group, _options in _GROUPS.items():
         _one.group = _group
 _OPTIONS = [option for options in _GROUPS.values() for option in options]
 
-# What Kubernetes sets in each container for a service whose name begins with `pressure`.
-_OF_KUBERNETES = re.compile(r"(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_\w+)?)")
+# What Kubernetes, and Docker's links, set in a container for a service whose name begins with `pressure`.
+_OF_LINKS = re.compile(r"(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_\w+)?|NAME|ENV_\w+)")
 
 
 def check_variables(names: Iterable[str]) -> None:
@@ -315,7 +315,7 @@ def check_variables(names: Iterable[str]) -> None:
     known = [str(option.envvar).removeprefix(_OURS) for option in _OPTIONS]
     for name in sorted(names):
         of_ours = name.removeprefix(_OURS)
-        if of_ours != name and of_ours not in known and not _OF_KUBERNETES.fullmatch(of_ours):
+        if of_ours != name and of_ours not in known and not _OF_LINKS.fullmatch(of_ours):
             likely = difflib.get_close_matches(of_ours, known, 1)
             hint = f"did you mean {_OURS}{likely[0]}?" if likely else "see pressure-server serve --help"
             raise click.UsageError(f"unknown variable {name} in the environment: {hint}")

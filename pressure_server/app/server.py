@@ -16,6 +16,7 @@ from pressure_server.app.settings import EMBEDDED, Settings
 from pressure_server.auth.access import Access, AccessError
 from pressure_server.backend.address import Address
 from pressure_server.backend.embedded import Embedded
+from pressure_server.backend.greeting import BackendRefusedError
 from pressure_server.net.clients import Clients
 from pressure_server.net.handler import Context, Handler, find_handler
 from pressure_server.net.handshakes import MOST_UNDER_WAY
@@ -150,7 +151,7 @@ async def _serve_on(
             logger.warning("%d clients were cut off: not done within %g seconds", cut_off, seconds)
         if not await broker.settle(settings.drain_timeout - seconds):
             logger.warning("messages are left that have not been delivered: they come back a little later")
-    except (StartError, _StoppedError):
+    except (StartError, BackendRefusedError, _StoppedError):
         # Sign off, so that no other server takes us for one that has died.
         await broker.settle(settings.drain_timeout)
         raise

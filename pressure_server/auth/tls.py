@@ -26,8 +26,6 @@ class TlsFiles:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_RENEGOTIATION
         about = f"--tls-certificate {self.certificate}" + (f", --tls-key {self.key}" if self.key else "")
-        if missing := self._missing():
-            raise TlsError(missing)
         try:
             # Without a password openssl would ask the terminal for one.
             context.load_cert_chain(self.certificate, self.key, password=lambda: "")
@@ -36,7 +34,7 @@ class TlsFiles:
                 context.load_verify_locations(self.client_ca)
                 context.verify_mode = ssl.CERT_REQUIRED
         except ssl.SSLError as error:
-            raise TlsError(f"{about}: {error.reason or error}") from error
+            raise TlsError(self._missing() or f"{about}: {error.reason or error}") from error
         except OSError as error:
             raise TlsError(f"{about}: {error.strerror}") from error
         return context
@@ -57,7 +55,8 @@ class TlsFiles:
 
 
 def _text_of(path: Path) -> str | None:
+    """Return what is in the file; None if it cannot be read again, like a pipe."""
     try:
-        return path.read_text(encoding="latin-1")
+        return path.read_text(encoding="latin-1") if path.is_file() else None
     except OSError:
         return None

@@ -194,8 +194,9 @@ class Broker:
             return False
         servers = self._servers.get(self._links[number])
         if servers is not None and database.is_up:
-            with suppress(BackendError):
-                await servers.sign_off()
+            with suppress(BackendError, TimeoutError):
+                async with asyncio.timeout(timeout):
+                    await servers.sign_off()
         return True
 
     async def close(self) -> None:

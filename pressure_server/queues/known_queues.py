@@ -33,7 +33,7 @@ class KnownQueues:
 
     def may_be_bounded(self, name: bytes) -> bool:
         """Whether the queue has a bound, or is not known."""
-        hashed = hash(name)
+        hashed = hash(name) or 1  # 0 is an empty place
         return self._unbounded[hashed % len(self._unbounded)] != hashed
 
     def learn(self, name: bytes, found: int) -> None:
@@ -43,7 +43,7 @@ class KnownQueues:
         if found == _NO_BOUND:
             if len(self._unbounded) == 1:
                 self._unbounded *= _PLACES
-            hashed = hash(name)
+            hashed = hash(name) or 1  # 0 is an empty place
             self._unbounded[hashed % _PLACES] = hashed
             if name in self._watched:
                 return
@@ -70,7 +70,7 @@ class KnownQueues:
     def _is_not_unbounded(self, name: bytes) -> None:
         """It has a bound, or there is none of that name."""
         if not self.may_be_bounded(name):
-            self._unbounded[hash(name) % _PLACES] = 0
+            self._unbounded[(hash(name) or 1) % _PLACES] = 0
 
     def forget(self, name: bytes) -> bool:
         """The bound has changed, which is to say that the queue is gone. Returns whether it was watched."""

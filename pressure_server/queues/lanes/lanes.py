@@ -106,6 +106,7 @@ class Lanes:
         """As `submit`, for one of those that a read of a client has brought; `flush` is to follow."""
         lane = self._lanes.get(operation.name) or self._new_lane(operation.name)
         lane.pending.append(operation)
+        self._courier.submitted += 1
         if lane.is_idle:
             lane.is_idle = False
             self._courier.add(lane.block)
