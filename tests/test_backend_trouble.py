@@ -206,9 +206,10 @@ def test_it_hangs(impatient: Server, valkey: Valkey) -> None:
 def test_a_question_without_an_answer_has_changed_nothing(impatient: Server, valkey: Valkey) -> None:
     asked = [
         (packed("SADD", "q", "b"), "may or may not have been done"),
-        (packed("SCARD", "q"), "ask again"),
+        # Which of these it is depends on whether the question had been sent.
+        (packed("SCARD", "q"), "ask again|the backend is away"),
         (packed("LRANGE", "q", 0, -1), "the backend is away"),
-        (packed("MULTI") + packed("SCARD", "q") + packed("EXEC"), "ask again"),
+        (packed("MULTI") + packed("SCARD", "q") + packed("EXEC"), "ask again|the backend is away"),
     ]
     with ExitStack() as stack:
         clients = [stack.enter_context(Waiter(impatient.port)) for _ in asked]
@@ -222,7 +223,7 @@ def test_a_question_without_an_answer_has_changed_nothing(impatient: Server, val
     wait_for(lambda: "is back" in impatient.log, "the backend")
     for reply, (request, text) in zip(said, asked, strict=True):
         assert reply.startswith("BACKEND "), request
-        assert text in reply, request
+        assert re.search(text, reply), request
     assert_works(impatient)
 
 
@@ -598,7 +599,8 @@ def test_it_dies_of_a_call(start_server: StartServer, valkey: Valkey, relay: Bac
         assert client.spop("q", 5) == [b"a", b"b"]
         assert_works(server)
         assert len(deaths) == 3
-    assert server.log.count("died 3 times with the same calls under way: 1 get an error") == 1
+    # Each time the server may have been about to sign, too.
+    assert len(re.findall(r"died 3 times with the same calls under way: \d get an error", server.log)) == 1
     assert server.stop() == 0
 
 
