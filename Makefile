@@ -65,9 +65,7 @@ chaos: $(INSTALLED)
 	$(BIN)/python -m tests.chaos $(CHAOS)
 
 docs: $(INSTALLED)
-	$(BIN)/python -m handlers.resp docs/commands.md
-	$(BIN)/python -m handlers.memcached docs/memcached.md
-	$(BIN)/python -m pressure_server.app docs/options.md
+	$(BIN)/python -m tests.documents
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -171,7 +171,7 @@ def test_what_is_fast_does_the_same(direct: Client, runs: list[Run], consumer: s
             direct.set(f"{base(number)}:consumer", consumer)
     for run in runs:
         (fast,) = call(direct, (base(0), [run]))
-        # A question behind it makes the other one slow.
+        # A second run in the block keeps it from the fast path.
         (slow,) = call(direct, (base(1), [run, ("length",)]))
         assert [[1] if reply == b"new" else reply for reply in fast] == [
             [1] if reply == b"new" else reply for reply in slow[: len(fast)]

@@ -13,9 +13,7 @@ import click
 import pytest
 import redis
 
-from handlers.documents import with_tables
 from pressure_server.app.option_types import Seconds
-from pressure_server.app.options import options_markdown
 from pressure_server.app.settings import backend_from_specification
 from pressure_server.net.listen import SettingsError
 from tests.programs import (
@@ -191,11 +189,6 @@ def test_times_have_units(text: str, seconds: float) -> None:
 def test_what_is_no_time(text: str) -> None:
     with pytest.raises(click.BadParameter):
         Seconds().convert(text, None, None)
-
-
-def test_the_document_of_options_is_the_table_s() -> None:
-    text = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
-    assert text == with_tables(text, options_markdown()), "run: make docs"
 
 
 @pytest.mark.parametrize("flag", ["-h", "--help"])

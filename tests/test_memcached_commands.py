@@ -8,9 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from handlers.documents import with_tables
-from handlers.memcached import commands
-from handlers.memcached.describe import commands_markdown
 from tests.memcached_wire import MemcachedWire
 from tests.programs import Client, Server, Valkey, wait_for
 from tests.waiters import Waiter, about, wait_for_waiting
@@ -44,12 +41,6 @@ def wait_until_blocked(client: Client) -> None:
 def wire(listening: Server) -> Iterator[MemcachedWire]:
     with MemcachedWire(listening) as connected:
         yield connected
-
-
-def test_the_document_of_memcached_commands_is_the_table_s() -> None:
-    commands.load()
-    text = (ROOT / "docs" / "memcached.md").read_text(encoding="utf-8")
-    assert text == with_tables(text, commands_markdown()), "run: make docs"
 
 
 @pytest.mark.parametrize(

@@ -6,21 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from handlers.documents import with_tables
 from handlers.resp import commands
-from handlers.resp.describe import commands_markdown
 from handlers.resp.table import COMMANDS
 from tests.programs import Client, Server, StartServer, Valkey, wait_for
 from tests.waiters import Waiter, is_refused, packed
 
 ROOT = Path(__file__).parent.parent
-
-
-def test_the_document_of_commands_is_the_table_s() -> None:
-    commands.load()
-    document = ROOT / "docs" / "commands.md"
-    text = document.read_text(encoding="utf-8")
-    assert text == with_tables(text, commands_markdown()), "run: make docs"
 
 
 def test_command_describes_every_command(server: Server, client: Client) -> None:

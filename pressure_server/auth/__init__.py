@@ -1,4 +1,4 @@
-"""Who may connect, and what they may do: users and rights, logins, TLS files, protected mode.
+"""Access control: users and rights, logins, TLS files, protected mode.
 
 The application, handlers and `net` import it. Of `queues` it imports names and patterns alone.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -15,7 +16,7 @@ from pressure_server.lua.script import Script
 
 
 @dataclass(eq=False)
-class Request:
+class Request(ABC):
     """Something to be sent on one channel after the other, until it has an answer.
 
     `epoch` is that of the channel on which it was sent last, `burials` how often it was refused for that.
@@ -33,9 +34,9 @@ class Request:
     may_be_done: bool = field(default=False, init=False)
     deaths: int = field(default=0, init=False)
 
+    @abstractmethod
     def send(self, channel: Channel, answered: Received) -> None:
         """Send it. Raises BackendError if there is no connection."""
-        raise NotImplementedError
 
     def errors_in(self, reply: Any) -> Sequence[hiredis.ReplyError]:
         """Return what the backend refused."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-# What people who come from Redis write.
+# Redis users know these names.
 _OTHER_SCHEMES = {"redis": "resp", "rediss": "resps"}
 
 
@@ -19,8 +19,8 @@ class Listen:
 
     `redis` is another name for `resp`.
 
-    With an "s" behind the handler's name, `resps://…`, it is over TLS. `options`, `?NAME=VALUE&…` behind it
-    all, mean something to the handler.
+    An "s" after the handler's name (`resps://…`) means TLS. `options` (`?NAME=VALUE&…` at the end) are
+    for the handler.
     """
 
     handler: str

@@ -103,7 +103,7 @@ class Lanes:
         self._courier.send_soon()
 
     def add(self, operation: Operation) -> None:
-        """As `submit`, for one of those that a read of a client has brought; `flush` is to follow."""
+        """Do the operation as `submit` does; for commands of one read, after which `flush` must be called."""
         lane = self._lanes.get(operation.name) or self._new_lane(operation.name)
         lane.pending.append(operation)
         self._courier.submitted += 1

@@ -143,7 +143,7 @@ class Doctor:
                 del cases[name]
 
     async def mend(self, case: Case) -> list[str]:
-        """Fix what has lasted; returns what was done, in words: nothing where it has changed meanwhile."""
+        """Fix the problems that have lasted. Return what was done, in words; nothing if it has changed."""
         words = [mend.value for finding in self.mendable(case) for mend in finding.trouble.mends]
         if not words:
             return []

@@ -1,4 +1,4 @@
-"""Key notifications: who is told when a queue changes, by the backend's watch."""
+"""Key notifications: tell listeners when a queue changes."""
 
 from __future__ import annotations
 

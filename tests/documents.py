@@ -1,0 +1,34 @@
+"""Documents with a part that comes from tables in the code: `python -m tests.documents` writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from handlers.memcached import commands as memcached_commands
+from handlers.memcached.describe import commands_markdown as memcached_tables
+from handlers.resp import commands as resp_commands
+from handlers.resp.describe import commands_markdown as resp_tables
+from pressure_server.app.options import options_markdown
+
+DOCS = Path(__file__).parent.parent / "docs"
+_MARKER = "<!-- from the tables in the code: make docs -->\n"
+# By file: what makes its tables.
+TABLES: dict[str, Callable[[], str]] = {
+    "commands.md": resp_tables,
+    "memcached.md": memcached_tables,
+    "options.md": options_markdown,
+}
+
+
+def with_tables(name: str) -> str:
+    """Return the document with everything after its marker replaced by the tables."""
+    resp_commands.load()
+    memcached_commands.load()
+    text = (DOCS / name).read_text(encoding="utf-8")
+    return text.partition(_MARKER)[0] + _MARKER + "\n" + TABLES[name]()
+
+
+if __name__ == "__main__":
+    for document in TABLES:
+        (DOCS / document).write_text(with_tables(document), encoding="utf-8")
