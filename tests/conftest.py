@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from handlers.resp.version import FOLLOWED_VERSION
-from tests.programs import TIMEOUT, Client, Server, StartServer, StartValkey, Valkey
-from tests.requirements import need, require
-from tests.side_by_side import Pair
-from tests.waiters import Waiter
+from tests.support.programs import TIMEOUT, Client, Server, StartServer, StartValkey, Valkey
+from tests.support.requirements import need, require
+from tests.support.side_by_side import Pair
+from tests.support.waiters import Waiter
 
 
 @pytest.hookimpl(trylast=True)

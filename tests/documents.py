@@ -15,9 +15,9 @@ DOCS = Path(__file__).parent.parent / "docs"
 _MARKER = "<!-- from the tables in the code: make docs -->\n"
 # By file: what makes its tables.
 TABLES: dict[str, Callable[[], str]] = {
-    "commands.md": resp_tables,
-    "memcached.md": memcached_tables,
-    "options.md": options_markdown,
+    "reference/commands.md": resp_tables,
+    "reference/memcached.md": memcached_tables,
+    "reference/options.md": options_markdown,
 }
 
 

@@ -22,8 +22,8 @@ from typing import Any
 from unittest import mock
 
 from pressure_server.app import cli, server
-from tests.programs import Valkey
-from tests.waiters import Waiter
+from tests.support.programs import Valkey
+from tests.support.waiters import Waiter
 
 _HOME = Path(__file__).parent.parent
 _OURS = (str(_HOME / "pressure_server"), str(_HOME / "handlers"))

@@ -13,11 +13,11 @@ from handlers.resp import commands
 from handlers.resp.access import Refusal, queues_of, refusal
 from handlers.resp.table import COMMANDS, Spec, command
 from pressure_server.auth.users import RIGHTS, User
-from tests.guards import reload, users_toml
-from tests.programs import Server, StartServer, Valkey, wait_for
-from tests.requirements import need
-from tests.side_by_side import Wire, split, words
-from tests.waiters import Waiter, is_refused, packed
+from tests.support.guards import reload, users_toml
+from tests.support.programs import Server, StartServer, Valkey, wait_for
+from tests.support.requirements import need
+from tests.support.side_by_side import Wire, split, words
+from tests.support.waiters import Waiter, is_refused, packed
 
 commands.load()
 SPECS = {

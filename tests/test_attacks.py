@@ -1,4 +1,4 @@
-"""Attacks, by network and protocol: docs/security.md lists them with what happened, and this file shows it.
+"""Attacks, by network and protocol: docs/guides/security.md lists them, and this file shows what happens.
 
 While each goes on another client is served; at the end memory is what it was, and the log has no secret.
 """
@@ -23,12 +23,12 @@ from statistics import median
 import pytest
 
 from pressure_server.auth.users import RIGHTS, User, Users, digest_of
-from tests.guards import Authority, port_of, users_toml
-from tests.measures import MB, memory
-from tests.memcached_wire import MemcachedWire
-from tests.programs import TIMEOUT, Server, Valkey, join, wait_for
-from tests.side_by_side import Wire, split, words
-from tests.waiters import Waiter, is_refused, packed
+from tests.support.guards import Authority, port_of, users_toml
+from tests.support.measures import MB, memory
+from tests.support.memcached_wire import MemcachedWire
+from tests.support.programs import TIMEOUT, Server, Valkey, join, wait_for
+from tests.support.side_by_side import Wire, split, words
+from tests.support.waiters import Waiter, is_refused, packed
 
 PASSWORD = "s3cret-Passw0rd"
 WRONG = "wr0ng-Passw0rd"
@@ -72,7 +72,7 @@ ATTACKS: dict[str, tuple[str, Callable[[Target], None]]] = {}
 
 
 def attack(name: str, outcome: str) -> Callable[[Callable[[Target], None]], Callable[[Target], None]]:
-    """Enter an attack, and what happens, as docs/security.md says it."""
+    """Enter an attack, and what happens, as docs/guides/security.md says it."""
 
     def enter(function: Callable[[Target], None]) -> Callable[[Target], None]:
         ATTACKS[name] = outcome, function
@@ -632,7 +632,7 @@ def test_an_attack_ends_as_the_document_says(target: Target, name: str) -> None:
 
 
 def test_the_document_lists_these_attacks_and_no_others() -> None:
-    text = (Path(__file__).parent.parent / "docs" / "security.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parent.parent / "docs" / "guides" / "security.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (.+?) \| (.+?) \|$", text.partition("## Attacks")[2], re.MULTILINE)
     assert rows[1:] == [(name, outcome) for name, (outcome, _) in ATTACKS.items()], "see test_attacks.py"
     assert len(ATTACKS) >= 30

@@ -17,11 +17,11 @@ from pressure_server.queues.peers import Neighbours
 from pressure_server.queues.policy import Policy
 from pressure_server.queues.repair.auto_repair import AutoRepair
 from pressure_server.queues.repair.doctor import Case, Doctor
-from tests.deaths import NO_QUEUE, OPERATIONS, STATES, VersionedSteps
-from tests.native import NativeClient, NativeSteps, run
-from tests.programs import Client, Server, StartServer, Valkey, wait_for
+from tests.support.deaths import NO_QUEUE, OPERATIONS, STATES, VersionedSteps
+from tests.support.native import NativeClient, NativeSteps, run
+from tests.support.programs import Client, Server, StartServer, Valkey, wait_for
+from tests.support.ward import Keys
 from tests.test_doctor_command import BASE, QUEUE, kill_a_producer
-from tests.ward import Keys
 
 
 def warnings(server: Server) -> list[str]:

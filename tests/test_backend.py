@@ -10,7 +10,7 @@ import threading
 import pytest
 import redis
 
-from tests.programs import (
+from tests.support.programs import (
     TIMEOUT,
     Client,
     Server,

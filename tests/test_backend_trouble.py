@@ -18,12 +18,12 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.backend_relay import BackendRelay
-from tests.crowd import Crowd
-from tests.full_disk import Disk, LimitedFiles, small_disk
-from tests.measures import connections
-from tests.native import NativeClient
-from tests.programs import (
+from tests.support.backend_relay import BackendRelay
+from tests.support.crowd import Crowd
+from tests.support.full_disk import Disk, LimitedFiles, small_disk
+from tests.support.measures import connections
+from tests.support.native import NativeClient
+from tests.support.programs import (
     TIMEOUT,
     Client,
     Server,
@@ -35,7 +35,7 @@ from tests.programs import (
     wait_for,
     wait_until_settled,
 )
-from tests.waiters import Waiter, create, is_refused, packed, wait_for_blocked, waiters
+from tests.support.waiters import Waiter, create, is_refused, packed, wait_for_blocked, waiters
 
 ROOT = Path(__file__).parent.parent
 BASE = "__pressure__:q"

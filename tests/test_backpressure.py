@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.measures import MB, memory
-from tests.native import NativeClient
-from tests.programs import Client, Server, StartServer, StartValkey, Valkey, join, wait_for
-from tests.waiters import (
+from tests.support.measures import MB, memory
+from tests.support.native import NativeClient
+from tests.support.programs import Client, Server, StartServer, StartValkey, Valkey, join, wait_for
+from tests.support.waiters import (
     Waiter,
     about,
     create,

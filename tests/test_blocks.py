@@ -10,9 +10,9 @@ import redis
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests import scripts
-from tests.programs import Client, StartValkey, records
-from tests.scripts import RECORDS, Block, Run
+from tests.support import scripts
+from tests.support.programs import Client, StartValkey, records
+from tests.support.scripts import RECORDS, Block, Run
 
 QUEUES = 5
 

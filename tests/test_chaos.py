@@ -19,8 +19,8 @@ from tests.chaos.messages import flags_of, message, name, name_of
 from tests.chaos.plan import Fault, Kind, Timeouts
 from tests.chaos.relay import Relay
 from tests.chaos.run import Outcome, Settings, run
-from tests.programs import TIMEOUT as PATIENCE
-from tests.waiters import packed
+from tests.support.programs import TIMEOUT as PATIENCE
+from tests.support.waiters import packed
 
 # As short as faults that last longer allow; where nothing but connections break, no proxy is taken for dead.
 TIMEOUTS = Timeouts(proxy=3.0, backend=0.5, grace=0.5)

@@ -16,7 +16,7 @@ import redis
 from pressure_server.app.option_types import Seconds
 from pressure_server.app.settings import backend_from_specification
 from pressure_server.net.listen import SettingsError
-from tests.programs import (
+from tests.support.programs import (
     TIMEOUT,
     Server,
     StartServer,
@@ -26,7 +26,7 @@ from tests.programs import (
     run_here,
     wait_for,
 )
-from tests.waiters import Waiter
+from tests.support.waiters import Waiter
 
 ROOT = Path(__file__).parent.parent
 # A byte of an argument that is no UTF-8, as Python has it.

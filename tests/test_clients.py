@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.client_scripts import TIMEOUT, output_of
-from tests.programs import Server, Valkey
-from tests.requirements import need, need_success
+from tests.support.client_scripts import TIMEOUT, output_of
+from tests.support.programs import Server, Valkey
+from tests.support.requirements import need, need_success
 
 pytestmark = pytest.mark.clients
 

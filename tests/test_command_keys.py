@@ -6,9 +6,9 @@ import pytest
 
 from handlers.resp import commands
 from handlers.resp.table import COMMANDS
-from tests.programs import Client
-from tests.side_by_side import Pair, compare, split
-from tests.waiters import Waiter, is_refused
+from tests.support.programs import Client
+from tests.support.side_by_side import Pair, compare, split
+from tests.support.waiters import Waiter, is_refused
 
 COUNTED = """
 LMPOP 2 a b LEFT|LMPOP 2 a b|LMPOP 1 a LEFT COUNT 3|LMPOP 1 a NONSENSE|lmpop 3 a a b|LMPOP 0 a LEFT

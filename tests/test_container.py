@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 import redis
 
-from tests.programs import TIMEOUT, wait_for
-from tests.requirements import need, require
+from tests.support.programs import TIMEOUT, wait_for
+from tests.support.requirements import need, require
 
 ROOT = Path(__file__).parent.parent
 COMPOSE = ROOT / "deploy/docker-compose.yml"

@@ -23,7 +23,7 @@ from pressure_server.queues.operations.operation import Delivery, Operation, Own
 from pressure_server.queues.operations.waiters import Waiters
 from pressure_server.queues.policy import Policy
 from tests.model.connections import ModelDurability, ModelTurns, ModelWatch
-from tests.programs import TIMEOUT
+from tests.support.programs import TIMEOUT
 
 HEADER = (b"me", b"0", b"block")
 RECORDS = b"records"

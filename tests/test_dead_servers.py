@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from pressure_server.lua.scripts import servers_script
-from tests.backend_relay import BackendRelay
-from tests.programs import (
+from tests.support.backend_relay import BackendRelay
+from tests.support.programs import (
     Client,
     Server,
     StartServer,
@@ -28,8 +28,8 @@ from tests.programs import (
     wait_for,
     wait_until_settled,
 )
+from tests.support.waiters import Waiter, about, create, is_refused, packed
 from tests.test_disconnects import stopped
-from tests.waiters import Waiter, about, create, is_refused, packed
 
 TIMEOUT = 1.0
 SIZE = 100_000

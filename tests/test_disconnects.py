@@ -17,8 +17,8 @@ from typing import Any
 import hiredis
 import pytest
 
-from tests.native import NativeClient, NativeSteps, QueueInUseError, Steps
-from tests.programs import (
+from tests.support.native import NativeClient, NativeSteps, QueueInUseError, Steps
+from tests.support.programs import (
     TIMEOUT,
     Client,
     Server,
@@ -28,7 +28,7 @@ from tests.programs import (
     wait_for,
     wait_until_settled,
 )
-from tests.waiters import (
+from tests.support.waiters import (
     AsyncWaiter,
     Waiter,
     Words,

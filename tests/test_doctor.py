@@ -18,15 +18,15 @@ from pressure_server.queues.operations.options import UNIQUE
 from pressure_server.queues.repair import problem as problems
 from pressure_server.queues.repair.doctor import Case
 from pressure_server.queues.repair.snapshot import Snapshot
-from tests.deaths import OPERATIONS, STATES, VersionedSteps, copy_queue, drop_queue
-from tests.native import NativeClient, NativeError, NativeSteps, Steps, run
-from tests.programs import Client, Server, Valkey, keys_left, wait_for
-from tests.repair_table import MARKER, table
-from tests.ward import Keys, Ward, about
+from tests.support.deaths import OPERATIONS, STATES, VersionedSteps, copy_queue, drop_queue
+from tests.support.native import NativeClient, NativeError, NativeSteps, Steps, run
+from tests.support.programs import Client, Server, Valkey, keys_left, wait_for
+from tests.support.repair_table import MARKER, table
+from tests.support.ward import Keys, Ward, about
 
 QUEUE = "q"
 BASE = f"__pressure__:{QUEUE}"
-DOCUMENT = Path(__file__).parent.parent / "docs" / "repair.md"
+DOCUMENT = Path(__file__).parent.parent / "docs" / "guides" / "repair.md"
 SCRIPTS = Path(__file__).parent.parent / "pressure_server" / "lua"
 MANY = 20
 # Seconds within which a thread that is woken goes on.
@@ -84,7 +84,7 @@ def test_every_death_is_mended_and_the_table_of_them_is_current(backend: Valkey)
     made = table(backend)
     text = DOCUMENT.read_text(encoding="utf-8")
     assert made.count("\n|") > 70
-    assert text.partition(MARKER)[2] == made, "make it anew: python -m tests.repair_table docs/repair.md"
+    assert text.partition(MARKER)[2] == made, f"run: python -m tests.support.repair_table {DOCUMENT}"
 
 
 def pairs_that_died(direct: Client) -> dict[str, Keys]:

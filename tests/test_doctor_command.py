@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.native import NativeSteps, run, step_until
-from tests.programs import Client, Server, Valkey, keys_left, run_command, wait_until_settled
+from tests.support.native import NativeSteps, run, step_until
+from tests.support.programs import Client, Server, Valkey, keys_left, run_command, wait_until_settled
 
 QUEUE = "q"
 BASE = f"__pressure__:{QUEUE}"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.programs import (
+from tests.support.programs import (
     TIMEOUT,
     Client,
     StartServer,
@@ -20,7 +20,7 @@ from tests.programs import (
     run_here,
     wait_for,
 )
-from tests.waiters import Waiter, wait_for_blocked
+from tests.support.waiters import Waiter, wait_for_blocked
 
 LARGE = b"x" * (1 << 20)
 

@@ -14,10 +14,19 @@ import pytest
 import redis
 
 from pressure_server.backend.levels import CannotBeDurableError, Level
-from tests.backend_relay import BackendRelay
-from tests.programs import TIMEOUT, Client, Server, StartServer, StartValkey, Valkey, run_command, wait_for
-from tests.requirements import need
-from tests.waiters import AsyncWaiter, Waiter, Words, create, is_refused, wait_for_blocked, waiters
+from tests.support.backend_relay import BackendRelay
+from tests.support.programs import (
+    TIMEOUT,
+    Client,
+    Server,
+    StartServer,
+    StartValkey,
+    Valkey,
+    run_command,
+    wait_for,
+)
+from tests.support.requirements import need
+from tests.support.waiters import AsyncWaiter, Waiter, Words, create, is_refused, wait_for_blocked, waiters
 
 EVERYSEC = ("--appendonly", "yes", "--appendfsync", "everysec")
 ALWAYS = ("--appendonly", "yes", "--appendfsync", "always")

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.programs import TIMEOUT, Client, StartServer, run_command, wait_for
-from tests.waiters import packed
+from tests.support.programs import TIMEOUT, Client, StartServer, run_command, wait_for
+from tests.support.waiters import packed
 
 
 def test_what_was_queued_is_there_at_the_next_start(start_server: StartServer, tmp_path: Path) -> None:

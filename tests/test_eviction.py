@@ -7,8 +7,8 @@ from contextlib import suppress
 import pytest
 import redis
 
-from tests.programs import Client, StartServer, StartValkey, run_command, wait_for
-from tests.waiters import Waiter, is_refused
+from tests.support.programs import Client, StartServer, StartValkey, run_command, wait_for
+from tests.support.waiters import Waiter, is_refused
 
 POLICY = ("--maxmemory-policy", "allkeys-lru")
 

@@ -1,4 +1,4 @@
-"""The programs in README.md and docs/commands.md are run as they stand there, and print what they should."""
+"""The programs in README.md and docs/reference/commands.md run as written, and print what they should."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.programs import TIMEOUT, Client, Server, wait_for
-from tests.requirements import need_success
-from tests.waiters import Waiter, wait_for_waiting
+from tests.support.programs import TIMEOUT, Client, Server, wait_for
+from tests.support.requirements import need_success
+from tests.support.waiters import Waiter, wait_for_waiting
 
 pytestmark = pytest.mark.clients
 
@@ -33,7 +33,7 @@ def need_library(language: str) -> None:
         need_success("ruby-redis", "ruby", "-e", "require 'redis'")
 
 
-def block(language: str, document: str = "docs/commands.md") -> str:
+def block(language: str, document: str = "docs/reference/commands.md") -> str:
     """The document's one block of code in this language."""
     text = (ROOT / document).read_text("utf-8")
     found: list[str] = re.findall(rf"^```{language}\n(.*?)^```$", text, re.M | re.S)

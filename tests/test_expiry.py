@@ -16,9 +16,9 @@ from pressure_server.queues.broker import Broker
 from pressure_server.queues.expiry import Expiry
 from pressure_server.queues.peers import Neighbours
 from pressure_server.queues.policy import Policy
-from tests.native import NativeClient
-from tests.programs import Client, Server, StartServer, StartValkey, Valkey, join, keys_left, wait_for
-from tests.waiters import Waiter, wait_for_waiting
+from tests.support.native import NativeClient
+from tests.support.programs import Client, Server, StartServer, StartValkey, Valkey, join, keys_left, wait_for
+from tests.support.waiters import Waiter, wait_for_waiting
 
 TTL = "0.5"
 # As many empty queues, and how many times their time to live they may be there, all looks included. On a

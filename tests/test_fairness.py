@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.native import NativeClient
-from tests.native_process import VERSIONS, NativeProcess
-from tests.programs import Client, Server, Valkey, wait_for
-from tests.waiters import Waiter, wait_for_waiting
+from tests.support.native import NativeClient
+from tests.support.native_process import VERSIONS, NativeProcess
+from tests.support.programs import Client, Server, Valkey, wait_for
+from tests.support.waiters import Waiter, wait_for_waiting
 
 BASE = "__pressure__:q"
 # With one native client there are two in line.

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.measures import MB, memory
-from tests.programs import TIMEOUT, Client, Server, StartServer, Valkey, wait_for
-from tests.waiters import packed
+from tests.support.measures import MB, memory
+from tests.support.programs import TIMEOUT, Client, Server, StartServer, Valkey, wait_for
+from tests.support.waiters import packed
 
 # What an interpreter may keep after it has worked; nothing that hostile clients sent.
 GROWTH = 24 * MB

@@ -7,8 +7,8 @@ import time
 import pytest
 import redis
 
-from tests.programs import Client, StartServer, Valkey, keys_left, wait_for
-from tests.waiters import Waiter, is_refused, wait_for_blocked
+from tests.support.programs import Client, StartServer, Valkey, keys_left, wait_for
+from tests.support.waiters import Waiter, is_refused, wait_for_blocked
 
 
 def test_a_queue_is_a_set_that_does_not_expire(client: Client) -> None:

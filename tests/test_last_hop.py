@@ -21,8 +21,8 @@ import pytest
 import uvloop
 
 from pressure_server.net.tcp_info import bytes_sent
-from tests.native import NativeSteps, QueueClosedError, step_until
-from tests.programs import (
+from tests.support.native import NativeSteps, QueueClosedError, step_until
+from tests.support.programs import (
     Client,
     Server,
     StartServer,
@@ -32,8 +32,8 @@ from tests.programs import (
     wait_for,
     wait_until_settled,
 )
+from tests.support.waiters import Waiter, about, blocked, packed, wait_for_waiting
 from tests.test_disconnects import stopped
-from tests.waiters import Waiter, about, blocked, packed, wait_for_waiting
 
 SEED = int(os.environ.get("PRESSURE_SEED", "1"))
 ROUNDS = int(os.environ.get("PRESSURE_LAST_HOPS", "50"))

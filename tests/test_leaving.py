@@ -1,7 +1,7 @@
 """Every command that takes, every way to leave, every moment: no message is lost, and none is doubled.
 
 Each message is read by its client in a complete reply, or queued again in its place. What a cell does is in
-tests/leaving.py. PRESSURE_LEAVING=full runs all cells; a sample of them runs otherwise.
+tests/support/leaving.py. PRESSURE_LEAVING=full runs all cells; a sample of them runs otherwise.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.leaving import LARGE, Group, Moment, Place, Taker, Tally, Way, misfit
-from tests.waiters import packed
+from tests.support.leaving import LARGE, Group, Moment, Place, Taker, Tally, Way, misfit
+from tests.support.waiters import packed
 
 FULL = os.environ.get("PRESSURE_LEAVING") == "full"
 

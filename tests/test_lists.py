@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.programs import Client
+from tests.support.programs import Client
 
 
 @pytest.mark.parametrize("push", ["lpush", "rpush"])

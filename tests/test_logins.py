@@ -18,11 +18,11 @@ from pressure_server.app.process_title import without_secrets
 from pressure_server.auth.log_throttle import LogThrottle
 from pressure_server.auth.logins import LONGEST_DELAY, MOST_FAILURES, Logins, delay_after
 from pressure_server.auth.peer_address import house_of, is_local
-from tests.guards import reload, users_toml
-from tests.programs import TIMEOUT, StartServer, StartValkey, Valkey, run_command, run_here, wait_for
-from tests.requirements import need
-from tests.side_by_side import Wire, split
-from tests.waiters import Waiter, is_refused
+from tests.support.guards import reload, users_toml
+from tests.support.programs import TIMEOUT, StartServer, StartValkey, Valkey, run_command, run_here, wait_for
+from tests.support.requirements import need
+from tests.support.side_by_side import Wire, split
+from tests.support.waiters import Waiter, is_refused
 
 SECRET = "s3cret-Passw0rd"
 WRONG = "wr0ng-Passw0rd"

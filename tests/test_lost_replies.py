@@ -28,9 +28,9 @@ from pressure_server.queues.lanes.lane import Lane
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.peers import Neighbours
 from pressure_server.queues.policy import Policy
-from tests.cuts import LATE, NO_ANSWER, UNHEARD, Cut, Cuts
-from tests.native import NativeClient
-from tests.programs import (
+from tests.support.cuts import LATE, NO_ANSWER, UNHEARD, Cut, Cuts
+from tests.support.native import NativeClient
+from tests.support.programs import (
     TIMEOUT,
     Client,
     Server,
@@ -43,7 +43,7 @@ from tests.programs import (
     wait_for,
     wait_until_settled,
 )
-from tests.waiters import Waiter, about, create, packed, wait_for_waiting
+from tests.support.waiters import Waiter, about, create, packed, wait_for_waiting
 
 SEED = int(os.environ.get("PRESSURE_SEED", "1"))
 # How many operations of each client meet cuts at random.

@@ -24,12 +24,12 @@ from pressure_server.queues.operations.wait import Wait
 from pressure_server.queues.operations.wait_condition import WaitCondition
 from pressure_server.queues.peers import Neighbours
 from pressure_server.queues.policy import Policy
-from tests import forms, scripts
-from tests.forms import Form
-from tests.model_settings import model_settings
-from tests.native import NativeClient, NativeSteps, step_until
-from tests.programs import Client, Valkey, keys_left, wait_for
-from tests.scripts import RECORDS, Block, Run
+from tests.support import forms, scripts
+from tests.support.forms import Form
+from tests.support.model_settings import model_settings
+from tests.support.native import NativeClient, NativeSteps, step_until
+from tests.support.programs import Client, Valkey, keys_left, wait_for
+from tests.support.scripts import RECORDS, Block, Run
 
 BASE = "__pressure__:q"
 MARKS = f"{BASE}:ext:marks"

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from pressure_server.client import Queue
-from tests.client_scripts import TIMEOUT, output_of
-from tests.kestrel import Item, Kestrel, memcached_port
-from tests.native import NativeClient
-from tests.programs import Client, Server, Valkey
-from tests.requirements import need, need_success
-from tests.waiters import about, create, wait_for_waiting
+from tests.support.client_scripts import TIMEOUT, output_of
+from tests.support.kestrel import Item, Kestrel, memcached_port
+from tests.support.native import NativeClient
+from tests.support.programs import Client, Server, Valkey
+from tests.support.requirements import need, need_success
+from tests.support.waiters import about, create, wait_for_waiting
 
 pytestmark = pytest.mark.clients
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.client_scripts import output_of
-from tests.kestrel import memcached_port
-from tests.programs import TIMEOUT, Server, Valkey, wait_for
-from tests.requirements import need, need_success
+from tests.support.client_scripts import output_of
+from tests.support.kestrel import memcached_port
+from tests.support.programs import TIMEOUT, Server, Valkey, wait_for
+from tests.support.requirements import need, need_success
 
 pytestmark = pytest.mark.clients
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.memcached_wire import MemcachedWire
-from tests.programs import Client, Server, Valkey, wait_for
-from tests.waiters import Waiter, about, wait_for_waiting
+from tests.support.memcached_wire import MemcachedWire
+from tests.support.programs import Client, Server, Valkey, wait_for
+from tests.support.waiters import Waiter, about, wait_for_waiting
 
 ROOT = Path(__file__).parent.parent
 

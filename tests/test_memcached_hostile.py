@@ -17,13 +17,22 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.bystander import bystander as resp_bystander
-from tests.guards import port_of
-from tests.measures import MB, memory
-from tests.memcached_wire import MemcachedWire
-from tests.programs import TIMEOUT, Client, Server, StartServer, Valkey, join, wait_for, wait_until_settled
+from tests.support.bystander import bystander as resp_bystander
+from tests.support.guards import port_of
+from tests.support.measures import MB, memory
+from tests.support.memcached_wire import MemcachedWire
+from tests.support.programs import (
+    TIMEOUT,
+    Client,
+    Server,
+    StartServer,
+    Valkey,
+    join,
+    wait_for,
+    wait_until_settled,
+)
+from tests.support.waiters import wait_for_blocked
 from tests.test_hostile_input import GROWTH, Hostile, bounded_peak, grown, settled
-from tests.waiters import wait_for_blocked
 
 CONNECTIONS = int(os.environ.get("PRESSURE_FUZZ_LIVE") or 1_000)
 SEED = int(os.environ.get("PRESSURE_FUZZ_SEED") or 1)

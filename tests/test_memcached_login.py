@@ -18,10 +18,10 @@ from handlers.memcached.login import MOST_BYTES
 from handlers.memcached.table import COMMANDS, QUEUE
 from pressure_server.auth.logins import MOST_FAILURES, delay_after
 from pressure_server.auth.users import RIGHTS, digest_of
-from tests.guards import Authority, port_of, reload, users_toml
-from tests.measures import MB, memory
-from tests.memcached_wire import MemcachedWire
-from tests.programs import Client, Server, StartServer, Valkey, run_here, wait_for
+from tests.support.guards import Authority, port_of, reload, users_toml
+from tests.support.measures import MB, memory
+from tests.support.memcached_wire import MemcachedWire
+from tests.support.programs import Client, Server, StartServer, Valkey, run_here, wait_for
 from tests.test_logins import own_address
 
 SECRET = "s3cret-Passw0rd"

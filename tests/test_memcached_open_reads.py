@@ -13,8 +13,8 @@ from random import Random
 
 import pytest
 
-from tests.kestrel import Item, Kestrel, RefusedError
-from tests.programs import (
+from tests.support.kestrel import Item, Kestrel, RefusedError
+from tests.support.programs import (
     Client,
     Server,
     StartServer,
@@ -24,9 +24,9 @@ from tests.programs import (
     wait_for,
     wait_until_settled,
 )
+from tests.support.waiters import about, wait_for_blocked, wait_for_waiting
 from tests.test_dead_servers import identity, signs
 from tests.test_disconnects import stopped
-from tests.waiters import about, wait_for_blocked, wait_for_waiting
 
 LISTEN = ("--listen", "memcached://127.0.0.1:0")
 TIMEOUT = 1.0

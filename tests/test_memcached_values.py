@@ -18,10 +18,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.backend_relay import BackendRelay
-from tests.measures import MB, memory
-from tests.model_settings import model_settings
-from tests.programs import (
+from tests.support.backend_relay import BackendRelay
+from tests.support.measures import MB, memory
+from tests.support.model_settings import model_settings
+from tests.support.programs import (
     TIMEOUT,
     Client,
     Server,
@@ -33,8 +33,8 @@ from tests.programs import (
     wait_for,
     wait_until_settled,
 )
-from tests.requirements import need
-from tests.values_wire import ValuesWire, port_of
+from tests.support.requirements import need
+from tests.support.values_wire import ValuesWire, port_of
 
 LISTEN = ("--listen", "memcached://127.0.0.1:0?mode=kv")
 ON_DISK = ("--appendonly", "yes", "--appendfsync", "always")

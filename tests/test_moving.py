@@ -1,6 +1,6 @@
 """Moves, pops that look through several queues, and set algebra: as Redis where it is Redis's; nothing lost.
 
-Replies are compared byte by byte with a real Redis, with the means of tests/side_by_side.py.
+Replies are compared byte by byte with a real Redis, with the means of tests/support/side_by_side.py.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import redis
 
-from tests.backend_relay import BackendRelay
-from tests.native import NativeClient, NativeSteps, run, step_until
-from tests.programs import TIMEOUT, Client, Server, StartServer, Valkey, wait_for
-from tests.side_by_side import Pair, compare, split
-from tests.waiters import (
+from tests.support.backend_relay import BackendRelay
+from tests.support.native import NativeClient, NativeSteps, run, step_until
+from tests.support.programs import TIMEOUT, Client, Server, StartServer, Valkey, wait_for
+from tests.support.side_by_side import Pair, compare, split
+from tests.support.waiters import (
     Waiter,
     Words,
     about,

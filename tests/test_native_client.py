@@ -33,10 +33,10 @@ from pressure_server.client import (
     QueueInUseError,
     QueueNameError,
 )
-from tests.native import NativeClient, NativeSteps, run, step_until
-from tests.native import QueueClosedError as NativeClosedError
-from tests.native_process import NativeProcess
-from tests.programs import TIMEOUT, Client, Server, Valkey, join, keys_left, run_command, wait_for
+from tests.support.native import NativeClient, NativeSteps, run, step_until
+from tests.support.native import QueueClosedError as NativeClosedError
+from tests.support.native_process import NativeProcess
+from tests.support.programs import TIMEOUT, Client, Server, Valkey, join, keys_left, run_command, wait_for
 
 BASE = "__pressure__:q"
 Open = Callable[..., Any]

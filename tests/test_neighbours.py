@@ -24,10 +24,10 @@ from typing import Any
 import pytest
 import uvloop
 
-from tests.native import NativeClient
-from tests.native_process import VERSIONS, NativeProcess
-from tests.neighbours import Neighbourhood, Outcome, Plan, doctor
-from tests.programs import (
+from tests.support.native import NativeClient
+from tests.support.native_process import VERSIONS, NativeProcess
+from tests.support.neighbours import Neighbourhood, Outcome, Plan, doctor
+from tests.support.programs import (
     TIMEOUT,
     Client,
     Server,
@@ -38,7 +38,7 @@ from tests.programs import (
     keys_left,
     wait_for,
 )
-from tests.waiters import (
+from tests.support.waiters import (
     AsyncWaiter,
     Waiter,
     Words,

@@ -21,10 +21,10 @@ from typing import Any
 
 import pytest
 
-from tests.bystander import Latency, bystander
-from tests.measures import MB, memory
-from tests.programs import TIMEOUT, Client, Server, StartServer, StartValkey, Valkey, join, wait_for
-from tests.waiters import Waiter, is_refused, packed
+from tests.support.bystander import Latency, bystander
+from tests.support.measures import MB, memory
+from tests.support.programs import TIMEOUT, Client, Server, StartServer, StartValkey, Valkey, join, wait_for
+from tests.support.waiters import Waiter, is_refused, packed
 
 SCALE = int(os.environ.get("PRESSURE_OVERLOAD", "1"))
 CLIENTS = 200 * SCALE

@@ -13,8 +13,15 @@ import pytest
 
 from handlers.resp import commands
 from handlers.resp.table import COMMANDS
-from tests.native import NativeClient, NativeSteps, QueueClosedError, QueueDoesNotExistError, run, step_until
-from tests.programs import (
+from tests.support.native import (
+    NativeClient,
+    NativeSteps,
+    QueueClosedError,
+    QueueDoesNotExistError,
+    run,
+    step_until,
+)
+from tests.support.programs import (
     TIMEOUT,
     Client,
     Server,
@@ -25,7 +32,7 @@ from tests.programs import (
     wait_for,
     wait_until_settled,
 )
-from tests.waiters import (
+from tests.support.waiters import (
     Waiter,
     Words,
     about,

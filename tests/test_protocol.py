@@ -1,4 +1,4 @@
-"""docs/protocol.md names tests that exist; and the clauses of pressure 0.15 that no other file tests.
+"""The clauses of pressure 0.15 that no other file tests; docs/reference/protocol.md names tests that exist.
 
 Keys are looked at on the backend itself: what native clients of other makes rely on is what is written there.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.native import (
+from tests.support.native import (
     NativeClient,
     NativeSteps,
     QueueAlreadyExistsError,
@@ -25,8 +25,8 @@ from tests.native import (
     run,
     step_until,
 )
-from tests.programs import Client, Server, StartServer, Valkey, join, keys_left, wait_for
-from tests.waiters import Waiter, about, create, is_refused, wait_for_waiting
+from tests.support.programs import Client, Server, StartServer, Valkey, join, keys_left, wait_for
+from tests.support.waiters import Waiter, about, create, is_refused, wait_for_waiting
 
 ROOT = Path(__file__).parent.parent
 BASE = "__pressure__:q"
@@ -41,7 +41,7 @@ NAMED_TEST = re.compile(r"`(tests/test_\w+\.py)::(test_\w+)`")
 
 def clauses() -> list[list[str]]:
     """The rows of the document's tables: the clause, what we do, the tests."""
-    text = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "protocol.md").read_text(encoding="utf-8")
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
     return [row for row in rows if row[0] != "clause"]
 
@@ -53,7 +53,7 @@ def functions_of(file: str) -> set[str]:
 
 @pytest.mark.slow
 def test_every_test_that_the_document_names_exists() -> None:
-    named = NAMED_TEST.findall((ROOT / "docs" / "protocol.md").read_text(encoding="utf-8"))
+    named = NAMED_TEST.findall((ROOT / "docs" / "reference" / "protocol.md").read_text(encoding="utf-8"))
     assert named
     assert [f"{file}::{name}" for file, name in named if name not in functions_of(file)] == []
 

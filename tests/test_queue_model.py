@@ -40,12 +40,12 @@ from pressure_server.queues.operations.operation import Operation, Owner
 from pressure_server.queues.operations.wait import Wait
 from pressure_server.queues.peers import Neighbours
 from pressure_server.queues.policy import ERROR, Policy
-from tests import forms
-from tests import native as native_client
-from tests.forms import Form
-from tests.model_settings import model_settings
-from tests.native import NativeClient, NativeError, NativeSteps, Steps, run, step_until
-from tests.programs import Client, Valkey, keys_left, wait_for
+from tests.support import forms
+from tests.support import native as native_client
+from tests.support.forms import Form
+from tests.support.model_settings import model_settings
+from tests.support.native import NativeClient, NativeError, NativeSteps, Steps, run, step_until
+from tests.support.programs import Client, Valkey, keys_left, wait_for
 
 SETTINGS = settings(
     model_settings("PRESSURE_MODEL_EXAMPLES", 100),

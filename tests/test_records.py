@@ -10,9 +10,9 @@ import pytest
 import redis
 
 from pressure_server.lua.scripts import batch_script
-from tests import scripts
-from tests.programs import Client, StartValkey, records
-from tests.scripts import RECORDS, Block, Run, call
+from tests.support import scripts
+from tests.support.programs import Client, StartValkey, records
+from tests.support.scripts import RECORDS, Block, Run, call
 
 QUEUES = [f"__pressure__:q{number}" for number in range(5)]
 A, B, *_ = QUEUES

@@ -9,7 +9,7 @@ import pytest
 
 from handlers.resp import commands
 from handlers.resp.table import COMMANDS
-from tests.side_by_side import Pair, compare, split, words
+from tests.support.side_by_side import Pair, compare, split, words
 
 pytestmark = pytest.mark.clients
 

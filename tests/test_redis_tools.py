@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.programs import TIMEOUT, Server, wait_for
-from tests.requirements import need
+from tests.support.programs import TIMEOUT, Server, wait_for
+from tests.support.requirements import need
 
 Cli = Callable[..., str]
 # What a terminal program sends to move the cursor and to colour text.

@@ -23,8 +23,8 @@ import pytest
 from handlers.resp import errors
 from handlers.resp.parser import Limits, Repeated, RequestError, RequestParser
 from handlers.resp.replies import CommandError, error
-from tests.programs import Server, Valkey, wait_for
-from tests.waiters import packed
+from tests.support.programs import Server, Valkey, wait_for
+from tests.support.waiters import packed
 
 CODEC = int(os.environ.get("PRESSURE_FUZZ_CODEC") or 20_000)
 LIVE = int(os.environ.get("PRESSURE_FUZZ_LIVE") or 1_000)

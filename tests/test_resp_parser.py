@@ -27,7 +27,7 @@ from handlers.resp.replies import CommandError, NullArray, SetReply, Text, encod
 from handlers.resp.syntax import Argument, arity_of, keys_of, parse_syntax
 from pressure_server.errors import QueueFullError
 from pressure_server.queues.glob import glob_regex
-from tests.waiters import packed
+from tests.support.waiters import packed
 
 MAX_BULK = 1 << 20
 

@@ -8,8 +8,8 @@ import pytest
 
 from handlers.resp import commands
 from handlers.resp.table import COMMANDS
-from tests.programs import Client, Server, StartServer, Valkey, wait_for
-from tests.waiters import Waiter, is_refused, packed
+from tests.support.programs import Client, Server, StartServer, Valkey, wait_for
+from tests.support.waiters import Waiter, is_refused, packed
 
 ROOT = Path(__file__).parent.parent
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import redis
 
-from tests.programs import Client
+from tests.support.programs import Client
 
 
 def test_the_python_example_of_message_queue(client: Client) -> None:

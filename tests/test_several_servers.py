@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.programs import Server, StartServer, StartValkey, Valkey, keys_left, wait_for
-from tests.waiters import AsyncWaiter, Waiter, create, packed, wait_for_blocked
+from tests.support.programs import Server, StartServer, StartValkey, Valkey, keys_left, wait_for
+from tests.support.waiters import AsyncWaiter, Waiter, create, packed, wait_for_blocked
 
 WAITERS = 10
 MESSAGES = 2000

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.programs import Client, Server, StartServer, StartValkey, Valkey, records, wait_for
+from tests.support.programs import Client, Server, StartServer, StartValkey, Valkey, records, wait_for
+from tests.support.waiters import Waiter, packed
 from tests.test_dead_servers import identity, signs
 from tests.test_disconnects import stopped
-from tests.waiters import Waiter, packed
 
 _SECONDS = float(os.environ.get("PRESSURE_OUT_OF_MEMORY_SECONDS", "4"))
 

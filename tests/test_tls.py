@@ -15,10 +15,19 @@ import hiredis
 import pytest
 import redis
 
-from tests.guards import Authority, port_of, reload
-from tests.programs import TIMEOUT, Client, Server, StartServer, Valkey, run_command, run_here, wait_for
-from tests.requirements import need
-from tests.waiters import packed
+from tests.support.guards import Authority, port_of, reload
+from tests.support.programs import (
+    TIMEOUT,
+    Client,
+    Server,
+    StartServer,
+    Valkey,
+    run_command,
+    run_here,
+    wait_for,
+)
+from tests.support.requirements import need
+from tests.support.waiters import packed
 
 StartTls = Callable[..., Server]
 

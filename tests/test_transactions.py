@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import redis
 
-from tests.native import NativeSteps, QueueClosedError, Steps, run, step_until
-from tests.programs import (
+from tests.support.native import NativeSteps, QueueClosedError, Steps, run, step_until
+from tests.support.programs import (
     TIMEOUT,
     Client,
     Server,
@@ -24,8 +24,8 @@ from tests.programs import (
     wait_for,
     wait_until_settled,
 )
-from tests.side_by_side import Pair, Reply, Wire, difference, split, words
-from tests.waiters import Waiter, create, is_refused, packed, wait_for_waiting
+from tests.support.side_by_side import Pair, Reply, Wire, difference, split, words
+from tests.support.waiters import Waiter, create, is_refused, packed, wait_for_waiting
 
 # ---------------------------------------------------------------- reply by reply as Redis
 

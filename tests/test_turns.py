@@ -8,8 +8,8 @@ import pytest
 
 from pressure_server.backend.address import Address
 from pressure_server.backend.turns import Turns
-from tests.programs import TIMEOUT, Client, Valkey, keys_left, wait_for
-from tests.waiters import Waiter, create, is_refused
+from tests.support.programs import TIMEOUT, Client, Valkey, keys_left, wait_for
+from tests.support.waiters import Waiter, create, is_refused
 
 TOKEN, PARKED, NOTE = b"token", b"parked", b"note"
 

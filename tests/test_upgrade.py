@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.programs import Client, StartServer, Valkey, wait_for
+from tests.support.programs import Client, StartServer, Valkey, wait_for
 
 BASE = "__pressure__"
 # As version 0.1.0 did: the number of a call, its reply, where the messages are, marks, what is open.

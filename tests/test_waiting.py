@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.native import NativeClient
-from tests.programs import TIMEOUT, Client, Server, StartServer, Valkey
-from tests.waiters import (
+from tests.support.native import NativeClient
+from tests.support.programs import TIMEOUT, Client, Server, StartServer, Valkey
+from tests.support.waiters import (
     AsyncWaiter,
     Waiter,
     Words,

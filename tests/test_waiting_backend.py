@@ -16,10 +16,10 @@ from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Line
 from pressure_server.queues.peers import Neighbours
 from pressure_server.queues.policy import Policy
-from tests.measures import connections
-from tests.native import NativeClient
-from tests.programs import Client, StartServer, StartValkey, wait_for, wait_until_settled
-from tests.waiters import Waiter, create, is_refused, wait_for_blocked, wait_for_waiting, waiters
+from tests.support.measures import connections
+from tests.support.native import NativeClient
+from tests.support.programs import Client, StartServer, StartValkey, wait_for, wait_until_settled
+from tests.support.waiters import Waiter, create, is_refused, wait_for_blocked, wait_for_waiting, waiters
 
 
 def test_where_the_backend_does_not_tell_of_changes_waiting_still_works(

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.measures import connections, memory, processor_seconds
-from tests.native import NativeClient
-from tests.programs import Client, Server, StartServer, StartValkey, wait_for
-from tests.waiters import Waiter, wait_for_blocked, waiters
+from tests.support.measures import connections, memory, processor_seconds
+from tests.support.native import NativeClient
+from tests.support.programs import Client, Server, StartServer, StartValkey, wait_for
+from tests.support.waiters import Waiter, wait_for_blocked, waiters
 
 WAITERS = int(os.environ.get("PRESSURE_WAITERS", "1000"))
 WOKEN = 200

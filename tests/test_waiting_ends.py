@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.native import NativeClient
-from tests.programs import TIMEOUT, Client, Server, StartServer, Valkey
-from tests.waiters import (
+from tests.support.native import NativeClient
+from tests.support.programs import TIMEOUT, Client, Server, StartServer, Valkey
+from tests.support.waiters import (
     Waiter,
     Words,
     all_are_refused,

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.native import NativeClient, NativeSteps, Steps, run, step_until
-from tests.programs import Client, StartServer, StartValkey, Valkey, join, wait_for
-from tests.waiters import Waiter, Words, create, is_refused, wait_for_blocked, wait_for_waiting
+from tests.support.native import NativeClient, NativeSteps, Steps, run, step_until
+from tests.support.programs import Client, StartServer, StartValkey, Valkey, join, wait_for
+from tests.support.waiters import Waiter, Words, create, is_refused, wait_for_blocked, wait_for_waiting
 
 
 def steps_until_held(steps: Steps[Any], direct: Client, queue: str, role: str) -> None:

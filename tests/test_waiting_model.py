@@ -23,10 +23,10 @@ from pressure_server.queues.operations.operation import Operation, Owner
 from pressure_server.queues.operations.wait import Wait
 from pressure_server.queues.peers import Neighbours
 from pressure_server.queues.policy import Policy
-from tests import forms
-from tests.forms import Form
-from tests.model_settings import model_settings
-from tests.programs import Valkey
+from tests.support import forms
+from tests.support.forms import Form
+from tests.support.model_settings import model_settings
+from tests.support.programs import Valkey
 
 SETTINGS = model_settings("PRESSURE_WAITING_EXAMPLES", 150)
 QUEUE = b"q"

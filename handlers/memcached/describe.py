@@ -1,4 +1,4 @@
-"""Commands described from the table, for docs/memcached.md."""
+"""Commands described from the table, for docs/reference/memcached.md."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _TITLES = {QUEUE: "Queues (`mode=queue`)", KV: "Keys and values (`mode=kv`)"}
 
 
 def commands_markdown() -> str:
-    """The tables of docs/memcached.md."""
+    """The tables of docs/reference/memcached.md."""
     lines: list[str] = []
     for mode, title in _TITLES.items():
         lines += [f"### {title}", "", "| command | what it does | needs |", "|---|---|---|"]

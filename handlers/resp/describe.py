@@ -1,4 +1,4 @@
-"""Commands described from the table: for COMMAND INFO, COMMAND DOCS, and docs/commands.md."""
+"""Commands described from the table: for COMMAND INFO, COMMAND DOCS, and docs/reference/commands.md."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _argument_docs(argument: Argument) -> dict[bytes, object]:
 
 
 def commands_markdown() -> str:
-    """The tables of docs/commands.md."""
+    """The tables of docs/reference/commands.md."""
     lines: list[str] = []
     for group, title in _TITLES.items():
         lines += [f"### {title}", "", "| command | what it does | needs |", "|---|---|---|"]

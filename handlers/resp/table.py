@@ -1,4 +1,6 @@
-"""The command table: dispatch, arity checks, COMMAND, COMMAND DOCS and docs/commands.md all come from it.
+"""The command table.
+
+Dispatch, arity checks, COMMAND, COMMAND DOCS and docs/reference/commands.md all come from it.
 
 A command is a function with the decorator `command`, whose syntax line, in Redis's notation, is the one
 place that says what arguments there are.

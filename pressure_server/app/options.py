@@ -1,6 +1,6 @@
 """The options that commands share: each also as a variable PRESSURE_… and as a key in a TOML file.
 
-This is the one place that says what options there are: parsing, `--help` and docs/options.md come from it.
+Parsing, `--help` and docs/reference/options.md come from this table.
 """
 
 from __future__ import annotations
@@ -330,7 +330,7 @@ def shared_options(*names: str) -> list[click.Parameter]:
 
 
 def options_markdown() -> str:
-    """Return the tables of docs/options.md."""
+    """Return the tables of docs/reference/options.md."""
     lines: list[str] = []
     for group, options in _GROUPS.items():
         lines += [f"## {group}", "", "| option | variable | default | |", "|---|---|---|---|"]

@@ -1,6 +1,6 @@
 """Users: by which passwords they log in, on which queues they may act, and what they may do there. Pure.
 
-Passwords are kept as SHA-256 digests, as Redis keeps them: docs/security.md says why not more slowly.
+Passwords are kept as SHA-256 digests, as Redis keeps them: docs/guides/security.md says why not more slowly.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def users_with_password(password: bytes, users: Users | None = None) -> Users:
 
 
 def parse_users(text: str) -> Users:
-    """The users of a users file, in TOML: docs/security.md has an example. Raises UsersError."""
+    """The users of a users file, in TOML: docs/guides/security.md has an example. Raises UsersError."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -197,7 +197,7 @@ class Embedded:
         return (
             f". Here that is: back up {self.data_dir}, then run "
             f"bash -c 'exec -a valkey-check-aof {_binary()} --fix {manifest}'; "
-            "docs/repair.md says what is lost"
+            "docs/guides/repair.md says what is lost"
         )
 
     async def _watch(self) -> None:

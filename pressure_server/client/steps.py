@@ -1,7 +1,7 @@
 """What a client does on a queue, step by step: shared by the synchronous client and that of asyncio.
 
 Each operation is a generator. It yields steps, is sent what Redis has answered, or has the exception thrown
-that came instead, and returns the result. docs/client.md says how it waits, and why so.
+that came instead, and returns the result. docs/guides/native-client.md says how it waits, and why so.
 """
 
 from __future__ import annotations

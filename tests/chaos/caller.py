@@ -14,7 +14,7 @@ import hiredis
 
 from tests.chaos.journal import Journal, Pause
 from tests.chaos.stand import Proxy
-from tests.waiters import Words, packed
+from tests.support.waiters import Words, packed
 
 # Seconds between attempts to connect, after an error or a break, and until a client that waits is stuck.
 _AGAIN = 0.02

@@ -16,7 +16,7 @@ from tests.chaos.ledger import Ledger, Receipt
 from tests.chaos.memcached import Item
 from tests.chaos.messages import message
 from tests.chaos.producers import Pace, Sender
-from tests.waiters import Words
+from tests.support.waiters import Words
 
 # What names of queues begin with into which consumers move what they take.
 OWN = "own-"

@@ -20,8 +20,8 @@ from tests.chaos.messages import flags_of, name_of
 from tests.chaos.plan import Fault, Kind, Target
 from tests.chaos.relay import Relay
 from tests.chaos.stand import Proxy, Stand
-from tests.programs import Client
-from tests.waiters import packed
+from tests.support.programs import Client
+from tests.support.waiters import packed
 
 _PREFIX = b"__pressure__:"
 _NEVER_SENT = b"0.0:forged"

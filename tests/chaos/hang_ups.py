@@ -24,7 +24,7 @@ from tests.chaos.memcached import MemcachedCaller
 from tests.chaos.messages import message
 from tests.chaos.producers import Sender
 from tests.chaos.stand import Proxy
-from tests.waiters import Words
+from tests.support.waiters import Words
 
 # Seconds for which a command waits for a message.
 _WAIT = 1

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from tests.chaos.caller import Caller, Reader
 from tests.chaos.stand import Proxy
-from tests.waiters import Words
+from tests.support.waiters import Words
 
 _STORING = ("set", "add")
 _ERRORS = (b"ERROR", b"CLIENT_ERROR", b"SERVER_ERROR")

@@ -11,7 +11,7 @@ from tests.chaos.ledger import Ledger
 from tests.chaos.memcached import MemcachedCaller
 from tests.chaos.messages import message
 from tests.chaos.producers import Pace, Sender
-from tests.waiters import Words
+from tests.support.waiters import Words
 
 _MOST_FLAGS = 2**32 - 1
 # Seconds, behind the end of any run: from now on, and since 1970 (memcached's limit is 30 days).

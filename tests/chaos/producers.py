@@ -11,7 +11,7 @@ from tests.chaos.caller import Caller
 from tests.chaos.journal import Journal
 from tests.chaos.ledger import Ledger, Put
 from tests.chaos.messages import message, name
-from tests.waiters import Words
+from tests.support.waiters import Words
 
 _LOOK_AGAIN = 0.01
 

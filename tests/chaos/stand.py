@@ -14,7 +14,7 @@ from signal import SIGKILL, SIGTERM, Signals
 from tests.chaos.journal import Journal
 from tests.chaos.plan import Timeouts
 from tests.chaos.relay import Relay
-from tests.programs import Server, Valkey
+from tests.support.programs import Server, Valkey
 
 # What no proxy may write into its log.
 _COMPLAINT = re.compile(

@@ -17,7 +17,7 @@ from typing import Any
 from tests.differential.model import COMMANDS, TooManyStatesError, Words, World, matches
 from tests.differential.program import Program, Step
 from tests.differential.wires import RespWire, Wire, wire
-from tests.programs import TIMEOUT, Server, Valkey
+from tests.support.programs import TIMEOUT, Server, Valkey
 
 SERVERS = 3
 # Seconds until a reply that is expected has to be there, in a loaded machine; and between looks at how many

@@ -14,12 +14,12 @@ import redis
 
 from pressure_server import client as library
 from pressure_server.errors import PressureError
-from tests import native
 from tests.chaos.memcached import Item as MemcachedItem
 from tests.chaos.memcached import MemcachedError, MemcachedReader
 from tests.differential.model import OK, Error, Item, Words
-from tests.programs import TIMEOUT, Server, Valkey
-from tests.waiters import packed
+from tests.support import native
+from tests.support.programs import TIMEOUT, Server, Valkey
+from tests.support.waiters import packed
 
 # Seconds for which a memcached client waits that is to wait for ever.
 _FOR_EVER = 3600

@@ -1,4 +1,4 @@
-"""ACL: who one is, and which users there are. The users file sets them: docs/security.md."""
+"""ACL: who one is, and which users there are. The users file sets them: docs/guides/security.md."""
 
 from __future__ import annotations
 

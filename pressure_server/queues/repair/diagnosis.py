@@ -1,7 +1,8 @@
 """Diagnosis: what is wrong with a queue, told from how it looked at two moments.
 
 Pure. A client that is slow or suspended cannot be told from one that has died: how far apart the moments are
-is up to whoever asks. docs/repair.md has the reasoning, and every state in which a native client can die.
+is up to whoever asks. docs/guides/repair.md has the reasoning, and every state in which a native client
+can die.
 """
 
 from __future__ import annotations

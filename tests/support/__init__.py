@@ -1,0 +1,1 @@
+"""What the tests share: servers and backends to start, clients, relays and faults."""

@@ -1,0 +1,140 @@
+"""Deaths: every state in which a native client of either version can be stopped, a queue each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tests.support.native import NativeError, NativeSteps, Steps, run
+from tests.support.programs import Client
+
+PREFIX = "__pressure__"
+SUFFIXES = (
+    "", ":bound", ":producer", ":consumer", ":producer_free", ":consumer_free", ":not_full", ":closed",
+    ":stats:produced_messages", ":stats:produced_bytes", ":stats:consumed_messages", ":stats:consumed_bytes",
+)  # fmt: skip
+VERSIONS = ("0.15", "0.1")
+
+
+def copy_queue(direct: Client, queue: str, to: str) -> str:
+    """Another queue with the same keys; its name."""
+    with direct.pipeline(transaction=False) as pipeline:
+        for suffix in SUFFIXES:
+            pipeline.copy(f"{PREFIX}:{queue}{suffix}", f"{PREFIX}:{to}{suffix}")
+        pipeline.execute()
+    return to
+
+
+def drop_queue(direct: Client, queue: str) -> None:
+    """Delete its keys, whoever has a role."""
+    direct.delete(*[f"{PREFIX}:{queue}{suffix}" for suffix in SUFFIXES])
+
+
+class VersionedSteps(NativeSteps):
+    """A native client of either version, which notes what it has done last."""
+
+    def __init__(self, client: Client, queue: str, identity: str, version: str = "0.15") -> None:
+        super().__init__(client, queue, identity)
+        self._version = version
+        self.last = "nothing"
+
+    def _do(self, command: str, suffix: str, *arguments: bytes | str | int) -> Any:
+        if command == "LTRIM" and self._version == "0.1":
+            # As its pseudo-code has it, which leaves up to two.
+            arguments = (0, 1)
+        self.last = f"{command} {suffix or 'the list'}"
+        return super()._do(command, suffix, *arguments)
+
+
+@dataclass(frozen=True)
+class State:
+    """A queue before a client comes to it: its bound, how many were put and taken, whether it was closed."""
+
+    name: str
+    bound: int | None
+    put: int = 0
+    taken: int = 0
+    closed: bool = False
+
+    def make(self, direct: Client, queue: str) -> str:
+        """Such a queue; its name."""
+        if self.bound is not None:
+            earlier = NativeSteps(direct, queue, "earlier")
+            run(earlier.create(self.bound))
+            for number in range(self.put):
+                run(earlier.put(b"message %d" % number))
+                if number < self.taken:
+                    run(earlier.get())
+            if self.closed:
+                run(earlier.close())
+        return queue
+
+
+NO_QUEUE = State("none", None)
+STATES = (
+    State("new", 0),
+    State("empty", 0, 1, 1),
+    State("no bound, 2 messages", 0, 2),
+    State("bound 3, 1 message", 3, 1),
+    State("one below its bound of 2", 2, 1),
+    State("full, of 1", 1, 1),
+    State("full, of 2", 2, 2),
+    State("full, of 2, used before", 2, 3, 1),
+    State("closed, 1 message", 0, 1, 0, True),
+    State("closed, full", 2, 2, 0, True),
+    State("closed, empty", 0, 1, 1, True),
+)
+OPERATIONS: dict[str, Callable[[NativeSteps], Steps[Any]]] = {
+    "create": lambda native: native.create(2),
+    "put": lambda native: native.put(b"theirs"),
+    "put, non-blocking": lambda native: native.put_non_blocking(b"theirs"),
+    "get": lambda native: native.get(),
+    "get, non-blocking": lambda native: native.get_non_blocking(),
+    "close": lambda native: native.close(),
+    "delete": lambda native: native.delete(),
+}
+IN_BOTH_VERSIONS = ("create", "put", "get", "close", "delete")
+
+
+@dataclass(frozen=True)
+class Death:
+    """A native client that has died in a queue, with what it had done last."""
+
+    operation: str
+    version: str
+    state: State
+    after: str
+    queue: str
+
+
+def deaths(direct: Client) -> Iterator[Death]:
+    """All of them: each operation of either version, in each state, up to where it ends or waits.
+
+    A dead client does nothing: what a live one leaves behind at each of its steps is copied to another queue.
+    """
+    for operation in OPERATIONS:
+        for version in VERSIONS if operation in IN_BOTH_VERSIONS else VERSIONS[:1]:
+            for state in (NO_QUEUE,) if operation == "create" else STATES:
+                yield from _deaths(direct, operation, version, state)
+
+
+def _deaths(direct: Client, operation: str, version: str, state: State) -> Iterator[Death]:
+    name = f"{operation} ({version}), {state.name}"
+    native = VersionedSteps(direct, state.make(direct, name), "victim", version)
+    steps = OPERATIONS[operation](native)
+    number = 0
+    waits_for: str | None = None
+    while waits_for is None:
+        try:
+            waits_for = next(steps)
+        except (StopIteration, NativeError):
+            break
+        after = native.last if "non-blocking" in operation else native.last.replace("RPOP", "BRPOP")
+        if waits_for:
+            key = waits_for.removeprefix(f"{PREFIX}:{name}")
+            after = f"it began to wait at BRPOP {key or 'the list'}"
+        number += 1
+        yield Death(operation, version, state, after, copy_queue(direct, name, f"{name}, step {number:02}"))
+    steps.close()
+    drop_queue(direct, name)

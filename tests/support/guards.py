@@ -1,0 +1,80 @@
+"""Servers that do not let everybody in: users files, certificates made by openssl, and reloading them."""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+import ssl
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.support.programs import TIMEOUT, Server, wait_for
+from tests.support.requirements import need
+
+
+def users_toml(users: Mapping[str, tuple[str, list[str], list[str]]]) -> str:
+    """A users file: by name the password, "" for none, the queues and the rights."""
+    return "\n".join(
+        f'[users."{name}"]\n'
+        + (
+            f'password-sha256 = "{hashlib.sha256(password.encode()).hexdigest()}"\n'
+            if password
+            else "nopass = true\n"
+        )
+        + f"queues = {queues}\nmay = {may}\n"
+        for name, (password, queues, may) in users.items()
+    )
+
+
+def reload(server: Server, word: str = "reloaded:") -> None:
+    """SIGHUP, and what the log says of it."""
+    before = server.log.count(word)
+    server.process.send_signal(signal.SIGHUP)
+    wait_for(lambda: server.log.count(word) == before + 1, f"the log to say {word}")
+
+
+class Authority:
+    """A CA in a folder of its own, and what it has certified."""
+
+    def __init__(self, folder: Path) -> None:
+        self._openssl = need("openssl", "openssl")
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self.certificate = folder / "ca.pem"
+        self._run(
+            "req", "-x509", *self._new_key("ca"), "-out", "ca.pem", "-days", "30",
+            "-subj", f"/CN=CA in {folder.name}",
+        )  # fmt: skip
+
+    def issue(self, name: str, *, days: int = 30, at: str = "localhost") -> tuple[Path, Path]:
+        """A certificate and its key, for localhost unless it is `at` elsewhere; expired where days are 0."""
+        self._run("req", *self._new_key(name), "-out", f"{name}.csr", "-subj", f"/CN={name}")
+        (self.folder / "names").write_text(f"subjectAltName=DNS:{at},IP:127.0.0.1")
+        self._run(
+            "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial",
+            "-out", f"{name}.pem", "-days", str(days or -1), "-extfile", "names",
+        )  # fmt: skip
+        return self.folder / f"{name}.pem", self.folder / f"{name}.key"
+
+    def client_context(self, certificate: tuple[Path, Path] | None = None) -> ssl.SSLContext:
+        """For clients that trust this CA, and show that certificate."""
+        context = ssl.create_default_context(cafile=self.certificate)
+        if certificate is not None:
+            context.load_cert_chain(*certificate)
+        return context
+
+    def _new_key(self, name: str) -> list[str]:
+        curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
+        return [*curve, "-nodes", "-keyout", f"{name}.key"]
+
+    def _run(self, *arguments: str) -> None:
+        subprocess.run(
+            [self._openssl, *arguments], cwd=self.folder, capture_output=True, timeout=TIMEOUT, check=True
+        )
+
+
+def port_of(server: Server, scheme: str) -> int:
+    """The port of the server's listener of that scheme."""
+    line = next(line for line in server.log.splitlines() if f"listening on {scheme}://" in line)
+    return int(line.rpartition(":")[2].partition("?")[0])

@@ -1,0 +1,574 @@
+"""Clients that leave: runs cells of the matrix in tests/test_leaving.py, and counts their messages.
+
+A cell is a command that takes, a way to leave and a moment. All cells of a way and a moment run together:
+each command has queues of its own, and each queue several clients.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import re
+import socket
+import ssl
+import struct
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import hiredis
+import redis
+
+from tests.support.guards import Authority
+from tests.support.programs import TIMEOUT, Client, Server, Valkey, records, wait_for
+from tests.support.waiters import packed
+from tests.test_disconnects import stopped
+
+SMALL, LARGE = 12, 100_000
+# Seconds: the timeout of a command that times out, and of one that does not.
+SHORT, LONG = 0.1, 60
+_NEVER_READ = b"x" * 4096
+_MESSAGE = re.compile(rb"([qrg]):(\d{6}):.*", re.DOTALL)
+_VALUE = re.compile(rb"VALUE \S+ \d+ (\d+)[^\r]*\r\n")
+
+
+@dataclass(frozen=True)
+class Taker:
+    """Commands that one client sends at once.
+
+    `commands` are separated by semicolons; {q} and {r} are queues with messages, {m} and {z} are empty, {own}
+    is a message that is the client's own, {t} is a timeout. A client takes up to `takes` messages of a queue.
+    """
+
+    commands: str
+    takes: int = 1
+    waits: bool = False
+    moves: bool = False
+    opens: bool = False
+    memcached: bool = False
+    times: int = 1
+
+    @property
+    def ends_apart(self) -> bool:
+        """Whether what was taken for clients that leave at the same time may go back one by one.
+
+        Open reads do, each to the head. Transactions do not go through the queue's lane, so what an earlier
+        one has taken may be back when a later one ends.
+        """
+        return self.opens or self.commands.startswith("MULTI")
+
+    def __str__(self) -> str:
+        name = self.commands if self.times == 1 else f"({self.commands})x{self.times}"
+        return f"memcached {name}" if self.memcached else name
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a client leaves: `action` is a method of Leaver or of Group. `reads`: it reads all that comes."""
+
+    name: str
+    action: str
+    reads: bool = False
+    quits: bool = False
+    resp_only: bool = False
+    times_out: bool = False
+    idles: bool = False
+    data: tuple[bytes, bytes] | None = None  # what is sent, in RESP and in memcached's protocol
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When a client leaves: `steps` are methods of Group. Messages are of `size` bytes.
+
+    `before` is what the client sends before the taker, in both protocols. `may_lose`: the client may leave
+    when its reply is on the way already, so one that does not read on may lose what was written for it.
+    `one_by_one`: clients do not leave at the same time, and each gives back to the head what it has.
+    """
+
+    name: str
+    steps: str
+    before: tuple[str, str] = ("", "")
+    waits: bool = False
+    size: int = SMALL
+    may_lose: bool = False
+    one_by_one: bool = False
+
+    @property
+    def stops_server(self) -> bool:
+        return "stop_server" in self.steps
+
+
+def misfit(taker: Taker, way: Way, moment: Moment) -> str:
+    """Why the three make no sense together; empty if they do."""
+    if moment.waits and not taker.waits:
+        return "the command does not wait"
+    if moment.waits and "create" not in moment.steps and taker.commands.startswith("PRESSURE"):
+        return "the command does not wait for a queue to exist"
+    if way.resp_only and taker.memcached:
+        return "memcached clients cannot be killed by name"
+    if way.times_out and "{t}" not in taker.commands * taker.waits + moment.before[0]:
+        return "the command has no timeout"
+    if way.times_out and moment.name in ("at once", "unread"):
+        return "the reply comes before the timeout"
+    if way.idles and moment.stops_server:
+        return "a server that stands still closes nobody"
+    if moment.name == "unread" and not way.reads:
+        return "what the kernel has is lost with the client: the last hop"
+    return ""
+
+
+@dataclass
+class Tally:
+    """What became of messages. `disordered` and `wrong` are queues; `stuck` are calls kept for nobody."""
+
+    cells: int = 0
+    clients: int = 0
+    messages: int = 0
+    read: int = 0
+    lost: int = 0
+    doubled: int = 0
+    disordered: int = 0
+    wrong: int = 0
+    stuck: int = 0
+
+    def __iadd__(self, other: Tally) -> Tally:
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+        return self
+
+    def is_clean(self, may_lose: int = 0) -> bool:
+        """Whether all is well, but for so many messages."""
+        return self.lost <= may_lose and not (self.doubled or self.disordered or self.wrong or self.stuck)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{field.name} {getattr(self, field.name)}" for field in fields(self))
+
+
+class Place:
+    """A backend; a server, another that puts while the first stands still, one that closes idle clients."""
+
+    def __init__(self, folder: Path) -> None:
+        self.authority = Authority(folder / "authority")
+        certificate, key = self.authority.issue("server")
+        self._contexts = {
+            "tls": self.authority.client_context(),
+            "tls 1.2": self.authority.client_context(),
+        }
+        self._contexts["tls 1.2"].maximum_version = ssl.TLSVersion.TLSv1_2
+        self.backend = Valkey(folder)
+        self._folder = folder
+        self._options = [
+            "--backend", self.backend.url, "--backend-timeout", "30", "--backend-grace", "30",
+            "--listen", "memcached://127.0.0.1:0", "--listen", "resps://127.0.0.1:0",
+            "--listen", "memcacheds://127.0.0.1:0",
+            "--tls-certificate", str(certificate), "--tls-key", str(key),
+        ]  # fmt: skip
+        self.server = self._start("patient")
+        self.other = self._start("other")
+        self.impatient = self._start("impatient", "--idle-timeout", "1")
+        self.direct: Client = self.backend.client()
+        self.groups = 0
+
+    def _start(self, name: str, *options: str) -> Server:
+        listen = [
+            "--listen", f"resp+unix://{self._folder}/{name}.resp",
+            "--listen", f"memcached+unix://{self._folder}/{name}.memcached",
+        ]  # fmt: skip
+        server = Server(self._folder / f"{name}.log", *self._options, *listen, *options)
+        server.log_file = self._folder / f"{name}.log"
+        return server
+
+    def connect(self, server: Server, transport: str, *, memcached: bool, size: int) -> socket.socket:
+        scheme = "memcached" if memcached else "resp"
+        connected = socket.socket(socket.AF_UNIX if transport == "unix" else socket.AF_INET)
+        connected.settimeout(TIMEOUT)
+        if size == LARGE:
+            # So that replies do not fit into buffers of the kernel.
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+        if transport == "unix":
+            connected.connect(str(server.log_file.with_suffix(f".{scheme}")))
+            return connected
+        context = self._contexts.get(transport)
+        connected.connect(("127.0.0.1", server.port_of(f"{scheme}s" if context else scheme)))
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if context is not None:
+            return context.wrap_socket(connected, server_hostname="localhost")
+        return connected
+
+    def close(self) -> None:
+        self.direct.close()
+        for server in (self.server, self.other, self.impatient):
+            server.stop()
+        self.backend.stop()
+
+
+class Leaver:
+    """A client that leaves. `received` is all that it has read; it is complete if `reads`."""
+
+    def __init__(self, connected: socket.socket, *, memcached: bool) -> None:
+        self.socket = connected
+        self.memcached = memcached
+        self.received = b""
+        self.id = 0
+        self.socket.sendall(b"version\r\n" if memcached else packed("CLIENT", "ID"))
+        reply = self.socket.recv(1000)
+        if not memcached:
+            self.id = int(reply[1:])
+
+    def close(self) -> None:
+        """FIN, where nothing is unread."""
+        self.read_now()
+        self.socket.close()
+
+    def reset(self) -> None:
+        """RST."""
+        self.read_now()
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.socket.close()
+
+    def half_close(self) -> None:
+        """FIN, but read on."""
+        # Not ssl's own shutdown, which would end the decryption, too.
+        with contextlib.suppress(OSError):
+            socket.socket.shutdown(self.socket, socket.SHUT_WR)
+
+    def send_some(self, data: bytes) -> None:
+        """Send what the sockets take at once."""
+        self.socket.setblocking(False)
+        with contextlib.suppress(BlockingIOError, ssl.SSLWantWriteError, ConnectionError):
+            while data:
+                data = data[self.socket.send(data) :]
+        self.socket.settimeout(TIMEOUT)
+
+    def read_now(self) -> None:
+        """Read what has come."""
+        self.socket.setblocking(False)
+        with contextlib.suppress(BlockingIOError, ssl.SSLWantReadError, ConnectionError):
+            while more := self.socket.recv(1 << 20):
+                self.received += more
+        self.socket.settimeout(TIMEOUT)
+
+    def read_to_the_end(self) -> None:
+        """Read until the server closes. Raises TimeoutError."""
+        pieces = [self.received]
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            while more := self.socket.recv(1 << 20):
+                pieces.append(more)
+        self.socket.close()
+        self.received = b"".join(pieces)
+
+    def messages(self) -> list[bytes]:
+        """Those in replies that have come completely."""
+        return list(_in_values(self.received) if self.memcached else _in_replies(self.received))
+
+
+def _in_values(received: bytes) -> Iterator[bytes]:
+    position = 0
+    while found := _VALUE.search(received, position):
+        position = found.end() + int(found[1])
+        if received[position : position + 2] == b"\r\n":
+            yield received[found.end() : position]
+
+
+def _in_replies(received: bytes) -> Iterator[bytes]:
+    reader = hiredis.Reader()
+    reader.feed(received)
+    while (reply := reader.gets()) is not False:
+        yield from _flat(reply)
+
+
+def _flat(reply: Any) -> Iterator[bytes]:
+    if isinstance(reply, list):
+        for element in reply:
+            yield from _flat(element)
+    elif isinstance(reply, bytes):
+        yield reply
+
+
+class Cell:
+    """A taker in a group: its queues, and its clients."""
+
+    def __init__(self, taker: Taker, number: str, count: int, moment: Moment) -> None:
+        self.taker = taker
+        self._apart = taker.ends_apart or moment.one_by_one
+        self.names = {role: f"{number}:{role}" for role in "qrmzg"}
+        self.clients: list[Leaver] = []
+        each = taker.takes * count
+        counts = {
+            "q": each,
+            "r": each if "{r}" in taker.commands else 0,
+            "g": count if moment.before[0] else 0,
+        }
+        padding = b"." * (moment.size - SMALL)
+        self.put = {
+            role: [b"%s:%06d:%s" % (role.encode(), n, padding) for n in range(most)]
+            for role, most in counts.items()
+            if most
+        }
+
+    def request(self, client: int, before: str, timeout: float) -> bytes:
+        """What the client of that number sends."""
+        seconds, own = str(timeout), self.put["q"][client].decode()
+        if self.taker.memcached:
+            seconds = str(int(timeout * 1000))
+        words = {**self.names, "own": own, "t": seconds}
+        lines = (
+            [before, *[self.taker.commands] * self.taker.times]
+            if before
+            else [self.taker.commands] * self.taker.times
+        )
+        commands = [c.strip().format(**words) for line in lines for c in line.split(";")]
+        if self.taker.memcached:
+            return b"".join(command.encode() + b"\r\n" for command in commands)
+        return b"".join(packed(*command.split()) for command in commands)
+
+    def tally(self, queued: dict[str, list[bytes]], figures: dict[str, tuple[int, int, int]]) -> Tally:
+        """Compare what was put with what the clients have read and what is queued."""
+        seen: Counter[bytes] = Counter()
+        tally = Tally(1, len(self.clients))
+        for client in self.clients:
+            for message in client.messages():
+                # What was moved, or only opened, is in a queue, whoever has read it.
+                if (found := _MESSAGE.fullmatch(message)) and (
+                    found[1] == b"g" or not (self.taker.moves or self.taker.opens)
+                ):
+                    seen[message] += 1
+                    tally.read += 1
+        for role, messages in queued.items():
+            seen.update(messages)
+            # What one client gives back is in order, in any case.
+            breaks = sum(first > second for first, second in pairwise(messages)) if role in self.put else 0
+            tally.disordered += breaks > (len(self.clients) - 1 if self._apart else 0)
+            length, produced, consumed = figures[role]
+            tally.wrong += not length == produced - consumed == len(messages)
+        put = [message for messages in self.put.values() for message in messages]
+        tally.messages = len(put)
+        tally.lost = sum(message not in seen for message in put)
+        tally.doubled = sum(seen.values()) - len(seen)
+        return tally
+
+
+class Group:
+    """Cells of one way and one moment, over one transport, with so many clients each."""
+
+    def __init__(
+        self, place: Place, transport: str, way: Way, moment: Moment, takers: Iterable[Taker], count: int
+    ) -> None:
+        place.groups += 1
+        self.place = place
+        self.transport = transport
+        self.way = way
+        self.moment = moment
+        self.server = place.impatient if way.idles else place.server
+        self.cells = [
+            Cell(taker, f"{place.groups}.{number}", count, moment)
+            for number, taker in enumerate(takers)
+            if not misfit(taker, way, moment)
+        ]
+        self.count = count
+        self.chance = random.Random(place.groups)
+        self._killed = 0
+
+    def may_lose(self, taker: Taker, clients: int) -> int:
+        """How many messages may be lost: those of a twentieth of the clients, which leave too late."""
+        if self.way.reads or not self.moment.may_lose:
+            return 0
+        return -(-clients // 20) * taker.takes
+
+    def run(self) -> dict[Taker, Tally]:
+        """Take all steps; by taker what became of the messages."""
+        with ExitStack() as stack:
+            self._backend_stops = stack.enter_context(ExitStack())
+            self._server_stops = stack.enter_context(ExitStack())
+            self.client: Client = stack.enter_context(self.server.client())
+            self.killer: Client = stack.enter_context(self.server.client()).connection_pool.get_connection()
+            self.killer.send_command("PING")
+            self.killer.read_response()
+            self._others = self._info("connected_clients")
+            try:
+                self._connect()
+                for step in self.moment.steps.split():
+                    getattr(self, step)()
+                self._end()
+                return self._count()
+            finally:
+                for leaver in self._leavers():
+                    leaver.socket.close()
+
+    def _leavers(self) -> Iterator[Leaver]:
+        for cell in self.cells:
+            yield from cell.clients
+
+    def _info(self, name: str) -> int:
+        return int(self.client.info("clients")[name])
+
+    def _connect(self) -> None:
+        for cell in self.cells:
+            memcached = cell.taker.memcached
+            for _ in range(self.count):
+                connected = self.place.connect(
+                    self.server, self.transport, memcached=memcached, size=self.moment.size
+                )
+                cell.clients.append(Leaver(connected, memcached=memcached))
+
+    # The steps of moments.
+
+    def create(self) -> None:
+        """Create the queues, which a put does otherwise."""
+        with self.client.pipeline(transaction=False) as pipeline:
+            for cell in self.cells:
+                for role in "qrmg":
+                    pipeline.execute_command("PRESSURE.CREATE", cell.names[role])
+            pipeline.execute()
+
+    def put(self) -> None:
+        """Put all messages."""
+        server = self.place.other if self.moment.stops_server else self.server
+        with server.client() as client, client.pipeline(transaction=False) as pipeline:
+            for cell in self.cells:
+                for role in cell.put:
+                    for first in range(0, len(cell.put[role]), 50):
+                        pipeline.rpush(cell.names[role], *cell.put[role][first : first + 50])
+            pipeline.execute()
+
+    def send(self) -> None:
+        """Each client sends its commands."""
+        for cell in self.cells:
+            before = self.moment.before[cell.taker.memcached]
+            for number, leaver in enumerate(cell.clients):
+                leaver.socket.sendall(cell.request(number, before, SHORT if self.way.times_out else LONG))
+
+    def leave(self) -> None:
+        """Each client leaves."""
+        way = self.way
+        if way.times_out or way.idles:
+            getattr(self, way.action)()
+            return
+        for leaver in self._leavers():
+            if way.data is not None:
+                leaver.send_some(way.data[leaver.memcached])
+            if way.action == "kill":
+                self.killer.send_command("CLIENT", "KILL", "ID", leaver.id)
+                self._killed += 1
+            elif way.action:
+                getattr(leaver, way.action)()
+        if not self.moment.stops_server:
+            self._await_kills()
+
+    def let_time_out(self) -> None:
+        """Let the time pass that the commands may wait."""
+        time.sleep(1.5 * SHORT)  # nothing else ends this wait: the backend stands still, so no reply comes
+
+    def be_idle(self) -> None:
+        """Return when one that was idle for a shorter time has been closed."""
+        with self.place.connect(self.server, "tcp", memcached=False, size=SMALL) as witness:
+            assert witness.recv(1) == b""
+
+    def seen(self) -> None:
+        """Return when the server has read all that came before."""
+        for _ in range(2):
+            self.client.ping()
+
+    def waiting(self) -> None:
+        """Return when all clients wait."""
+        if not self.way.times_out:
+            count = sum(len(cell.clients) for cell in self.cells)
+            wait_for(lambda: self._info("blocked_clients") == count, f"{count} clients to wait")
+
+    def answered(self) -> None:
+        """Return when nothing more is taken: all is answered, or what is answered is not read."""
+        lengths: list[list[int]] = [[]]
+
+        def is_stable() -> bool:
+            self.client.ping()
+            with self.place.direct.pipeline(transaction=False) as pipeline:
+                for cell in self.cells:
+                    pipeline.llen(f"__pressure__:{cell.names['q']}")
+                lengths.append(pipeline.execute())
+            return len(lengths) > 15 and all(some == lengths[-1] for some in lengths[-15:])
+
+        wait_for(is_stable, "the server to stop taking")
+
+    def stop_backend(self) -> None:
+        self._backend_stops.enter_context(stopped(self.place.backend.process))
+
+    def continue_backend(self) -> None:
+        """Let the backend go on; and if the server stands still, until it has answered."""
+        self._backend_stops.close()
+        for _ in range(2):
+            self.place.direct.ping()
+
+    def stop_server(self) -> None:
+        self._server_stops.enter_context(stopped(self.server.process))
+
+    def stop_server_soon(self) -> None:
+        """Stop the server at any moment."""
+        time.sleep(0.002 * self.chance.random())  # any moment will do
+        self.stop_server()
+
+    def continue_server(self) -> None:
+        self._server_stops.close()
+
+    # After them.
+
+    def _await_kills(self) -> None:
+        for _ in range(self._killed):
+            with contextlib.suppress(hiredis.ReplyError):
+                self.killer.read_response()
+        self._killed = 0
+
+    def _end(self) -> None:
+        """Return when all clients are gone, and nothing is under way for them."""
+        self._await_kills()
+        if self.way.idles:
+            self._wait_until_gone()
+        if self.way.reads:
+            for leaver in self._leavers():
+                if self.way.quits:
+                    leaver.send_some(b"quit\r\n" if leaver.memcached else packed("QUIT"))
+                leaver.read_to_the_end()
+        self._wait_until_gone()
+
+    def _wait_until_gone(self) -> None:
+        wait_for(lambda: self._info("connected_clients") <= self._others, "the clients to be gone")
+
+    def _count(self) -> dict[Taker, Tally]:
+        with contextlib.suppress(AssertionError):
+            wait_for(lambda: not self._kept(), "no call to be kept", TIMEOUT / 2)
+        kept = self._kept()
+        tallies: dict[Taker, Tally] = {}
+        for cell in self.cells:
+            with self.place.direct.pipeline(transaction=False) as pipeline:
+                for role in "qrmg":
+                    pipeline.lrange(f"__pressure__:{cell.names[role]}", 0, -1)
+                queued = {role: found[::-1] for role, found in zip("qrmg", pipeline.execute(), strict=True)}
+            with self.client.pipeline(transaction=False) as pipeline:
+                for role in "qrmg":
+                    pipeline.execute_command("PRESSURE.INFO", cell.names[role])
+                replies = pipeline.execute(raise_on_error=False)
+                figures = {role: _figures(found) for role, found in zip("qrmg", replies, strict=True)}
+            tally = cell.tally(queued, figures)
+            tally.stuck = sum(name in record for record in kept for name in _ours(cell))
+            tallies.setdefault(cell.taker, Tally()).__iadd__(tally)
+        self.client.delete(*(cell.names[role] for cell in self.cells for role in "qrmg"))
+        return tallies
+
+    def _kept(self) -> list[bytes]:
+        return list(records(self.place.direct).values())
+
+
+def _ours(cell: Cell) -> list[bytes]:
+    return [f":{name}".encode() for name in cell.names.values()]
+
+
+def _figures(found: Any) -> tuple[int, int, int]:
+    """A queue's length, and how many messages were put and taken, from PRESSURE.INFO."""
+    if isinstance(found, redis.ResponseError):
+        return 0, 0, 0  # there is no such queue
+    about = found if isinstance(found, dict) else dict(zip(found[::2], found[1::2], strict=True))
+    return about[b"length"], about[b"produced_messages"], about[b"consumed_messages"]

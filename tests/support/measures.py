@@ -1,0 +1,29 @@
+"""What a server uses: memory and processor time, as the kernel says, and connections to its backend."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from tests.support.programs import Client, Server
+
+MB = 1 << 20
+
+
+def memory(server: Server, field: str = "VmRSS") -> int:
+    """Resident memory in bytes; VmHWM is its peak."""
+    found = re.search(rf"{field}:\s+(\d+) kB", Path(f"/proc/{server.process.pid}/status").read_text())
+    assert found
+    return int(found[1]) * 1024
+
+
+def processor_seconds(server: Server) -> float:
+    """Used since it was started, its own and the kernel's for it."""
+    fields = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def connections(direct: Client, *, tracking: bool) -> list[dict[str, str]]:
+    """A server's connections to its backend: those on which it is told of changes, or the others."""
+    return [c for c in direct.client_list() if ("t" in c["flags"]) is tracking and "pressure" in c["name"]]

@@ -1,0 +1,163 @@
+"""A native client of pressure 0.15 or 0.1 in a process of its own, which can be stopped and killed.
+
+`python -m tests.support.native_process SOCKET QUEUE IDENTITY VERSION STOP_AFTER WORK…` works and prints
+the result: the message, `done`, or the name of the error. Work is `put MESSAGE`, `get`, `close`, `delete`,
+`produce PREFIX FIRST LAST` (PREFIX-FIRST and so on, without PREFIX-LAST) or `consume` (until it is closed).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from tests.support.native import NativeError, NativeSteps, QueueClosedError, Steps, run
+from tests.support.programs import TIMEOUT, wait_for
+
+VERSIONS = ("0.15", "0.1")
+_PR_SET_PDEATHSIG = 1  # of linux/prctl.h
+
+
+class NativeProcess:
+    """The process. `stop_after` is a command, as `SET :producer`, after which it stops itself: once."""
+
+    def __init__(
+        self,
+        socket: Path,
+        queue: str,
+        identity: str,
+        *work: str,
+        version: str = "0.15",
+        stop_after: str = "",
+    ) -> None:
+        self.identity = identity
+        arguments = [str(socket), queue, identity, version, stop_after, *work]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.native_process", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            cwd=Path(__file__).parent.parent.parent,
+        )
+
+    def __enter__(self) -> NativeProcess:
+        return self
+
+    def __exit__(self, *_exception: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.kill()
+        self.outcome()
+
+    def stop(self) -> None:
+        """SIGSTOP."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """SIGKILL, whether it is stopped or not."""
+        self._process.kill()
+
+    def wait_until_stopped(self) -> None:
+        """Return when it does nothing. Raises AssertionError where it ends."""
+        status = Path(f"/proc/{self._process.pid}/stat")
+
+        def is_stopped() -> bool:
+            state = status.read_text().rpartition(")")[2].split()[0]
+            assert state != "Z", f"{self.identity} has ended"
+            return state == "T"
+
+        wait_for(is_stopped, f"{self.identity} to be stopped")
+
+    def outcome(self, timeout: float = TIMEOUT) -> str:
+        """What it has printed in the end; nothing where it was killed."""
+        if self._process.stdout is not None and not self._process.stdout.closed:
+            printed, _ = self._process.communicate(timeout=timeout)
+            self._outcome = printed.decode()
+        return self._outcome
+
+    @property
+    def status(self) -> int | None:
+        """Its exit status; None while it runs."""
+        return self._process.poll()
+
+
+class _VersionedSteps(NativeSteps):
+    """A native client of either version, which stops its process after one command."""
+
+    def __init__(self, client: redis.Redis, queue: str, identity: str, version: str, stop_after: str) -> None:
+        super().__init__(client, queue, identity, blocks=True)
+        self._version = version
+        self._stop_after = stop_after
+
+    def _do(self, command: str, suffix: str, *arguments: bytes | str | int) -> Any:
+        if command == "LTRIM" and self._version == "0.1":
+            # As its pseudo-code has it, which leaves up to two.
+            arguments = (0, 1)
+        reply = super()._do(command, suffix, *arguments)
+        self._has_done(command, suffix)
+        return reply
+
+    def _pop(self, *suffixes: str) -> Steps[tuple[str, bytes]]:
+        popped = yield from super()._pop(*suffixes)
+        self._has_done("BRPOP", suffixes[0])
+        return popped
+
+    def _has_done(self, command: str, suffix: str) -> None:
+        if f"{command} {suffix}".rstrip() == self._stop_after:
+            self._stop_after = ""
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _produce(native: NativeSteps, prefix: str, first: str, last: str) -> None:
+    for number in range(int(first), int(last)):
+        run(native.put(f"{prefix}-{number}".encode()))
+
+
+def _consume(native: NativeSteps) -> None:
+    try:
+        while True:
+            run(native.get())
+    except QueueClosedError:
+        return
+
+
+_WORK: dict[str, Callable[..., bytes | None]] = {
+    "put": lambda native, message: run(native.put(message.encode())),
+    "get": lambda native: run(native.get()),
+    "close": lambda native: run(native.close()),
+    "delete": lambda native: run(native.delete()),
+    "produce": _produce,
+    "consume": _consume,
+}
+
+
+def _main(socket: str, queue: str, identity: str, version: str, stop_after: str, *work: str) -> None:
+    # redis-py would do a command again whose reply is late, as it is when the process is stopped.
+    client = redis.Redis(unix_socket_path=socket, socket_timeout=None, retry=Retry(NoBackoff(), 0))
+    native = _VersionedSteps(client, queue, identity, version, stop_after)
+    try:
+        result = _WORK[work[0]](native, *work[1:])
+    except NativeError as error:
+        print(type(error).__name__, end="")
+    else:
+        print("done" if result is None else result.decode(), end="")
+
+
+def _end_with_parent() -> None:
+    """A test that is killed must not leave a client that waits for ever."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    _end_with_parent()
+    _main(*sys.argv[1:])

@@ -1,0 +1,38 @@
+"""Calls of the batch script as the courier makes them, without a server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from pressure_server.lua.scripts import batch_script
+from tests.support.programs import Client
+
+# A name and its arguments.
+Run = tuple[str | bytes, ...]
+RECORDS = "__pressure__!calls:me"
+
+
+class Block(NamedTuple):
+    """Runs on a queue, or on some together."""
+
+    bases: Sequence[str]
+    runs: Sequence[Run]
+    how: str = ""
+
+
+def call(direct: Client, *blocks: Block, number: int = 0, epoch: int = 1, again: bool = False) -> list[Any]:
+    """The replies of the blocks. With a number, the call has a record. The epoch is the last one by then."""
+    if number and not direct.exists(RECORDS):
+        direct.hset(RECORDS, "epoch", epoch)
+    words: list[Any] = ["me", 0, "error", epoch, number or "", "again" if again else "", ""]
+    keys: list[str] = []
+    for block in blocks:
+        run_words = [word for name, *arguments in block.runs for word in (name, len(arguments), *arguments)]
+        if block.how in ("recover", "cut"):
+            run_words = list(block.runs[0])
+        words += [len(block.bases), len(run_words), block.how, *run_words]
+        keys += block.bases
+    keys.append(RECORDS)
+    replies: list[Any] = direct.eval(batch_script(), len(keys), *keys, *words)[1:]
+    return replies

@@ -1,0 +1,206 @@
+"""Plain connections that wait: what they send and how they leave is up to the test, byte by byte."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import select
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
+from typing import Any
+
+import hiredis
+
+from tests.support.programs import TIMEOUT, Client, Server, wait_for
+
+# What a command is made of.
+Words = tuple[str | bytes | int | float, ...]
+
+
+def packed(*words: str | bytes | int | float) -> bytes:
+    """A request."""
+    return bytes(hiredis.pack_command(words))  # type: ignore[arg-type] # its stub says tuple of one
+
+
+class Waiter:
+    """A connection to a server; replies are read when asked for, errors are returned and not raised."""
+
+    def __init__(self, port: int, *, resp3: bool = False) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), TIMEOUT)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._reader = hiredis.Reader()
+        if resp3:
+            self("HELLO", 3)
+
+    def __enter__(self) -> Waiter:
+        return self
+
+    def __exit__(self, *_exception: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.socket.close()
+
+    def __call__(self, *words: str | bytes | int | float) -> Any:
+        """Send a command; its reply."""
+        self.send(*words)
+        return self.reply()
+
+    def send(self, *words: str | bytes | int | float) -> None:
+        self.socket.sendall(packed(*words))
+
+    def reply(self, timeout: float = TIMEOUT) -> Any:
+        """The next reply. Raises TimeoutError, or ConnectionError where the server has closed."""
+        self.socket.settimeout(timeout)
+        while (reply := self._reader.gets()) is False:
+            received = self.socket.recv(1 << 16)
+            if not received:
+                raise ConnectionResetError("the server closed the connection")
+            self._reader.feed(received)
+        return reply
+
+    def has_reply(self) -> bool:
+        """Whether anything has come that was not read yet."""
+        return self._reader.has_data() or bool(select.select([self.socket], [], [], 0)[0])
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def reset(self) -> None:
+        """Close the rude way: the server gets an RST."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.socket.close()
+
+    def half_close(self) -> list[Any]:
+        """Say that nothing more will be sent; all replies that come until the server closes."""
+        replies: list[Any] = []
+        with contextlib.suppress(ConnectionError):
+            with contextlib.suppress(OSError):  # where the server was faster
+                self.socket.shutdown(socket.SHUT_WR)
+            while True:
+                replies.append(self.reply())
+        self.socket.close()
+        return replies
+
+    def replies_now(self) -> list[Any]:
+        """The replies that have come, without waiting."""
+        replies: list[Any] = []
+        self.socket.settimeout(0)
+        with contextlib.suppress(BlockingIOError, ConnectionError):
+            while received := self.socket.recv(1 << 16):
+                self._reader.feed(received)
+        while (reply := self._reader.gets()) is not False:
+            replies.append(reply)
+        return replies
+
+
+@contextmanager
+def waiters(server: Server, count: int) -> Iterator[list[Waiter]]:
+    """So many connections, until the block ends."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(Waiter(server.port)) for _ in range(count)]
+
+
+def is_refused(reply: Any, code: str) -> bool:
+    """Whether the reply is an error of that code."""
+    return isinstance(reply, hiredis.ReplyError) and str(reply).startswith(f"{code} ")
+
+
+def all_are_refused(waiting: list[Waiter], *codes: str) -> None:
+    """Each gets an error of one of these codes."""
+    for waiter in waiting:
+        reply = waiter.reply()
+        assert any(is_refused(reply, code) for code in codes), reply
+
+
+def create(client: Client, queue: str, *options: str | int) -> None:
+    """PRESSURE.CREATE."""
+    client.execute_command("PRESSURE.CREATE", queue, *options)
+
+
+def about(client: Client, queue: str) -> dict[bytes, Any]:
+    """PRESSURE.INFO."""
+    values = client.execute_command("PRESSURE.INFO", queue)
+    return dict(values) if isinstance(values, dict) else dict(zip(values[::2], values[1::2], strict=True))
+
+
+def wait_for_waiting(client: Client, queue: str, *, consumers: int = 0, producers: int = 0) -> None:
+    """Return when exactly so many wait on the queue."""
+
+    def waiting() -> tuple[int, int]:
+        found = about(client, queue)
+        return found[b"waiting_consumers"], found[b"waiting_producers"]
+
+    wait_for(lambda: waiting() == (consumers, producers), f"{consumers} and {producers} to wait on {queue}")
+
+
+def blocked(client: Client) -> int:
+    """How many clients of the server wait."""
+    return int(client.info("clients")["blocked_clients"])
+
+
+def wait_for_blocked(client: Client, count: int, timeout: float = TIMEOUT) -> None:
+    """Return when exactly so many clients of the server wait."""
+    wait_for(lambda: blocked(client) == count, f"{count} clients to wait", timeout)
+
+
+class AsyncWaiter:
+    """A `Waiter` of asyncio: between its look at what has come and its leaving nothing else runs."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self._reader = hiredis.Reader()
+        self._loop = asyncio.get_running_loop()
+
+    @classmethod
+    async def connect(cls, port: int) -> AsyncWaiter:
+        connected = socket.socket()
+        connected.setblocking(False)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await asyncio.get_running_loop().sock_connect(connected, ("127.0.0.1", port))
+        return cls(connected)
+
+    async def __call__(self, *words: str | bytes | int | float) -> Any:
+        """Send a command; its reply."""
+        await self.send(packed(*words))
+        return await self.reply()
+
+    async def send(self, data: bytes) -> None:
+        await self._loop.sock_sendall(self._socket, data)
+
+    async def reply(self, timeout: float | None = TIMEOUT) -> Any:
+        """The next reply. Raises TimeoutError, or ConnectionError where the server has closed."""
+        async with asyncio.timeout(timeout):
+            while (reply := self._reader.gets()) is False:
+                received = await self._loop.sock_recv(self._socket, 1 << 16)
+                if not received:
+                    raise ConnectionResetError("the server closed the connection")
+                self._reader.feed(received)
+        return reply
+
+    async def half_close(self) -> list[Any]:
+        """Say that nothing more will be sent; all replies that come until the server closes."""
+        replies: list[Any] = []
+        with contextlib.suppress(ConnectionError):
+            with contextlib.suppress(OSError):  # where the server was faster
+                self._socket.shutdown(socket.SHUT_WR)
+            while True:
+                replies.append(await self.reply())
+        self.close()
+        return replies
+
+    def close_now(self, *, reset: bool) -> list[Any]:
+        """Close, the rude way on demand; the replies that had come until then."""
+        replies: list[Any] = []
+        if reset:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        with contextlib.suppress(BlockingIOError, ConnectionError):
+            while received := self._socket.recv(1 << 16):
+                self._reader.feed(received)
+        self.close()
+        while (reply := self._reader.gets()) is not False:
+            replies.append(reply)
+        return replies
+
+    def close(self) -> None:
+        self._socket.close()

@@ -1,0 +1,245 @@
+"""The ward: a doctor and its patients, the keys of queues, and whether a queue works."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from pressure_server.backend.address import Address
+from pressure_server.queues.broker import Broker
+from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.operation import Verb
+from pressure_server.queues.operations.options import DEFAULT, UNIQUE, Options
+from pressure_server.queues.peers import Neighbours
+from pressure_server.queues.policy import ERROR, Policy
+from pressure_server.queues.repair.diagnosis import Finding
+from pressure_server.queues.repair.doctor import Case, Doctor
+from pressure_server.queues.repair.problem import Problem
+from tests.support.deaths import PREFIX
+from tests.support.native import NativeSteps, QueueClosedError, run
+from tests.support.programs import Client, Valkey
+
+
+@contextmanager
+def about(queue: str) -> Iterator[None]:
+    """Errors say which queue they are about."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"in the queue '{queue}'")
+        raise
+
+
+@dataclass
+class Told:
+    """What the doctor has found in a queue, a round of repair each, and what it has done, and left."""
+
+    found: list[list[Finding]] = field(default_factory=list)
+    done: list[str] = field(default_factory=list)
+    left: list[Finding] = field(default_factory=list)
+
+    @property
+    def in_words(self) -> str:
+        rounds = [", ".join(finding.trouble.name for finding in findings) for findings in self.found]
+        return "; then ".join(rounds) or "all is well"
+
+
+class Ward:
+    """A doctor who waits for nobody, a server's view of the queues, and the keys themselves."""
+
+    def __init__(self, backend: Valkey) -> None:
+        self.direct: Client = backend.client()
+        self.loop = asyncio.new_event_loop()
+        self._broker = Broker(
+            Address(backend.url),
+            prefix=PREFIX,
+            neighbours=Neighbours(),
+            policy=Policy(None, ERROR, role_timeout=0),
+        )
+        self.loop.run_until_complete(self._broker.start())
+        self.doctor = self.loop.run_until_complete(self._doctor())
+
+    async def _doctor(self) -> Doctor:
+        return Doctor(self._broker.default_database, 0)
+
+    def examine(self) -> dict[str, Case]:
+        """All queues in trouble."""
+        cases = self.loop.run_until_complete(self._examine())
+        return {name.decode(): case for name, case in cases.items()}
+
+    async def _examine(self) -> dict[bytes, Case]:
+        cases: dict[bytes, Case] = {}
+        if self.doctor.named is not None:
+            await self.doctor.look_for([self.doctor.named], cases)
+        else:
+            async for names in self.doctor.queues():
+                await self.doctor.look_for(names, cases)
+        await self.doctor.confirm(cases)
+        return cases
+
+    def problems(self) -> dict[str, list[Problem]]:
+        """What is wrong, by queue."""
+        return {
+            queue: [finding.trouble for finding in case.lasting(0)] for queue, case in self.examine().items()
+        }
+
+    def look_again(self, cases: Iterable[Case]) -> list[Case]:
+        """Those that are still in trouble."""
+        left = {case.name: case for case in cases}
+        self.loop.run_until_complete(self.doctor.look_again(left))
+        return list(left.values())
+
+    def mend(self, case: Case) -> list[str]:
+        """What was done."""
+        return self.loop.run_until_complete(self.doctor.mend(case))
+
+    def repair(self, named: str | None = None) -> dict[str, Told]:
+        """What `doctor --repair` does; what it tells of each queue in trouble."""
+        self.doctor.named = None if named is None else named.encode()
+        return self.loop.run_until_complete(self._repair())
+
+    async def _repair(self) -> dict[str, Told]:
+        told: dict[str, Told] = {}
+
+        def of(case: Case) -> Told:
+            return told.setdefault(case.name.decode(), Told())
+
+        def hear(case: Case, findings: list[Finding], done: list[str]) -> None:
+            of(case).found.append(findings)
+            of(case).done.extend(done)
+
+        cases = await self._examine()
+        await self.doctor.treat(cases, hear)
+        for case in cases.values():
+            of(case).left.extend(case.lasting(0))
+        return told
+
+    def repair_only(self, queue: str) -> Told:
+        """What it tells of that queue, where no other is in trouble."""
+        told = self.repair()
+        assert set(told) <= {queue}
+        return told.get(queue, Told())
+
+    def ours(
+        self, queue: str, verb: Verb, *arguments: bytes, size: int = 1, options: Options = DEFAULT
+    ) -> Any:
+        """Do an operation as a server does; its results. Raises a PressureError."""
+        database = self._broker.default_database
+        return self.loop.run_until_complete(
+            database.run(verb, queue.encode(), list(arguments), size=size, options=options)
+        )
+
+    def assert_all_work(self, queues: Iterable[str]) -> None:
+        """A queue is its keys: of those with equal ones one is tried."""
+        alike = {Keys.read(self.direct, queue): queue for queue in queues}
+        for queue in alike.values():
+            with about(queue):
+                self.assert_works(queue)
+
+    def assert_works(self, queue: str) -> None:
+        """Native clients and ours put and get without waiting, and a delete leaves nothing."""
+        native = NativeSteps(self.direct, queue, "survivor")
+        before = Keys.read(self.direct, queue)
+        before.assert_sound()
+        expected = list(before.messages)
+        if before.closed:
+            with suppress(QueueClosedError):
+                run(native.put(b"no"))
+                raise AssertionError("a closed queue was put on")
+        else:
+            for is_ours in (False, True):
+                if not Keys.read(self.direct, queue).has_room:
+                    assert self._get(queue, is_ours) == expected.pop(0)
+                message = b"from ours" if is_ours else b"from a native client"
+                if is_ours:
+                    assert self.ours(queue, verbs.PUT, message, options=UNIQUE) == [1]
+                else:
+                    run(native.put(message))
+                expected.append(message)
+        while expected:
+            assert self._get(queue, is_ours=len(expected) % 2 == 0) == expected.pop(0)
+        Keys.read(self.direct, queue).assert_sound()
+        assert self.ours(queue, verbs.DELETE) == [1]
+        assert self.direct.keys(f"{PREFIX}:{queue}*") == []
+
+    def _get(self, queue: str, is_ours: bool) -> bytes:
+        message: bytes = (
+            self.ours(queue, verbs.GET)[0]
+            if is_ours
+            else run(NativeSteps(self.direct, queue, "survivor").get())
+        )
+        return message
+
+    def close(self) -> None:
+        self.loop.run_until_complete(self._broker.close())
+        # Once more, for the transports to be closed.
+        self.loop.run_until_complete(asyncio.sleep(0))
+        self.loop.close()
+        self.direct.close()
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The protocol's keys of a queue, at one moment."""
+
+    bound: int | None
+    messages: tuple[bytes, ...]
+    closed: int
+    not_full: int
+    producer_free: int
+    consumer_free: int
+    producer: bytes | None
+    consumer: bytes | None
+    stats: tuple[int, ...]
+
+    @classmethod
+    def read(cls, direct: Client, queue: str) -> Keys:
+        base = f"{PREFIX}:{queue}"
+        with direct.pipeline() as pipeline:
+            pipeline.get(f"{base}:bound").lrange(base, 0, -1)
+            for name in ("closed", "not_full", "producer_free", "consumer_free"):
+                pipeline.llen(f"{base}:{name}")
+            pipeline.get(f"{base}:producer").get(f"{base}:consumer")
+            for verb in ("produced", "consumed"):
+                pipeline.get(f"{base}:stats:{verb}_messages").get(f"{base}:stats:{verb}_bytes")
+            bound, messages, closed, not_full, *rest = pipeline.execute()
+        stats = tuple(int(number or 0) for number in rest[4:])
+        producer_free, consumer_free, producer, consumer = rest[:4]
+        return cls(
+            None if bound is None else int(bound),
+            tuple(messages[::-1]),
+            closed,
+            not_full,
+            producer_free,
+            consumer_free,
+            producer,
+            consumer,
+            stats,
+        )
+
+    @property
+    def has_room(self) -> bool:
+        return self.bound == 0 or (self.bound is not None and len(self.messages) < self.bound)
+
+    @property
+    def producer_may_wait(self) -> bool:
+        """Whether a live producer could look so: it waits for room."""
+        waits = not self.producer_free and self.producer is not None and not self.closed
+        return waits and self.bound is not None and not self.has_room and not self.not_full
+
+    @property
+    def consumer_may_wait(self) -> bool:
+        """Whether a live consumer could look so: it waits for a message."""
+        waits = not self.consumer_free and self.consumer is not None and not self.closed
+        return waits and self.bound is not None and not self.messages
+
+    def assert_sound(self) -> None:
+        """Tokens and statistics are as the specification has them when nobody is at work."""
+        assert (self.producer_free, self.consumer_free) == (1, 1)
+        assert self.not_full == (1 if self.has_room else 0)
+        produced, produced_bytes, consumed, consumed_bytes = self.stats
+        assert produced - consumed == len(self.messages)
+        assert produced_bytes - consumed_bytes == sum(map(len, self.messages))
