@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from handlers.memcached import commands
+from handlers.memcached.client import QUEUE
 from handlers.memcached.login import MOST_BYTES
-from handlers.memcached.table import COMMANDS, QUEUE
+from handlers.memcached.table import COMMANDS
 from pressure_server.auth.logins import MOST_FAILURES, delay_after
 from pressure_server.auth.users import RIGHTS, digest_of
 from tests.support.guards import Authority, port_of, reload, users_toml
