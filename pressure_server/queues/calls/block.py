@@ -14,9 +14,11 @@ class Block(NamedTuple):
     `keys` are base keys. `how` is the block's mode (layout.py), `arguments` are its runs (batch.lua).
 
     `received` is called with the block's reply: a value, an exception for an error reply, or a BackendError
-    if there is no reply. Its second argument is the call's delivery, if the call has a record. `changes` says
-    that the block must not be done twice, `takes` that it may bring messages. If the call may or may not have
-    been done, `resolved` is called later, with whether this block was done.
+    if there is no reply. Its second argument is the call's delivery; None if the call has no record or takes
+    nothing.
+
+    `changes` says that the block must not be done twice, `takes` that it may bring messages. If it is unknown
+    whether the call was done, `resolved` is called later, and told whether this block was done.
     """
 
     keys: Sequence[bytes]

@@ -28,10 +28,11 @@ from pressure_server.queues.operations.operation import Delivery, Operation
 
 logger = logging.getLogger(__name__)
 
-# Calls in flight: while the backend does one, the next ones are made. With 1000 queues, 3 did 4 to 15 % more
-# than 2, and 6 did less.
+# Most calls in flight, so that the next ones are made while the backend does one. With 1000 queues, 3 handled
+# 4 to 15 % more operations than 2, and 6 handled fewer.
 _MOST_UNDER_WAY = 3
-# The least number of blocks in a call, if as many are ready: a call costs as much as two or three blocks.
+# The calls that may leave share the ready blocks, but each gets at least so many: a call costs as much as two
+# or three blocks.
 _LEAST_PART = 8
 # Limits of one call: blocks, and bytes of their arguments. blocks.lua ends a call after about two
 # milliseconds.
@@ -39,8 +40,8 @@ _MOST_BLOCKS = 200
 _MOST_BYTES = 1 << 20
 # Records that one call drops: Redis's Lua can pass about 8000 values to one command.
 _MOST_DONE = 1000
-# Seconds before a separate call drops records of delivered messages. The next call would drop them at no
-# cost, but messages with a record are delivered twice if the server dies.
+# Seconds before a call of its own drops records that are no longer needed; an earlier call does so at no
+# cost. If the server dies before, the messages in these records are delivered twice.
 _DROP_AFTER = 0.02
 # The same, after the backend has refused to drop them.
 _DROP_AGAIN_AFTER = 1.0
@@ -51,7 +52,7 @@ Source = Callable[[], Block | None]
 
 
 class CourierOwner(Protocol):
-    """The owner of a courier, which handles what goes back."""
+    """The owner of a courier, which the courier tells of messages that go back."""
 
     def put_back(self, operation: Operation) -> None:
         """Put back the messages of an operation whose client has gone."""
@@ -125,13 +126,13 @@ class Courier:
         self.send_soon()
 
     def send_soon(self) -> None:
-        """Send what is ready in the next iteration of the event loop, or when a call returns."""
+        """Send the ready blocks in the next iteration of the event loop, or when a call returns."""
         if not self._is_about_to_send and self._under_way < _MOST_UNDER_WAY:
             self._is_about_to_send = True
             self._loop.call_soon(self._send)
 
     def end_of_read(self) -> None:
-        """Send what a client's read has made ready.
+        """Send the blocks that are ready after a client's read.
 
         If operations come one at a time, send at once: no other operation is likely to join the call.
         """
@@ -142,7 +143,7 @@ class Courier:
                 self.send_soon()
 
     def flush(self) -> None:
-        """Send what is ready at once, so that it is done before anything that is sent later."""
+        """Send all ready blocks at once, so that they are done before anything that is sent later."""
         while self._ready:
             self._send_some()
 
@@ -157,7 +158,7 @@ class Courier:
             self._dropping = self._loop.call_later(_DROP_AFTER, self.drop_done)
 
     def drop_done(self) -> None:
-        """Drop the records that are not needed, at once."""
+        """Drop the records that are no longer needed, without waiting for another call."""
         if self._dropping is not None:
             self._dropping.cancel()
             self._dropping = None
@@ -216,8 +217,7 @@ class Courier:
             self._kept.add(field)
         done: list[bytes] = []
         if field or not blocks:
-            # Only calls that change something drop records: if the backend refuses that, it refuses the whole
-            # call.
+            # Calls that only read drop no records: if the backend refuses to drop them, the whole call fails.
             done = self._done[:_MOST_DONE]
             del self._done[:_MOST_DONE]
         keys: list[bytes] = []
@@ -239,8 +239,8 @@ class Courier:
             self._share(call, reply)
         finally:
             if not is_to_send and self._ready:
-                # Clients that have just been answered send their next commands. Two iterations of the loop
-                # later these go together in one call: with 50 clients that is worth 20 %.
+                # Wait for the next commands of the clients just answered: two iterations of the loop later
+                # they go in one call. With 50 clients that is worth 20 %.
                 self._loop.call_soon(self._loop.call_soon, self._send)
             elif not is_to_send:
                 self._is_about_to_send = False

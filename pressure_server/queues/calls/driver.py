@@ -59,8 +59,7 @@ class Roles(Protocol):
     def ask(self, name: bytes, lack: WaitCondition, *, elsewhere: bool = False) -> None:
         """Wait for a role, then begin the turn of the queue's lane.
 
-        With `elsewhere` it is another queue's lane that needs the role: tell all who listen to `name`
-        instead.
+        With `elsewhere`, tell the listeners to the queue instead; they act at once.
         """
 
     def withdraw(self, name: bytes, lack: WaitCondition) -> None:
@@ -108,7 +107,7 @@ class Driver(Protocol):
         """Forget a lane that has nothing to send and on which no operation waits."""
 
     def learn(self, name: bytes, found: int) -> None:
-        """Note if a queue exists and has a bound; `found` is a reply's first value (batch.lua)."""
+        """Note whether a queue exists and has a bound; `found` is a reply's first value (batch.lua)."""
 
     def submit(self, operation: Operation) -> None:
         """Do an operation after those submitted for its queue before."""

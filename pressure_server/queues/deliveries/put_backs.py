@@ -1,4 +1,4 @@
-"""Put-backs: return messages that were taken for clients that have gone to the head of their queue."""
+"""Put-backs: if a client has gone, return the messages taken for it to the head of their queue."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class PutBacks:
         self._name = name
         self._base = base
         self._send_first = send_first
-        # What is about to go back: the number of the call that took the messages, their operation's place in
-        # the order in which operations ended, and the operation that puts them back.
+        # Pending put-backs: the number of the call that took the messages, their operation's place in the
+        # order in which operations ended, and the operation that puts them back.
         self._returning: list[tuple[int, int, Operation]] = []
 
     @property
@@ -64,15 +64,15 @@ class PutBacks:
             self._send_first(operations[::-1])
 
     def failed(self, runs: Sequence[list[Operation]], error: Exception) -> None:
-        """Try a block of put-backs again after an error, when the backend is back.
+        """Send a block of put-backs again after an error, when the backend is back.
 
-        If it is not known whether the block was done, `resolved` decides.
+        If it is unknown whether the block was done, `resolved` decides.
         """
         if not isinstance(error, OutcomeUnknownError):
             self._driver.when_back(partial(self._try_again, runs))
 
     def resolved(self, runs: Sequence[list[Operation]], done: bool) -> None:
-        """End a block of put-backs that got no reply if it was `done`; otherwise try it again."""
+        """End a block of put-backs that got no reply if it was `done`; otherwise send it again."""
         if done:
             self._end(runs)
         else:

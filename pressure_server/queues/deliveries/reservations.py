@@ -1,7 +1,7 @@
 """Reservations: messages that clients have taken and may give back until they acknowledge them.
 
-Each has a record of its own in the backend (get.lua). So if the server dies a reserved message goes back, and
-messages that came in the same call do not.
+Each has a record of its own in the backend (get.lua), apart from the record of its call. So if the server
+dies, only messages that are still reserved go back, and no others that came with them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import partial
 from pressure_server.queues.calls.courier import Courier
 from pressure_server.queues.operations.operation import Delivery, Operation
 
-# Iterations of the event loop within which clients that leave at the same time are noticed.
+# Iterations of the event loop to wait, so that messages of clients that leave together go back together.
 TURNS_TO_LEAVE = 8
 
 
@@ -23,7 +23,7 @@ class Reservations:
         """Make an empty collection; `after` is that of Driver."""
         self._courier = courier
         self._after = after
-        # The reservations that are about to go back: the call's number, and the message's number in the call.
+        # Pending put-backs: the call's number, and the message's number in the call.
         self._returning: list[tuple[int, int]] = []
 
     def keep(self, operation: Operation, number: int) -> Delivery:

@@ -256,6 +256,6 @@ def _dropped(operation: Operation) -> bool:
 
 
 def _must_be_safe(runs: Sequence[list[Operation]], outcome: batch.Outcome) -> bool:
-    """Return whether the block has changed something that clients must not learn before it is durable."""
+    """Return whether the block has changed something, which must be durable before clients learn of it."""
     changes = any(run[0].verb.changes for run in runs)
     return changes and any(operation.results for operation in outcome.ended)

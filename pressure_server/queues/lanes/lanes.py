@@ -194,7 +194,7 @@ class Lanes:
                 lane.put_backs.restore()
         self._courier.flush()
 
-    # For transactions and recovery.
+    # For transactions, recovery and the courier.
 
     async def call_now(
         self,

@@ -59,7 +59,7 @@ class KeyNotifications:
             self.tell(name)
 
     async def news_of(self, name: bytes, lack: WaitCondition, timeout: float) -> bool:
-        """Wait until what a queue lacks may be there; return False if it is not within `timeout` seconds."""
+        """Wait until `lack` may be satisfied on a queue; return False if not within `timeout` seconds."""
         if timeout <= 0:
             return False
         news = _News(lack, self._loop.create_future())
@@ -75,7 +75,7 @@ class KeyNotifications:
 
 
 class _News:
-    """A listener for a coroutine that waits until what a queue lacks may be there."""
+    """A listener for a coroutine that waits for a condition of a queue."""
 
     def __init__(self, lack: WaitCondition, come: asyncio.Future[None]) -> None:
         self._lack = lack

@@ -14,8 +14,7 @@ from pressure_server.queues.operations.operation import Line, Operation
 from pressure_server.queues.operations.wait_condition import WaitCondition
 from pressure_server.queues.waiting.waiting_line import WaitingLine
 
-# For each role, the line that needs it, and the condition for which a native client may hold the role while
-# it waits.
+# For each role: the line that needs it, and the condition for which a native client that holds it may wait.
 _NEEDED = {
     WaitCondition.PRODUCER: (Line.PRODUCERS, WaitCondition.ROOM),
     WaitCondition.CONSUMER: (Line.CONSUMERS, WaitCondition.MESSAGE),
@@ -37,8 +36,8 @@ class QueueTurns:
     def ask(self, outcome: Outcome) -> None:
         """Ask for the roles that native clients hold and waiting operations need, after a call.
 
-        This includes a role whose holder waits for the same message or room: Redis would always serve it
-        first.
+        This includes a role whose holder waits for the same message or room: Redis would always serve the
+        holder first.
         """
         for role in outcome.held:
             if self._is_wanted(role):

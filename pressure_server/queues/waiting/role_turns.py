@@ -69,7 +69,7 @@ class RoleTurns:
     def ask(self, name: bytes, lack: WaitCondition, *, elsewhere: bool = False) -> None:
         """Wait for a role in line with native clients, then begin the turn of the queue's lane.
 
-        With `elsewhere` those who listen to the queue need the role: they are told, and act at once.
+        With `elsewhere`, tell the listeners to the queue instead; they act at once.
         """
         base = base_key(self._lanes.prefix, name)
         token, parked = base + lack.value[0], base + _PARKED[lack]

@@ -1,7 +1,6 @@
-"""The waiting operations of one queue: who waits, until when, and who is tried next.
+"""The waiting operations of one queue: how long they wait, and in which order they are tried again.
 
-Pure. There are two lines, one for each role. Operations are tried again in their order after another
-operation of this server, a notification of the backend, or the begin of a turn in a role.
+Pure. There are two lines, one for each role. The package's docstring says when a line is tried again.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from pressure_server.queues.waiting.queue_turns import QueueTurns
 from pressure_server.queues.waiting.waiting_line import WaitingLine
 from pressure_server.queues.waiting.wake_up import WakeUp
 
-# Seconds for which messages are left for clients of other servers. These may have stopped waiting.
+# Seconds for which messages are left for clients of other servers, which may no longer be waiting.
 _FOR_OTHERS = 0.01
 # Seconds before an operation is tried again on a queue that a native client is deleting.
 _LOOK_AGAIN_AFTER = 0.1
@@ -97,7 +96,7 @@ class Waiting:
             if in_line and (poked or line in served):
                 operations += in_line.take_first(served.get(line, 0), self._host.poke)
         if self._lines[Line.PRODUCERS]:
-            # Fresh puts stand behind the operations that already wait for room.
+            # Fresh puts join the line behind the operations that already wait for room.
             first = next(iter(self._lines[Line.PRODUCERS]))
             for operation in [o for o in fresh if o.verb.puts and _waits_for_room(o)]:
                 if operation.wait is not None and operation.wait.in_line:
@@ -142,7 +141,7 @@ class Waiting:
         return are_more
 
     def listen(self, outcome: Outcome) -> None:
-        """After a call, ask for notifications of what is lacking, and for roles that native clients hold."""
+        """Watch the keys that waiting operations need, and ask for roles that native clients hold."""
         if self:
             if self._alarm is None:
                 self._alarm = WakeUp(self._host, self, self._driver.changes)
@@ -156,7 +155,7 @@ class Waiting:
         self._turns.end(outcome.ended)
 
     def _take_what_is_left(self) -> None:
-        """Take what was left for clients of other servers: they have had their time."""
+        """Take the messages left for clients of other servers: these have had their time."""
         self._has_left_some = False
         self.shares = False
         self._host.poke()
@@ -246,7 +245,7 @@ class Waiting:
             self._after_leaving()
 
     def finish_delete(self, given_up: Operation) -> None:
-        """If this is a Delete that was given up, have its rest done when the roles are free.
+        """If the operation is the rest of a Delete, submit it again, to wait for the roles without a limit.
 
         Do nothing if operations never wait for roles (role timeout 0).
         """

@@ -12,7 +12,8 @@ from pressure_server.queues.operations.operation import Operation
 from pressure_server.queues.operations.wait import Wait
 from pressure_server.queues.operations.wait_condition import WaitCondition
 
-# How many operations of a line are tried at first. It doubles, up to MAX_MESSAGES, while all of them go on.
+# A line's first allowance: how many of its operations are tried at once. It doubles, up to MAX_MESSAGES,
+# while all of them go on.
 _FIRST_ALLOWANCE = 8
 
 
@@ -73,10 +74,10 @@ class WaitingLine:
         return gone
 
     def take_first(self, served: int, passed: Callable[[], None]) -> list[Operation]:
-        """Remove and return the operations to try next: as many as the last try suggests, plus `served`.
+        """Remove and return the next operations to try: the line's allowance, and `served` more.
 
-        Puts count in commands, other operations one each. An operation stays if another queue is asked with
-        its ticket; `passed` is called when it can be tried after all.
+        Puts count in commands, other operations one each. An operation whose ticket is in use at another
+        queue stays; `passed` is called when it can be tried.
         """
         count, size = min(self._allowance + served, MAX_MESSAGES), 0
         first: list[Operation] = []
@@ -94,8 +95,7 @@ class WaitingLine:
             wait.lack, wait.was_cut = None, False
             first.append(operation)
             if operation.verb.puts:
-                # All puts of a connection are one operation: do not send all of them for each place that
-                # becomes free.
+                # A connection's puts are one operation: send only as many of its commands as may find room.
                 operation.sent = min(count, operation.verb.rest(operation))
                 size += operation.size_sent()
                 count -= operation.sent

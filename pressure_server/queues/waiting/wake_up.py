@@ -43,11 +43,11 @@ class WakeUp:
         self._sleepers = sleepers
         self._changes = changes
         self._set: dict[bytes, list[bytes]] = {}  # queue -> suffixes of its watched keys
-        self._vain: dict[tuple[bytes, int], None] = {}  # no set: 150 bytes more for each waiting client
+        self._vain: dict[tuple[bytes, int], None] = {}  # a set takes 150 bytes more per waiting client
         self.disturbed = False
 
     def set(self) -> None:
-        """Ask for notifications of what the waiting operations lack, unless asked for already."""
+        """Ask for notifications of the keys that waiting operations need, unless already asked for."""
         for name, lacks in self._sleepers.lacks.items():
             watched = suffixes(lacks)
             if set(watched) <= set(self._set.get(name, ())):
@@ -105,6 +105,6 @@ class WakeUp:
         self._changes.leave(self, name)
 
     def stop(self) -> None:
-        """Release all watched keys: no operation waits any longer, and the lane is dropped."""
+        """Release all watched keys."""
         for name in self._set:
             self._changes.leave(self, name, self._set[name])
