@@ -50,8 +50,7 @@ class KnownQueues:
         else:
             self._is_not_unbounded(name)
         if found == _NO_QUEUE:
-            # If the watch is up, it reports the deletion, and `forget` needs to know that the queue was
-            # watched.
+            # The watch, if it is up, reports the deletion, and `forget` removes the name.
             if not self._watch.is_up:
                 self._watched.discard(name)
         elif name not in self._watched and self._may_watch(name):

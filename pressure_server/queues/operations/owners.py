@@ -45,8 +45,7 @@ class Completion(Owner):
         self._client = client
         self._waits = False
         self._has_ended = False
-        # Whether the last submitted operation has been tried, and a future of the coroutine that waits for
-        # this.
+        # Whether the last submitted operation has been tried, and the future that `tried` awaits.
         self._was_tried = False
         self._tried: asyncio.Future[None] | None = None
         # Not the operation, which refers to its owner: cycles stay in memory until a garbage collection.

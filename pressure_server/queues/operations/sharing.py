@@ -72,7 +72,7 @@ def put(operations: Sequence[Operation], reply: Any) -> bool:
             if operation.wait is not None or operation.results:
                 break
         else:
-            # By far the most frequent case.
+            # By far the most frequent case: nothing was put in an earlier call.
             for operation in operations:
                 operation.results = operation.sizes[:]
             return False
