@@ -1,4 +1,4 @@
--- Batches: does the current block: runs of equal operations on one queue, one after the other.
+-- Batches: does blocks on the general path. A block has runs of equal operations, done one after the other.
 --
 -- Takes    ARGV[block.first…block.last]  runs: a name (a verb, and words for its options), a count, and as
 --                                        many arguments

@@ -1,7 +1,7 @@
 -- The fast path: the most frequent blocks, done without creating a function. The queue's roles are free, and
 -- only this server uses it. Such a block is one run of one-message puts that fit, or of gets; a waiting get
 -- on an empty queue and the put that serves it; or a get on an empty queue. Unique puts need an exact mirror,
--- plain puts need no mirror to exist, gets accept either. The general path (the files below) does all blocks.
+-- plain puts need a queue without one, gets accept either. The general path (batch.lua) can do all blocks.
 --
 -- Returns  the reply of the block (batch.lua), or nil for any other block; 'new' replaces the counts if all
 --          messages were new
@@ -18,7 +18,7 @@ local function do_fast()
   if not queue.bound then
     return nil
   end
-  -- The index as mirror.lua writes it if nothing is unmirrored or stale and no other client was active since.
+  -- `exact`: nothing is unmirrored or stale, and no other client has acted since mirror.lua wrote the index.
   local length, index = queue.length, queue.index
   local consumer = queue.consumer
   local done = queue.bound > 0 and -1 or 0

@@ -7,8 +7,8 @@
 --   waits         wait for messages: one for each command, or with `several`, up to that many for one command
 --   flags         return the messages, then the flags of all as 'flags flags …', or '' if all are 0
 --                 (Flags before each message would copy it: 0.2 microseconds, or 5 for 4 KiB.)
---   acknowledged  return each message as 'flags number message', and keep it in a record of its own, o<number
---                 of the call>.<number>, until the client acknowledges it or it is recovered
+--   acknowledged  return each message as 'flags number message', and open it: it gets a record of its own,
+--                 o<number of the call>.<number>, until the client acknowledges it or it is recovered
 --
 -- Touches  the list, :consumer, :not_full, :stats:consumed_*, the records, the mirror, the marks.
 

@@ -1,8 +1,8 @@
 """The layout of a call of the batch script and of its reply: names of the positions, for Python and Lua.
 
 KEYS are the keys of the blocks, one block after the other, then the key of the caller's records, if it has
-any. ARGV is the header, then the blocks. A block has the fields of `BlockField`, then the number of arguments
-that these state.
+any. ARGV is the header, then the blocks. A block has the fields of `BlockField`, then as many arguments as
+these state.
 
 A reply has the fields of `Reply`, then a value for each block that has been done.
 """

@@ -1,4 +1,4 @@
--- The life of a queue: create, close, delete, and the end of a turn.
+-- The life of a queue: create, close and delete it, end a turn, and clean up after a native Delete.
 
 -- The suffixes of all keys of a queue: the protocol's (`delete` depends on their order), and the extensions.
 local function protocol_suffixes()

@@ -6,7 +6,7 @@
 -- Touches  the 12 keys of pressure 0.15. A script is atomic, so it need not take a role's token: it only
 --          checks that the token is there.
 --          :ext:producer_turn, :ext:consumer_turn  the token of a role while a pressure-server has its turn.
---          The server waited for it in line with native clients; nobody else takes it here (backend/turns.py)
+--          The server waited for it in line with native clients; no other client takes it (backend/turns.py)
 --          :ext:settings  a hash: 'overflow' (block or error), 'implicit' if a put created the queue
 --          :ext:made  when this script created the queue: tells it from earlier queues of that name
 --

@@ -2,7 +2,7 @@
 -- it signs, and is dead if it does not sign for `timeout` seconds. A separate script, which uses no queue.
 --
 -- Takes    KEYS[1]  the hash
---          KEYS[2]  the note of a server's death: its value at that time. Kept while it signs, and a day
+--          KEYS[2]  the note of a server's death: its value then. Kept while it signs, and a day longer
 --          KEYS[3]  the server's records (records.lua)
 --          ARGV[1]  sign; bury, before its records are recovered; forget, after that; or leave, when it stops
 --          ARGV[2]  the server's name
@@ -34,9 +34,8 @@ if verb == 'bury' then
   return 1
 elseif verb == 'forget' or verb == 'leave' then
   for _, field in ipairs(call('HKEYS', KEYS[3])) do
-    -- A server leaves only after all that it took has arrived. Records that still exist come from older data
-    -- of the backend, except for fields with an `e`: these messages could not be put back (recovery.lua,
-    -- undo).
+    -- A server leaves after all that it took has arrived. Its records are then from older data of the
+    -- backend, except fields with an `e`: messages that could not be put back (recovery.lua, undo).
     if field ~= 'epoch' and (verb == 'forget' or string.sub(field, 1, 1) == 'e') then
       return 0
     end

@@ -3,7 +3,7 @@
 --
 -- Takes    block.how  'note' if other servers use this backend; 'share' if, in addition, the block puts and
 --                     all its takes may wait
--- Touches  :ext:waiting  a hash: identity -> when that server noted that its clients wait, by the clock
+-- Touches  :ext:waiting  a hash: identity -> when that server noted waiting clients, in seconds since 1970
 --
 -- A call that puts leaves the other servers their share. The put wakes them up, and they take it in calls
 -- that do not put, which have no limit. If they do not come, this server's clients take it: in its next call

@@ -65,7 +65,7 @@ def records_key(prefix: bytes, identity: bytes) -> bytes:
 
 
 def keys_pattern(prefix: bytes, suffix: bytes) -> bytes:
-    """Return the glob that matches the key with that suffix of every queue."""
+    """Return the glob that matches, for every queue, the key with that suffix."""
     escaped = b"".join(b"\\" + c if c in b"*?[]^-\\" else c for c in (bytes([b]) for b in prefix))
     return escaped + b":*" + suffix
 

@@ -154,7 +154,7 @@ def _lone_list(_before: Snapshot, after: Snapshot) -> str:
 
 
 def _half_deleted(*, awake: bool) -> _Rule:
-    """Make a rule. `awake`: every waiting client has been woken up, but none has continued the Delete."""
+    """Return a rule. `awake`: all tokens are there, so no client waits, but the Delete has not continued."""
 
     def rule(before: Snapshot, after: Snapshot) -> str:
         tokens = (after.closed, after.not_full, after.producer.free, after.consumer.free)

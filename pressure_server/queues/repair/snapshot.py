@@ -32,7 +32,7 @@ class Role:
 
     @property
     def is_held(self) -> bool:
-        """Whether a native client holds the role. Servers act in one step, even after they have parked it."""
+        """Whether a native client holds the role. A pressure-server acts in one step, and never holds it."""
         return self.tokens == 0
 
 
@@ -81,7 +81,7 @@ class Snapshot:
 
     @property
     def uncounted(self) -> int:
-        """The number of queued messages above produced - consumed; negative if there are fewer."""
+        """The number of queued messages that the statistics lack; negative if they count too many."""
         return self.length - self.producer.messages + self.consumer.messages
 
     @property
