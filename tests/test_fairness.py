@@ -41,7 +41,7 @@ def is_native(direct: Client, role: str) -> bool:
 def test_a_put_on_a_full_queue_has_its_turn_beside_a_native_producer(
     server: Server, client: Client, direct: Client, backend: Valkey, version: str
 ) -> None:
-    """Room always comes while the native producer holds the role, and waits for it."""
+    """OnFull always comes while the native producer holds the role, and waits for it."""
     consumer = NativeClient(direct, "q")
     consumer.create(1)
     with (

@@ -26,7 +26,7 @@ from pressure_server.errors import BackendError
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.lanes.lane import Lane
 from pressure_server.queues.operations import verbs
-from pressure_server.queues.peers import Neighbours
+from pressure_server.queues.peers import PeerDetection
 from pressure_server.queues.policy import Policy
 from tests.support.cuts import LATE, NO_ANSWER, UNHEARD, Cut, Cuts
 from tests.support.native import NativeClient
@@ -311,7 +311,7 @@ def test_an_outage_leaves_nothing_behind_however_long_it_was(
         broker = Broker(
             Address(valkey.url),
             prefix="p",
-            neighbours=Neighbours(),
+            peer_detection=PeerDetection(),
             policy=Policy(),
             patience=Patience(grace=0),
         )
@@ -327,7 +327,7 @@ def test_an_outage_leaves_nothing_behind_however_long_it_was(
                 # Behind the pause after which what was done is acknowledged.
                 if number % 100 == 0:
                     await asyncio.sleep(0.03)
-            assert len(database._when_back) <= 2
+            assert len(database._when_back_callbacks) <= 2
             assert {lane.name for lane in lanes()} <= {b"busy"}
             valkey.start()
             assert await database.settle(TIMEOUT)

@@ -85,13 +85,13 @@ class MemcachedClient(Connection):
         """The messages that are open."""
         return self.open_reads.size
 
-    def took(self, operation: Operation) -> None:
+    def take_over(self, operation: Operation) -> None:
         """The broker: a coroutine's reply brings this. What is open is delivered when the client says so."""
         if operation.custody is Custody.UNTIL_ACKNOWLEDGED and not self.transport.is_closing():
             self.open_reads.add(operation)
             self.recount()
         else:
-            super().took(operation)
+            super().take_over(operation)
 
     def completed(self, operation: Operation) -> None:
         """See Connection; and it is counted."""

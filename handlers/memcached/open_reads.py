@@ -41,7 +41,7 @@ class OpenReads:
         """The client is done with the message of that queue, if any."""
         operation = self._pop(queue)
         if operation is not None:
-            operation.delivered()
+            operation.acknowledge()
 
     def abort(self, queue: bytes) -> None:
         """The message of that queue, if any, goes back to its head."""

@@ -74,14 +74,14 @@ class TransactionCaller(Owner):
         self.entry = Operation(verb, name, messages, size, self, encode, commands, options=options)
         self.database.submit(self.entry)
 
-    def waits(self, _operation: Operation) -> None:
+    def wait_began(self, _operation: Operation) -> None:
         """Nothing waits in a transaction."""
         raise AssertionError
 
     def completed(self, operation: Operation) -> None:
         """See Connection.completed; the entry is encoded later, for EXEC's reply."""
         if operation.has_taken:
-            self.connection.took(operation)
+            self.connection.take_over(operation)
 
 
 async def execute(
@@ -154,7 +154,7 @@ async def _reply_of(connection: RespClient, begun: Begun) -> bytes:
         return begun
     try:
         if isinstance(begun, Operation):
-            reply: bytes = begun.reply(begun)
+            reply: bytes = begun.encode(begun)
             return reply
         return connection.encode(await begun)
     except Exception as reason:

@@ -77,7 +77,7 @@ async def _examine(doctor: Doctor, repair: bool, say: Callable[[str], None]) -> 
     await doctor.confirm(cases)
     in_trouble = len(cases)
     if repair:
-        await doctor.treat(cases, lambda case, findings, done: say(_report(case, findings, done)))
+        await doctor.repair(cases, lambda case, findings, done: say(_report(case, findings, done)))
     for case in cases.values():
         say(_report(case, case.lasting(doctor.wait), None))
     for name, reason in doctor.unreadable.items():
@@ -92,9 +92,9 @@ def _report(case: Case, findings: list[Finding], done: list[str] | None) -> str:
     bound = "does not exist" if queue.bound is None else f"bound {queue.bound or 'none'}"
     lines = [f"queue '{printable(case.name)}' ({bound}, messages: {queue.length})"]
     for finding in findings:
-        lines += [f"  {finding.trouble.name}: {finding.seen}", f"    it means: {finding.trouble.means}"]
+        lines += [f"  {finding.problem.name}: {finding.evidence}", f"    it means: {finding.problem.means}"]
         if done is None:
-            lines.append(f"    --repair would: {finding.trouble.remedy}")
+            lines.append(f"    --repair would: {finding.problem.remedy}")
     if done is not None:
         lines.append("  done: " + (", ".join(done) or "nothing, because the queue has changed meanwhile"))
     return "\n".join(lines) + "\n"

@@ -25,7 +25,7 @@ from pressure_server.net.listener import Listener
 from pressure_server.net.memory import Memory
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.expiry import Expiry
-from pressure_server.queues.peers import Neighbours
+from pressure_server.queues.peers import PeerDetection
 from pressure_server.queues.repair.auto_repair import AutoRepair
 
 logger = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ async def _serve_on(
         prefix=settings.prefix,
         policy=settings.policy,
         patience=settings.patience,
-        neighbours=Neighbours(settings.proxy_timeout, are_possible=embedded is None),
+        peer_detection=PeerDetection(settings.proxy_timeout, peers_possible=embedded is None),
         durability=settings.durability,
         allow_eviction=settings.allow_eviction,
     )

@@ -92,7 +92,7 @@ class Durability:
             self._giving_up.cancel()
         self._fail(held, "the server stops")
 
-    def when_safe(self, run: str, follows: Follows) -> None:
+    def when_durable(self, run: str, follows: Follows) -> None:
         """Call it when all that this run of the backend has answered is safe; at once where it is."""
         if not self.is_wanted or (self._connection is not None and self._is_proof(run)):
             follows(None)

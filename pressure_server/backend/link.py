@@ -49,13 +49,13 @@ class Patience:
 class Presence(Protocol):
     """How a server says that it lives."""
 
-    def sign(self, epoch: int | None = None) -> tuple[Script, Sequence[bytes], Sequence[bytes]]:
+    def heartbeat(self, epoch: int | None = None) -> tuple[Script, Sequence[bytes], Sequence[bytes]]:
         """The call that says so: a script, its keys, its arguments. `epoch` is that of a new channel."""
 
-    def is_late(self) -> bool:
+    def is_overdue(self) -> bool:
         """Whether it has to be said again before anything else."""
 
-    def heard(self, refusal: BackendReplyError | None) -> None:
+    def heartbeat_answered(self, refusal: BackendReplyError | None) -> None:
         """The backend has answered, with an error where it refuses."""
 
 
@@ -185,7 +185,7 @@ class Link:
 
     async def _sign(self, channel: Channel, presence: Presence) -> Any:
         """The answer; where it is refused, the last one."""
-        script, keys, arguments = presence.sign(channel.epoch)
+        script, keys, arguments = presence.heartbeat(channel.epoch)
         try:
             signed = await reply_to(
                 (b"EVALSHA",), lambda received: channel.call(script, keys, arguments, received)
@@ -194,10 +194,10 @@ class Link:
             if is_passing(error) or asks_for_patience(error):
                 raise
             # Questions may be answered all the same, as where its disk is full.
-            presence.heard(error)
+            presence.heartbeat_answered(error)
             self._sign_refusal = error.__cause__ or error
             return self._signed
-        presence.heard(None)
+        presence.heartbeat_answered(None)
         self._sign_refusal = None
         return signed
 
@@ -279,7 +279,7 @@ class Link:
         """Send it; or keep it, if the backend is away and may be back in time."""
         channel = self._channel
         if channel is not None and channel.is_open:
-            if self.presence is not None and self.presence.is_late():
+            if self.presence is not None and self.presence.is_overdue():
                 self.begin_epoch()
             request.send(channel, partial(self._answered, request, channel))
         elif channel is None and (self._has_given_up or self._closed):
@@ -322,7 +322,7 @@ class Link:
         def signed(reply: Any) -> None:
             if isinstance(reply, hiredis.ReplyError) and not (is_passing(reply) or asks_for_patience(reply)):
                 self._sign_refusal = reply
-                presence.heard(BackendReplyError(f"the backend answered EVALSHA with: {reply}"))
+                presence.heartbeat_answered(BackendReplyError(f"the backend answered EVALSHA with: {reply}"))
             elif isinstance(reply, Exception):
                 # A new channel finds out why.
                 channel.abort(reply)
@@ -332,7 +332,7 @@ class Link:
 
         self._epoch += 1
         channel.epoch = self._epoch
-        script, keys, arguments = self.presence.sign(channel.epoch)
+        script, keys, arguments = self.presence.heartbeat(channel.epoch)
         # Else, if the backend has forgotten the script, it would sign after what is sent next.
         channel.send(None, b"SCRIPT", b"LOAD", script.text)
         channel.call(script, keys, arguments, signed)

@@ -30,7 +30,7 @@ from pressure_server.queues.names import (
     base_key,
     printable,
 )
-from pressure_server.queues.operations.refusals import refusal
+from pressure_server.queues.operations.refusals import exception_for
 from pressure_server.queues.operations.wait_condition import watched_keys
 
 # Of a call's arguments: where its block begins, and the first run in it.
@@ -184,7 +184,7 @@ class QueueSteps:
             raise reply
         result = reply[1]
         if isinstance(result, Exception):
-            error = refusal(self._name, str(result))
+            error = exception_for(self._name, str(result))
             if isinstance(error, QueueDoesNotExistError):
                 # A native Delete does not know of our keys.
                 yield self._packed(b"clean")

@@ -17,7 +17,7 @@ _PAUSE_FOR_EACH = 20e-6
 class Sender(Protocol):
     """A connection with such replies."""
 
-    def look_what_was_sent(self) -> bool:
+    def acknowledge_sent(self) -> bool:
         """Acknowledge and count what the socket has taken; whether that is all."""
 
 
@@ -38,7 +38,7 @@ class Deliveries:
 
     def _look_at_fresh(self) -> None:
         fresh, self._fresh = self._fresh, {}
-        self._slow |= {sender: None for sender in fresh if not sender.look_what_was_sent()}
+        self._slow |= {sender: None for sender in fresh if not sender.acknowledge_sent()}
         if self._slow and not self._is_looking:
             self._is_looking = True
             self._look_later()
@@ -47,7 +47,7 @@ class Deliveries:
         self._loop.call_later(max(_PAUSE, _PAUSE_FOR_EACH * len(self._slow)), self._look_at_slow)
 
     def _look_at_slow(self) -> None:
-        self._slow = {sender: None for sender in self._slow if not sender.look_what_was_sent()}
+        self._slow = {sender: None for sender in self._slow if not sender.acknowledge_sent()}
         self._is_looking = bool(self._slow)
         if self._is_looking:
             self._look_later()

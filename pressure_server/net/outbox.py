@@ -78,7 +78,7 @@ class Outbox:
             self._handed = self.written
             unsent, self._unsent = self._unsent, []
             for _, _, operation in unsent:
-                operation.delivered()
+                operation.acknowledge()
             return 0
         if self._records is not None:
             self._handed = max(self._handed, self._records.taken())
@@ -90,7 +90,7 @@ class Outbox:
         for _, end, operation in self._unsent:
             if end > self._handed:
                 break
-            operation.delivered()
+            operation.acknowledge()
             done += 1
         del self._unsent[:done]
         return size
@@ -123,7 +123,7 @@ class Outbox:
         unsent, self._unsent = self._unsent, []
         for start, end, operation in unsent:
             if end <= self._handed:
-                operation.delivered()
+                operation.acknowledge()
             else:
-                operation.hand_over(self._handed - start)
+                operation.note_handed_over(self._handed - start)
                 operation.put_back()

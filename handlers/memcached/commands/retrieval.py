@@ -21,8 +21,8 @@ from pressure_server.queues.operations.options import Options
 from pressure_server.queues.operations.wait import Wait
 from pressure_server.queues.operations.wait_condition import WaitCondition
 
-_FLAGS = Options(flags=True)
-_WAITS = Options(flags=True, waits=True)
+_FLAGS = Options(has_flags=True)
+_WAITS = Options(has_flags=True, waits=True)
 _OPENS = Options(waits=True, acknowledged=True)
 
 
@@ -101,7 +101,7 @@ async def _get_as_told(
     """As kestrel: what is open is closed, or goes back, before anything else is read."""
     if options.aborts:
         client.open_reads.abort(queue)
-        client.database.opened.restore()
+        client.database.reservations.restore()
         return END
     if options.closes:
         was_open = queue in client.open_reads
@@ -149,6 +149,6 @@ async def _peek(client: MemcachedClient, queue: bytes, timeout: float) -> list[b
             return found
         client.begin_wait()
         try:
-            await client.database.changes.news_of(queue, WaitCondition.MESSAGE, left)
+            await client.database.notifications.wait_for(queue, WaitCondition.MESSAGE, left)
         finally:
             client.end_wait()

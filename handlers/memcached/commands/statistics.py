@@ -107,7 +107,7 @@ def _settings(client: MemcachedClient) -> dict[str, object]:
 
 async def _queues(client: MemcachedClient) -> dict[str, dict[str, int]]:
     """The numbers of queues that the user may know of, by their names."""
-    names = sorted(filter(client.user.admits, (await client.database.some_queues())[0]))[:_MOST_QUEUES]
+    names = sorted(filter(client.user.admits, (await client.database.sample_queues())[0]))[:_MOST_QUEUES]
     opened = Counter(
         queue
         for one in client.clients.connected

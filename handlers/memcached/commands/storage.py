@@ -11,7 +11,7 @@ from handlers.memcached.replies import ClientError
 from handlers.memcached.table import command
 from pressure_server.net.connection import Encode
 from pressure_server.queues.operations import verbs
-from pressure_server.queues.operations.options import Options, Room
+from pressure_server.queues.operations.options import OnFull, Options
 
 
 def _put(
@@ -42,7 +42,7 @@ def _put(
     )
 
 
-_SET = (Options(room=Room.NEVER_WAIT), Options(room=Room.NEVER_WAIT, flags=True))
+_SET = (Options(on_full=OnFull.FAIL), Options(on_full=OnFull.FAIL, has_flags=True))
 _ADD = (_SET[0]._replace(unique=True), _SET[1]._replace(unique=True))
 
 

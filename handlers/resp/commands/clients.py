@@ -31,7 +31,7 @@ def client_line(client: RespClient) -> bytes:
         "age": max(0, int(now - client.since)),
         "idle": max(0, int(now - client.active)),
         "flags": _flags(client),
-        "db": client.database.number,
+        "db": client.database.database_number,
         "sub": 0,
         "psub": 0,
         "multi": -1 if client.transaction is None else len(client.transaction.queued),

@@ -48,7 +48,7 @@ async def _clients(client: RespClient) -> _Fields:
         "blocked_clients": sum(connected.is_waiting for connected in client.clients.connected),
         "slowed_clients": client.clients.memory.deferred,
         "waiting_operations": len(client.context.broker.waiters),
-        "max_waiting": client.context.broker.waiters.most,
+        "max_waiting": client.context.broker.waiters.limit,
     }
 
 
@@ -116,20 +116,20 @@ async def _backend(client: RespClient) -> _Fields:
         "backend_link_status": "up" if broker.is_up else "down",
         "backend_version": broker.version,
         "identity": broker.identity,
-        "other_servers": client.connection.database.neighbours,
+        "other_servers": client.connection.database.peer_count,
         "prefix": client.context.settings.prefix,
     }
 
 
 async def _some_queues(client: RespClient) -> tuple[list[bytes], bool]:
     """Those that the user may know of, and whether they are all."""
-    names, complete = await client.database.some_queues()
+    names, complete = await client.database.sample_queues()
     return list(filter(client.user.admits, names)), complete
 
 
 async def _keyspace(client: RespClient) -> _Fields:
     names, _complete = await _some_queues(client)
-    return {f"db{client.database.number}": f"keys={len(names)},expires=0,avg_ttl=0"} if names else {}
+    return {f"db{client.database.database_number}": f"keys={len(names)},expires=0,avg_ttl=0"} if names else {}
 
 
 async def _queues(client: RespClient) -> _Fields:

@@ -15,7 +15,7 @@ from handlers.resp.table import command
 from pressure_server.errors import PressureError, QueueDoesNotExistError
 from pressure_server.queues.database import Database
 from pressure_server.queues.glob import glob_regex
-from pressure_server.queues.housekeeping import in_portions
+from pressure_server.queues.housekeeping import portions
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.queue_operations import QueueOperations
 
@@ -143,7 +143,7 @@ async def _flush(client: Caller, database: Database) -> None:
     queues = [queue async for queue in database.queues()]
     held: list[bytes] = []
     errors: list[PressureError] = []
-    for some in in_portions(queues):
+    for some in portions(queues):
         for queue, end in zip(some, await database.housekeeping.delete(some), strict=True):
             if isinstance(end, PressureError):
                 errors.append(end)

@@ -13,12 +13,12 @@ from handlers.resp.table import command
 from pressure_server.queues.glob import glob_regex
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Line
-from pressure_server.queues.operations.options import Options, Room
+from pressure_server.queues.operations.options import OnFull, Options
 from pressure_server.queues.operations.wait import AS_CONFIGURED, Wait
 from pressure_server.queues.policy import BLOCK, ERROR
 
 _OVERFLOWS = {BLOCK.upper().encode(): BLOCK.encode(), ERROR.upper().encode(): ERROR.encode()}
-_GET = Options(existing=True, waits=True)
+_GET = Options(must_exist=True, waits=True)
 
 
 @command(
@@ -108,7 +108,7 @@ async def closed(client: Caller, words: Command) -> object:
 )
 async def put(client: Caller, words: Command) -> int:
     """pressure 0.15, Put, and Put (Non-Blocking) with NOWAIT. The queue must exist."""
-    options, wait = Options(existing=True), Wait(AS_CONFIGURED)
+    options, wait = Options(must_exist=True), Wait(AS_CONFIGURED)
     said: set[bytes] = set()
     rest = words[3:]
     while rest:
@@ -121,13 +121,13 @@ async def put(client: Caller, words: Command) -> int:
             case b"NX":
                 options = options._replace(unique=True)
             case b"OVERFILL":
-                options = options._replace(room=Room.NOT_NEEDED)
+                options = options._replace(on_full=OnFull.EXCEED_BOUND)
             case b"NOWAIT":
                 wait = Wait(0, for_role=False)
             case b"TIMEOUT" if rest:
                 wait = Wait(timeout_of(rest.pop(0)))
-                if options.room is Room.CONFIGURED:
-                    options = options._replace(room=Room.WAIT)
+                if options.on_full is OnFull.CONFIGURED:
+                    options = options._replace(on_full=OnFull.WAIT)
             case _:
                 raise syntax_error()
     ended = await client.database.run(
