@@ -41,7 +41,7 @@ class _ServeByDefault(click.Group):
 def cli() -> None:
     """Bounded, reliable FIFO queues in Redis, for Redis and memcached clients.
 
-    The default COMMAND is serve: `pressure-server --listen URL` runs `pressure-server serve --listen URL`.
+    Without a COMMAND, serve is run, and the options of serve can be given directly.
     """
 
 
@@ -72,9 +72,11 @@ def serve_command(log_level: str, log_format: str, **values: Any) -> None:
     "backend is unavailable.",
 )
 def ping_command(listen: tuple[Listen, ...], ready: bool) -> None:
-    """Check that a running server answers at its --listen addresses.
+    """Check that a running server answers.
 
-    Exit status: 0 if every address answers, 1 if one does not.
+    Sends a request to each --listen address.
+
+    Exit status: 0 if every server is healthy (with --ready: ready), 1 if one is not.
     """
     check_variables(os.environ)
     wanted = "ready" if ready else "healthy"
@@ -100,9 +102,11 @@ def ping_command(listen: tuple[Listen, ...], ready: bool) -> None:
     type=Seconds(),
 )
 def doctor_command(queue: str | None, repair: bool, wait: float, **values: Any) -> int:
-    """Find queues that a native client left stuck when it died, and repair them with --repair.
+    """Find and repair queues left stuck by dead clients.
 
-    Checks one QUEUE, or all queues if none is named. A running server is not needed.
+    A native client uses the pressure protocol on the backend directly. If it dies in the middle of an
+    operation, its queue can get stuck. This command checks one QUEUE, or all queues if none is named. It does
+    not need a running server, and does not disturb one.
 
     Exit status: 0 if there are no problems or all were repaired, 1 if problems remain, 2 if the queues
     could not be checked.
@@ -117,9 +121,10 @@ def doctor_command(queue: str | None, repair: bool, wait: float, **values: Any) 
 
 @cli.command("hash-password")
 def hash_password_command() -> None:
-    """Print the hash of a password, for `password-sha256` in a users file.
+    """Print the hash of a password for a users file.
 
-    Prompts for the password, or reads one line from standard input if that is not a terminal.
+    Use it as the value of `password-sha256`. The command prompts for the password, or reads one line from
+    standard input if that is not a terminal.
     """
     if sys.stdin.isatty():
         password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True).encode()
@@ -133,7 +138,7 @@ def hash_password_command() -> None:
 def run() -> None:
     """Run the command line and exit: the console script.
 
-    Prints errors as one line. The exit status is 2 for a wrong option, and 1 if the command fails.
+    Errors are printed as one line. The exit status is 2 for a wrong option, and 1 if the command fails.
     """
     hide_secrets()
     try:

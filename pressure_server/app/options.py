@@ -135,7 +135,8 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "--listen",
             "The address to listen on, and its protocol: resp://HOST:PORT or memcached://HOST:PORT, with an "
             "s for TLS (resps://), or resp+unix:///PATH for a Unix socket. Repeat the option for more "
-            "listeners; in the variable, separate URLs by spaces. Port 0 chooses a free port.",
+            "listeners; in the variable, separate URLs by spaces. Port 0 chooses a free port. A memcached "
+            "URL can have options, such as ?mode=kv.",
             multiple=True,
             default=DEFAULT_LISTEN,
             metavar="URL",
@@ -197,8 +198,8 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         ),
         _time(
             "--role-timeout",
-            "How long an operation waits for a producer or consumer role that a native client holds, before "
-            "it fails with -INUSE. 0: fail at once.",
+            "How long an operation waits if a native client, which uses the backend directly, holds the "
+            "producer or consumer role of the queue. After that it fails with -INUSE. 0: fail at once.",
             Policy.role_timeout,
             "5s",
         ),
@@ -221,7 +222,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
     "Reliability": (
         _time(
             "--backend-timeout",
-            "How long the server waits for an answer of the backend before it closes the connection and "
+            "How long the server waits for a reply from the backend before it closes the connection and "
             "reconnects.",
             5.0,
             "5s",
@@ -339,7 +340,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         _time(
             "--drain-delay",
             "How long the server continues to serve old and new clients after SIGTERM or SIGINT, while its "
-            "readiness check already fails. Gives load balancers time to notice. 0: stop at once.",
+            "readiness check already fails. Gives load balancers time to notice. 0: drain at once.",
             0.0,
             "0",
         ),
@@ -355,13 +356,13 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
     "Logs": (
         _option(
             "--log-level",
-            "The least severe messages that are logged.",
+            "Log messages of this severity and above.",
             default="info",
             type=click.Choice(logs.LEVELS),
         ),
         _option(
             "--log-format",
-            "The format of log lines: text, or one JSON object a line.",
+            "The format of the log: lines of text, or one JSON object per line.",
             default="text",
             type=click.Choice(logs.FORMATS),
         ),

@@ -99,7 +99,9 @@ class Settings(Store):
             raise SettingsError("the password is given twice, by --password and by --password-file")
         if self.tls_certificate is None:
             if secure := next((listen for listen in self.listen if listen.tls), None):
-                raise SettingsError(f"{secure} needs --tls-certificate, and --tls-key for a separate key file")
+                raise SettingsError(
+                    f"{secure} needs --tls-certificate, and --tls-key for a separate key file"
+                )
             if self.tls_key is not None or self.tls_client_ca is not None:
                 raise SettingsError("--tls-key and --tls-client-ca have no effect without --tls-certificate")
 

@@ -74,7 +74,7 @@ class Access:
         self.users = doors.read_users()
         self._tls = doors.read_tls()
         self.logins = Logins()
-        # Commands denied for lack of a right, by statistic of INFO: "cmd" (the command) and "key" (the queue).
+        # Denied commands, by statistic of INFO: "cmd" (no right to the command), "key" (none to the queue).
         self.refused = Counter[str]()
 
     def tls(self) -> SSLContext:

@@ -45,7 +45,7 @@ class Handshakes:
         return _Greeting(self)
 
     def begin(self, client: socket.socket, address: str) -> None:
-        """Start a handshake, after which the client is connected. If there are too many, cancel the oldest."""
+        """Start a handshake with a client. If too many are in progress, cancel the oldest."""
         if len(self._under_way) >= MOST_UNDER_WAY:
             oldest = next(iter(self._under_way))
             self._log.warn(f"TLS handshake with {self._under_way.pop(oldest)} cancelled: too many at once")

@@ -17,8 +17,8 @@ class SettingsError(ValueError):
 class Listen:
     """A listener's URL in parts: `HANDLER://HOST:PORT` or `HANDLER+unix:///PATH`.
 
-    An "s" after the handler's name (`resps://…`) means TLS. `options` (`?NAME=VALUE&…` at the end) are for the
-    handler. `redis` is an alias for `resp`.
+    An "s" after the handler's name (`resps://…`) means TLS. `options` (`?NAME=VALUE&…` at the end) are for
+    the handler. `redis` is an alias for `resp`.
     """
 
     handler: str
