@@ -236,8 +236,9 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         ),
         _time(
             "--proxy-timeout",
-            "How long another pressure-server on the same backend may give no sign of life. After that it is "
-            "considered dead, and its undelivered messages are put back on their queues.",
+            "How long another pressure-server on the same backend may give no sign of life before it is "
+            "considered dead and its undelivered messages are put back. If the times of two servers differ, "
+            "the longer one applies.",
             15.0,
             "15s",
             least=0.1,
@@ -261,14 +262,14 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
     "Limits": (
         _option(
             "--max-clients",
-            "The most clients that may be connected at the same time. Further clients are refused.",
+            "The maximum number of connected clients. Further clients are refused.",
             default=10000,
             type=Integer(1, 1_000_000),
         ),
         _time(
             "--idle-timeout",
-            "How long a client may send no command before it is disconnected. Clients that wait for a "
-            "message, for room or for a role are not idle. 0: no limit.",
+            "How long a client may stay idle, without sending a command, before it is disconnected. Clients "
+            "that wait for a message, for room or for a role are not idle. 0: no limit.",
             0.0,
             "0",
         ),
@@ -282,18 +283,18 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         ),
         _option(
             "--max-buffered-bytes",
-            "The most bytes of requests and replies that are buffered for all clients together. Above three "
-            "quarters of it, clients are throttled; above it, the client with the most buffered bytes "
-            "receives -OOM and is disconnected. 0: a quarter of the machine's or container's memory, but at "
-            "least 64mb.",
+            "The maximum size of buffered requests and replies, for all clients together. Above three "
+            "quarters of it, the heaviest clients are throttled. Above it, the client with the largest "
+            "buffers receives -OOM and is disconnected. 0: a quarter of the memory of the machine or "
+            "container, but at least 64mb.",
             default=0,
             show_default="0",
             type=Bytes(0, 2**53),
         ),
         _option(
             "--max-waiting",
-            "The most operations that may wait at the same time, for messages, room or roles. Further ones "
-            "fail with -OVERLOAD. Each waiting operation takes about 4 KiB of memory.",
+            "The maximum number of operations that wait at the same time, for messages, room or roles. "
+            "Further ones fail with -OVERLOAD. Each waiting operation takes about 4 KiB of memory.",
             default=Policy.max_waiting,
             type=Integer(0, 100_000_000),
         ),

@@ -23,7 +23,7 @@ class Watched(Protocol):
 
     @property
     def socket(self) -> Any:
-        """The connection's socket. If copies of it exist, it must be closed last, because of epoll."""
+        """The connection's socket. If it has copies, close it last: epoll would keep it registered."""
 
     def client_left(self) -> None:
         """Note that the client has closed its side, or that the connection is broken. Called once."""

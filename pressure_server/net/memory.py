@@ -1,4 +1,4 @@
-"""The memory account: the bytes buffered for clients, and whom to throttle or evict when they are many.
+"""The memory account: count the bytes buffered for clients, and throttle or evict the heaviest clients.
 
 No I/O except the log. Connections report only buffers of more than a few KiB. A client below that is never
 throttled or evicted.
@@ -33,7 +33,7 @@ class Holder(Protocol):
 
     @property
     def wants_more(self) -> bool:
-        """Whether the connection could proceed with a turn: only the account holds it up."""
+        """Whether the connection could proceed if it had a turn: it waits for nothing else."""
 
     def defer(self) -> None:
         """Stop reading and executing commands until `go_on`."""
@@ -172,7 +172,7 @@ class Memory:
         self.evicted += 1
         self._forget(holder)
         holder.evict(OutOfMemoryError(size, self.limit))
-        self._say("disconnected a client with %d of %d MiB in its buffers (--max-buffered-bytes)", size)
+        self._say("disconnected a client whose buffers held %d of %d MiB (--max-buffered-bytes)", size)
 
     def _say(self, what: str, size: int) -> None:
         """Log a kind of event at most once in ten seconds; INFO has the exact numbers."""

@@ -33,8 +33,8 @@ class Outbox:
         # The offsets in the written bytes at which replies with messages begin and end, and their operations.
         self._unsent: list[tuple[int, int, Operation]] = []
         self._broken_off = False
-        # TLS has a buffer of unknown fill: count its records. If that is not possible, assume that the buffer
-        # is empty when the socket is writable.
+        # The buffer of TLS does not tell its size, so its records are counted. If that is not possible, the
+        # buffer is assumed to be empty when the socket is writable.
         self._records: TlsRecords | None = None
         self._beneath: select.poll | None = None
         if transport.get_extra_info("sslcontext") is not None:
