@@ -115,10 +115,10 @@ for _name, _data in SCANS.items():
 
 @attack("all of these, and `PING`, to the TLS listener", "closed, at no cost; one line in the log a minute")
 def _scan_tls(target: Target) -> None:
-    before = target.server.log.count("no TLS with")
+    before = target.server.log.count("TLS handshake with")
     for data in (*SCANS.values(), packed("PING")):
         assert b"PONG" not in target.sent(data, "resps")
-    assert target.server.log.count("no TLS with") - before <= 1
+    assert target.server.log.count("TLS handshake with") - before <= 1
 
 
 # ---------------------------------------------------------------- TLS

@@ -56,7 +56,7 @@ def signs(direct: Client) -> dict[bytes, bytes]:
 
 
 def identity(server: Server) -> bytes:
-    (found,) = re.findall(r"we are '(\S+)'", server.log)
+    (found,) = re.findall(r"the name of this server is '(\S+)'", server.log)
     return bytes(found.encode())
 
 

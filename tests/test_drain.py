@@ -48,7 +48,7 @@ def test_what_a_client_has_not_read_is_back_when_the_server_has_stopped(
         assert server.stop() == 0
         assert time.monotonic() - began < 2 + 3
         received = lazy.half_close()
-    assert "1 clients were cut off" in server.log
+    assert "disconnected 1 clients that did not finish" in server.log
     second = start_server(*arguments)
     with second.client() as client:
         left = client.lrange("q", 0, -1)
@@ -70,7 +70,7 @@ def test_it_leaves_no_trace_but_the_queues(
         waiter.send("BLPOP", "empty", 0)
         wait_for_blocked(client, 1)
         assert client.spop("q") == b"a"
-        identity = re.findall(r"we are '(.+)'", server.log)[0]
+        identity = re.findall(r"the name of this server is '(.+)'", server.log)[0]
         assert direct.hexists("__pressure__!peers", identity)
         began = time.monotonic()
         assert server.stop() == 0

@@ -462,10 +462,10 @@ def test_ping_asks_whether_it_is_well_or_ready(
 ) -> None:
     server = start_server("--backend", backend.url, "--drain-delay", "600", *LISTEN, *options)
     url = f"memcached://127.0.0.1:{port_of(server, 'memcached')}"
-    assert run_here("ping", "--listen", url).stdout == f"{url} is well\n"
+    assert run_here("ping", "--listen", url).stdout == f"{url} is healthy\n"
     assert run_here("ping", "--listen", url, "--ready").stdout == f"{url} is ready\n"
     server.process.terminate()
-    wait_for(lambda: "not ready any longer" in server.log, "it to be told to stop")
+    wait_for(lambda: "not ready for new clients" in server.log, "it to be told to stop")
     assert run_here("ping", "--listen", url).returncode == 0
     refused = run_here("ping", "--listen", url, "--ready")
     assert refused.returncode == 1
@@ -480,10 +480,10 @@ WRONG_LISTENERS = [
     ("memcached://127.0.0.1:0?nope=1", "no such option 'nope': there are flush_all, mode"),
     ("memcached+unix:///tmp/x.sock?nope=1", "no such option 'nope'"),
     ("memcached://127.0.0.1:0?flush_all=1", "flush_all must be yes or no"),
-    ("memcached://127.0.0.1:0?mode", "cannot be listened on"),
+    ("memcached://127.0.0.1:0?mode", "invalid listener URL"),
     ("memcached://127.0.0.1:0?mode=queue&mode=kv", "is given twice"),
-    ("memcached://127.0.0.1", "cannot be listened on"),
-    ("memcache://127.0.0.1:0", "there is no handler 'memcache': there are memcached, resp"),
+    ("memcached://127.0.0.1", "invalid listener URL"),
+    ("memcache://127.0.0.1:0", "there is no handler 'memcache': choose from memcached, resp"),
     ("resp://127.0.0.1:0?mode=kv", "a RESP listener has no options"),
     ("resp+unix:///tmp/x.sock?x=", "a RESP listener has no options"),
 ]

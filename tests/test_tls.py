@@ -122,7 +122,7 @@ def test_redis_cli_and_ping_come_in(start_tls: StartTls, authority: Authority) -
     ]  # fmt: skip
     assert subprocess.check_output(command, text=True) == "PONG\n"
     asked = run_here("ping", "--listen", f"resps://127.0.0.1:{port}")
-    assert (asked.returncode, asked.stdout) == (0, f"resps://127.0.0.1:{port} is well\n")
+    assert (asked.returncode, asked.stdout) == (0, f"resps://127.0.0.1:{port} is healthy\n")
     assert run_here("ping", "--listen", f"resp://127.0.0.1:{port}").returncode == 1
 
 
@@ -149,7 +149,7 @@ def test_clients_need_a_certificate_where_a_ca_for_them_is_set(
     for context in wrong.values():
         with pytest.raises((ssl.SSLError, ConnectionError)):
             Secure(server, context)("PING")
-    assert server.log.count("no TLS with") == 1
+    assert server.log.count("TLS handshake with") == 1
     assert Secure(server, known)("PING") == b"PONG"
 
 
@@ -194,7 +194,7 @@ def test_files_that_cannot_be_used_leave_the_old_ones_in_force(
         key.unlink()
     else:
         key.write_bytes(authority.issue("another")[1].read_bytes())
-    reload(server, "not reloaded, all stays as it was")
+    reload(server, "reload failed")
     assert Secure(server, authority.client_context()).serial == first.serial
     assert first("PING") == b"PONG"
 
@@ -233,7 +233,7 @@ def test_a_stop_says_goodbye_over_tls_and_waits_for_no_handshake(
     ("options", "status", "complaint"),
     [
         (["--listen", "resps://127.0.0.1:0"], 2, "needs --tls-certificate"),
-        (["--tls-key", "/x"], 2, "of no use without --tls-certificate"),
+        (["--tls-key", "/x"], 2, "have no effect without --tls-certificate"),
         (["--tls-certificate", "/no/such.pem"], 1, "No such file"),
         (["--tls-certificate", "{ca}"], 1, "holds no private key in PEM format"),
         (["--tls-certificate", "{key}"], 1, "holds no certificate in PEM format"),
@@ -299,7 +299,7 @@ def test_a_backend_with_tls_and_a_password(
             assert list(client.blpop("q", 1)) == [b"q", b"a"]
         assert "s3cret" not in server.log
         named = run_command("doctor", "--backend", url, "--backend-password-file", str(tmp_path / "password"))
-        assert named.stdout == "1 queue looked at: all is well\n"
+        assert named.stdout == "1 queue checked: no problems\n"
         server.end_well()
     finally:
         backend.kill()
