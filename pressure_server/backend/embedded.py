@@ -73,7 +73,8 @@ class Embedded:
         self._watching: asyncio.Task[None] | None = None
         if len(os.fsencode(self._socket)) >= _SOCKET_PATH:
             raise EmbeddedError(
-                f"the data directory's path is too long: {self._socket} must be below {_SOCKET_PATH} bytes"
+                f"the data directory's path is too long: {self._socket} must be shorter than "
+                f"{_SOCKET_PATH} bytes"
             )
 
     @property
@@ -187,7 +188,7 @@ class Embedded:
                 lines = _LOG_LINE.findall(log.read().decode(errors="replace"))
         except OSError:
             lines = []
-        return "; ".join(lines[-_LAST_LINES:]) or f"no reason in {self._log}"
+        return "; ".join(lines[-_LAST_LINES:]) or f"no reason found in {self._log}"
 
     def _advice(self) -> str:
         """Return how to repair a damaged append-only file: the tool that Valkey names is Valkey itself."""
