@@ -70,7 +70,10 @@ TIMES = ["put-timeout", "role-timeout", "implicit-queue-ttl", "auto-repair-after
         (["--backend", "redis://127.0.0.1:x"], "the backend cannot be used: invalid host or port"),
         (["--backend", "redis://127.0.0.1:99999/0"], "the backend cannot be used: invalid host or port"),
         (["--backend", "redis://a..b:1"], "the backend cannot be used: invalid host or port"),
-        (["--backend", f"redis://:{NO_UTF8}@127.0.0.1:1"], "the backend cannot be used: invalid host or port"),
+        (
+            ["--backend", f"redis://:{NO_UTF8}@127.0.0.1:1"],
+            "the backend cannot be used: invalid host or port",
+        ),
         (["--backend", "redis://127.0.0.1/queues"], "invalid database"),
         (["--backend", "redis://127.0.0.1/0?colour=red"], "invalid option in the URL"),
         (["--backend", "rediss://127.0.0.1?ssl_cert_reqs=x"], "invalid option in the URL"),

@@ -26,7 +26,7 @@ class Address:
     """
 
     def __init__(self, url: str) -> None:
-        # Errors quote neither the URL nor urllib's message: if the URL is mistyped, any part may be password.
+        # Errors quote neither the URL nor urllib's message: in a mistyped URL, any part may be the password.
         try:
             url.encode()
             parts = urlsplit(url)

@@ -64,8 +64,8 @@ class Backend:
         """Open the link to the default database, and start the shared objects.
 
         Raises BackendRefusedError if the backend cannot be used, or cannot provide the durability level. If
-        it cannot be reached now, the link keeps trying in the background. `to_look` is for callers that only
-        read: then that is a BackendError, and the backend's eviction policy is not checked.
+        it cannot be reached now, the link keeps trying in the background. With `to_look`, for callers that
+        only read, raises BackendError instead, and does not check the backend's eviction policy.
         """
         try:
             await link.open()

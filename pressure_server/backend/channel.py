@@ -53,7 +53,7 @@ class Channel(BackendConnection):
         """Pass the reply on; but if the backend does not know the script, load it and call it again."""
         is_unknown = isinstance(reply, hiredis.ReplyError) and str(reply).startswith("NOSCRIPT")
         if is_unknown and loads and self._may_load and self.is_open:
-            # Nothing has run, so repeating is safe. `loads` ends a series of flushes in between.
+            # Nothing has run, so the call can be repeated. It fails again if scripts are flushed in between.
             self.send(self._loaded, b"SCRIPT", b"LOAD", script.text)
             self.send(partial(self._answered, script, words, received, loads - 1), *words)
         else:

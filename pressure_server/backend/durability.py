@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 # Called with None if the changes are safe, else with the error.
 Follows = Callable[[BackendError | None], None]
-# The part of the answer timeout that WAIT may take. A connection that is silent for all of it counts as lost.
+# The part of the answer timeout that WAIT may take: less than all, after which the connection is aborted.
 _PART_OF_PATIENCE = 0.8
 # Seconds between checks of the backend's settings, which decide whether a reply alone proves an fsync.
 _CHECK_EVERY = 1.0
@@ -42,7 +42,7 @@ _SETTINGS = ("appendonly", "appendfsync", "no-appendfsync-on-rewrite")
 
 
 class Durability:
-    """The durability of what one backend answers. `key` is written before each wait."""
+    """The durability of one backend's answers. `key` is written before each wait."""
 
     def __init__(self, address: Address, name: str, key: bytes, level: Level, patience: Patience) -> None:
         self._address = address
@@ -56,7 +56,7 @@ class Durability:
         self._command: tuple[bytes, ...] | None = None
         # The error of the last write; None if it succeeded.
         self._unwritten: Exception | None = None
-        # The problems in the log that are not over.
+        # The problems logged since the backend last confirmed.
         self._said: set[str] = set()
         self._why_down: BackendError = BackendError(f"{address} has not been reached yet")
         # Answers that no wait covers yet: the backend's run, the time of the answer, the callback.
@@ -265,7 +265,7 @@ class Durability:
             raise
 
     async def _check(self, connection: _Connection) -> tuple[bytes, ...] | None:
-        """Return the command that waits, as Level.wait_for. Raises CannotBeDurableError, or BackendError."""
+        """Return what Level.wait_for returns for the backend. Raises CannotBeDurableError or BackendError."""
         info = (await connection.command(b"INFO", b"replication")).decode()
         found = re.search(r"^connected_slaves:(\d+)", info, re.MULTILINE)
         config: dict[str, str] | None = {}

@@ -191,7 +191,10 @@ class Embedded:
         return "; ".join(lines[-_LAST_LINES:]) or f"no reason found in {self._log}"
 
     def _advice(self) -> str:
-        """Return how to repair a damaged append-only file: the tool that Valkey names is Valkey itself."""
+        """Return how to repair the append-only file if it is damaged, else ''.
+
+        The repair tool that Valkey's log names is Valkey itself, under another name.
+        """
         if "check-aof" not in self._last_words():
             return ""
         manifest = self.data_dir / "appendonlydir" / "appendonly.aof.manifest"

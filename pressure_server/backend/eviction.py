@@ -1,7 +1,7 @@
 """Eviction: check that the backend does not evict keys of queues when its memory is full.
 
 Eviction loses messages, and a queue that loses one of its keys is stuck. The server does not start with a
-backend that may evict them, and is not ready if the policy changes later. --allow-eviction permits it.
+backend that may evict keys, and is not ready if the policy changes later; --allow-eviction permits it.
 """
 
 from __future__ import annotations

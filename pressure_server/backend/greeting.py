@@ -39,8 +39,8 @@ async def greet(
 ) -> Greeting:
     """Do the handshake on a new connection, with `name` as its client name.
 
-    `before` is the result for the connection that this one replaces, and which the backend then closes.
-    Raises BackendRefusedError, or BackendError if a retry may help.
+    `before` is the result for the old connection, which the backend is told to close. Raises
+    BackendRefusedError, or BackendError if a retry may help.
     """
     if address.password is not None:
         user = [address.username.encode()] if address.username else []
@@ -83,7 +83,7 @@ async def _select(channel: BackendConnection, address: Address, number: int) -> 
 def _supported_version(info: str, address: Address) -> str:
     """Return the backend's name and version from the reply to INFO server.
 
-    Raises BackendRefusedError if the backend is too old, or is no Redis or Valkey.
+    Raises BackendRefusedError if the backend is too old, or neither Redis nor Valkey.
     """
     if re.search(r"^pressure_server_version:", info, re.MULTILINE):
         raise BackendRefusedError(f"{address} is a pressure-server: --backend must name the Redis behind it")

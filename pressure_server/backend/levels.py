@@ -17,7 +17,10 @@ class CannotBeDurableError(BackendError):
 
 @dataclass(frozen=True)
 class Level:
-    """A durability level: how many `replicas` have a change, or `fsync`: it is on disk. Level() is `none`."""
+    """A durability level: `replicas` replicas must have a change, or with `fsync` the backend's disk.
+
+    Level() is `none`.
+    """
 
     replicas: int = 0
     fsync: bool = False

@@ -1,7 +1,7 @@
 """A link to one database of the backend: a channel that is reopened whenever it breaks.
 
-The link keeps each request until it is answered, and sends it again on a new channel. It stops if the backend
-repeatedly dies with the request in flight.
+The link keeps each request until it is answered, and sends it again on a new channel. A request that is in
+flight at several deaths of the backend is not sent again.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ logger = logging.getLogger(__name__)
 
 # A request that was in flight at this many deaths of the backend is not sent again.
 _MOST_DEATHS = 3
-# A call is sent again with a new epoch at most this often. More is only needed if the backend refuses new
-# epochs, and does not help then.
+# A call whose epoch has ended is sent again at most this often. After that, the reason can only be that the
+# backend refuses new epochs.
 _MOST_BURIALS = 3
 # Seconds for which housekeeping leaves a backend alone that dies of calls: doubled at each further death, and
 # 0 again after the backend has lived for _WELL_AFTER longer.

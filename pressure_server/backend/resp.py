@@ -59,7 +59,7 @@ def unsent_bytes(transport: asyncio.WriteTransport) -> int:
     try:
         in_kernel = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
     except OSError:
-        return unsent  # only Linux tells
+        return unsent  # only Linux knows for sockets
     return unsent + int(struct.unpack("i", in_kernel)[0])
 
 
@@ -111,7 +111,7 @@ class BackendConnection(asyncio.Protocol):
         self._refusal: Exception | None = None
 
     def abort(self, why: Exception | None = None) -> None:
-        """Abort the connection, for that reason; `lost` follows."""
+        """Abort the connection for the reason `why`; `lost` follows."""
         if self._transport is not None:
             self._refusal = self._refusal or why
             self._transport.abort()
@@ -162,7 +162,7 @@ class BackendConnection(asyncio.Protocol):
             self._transport.write(data)
 
     async def command(self, *arguments: bytes) -> Any:
-        """Send a command and return its reply. Raises as `reply_to`."""
+        """Send a command and return its reply. Raises the errors of `reply_to`."""
         return await reply_to(arguments, lambda received: self.send(received, *arguments))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

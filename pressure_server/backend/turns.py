@@ -20,8 +20,8 @@ from pressure_server.backend.address import Address
 
 logger = logging.getLogger(__name__)
 
-# The most turns to wait for at a time: each blocks a connection. Further operations that need a role try when
-# its token is visible.
+# The most turns to wait for at a time: each blocks a connection. Other operations that need a role try when
+# they are notified of its token.
 _MOST = 16
 _ANSWER_TIMEOUT = 2.0
 # What redis-py raises if there is no reply. RuntimeError is uvloop's, for a connection that was just closed.

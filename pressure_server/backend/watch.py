@@ -18,8 +18,7 @@ from pressure_server.errors import BackendError, BackendReplyError
 
 logger = logging.getLogger(__name__)
 
-# The most watched keys that are no longer needed. If there are more, the oldest half is released, with so
-# many keys in a call.
+# The most watched keys that are no longer needed. Above it the oldest half is released, so many in a call.
 _MOST_UNNEEDED = 10_000
 _RELEASED_AT_ONCE = 500
 # Redis stops watching a key only when it reports a change. So this script changes keys without a lasting
@@ -214,7 +213,7 @@ class _Connection(BackendConnection):
         super()._write(b"".join(to_send))
 
     def told(self, news: list[Any]) -> None:
-        """Report the keys in a message of the backend."""
+        """Report the keys in an invalidation message."""
         if news[0] != b"invalidate":
             return
         if news[1] is None:
