@@ -96,7 +96,7 @@ def test_where_the_settings_are_not_told_it_is_waited() -> None:
         (Level(fsync=True), {**SETTINGS, "appendonly": "no"}, "set `appendonly yes`"),
         (Level(fsync=True), {**SETTINGS, "appendfsync": "no"}, "which has `no`"),
         (Level(fsync=True), SETTINGS, "or Redis 7.2 or Valkey, which have WAITAOF$"),
-        (Level(fsync=True), None, "CONFIG GET, which would tell, is refused"),
+        (Level(fsync=True), None, "the backend refuses CONFIG GET, so its settings are unknown"),
     ],
 )
 def test_what_a_backend_cannot_do(level: Level, config: Mapping[str, str] | None, why: str) -> None:
@@ -149,7 +149,7 @@ def test_a_backend_that_may_not_be_asked_is_refused(start_valkey: StartValkey, c
     backend = start_valkey(*EVERYSEC)
     with backend.client() as direct:
         direct.execute_command("ACL", "SETUSER", "default", command)
-    assert_refused(backend, "fsync", "durability fsync cannot be had: the backend answered")
+    assert_refused(backend, "fsync", "durability fsync is not available: the backend answered")
 
 
 @pytest.mark.clients
@@ -426,7 +426,8 @@ def test_what_no_replica_confirms_in_time_is_an_error_and_what_was_taken_is_back
     replicated: Replicated, start_server: StartServer
 ) -> None:
     server = durable(start_server, replicated.main.url, "replica", "--backend-timeout", "1")
-    why = "this has been done, but is not known to be safe (durability replica:1): not within 0.8 seconds"
+    late = "no confirmation within 0.8 seconds"
+    why = f"this has been done, but is not known to be safe (durability replica:1): {late}"
     with server.client() as client, Waiter(server.port) as waiting:
         assert client.sadd("q", "a", "b") == 2
         with replicated.stopped():
@@ -440,8 +441,8 @@ def test_what_no_replica_confirms_in_time_is_an_error_and_what_was_taken_is_back
             assert why in str(waiting.reply())
         wait_for(lambda: client.scard("q") == 3, "what was taken to be back")
         assert client.spop("q", 3) == [b"a", b"b", b"c"]
-    assert server.log.count("cannot be had now: not within 0.8 seconds") == 1
-    assert server.log.count("durability replica:1 can be had again") == 1
+    assert server.log.count(f"the backend does not confirm durability replica:1: {late}") == 1
+    assert server.log.count("the backend confirms durability replica:1 again") == 1
     assert server.log.count("WARNING") == 1
 
 
@@ -466,9 +467,9 @@ def test_a_replica_that_is_gone_is_told_of_once_and_so_is_its_return(
         replicated.replica.start()
         wait_for(lambda: not is_refused(waiting("LPUSH", "q", "z"), "BACKEND"), "the replica")
     # Where the machine is busy, a replica that has just come may be late once more.
-    again = server.log.count("can be had again")
+    again = server.log.count("the backend confirms durability")
     assert again in (1, 2)
-    assert server.log.count("not within") == again
+    assert server.log.count("no confirmation within") == again
     assert server.log.count("WARNING") <= 1 + again
 
 

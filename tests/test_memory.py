@@ -127,7 +127,7 @@ def test_who_holds_most_goes_beyond_the_limit(memory: Memory) -> None:
         memory.holds(holder, (number + 10) * MB)
     memory.holds(holders[1], 60 * MB)
     assert [holder.why is not None for holder in holders] == [False, True, False, False, False]
-    assert str(holders[1].why).startswith("closing this connection: of 104857600 bytes")
+    assert str(holders[1].why).startswith("closing this connection: the limit of 104857600 bytes")
     assert memory.held == 49 * MB
     memory.holds(holders[1], 0)  # as when its connection has ended
     assert memory.held == 49 * MB
