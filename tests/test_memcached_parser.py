@@ -236,7 +236,8 @@ def test_a_refused_block_is_never_executed_however_it_is_cut(name: str, data: by
 
 
 @pytest.mark.parametrize(
-    "size", [b"x", b"-1", b"+3", b"3x", b"0x3", b"99999999999", b"1" * 1000, b"", b"noreply", "٣".encode()]
+    "size",
+    [b"x", b"-1", b"+3", b"3x", b"0x3", b"one", b"99999999999", b"1" * 1000, b"", b"noreply", "٣".encode()],
 )
 def test_a_block_whose_size_nobody_knows_ends_all(size: bytes) -> None:
     stream = b"version\r\nset q 0 0 " + size + b"\r\n" + EVIL
@@ -267,6 +268,7 @@ def test_huge_sizes_take_no_memory_and_nothing_of_them_is_executed(size: int) ->
     [
         (b"abcd\r\n", VERSION),
         (b"abcdefgh flush_all\r\n", VERSION),
+        (b"abc set evil 0 0 0\r\n", VERSION),
         (b"abc\n\r\n", [RequestError(ERROR), *VERSION]),
         (b"abc\r\r\n", VERSION),
         (b"ab\r\n", VERSION),

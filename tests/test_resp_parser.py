@@ -199,10 +199,12 @@ LIMITS: list[tuple[str, bytes, str]] = [
     ("count, space", b"* 1\r\n", "invalid multibulk length"),
     ("count, too large", b"*%d\r\n" % (MAX_ARGUMENTS + 1), "invalid multibulk length"),
     ("count, 4294967295", b"*4294967295\r\n", "invalid multibulk length"),
+    ("count, 2^64", b"*18446744073709551616\r\n", "invalid multibulk length"),
     ("count, beyond 64 bits", b"*18446744073709551617\r\n", "invalid multibulk length"),
     ("count, never ends", b"*" + b"1" * (MAX_LINE + 1), "too big mbulk count string"),
     ("length, garbage", b"*1\r\n$x\r\n", "invalid bulk length"),
     ("length, empty", b"*1\r\n$\r\n", "invalid bulk length"),
+    ("length, 2^63", b"*1\r\n$9223372036854775808\r\n", "invalid bulk length"),
     ("length, -1", b"*1\r\n$-1\r\n", "invalid bulk length"),
     ("length, -0", b"*1\r\n$-0\r\n", "invalid bulk length"),
     ("length, plus sign", b"*1\r\n$+4\r\nPING\r\n", "invalid bulk length"),
@@ -212,10 +214,14 @@ LIMITS: list[tuple[str, bytes, str]] = [
     ("length, never ends", b"*1\r\n$" + b"1" * (MAX_LINE + 1), "too big bulk count string"),
     ("element, integer", b"*1\r\n:1\r\n", "expected '$', got ':'"),
     ("element, array", b"*1\r\n*1\r\n", "expected '$', got '*'"),
+    ("element, arrays in arrays", b"*1\r\n" * 10_000, "expected '$', got '*'"),
+    ("element, RESP3 verbatim string", b"*1\r\n=8\r\ntxt:PING\r\n", "expected '$', got '='"),
+    ("element, RESP3 null", b"*2\r\n$4\r\nECHO\r\n_\r\n", "expected '$', got '_'"),
     ("element, RESP3 blob", b"*1\r\n!3\r\nabc\r\n", "expected '$', got '!'"),
     ("element, binary", b"*1\r\n\x00\r\n", "expected '$', got '\\x00'"),
     ("element, empty line", b"*1\r\n\r\n", "expected '$', got '\\x0d'"),
     ("inline, unbalanced", b"PING 'a\r\n", "unbalanced quotes in request"),
+    ("inline, unbalanced double quotes", b'SADD q "a\r\n', "unbalanced quotes in request"),
     ("inline, no space behind quotes", b'PING "a"b\r\n', "unbalanced quotes in request"),
     ("inline, never ends", b"x" * (MAX_LINE + 1), "too big inline request"),
     ("inline, too long", b"x" * (MAX_LINE + 1) + b"\r\n", "too big inline request"),
@@ -235,10 +241,36 @@ def test_what_is_no_request_is_refused_after_what_came_before(stream: bytes, com
 
 
 @pytest.mark.parametrize(
-    "stream", [b"*0\r\n", b"*-1\r\n", b"*-9223372036854775808\r\n", b"\r\n", b"\n", b" \t\r\n"]
-)
+    "stream",
+    [
+        b"*0\r\n", b"*-1\r\n", b"*-9223372036854775808\r\n", b"\r\n", b"\n", b" \t\r\n",
+        b"*0\r\n" * 1000, b"\n" * 10_000, bytes(4096) + b"\n",
+    ],
+)  # fmt: skip
 def test_requests_for_nothing_are_passed_over(stream: bytes) -> None:
     assert fed(stream * 3 + packed(b"PING")) == ([[b"PING"]], None)
+
+
+# What is sent, and how the error shows it.
+UNKNOWN: dict[bytes, str] = {
+    b"%1\r\n": "'%1', with args beginning with: ",
+    b">1\r\n": "'>1', with args beginning with: ",
+    b"-ERR no\r\n": "'-ERR', with args beginning with: 'no' ",
+    b"$4\r\n": "'$4', with args beginning with: ",
+    b"GET / HTTP/1.1\r\n": "'GET', with args beginning with: '/' 'HTTP/1.1' ",
+    b"\x16\x03\x01\x01\xc8\x01\n": "'\x16\x03\x01\x01\\xc8\x01', with args beginning with: ",
+    packed("NO\r\n+OK\r\n", "\r\n$3"): "'NO  +OK  ', with args beginning with: '  $3' ",
+    packed(""): "'', with args beginning with: ",
+    packed(b"\xff\xfe", b"\x80"): "'\\xff\\xfe', with args beginning with: '\\x80' ",
+}
+
+
+@pytest.mark.parametrize("stream", UNKNOWN)
+def test_a_line_that_is_no_array_is_a_command(stream: bytes) -> None:
+    """A string, an error, RESP3's types, HTTP and TLS are commands that nobody knows."""
+    (command,), reason = fed(stream)
+    assert reason is None
+    assert error(errors.unknown_command(command)) == b"-ERR unknown command %b\r\n" % UNKNOWN[stream].encode()
 
 
 @pytest.mark.slow
@@ -331,8 +363,11 @@ INTEGERS = re.compile(rb"0|-?[1-9][0-9]*")
 @example(b"-9223372036854775808")
 @example(b"-9223372036854775809")
 @example("٣".encode())
+@example(b"9" * 5000)
+@example(b"1" * (1 << 20))
 def test_numbers_are_those_of_redis(text: bytes) -> None:
-    expected = int(text) if INTEGERS.fullmatch(text) else None
+    # Python itself converts no more than 4300 digits.
+    expected = int(text) if len(text) < 4000 and INTEGERS.fullmatch(text) else None
     if expected is not None and not -(2**63) <= expected < 2**63:
         expected = None
     assert integer_from(text) == expected
