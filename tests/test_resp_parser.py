@@ -1,10 +1,12 @@
-"""The RESP codec as plain functions: requests in any pieces, inline commands, globs, replies, syntax."""
+"""RESP in memory: what is a request, limits, inline commands, globs, replies and syntax lines.
+
+What the parsers of all protocols share is in test_parsers.py.
+"""
 
 from __future__ import annotations
 
 import re
-import tracemalloc
-from itertools import pairwise, starmap
+from itertools import starmap
 from typing import Any
 
 import pytest
@@ -19,7 +21,6 @@ from handlers.resp.parser import (
     Command,
     Limits,
     Repeated,
-    RequestError,
     RequestParser,
     integer_from,
 )
@@ -27,124 +28,18 @@ from handlers.resp.replies import CommandError, NullArray, SetReply, Text, encod
 from handlers.resp.syntax import Argument, arity_of, keys_of, parse_syntax
 from pressure_server.errors import QueueFullError
 from pressure_server.queues.glob import glob_regex
+from tests.support.codecs import MOST as MAX_BULK
+from tests.support.codecs import RESP, SPLITS, bytewise, cut, quoted
 from tests.support.waiters import packed
-
-MAX_BULK = 1 << 20
 
 
 def fed(*pieces: bytes, max_bulk: int = MAX_BULK) -> tuple[list[Command], str | None]:
-    """What comes out for these pieces: commands one by one, and the error's text."""
-    parser = RequestParser(Limits(max_bulk))
-    commands: list[Command] = []
-    for piece in pieces:
-        for item in parser.feed(piece):
-            if isinstance(item, RequestError):
-                return commands, str(item)
-            commands += item.commands() if isinstance(item, Repeated) else [item]
-    return commands, None
-
-
-def cut(stream: bytes, places: list[int]) -> list[bytes]:
-    """The stream in pieces, cut at these places."""
-    ends = [0, *sorted({place % (len(stream) + 1) for place in places}), len(stream)]
-    return [stream[start:end] for start, end in pairwise(ends) if start != end]
-
-
-def bytewise(stream: bytes) -> list[bytes]:
-    return [stream[i : i + 1] for i in range(len(stream))]
-
-
-# ---------------------------------------------------------------- requests, in any pieces
-
-WORDS = st.one_of(
-    st.sampled_from([b"", b"\r\n", b"*1\r\n$4\r\nPING\r\n", b"$3\r\n", b"\r", b"\n", b"$-1\r\n", b"\0\xff"]),
-    st.binary(max_size=12),
-    st.binary(min_size=4090, max_size=4100),
-)
-COMMANDS = st.lists(st.lists(WORDS, min_size=1, max_size=5), max_size=6)
-SPLITS = st.lists(st.integers(0, 1 << 20), max_size=12)
-NOISE = st.sampled_from([b"", b"*0\r\n", b"*-1\r\n", b"\r\n", b"\n", b"   \r\n"])
-
-
-def quoted(word: bytes) -> bytes:
-    """The word as redis-cli writes it."""
-    return b'"' + b"".join(b"\\x%02x" % byte for byte in word) + b'"'
-
-
-@st.composite
-def streams(draw: st.DrawFn) -> tuple[list[Command], bytes]:
-    """Commands, and bytes that stand for them: arrays, inline commands, and requests for nothing."""
-    commands, stream = draw(COMMANDS), b""
-    for command in commands:
-        stream += draw(NOISE)
-        if draw(st.booleans()) or sum(map(len, command)) > 1000:
-            stream += packed(*command)
-        else:
-            stream += b" ".join(map(quoted, command)) + draw(st.sampled_from([b"\n", b"\r\n", b" \r\n"]))
-    return commands, stream + draw(NOISE)
-
-
-@pytest.mark.slow
-@settings(max_examples=300, deadline=None)
-@given(streams(), SPLITS)
-def test_any_pieces_of_a_stream_give_the_same_commands(
-    written: tuple[list[Command], bytes], places: list[int]
-) -> None:
-    commands, stream = written
-    assert fed(stream) == (commands, None)
-    assert fed(*cut(stream, places)) == (commands, None)
-
-
-@pytest.mark.slow
-@settings(max_examples=60, deadline=None)
-@given(streams())
-def test_single_bytes_give_the_same_commands(written: tuple[list[Command], bytes]) -> None:
-    commands, stream = written
-    assert fed(*bytewise(stream)) == (commands, None)
-
-
-BROKEN = [
-    b"*x\r\n",
-    b"*1048577\r\n",
-    b"*99999999999999999999\r\n",
-    b"*1\r\n+OK\r\n",
-    b"*2\r\n$1\r\na\r\n$-1\r\n",
-    b"*1\r\n$1048577\r\n",
-    b'"unbalanced\r\n',
-    b"*" + b"1" * (MAX_LINE + 1),
-    b"x" * (MAX_LINE + 1),
-]
-
-
-@settings(max_examples=100, deadline=None)
-@given(streams(), st.sampled_from(BROKEN), SPLITS)
-def test_any_pieces_give_the_same_commands_before_the_same_error(
-    written: tuple[list[Command], bytes], broken: bytes, places: list[int]
-) -> None:
-    commands, stream = written
-    whole, reason = fed(stream + broken)
-    assert whole == commands
-    assert reason is not None
-    assert fed(*cut(stream + broken, places)) == (commands, reason)
-
-
-@pytest.mark.slow
-@settings(max_examples=300, deadline=None)
-@given(
-    st.lists(st.sampled_from([b"*", b"$", b"1", b"2", b"3", b"-", b"\r\n", b"\r", b"\n", b"a", b'"', b" "])),
-    SPLITS,
-)
-def test_nonsense_in_pieces_is_the_same_nonsense(tokens: list[bytes], places: list[int]) -> None:
-    stream = b"".join(tokens)
-    assert fed(*cut(stream, places)) == fed(stream)
-    assert fed(*bytewise(stream)) == fed(stream)
+    """Return what comes out for these pieces: commands one by one, and the error's text."""
+    found = RESP.fed(*pieces, most=max_bulk)
+    return (found[:-1], found[-1]) if found and isinstance(found[-1], str) else (found, None)
 
 
 # ---------------------------------------------------------------- runs of equal commands
-
-
-def items_of(stream: bytes) -> list[Any]:
-    return RequestParser(Limits(MAX_BULK)).feed(stream)
 
 
 @pytest.mark.parametrize("words", [[b"SPOP", b"q"], [b"SADD", b"q"]])
@@ -153,7 +48,7 @@ def test_runs_of_equal_commands_expand_to_those_that_were_sent(words: Command, c
     commands = [words if words[0] == b"SPOP" else [*words, b"%d" % i] for i in range(count)]
     stream = b"".join(starmap(packed, commands))
     if count >= 20:
-        assert any(isinstance(item, Repeated) for item in items_of(stream))
+        assert any(isinstance(item, Repeated) for item in RequestParser(Limits(MAX_BULK)).feed(stream))
     assert fed(stream) == (commands, None)
     assert fed(*bytewise(stream)) == (commands, None)
 
@@ -297,55 +192,21 @@ def test_a_request_is_bounded_as_a_whole() -> None:
     assert arrived <= size + (64 << 20)
 
 
-def test_announcing_takes_no_memory() -> None:
-    parser = RequestParser(Limits(512 << 20))
-    assert parser.feed(b"*%d\r\n$%d\r\n" % (MAX_ARGUMENTS, 400 << 20)) == []
-    assert parser.feed(b"x") == []
-
-
-class CountingParser(RequestParser):
-    """Counts the bytes that are looked at: each time some are, what was unread is joined to them first."""
-
-    __slots__ = ("looked_at",)
-
-    def __init__(self) -> None:
-        super().__init__(Limits(32 << 20))
-        self.looked_at = 0
-
-    def _split(self, data: bytes, commands: list[Any]) -> bytes:
-        self.looked_at += len(data)
-        return super()._split(data, commands)
-
-    def _read(self, data: bytes, commands: list[Any], *, stop_after_one: bool = False) -> bytes:
-        self.looked_at += len(data)
-        return super()._read(data, commands, stop_after_one=stop_after_one)
-
-
-@pytest.mark.parametrize("size", [1, 2, 1000])
 @pytest.mark.parametrize(
-    "command",
-    [[b"SADD", b"q", b"x" * (1 << 20)], [b"SADD", b"q", *[b"m%d" % i for i in range(100_000)]]],
-    ids=["1 MB message", "100k messages"],
+    ("begun", "is_much"),
+    [
+        (b"*10\r\n", False),
+        (b"*11\r\n", True),
+        (b"*11\r\n" + b"$1\r\na\r\n" * 10, True),
+        (b"*2\r\n$4\r\nAUTH\r\n$16384\r\n", False),
+        (b"*2\r\n$4\r\nAUTH\r\n$16385\r\n", True),
+        (packed("AUTH", b"x" * 20_000), False),
+    ],
 )
-def test_small_pieces_are_not_read_again_and_again(size: int, command: Command) -> None:
-    stream, parser, found = packed(*command), CountingParser(), []
-    for start in range(0, len(stream), size):
-        found += parser.feed(stream[start : start + size])
-    assert found == [command]
-    # A few bytes of a length that is not complete are looked at more than once; no payload is.
-    assert parser.looked_at < 12 * len(stream)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("size", [1, 2, 16, 1460])
-def test_small_pieces_take_no_more_memory_than_large_ones(size: int) -> None:
-    stream, parser = b"*1\r\n$%d\r\n" % MAX_BULK + bytes(MAX_BULK - 1), RequestParser(Limits(MAX_BULK))
-    tracemalloc.start()
-    for start in range(0, len(stream), size):
-        assert parser.feed(stream[start : start + size]) == []
-    kept, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert kept < 2.5 * len(stream)
+def test_a_command_larger_than_a_login_is_recognised_by_its_beginning(begun: bytes, is_much: bool) -> None:
+    parser = RequestParser(Limits(MAX_BULK))
+    parser.feed(begun)
+    assert parser.waits_for_much is is_much
 
 
 # ---------------------------------------------------------------- numbers

@@ -12,7 +12,7 @@ import select
 import socket
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import attrgetter
 from types import TracebackType
 from typing import Self
@@ -67,8 +67,6 @@ class Protocol:
     out_of_memory: bytes
     protected_mode: bytes
     stopping: bytes
-    # All that may stand at the beginning of a reply.
-    reply_begins: re.Pattern[bytes] = field(repr=False)
 
     def __str__(self) -> str:
         return self.name
@@ -158,7 +156,7 @@ class Wire:
 
     def read(self, size: int) -> bytes:
         """Return so many bytes, or fewer if the server closes first."""
-        while len(self._unread) < size and self._receive():
+        while len(self._unread) < size and self.receive():
             pass
         return self._take(size)
 
@@ -171,7 +169,7 @@ class Wire:
 
     def read_line(self) -> bytes:
         """Return a line with its end, or what there is if the server closes first."""
-        while b"\n" not in self._unread and self._receive():
+        while b"\n" not in self._unread and self.receive():
             pass
         return self._take(self._unread.find(b"\n") + 1 or len(self._unread))
 
@@ -184,7 +182,7 @@ class Wire:
 
     def rest(self) -> bytes:
         """Return everything that comes until the server closes."""
-        while self._receive():
+        while self.receive():
             pass
         return self._take(len(self._unread))
 
@@ -212,7 +210,8 @@ class Wire:
     def close(self) -> None:
         self.socket.close()
 
-    def _receive(self) -> bool:
+    def receive(self) -> bool:
+        """Wait for bytes, keep them, and return whether there were any before the server closed."""
         received = b""
         with contextlib.suppress(ConnectionError):
             received = self.socket.recv(1 << 16)
@@ -288,7 +287,6 @@ RESP = Protocol(
     out_of_memory=b"-OOM ",
     protected_mode=b"-DENIED ",
     stopping=b"-STOPPING ",
-    reply_begins=re.compile(rb"[-+:$*_%~=>,(#!]"),
 )
 
 
@@ -358,10 +356,6 @@ MEMCACHED = Protocol(
     out_of_memory=b"SERVER_ERROR OOM ",
     protected_mode=b"SERVER_ERROR DENIED ",
     stopping=b"SERVER_ERROR STOPPING ",
-    reply_begins=re.compile(
-        rb"(STORED|NOT_STORED|EXISTS|NOT_FOUND|DELETED|TOUCHED|END|OK|ERROR|VERSION|VALUE|STAT|RESET"
-        rb"|CLIENT_ERROR|SERVER_ERROR|queue|-?\d+|\x81)"
-    ),
 )
 
 
