@@ -31,7 +31,7 @@ from tests.support.protocols import Protocol, Wire, each_protocol
 from tests.support.side_by_side import split
 from tests.support.waiters import packed
 
-CODEC = int(os.environ.get("PRESSURE_FUZZ_CODEC") or 20_000)
+CODEC = int(os.environ.get("PRESSURE_FUZZ_CODEC") or 10_000)
 LIVE = int(os.environ.get("PRESSURE_FUZZ_LIVE") or 1_000)
 SEED = int(os.environ.get("PRESSURE_FUZZ_SEED") or 1)
 WORKERS = 4

@@ -50,7 +50,7 @@ class Protocol:
     quit: bytes
     ready: bytes
     # By user and password.
-    log_in: Callable[[str, str], bytes]
+    log_in: Callable[[bytes, bytes], bytes]
     logged_in: bytes
     login_failed: bytes
     unauthenticated: bytes
@@ -131,7 +131,7 @@ class Wire:
 
     def log_in(self, user: str, password: str) -> Self:
         """Log in. Raises AssertionError if the server refuses."""
-        self.send(self.protocol.log_in(user, password))
+        self.send(self.protocol.log_in(user.encode(), password.encode()))
         assert self.reply() == self.protocol.logged_in
         return self
 
@@ -332,7 +332,7 @@ MEMCACHED = Protocol(
     sized=lambda length: b"%d" % length,
     quit=b"quit\r\n",
     ready=b"ready\r\n",
-    log_in=lambda user, password: stored(b"any", f"{user} {password}".encode()),
+    log_in=lambda user, password: stored(b"any", b"%b %b" % (user, password)),
     logged_in=b"STORED",
     login_failed=b"CLIENT_ERROR authentication failure",
     unauthenticated=b"CLIENT_ERROR unauthenticated",
