@@ -23,7 +23,7 @@ from tests.support.programs import TIMEOUT, Server
 from tests.support.waiters import packed
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Protocol:
     """One wire protocol.
 
