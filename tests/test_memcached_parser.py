@@ -84,19 +84,19 @@ def test_a_refused_block_is_never_executed_however_it_is_cut(name: str, data: by
     "size",
     [b"x", b"-1", b"+3", b"3x", b"0x3", b"one", b"99999999999", b"1" * 1000, b"", b"noreply", "٣".encode()],
 )
-def test_a_block_whose_size_nobody_knows_ends_all(size: bytes) -> None:
+def test_a_block_without_a_valid_size_ends_the_connection(size: bytes) -> None:
     stream = b"version\r\nset q 0 0 " + size + b"\r\n" + EVIL
     assert fed(stream) == [*VERSION, *fatal(BAD_FORMAT)]
     assert fed(*bytewise(stream)) == [*VERSION, *fatal(BAD_FORMAT)]
 
 
 @pytest.mark.parametrize("line", [b"set q", b"set q 0", b"set q 0 0", b"cas q 0 0", b"set q noreply"])
-def test_a_storage_command_that_says_no_size_ends_all(line: bytes) -> None:
+def test_a_storage_command_without_a_size_ends_the_connection(line: bytes) -> None:
     assert fed(line + b"\r\n" + EVIL) == fatal(BAD_FORMAT)
 
 
 @pytest.mark.parametrize("size", [MOST + 1, 2**31 - 1, 2**32, 9_999_999_999])
-def test_huge_sizes_take_no_memory_and_nothing_of_them_is_executed(size: int) -> None:
+def test_a_block_of_a_huge_size_takes_no_memory_and_is_not_executed(size: int) -> None:
     parser = RequestParser(MOST)
     assert parser.feed(b"set q 0 0 %d\r\n" % size) == refused(TOO_LARGE)
     assert parser.awaited >= size
@@ -119,7 +119,7 @@ def test_huge_sizes_take_no_memory_and_nothing_of_them_is_executed(size: int) ->
         (b"ab\r\n", VERSION),
     ],
 )
-def test_a_block_that_is_too_long_is_passed_over_to_the_end_of_its_line(
+def test_a_block_that_is_too_long_is_skipped_to_the_end_of_its_line(
     block: bytes, behind: list[Request | RequestError]
 ) -> None:
     for noreply, reply in ((b"", BAD_CHUNK), (b" noreply", b"")):
@@ -131,7 +131,7 @@ def test_a_block_that_is_too_long_is_passed_over_to_the_end_of_its_line(
             assert fed(stream[:at], stream[at:]) == expected
 
 
-def test_what_is_too_long_takes_no_memory() -> None:
+def test_a_block_that_is_too_long_takes_no_memory() -> None:
     parser = RequestParser(MOST)
     assert parser.feed(b"set q 0 0 3\r\nabcde") == refused(BAD_CHUNK)
     for _ in range(100):
@@ -232,7 +232,7 @@ def binary(opcode: int, opaque: bytes, key: bytes = b"") -> bytes:
 @given(st.integers(0, 255), st.binary(min_size=4, max_size=4), st.integers(0, 300), st.integers(0, 400))
 @example(0, b"\n\n\n\n", 10, 0)
 @example(10, b"OPAQ", 10, 24)
-def test_the_binary_protocol_is_refused_in_its_own_words(
+def test_the_binary_protocol_is_refused_in_its_own_form(
     opcode: int, opaque: bytes, size: int, left: int
 ) -> None:
     for before, expected in ((b"", []), (b"version\r\n", VERSION)):
@@ -259,7 +259,7 @@ def test_a_binary_header_that_is_cut_off_is_refused_as_well(length: int) -> None
     assert refusal.reply[12:16] == header[12:16].ljust(4, b"\0")
 
 
-def test_a_binary_byte_within_a_line_or_a_block_is_none() -> None:
+def test_the_binary_protocol_s_first_byte_is_allowed_within_a_line_or_a_block() -> None:
     assert fed(b"get \x80\r\n") == [Request([b"get", b"\x80"])]
     assert fed(b"set q 0 0 2\r\n\x80\n\r\n") == [Request([b"set", b"q", b"0", b"0", b"2"], b"\x80\n")]
 
@@ -294,7 +294,7 @@ def test_nothing_is_held_after_an_error_that_closes(stream: bytes) -> None:
 @pytest.mark.parametrize(
     "line", [b"get " + b"k%d " * 5000 % tuple(range(5000)), b"delete " + b"ab " * 600, b"x " * 1000]
 )
-def test_nothing_is_kept_of_a_line_of_many_words(line: bytes) -> None:
+def test_a_line_of_many_words_is_not_kept(line: bytes) -> None:
     """Each of ten thousand clients may send one, and be silent."""
     parser = RequestParser(MOST)
     with traced_memory() as traced:

@@ -44,7 +44,7 @@ def fed(*pieces: bytes, max_bulk: int = MAX_BULK) -> tuple[list[Command], str | 
 
 @pytest.mark.parametrize("words", [[b"SPOP", b"q"], [b"SADD", b"q"]])
 @pytest.mark.parametrize("count", [2, 3, 4, 20, 511, 512, 513, 1025])
-def test_runs_of_equal_commands_expand_to_those_that_were_sent(words: Command, count: int) -> None:
+def test_a_run_of_equal_commands_expands_to_those_that_were_sent(words: Command, count: int) -> None:
     commands = [words if words[0] == b"SPOP" else [*words, b"%d" % i] for i in range(count)]
     stream = b"".join(starmap(packed, commands))
     if count >= 20:
@@ -124,7 +124,7 @@ LIMITS: list[tuple[str, bytes, str]] = [
 
 
 @pytest.mark.parametrize(("stream", "complaint"), [case[1:] for case in LIMITS], ids=[c[0] for c in LIMITS])
-def test_what_is_no_request_is_refused_after_what_came_before(stream: bytes, complaint: str) -> None:
+def test_an_error_follows_the_commands_before_it(stream: bytes, complaint: str) -> None:
     before = packed(b"PING") + b"ECHO a\r\n" + packed(b"ECHO", b"x" * 5000)
     expected = [[b"PING"], [b"ECHO", b"a"], [b"ECHO", b"x" * 5000]]
     assert fed(stream) == ([], f"Protocol error: {complaint}")
@@ -142,7 +142,7 @@ def test_what_is_no_request_is_refused_after_what_came_before(stream: bytes, com
         b"*0\r\n" * 1000, b"\n" * 10_000, bytes(4096) + b"\n",
     ],
 )  # fmt: skip
-def test_requests_for_nothing_are_passed_over(stream: bytes) -> None:
+def test_empty_requests_are_skipped(stream: bytes) -> None:
     assert fed(stream * 3 + packed(b"PING")) == ([[b"PING"]], None)
 
 
@@ -226,7 +226,7 @@ INTEGERS = re.compile(rb"0|-?[1-9][0-9]*")
 @example("٣".encode())
 @example(b"9" * 5000)
 @example(b"1" * (1 << 20))
-def test_numbers_are_those_of_redis(text: bytes) -> None:
+def test_a_number_is_one_of_redis(text: bytes) -> None:
     # Python itself converts no more than 4300 digits.
     expected = int(text) if len(text) < 4000 and INTEGERS.fullmatch(text) else None
     if expected is not None and not -(2**63) <= expected < 2**63:
@@ -298,7 +298,7 @@ LINES = st.one_of(
 @example(rb"'a\\'")
 @example(b"a\vb")
 @example(rb'"\x4"')
-def test_inline_commands_are_split_as_redis_splits_them(line: bytes) -> None:
+def test_an_inline_command_is_split_as_in_redis(line: bytes) -> None:
     assert split_inline(line) == sdssplitargs(line)
 
 
@@ -415,7 +415,7 @@ def test_an_escaped_name_matches_itself_alone(name: bytes) -> None:
     assert glob_regex(b"*" + pattern + b"*").fullmatch(b"before" + name + b"after")
 
 
-def test_many_stars_are_no_trap() -> None:
+def test_a_glob_of_many_stars_takes_no_exponential_time() -> None:
     """Were it exponential, this would not end."""
     assert glob_regex(b"*a" * 60 + b"b").fullmatch(b"a" * 5000) is None
     assert glob_regex(b"*?" * 60 + b"b").fullmatch(b"a" * 5000) is None
@@ -447,12 +447,12 @@ def test_replies(value: Any, resp2: bytes, resp3: bytes) -> None:
     assert encode(value, 3) == resp3
 
 
-def test_what_is_no_reply_is_a_mistake_of_ours() -> None:
+def test_a_value_that_cannot_be_a_reply_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="no reply for object"):
         encode(object(), 2)
 
 
-def test_an_error_of_the_core_has_its_code_first() -> None:
+def test_an_error_begins_with_its_code() -> None:
     assert error(QueueFullError("q")).startswith(b"-FULL queue 'q' is full")
 
 
@@ -490,7 +490,7 @@ def flat(value: Any, protocol: int) -> Any:
 
 @settings(deadline=None)
 @given(VALUES, st.sampled_from([2, 3]))
-def test_clients_read_what_was_written(value: Any, protocol: int) -> None:
+def test_a_client_reads_the_reply_that_was_written(value: Any, protocol: int) -> None:
     assert decode(encode(value, protocol), protocol) == flat(value, protocol)
 
 
