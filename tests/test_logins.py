@@ -419,6 +419,10 @@ def test_no_secret_is_shown_anywhere(
         SECRET,
         "--log-level",
         "debug",
+        "--backend-grace",
+        "0.5",
+        "--drain-timeout",
+        "0.5",
     )
     seen = [Path(f"/proc/{server.process.pid}/cmdline").read_bytes().decode()]
     assert "serve" in seen[0]
