@@ -11,7 +11,8 @@ import pytest
 
 from handlers.resp import commands
 from handlers.resp.access import Refusal, queues_of, refusal
-from handlers.resp.table import COMMANDS, Spec, command
+from handlers.resp.client import Spec
+from handlers.resp.table import COMMANDS, command
 from pressure_server.auth.users import RIGHTS, User
 from tests.support.guards import reload, users_toml
 from tests.support.programs import Server, StartServer, Valkey, wait_for

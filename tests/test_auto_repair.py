@@ -44,7 +44,7 @@ def test_it_mends_what_is_stuck_and_nothing_else(
             # It waits for the role until the role has been given back.
             assert client.sadd(QUEUE, "a") == 1
             (warning,) = wait_for(lambda: warnings(server), "it")
-            assert "queue 'q' was in trouble for" in warning
+            assert "queue 'q' had a problem for" in warning
             assert "held by 'host-1 42'" in warning
             assert warning.endswith("Auto-repair gave the producer role back")
             assert direct.llen("__pressure__:live:consumer_free") == 0
@@ -141,7 +141,7 @@ def test_what_cannot_be_mended_is_told_of_once_and_the_others_are(
 
     asyncio.run(look_after())
     told = [record.getMessage() for record in caplog.records if "'q0'" in record.getMessage()]
-    assert told == ["queue 'q0' could not be mended: the backend answered with an error"]
+    assert told == ["queue 'q0' could not be repaired: the backend answered with an error"]
 
 
 @pytest.mark.slow

@@ -435,7 +435,7 @@ def test_a_record_that_cannot_be_read_keeps_its_server_in_mind(
     direct.hset(key, field, b"\xc1")
     dying.process.kill()
     wait_for(lambda: queued(direct) == list(range(100)), "the messages")
-    wait_for(lambda: "1 records of what it had taken cannot be put back yet" in living.log, "the complaint")
+    wait_for(lambda: "1 records of its messages cannot be put back yet" in living.log, "the complaint")
     assert identity(dying) in signs(direct)
     direct.hset(key, field, record)
     wait_for(lambda: queued(direct, "bad") == list(range(100)), "the others")

@@ -477,9 +477,7 @@ def test_statistics_that_are_no_numbers(ward: Ward, statistic: str, text: str) -
     ward.direct.set(f"{BASE}:stats:{statistic}", text)
     told = ward.repair_only(QUEUE)
     assert told.in_words == "statistics"
-    assert told.found[0][0].seen == (
-        f"nobody can count on from {statistic}: what is there is no number, or too large"
-    )
+    assert told.found[0][0].seen == f"invalid value in {statistic}: not a number, or too large"
     assert told.done[0] == f"set {statistic} to 0"
     assert not told.left
     read(ward).assert_sound()

@@ -41,12 +41,12 @@ def test_it_says_what_is_wrong_and_what_it_would_do(backend: Valkey, client: Cli
     assert status == 1
     assert said == WATCHED + (
         "queue 'q' (bound 10, messages: 0)\n"
-        "  producer stuck: the producer role is held by 'host-1 42', who does nothing; there is a :not_full "
-        "token, so it does not wait for room\n"
-        "    it means: a native producer died in the middle of its work (its message may or may not be "
+        "  producer stuck: the producer role is held by 'host-1 42', but its holder is inactive; there is a "
+        ":not_full token, so it is not waiting for room\n"
+        "    it means: a native producer died while it held the role (its message may or may not be "
         "queued): all other producers wait for ever\n"
         "    --repair would: give the role back (push :producer_free), and correct the statistics; but first "
-        "make sure that it is dead, and not stopped\n"
+        "make sure that the producer is dead, not just suspended\n"
         "\n"
         "2 queues looked at: 1 in trouble; nothing was changed, --repair mends\n"
     )
@@ -69,7 +69,7 @@ def test_a_list_alone_is_deleted_only_by_its_name(backend: Valkey, direct: Clien
     direct.lpush(BASE, "a")
     status, said = doctor(backend, "--repair")
     assert status == 1
-    assert "a list alone: there is a list with 1 message, and nothing else of a queue" in said
+    assert "a list alone: there is a list with 1 message, but no other key of a queue" in said
     assert said.endswith("0 queues looked at: 1 in trouble, 0 mended, 1 left\n")
     assert keys_left(direct) == [BASE.encode()]
     assert doctor(backend, QUEUE, "--repair")[0] == 0
@@ -94,7 +94,7 @@ def test_statistics_that_are_no_numbers_are_set_right(
     direct.mset({f"{BASE}:stats:produced_messages": "abc", f"{BASE}:stats:consumed_messages": "zz"})
     status, said = doctor(backend)
     assert status == 1
-    assert "statistics: nobody can count on from produced_messages and consumed_messages: " in said
+    assert "statistics: invalid value in produced_messages and consumed_messages: " in said
     status, said = doctor(backend, "--repair")
     assert status == 0, said
     assert (

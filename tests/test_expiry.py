@@ -136,7 +136,7 @@ def test_a_queue_that_cannot_be_read_is_told_of_once_and_the_others_go(
     a_queue_expires(client, direct)
     assert len(keys_left(direct)) == 2
     (warning,) = [line for line in expiring.log.splitlines() if "WARNING" in line]
-    assert "queue 'broken' will not be deleted where it is unused: " in warning
+    assert "queue 'broken' will not be deleted when it is unused: " in warning
     assert "WRONGTYPE" in warning
 
 

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from handlers.memcached import commands, login
+from handlers.memcached.client import QUEUE
 from handlers.memcached.parser import Request
-from handlers.memcached.table import COMMANDS, QUEUE
+from handlers.memcached.table import COMMANDS
 from pressure_server.auth.users import NOBODY, RIGHTS, digest_of, users_with_password
 from tests.support.guards import reload, users_toml
 from tests.support.memcached_wire import MemcachedWire

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from handlers.memcached.client import QUEUE, MemcachedClient, Spec
 from handlers.memcached.queue_options import queue_of
 from handlers.memcached.replies import ClientError
-from handlers.memcached.table import QUEUE, Spec
-
-if TYPE_CHECKING:
-    from handlers.memcached.connection import MemcachedConnection
 
 
-def check(client: MemcachedConnection, spec: Spec, words: list[bytes]) -> None:
+def check(client: MemcachedClient, spec: Spec, words: list[bytes]) -> None:
     """Raise ClientError where it may not. Needs without a key are about all of them."""
     user = client.user
     if user.is_free or not spec.needs:
@@ -25,7 +20,7 @@ def check(client: MemcachedConnection, spec: Spec, words: list[bytes]) -> None:
         client.clients.access.refused["cmd"] += 1
         raise ClientError(f"this user has no permission to {spec.name}, which is about everything")
     # Elsewhere what looks like options is part of the name.
-    if client.manner.mode == QUEUE and spec.takes_many:
+    if client.options.mode == QUEUE and spec.takes_many:
         keys = [queue_of(key) for key in keys]
     if not all(map(user.admits, keys)):
         client.clients.access.refused["key"] += 1

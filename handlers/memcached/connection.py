@@ -1,26 +1,22 @@
-"""A memcached client's connection: the parser before, the command table behind, and what the client holds."""
+"""A memcached client's connection: parses requests, looks commands up in the table, and executes them."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Coroutine
-from dataclasses import dataclass
 from typing import Any
 
 from handlers.memcached import login
 from handlers.memcached.access import check
-from handlers.memcached.open_reads import OpenReads
+from handlers.memcached.client import ListenerOptions, MemcachedClient, Spec
 from handlers.memcached.parser import Repeated, Request, RequestError, RequestParser
 from handlers.memcached.replies import ERROR, ClientError, client_error, server_error
 from handlers.memcached.statistics import Counts
-from handlers.memcached.table import COMMANDS, Spec
+from handlers.memcached.table import COMMANDS
 from handlers.memcached.values import Values
 from pressure_server.auth.users import NOBODY
 from pressure_server.errors import PressureError, QueueNameError
-from pressure_server.net.connection import Connection
 from pressure_server.net.handler import Context
-from pressure_server.queues.operations.operation import Operation
-from pressure_server.queues.operations.options import Custody
 
 logger = logging.getLogger(__name__)
 
@@ -28,31 +24,14 @@ logger = logging.getLogger(__name__)
 _OF_HTTP = (b"post", b"host:")
 
 
-@dataclass(frozen=True)
-class Manner:
-    """How a listener serves: its mode, and whether it lets clients empty all that they may delete."""
+class MemcachedConnection(MemcachedClient):
+    """One client's connection: parses requests, finds their commands in the table, and executes them."""
 
-    mode: str
-    flush_all: bool
+    __slots__ = ("_commands", "_parser")
 
-
-class MemcachedConnection(Connection):
-    """One client. `open_reads` are the messages that it has taken, and may still give back.
-
-    `values` are what it works on where the mode is KV.
-    """
-
-    __slots__ = ("_commands", "_parser", "context", "counts", "failures", "manner", "open_reads", "values")
-
-    def __init__(self, context: Context, manner: Manner, counts: Counts, values: Values) -> None:
-        super().__init__(context.clients, context.broker.default_database)
-        self.context = context
-        self.manner = manner
-        self.counts = counts
-        self.values = values
-        self.failures = 0
-        self.open_reads = OpenReads()
-        self._commands = COMMANDS[manner.mode]
+    def __init__(self, context: Context, options: ListenerOptions, counts: Counts, values: Values) -> None:
+        super().__init__(context, options, counts, values)
+        self._commands = COMMANDS[options.mode]
         self._parser = RequestParser(context.settings.max_message_bytes)
 
     @property
@@ -63,24 +42,6 @@ class MemcachedConnection(Connection):
     def forget_unparsed(self) -> None:
         """See Connection."""
         self._parser = RequestParser(self.context.settings.max_message_bytes)
-
-    @property
-    def kept(self) -> int:
-        """The messages that are open."""
-        return self.open_reads.size
-
-    def took(self, operation: Operation) -> None:
-        """The broker: a coroutine's reply brings this. What is open is delivered when the client says so."""
-        if operation.custody is Custody.UNTIL_ACKNOWLEDGED and not self.transport.is_closing():
-            self.open_reads.add(operation)
-            self.recount()
-        else:
-            super().took(operation)
-
-    def completed(self, operation: Operation) -> None:
-        """See Connection; and it is counted."""
-        self.counts.add(operation)
-        super().completed(operation)
 
     def parse(self, data: bytes) -> list[Any]:
         """Requests, and a RequestError for what is none."""
@@ -171,11 +132,6 @@ class MemcachedConnection(Connection):
     def refused(self) -> bytes:
         """Memcached's words for one client too many."""
         return b"ERROR Too many open connections\r\n"
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio: the connection has ended. What it had open goes back."""
-        super().connection_lost(exc)
-        self.open_reads.abort_all()
 
 
 class WordCountError(Exception):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from handlers.memcached.table import COMMANDS, KV, QUEUE
+from handlers.memcached.client import KV, QUEUE
+from handlers.memcached.table import COMMANDS
 from pressure_server.auth.users import RIGHTS
 
 _TITLES = {QUEUE: "Queues (`mode=queue`)", KV: "Keys and values (`mode=kv`)"}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from handlers.memcached import commands
-from handlers.memcached.connection import Manner, MemcachedConnection
+from handlers.memcached.client import KV, MODES, QUEUE, ListenerOptions
+from handlers.memcached.connection import MemcachedConnection
 from handlers.memcached.statistics import Counts
 from handlers.memcached.sweeper import Sweeper
-from handlers.memcached.table import KV, MODES, QUEUE
 from handlers.memcached.values import Values
 from pressure_server.net.handler import Context
 from pressure_server.net.listen import Listen, SettingsError
@@ -18,7 +18,7 @@ _OPTIONS = {"mode", "flush_all"}
 _YES_OR_NO = {"yes": True, "no": False}
 
 
-def manner_of(listen: Listen) -> Manner:
+def options_of(listen: Listen) -> ListenerOptions:
     """How the listener is to serve, by the options in its URL. Raises SettingsError."""
     options = dict(listen.options)
     if len(options) < len(listen.options):
@@ -33,7 +33,7 @@ def manner_of(listen: Listen) -> Manner:
     flush_all = options.get("flush_all", "yes" if mode == KV else "no")
     if flush_all not in _YES_OR_NO:
         raise SettingsError(f"{listen}: flush_all must be yes or no")
-    return Manner(mode, _YES_OR_NO[flush_all])
+    return ListenerOptions(mode, _YES_OR_NO[flush_all])
 
 
 class MemcachedHandler:
@@ -42,20 +42,20 @@ class MemcachedHandler:
     def __init__(self, context: Context, listen: Listen) -> None:
         commands.load()
         self._context = context
-        self._manner = manner_of(listen)
+        self._listener_options = options_of(listen)
         self._counts = Counts()
         self._values = Values(context.broker.default_database)
-        if self._manner.mode == KV:
+        if self._listener_options.mode == KV:
             context.background.add(asyncio.create_task(Sweeper(self._values).sweep()))
 
     def connect(self) -> MemcachedConnection:
         """A connection for a client that has just come."""
-        return MemcachedConnection(self._context, self._manner, self._counts, self._values)
+        return MemcachedConnection(self._context, self._listener_options, self._counts, self._values)
 
     @staticmethod
     def check(listen: Listen) -> None:
         """Raise SettingsError where its options cannot be."""
-        manner_of(listen)
+        options_of(listen)
 
     @staticmethod
     def ping(listen: Listen, timeout: float, *, ready: bool) -> None:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from handlers.memcached.client import MemcachedClient
 from handlers.memcached.parser import Parsed, Request, RequestError
 from handlers.memcached.replies import STORED, client_error
 from pressure_server.auth.logins import MOST_FAILURES
 from pressure_server.auth.users import MOST_PASSWORD_BYTES
-
-if TYPE_CHECKING:
-    from handlers.memcached.connection import MemcachedConnection
 
 UNAUTHENTICATED = client_error("unauthenticated")
 # The most that somebody may send who has not logged in: a line, a name and a password.
@@ -24,7 +20,7 @@ def may_log_in(request: Parsed) -> bool:
     return not isinstance(request, RequestError) and request.words[0] == b"set"
 
 
-async def log_in(client: MemcachedConnection, request: Request) -> bytes:
+async def log_in(client: MemcachedClient, request: Request) -> bytes:
     """What a client is replied that has not logged in yet. Anything but a login is refused."""
     if request.words[0] != b"set" or request.data is None:
         return UNAUTHENTICATED

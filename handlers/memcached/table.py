@@ -2,50 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
 
-from handlers.memcached.parser import Repeated, Request
+from handlers.memcached.client import MODES, ForRepeated, Function, Spec
 from pressure_server.auth.users import RIGHTS
-
-if TYPE_CHECKING:
-    from handlers.memcached.connection import MemcachedConnection
-
-QUEUE, KV = "queue", "kv"
-MODES = (QUEUE, KV)
-
-Function = Callable[["MemcachedConnection", Request], Coroutine[Any, Any, bytes] | None]
-ForRepeated = Callable[["MemcachedConnection", Repeated], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Spec:
-    """One command.
-
-    `least` and `most` are how many words it has, its name counted (None: any number). `keys` is which of them
-    are queues, or keys. `needs` is what a user must have a right to. `repeated` does many equal ones at once.
-    """
-
-    name: str
-    syntax: str
-    summary: str
-    function: Function
-    least: int
-    most: int | None
-    needs: frozenset[str]
-    keys: slice
-    repeated: ForRepeated | None
-
-    @property
-    def takes_many(self) -> bool:
-        """Whether it may have any number of keys."""
-        return self.keys.stop is None
-
-    def keys_of(self, words: list[bytes]) -> list[bytes]:
-        """The words that are keys."""
-        return words[self.keys]
-
 
 COMMANDS: dict[str, dict[bytes, Spec]] = {mode: {} for mode in MODES}
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING
 
-from handlers.resp.commands.words import numbered_keys
+from handlers.resp.arguments import numbered_keys
+from handlers.resp.client import RespClient, Spec
 from handlers.resp.parser import Command
 from handlers.resp.replies import CommandError
 from handlers.resp.syntax import position_of_numkeys
-from handlers.resp.table import Spec, find_subcommand
+from handlers.resp.table import find_subcommand
 from pressure_server.auth.users import NOBODY, User
-
-if TYPE_CHECKING:
-    from handlers.resp.connection import RespConnection
 
 # Redis's flag of commands that need no login.
 _BEFORE_LOGIN = "no_auth"
@@ -62,7 +59,7 @@ def refusal(user: User, spec: Spec, words: Command) -> Refusal | None:
     return None if all(map(user.admits, queues_of(spec, words))) else Refusal.QUEUE
 
 
-def check(client: RespConnection, spec: Spec, words: Command, *, by_exec: bool = False) -> None:
+def check(client: RespClient, spec: Spec, words: Command, *, by_exec: bool = False) -> None:
     """Whether the client may do the command, now; `by_exec` if it could when the command was queued.
 
     Raises CommandError.

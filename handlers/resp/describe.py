@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from handlers.resp.client import Spec
 from handlers.resp.replies import SetReply
 from handlers.resp.syntax import Argument
-from handlers.resp.table import COMMANDS, Spec
+from handlers.resp.table import COMMANDS
 from pressure_server.auth.users import RIGHTS
 
 _TITLES = {

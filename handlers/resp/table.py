@@ -9,50 +9,13 @@ place that says what arguments there are.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from handlers.resp.caller import Caller
+from handlers.resp.client import Caller, Function, RespClient, Spec
 from handlers.resp.errors import unknown_subcommand, wrong_arity
 from handlers.resp.parser import Command, Repeated
 from handlers.resp.syntax import Argument, arity_of, keys_of, parse_syntax
 from pressure_server.auth.users import RIGHTS
-
-if TYPE_CHECKING:
-    from handlers.resp.connection import RespConnection
-
-# A plain function replies by client.reply or client.submit; a coroutine function returns the reply's value.
-Function = Callable[[Caller, Command], Coroutine[Any, Any, Any] | None]
-# It never is in a transaction.
-RepeatedFunction = Callable[["RespConnection", Repeated], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Spec:
-    """One command, or one subcommand, named `container|sub`."""
-
-    name: str
-    function: Function
-    syntax: str
-    summary: str
-    group: str
-    flags: tuple[str, ...]
-    arguments: tuple[Argument, ...]
-    arity: int
-    keys: tuple[int, int, int]
-    needs: frozenset[str]
-    repeated: RepeatedFunction | None = None
-    subcommands: dict[bytes, Spec] = field(default_factory=dict)
-
-    @property
-    def is_on_queues(self) -> bool:
-        """Whether it works on queues that its words name."""
-        return any(argument.type == "key" for argument in self.arguments)
-
-    def accepts(self, words: int) -> bool:
-        """Whether so many words, the name among them, can be right."""
-        return words == self.arity if self.arity > 0 else words >= -self.arity
-
 
 # By name, in upper case; and by the usual spellings, so that dispatch need not change case.
 COMMANDS: dict[bytes, Spec] = {}
@@ -66,7 +29,7 @@ def command(
     group: str,
     needs: str,
     flags: str = "",
-    repeated: RepeatedFunction | None = None,
+    repeated: Callable[[RespClient, Repeated], None] | None = None,
 ) -> Callable[[Function], Function]:
     """Enter a function into the table, as `NAME arguments…` or, for a subcommand, `NAME|SUB arguments…`.
 

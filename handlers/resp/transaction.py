@@ -1,6 +1,6 @@
 """A client's transaction: what stands between MULTI and EXEC, and how it is done.
 
-Commands on queues that stand together are one call of the broker's; others are done where they stand.
+Commands on queues that stand together are one call of the broker's; others are done where they caller.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from handlers.resp.access import check
-from handlers.resp.parser import ARGUMENT_COST, Command
+from handlers.resp.client import RespClient, Spec
+from handlers.resp.parser import Command
 from handlers.resp.replies import CommandError
-from handlers.resp.table import Spec
 from pressure_server.errors import PressureError
 from pressure_server.net.connection import Encode
 from pressure_server.queues.database import Database
@@ -21,9 +21,6 @@ from pressure_server.queues.operations.operation import Operation, Owner, Verb
 from pressure_server.queues.operations.options import DEFAULT, Options
 from pressure_server.queues.operations.wait import Wait
 from pressure_server.queues.transaction import Transaction
-
-if TYPE_CHECKING:
-    from handlers.resp.connection import RespConnection
 
 # What one step may be replied is batch.lua's affair; when steps come to that much no other is done.
 _MOST_REPLIED = 64 << 20
@@ -34,25 +31,7 @@ Queued = tuple[Spec, Command]
 Begun = bytes | Operation | asyncio.Task[Any]
 
 
-class Commands:
-    """The commands behind MULTI, and their `size` in bytes. `is_broken` when one of them was refused."""
-
-    def __init__(self, most_bytes: int) -> None:
-        self.queued: list[Queued] = []
-        self.is_broken = False
-        self.size = 0
-        self._most_bytes = most_bytes
-
-    def add(self, spec: Spec, words: Command) -> None:
-        """Queue a command. Raises CommandError where they have become too much."""
-        self.size += sum(map(len, words)) + ARGUMENT_COST * len(words)
-        if self.size > self._most_bytes:
-            self.queued.clear()
-            raise CommandError("ERR the transaction is too large")
-        self.queued.append((spec, words))
-
-
-class Stand(Owner):
+class TransactionCaller(Owner):
     """The Caller of one command in a transaction. What it replies or submits is kept here, as `entry`.
 
     It is the owner of what is submitted, so it has what replies are encoded by.
@@ -60,19 +39,19 @@ class Stand(Owner):
 
     __slots__ = ("connection", "database", "entry")
 
-    def __init__(self, connection: RespConnection, database: Database | Transaction) -> None:
+    def __init__(self, connection: RespClient, database: Database | Transaction) -> None:
         self.connection = connection
         self.database = database
         self.entry: bytes | Operation = b""
 
     @property
     def protocol(self) -> int:
-        """See RespConnection."""
+        """See RespClient."""
         return self.connection.protocol
 
     @property
     def null(self) -> bytes:
-        """See RespConnection."""
+        """See RespClient."""
         return self.connection.null
 
     def reply(self, data: bytes) -> None:
@@ -106,7 +85,7 @@ class Stand(Owner):
 
 
 async def execute(
-    connection: RespConnection, queued: Iterable[Queued], watched: dict[Database, dict[bytes, bytes]]
+    connection: RespClient, queued: Iterable[Queued], watched: dict[Database, dict[bytes, bytes]]
 ) -> list[bytes]:
     """Do the commands; returns their replies.
 
@@ -134,7 +113,7 @@ async def execute(
                 await Transaction(connection.database, connection).commit(here)
                 here = {}
             for spec, words in group:
-                begun = _begin(Stand(connection, connection.database), spec, words)
+                begun = _begin(TransactionCaller(connection, connection.database), spec, words)
                 replies.append(await _reply_of(connection, begun))
     if here:
         await Transaction(connection.database, connection).commit(here)
@@ -142,13 +121,13 @@ async def execute(
 
 
 async def _together(
-    connection: RespConnection, commands: list[Queued], unchanged: dict[bytes, bytes]
+    connection: RespClient, commands: list[Queued], unchanged: dict[bytes, bytes]
 ) -> list[bytes]:
     transaction = Transaction(connection.database, connection)
     begun: list[Begun] = []
     try:
         for spec, words in commands:
-            begun.append(_begin(Stand(connection, transaction), spec, words))
+            begun.append(_begin(TransactionCaller(connection, transaction), spec, words))
             if isinstance(begun[-1], asyncio.Task):
                 # When it waits it has submitted everything.
                 await asyncio.sleep(0)
@@ -160,17 +139,17 @@ async def _together(
                 entry.cancel()
 
 
-def _begin(stand: Stand, spec: Spec, words: Command) -> Begun:
+def _begin(caller: TransactionCaller, spec: Spec, words: Command) -> Begun:
     try:
-        if not stand.connection.user.is_free:
-            check(stand.connection, spec, words, by_exec=True)
-        coroutine = spec.function(stand, words)
+        if not caller.connection.user.is_free:
+            check(caller.connection, spec, words, by_exec=True)
+        coroutine = spec.function(caller, words)
     except Exception as reason:
-        return stand.connection.failed(reason)
-    return stand.entry if coroutine is None else asyncio.create_task(coroutine)
+        return caller.connection.failed(reason)
+    return caller.entry if coroutine is None else asyncio.create_task(coroutine)
 
 
-async def _reply_of(connection: RespConnection, begun: Begun) -> bytes:
+async def _reply_of(connection: RespClient, begun: Begun) -> bytes:
     if isinstance(begun, bytes):
         return begun
     try:

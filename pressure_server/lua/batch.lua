@@ -1,23 +1,23 @@
--- Batches: what a block of a call has to do on a queue, runs of equal operations, one after the other.
+-- Batches: does blocks on the general path. A block has runs of equal operations, done one after the other.
 --
--- Takes    ARGV[block.first…block.last]  runs: a name (a verb, and words for its options), a count, and as many
---                                        arguments
--- Returns  how many of the last run's units (messages, or commands for a put) are left undone: the caller
---          sends these, and the runs after them, again. -1 is none, on a queue with a bound, and -2 none, and
---          there is no queue. Then a result for each run that was executed. A run that was refused has an
---          error: NOQUEUE, EXISTS, CLOSED, INUSE role holder, CREATING, DELETING.
+-- Takes    ARGV[block.first…block.last]  runs: a name (a verb, and words for its options), a count, and as
+--                                        many arguments
+-- Returns  how many units of the last run (messages, or commands of a put) are left: the caller sends these,
+--          and the runs after them, again. -1: none, and the queue has a bound. -2: none, and there is no
+--          queue. Then a result for each run done. A refused run has an error: NOQUEUE, EXISTS, CLOSED, INUSE
+--          role holder, CREATING, DELETING.
 --
--- Some runs lack something: a message, or room. They stay where they are, and whenever a later run has changed
--- the queue they are tried again, first come first served. Where they have got further, the first value of the
--- reply is { left, run, result, run, result, … } instead, with what they got then; runs count from 1. Run 0
--- tells of a role that those who still lack something would need, and that a native client holds;
--- or of 'others', for whom messages were left (waiting.lua).
+-- Runs that lack a message, or room, wait within the call. After each later run that has changed the queue
+-- they are tried again, first come, first served. If some got further, the first value of the reply is
+-- instead { left, run, result, run, result, … }, with what they got then; runs count from 1. Run 0 reports a
+-- role that waiting runs need and a native client holds; or 'others', if messages were left for other servers
+-- (waiting.lua).
 --
--- Three names are no operations, have no result, and make a transaction of the runs behind them:
---   on         goes over to the queue of that base key; nobody waits from here on
---   unchanged  refuses the whole block with CHANGED unless the queue has this version
---   free       refuses the whole block with INUSE unless the roles named are free, or not needed
--- The reply of a block that is refused is { 'refused', base key, error }: nothing has been done.
+-- Three names are not operations and have no result. They make a transaction of the runs that follow:
+--   on         switch to the queue of that base key; no run waits from here on
+--   unchanged  refuse the whole block with CHANGED unless the queue has this version
+--   free       refuse the whole block with INUSE if a role is named that is held and needed
+-- The reply of a refused block is { 'refused', base key, error }: nothing has been done.
 
 local function slice_of(first, count)
   if count <= CHUNK then
@@ -30,8 +30,8 @@ local function slice_of(first, count)
   return slice
 end
 
--- The verbs: where each is made, with its options; what it takes, if that is not up to two numbers; whether it is
--- `optional` that there is a queue, because the verb sees to that itself; and whether its answers are `long`.
+-- The verbs: the function that makes each, with its options; what the verb takes, if not up to two numbers;
+-- `optional` if it may be called without a queue; `long` if its answers may be long.
 local verbs = {
   put = { make_put, takes = 'sizes and messages', optional = true },
   get = { make_get, optional = true, long = true },
@@ -69,7 +69,7 @@ local function execute(verb, options, first, count)
   return operation(tonumber(ARGV[first]), tonumber(ARGV[first + 1]))
 end
 
--- Returns an error that refuses the whole block, or nil.
+-- Each returns an error that refuses the whole block, or nil.
 local prelude = {
   on = function(key)
     patient = false
@@ -88,12 +88,12 @@ local prelude = {
   end,
 }
 
--- Of the block:
+-- State of the block:
 local reply, more
-local has_taken -- whether the last run that takes has taken something
+local has_taken -- whether the last run that takes messages got any
 local waiting
 
--- Whether a run that still lacks something has got anything.
+-- Return whether a waiting run got anything.
 local function got_on(result)
   if type(result) ~= 'table' then
     return false
@@ -103,7 +103,7 @@ local function got_on(result)
   return #result > 0
 end
 
--- Notes that the messages of a result, which is at this place of the reply, have been taken.
+-- Note that the messages of the result at this place of the reply have been taken.
 local function note(result, place, how)
   if type(result) ~= 'table' or #result == 0 then
     return
@@ -111,7 +111,7 @@ local function note(result, place, how)
   note_taken(how == 'marked' and { marked = place } or place)
 end
 
--- Tries those that lack something, for as long as one of them gets on.
+-- Try the waiting runs until none makes progress.
 local function serve()
   local progress = true
   while progress and #waiting > 0 do
@@ -133,15 +133,15 @@ local function serve()
   end
 end
 
--- What the runs of a block may answer: when they have, those behind them are for the next call. A transaction
--- cannot be split, so there they are refused.
+-- Limits in bytes of a block's answers. After the first, the rest is left for the next call. A transaction
+-- cannot be split: after the second, its runs with long answers are refused.
 local ANSWERED_BYTES, ANSWERED_TOGETHER = 1048576, 64 * 1048576
--- Does the block that has begun, and is not fast.
+-- Do the current block on the general path.
 local function do_block()
   left_for_others = false
   load_mirror()
   reply, more, has_taken, waiting = { 0 }, { 0 }, false, {}
-  local answered, has_takers = 0, false -- has_takers: whether runs could wait for a message
+  local answered, has_takers = 0, false -- has_takers: whether runs may wait for messages
   local at, number = block.first, 0
   while at <= block.last do
     local name, count = ARGV[at], tonumber(ARGV[at + 1])
@@ -157,7 +157,7 @@ local function do_block()
       local result, left, go_on
       local verb, options = read_name(name)
       local is_long = verbs[verb].long
-      -- How the reply has what the run takes: what is to be acknowledged has records of its own.
+      -- How the reply holds the messages taken; false if these have records of their own.
       local taking = verb == 'get' and not options.acknowledged and (options.flags and 'marked' or 'plain')
       has_takers = has_takers or options.waits
       if has_taken and options.otherwise then

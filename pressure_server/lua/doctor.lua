@@ -1,31 +1,31 @@
--- Repair: what a queue looks like, and mending it where it still looks so.
+-- Repair: examines a queue, and fixes its problems if the queue has not changed since.
 --
--- Takes    examine: nothing. repair: the three views that an examine has given; '1' where all of the queue has
---          been seen unchanged for as long as it takes to call a client dead, else ''; then mends, by name
--- Touches  the tokens, the statistics, :closed; of a queue without :bound, all keys
--- Returns  examine: see there. repair: the names of the mends that were made, 'zeroed statistic' for each that
---          was no number, 'statistic difference' for each that was too low. A mend whose evidence no longer
---          holds is not made.
+-- Takes    examine: nothing. repair: the three views that an examine returned; '1' if the whole queue has not
+--          changed for as long as a client may be inactive, else ''; then the names of fixes
+-- Touches  the tokens, the statistics, :closed; all keys of a queue without :bound
+-- Returns  examine: see there. repair: the names of the fixes done, 'zeroed <statistic>' for each that was
+--          not a number, '<statistic> <difference>' for each that was too low. A fix is not done if its
+--          evidence no longer holds
 --
--- What is evidence of what is judged by diagnosis.py, from several looks at a distance. Here it is only made
--- sure, in the same step, that the client which was called dead has not moved since the last of them.
+-- diagnosis.py decides what is a problem, from several snapshots over some time. This script only checks, in
+-- the same atomic step, that the client which was found dead has not acted since the last snapshot.
 
 local function make_doctor()
   local operations = {}
 
-  -- Statistics of bytes need a walk over the list, which keeps the backend busy: 100000 messages take 20
-  -- milliseconds. A longer or heavier queue keeps the ones it has.
+  -- Statistics of bytes need a walk over the list, which blocks the backend: 20 milliseconds for 100000
+  -- messages. Above these limits they are not corrected.
   local MOST_COUNTED, MOST_WEIGHED = 100000, 64 * 1048576
-  -- What has more is no statistic. Lua counts exactly up to the first, which matters for messages only; INCRBY
-  -- up to twice the second.
+  -- Larger values are not valid statistics. Lua counts exactly up to 2^53, which matters only for messages;
+  -- INCRBY counts up to 2^63.
   local LARGEST = { messages = 2 ^ 53, bytes = 2 ^ 62 }
 
   local function tokens(name)
     return call('LLEN', base .. name)
   end
 
-  -- The value of a statistic; nil for what nobody can count on from. MGET says of other types what it says of
-  -- no key.
+  -- Return the value of a statistic; nil if it cannot be counted on. MGET returns nothing both for a missing
+  -- key and for one of another type.
   local function number_in(key, text, largest)
     if not text then
       return call('EXISTS', key) == 0 and 0 or nil
@@ -72,10 +72,9 @@ local function make_doctor()
     return now
   end
 
-  -- Returns  bound, length, tokens in :closed and :not_full, the suffixes of all keys (where there is no :bound);
-  --          for producer and consumer: tokens, tokens that a server of ours has parked, name, messages, the
-  --          statistics that are no numbers, and a view, which changes when any of these does; and a view of
-  --          everything
+  -- Returns  bound, length, tokens in :closed and :not_full, the suffixes of all keys (if there is no
+  --          :bound); for producer and consumer: tokens, parked tokens, name, messages, the statistics that
+  --          are not numbers, and a view, which changes when any of these does; then a view of everything
   function operations.examine()
     local now = look()
     local reply = { now.bound, now.length, now.closed, now.not_full, now.keys }
@@ -86,14 +85,14 @@ local function make_doctor()
     return reply
   end
 
-  -- Whether there is what who has the role waits for.
+  -- Return whether the condition that a holder of the role waits for is met.
   local function has_come(role, now)
     local comes = role == 'producer' and now.not_full or now.length
     return comes > 0 or now.closed > 0
   end
 
-  -- Whether a live native holder of the role would not be waiting (pressure 0.15, Put and Get): it writes its
-  -- name before it waits, and cannot wait for what is there.
+  -- Return whether a live native holder of the role would not be waiting (pressure 0.15, Put and Get): a
+  -- client writes its name before it waits, and does not wait if the condition is met.
   local function could_go_on(role, now)
     return has_come(role, now) or not now[role].name
   end
@@ -109,7 +108,7 @@ local function make_doctor()
     return bytes
   end
 
-  -- Makes produced - consumed what is queued: the side that has counted too little gets the rest.
+  -- Make produced - consumed equal to what is queued, by adding to the side that counted too little.
   local function settle_statistics(done, now, always)
     queue.consumed = now.consumer.messages
     for _, role in ipairs({ now.producer, now.consumer }) do
@@ -129,7 +128,7 @@ local function make_doctor()
       return missing ~= 0
     end
     if correct('messages', queue.length) or always then
-      -- The specification lets clients leave bytes uncounted; so they alone are no reason.
+      -- Native clients need not count bytes, so a difference in bytes alone is not corrected.
       local queued = queue.length <= MOST_COUNTED and bytes_queued()
       if queued then correct('bytes', queued) end
     end
@@ -158,7 +157,7 @@ local function make_doctor()
       and call('LPUSH', base .. ':not_full', 0)
   end
 
-  -- A consumer in the middle of a get is left to push what it is about to.
+  -- A consumer in the middle of a get may be about to push or take the token, so wait until its role is free.
   function mends.take_not_full(now)
     return now.bound and not has_room() and now.consumer.free > 0 and call('DEL', base .. ':not_full') == 1
   end
@@ -180,8 +179,8 @@ local function make_doctor()
     return trimmed
   end
 
-  -- The first half of repairing a Delete: whoever waits on the queue that is no more goes on, the client that
-  -- deletes it among them, as in its own first steps (pressure 0.15, Delete).
+  -- Repair a Delete, first half: wake up all clients that wait on the deleted queue, including the client
+  -- that deletes it, as the first steps of a Delete do (pressure 0.15, Delete).
   function mends.wake(now, evidence)
     if now.bound or now.view ~= evidence.all then
       return false
@@ -196,7 +195,7 @@ local function make_doctor()
     return true
   end
 
-  -- The second half, when nobody has.
+  -- Second half: delete the keys if no client has done so.
   function mends.unlink(now, evidence)
     if now.bound or now.view ~= evidence.all then
       return false
@@ -218,7 +217,7 @@ local function make_doctor()
         given_back = given_back or string.match(name, '^give_back_')
       end
     end
-    -- They are known to be wrong only while nobody is about to count.
+    -- A difference is certain only while no client can be about to count.
     local free = tokens(':producer_free') + now.producer.turn > 0 and tokens(':consumer_free') + now.consumer.turn > 0
     if settle and (free or unchanged == '1' and now.view == view) then
       settle_statistics(done, now, given_back)

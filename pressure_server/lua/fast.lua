@@ -1,15 +1,15 @@
--- The calls that matter most, done without making a function, on a queue with free roles and room that only we
--- use: one run, of puts of one message each or of gets; or two, of which the first waits on an empty queue for
--- what the second puts; or one get that finds it empty. Unique puts need an exact mirror, and plain ones none; a get
--- either. Everything else is left to the files below, which do the same and more.
+-- The fast path: the most frequent blocks, done without creating a function. The queue's roles are free, and
+-- only this server uses it. Such a block is one run of one-message puts that fit, or of gets; a waiting get
+-- on an empty queue and the put that serves it; or a get on an empty queue. Unique puts need an exact mirror,
+-- plain puts need a queue without one, gets accept either. The general path (batch.lua) can do all blocks.
 --
--- Returns  what a block returns (batch.lua), or nil for everything else; 'new' stands for the counts if every
---          message was
+-- Returns  the reply of the block (batch.lua), or nil for any other block; 'new' replaces the counts if all
+--          messages were new
 --
--- Microseconds a block, on a machine where an empty script takes 4: alone in its call, a put takes 37 here and 84
--- below, a get 45 and 80; among 100 of them a put takes 12 and 19, a get 15 and 19.
+-- Microseconds for a block (an empty script takes 4). Alone in its call: a put takes 37, on the general path
+-- 84; a get 45, general 80. Among 100 blocks: a put 12, general 19; a get 15, general 19.
 
--- What a get may take here: more is for the general path, which looks at the bytes every so many messages.
+-- Limits of a fast get. Larger gets take the general path, which checks the bytes after every portion.
 local FAST_GET_MESSAGES, FAST_GET_BYTES = 1000, 1048576
 
 local function do_fast()
@@ -18,7 +18,7 @@ local function do_fast()
   if not queue.bound then
     return nil
   end
-  -- What mirror.lua has written, if nothing is unmirrored or stale and nobody else has been here since.
+  -- `exact`: nothing is unmirrored or stale, and no other client has acted since mirror.lua wrote the index.
   local length, index = queue.length, queue.index
   local consumer = queue.consumer
   local done = queue.bound > 0 and -1 or 0
@@ -27,19 +27,19 @@ local function do_fast()
   local waits = name == 'get waits' or name == 'get existing waits'
   local closed = base .. ':closed'
 
-  -- Nothing to take.
+  -- There is nothing to take.
   if length == 0 and count == 3 and (name == 'get' or name == 'get flags') then
     return keep({ done, {} })
   end
 
-  -- Nothing to take yet. Who waits for a message uses the queue (life.lua).
+  -- There is nothing to take yet. A waiting client counts as use of the queue (life.lua).
   if length == 0 and waits and count == 3 and how == ''
     and call('EXISTS', base .. ':consumer_free', closed, closed) == 1 then
     call('HDEL', base .. ':ext:settings', 'since')
     return keep({ done, {} })
   end
 
-  -- From hand to hand: the message is never queued.
+  -- Pass the message directly to the waiting get: it is never queued.
   if length == 0 and name == 'get existing waits' and count == 7 and ARGV[at + 4] == '2'
     and (ARGV[at + 3] == 'put' or ARGV[at + 3] == 'put unique') and how == '' and (exact or not index)
     and queue.producer == identity and consumer == identity
@@ -65,9 +65,9 @@ local function do_fast()
   count = count - 3
 
   if exact and (name == 'put unique' or name == 'put unique now') and ARGV[at + 2] == '' and count < CHUNK
-    -- With the :not_full token kept: the last place of a bounded queue is for the general path.
+    -- Stay below the bound: the put that fills the queue must also remove the :not_full token (general path).
     and (queue.bound == 0 or length + count < queue.bound)
-    -- Both tokens and no :closed, which counts thrice.
+    -- Both tokens must exist and :closed must not: it is asked for three times, so the sum tells.
     and call('EXISTS', base .. ':producer_free', base .. ':not_full', closed, closed, closed) == 2 then
     local messages, added
     if count == 1 then
@@ -88,7 +88,7 @@ local function do_fast()
       added = all_new and call('SADD', members, unpack(messages))
       result = 'new'
       if added ~= count then
-        -- Some are queued already, or given twice. What SADD has added is right either way.
+        -- Some messages are queued already, or are repeated here. What SADD has added is right either way.
         local new, seen = {}, {}
         result = {}
         for i = 1, count do
@@ -155,7 +155,7 @@ local function do_fast()
   end
   try('INCRBY', statistics .. '_bytes', bytes)
   if exact then
-    -- An error must not end the block here: what has been taken is not recorded yet.
+    -- An error must not end the block here: the messages taken are not recorded yet.
     try('SET', base .. ':ext:index', string.format('%d 0 %d %d %s %s', length, length, queue.consumed, identity,
       consumer or ''))
   end
@@ -163,7 +163,7 @@ local function do_fast()
   return keep({ done, result })
 end
 
--- Whether the block needs memory, and the backend has none left: Redis refuses only the first write of a script.
+-- Return whether the backend is out of memory and the block needs some. Redis refuses only the first write.
 local function is_refused()
   local at = block.first
   while out_of_memory and at <= block.last do
@@ -176,7 +176,7 @@ local function is_refused()
   return false
 end
 
--- Returns the reply of the block, or nil if that takes the files below.
+-- Begin the block. Return its reply, or nil if it needs the general path.
 local function begin()
   begin_records()
   if block.how == 'recover' or block.how == 'cut' then
@@ -188,7 +188,7 @@ local function begin()
   return do_fast()
 end
 
--- Does the block that has begun, and those after it, while they are fast. Returns whether one is left.
+-- Do the current block and those after it while they are fast. Return whether one needs the general path.
 local function do_while_fast()
   repeat
     local is_done, answer = pcall(begin)
@@ -207,7 +207,7 @@ if refused then
   return refused
 end
 is_shared = next_block() and next_argument <= #ARGV
-local is_left = next_argument > HEADER_SIZE + 1 and do_while_fast() -- whether there is more to do
+local is_left = next_argument > HEADER_SIZE + 1 and do_while_fast() -- a block for the general path
 if not is_left then
   local reply = end_call()
   if reply then

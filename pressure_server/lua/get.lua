@@ -1,29 +1,28 @@
--- Get, for many commands at once; peek; remove, which takes messages out of the middle; flush; and restore, which
--- puts back what was taken for nobody, also for recovery.lua. All but restore act as the consumer, and what they
--- take counts as consumed. A message that has expired is dropped where it would be taken.
+-- Get, for many commands at once; peek; remove, which takes messages out of the middle; flush; and restore,
+-- which puts undelivered messages back. All but peek and restore act as the consumer and count messages as
+-- consumed. Expired messages are dropped when they reach the head.
 --
 -- Options of get:
---   existing      do not wait for the queue to be made
---   waits         wait for a message: each command for one, or with `several` one command for up to so many
---   flags         return the messages, and after the last one the flags of all, 'flags flags …', or '' if all are 0
---                 (To put each before its message would make another string of it, which costs 0.2 microseconds,
---                 and 5 for 4 KiB.)
---   acknowledged  return each as 'flags number message'. The message is kept by itself in the field o<call's
---                 number>.<number> of our records, until the client acknowledges it, or it is recovered.
+--   existing      do not wait for the queue to be created
+--   waits         wait for messages: one for each command, or with `several`, up to that many for one command
+--   flags         return the messages, then the flags of all as 'flags flags …', or '' if all are 0
+--                 (Flags before each message would copy it: 0.2 microseconds, or 5 for 4 KiB.)
+--   acknowledged  return each message as 'flags number message', and open it: it gets a record of its own,
+--                 o<number of the call>.<number>, until the client acknowledges it or it is recovered
 --
--- Touches  the list, :consumer, :not_full, :stats:consumed_*, our records, the mirror, the marks.
+-- Touches  the list, :consumer, :not_full, :stats:consumed_*, the records, the mirror, the marks.
 
--- What one call may take: a reply is in memory three times on its way to the client.
+-- The limits of one call: a reply is in memory three times on its way to the client.
 local GET_BYTES = 1048576
 local GET_MESSAGES = 1000
--- Dropped in one call: each takes some 12 microseconds.
+-- Expired messages dropped in one call: each takes some 12 microseconds.
 local GET_EXPIRED = 4000
 
 local function make_get(options)
   local operations = {}
   options = options or {}
 
-  local flags -- of the messages that are returned, if any has marks
+  local flags -- of the returned messages, if any has marks
 
   local function open(message, mark)
     open_count = open_count + 1
@@ -33,7 +32,7 @@ local function make_get(options)
     return string.format('%s %d ', mark and mark[1] or '0', number) .. message
   end
 
-  -- What is returned of messages that have left the head, with these marks: not what has expired.
+  -- Return those of the messages that have not expired, and note their marks. They have just left the head.
   local function unexpired(messages, marks)
     local some = {}
     flags = flags or {}
@@ -59,7 +58,7 @@ local function make_get(options)
     return messages
   end
 
-  -- Takes up to so many messages. Returns them, oldest first; and how many are left for another call.
+  -- Take up to `wanted` messages. Return them, oldest first; and how many are left for another call.
   local function pop(wanted)
     if queue.length == 0 then
       return {}, 0
@@ -75,7 +74,7 @@ local function make_get(options)
     while queue.length > 0 and #messages < wanted and bytes < most and (expired < GET_EXPIRED or not patient) do
       local count = math.min(wanted - #messages, GET_MESSAGES)
       if count > 1 then
-        -- The oldest stands for those behind it; where they are heavier, the next round is the last.
+        -- Estimate by the oldest message. If later ones are larger, the next round is the last.
         local weight = math.max(1, #call('LINDEX', base, -1))
         count = math.max(1, math.min(count, math.floor((most - bytes) / weight)))
       end
@@ -99,30 +98,32 @@ local function make_get(options)
         for i = 1, #some do messages[#messages + 1] = some[i] end
       end
     end
-    -- Not before: a backend out of memory refuses a script whose first write is a SET, but lets it take.
+    -- Only now: a backend out of memory refuses a script whose first write is a SET, but not one that begins
+    -- with RPOP.
     act_as('consumer')
     if mirror then
       mirror.extend(SLICE)
     end
     settle_not_full()
     if #messages == 0 then
-      changed = changed_before -- what has expired is dropped, and nothing has been taken
+      changed = changed_before -- expired messages were dropped, but none was taken
     end
     return messages, queue.length > 0 and wanted - #messages or 0
   end
 
-  -- Takes up to so many, for commands that wait for one each. Returns what there is; or an error if the queue is
-  -- closed and nothing will come, or false if there is no queue. Then how many are left for another call; then
-  -- how many are waited for.
+  -- Take up to `wanted` messages, for commands that wait for one each.
+  --
+  -- Returns  the messages; an error if the queue is closed and empty; or false if there is no queue. Then how
+  --          many are left for another call, and how many are waited for
   local function take(wanted)
     if queue.bound and queue.length == 0 then
       if call('EXISTS', base .. ':closed') == 1 then
         return { err = 'CLOSED' }, 0
       end
-      call('HDEL', base .. ':ext:settings', 'since') -- who waits for a message uses the queue (life.lua)
+      call('HDEL', base .. ':ext:settings', 'since') -- a waiting client counts as use of the queue (life.lua)
     end
     local messages, left = {}, 0
-    local most = queue.bound and allowed(wanted) or 0 -- without its bound the queue is being deleted natively
+    local most = queue.bound and allowed(wanted) or 0 -- without :bound, a native Delete is in progress
     if queue.length > 0 and most > 0 then
       messages, left = pop(most)
       if messages.err then
@@ -137,8 +138,8 @@ local function make_get(options)
   end
 
   -- Takes    how many messages are wanted
-  -- Returns  the messages, oldest first, false if there is no queue, or an error; how many are left for another call;
-  --          then what to call when there may be more, if they are waited for
+  -- Returns  the messages, oldest first, or false if there is no queue, or an error; how many are left for
+  --          another call; and if messages are waited for, the function to call when there may be more
   function operations.get(wanted)
     if not queue.bound and (options.existing or not options.waits) then
       return { err = 'NOQUEUE' }, 0
@@ -153,8 +154,8 @@ local function make_get(options)
     end
   end
 
-  -- Drops what has expired from the head, for those who look there; nothing where a native client is at work.
-  -- `marks`: who has made them already says so, as two would not agree on the drift.
+  -- Drop expired messages from the head, unless a native client holds the consumer role.
+  -- `marks`: pass the marks if they have been made already, because two objects would not agree on the drift.
   function operations.drop_expired(marks)
     if not has_marks() then
       return
@@ -177,8 +178,8 @@ local function make_get(options)
     end
   end
 
-  -- Returns  the oldest message that has not expired, and its flags, '' for 0; or an empty list. What has expired is
-  --          dropped: who waits for a message would be told at once that there is one, again and again.
+  -- Returns  the oldest message that has not expired, and its flags, '' for 0; or an empty list. Expired
+  --          messages are dropped: else they would wake up waiting clients again and again
   function operations.peek()
     operations.drop_expired()
     local marks = has_marks() and make_marks()
@@ -192,7 +193,7 @@ local function make_get(options)
     return {}
   end
 
-  -- Drops all messages. Returns how many these were, or an error.
+  -- Drop all messages. Return their number, or an error.
   function operations.flush()
     local count = queue.length
     local refusal = count > 0 and in_use('consumer')
@@ -209,11 +210,11 @@ local function make_get(options)
     return count
   end
 
-  -- Takes    messages that were taken, oldest first; and their marks, by number, if any
-  -- Returns  1. A role is not needed: nobody was to see that they were gone.
+  -- Takes    undelivered messages, oldest first; and their marks, by index, if any
+  -- Returns  1. No role is needed, because for other clients the messages had never left
   function operations.restore(messages, marks)
     local noted = marks and next(marks) and make_marks()
-    -- A backend out of memory refuses a script whose first write needs some. This one does nothing.
+    -- A backend out of memory refuses a script whose first write needs memory. This one does nothing.
     call('PERSIST', base)
     for last = #messages, 1, -CHUNK do
       local some = {}
@@ -222,7 +223,7 @@ local function make_get(options)
     end
     queue.length = queue.length + #messages
     count_as('consumed', -#messages, -sum_of_bytes(messages))
-    -- They are back: an error in what follows must not have them put back again.
+    -- The messages are back: an error from here on must not put them back again.
     if mirror and not pcall(mirror.restored, messages) then
       pcall(mirror.start_over)
     end
@@ -234,7 +235,7 @@ local function make_get(options)
   end
 
   -- Takes    messages
-  -- Returns  1 for each that was queued, 0 for each that was not; and how many are left for another call
+  -- Returns  for each 1 if it was queued, else 0; and how many are left for another call
   function operations.remove(messages)
     local refusal = queue.length > 0 and in_use('consumer')
     if refusal then
@@ -269,7 +270,7 @@ local function make_get(options)
         end
       end
     end
-    -- Where nothing was taken, a native producer may be about to push the token that is missing.
+    -- If nothing was taken, a native producer may be about to push the missing token.
     if taken > 0 then
       settle_not_full()
     end

@@ -1,21 +1,21 @@
--- Housekeeping: what is done for many queues in one call, whether or not anybody uses them. A script of its own,
--- put together of queue.lua, life.lua and this.
+-- Housekeeping: tasks for many queues in one call, used or not. A separate script, joined from queue.lua,
+-- life.lua and this file.
 --
 -- Takes    KEYS[1…]  base keys of queues
---          ARGV[1]   our identity
---          ARGV[2]   what to do: expire, delete or clean
---          ARGV[4]   expire: for how many seconds a queue has been unused that is deleted
---          ARGV[5]   expire: what the keys of servers begin with, as `${PREFIX}!`
--- Returns  for each queue a number, or the error that it met
--- Touches  :ext:settings  'unused' is the queue's version when it was first found so, 'since' the time, and
---          'asked' that time, when those who wait have been asked
+--          ARGV[1]   this server's identity
+--          ARGV[2]   the task: expire, delete or clean
+--          ARGV[4]   expire: the seconds after which an unused queue is deleted
+--          ARGV[5]   expire: the prefix of the servers' keys, `${PREFIX}!`
+-- Returns  a number or an error for each queue
+-- Touches  :ext:settings  'unused': the queue's version when it was first found unused; 'since': the time;
+--                         'asked': the same time, once waiting clients have been asked
 
 local verbs = {}
 
 local suffixes = protocol_suffixes()
 for _, suffix in ipairs(extension_suffixes()) do suffixes[#suffixes + 1] = suffix end
 
--- Removes all keys of a queue; returns 1. As in life.lua, at a third of the time.
+-- Delete all keys of a queue; return 1. Takes a third of the time that life.lua needs.
 local function remove(key)
   local keys = {}
   for i, suffix in ipairs(suffixes) do keys[i] = key .. suffix end
@@ -23,13 +23,13 @@ local function remove(key)
   return 1
 end
 
--- Whether a client uses the queue, for all that its version says.
+-- Return whether a client uses the queue although its version has not changed.
 local function is_used(key, seconds)
   if call('EXISTS', key .. ':producer_free', key .. ':consumer_free') < 2 then
     return true
   end
   for _, role in ipairs({ 'producer', 'consumer' }) do
-    -- A native client that finds nothing leaves only the trace that it has given its role back.
+    -- A native client that finds no message leaves one trace: it has given its role back.
     local idle = try('OBJECT', 'IDLETIME', key .. ':' .. role .. '_free')
     if type(idle) == 'number' and idle < seconds then
       return true
@@ -38,8 +38,8 @@ local function is_used(key, seconds)
   return false
 end
 
--- Whether messages of the queue are on their way to clients of any server, from where they may come back.
-local under_way -- base keys of such queues
+-- Return whether messages of the queue are on their way to clients of any server, and so may be put back.
+local under_way -- a set of such queues, by base key
 local function is_under_way(key)
   if not under_way then
     under_way = {}
@@ -61,11 +61,11 @@ if seconds then
   now = time[1] + time[2] / 1000000
 end
 
--- Deletes a queue that a put has made, if it is empty and nobody has put, taken or waited for so long. Clients that
--- wait at other servers are asked first, at half the time: their server watches :bound, and when that is written it
--- tries again, which takes the note away (get.lua).
+-- Delete a queue that a put created, if it is empty and no client has put, taken or waited for `seconds`.
+-- Clients may wait at other servers, so these are asked at half the time: writing :bound wakes them up, they
+-- try again, and this removes the note (get.lua).
 --
--- Returns  1 if it has been deleted, else 0
+-- Returns  1 if the queue has been deleted, else 0
 function verbs.expire(key)
   local settings = key .. ':ext:settings'
   local implicit, unused, since, asked = unpack(call('HMGET', settings, 'implicit', 'unused', 'since', 'asked'))
@@ -75,12 +75,12 @@ function verbs.expire(key)
   local bound, produced, consumed = unpack(call('MGET', key .. ':bound', key .. ':stats:produced_messages',
     key .. ':stats:consumed_messages'))
   local version = (produced or '') .. ' ' .. (consumed or '')
-  local age = since and unused == version and now - tonumber(since) or -1 -- also if the clock was set back
+  local age = since and unused == version and now - tonumber(since) or -1 -- negative if the clock went back
   local is_to_ask = asked ~= since and age >= seconds / 2
-  -- Nearly always it is not time yet.
+  -- In most cases it is not time yet.
   if not bound or (age >= 0 and age < seconds and not is_to_ask)
     or call('EXISTS', key, key .. ':closed', key .. ':ext:calls') > 0 then
-    return 0 -- :ext:calls: a server of version 0.1.0 may have messages of it under way
+    return 0 -- :ext:calls: a server of version 0.1.0 may be delivering messages of the queue
   end
   if age < 0 or (age >= seconds and is_used(key, seconds)) then
     call('HSET', settings, 'unused', version, 'since', string.format('%.3f', now))
@@ -93,7 +93,7 @@ function verbs.expire(key)
   return 0
 end
 
--- Deletes a queue whose roles are free. Returns 1; 0 if there is no such queue; -1 if a role is not free.
+-- Delete a queue whose roles are free. Return 1; 0 if there is no such queue; -1 if a role is not free.
 function verbs.delete(key)
   read_queue(key)
   if not queue.bound then
@@ -102,7 +102,7 @@ function verbs.delete(key)
   return (in_use('producer') or in_use('consumer')) and -1 or remove(key)
 end
 
--- Drops what we have kept of a queue that a native client has deleted. Returns how many keys these were.
+-- Delete the extension keys of a queue that a native client has deleted. Return how many there were.
 function verbs.clean(key)
   read_queue(key)
   return make_life().clean()

@@ -1,10 +1,10 @@
-"""The layout of a call of the batch script, and of its reply: each position has one name, here and in Lua.
+"""The layout of a call of the batch script and of its reply: names of the positions, for Python and Lua.
 
-A call has the keys of its blocks, one block after the other, then the key of the caller's records, if the
-caller has any. Its arguments are the header and the blocks. A block has the fields of
-`Block`, and as many more arguments as it says.
+KEYS are the keys of the blocks, one block after the other, then the key of the caller's records, if it has
+any. ARGV is the header, then the blocks. A block has the fields of `BlockField`, then as many arguments as
+these state.
 
-A reply has the fields of `Reply`, and one value for each block that has been done.
+A reply has the fields of `Reply`, then a value for each block that has been done.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from enum import IntEnum
 
 
 class Header(IntEnum):
-    """Where the call's own arguments are."""
+    """The positions of the call's own arguments."""
 
-    IDENTITY = 0  # who calls: written to :producer and :consumer
-    BOUND = 1  # the bound of a queue that a put makes; empty to make none
+    IDENTITY = 0  # the caller's name, written to :producer and :consumer
+    BOUND = 1  # the bound of a queue that a put creates; empty to create none
     OVERFLOW = 2  # what a put on a full queue does, if the queue has no setting: block or error
-    EPOCH = 3  # of the connection on which the call is sent (records.lua)
-    NUMBER = 4  # of the call, under which its record is kept; empty to keep none
+    EPOCH = 3  # the epoch of the connection on which the call is sent (records.lua)
+    NUMBER = 4  # the number of the call and of its record; empty to keep no record
     AGAIN = 5  # `again` if the call may have been done before
-    DONE = 6  # fields of the records that are not needed any longer, with spaces between
+    DONE = 6  # fields of records that are not needed any longer, separated by spaces
 
 
 class BlockField(IntEnum):
-    """Where the fields of a block are, from where it begins."""
+    """The positions of a block's fields, from the beginning of the block."""
 
-    KEYS = 0  # how many keys it has
-    ARGUMENTS = 1  # how many arguments follow its fields
-    HOW = 2  # empty, or: note, share (waiting.lua), recover, cut (recovery.lua)
+    KEYS = 0  # the number of its keys
+    ARGUMENTS = 1  # the number of arguments that follow its fields
+    HOW = 2  # empty; or note, share (waiting.lua); or recover, cut (recovery.lua)
 
 
 class Reply(IntEnum):
-    """Where the fields of a reply are."""
+    """The positions of a reply's fields."""
 
     RECORDED = 0  # 1 if the call has a record now
 
@@ -44,7 +44,7 @@ CUT = b"cut"
 
 
 def constants() -> bytes:
-    """The positions as constants for Lua, where the first argument is 1."""
+    """Return the positions as constants for Lua, in which the first argument has the index 1."""
     lines = [f"local HEADER_SIZE, BLOCK_SIZE = {len(Header)}, {len(BlockField)}"]
     lines += [f"local HEADER_{field.name} = {field + 1}" for field in Header]
     lines += [f"local BLOCK_{field.name} = {field.value}" for field in BlockField]

@@ -1,6 +1,6 @@
--- The life of a queue: create, close, delete, and what is deleted by itself.
+-- The life of a queue: create, close and delete it, end a turn, and clean up after a native Delete.
 
--- The suffixes of all keys of a queue: the protocol's, of which `delete` counts on the order, and ours.
+-- The suffixes of all keys of a queue: the protocol's (`delete` depends on their order), and the extensions.
 local function protocol_suffixes()
   return {
     '', ':bound', ':producer', ':consumer', ':producer_free', ':consumer_free', ':not_full', ':closed',
@@ -12,7 +12,7 @@ local function extension_suffixes()
   return {
     ':ext:members', ':ext:copies', ':ext:index', ':ext:settings', ':ext:producer_turn', ':ext:consumer_turn',
     ':ext:made', ':ext:marks', ':ext:waiting',
-    ':ext:calls', -- of version 0.1.0 (upgrade.lua)
+    ':ext:calls', -- version 0.1.0 (upgrade.lua)
   }
 end
 
@@ -32,10 +32,9 @@ local function make_life()
     call('UNLINK', unpack(extension_keys))
   end
 
-  -- Takes    the bound, 0 is none; what a put does when it is reached, block or error; 'implicit' for a queue
-  --          that a put makes
-  -- Returns  1, or an error. Keys without :bound are what a native Delete in progress has not come to yet:
-  --          it would delete what is put now, so the queue is in use until it has finished.
+  -- Takes    the bound, 0 for none; the overflow, block or error; 'implicit' if a put creates the queue
+  -- Returns  1, or an error. Keys without :bound mean that a native Delete is in progress. It would also
+  --          delete new messages, so no queue can be created until it has finished.
   function operations.create(bound, full, implicit)
     if queue.bound then
       return { err = 'EXISTS' }
@@ -77,14 +76,13 @@ local function make_life()
     return 1
   end
 
-  -- Deletes in two steps where a native client holds a role (pressure 0.15, Delete): the first makes the queue
-  -- disappear and wakes those who wait for room or messages; `finish_delete` takes what is left.
+  -- Delete a queue. If a native client holds a role, this takes two steps (pressure 0.15, Delete). The first
+  -- removes :bound and wakes up clients that wait for room or messages; `finish_delete` deletes the rest.
   --
-  -- Returns  1; 'begun' where the second step is still to be done; or an error
+  -- Returns  1; 'begun' if the second step is still to be done; or an error
   function operations.delete()
     if not queue.bound then
-      -- What a Delete that met another one leaves behind: nobody waits on these, and they would keep the
-      -- queue from being created again.
+      -- Two concurrent Deletes may leave these keys. No client waits on them, but they prevent a new queue.
       if call('EXISTS', unpack(protocol_keys, 1, 6)) == 0 then
         call('UNLINK', unpack(protocol_keys, 7))
       end
@@ -101,7 +99,7 @@ local function make_life()
     return 'begun'
   end
 
-  -- Returns  1, also when somebody else has finished meanwhile; or an error
+  -- Returns  1, also if another client has finished the deletion; or an error
   function operations.finish_delete()
     if queue.bound or call('EXISTS', unpack(protocol_keys)) == 0 then
       return 1
@@ -109,7 +107,7 @@ local function make_life()
     return in_use('producer') or in_use('consumer') or remove()
   end
 
-  -- Gives the tokens back that were parked for us; returns 1. What the call does behind this it does in our turn.
+  -- Give back the tokens that were parked for this server; return 1. The rest of the call still has the turn.
   function operations.turn()
     for _, role in ipairs({ 'producer', 'consumer' }) do
       if call('EXISTS', base .. ':' .. role .. '_free') == 0 then
@@ -120,13 +118,13 @@ local function make_life()
     return 1
   end
 
-  -- Drops what we have kept of a queue that a native client has deleted. Returns how many keys these were.
+  -- Delete the extension keys of a queue that a native client has deleted. Return how many there were.
   function operations.clean()
     if queue.bound then
       return 0
     end
     if call('EXISTS', unpack(protocol_keys)) > 0 then
-      -- The Delete is still at work, and may wait for a token that we have parked.
+      -- The Delete is still in progress, and may be waiting for a token that a server has parked.
       end_turn('producer')
       end_turn('consumer')
     end

@@ -1,23 +1,22 @@
--- Marks: what some clients give with a message, and the list has no place for: flags, which mean something to
--- clients, and when the message expires.
+-- Marks: what clients may give with a message besides its bytes: flags, which only clients interpret, and the
+-- time at which it expires. The list has no place for these.
 --
--- Touches  :ext:marks  a hash: 'm' and a message, or 'h' and the hash of a long one -> 'position flags expires'
---          of each copy that has marks, oldest first, with ';' between; and state -> 'drift removed'
+-- Touches  :ext:marks  a hash: 'm' and a message, or 'h' and the hash of a long one -> 'position flags
+--          expires' for each copy that has marks, oldest first, separated by ';'; state -> 'drift removed'
 --
--- A copy is known by its position: how many messages had been consumed when it came, plus how many were queued
--- before it. Taken from the head, its position is how many have been consumed. Marks of a lower one are those of a
--- copy that a native client has taken.
+-- A copy is identified by its position: the number of messages that had been consumed when it was put, plus
+-- the number queued before it. So the position of the message at the head is the number of consumed messages.
+-- Marks with a lower position belong to copies that native clients have taken.
 --
--- Positions are off where messages were removed from the middle (by up to as many), and where a native client
--- died before it had counted what it took. So where there is none that fits, the copies are counted: marks that
--- are too many belong to copies that are gone. By how much positions are off is then noted as the drift, so that
--- this is done once. Only of equal messages with different marks, some of which native clients put or took
--- meanwhile, can one then have those of another.
+-- Positions shift if messages are removed from the middle, or if a native client dies between a pop and its
+-- count. If no position fits, the copies in the list are counted, and surplus marks belong to copies that are
+-- gone. The shift is then stored as the drift, so copies are counted once. A copy can get another's marks
+-- only if equal messages have different marks and native clients have put or taken some of them.
 
 local MOST_PLAIN = 64
--- So many may be noted beyond twice what is queued before it is looked which of them are of the past.
+-- Fields allowed beyond twice the number of queued messages before stale ones are dropped.
 local MOST_STALE = 1000
-local now -- milliseconds since 1970, by the backend's clock, where that was asked for
+local now -- milliseconds since 1970 by the backend's clock, once it has been read
 
 local function clock()
   if not now then
@@ -35,12 +34,12 @@ local function unmark(marked)
   return string.sub(marked, first), { flags, from_now == '+' and clock() + expires or expires }
 end
 
--- The position of the newest of the copies in a text.
+-- Return the position of the newest copy in the text of a field.
 local function newest_in(text)
   return tonumber(string.match(string.sub(text, -64), '(%-?%d+) %d+ %d+$'))
 end
 
--- To be made before anything is written: where the key is of a wrong type, the call ends here.
+-- Call this before the first write: if the key has the wrong type, the call ends here.
 local function make_marks()
   local key = base .. ':ext:marks'
   local self = {}
@@ -83,7 +82,7 @@ local function make_marks()
     end
   end
 
-  -- Drops what is noted of copies that native clients have taken, where that has become most of it.
+  -- Drop the fields of copies that native clients have taken, if these are the majority.
   local function drop_stale()
     if call('HLEN', key) <= 2 * (queue.length + removed) + MOST_STALE then
       return
@@ -97,10 +96,10 @@ local function make_marks()
     end
   end
 
-  -- Notes the marks of messages that are queued at positions from `first` on; marks[i] may be nil.
+  -- Store the marks of messages that are queued at positions from `first` on; marks[i] may be nil.
   function self.note(messages, marks, first)
     if queue.length == #messages then
-      -- Nothing else is queued: what is noted yet, native clients have taken.
+      -- Nothing else is queued, so native clients have taken all copies noted so far.
       call('UNLINK', key)
       drift, removed = 0, 0
     end
@@ -116,7 +115,7 @@ local function make_marks()
         if not newest[field] or newest[field] < copy[1] then
           copies[#copies + 1], newest[field] = join({ copy }), copy[1]
         else
-          -- It is back at the head.
+          -- The message has been put back at the head.
           local sorted = read(table.concat(copies, ';'))
           sorted[#sorted + 1] = copy
           table.sort(sorted, function(one, other) return one[1] < other[1] end)
@@ -128,20 +127,20 @@ local function make_marks()
     drop_stale()
   end
 
-  -- Which of the copies is the oldest one queued, which is at this position; nil where that has no marks.
-  -- `others` is how many more there are, beside those in the list.
+  -- Return the index of the copy at this position, which is the oldest one queued; nil if it has no marks.
+  -- `others` is the number of copies, this one included, that were popped but are not processed yet.
   local function find(copies, message, position, others)
     while copies[1] and copies[1][1] < position - removed do
       table.remove(copies, 1)
     end
     for i, copy in ipairs(copies) do
-      -- If messages were removed from the middle, a later copy may seem to be at the position of the first.
+      -- After a removal from the middle, a later copy may seem to be at the position of the first.
       if copy[1] + drift == position and (i == 1 or removed == 0) then return i end
     end
     if not copies[1] then
       return nil
     end
-    -- Whether there is one more than those that have marks is all that matters of how many there are.
+    -- Count no further than needed: what matters is whether a copy without marks exists.
     local most = #copies + 1 - others
     local there = others + (most > 0 and #call('LPOS', base, message, 'RANK', -1, 'COUNT', most) or 0)
     local first = math.max(1, #copies - there + 1)
@@ -154,7 +153,7 @@ local function make_marks()
   end
 
   -- Takes    messages that have left the head of the list, oldest first, and the position of the first
-  -- Returns  the marks of each that has any, by its number; they are noted no longer
+  -- Returns  the marks of each that has any, by its index; these are removed from the hash
   function self.take(messages, first)
     local found, count_of, noted = {}, {}, {}
     for _, message in ipairs(messages) do count_of[message] = (count_of[message] or 0) + 1 end
@@ -166,7 +165,7 @@ local function make_marks()
         local copies = noted[field]
         local own, flags, expires, behind = string.match(text, '^(%-?%d+) (%d+) (%d+);?()', copies.from)
         if own and tonumber(own) + drift == position then
-          -- Nearly always; of many equal messages only the first is looked at.
+          -- The usual case. It reads only the first of many equal copies.
           found[i], copies.from = { flags, tonumber(expires) }, behind
         elseif own then
           local others = read(string.sub(text, copies.from))
@@ -187,14 +186,14 @@ local function make_marks()
     return found
   end
 
-  -- The marks of a message that stays queued at this position, or nil.
+  -- Return the marks of a message that stays queued at this position, or nil.
   function self.look(message, position)
     local copies = read(call('HGET', key, field_of(message)))
     local at = find(copies, message, position, 0)
     return at and { copies[at][2], copies[at][3] } or nil
   end
 
-  -- All copies of a message, so many, have been removed.
+  -- Forget the marks of a message of which all copies, `count` of them, have been removed.
   function self.forget(message, count)
     removed = removed + count
     note_state()

@@ -1,34 +1,34 @@
--- The mirror: which messages are queued, answered without walking the list.
+-- The mirror: a set of the queued messages, to find a message without a walk over the list.
 --
 -- Touches  :ext:members  a set of the mirrored messages
---          :ext:copies   a hash, message -> how often it is queued beyond once (plain puts repeat)
---          :ext:index    'length unmirrored mirrored consumed producer consumer', what the two are worth:
---            length      of the list when the index was written
+--          :ext:copies   a hash, message -> how many more copies are queued (plain puts may repeat messages)
+--          :ext:index    'length unmirrored mirrored consumed producer consumer': how far the two are valid
+--            length      the list's length when the index was written
 --            unmirrored  how many messages at the head (the oldest, the list's right end) are not mirrored
 --            mirrored    how many messages the mirror holds, repeats counted
 --            consumed    :stats:consumed_messages when the index was written
---            producer    the :producer last written by a client that keeps the mirror; empty for none
+--            producer    the :producer last written by a client that maintains the mirror; empty for none
 --            consumer    the same for :consumer
 --
--- Every client writes its name when it takes a role, so a name that is not the recorded one says that
--- somebody else may have put, or taken, since. docs/architecture.md has the reasoning, case by case.
+-- Every client writes its name when it takes a role. If a name differs from the recorded one, another client
+-- may have put or taken messages since. docs/architecture.md discusses each case.
 --
--- A queue has no mirror, and puts and gets cost nothing for it, until the first question is asked.
+-- A queue gets a mirror when a message is first looked up. Without one, puts and gets pay nothing for it.
 
 -- Messages mirrored in one call: 1000 take about half a millisecond.
 local SLICE = 1000
--- List entries looked at in one call, by LPOS: a million take about 5 milliseconds.
+-- List entries that LPOS may walk over in one call: a million take about 5 milliseconds.
 local SCAN = 1000000
 
-local mirror -- nil while no mirror is kept
+local mirror -- nil if the queue has no mirror
 
 local function make_mirror()
   local members, copies = base .. ':ext:members', base .. ':ext:copies'
   local self = {
     mirrored = 0,
     unmirrored = queue.length,
-    garbage = true,   -- :ext:members may not be trusted: drop it before its next use
-    producer = nil,   -- the recorded names; a missing :producer is false, and equal to none
+    garbage = true,   -- :ext:members may be wrong: delete it before its next use
+    producer = nil,   -- the recorded names; a missing :producer is false, so it never equals nil
     consumer = nil,
     changed = false,
   }
@@ -51,17 +51,17 @@ local function make_mirror()
     if queue.consumer == identity then self.consumer = identity end
   end
 
-  -- One of the recorded names still stands, so what anybody else does to the list will show.
+  -- Return whether a recorded name still stands: then a change by another client can be noticed.
   local function watched()
     return queue.producer == self.producer or queue.consumer == self.consumer
   end
 
-  -- The mirror may hold messages that a native consumer has taken.
+  -- Return whether the mirror may hold messages that a native consumer has taken.
   function self.stale()
     return self.mirrored > queue.length - self.unmirrored
   end
 
-  -- Mirrors messages that have just come to be in the list.
+  -- Mirror messages that have just been added to the list.
   function self.remember(messages)
     if #messages == 0 then
       return
@@ -88,13 +88,13 @@ local function make_mirror()
     self.changed = true
   end
 
-  -- The same where nobody has asked for it; whether it was done. A backend out of memory refuses a script that
-  -- begins with it, but not that messages are taken.
+  -- Mirror messages if possible; return whether it was. A backend out of memory refuses this as a script's
+  -- first write, but the script may still take messages.
   local function may_remember(messages)
     return pcall(self.remember, messages)
   end
 
-  -- Forgets all that the mirror holds of one message.
+  -- Forget all copies of one message.
   function self.forget_all(message)
     self.changed = true
     if not self.garbage and call('SREM', members, message) == 1 then
@@ -104,7 +104,7 @@ local function make_mirror()
     end
   end
 
-  -- Messages have left the head of the list, oldest first.
+  -- Forget messages that have left the head of the list, oldest first.
   function self.forget_taken(messages)
     self.changed = true
     note_roles()
@@ -133,7 +133,7 @@ local function make_mirror()
     end
   end
 
-  -- Mirrors up to `limit` more messages, from the newest unmirrored one towards the head.
+  -- Mirror up to `limit` more messages, from the newest unmirrored one towards the head.
   function self.extend(limit)
     note_roles()
     if self.unmirrored == 0 or not watched() then
@@ -146,13 +146,13 @@ local function make_mirror()
     end
   end
 
-  -- Takes what the index says, and works out what has happened since it was written.
+  -- Read the index, and work out what has happened since it was written.
   function self.load(index)
     local noted, consumed
     noted, self.unmirrored, self.mirrored, consumed, self.producer, self.consumer =
       string.match(index, '^(%d+) (%d+) (%d+) (%d+) (%S*) (%S*)$')
     if not noted then
-      -- Not written by us, or by another version of us.
+      -- Written by another program, or by another version of this one.
       self.start_over()
       return
     end
@@ -163,14 +163,14 @@ local function make_mirror()
     local same_producer = queue.producer == self.producer
     local same_consumer = queue.consumer == self.consumer
     if same_consumer and queue.consumed ~= tonumber(consumed) then
-      -- Nobody else consumes under that name: a native Delete has been here, and the queue was made anew.
+      -- No other client consumes under that name: a native client deleted the queue, and it was made anew.
       self.start_over()
     elseif same_producer and (same_consumer or not (queue.consumer or self.consumer)) then
       if queue.length ~= noted then
         self.start_over()
       end
     elseif same_producer then
-      -- Others took: from the unmirrored head first; what they took beyond it is stale in the mirror.
+      -- Others took messages, the unmirrored ones first. What they took beyond these is stale in the mirror.
       local taken = noted - queue.length
       if taken < 0 then
         self.start_over()
@@ -182,7 +182,7 @@ local function make_mirror()
         end
       end
     elseif same_consumer then
-      -- Others put: the newest ones, and as many as the list has grown by.
+      -- Others put messages: the list has grown by that many at its newest end.
       local added = queue.length - noted
       if added < 0 or added > 5 * SLICE then
         self.start_over()
@@ -196,7 +196,7 @@ local function make_mirror()
     end
   end
 
-  -- Messages are back at the head of the list.
+  -- Note messages that are back at the head of the list.
   function self.restored(messages)
     self.changed = true
     if self.unmirrored > 0 then
@@ -210,14 +210,14 @@ local function make_mirror()
     note_roles()
     if self.changed and watched() then
       drop_garbage()
-      -- Where this would be the first write, and is refused, it is worked out again.
+      -- If this is the script's first write and is refused, the next call works the index out again.
       try('SET', base .. ':ext:index', string.format('%d %d %d %d %s %s', queue.length, self.unmirrored,
         self.mirrored, queue.consumed, self.producer or '', self.consumer or ''))
     end
   end
 
-  -- Which of the messages are in the list: an array of 1 and 0, exact, and how many of them were decided
-  -- before the call had walked over enough of the list (at least one was).
+  -- Return which messages are in the list, as an exact array of 1 and 0; and how many of them were decided
+  -- (at least one) before the call reached its limit of list entries.
   function self.queued(messages)
     local present, count = {}, #messages
     if self.mirrored > 0 and not self.garbage then
@@ -234,7 +234,7 @@ local function make_mirror()
         return present, count
       end
     end
-    -- Asked once: forgetting a message may make the mirror exact, but not what it has said before.
+    -- `stale` is computed once: forgetting a message may make the mirror exact, but `present` is from before.
     local found, walked, stale = {}, 0, self.stale()
     for i = 1, count do
       local held = present[i] == 1
@@ -258,7 +258,7 @@ local function make_mirror()
     return found, count
   end
 
-  -- Mirrors messages that are known not to be in the mirror; returns how many different ones there were.
+  -- Mirror messages known not to be in the mirror. Return how many distinct ones there were.
   function self.add(messages)
     drop_garbage()
     local added = call_with_all('SADD', members, messages)
@@ -292,7 +292,7 @@ local function save_mirror()
   end
 end
 
--- Goes over to another queue, or stays.
+-- Switch to a queue, unless the script works on it already.
 local function enter(key)
   if key ~= base then
     save_mirror()

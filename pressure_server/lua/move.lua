@@ -1,14 +1,14 @@
--- Move: a message from one queue to another, or to the other end of the same one, with nobody in between.
+-- Move: moves a message to another queue, or to the other end of the same queue, in one atomic step.
 --
--- Takes    the other queue's base key, which is one of KEYS, too; and the message, if it is not to be the oldest
--- Options  existing  do not wait for the queue to be made
+-- Takes    the other queue's base key, which must also be one of KEYS; and the message, if not the oldest
+-- Options  existing  do not wait for the queue to be created
 --          waits     wait for a message
---          unique    put it only if it is not queued there
---          into      do not make the other queue
--- Returns  { message }; {} when there is none to move, false when there is no such queue; -1 when there is no
---          room yet; an error, with OTHER before it where it is the other queue's. Then 0; then what to call when
---          that may have changed.
--- Touches  both queues, as a get or a removal, and a put.
+--          unique    put the message only if it is not queued in the other queue
+--          into      do not create the other queue
+-- Returns  { message }; {} if there is none to move; false if there is no such queue; -1 if there is no room
+--          yet; or an error, which begins with OTHER if it is about the other queue. Then 0; then the
+--          function to call when that may have changed
+-- Touches  both queues: as a get or remove, and as a put.
 
 local function make_move(options)
   local operations = {}
@@ -27,13 +27,13 @@ local function make_move(options)
     if wanted then
       make_get().remove({ wanted })
     else
-      block.is_moving = true -- what is taken is in the other queue already
+      block.is_moving = true -- the message is in the other queue already
       make_get().get(1)
       block.is_moving = false
     end
   end
 
-  -- A message may go round within its own full queue: it leaves before it comes.
+  -- Move a message within one queue. It leaves before it is put, so the queue may be full.
   local function go_round(message, wanted)
     if wanted then
       return { message }

@@ -1,31 +1,31 @@
 -- Put, for many commands at once.
 --
--- Takes    sizes      how many messages each command brought, 'n n n'; '' when each brought one
---          messages   of all commands, in order
--- Returns  an error for all of them, or a value a command: see `put` and `add`. Then how many commands are
---          left undone, for another call; then what to call when there may be more room, if they wait for it.
+-- Takes    sizes      the number of messages of each command, 'n n n'; '' if each has one
+--          messages   the messages of all commands, in order
+-- Returns  an error for all commands, or their values (see `put` and `add`); how many commands are left for
+--          another call; and if commands wait for room, the function to call when there may be more
 --
 -- Options:
---   existing  do not make the queue
---   unique    put only what is not queued
---   flags     each message has its marks before it (marks.lua), and each command one message; never wait for room
---   wait      wait for room, whatever the queue is set to
+--   existing  do not create the queue
+--   unique    put only messages that are not queued
+--   flags     each message follows its marks (marks.lua); each command has one message and does not wait
+--   wait      wait for room, whatever the queue's overflow is
 --   now       never wait for room
 --   overfill  put even if there is no room
 --
--- What happens if there is no room is the queue's own setting, unless an option says it:
---   error    a command is accepted whole or not at all; -1 stands for one that was not
---   block    messages are accepted one after the other. If they do not all fit, the value is { 'part', done, new,
---            values }: the values of the commands that are done, and of the next one how many messages are done,
+-- If there is no room, the queue's overflow applies unless an option overrides it:
+--   error    a command is accepted whole or not at all; the value of a refused command is -1
+--   block    messages are accepted one by one. If not all fit, the value is { 'part', done, new, values }:
+--            the values of the finished commands; and for the next command, how many of its messages are done
 --            and how many of these were new
 --
 -- Touches  the list, :producer, :not_full, :stats:produced_*, the mirror.
 
 local FULL = -1
 
--- Why nothing can be put, after making the queue if that is allowed; or nil. A native producer that holds the
--- role is no reason yet: where the queue is full, that is what is said. A native client that creates the queue
--- pushes :not_full last, and nobody has acted there before.
+-- Return why nothing can be put, or nil; create the queue if that is allowed. A native producer that holds
+-- the role is not reported here, because a full queue takes precedence. CREATING: a native client that
+-- creates the queue pushes :not_full last, and no client has acted in it yet.
 local function put_refusal(options)
   if not queue.bound then
     if ARGV[HEADER_BOUND] == '' or options.existing then
@@ -45,10 +45,10 @@ end
 
 local function make_put(options)
   local operations = {}
-  local marks, noted -- of each message, where they have any; and those of the queue
+  local marks, noted -- the marks of each message, if they have any; and the marks stored with the queue
 
-  -- How many messages may be put now. A native consumer that has taken a message from a full queue pushes
-  -- the :not_full token a moment later; until it has, the queue counts as full.
+  -- Return how many messages may be put now. A queue counts as full until a native consumer that has taken a
+  -- message from a full queue has pushed the :not_full token.
   local function room()
     if options.overfill then
       return math.huge
@@ -78,8 +78,8 @@ local function make_put(options)
     settle_not_full()
   end
 
-  -- Messages have just been put, with these marks. A native consumer that has taken a message counts it a moment
-  -- later; that it is not counted yet shows in what has been produced.
+  -- Store the marks of messages that have just been put. A native consumer counts a message after it has
+  -- taken it; the number of produced messages shows whether one is not counted yet.
   local function note_marks(messages, marks_of)
     if marks and #messages > 0 then
       local last = queue.consumed + queue.length
@@ -103,8 +103,9 @@ local function make_put(options)
 
   local put, add
 
-  -- What is left to do after `done` messages, of which is_new (1 or 0 each) says whether they were new:
-  -- the value to return, and what goes on from there. `before`: the length, where commands are told lengths.
+  -- Return what is left after `done` messages: the value { 'part', … }, and the function that continues.
+  -- is_new has 1 or 0 for each message done. `before` is the queue's length, if the commands' values are
+  -- lengths.
   local function part(sizes, messages, done, is_new, before)
     local values, at, new = {}, 0, 0
     for i = 1, #sizes do
@@ -129,7 +130,7 @@ local function make_put(options)
     end
   end
 
-  -- Puts what fits of each command, whole.
+  -- Accept the commands that fit, each whole.
   local function put_whole(sizes, messages, space)
     local accepted, lengths, at = {}, {}, 1
     for i, size in ipairs(sizes) do
@@ -145,13 +146,13 @@ local function make_put(options)
     return accepted, lengths
   end
 
-  -- Returns the length before, when all are accepted; else the length after each command.
+  -- Return the previous length if all messages are accepted; else the length after each command.
   function put(sizes_text, messages)
-    local space = room() -- which may drop what has expired
+    local space = room() -- this may drop expired messages
     local before = queue.length
     local refusal = in_use('producer')
     if refusal then
-      -- A native producer holds the role, maybe because it waits for room, too.
+      -- A native producer holds the role, possibly because it waits for room, too.
       if space > 0 then return refusal, 0 end
     elseif space > 0 then
       act_as('producer')
@@ -179,13 +180,13 @@ local function make_put(options)
     return result, 0, go_on
   end
 
-  -- Even one command is too much for a call: mirror in larger steps until it no longer is.
+  -- Extend the mirror in larger steps: at present even one command is too much work for a call.
   local function hurry()
     if mirror.stale() then mirror.start_over() end
     mirror.extend(20 * SLICE)
   end
 
-  -- One command after the other, each whole or not at all.
+  -- Accept one command after the other, each whole or not at all.
   local function add_whole(sizes, messages, space)
     local found, decided = mirror.queued(messages)
     local accepted, counts, chosen = {}, {}, {}
@@ -218,7 +219,7 @@ local function make_put(options)
     return accepted, counts, #sizes - #counts
   end
 
-  -- One message after the other, up to the first for which there is no room.
+  -- Accept one message after the other, up to the first that does not fit.
   local function add_in_order(sizes, messages, space)
     local accepted, chosen, is_new, done, undecided = {}, {}, {}, 0, false
     while done < #messages and not undecided do
@@ -257,14 +258,14 @@ local function make_put(options)
     return accepted, result, 0, go_on
   end
 
-  -- Returns how many of each command's messages were new.
+  -- Return how many messages of each command were new.
   function add(sizes_text, messages)
     local space = room()
     local refusal = in_use('producer')
     local sizes = sizes_of(sizes_text, messages)
     if refusal then
       if space > 0 then return refusal, 0 end
-      -- As in `put`. What is queued already waits, too: who may not act cannot say so.
+      -- As in `put`. Messages that are queued already wait as well: without the role there is no answer.
       if waits_for_room() then
         local result, go_on = part(sizes, messages, 0, {})
         return result, 0, go_on

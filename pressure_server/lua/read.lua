@@ -1,4 +1,4 @@
--- Questions. None takes a role, and none changes a message; looking for messages may extend the mirror.
+-- Queries. They take no role and change no message; looking for messages may extend the mirror.
 
 local SAMPLE_BYTES = 64 * 1048576
 
@@ -20,7 +20,7 @@ local function make_read()
     return queue.bound and 1 or 0
   end
 
-  -- Takes    first, last: positions in queue order, 0 is the oldest; negative from the newest end, as LRANGE
+  -- Takes    first, last: positions, oldest first; 0 is the oldest, -1 the newest, as with LRANGE
   -- Returns  the messages between them, oldest first
   function operations.range(first, last)
     local newest_first = call('LRANGE', base, -1 - last, -1 - first)
@@ -31,9 +31,9 @@ local function make_read()
     return newest_first
   end
 
-  -- Takes    an absolute position (how many messages had been consumed before this one), and a count
-  -- Returns  the position to go on from, 0 at the end; then up to count messages, oldest first.
-  -- Counted so, a position stays true while messages are taken from the head: a scan never skips one.
+  -- Takes    an absolute position (the number of messages consumed before it), and a count
+  -- Returns  the next position, 0 at the end; then up to `count` messages, oldest first
+  -- Absolute positions stay valid while messages are taken from the head, so a scan never skips one.
   function operations.scan(position, count)
     local first = math.max(0, position - queue.consumed)
     local messages = operations.range(first, first + count - 1)
@@ -41,8 +41,9 @@ local function make_read()
     return { string.format('%d', next_position), messages }
   end
 
-  -- Takes    a seed; how many distinct positions to pick, or if negative, how many picks with repeats
-  -- Returns  the messages there; or an error, where repeats would make much of little
+  -- Takes    a seed; the number of distinct positions to pick, or if negative, the number of picks with
+  --          repeats
+  -- Returns  the messages there; or an error if the repeats make the reply too large
   function operations.sample(seed, count)
     local picked = {}
     if queue.length == 0 then
@@ -56,7 +57,7 @@ local function make_read()
     for last = queue.length - math.abs(count), queue.length - 1 do
       local position = math.random(0, queue.length - 1)
       if count > 0 then
-        -- Floyd's way of picking without repeats.
+        -- Robert Floyd's algorithm for a sample without repeats.
         position = math.random(0, last)
         if taken[position] then position = last end
         taken[position] = true
@@ -70,7 +71,7 @@ local function make_read()
     return picked
   end
 
-  -- Returns  what changes whenever anybody puts, takes, closes, deletes or creates
+  -- Return a text that changes with every put, get, close, delete and create.
   function operations.version()
     local stats = call('MGET', base .. ':stats:produced_messages', base .. ':stats:consumed_messages')
     return string.format('%s %d %s %s %d %s %s', queue.bound and 'is' or 'is not', queue.length, stats[1] or '',
@@ -78,7 +79,7 @@ local function make_read()
       call('LINDEX', base, 0)) .. redis.sha1hex(call('LINDEX', base, -1)) or '')
   end
 
-  -- Returns  bound, length, closed, the token of each role, who last held it, the statistics, and overflow
+  -- Returns  bound, length, closed, for each role its tokens and last holder, the statistics, and overflow
   function operations.info()
     local stats = call('MGET', base .. ':stats:produced_messages', base .. ':stats:produced_bytes',
       base .. ':stats:consumed_messages', base .. ':stats:consumed_bytes')

@@ -1,41 +1,42 @@
--- Records: what a call has answered, and what it has taken from which queue, is kept under one key of the caller
--- until the caller says that it has arrived. A call that is sent again is answered from its record, and not done
--- twice; and what a server that died had taken can be put back.
+-- Records: a call stores its replies, and the messages that it took from each queue, in a hash of the server
+-- that sent it, until that server says that all of it has arrived. A call that is sent again is answered from
+-- its record, not done twice. Messages that a dead server had taken can be put back.
 --
--- Takes    KEYS[#KEYS]            the caller's records, ${PREFIX}!calls:${identity}, if it has any
---          ARGV[HEADER_NUMBER]    the call's number; '' to keep no record
---          ARGV[HEADER_EPOCH]     of the caller's connection
+-- Takes    KEYS[#KEYS]            the server's records, ${PREFIX}!calls:${identity}, if it has any
+--          ARGV[HEADER_NUMBER]    the number of the call; '' to keep no record
+--          ARGV[HEADER_EPOCH]     the epoch of the server's connection
 --          ARGV[HEADER_AGAIN]     'again' if the call may have been done before
---          ARGV[HEADER_DONE]      fields whose records are not needed any longer, with spaces between
+--          ARGV[HEADER_DONE]      fields of records that are not needed any longer, separated by spaces
 -- Touches  the records, a hash:
---            epoch -> that of the caller's last connection; 0 once another server has taken the caller for dead
---            number -> { FORMAT, replies, entries, how many messages the call has opened }, packed
---            o<number>.<n> -> the same of the n-th message that the call has opened (get.lua)
+--            epoch -> the epoch of the server's last connection; 0 after another server found this one dead
+--            number -> { FORMAT, replies, entries, number of messages that the call opened }, packed
+--            o<number>.<n> -> the same, for the n-th message that the call opened (get.lua)
 --
--- A late call, of a connection that was lost or of a server that was taken for dead, has another epoch, and is
--- refused with BURIED before it has done anything.
+-- A late call, from a lost connection or from a server that was found dead, has another epoch. It is refused
+-- with BURIED before it has done anything.
 --
--- An entry is what was taken from one queue: { base key, when the queue was made, reply, places, marks }. A place is
--- where messages are in that reply: a number is one of its results, a negative one is in its first value; a table is
--- the messages themselves. { marked = place } is of messages with their flags behind them (get.lua). Marks are
--- messages from where any have marks, each followed by its own (marks.lua), or false: an equal one may have some.
+-- An entry says what was taken from one queue: { base key, when the queue was made, reply, places, marks }. A
+-- place says where messages are: a number is a result in that reply, a negative number is in the reply's
+-- first value, a table holds the messages themselves. { marked = place } is for messages followed by their
+-- flags (get.lua). `marks` is empty if no message has any; else a list of messages, each followed by its
+-- marks (marks.lua) or false. False is needed because an equal message may have marks.
 
 local FORMAT = 1
 
 local records = KEYS[#KEYS]
 local is_recorded = ARGV[HEADER_NUMBER] ~= ''
-local replies = { 0 } -- of the call: see layout.py
+local replies = { 0 } -- of the call (layout.py)
 local entries, call_changed = {}, false
 local open_count = 0 -- messages that the call has opened
-local out_of_memory -- the error, where the backend is
+local out_of_memory -- the error, if the backend is out of memory
 
--- Of the block:
-local taken = {} -- entries of what it has taken
+-- State of the block:
+local taken = {} -- entries for the messages that it has taken
 local taken_marks, opened = {}, {}
-local popped = {} -- entries of the same, for the case that an error ends the block
+local popped = {} -- the same messages, to put back if an error ends the block
 
--- Checks that the call may be done. The first write proves that records can be written: Redis does not refuse a
--- script's later ones for want of memory.
+-- Check that the call may be done. The first write is a probe: Redis refuses a script for lack of memory only
+-- at its first write, so after it the record can be written.
 --
 -- Returns  the reply, if the call is not to be done; else nil
 local function begin_call()
@@ -84,7 +85,7 @@ local function begin_records()
   end
 end
 
--- Notes that the messages at that place of the block's reply have been taken from the queue.
+-- Note that the messages at that place in the block's reply have been taken from the queue.
 local function note_taken(place)
   local entry = taken[#taken]
   if not entry or entry[1] ~= base or entry[2] ~= queue.made then
@@ -94,14 +95,14 @@ local function note_taken(place)
   table.insert(entry[4], place)
 end
 
--- Notes messages as soon as they have left the list: Redis undoes nothing when an error ends the block.
+-- Note messages as soon as they have left the list: Redis rolls nothing back if an error ends the block.
 local function note_popped(messages)
   if not block.is_moving then
     popped[#popped + 1] = { base, queue.made, 0, { messages } }
   end
 end
 
--- Ends a block that has been done. Returns its reply.
+-- End a block that has been done. Return its reply.
 local function keep(reply)
   for _, entry in ipairs(taken) do
     entry[5] = taken_marks[entry[1]] or {}
@@ -110,7 +111,7 @@ local function keep(reply)
   return reply
 end
 
--- Ends the call. Returns its reply; or nil and the error if it has to be recorded, and cannot be.
+-- End the call. Return its reply; or nil and an error if its record is needed and cannot be written.
 local function end_call()
   if is_recorded and call_changed then
     replies[1] = 1

@@ -1,16 +1,16 @@
--- Recovery: what records.lua keeps, and never will arrive, is put back.
+-- Recovery: puts back messages that are in records (records.lua) and will never be delivered.
 --
--- What goes back leaves the record in the same call, so it goes back once, whoever asks for it and how often. It goes
--- back only to the queue from which it was taken, not to another one that has its name now.
+-- A message leaves its record in the call that puts it back, so it is put back once, however often this is
+-- asked for. It goes back only to the queue from which it was taken, never to a later queue of the same name.
 
--- Records of ours that blocks of this call have changed: number -> entries, with the messages themselves.
+-- This server's records that the call has changed: number -> entries that hold the messages themselves.
 local changed_records = {}
 
 local function make_recovery()
   local operations = {}
 
-  -- What an entry has taken: of each message itself, its mark, and the word by which it is put back, which has its
-  -- flags before it where these were returned with it.
+  -- Return the messages that an entry has taken, each with its mark and its `word`. The word identifies the
+  -- message in a request to put it back; it begins with the flags if these were returned with the message.
   local function taken_by(entry, some_replies)
     local found, marks_of = {}, {}
     local reply, marks = some_replies and some_replies[entry[3]], entry[5] or {}
@@ -34,7 +34,7 @@ local function make_recovery()
     return found
   end
 
-  -- The entry that still has these.
+  -- Return the entry reduced to these messages.
   local function entry_with(entry, found)
     local its_places, marks = {}, {}
     for i, one in ipairs(found) do
@@ -46,13 +46,13 @@ local function make_recovery()
     return { entry[1], entry[2], 0, its_places, marks }
   end
 
-  -- Whether the queue is the one from which an entry has taken. Where native clients make and delete it, that shows
-  -- only in what has been consumed.
+  -- Return whether the queue is the one from which the entry was taken. For a queue made by a native client,
+  -- only the count of consumed messages can tell.
   local function is_queue_of(entry, count)
     return queue.bound and queue.made == entry[2] and (queue.made or queue.consumed >= count)
   end
 
-  -- Puts back what was taken from the queue. Returns how many messages these were: none if that queue is no more.
+  -- Put messages back. Return how many; 0 if their queue does not exist any longer.
   local function give_back(entry, found)
     if #found == 0 or not is_queue_of(entry, #found) then
       return 0
@@ -63,12 +63,12 @@ local function make_recovery()
     return #found
   end
 
-  -- Puts back what an entry has taken from the queue; `reply` is that of its block. Returns how many messages.
+  -- Put back the messages of an entry; `reply` is that of its block. Return how many.
   function operations.restore(entry, reply)
     return give_back(entry, taken_by(entry, { [0] = reply }))
   end
 
-  -- What a call of ours has taken, with the messages themselves; nil if there is no record of it.
+  -- Return the entries of one of this server's calls, with the messages themselves; nil if it has no record.
   local function entries_of(number)
     if changed_records[number] then
       return changed_records[number]
@@ -83,9 +83,10 @@ local function make_recovery()
     return found
   end
 
-  -- Takes    the number of a call of ours, and messages that it has taken from this queue for a client that is gone
-  -- Returns  how many are back at the head of the queue: none where a server that took us for dead was faster, or
-  --          the queue has been deleted since
+  -- Takes    the number of one of this server's calls, and messages that it took from this queue for a client
+  --          that is gone
+  -- Returns  how many have been put back: 0 if another server found this one dead and was faster, or if the
+  --          queue has been deleted since
   function operations.put_back(words)
     local number, wanted = words[1], {}
     for i = 2, #words do wanted[words[i]] = (wanted[words[i]] or 0) + 1 end
@@ -113,9 +114,9 @@ local function make_recovery()
     return count
   end
 
-  -- Notes in the records what has gone back in this call.
+  -- Write the records that this call has changed.
   function operations.save()
-    -- A backend out of memory refuses a script whose first write needs some. This one does nothing.
+    -- A backend out of memory refuses a script whose first write needs memory. This one does nothing.
     call('PERSIST', records)
     for number, rest in pairs(changed_records) do
       if #rest > 0 then
@@ -126,7 +127,7 @@ local function make_recovery()
     end
   end
 
-  -- Puts back what has been taken, if an error has ended the block or the call.
+  -- Put back what was taken, after an error has ended the block or the call.
   function operations.undo(some_entries)
     for i = #some_entries, 1, -1 do
       local entry = some_entries[i]
@@ -138,14 +139,14 @@ local function make_recovery()
         save_mirror()
       end)
       if not is_back then
-        -- It comes back when the caller is no more.
+        -- The messages are put back when this server has died.
         pcall(write_record, 'e' .. ARGV[HEADER_NUMBER] .. '.' .. #replies .. '.' .. i, false, { entry })
       end
     end
   end
 
-  -- Later calls first, and of what one call has opened the last first (get.lua): what was taken first is to be the
-  -- oldest again.
+  -- Sort later calls first, and within a call the messages opened last first (get.lua): then the message
+  -- taken first is the oldest again.
   local function is_later(one, other)
     local call_of_one, n_of_one = string.match(one, '^%l?(%d+)%.?(%d*)')
     local call_of_other, n_of_other = string.match(other, '^%l?(%d+)%.?(%d*)')
@@ -155,7 +156,7 @@ local function make_recovery()
     return (tonumber(n_of_one) or 0) > (tonumber(n_of_other) or 0)
   end
 
-  -- The fields of all records of a server, the latest first.
+  -- Return the fields of all records of a server, the latest first.
   local function all_fields(key)
     local fields = {}
     for _, one in ipairs(call('HKEYS', key)) do
@@ -165,7 +166,8 @@ local function make_recovery()
     return fields
   end
 
-  -- The fields that the block names, each behind those that its call has opened; and the replies of the first.
+  -- Return the fields that the block names, each after those of messages that its call opened; and the
+  -- replies in the first record.
   local function named_fields(key)
     local fields, first_replies = {}, nil
     for i = block.first, block.last do
@@ -178,7 +180,7 @@ local function make_recovery()
     return fields, first_replies or { 0 }
   end
 
-  -- Puts back what is in a record, counting messages by base key, and removes it. Returns why it cannot, or nil.
+  -- Put back the messages of a record, count them by base key, and delete it. Return an error text, or nil.
   local function put_back_record(key, field, packed, counts)
     local is_record, record = pcall(cmsgpack.unpack, packed)
     if not (is_record and type(record) == 'table' and type(record[3]) == 'table') then
@@ -203,13 +205,13 @@ local function make_recovery()
     call('HDEL', key, field)
   end
 
-  -- Puts back what calls have taken whose replies will not arrive. Does the block that has begun.
+  -- Put back what calls have taken whose replies will not arrive. Does the current block.
   --
-  -- Takes    a key of records, which is the block's key; fields, the latest first, whose calls' open messages go back,
-  --          too; or '' for all fields, of a server that has died
-  -- Returns  1 if there is more to do, or 2 if that server lives; how many replies the first field's record had, 0 if
-  --          there is none; how many records could not be put back, and why; then base keys, each with the number of
-  --          messages that are back there
+  -- Takes    a key of records, which is the block's key; the fields of calls, the latest first, or '' for all
+  --          fields of a dead server. Messages that these calls opened are put back, too
+  -- Returns  1 if there is more to do, or 2 if that server is alive, else 0; how many replies the first
+  --          field's record had, 0 if there is none; how many records could not be put back, and why; then
+  --          base keys, each with the number of messages put back
   function operations.recover()
     local key, is_all = block.home, ARGV[block.first] == ''
     if is_all and call('HGET', key, 'epoch') ~= '0' then
@@ -228,7 +230,7 @@ local function make_recovery()
       local why = packed and put_back_record(key, one, packed, counts)
       if why then
         reply[3], reply[4] = reply[3] + 1, why
-        if not is_all then break end -- the record of a call says what it has opened
+        if not is_all then break end -- the call's record is needed: it tells which messages the call opened
       end
       if is_all and work > MOST_WORK and i < #fields then
         reply[1] = 1
@@ -243,9 +245,10 @@ local function make_recovery()
     return reply
   end
 
-  -- Cuts a record down. Does the block that has begun.
+  -- Reduce a record to the messages that have not arrived. Does the current block.
   --
-  -- Takes    the number of a call of ours; base keys, each with a count, and so many messages by their words
+  -- Takes    the number of one of this server's calls; base keys, each with a count and that many words
+  --          (taken_by)
   -- Returns  how many messages the record still has
   function operations.cut()
     local number = ARGV[block.first]

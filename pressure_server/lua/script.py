@@ -1,4 +1,4 @@
-"""A script for the backend: its text, and the digest by which the backend knows it once it has it."""
+"""A script for the backend: its text, and the digest by which EVALSHA calls it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from functools import cached_property
 
 @dataclass(frozen=True)
 class Script:
-    """One, of the core or of a handler."""
+    """A script of the core or of a handler."""
 
     text: bytes
 
     @cached_property
     def digest(self) -> bytes:
-        """What EVALSHA wants."""
+        """The SHA-1 digest of the text, for EVALSHA."""
         return hashlib.sha1(self.text, usedforsecurity=False).hexdigest().encode()

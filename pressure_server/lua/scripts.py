@@ -1,4 +1,4 @@
-"""The scripts: that for queues is put together of files, in the order in which they build on each other."""
+"""The scripts. Some are joined from several files, in the order in which these use each other."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _PARTS = (
 
 @cache
 def batch_script() -> bytes:
-    """The text of the one script that works on queues, as the backend gets it."""
+    """Return the text of the script for operations on queues."""
     return b"\n".join((constants(), *map(_text, _PARTS)))
 
 
 @cache
 def housekeeping_script() -> Script:
-    """The script that is called for many queues at once, used or not."""
+    """Return the script for tasks on many queues at once, used or not."""
     return Script(
         b"\n".join((constants(), _text("queue"), b"local mirror", _text("life"), _text("housekeeping")))
     )
@@ -44,7 +44,7 @@ def housekeeping_script() -> Script:
 
 @cache
 def servers_script() -> bytes:
-    """The text of the script that signs for servers, and forgets them."""
+    """Return the text of the script for the registry of live servers."""
     return _text("servers")
 
 

@@ -1,16 +1,17 @@
--- Servers: who lives is in one hash, name -> how often it has signed, and after how many seconds without it
--- is dead. A script of its own, which works on no queue.
+-- Servers: the registry of live servers, one hash: name -> 'count timeout'. A server increases its count when
+-- it signs, and is dead if it does not sign for `timeout` seconds. A separate script, which uses no queue.
 --
 -- Takes    KEYS[1]  the hash
---          KEYS[2]  what the server had signed with when it was last called dead: for as long as it signs, and a day
+--          KEYS[2]  the note of a server's death: its value then. Kept while it signs, and a day longer
 --          KEYS[3]  the server's records (records.lua)
---          ARGV[1]  sign, bury (before what its records keep goes back), forget (when all has), or leave (for good)
+--          ARGV[1]  sign; bury, before its records are recovered; forget, after that; or leave, when it stops
 --          ARGV[2]  the server's name
---          ARGV[3]  what is noted of it; else what has to be noted still: it may have come back meanwhile
---          ARGV[4]  sign: the epoch of a new connection: calls of those before are refused from now on; else ''
--- Returns  sign: what is in KEYS[2], if anything. Where that has changed, what was kept for us is gone. It stays:
---          the answer may get lost with the connection on which it was asked for, and be asked for on the next
---          else 1 where it is done, or 0
+--          ARGV[3]  sign: the value to store; bury, forget: the expected value, because the server may have
+--                   come back
+--          ARGV[4]  sign: the epoch of a new connection; calls of earlier ones are refused. Else ''
+-- Returns  sign: the note in KEYS[2], if any. A new note means that the server's records have been recovered.
+--          The note stays, because this reply may be lost, and the server then asks again
+--          else 1 if it was done, or 0
 
 local DAY = 86400
 local verb, name, signed, epoch = ARGV[1], ARGV[2], ARGV[3], ARGV[4] or ''
@@ -19,10 +20,10 @@ local call = redis.call
 if (verb == 'bury' or verb == 'forget') and call('HGET', KEYS[1], name) ~= signed then
   return 0
 end
--- A backend out of memory refuses a script whose first write needs some, which this does not.
+-- A backend out of memory refuses a script whose first write needs memory. This one does not.
 call('HDEL', KEYS[3], 'no record')
 if verb == 'sign' and epoch ~= '' and tonumber(call('HGET', KEYS[3], 'epoch') or 0) < tonumber(epoch) then
-  call('HSET', KEYS[3], 'epoch', epoch) -- first: it is needed also where the rest is refused
+  call('HSET', KEYS[3], 'epoch', epoch) -- first, because it is needed even if the rest is refused
 end
 call('EXPIRE', KEYS[2], DAY)
 if verb == 'bury' then
@@ -33,8 +34,8 @@ if verb == 'bury' then
   return 1
 elseif verb == 'forget' or verb == 'leave' then
   for _, field in ipairs(call('HKEYS', KEYS[3])) do
-    -- All that a server has taken has arrived when it leaves. Records that are still there had been dropped, and came
-    -- back with older data of the backend; but for those of what could not be put back (recovery.lua, undo).
+    -- A server leaves after all that it took has arrived. Its records are then from older data of the
+    -- backend, except fields with an `e`: messages that could not be put back (recovery.lua, undo).
     if field ~= 'epoch' and (verb == 'forget' or string.sub(field, 1, 1) == 'e') then
       return 0
     end

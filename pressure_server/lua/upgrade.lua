@@ -1,19 +1,19 @@
--- Upgrade: servers of version 0.1.0 keep what they have taken from a queue in a hash of the queue's own. When one of
--- them has died, that goes back.
+-- Upgrade: servers of version 0.1.0 keep the messages that they took in a hash of each queue. When such a
+-- server has died, its messages are put back.
 --
--- Touches  :ext:calls  a hash: 'identity slot' -> { call's number, reply, places, marks, slots that it has opened },
---          packed; places and marks are those of an entry (records.lua)
+-- Touches  :ext:calls  a hash: 'identity slot' -> { number of the call, reply, places, marks, slots that it
+--          opened }, packed; places and marks are those of an entry (records.lua)
 
 local function make_upgrade()
   local operations = {}
 
-  -- Of what one call has opened, each has a field of its own: 'identity o<slot>.<n>'.
+  -- Each message that a call opened has a field of its own: 'identity o<slot>.<n>'. Return n, or 0.
   local function opened_as(field)
     return tonumber(string.match(field, ' o%d+%.(%d+)$') or 0)
   end
 
-  -- Takes    the identity of a server of version 0.1.0 that has died
-  -- Returns  how many messages that it had taken are back at the head of the queue
+  -- Takes    the identity of a dead server of version 0.1.0
+  -- Returns  how many of its messages have been put back at the head of the queue
   function operations.take_over(who)
     local key, found = base .. ':ext:calls', {}
     local all = call('HGETALL', key)
@@ -22,7 +22,7 @@ local function make_upgrade()
         found[#found + 1] = { all[i], cmsgpack.unpack(all[i + 1]) }
       end
     end
-    -- What was taken first is to be the oldest again.
+    -- Put back the latest first: then the message taken first is the oldest again.
     table.sort(found, function(one, other)
       local call_of_one, call_of_other = tonumber(one[2][1]), tonumber(other[2][1])
       if call_of_one ~= call_of_other then

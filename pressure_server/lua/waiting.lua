@@ -1,17 +1,18 @@
--- Waiting servers: which servers have clients that wait for a message of this queue, so that the clients of the
--- server that puts do not take everything before the others have been told.
+-- Waiting servers: notes which servers have clients that wait for a message of the queue. Without these notes
+-- the clients of the server that puts would take everything before other servers are told of the messages.
 --
--- Takes    block.how  'note' if other servers use this backend; 'share' if they do and the block puts, and all
---          its takes may wait
--- Touches  :ext:waiting  a hash: identity -> when that server noted that its clients wait, in seconds
+-- Takes    block.how  'note' if other servers use this backend; 'share' if, in addition, the block puts and
+--                     all its takes may wait
+-- Touches  :ext:waiting  a hash: identity -> when that server noted waiting clients, in seconds since 1970
 --
--- A call that puts leaves the others their share. They are woken by what was put, and take it in calls that do
--- not put, which are not limited; so are ours, a round trip later, if the others do not come, and after 10 ms
--- those of calls that put (lane.py). A note that is no longer true costs that time, and nobody's message.
+-- A call that puts leaves the other servers their share. The put wakes them up, and they take it in calls
+-- that do not put, which have no limit. If they do not come, this server's clients take it: in its next call
+-- if that does not put, else after 10 ms (queues/waiting/waiting.py). An outdated note costs this delay, but
+-- loses no message.
 
--- A note of another server that is so old, in seconds, counts no longer; our own is written again at half the age.
+-- Seconds after which a server's note is ignored. A server renews its own at half that age.
 local NOTE_LIFETIME = 60
-local left_for_others -- whether our clients were refused a message for the others
+local left_for_others -- whether clients of this server were refused a message in favour of others
 
 local function make_waiting_servers()
   local operations = {}
@@ -22,7 +23,7 @@ local function make_waiting_servers()
     return math.abs(now - (tonumber(noted) or 0)) <= NOTE_LIFETIME
   end
 
-  -- Returns  how many of the queue's messages the clients of this server may take now
+  -- Return how many of the queue's messages the clients of this server may take now.
   function operations.share()
     local notes = call('HGETALL', key)
     local servers, rank = 1, 0
@@ -32,12 +33,12 @@ local function make_waiting_servers()
         rank = rank + (notes[i] < identity and 1 or 0)
       end
     end
-    -- What cannot be divided goes round, by the number of messages that have left the queue.
+    -- The remainder goes to the servers in rotation, by the number of consumed messages.
     local odd = queue.length % servers
     return (queue.length - odd) / servers + ((queue.consumed + rank) % servers < odd and 1 or 0)
   end
 
-  -- Notes whether clients of this server still wait for a message.
+  -- Note whether clients of this server still wait for a message.
   function operations.note(wait)
     if not wait then
       try('HDEL', key, identity)
@@ -57,7 +58,7 @@ local function make_waiting_servers()
   return operations
 end
 
--- Returns  how many of `wanted` messages the clients of this server may take now; notes if others are left some
+-- Return how many of `wanted` messages the clients of this server may take; note if others are left some.
 local function allowed(wanted)
   if block.how ~= 'share' or queue.length == 0 then
     return wanted

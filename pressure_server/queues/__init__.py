@@ -1,4 +1,5 @@
-"""Queues: operations on them, the calls that they make, waiting, deliveries, transactions, upkeep.
+"""Queues: operations on queues, and everything between a handler's command and a call to the backend.
 
-Handlers, `net` and the application import it. It imports `backend` and `lua`.
+This covers packing operations into calls, waiting, undelivered messages, transactions, and upkeep. Handlers,
+`net` and the application import this package; it imports `backend` and `lua`.
 """

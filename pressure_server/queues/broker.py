@@ -1,4 +1,4 @@
-"""The broker: who we are on the backend, and its databases as they come into use."""
+"""The broker: this server's identity on the backend, and the databases in use."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from pressure_server.queues.peers import Neighbours, Peers
 from pressure_server.queues.policy import Policy
 from pressure_server.queues.upgrade import OldPeers
 
-# Redis's own default is 16; a number beyond this is no database of anybody's.
+# Redis's default is 16 databases. Larger numbers than this are refused without asking the backend.
 _LARGEST_DATABASE = 9999
 
 
 class DatabaseNumberError(PressureError):
-    """The backend has no database of that number."""
+    """The backend has no database with this number."""
 
 
 class Broker:
-    """Opens databases of one backend. `identity` is what we write to :producer and :consumer."""
+    """The databases of one backend. `identity` is what the server writes to :producer and :consumer."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Broker:
         durability: Level | None = None,
         allow_eviction: bool = False,
     ) -> None:
-        """`neighbours` is for who lives there, and looks after others that do; None only to look."""
+        """`neighbours` says how to recognise dead peers; None sends no heartbeats and looks for no peers."""
         host = re.sub(r"[^\w.-]", "-", socket.gethostname())
         self.identity = f"pressure-server:{host}:{os.getpid()}:{secrets.token_hex(4)}"
         self.address = address
@@ -72,12 +72,12 @@ class Broker:
 
     @property
     def default_database(self) -> Database:
-        """The database a client has when it connects: the one the backend's address names."""
+        """The database of a new client: the one that the backend's address names."""
         return self._databases[self._backend.default_database]
 
     @property
     def databases(self) -> list[Database]:
-        """Those that have come into use."""
+        """The databases in use."""
         return list(self._databases.values())
 
     @property
@@ -86,7 +86,7 @@ class Broker:
         return self._links[self._backend.default_database].is_up
 
     def check_readiness(self) -> None:
-        """Raise BackendError, with the reason, where new clients had better go elsewhere."""
+        """Raise BackendError, with the reason, if new clients should use another server."""
         link = self._links[self._backend.default_database]
         if not link.is_up:
             raise BackendError(f"the backend is away: {link.why_down}")
@@ -96,14 +96,15 @@ class Broker:
 
     @property
     def version(self) -> str:
-        """The backend's name and version, once it has been reached."""
+        """The backend's name and version; empty until the backend has been reached."""
         return self._links[self._backend.default_database].version
 
     async def start(self, *, to_look: bool = False) -> None:
-        """Open the default database. Only `to_look`, it changes nothing there.
+        """Open the default database. With `to_look`, change nothing there.
 
-        Raises BackendRefusedError where it can never work, or be as durable as it is to be. A backend that is
-        only away is an error (BackendError) for who only looks; else its operations wait until it is back.
+        Raises BackendRefusedError if the backend can never be used, or cannot give the durability asked for.
+        If the backend is only down, raises BackendError with `to_look`; otherwise returns, and operations
+        wait for the backend.
         """
         link = self._link(self._backend.default_database)
         self._add(link)
@@ -112,7 +113,10 @@ class Broker:
             await self.default_database.role_turns.give_all_back()
 
     async def database(self, number: int) -> Database:
-        """The database of that number. Raises DatabaseNumberError, or BackendError."""
+        """Return the database with this number, and open it if needed.
+
+        Raises DatabaseNumberError, or BackendError.
+        """
         if number in self._databases:
             return self._databases[number]
         if not 0 <= number <= _LARGEST_DATABASE or number in self._refused:
@@ -123,7 +127,7 @@ class Broker:
         except NoSuchDatabaseError as error:
             self._refused.add(number)
             raise DatabaseNumberError("DB index is out of range") from error
-        # Another client may have opened it meanwhile.
+        # Another client may have opened the database in the meantime.
         if number in self._databases:
             self._servers.pop(link, None)
             self._old_servers.pop(link, None)
@@ -161,7 +165,7 @@ class Broker:
         return database
 
     def _changed(self, key: bytes) -> None:
-        # The backend does not say in which of its databases.
+        # The backend does not say in which database the key has changed.
         for database in self._databases.values():
             database.changed(key)
 
@@ -170,15 +174,15 @@ class Broker:
             database.watch_lost()
 
     def end_waits(self) -> None:
-        """The server stops: operations that wait end with StoppingError."""
+        """End all waiting operations with StoppingError, as the server stops."""
         for database in self._databases.values():
             database.end_waits()
 
     async def settle(self, timeout: float) -> bool:
-        """Leave nothing behind: acknowledge what has arrived, and hand back what has not.
+        """Acknowledge what has arrived, and put back what has not, so that nothing is left behind.
 
-        Returns whether that was done within so many seconds; what is left then comes back when we are seen
-        to be gone.
+        Returns whether this was done within `timeout` seconds. Peers put back what is left, after they have
+        found this server dead.
         """
         for servers in (*self._servers.values(), *self._old_servers.values()):
             await servers.stop()

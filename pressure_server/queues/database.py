@@ -1,4 +1,4 @@
-"""The queues of one of the backend's databases: what is asked of one or several, and listing them all."""
+"""The queues of one database: operations on one or several of them, and listing them."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from pressure_server.queues.operations.wait import Ticket, Wait
 from pressure_server.queues.queue_operations import QueueOperations
 
 _SCAN_COUNT = 1000
-# Of the scan, where not all queues are needed: the backend may hold millions of other keys.
+# Most SCAN steps of `some_queues`: the backend may hold millions of other keys.
 _STEPS = 20
-# Of operations on several queues; each takes some memory.
+# Queues that are operated on, or read from, at the same time: each takes some memory.
 _AT_ONCE = 100
-# Of a range of messages.
+# Ranges of fewer messages may be read at the same time.
 _SHORT = 1000
-# How a command takes that wants several messages, and waits for the first.
+# The options of a command that takes several messages, and waits for the first only.
 SOME = Options(waits=True, several=True)
 
 
 class Database(Lanes, QueueOperations):
-    """Made by the broker, one for each database number in use."""
+    """The queues of one of the backend's databases. The broker creates one for each number in use."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         """See Lanes."""
@@ -52,18 +52,19 @@ class Database(Lanes, QueueOperations):
 
         results: list[Any] = []
         for first in range(0, len(names), _AT_ONCE):
-            # Errors that are raised keep what has raised them in memory.
+            # `attempt` returns errors: raised ones would keep their frames in memory.
             results += await asyncio.gather(*map(one, names[first : first + _AT_ONCE]))
         return [result if isinstance(result, PressureError) else result[0] for result in results]
 
     async def take(
         self, names: Sequence[bytes], timeout: float | None, count: int = 1, client: Client | None = None
     ) -> tuple[bytes, list[bytes]] | None:
-        """Take up to `count` messages from the first queue that has one, waiting `timeout` seconds for it.
+        """Take up to `count` messages from the first queue that has any; wait `timeout` seconds for one.
 
-        None for `timeout` is for ever. Queues are tried in the order given. Returns the queue's name and at
-        least one message; None when the time is up. A queue that does not exist is waited for. Raises, where
-        it waits, QueueClosedError when one is closed and empty, QueueDoesNotExistError when one is deleted.
+        A `timeout` of None waits forever. Queues are tried in the given order. A queue that does not exist is
+        waited for. Returns the queue's name and at least one message, or None when the time is up. A take
+        that waits raises QueueClosedError when a queue is closed and empty, and QueueDoesNotExistError when a
+        queue is deleted.
         """
         options = WAITS if count == 1 else SOME
         if timeout == 0:
@@ -93,7 +94,7 @@ class Database(Lanes, QueueOperations):
             for operation in operations.values():
                 self.cancel(operation)
         if isinstance(first.error, QueueClosedError):
-            # There may be a message in a queue behind it.
+            # A later queue may have a message.
             found = await self._take_now(
                 options, [name for name in names if name != first.name], count, client
             )
@@ -103,7 +104,7 @@ class Database(Lanes, QueueOperations):
             raise first.error
         if first.results:
             return first.name, first.results
-        # The time may have been up before all queues were tried.
+        # The time may have been up before all queues had been tried.
         return await self._take_now(options, [name for name in names if name not in tried], count, client)
 
     async def _take_now(
@@ -115,19 +116,22 @@ class Database(Lanes, QueueOperations):
                     verbs.GET, name, size=count, wait=Wait(0), client=client, options=options
                 )
             except QueueClosedError:
-                continue  # and empty
+                continue  # closed, and empty
             if messages:
                 return name, messages
         return None
 
     async def ranges(self, names: Sequence[bytes], first: int, last: int) -> list[list[bytes] | None]:
-        """See QueueOperations. By plain commands: a script would keep the backend busy five times as long."""
+        """See QueueOperations.
+
+        Sends plain commands, as a script would keep the backend busy five times as long.
+        """
         commands: list[tuple[bytes, ...]] = []
         for name in names:
             base = base_key(self.prefix, name)
             commands.append((b"EXISTS", base + BOUND))
             commands.append((b"LRANGE", base, b"%d" % (-1 - last), b"%d" % (-1 - first)))
-        # Long replies come one at a time: many at once would be in memory before they are counted.
+        # Read long replies one at a time: they are in memory before the memory account counts them.
         is_short = 0 <= last - first < _SHORT and (first < 0) == (last < 0) and len(names) < _AT_ONCE
         async with nullcontext() if is_short else self._long_reading:
             self.send_back_first(names)
@@ -141,19 +145,19 @@ class Database(Lanes, QueueOperations):
         return ranges
 
     async def command(self, *arguments: bytes) -> Any:
-        """Send a plain command to the backend. Raises BackendError, also for an error reply."""
+        """Send a command that only reads. Raises BackendError, also for an error reply."""
         return await self._link.command(*arguments)
 
     async def call_script(
         self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes], *, once: bool
     ) -> Any:
-        """Call a script of a handler's own, on keys of its own: no queue's begin with the prefix and a `!`.
+        """Call a script of a handler on the handler's own keys, which begin with the prefix and a `!`.
 
-        Where it is to be done `once`, as it changes something, it is not done twice, and its reply comes when
-        that is as durable as it is to be; else it may be done again, when its reply was lost.
+        If the script changes something, pass `once`: it is not sent again, and its reply is returned when the
+        change has the durability asked for. Without `once`, the script is called again if its reply was lost.
 
-        Raises OutcomeUnknownError where it may have been done, NotSafeError where it has been, but is not
-        known to be durable, BackendReplyError for an error reply, else BackendError.
+        Raises OutcomeUnknownError if the script may have been done, NotSafeError if it has been done but may
+        not be durable, BackendReplyError for an error reply, and BackendError otherwise.
         """
         reply = await self._link.call(script, keys, arguments, once=once)
         if once:
@@ -161,7 +165,7 @@ class Database(Lanes, QueueOperations):
         return reply
 
     async def _safe(self) -> None:
-        """Wait for that. Raises NotSafeError."""
+        """Wait until what was answered last has the durability asked for. Raises NotSafeError."""
         known: asyncio.Future[BackendError | None] = self._loop.create_future()
 
         def told(error: BackendError | None) -> None:
@@ -173,11 +177,10 @@ class Database(Lanes, QueueOperations):
             raise error
 
     async def scan(self, cursor: bytes, count: int = _SCAN_COUNT) -> tuple[bytes, list[bytes]]:
-        """One step over the names of all queues: the next cursor (b"0" at the end), and some names.
+        """Return the next cursor (b"0" at the end) and some names of queues, as Redis's SCAN does.
 
-        `count` is about how many keys of the backend are looked at.
-
-        As Redis's SCAN: each queue that exists all the while is returned, maybe more than once.
+        `count` is about how many keys the backend examines. A queue that exists during the whole scan is
+        returned at least once.
         """
         reply = await self.command(
             b"SCAN", cursor, b"MATCH", existence_pattern(self.prefix), b"COUNT", b"%d" % count
@@ -186,7 +189,10 @@ class Database(Lanes, QueueOperations):
         return reply[0], [name for name in names if name is not None]
 
     async def some_queues(self) -> tuple[list[bytes], bool]:
-        """Names of queues, each once, and whether they are all: for who asks every few seconds."""
+        """Return names of queues, each once, and whether these are all queues.
+
+        The number of SCAN steps is limited, so callers may ask every few seconds.
+        """
         names: dict[bytes, None] = {}
         cursor = b"0"
         for _ in range(_STEPS):
@@ -197,7 +203,7 @@ class Database(Lanes, QueueOperations):
         return list(names), False
 
     async def queues(self) -> AsyncIterator[bytes]:
-        """The names of all queues, each once."""
+        """Yield the names of all queues, each once."""
         seen: set[bytes] = set()
         cursor = b"0"
         while True:

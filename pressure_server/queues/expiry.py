@@ -1,7 +1,7 @@
-"""Expiry: queues that a put has created, and that stay empty and unused, are deleted after a while.
+"""Expiry: deletes queues that a put has created, after they have been empty and unused for some time.
 
-Since when that is so is noted with the queue, so it does not matter which server looks, or how long it has
-been running. A put, a get, or a client that waits uses a queue.
+The backend stores with each queue since when it is unused, so it does not matter which server looks, or when
+it was started. Puts, gets and waiting clients count as use.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from pressure_server.queues.repair.warn_once import WarnOnce
 
 logger = logging.getLogger(__name__)
 
-# Looks in a time to live. A queue is first found unused within one of them, and deleted within another: so it
-# goes after 1 to 1.25 times its time to live, and the time that two looks take.
+# Scans in a time to live. The first finds a queue unused, a later one deletes it: so a queue is deleted after
+# 1 to 1.25 times its time to live, plus the time that two scans take.
 _LOOKS = 8
-# Seconds between the beginnings of two looks, at least.
+# The least number of seconds between the beginnings of two scans.
 _MOST_OFTEN = 0.25
-# Keys that one step of the scan looks at: those of about as many queues as go in one call.
+# Keys in one step of a scan: those of about as many queues as one call takes.
 _SCANNED = 1500
-# Seconds between two calls, at most. It is a quarter of what the call took, so that others are served.
+# The longest pause between two calls, in seconds. The pause is a quarter of the call's time, so that the
+# backend can serve others.
 _PAUSE = 0.01
 
 
@@ -36,16 +37,16 @@ class Expiry:
     def __init__(self, broker: Broker, ttl: float) -> None:
         self._broker = broker
         self._ttl = ttl
-        self._complaints = WarnOnce(logger, "will not be deleted where it is unused")
+        self._complaints = WarnOnce(logger, "will not be deleted when it is unused")
         self._looking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Look every now and then, until `stop`."""
+        """Scan the queues at regular intervals, until `stop`."""
         if self._ttl:
             self._looking = asyncio.create_task(self._look())
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop scanning."""
         if self._looking is not None:
             self._looking.cancel()
 
@@ -59,13 +60,13 @@ class Expiry:
                 try:
                     await self._expire_in(database)
                 except BackendError as error:
-                    logger.debug("unused queues cannot be looked for now: %s", error)
+                    logger.debug("cannot look for unused queues at present: %s", error)
             await asyncio.sleep(began + interval - loop.time())
 
     async def _expire_in(self, database: Database) -> None:
         cursor, names = await database.scan(b"0", _SCANNED)
         while cursor != b"0":
-            # The backend scans on while it is told of the last ones.
+            # The backend does the next step of the scan while this one's queues are expired.
             scanning = asyncio.create_task(database.scan(cursor, _SCANNED))
             try:
                 await self._expire(database, names)
@@ -82,5 +83,5 @@ class Expiry:
                 if isinstance(result, BackendError):
                     await self._complaints.hear(database, name, result)
                 elif result:
-                    logger.debug("queue '%s' was empty and unused: deleted", printable(name))
+                    logger.debug("queue '%s' was empty and unused, and has been deleted", printable(name))
             await asyncio.sleep(min(_PAUSE, (loop.time() - began) / 4))

@@ -1,4 +1,4 @@
-"""Redis's glob patterns (util.c, stringmatchlen) as regular expressions that cannot backtrack for long."""
+"""Redis's glob patterns (util.c, stringmatchlen) as regular expressions with bounded backtracking."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import re
 
 from pressure_server.errors import PatternError
 
-# A compiled pattern takes some hundred times its length.
+# In bytes. A compiled pattern takes about a hundred times its length in memory.
 _LONGEST = 4096
 
 
 def glob_regex(pattern: bytes) -> re.Pattern[bytes]:
-    r"""The expression whose `fullmatch` tells what the pattern matches: `*`, `?`, `[a-z]`, `[^a]` and `\`.
+    r"""Return an expression whose `fullmatch` matches like the pattern: `*`, `?`, `[a-z]`, `[^a]` and `\`.
 
     Raises PatternError for a pattern of more than 4096 bytes.
     """
     if len(pattern) > _LONGEST:
         raise PatternError(f"pattern is too long: at most {_LONGEST} bytes")
-    parts: list[list[bytes]] = [[]]  # what stands between stars
+    parts: list[list[bytes]] = [[]]  # the parts between stars
     position = 0
     while position < len(pattern):
         char = pattern[position : position + 1]
@@ -38,13 +38,13 @@ def glob_regex(pattern: bytes) -> re.Pattern[bytes]:
     chunks = [b"".join(part) for part in parts]
     if len(chunks) == 1:
         return re.compile(chunks[0], re.DOTALL)
-    # Once the part after a star has matched, nothing is gained by trying it further on: so fnmatch does it.
+    # Take the first match of each middle part: a later one can never help. Python's fnmatch does the same.
     middle = b"".join(b"(?>.*?%b)" % chunk for chunk in chunks[1:-1] if chunk)
     return re.compile(chunks[0] + middle + b".*" + chunks[-1], re.DOTALL)
 
 
 def _class(pattern: bytes, position: int) -> tuple[bytes, int]:
-    """The class that begins after `[`, and the position behind it. The pattern's end closes it, too."""
+    """Return the class that begins after `[`, and the position after it. The pattern's end also closes it."""
     negated = pattern[position : position + 1] == b"^"
     position += negated
     members: set[int] = set()

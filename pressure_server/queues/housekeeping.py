@@ -1,4 +1,4 @@
-"""Housekeeping: what is done for many queues in one call of a script, whether or not anybody uses them."""
+"""Housekeeping: tasks for many queues in one call of a script, used or not (housekeeping.lua)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pressure_server.queues.names import base_key
 
 logger = logging.getLogger(__name__)
 
-# Queues of one call, which keeps the backend busy for about two milliseconds.
+# Queues in one call: they keep the backend busy for about two milliseconds.
 MOST_AT_ONCE = 200
 
 
 class Housekeeping:
-    """Of one database."""
+    """The housekeeping of one database."""
 
     def __init__(self, link: Link, prefix: bytes, identity: bytes) -> None:
         self._link = link
@@ -30,22 +30,22 @@ class Housekeeping:
         self._cleaning: asyncio.Task[None] | None = None
 
     async def expire(self, names: Sequence[bytes], seconds: float) -> list[int | BackendError]:
-        """Delete queues that a put made, if they have been empty and unused for `seconds`.
+        """Delete queues that a put created, if they have been empty and unused for `seconds`.
 
-        Returns for each 1 if it has been deleted, else 0, or the error that it met. Raises BackendError.
+        Returns for each 1 if it has been deleted, else 0; or an error. Raises BackendError.
         """
         return await self._call(b"expire", names, b"%g" % seconds)
 
     async def delete(self, names: Sequence[bytes]) -> list[int | BackendError]:
-        """Delete those queues whose roles are free.
+        """Delete those of the queues whose roles are free.
 
-        Returns for each 1 if it has been deleted, 0 if there is no such queue, -1 if a native client holds a
-        role, so that the queue has to be deleted by an operation; or the error. Raises BackendError.
+        Returns for each 1 if it has been deleted; 0 if there is no such queue; -1 if a native client holds a
+        role, so that an operation must delete it; or an error. Raises BackendError.
         """
         return await self._call(b"delete", names, b"")
 
     def clean(self, name: bytes) -> None:
-        """Drop what we have kept of a queue that a native client may have deleted, along with others."""
+        """Delete the extension keys of a queue if a native client has deleted it, in a call with others."""
         self._gone[name] = None
         if self._cleaning is None:
             self._cleaning = asyncio.create_task(self._clean())
@@ -57,8 +57,8 @@ class Housekeeping:
                 try:
                     await self._call(b"clean", names, b"")
                 except BackendError as error:
-                    # The doctor calls what stays "left behind".
-                    logger.debug("keys of deleted queues stay: %s", error)
+                    # The doctor finds these keys: "left behind".
+                    logger.debug("cannot delete the remaining keys of deleted queues: %s", error)
         self._cleaning = None
 
     async def _call(self, verb: bytes, names: Sequence[bytes], argument: bytes) -> list[Any]:
@@ -73,6 +73,6 @@ class Housekeeping:
 
 
 def in_portions(names: Sequence[bytes]) -> Iterable[Sequence[bytes]]:
-    """The names, as many at a time as one call is for."""
+    """Yield the names in portions for one call each."""
     for first in range(0, len(names), MOST_AT_ONCE):
         yield names[first : first + MOST_AT_ONCE]

@@ -1,4 +1,4 @@
-"""Queues that are known: which have no bound, and which are watched for being deleted natively."""
+"""Known queues: which have no bound, and which are watched for deletion by native clients."""
 
 from __future__ import annotations
 
@@ -8,49 +8,49 @@ from collections.abc import Callable
 from pressure_server.backend.watch import Watch
 from pressure_server.queues.names import BOUND, base_key
 
-# What a reply says of a queue's bound (batch.lua); more is the number of commands that are left.
+# What the first value of a reply says of the bound (batch.lua). A positive value counts what is left undone.
 _NO_BOUND, _BOUND, _NO_QUEUE = 0, -1, -2
-# Places for hashes of names, of 8 bytes each.
+# Slots of the table of hashes, 8 bytes each.
 _PLACES = 1 << 19
-# Of so many queues, with names up to so long, it is watched whether they are deleted.
+# At most this many queues are watched, with names of at most this many bytes.
 _MOST_WATCHED = 20_000
 _LONGEST_WATCHED = 256
 
 
 class KnownQueues:
-    """Those of one database."""
+    """What is known of the queues of one database."""
 
     def __init__(self, watch: Watch, number: int, prefix: bytes, gone: Callable[[bytes], None]) -> None:
-        """`gone` is called with the name of one that was watched, and turns out to be deleted at once."""
+        """`gone` is called with a queue's name if the queue had been deleted when its watch began."""
         self._watch = watch
         self._gone = gone
         self._number = number
         self._prefix = prefix
         self._watched: set[bytes] = set()
-        # The hashes of names of queues that had no bound when a call came to them last. Each name has one
-        # place, which it may lose to another.
+        # Hashes of the names of queues that had no bound at their last call. Each name has one slot, which
+        # another name may overwrite.
         self._unbounded = array("q", [0])
 
     def may_be_bounded(self, name: bytes) -> bool:
-        """Whether the queue has a bound, or is not known."""
-        hashed = hash(name) or 1  # 0 is an empty place
+        """Return whether the queue has a bound, or is not known."""
+        hashed = hash(name) or 1  # 0 marks an empty slot
         return self._unbounded[hashed % len(self._unbounded)] != hashed
 
     def learn(self, name: bytes, found: int) -> None:
-        """Note what a call has found."""
+        """Note what a call has reported about the queue's bound."""
         if found > 0:
             return
         if found == _NO_BOUND:
             if len(self._unbounded) == 1:
                 self._unbounded *= _PLACES
-            hashed = hash(name) or 1  # 0 is an empty place
+            hashed = hash(name) or 1  # 0 marks an empty slot
             self._unbounded[hashed % _PLACES] = hashed
             if name in self._watched:
                 return
         else:
             self._is_not_unbounded(name)
         if found == _NO_QUEUE:
-            # The watch will tell, and then what we have kept of it is cleaned up.
+            # The watch, if it is up, reports the deletion, and `forget` removes the name.
             if not self._watch.is_up:
                 self._watched.discard(name)
         elif name not in self._watched and self._may_watch(name):
@@ -68,12 +68,12 @@ class KnownQueues:
             self._gone(name)
 
     def _is_not_unbounded(self, name: bytes) -> None:
-        """It has a bound, or there is none of that name."""
+        """Note that the queue has a bound, or does not exist."""
         if not self.may_be_bounded(name):
             self._unbounded[(hash(name) or 1) % _PLACES] = 0
 
     def forget(self, name: bytes) -> bool:
-        """The bound has changed, which is to say that the queue is gone. Returns whether it was watched."""
+        """Forget a queue whose `:bound` key has changed: it was deleted. Return whether it was watched."""
         self._is_not_unbounded(name)
         if name in self._watched:
             self._watched.remove(name)
@@ -81,6 +81,9 @@ class KnownQueues:
         return False
 
     def forget_all(self) -> None:
-        """The watch has forgotten, too, but the backend still has a note of each key."""
+        """Forget which queues are watched, as the watch was lost.
+
+        The backend still tracks their keys, so they are disarmed.
+        """
         self._watch.disarm(self._number, map(self._key, self._watched))
         self._watched.clear()

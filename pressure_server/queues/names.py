@@ -1,7 +1,7 @@
-"""Queue names and the keys they stand for: which names are allowed, and which keys are queues.
+"""Queue names and their keys: which names are allowed, and which keys belong to queues.
 
-Scripts alone touch the other keys of a queue. Here are their suffixes, because a name must not end in one
-(its keys would then be another queue's), and because those who wait watch them.
+Only scripts touch a queue's keys. Their suffixes are listed here because a name must not end in one (its keys
+would be those of another queue), and because waiting operations watch some of the keys.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ _NO_ENDS = (*PROTOCOL_SUFFIXES, b":ext")
 
 
 def is_queue_name(name: bytes) -> bool:
-    """Whether no key of a queue of this name can be a key of another queue."""
+    """Return whether a queue can have this name: none of its keys can be a key of another queue."""
     return not (name.endswith(_NO_ENDS) or b":ext:" in name)
 
 
 def base_key(prefix: bytes, name: bytes) -> bytes:
-    """The key of the queue's list, from which a script derives all others.
+    """Return the key of the queue's list, from which the scripts derive all others.
 
-    Raises QueueNameError where the name would alias another queue's keys.
+    Raises QueueNameError if keys of that name could be keys of another queue.
     """
     if not is_queue_name(name):
         raise QueueNameError(
-            f"'{printable(name)}' cannot be a queue's name: names that end in :ext or in the suffix of "
-            "a pressure key (:bound, :producer, …), or contain :ext:, are keys of other queues"
+            f"'{printable(name)}' cannot be a queue's name: a name must not contain :ext:, or end in :ext "
+            "or in the suffix of a pressure key (:bound, :producer, …)"
         )
     return prefix + b":" + name
 
 
 def split_key(prefix: bytes, key: bytes) -> tuple[bytes, bytes]:
-    """The queue's name and the suffix of a key that is watched."""
+    """Split a watched key into the queue's name and the suffix."""
     name = key[len(prefix) + 1 :]
     for suffix in _WATCHED:
         if name.endswith(suffix):
@@ -60,29 +60,29 @@ def split_key(prefix: bytes, key: bytes) -> tuple[bytes, bytes]:
 
 
 def records_key(prefix: bytes, identity: bytes) -> bytes:
-    """The key of a server's records (records.lua). No queue's begins with the prefix and a `!`."""
+    """Return the key of a server's records (records.lua). No queue's key begins with the prefix and `!`."""
     return prefix + b"!calls:" + identity
 
 
 def keys_pattern(prefix: bytes, suffix: bytes) -> bytes:
-    """The glob that matches every queue's key of that suffix."""
+    """Return the glob that matches, for every queue, the key with that suffix."""
     escaped = b"".join(b"\\" + c if c in b"*?[]^-\\" else c for c in (bytes([b]) for b in prefix))
     return escaped + b":*" + suffix
 
 
 def existence_pattern(prefix: bytes) -> bytes:
-    """The glob that matches the key by which a queue exists, for every queue."""
+    """Return the glob that matches the :bound key of every queue. A queue exists if that key does."""
     return keys_pattern(prefix, BOUND)
 
 
 def queue_name(prefix: bytes, existence_key: bytes) -> bytes | None:
-    """The queue whose existence the key shows; None where the key shows none that can be named."""
+    """Return the name of the queue with this :bound key; None if it is not a valid name."""
     name = existence_key[len(prefix) + 1 : -len(BOUND)]
     return name if is_queue_name(name) else None
 
 
 def printable(name: bytes) -> str:
-    """A name as text for messages to people: at most 128 characters, undecodable bytes escaped."""
+    """Return a name as printable text: the first 128 bytes, with undecodable bytes escaped."""
     text = name[:128].decode("utf-8", "backslashreplace")
     text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
     return text + "…" if len(name) > 128 else text

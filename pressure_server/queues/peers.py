@@ -1,8 +1,9 @@
-"""Peers: who else works on this backend; what one that has died had taken, and not delivered, goes back.
+"""Peers: the other servers on this backend, and recovery of messages that a dead one had taken.
 
-Each counts up under its name in one hash. Whose count has been seen to stand still for long has died; it is
-our own clock that says how long, so none that jumps can kill anybody. A server that was only stopped
-meanwhile may deliver what has gone back, too: that is doubled, and never lost.
+Each server's heartbeat increments a counter under the server's name in one hash. A server whose counter has
+stood still for too long is dead, and what it had taken and not delivered is put back. Observers measure the
+time with their own monotonic clock, so a clock that jumps does no harm. A server that was only suspended may
+deliver messages that have been put back: these come twice, but none is lost.
 """
 
 from __future__ import annotations
@@ -26,22 +27,22 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# So many signs, and looks, in that time. Who has stood still for this part of it is dead, so that all is back
-# within it.
+# Heartbeats, and searches for dead peers, per timeout. A peer is dead after this part of the timeout without
+# a heartbeat, so that its messages are back when the timeout ends.
 _LOOKS = 10
 _DEAD_AFTER = 0.7
-# After so much of it without a sign we sign before anything else.
+# After this part of the timeout without a heartbeat, one is sent before anything else.
 _LATE_AFTER = 0.5
-# What the backend may refuse.
-_SIGNING = "noting that this server lives"
-_LOOKING = "looking for servers that have died"
+# What the backend may refuse, as the log names it.
+_SIGNING = "this server's heartbeat"
+_LOOKING = "the search for dead servers"
 
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Other servers on the same backend: after how many seconds without a sign one is dead.
+    """How to recognise dead peers: one is dead after `timeout` seconds without a heartbeat.
 
-    Where none `are_possible`, whoever is noted there has died.
+    If none `are_possible` (an embedded backend), every other server in the hash is dead.
     """
 
     timeout: float = 15.0
@@ -49,9 +50,9 @@ class Neighbours:
 
 
 class Peers:
-    """Of one database."""
+    """The peers on one database."""
 
-    # Where those of our version sign.
+    # The key of the hash, after the prefix. Servers of another version use another one.
     _registry = b"!peers"
 
     def __init__(self, link: Link, prefix: bytes, identity: bytes, neighbours: Neighbours) -> None:
@@ -62,23 +63,23 @@ class Peers:
         self._is_alone = not neighbours.are_possible
         self._key = prefix + self._registry
         self._script = Script(servers_script())
-        # What the backend refuses, and why: signing, or looking after others.
+        # What the backend refuses at present, and its error.
         self._refused: dict[str, BackendReplyError] = {}
         self._count = 0
         self._signed = 0.0
-        # By name: what it has signed with, and since when.
+        # By server: the value of its heartbeat, and when this server saw that value first.
         self._seen: dict[bytes, tuple[bytes, float]] = {}
         self._looked = 0.0
         self._tasks: list[asyncio.Task[None]] = []
-        # Dead servers of which the log says that not all can be put back.
+        # Dead servers with records that cannot be put back; the log says so once for each.
         self._complained: set[bytes] = set()
 
     def sign(self, epoch: int | None = None) -> tuple[Script, Sequence[bytes], Sequence[bytes]]:
-        """The call by which we say that we live; before anything else that we do there.
+        """Return the call that is this server's heartbeat. It goes first on each new connection.
 
-        `epoch` is that of a new connection: calls on those before are refused from then on.
-
-        It needs what calls on queues need, EVALSHA for one: where it is refused, these may be, too.
+        `epoch` is the number of a new connection; the backend then refuses calls of earlier connections. A
+        heartbeat needs the same rights as calls on queues, such as EVALSHA: if it is refused, those may be
+        refused, too.
         """
         self._count += 1
         self._signed = monotonic()
@@ -86,28 +87,31 @@ class Peers:
         return self._call(b"sign", self._identity, b"%d %g" % (self._count, self._timeout), new_epoch)
 
     def is_late(self) -> bool:
-        """Whether we were stopped, and may be taken for dead: what we take unsigned nobody puts back."""
+        """Return whether the last heartbeat is so old that peers may take this server for dead.
+
+        Nobody would put back messages that such a server takes before its next heartbeat.
+        """
         return monotonic() - self._signed > _LATE_AFTER * self._timeout
 
     def heard(self, refusal: BackendReplyError | None) -> None:
-        """The backend has answered when we signed; or refused it."""
+        """Note that the backend has answered a heartbeat, or refused it."""
         self._note(_SIGNING, refusal)
 
     def check_readiness(self) -> None:
-        """Raise BackendError where what we take would not come back if we died, or what others had taken."""
+        """Raise BackendError if messages taken by this server, or by a dead peer, would not be put back."""
         for what, refusal in self._refused.items():
             raise BackendError(f"{what} is refused: {refusal}")
 
     def _note(self, what: str, refusal: BackendReplyError | None) -> None:
-        """Say so in the log when it is refused, and when it is no longer."""
+        """Log when the backend begins to refuse something, and when it no longer does."""
         if refusal is None:
             if self._refused.pop(what, None) is not None:
-                logger.info("backend database %d permits it again: %s", self._link.number, what)
+                logger.info("backend database %d no longer refuses %s", self._link.number, what)
             return
         if what not in self._refused:
             logger.warning(
-                "backend database %d refuses %s, so PRESSURE.READY fails: what a dead server had taken does "
-                "not come back (%s)",
+                "backend database %d refuses %s, so PRESSURE.READY fails: messages taken by a server that "
+                "dies are not put back (%s)",
                 self._link.number, what, refusal,
             )  # fmt: skip
         self._refused[what] = refusal
@@ -119,18 +123,18 @@ class Peers:
         return self._script, keys, (verb, name, signed, epoch)
 
     def start(self, database: Database) -> None:
-        """Sign, and look at the others, until `stop`."""
-        # Each for itself: burying may take longer than we may be silent.
+        """Send heartbeats, and look for dead peers, until `stop`."""
+        # Two tasks: putting back may take longer than the time allowed between heartbeats.
         self._tasks = [asyncio.create_task(self._live()), asyncio.create_task(self._look_after(database))]
 
     async def stop(self) -> None:
-        """Look no more."""
+        """Stop sending heartbeats and looking for dead peers."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def sign_off(self) -> None:
-        """We have left nothing behind. Raises BackendError."""
+        """Remove this server from the hash, as it leaves nothing behind. Raises BackendError."""
         await self._link.call(*self._call(b"leave", self._identity), once=False)
 
     async def _live(self) -> None:
@@ -140,11 +144,11 @@ class Peers:
             try:
                 await self._link.call(*self.sign(), once=False)
             except BackendError as error:
-                # Nobody could sign meanwhile.
+                # Peers could not send heartbeats in the meantime either.
                 self._seen.clear()
                 if isinstance(error, BackendReplyError):
                     self.heard(error)
-                logger.debug("we cannot sign now: %s", error)
+                logger.debug("the heartbeat failed: %s", error)
             else:
                 self.heard(None)
             await asyncio.sleep(self._timeout / _LOOKS)
@@ -161,7 +165,7 @@ class Peers:
                 self._seen.clear()
                 if isinstance(error, BackendReplyError):
                     self._note(_LOOKING, error)
-                logger.debug("other servers cannot be looked after now: %s", error)
+                logger.debug("the search for dead servers failed: %s", error)
             await asyncio.sleep(self._timeout / _LOOKS)
 
     def _count_neighbours(self, database: Database) -> None:
@@ -171,7 +175,7 @@ class Peers:
         if name not in self._complained:
             self._complained.add(name)
             logger.warning(
-                "server '%s' has died: %d records of what it had taken cannot be put back yet: %s",
+                "server '%s' has died: %d records of its messages cannot be put back yet; trying again (%s)",
                 printable(name), failed, printable(why),
             )  # fmt: skip
 
@@ -183,7 +187,7 @@ class Peers:
             return list(signs.items())
         now = monotonic()
         if now - self._looked > 2 * self._timeout / _LOOKS:
-            # We have been stopped, or were burying, and the others may have been stopped, too.
+            # This server was suspended, or was putting back; its peers may have been suspended, too.
             self._seen.clear()
         self._looked = now
         self._seen = {
@@ -197,13 +201,16 @@ class Peers:
         ]
 
     async def _bury(self, database: Database, name: bytes, signed: bytes) -> None:
-        """Put back what the server had taken, and forget it; unless it has signed. Raises BackendError."""
+        """Put back what a dead server had taken, and remove it, unless it has sent a heartbeat since.
+
+        Raises BackendError.
+        """
         if not await self._link.call(*self._call(b"bury", name, signed), once=False):
             return
         failed, why, counts = await self._recover(database, name)
         self._seen.pop(name, None)
         if failed:
-            # It is found dead again, a while later.
+            # The server will be found dead again, and this is tried again.
             self._complain(name, failed, why)
             return
         if not await self._link.call(*self._call(b"forget", name, signed), once=False):
@@ -221,7 +228,8 @@ class Peers:
     async def _recover(self, database: Database, name: bytes) -> tuple[int, bytes, Counter[bytes]]:
         """Put back what a dead server had taken.
 
-        Returns how many records could not be put back, and why; and how many messages are back, by queue.
+        Returns how many records could not be put back, and why; and the number of messages put back, by
+        queue.
         """
         counts: Counter[bytes] = Counter()
         more = True
@@ -232,7 +240,7 @@ class Peers:
 
 
 def _timeout_of(signed: bytes) -> float:
-    """What the server has said of itself: after so many seconds without a sign it is dead."""
+    """Return the timeout in seconds that the server has written with its heartbeat; 0 if it is unreadable."""
     try:
         return float(signed.partition(b" ")[2])
     except ValueError:

@@ -1,4 +1,4 @@
-"""The policy: what is done on every queue alike, as the server's settings say."""
+"""The policy: the settings that apply to all queues."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ BLOCK, ERROR = "block", "error"
 
 @dataclass(frozen=True)
 class Policy:
-    """`create_bound` is the bound of a queue that a put makes; None makes none.
+    """The settings that apply to all queues.
 
-    `overflow` is what a put on a full queue does, where the queue was created without saying: BLOCK waits for
-    room up to `put_timeout` seconds (None: for ever), ERROR fails. For a role that a native client holds
-    everybody waits `role_timeout` seconds. `max_waiting` operations may wait at the same time.
+    `create_bound` is the bound of a queue that a put creates; None creates none.
+    `overflow` is what a put on a full queue does if the queue has no setting: BLOCK waits for room up to
+    `put_timeout` seconds (None: for ever), ERROR fails. Operations wait `role_timeout` seconds for a role
+    that a native client holds. At most `max_waiting` operations may wait at the same time.
     """
 
     create_bound: int | None = 0

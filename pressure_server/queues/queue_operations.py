@@ -1,4 +1,4 @@
-"""Operations on queues as coroutines, for those who do not mind whether they are part of a transaction."""
+"""Operations on queues as coroutines, for callers that need not know whether a transaction does them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from pressure_server.queues.operations.wait import AS_CONFIGURED, Wait
 
 
 class QueueOperations(ABC):
-    """What a database and a transaction have in common. `prefix` is what keys of queues begin with."""
+    """The interface that databases and transactions share. `prefix` begins the keys of all queues."""
 
     can_wait = True
     prefix: bytes
 
     @abstractmethod
     async def attempt(self, operation: Operation, call: Completion) -> list[Any] | PressureError:
-        """Do an operation, whose owner the call is. Returns its `results`, or the error that it met."""
+        """Do an operation whose owner is `call`. Return its `results`, or the error that it met."""
 
     async def run(
         self,
@@ -37,9 +37,9 @@ class QueueOperations(ABC):
     ) -> list[Any]:
         """Do one operation and wait for its end.
 
-        Returns the operation's `results` for verbs with one entry a message or command, else a list with the
-        one value. Raises a PressureError. Where it is cancelled while the operation waits, that does not
-        happen. `client` is told when it waits, and asked whether it is still there for what has been taken.
+        Returns the operation's `results`; for verbs with a single value, a list with that value. Raises a
+        PressureError. If the coroutine is cancelled while the operation waits, the operation is not done.
+        `client` is told when the operation waits, and takes over what it has taken.
         """
         call = Completion(client)
         outcome = await self.attempt(
@@ -57,17 +57,17 @@ class QueueOperations(ABC):
         arguments: list[bytes] | None = None,
         client: Client | None = None,
     ) -> list[Any]:
-        """Do the same on several queues. Returns for each the one value, or the PressureError that it met."""
+        """Do the same on several queues. Return for each the one value, or the PressureError that it met."""
 
     @abstractmethod
     async def ranges(self, names: Sequence[bytes], first: int, last: int) -> list[list[bytes] | None]:
-        """What is queued in several queues at one moment, from position `first` to `last`, oldest first.
+        """Return the messages of several queues at one moment, oldest first, from `first` to `last`.
 
-        Positions are LRANGE's. None for a queue that does not exist. Raises a PressureError.
+        Positions are those of LRANGE. A queue that does not exist has None. Raises a PressureError.
         """
 
     async def exists(self, name: bytes) -> bool:
-        """pressure 0.15, Exists."""
+        """Return whether the queue exists (pressure 0.15, Exists)."""
         return bool((await self.run(verbs.EXISTS, name))[0])
 
     async def move(
@@ -80,11 +80,11 @@ class QueueOperations(ABC):
         timeout: float | None = 0,
         client: Client | None = None,
     ) -> bytes | None:
-        """Move the oldest message, or that one, from one queue to the other, in one step.
+        """Move the oldest message, or the given one, from one queue to another in one step.
 
-        With `unique` it is not put where it is queued already. `timeout` is how many seconds a message is
-        waited for: 0 not at all, None for ever; room is waited for as for a put. Returns the message; None
-        where there is none. Raises a PressureError.
+        With `unique`, a message that the destination already has is removed from the source only. `timeout`
+        is the number of seconds to wait for a message: 0 does not wait, None waits forever. The operation
+        waits for room as a put does. Returns the message, or None if there is none. Raises a PressureError.
         """
         arguments = [base_key(self.prefix, destination)]
         if message is not None:

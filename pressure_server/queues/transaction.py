@@ -1,7 +1,7 @@
-"""Transactions: operations on several queues as one call, in which nobody else comes between.
+"""Transactions: operations on several queues in one call, with no other client in between.
 
-Nothing in it waits for a message or for room. Only roles that native clients hold are waited for, before
-anything is done. Atomic where all queues are on one node of the backend.
+Operations in a transaction do not wait for messages or room. Only roles that native clients hold are waited
+for, before anything is done. A transaction is atomic if all its queues are on one node of the backend.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ _ROLES = {Line.PRODUCERS: b"producer", Line.CONSUMERS: b"consumer"}
 
 
 def _told_apart(run: list[Operation]) -> list[list[Operation]]:
-    """Those that would wait cannot try again, so each is to be told on its own why there is nothing."""
+    """Split a run whose operations cannot wait here: each needs its own reason for having no message."""
     return [[operation] for operation in run] if run[0].options.waits else [run]
 
 
 class Transaction(QueueOperations):
-    """Collects operations, and does them all at `commit`; what is asked for ends then.
+    """Operations that `commit` does in one call; coroutines that have asked for one wait until then.
 
-    Each of its coroutines submits all that it does before it waits.
+    Each coroutine that uses it must submit all its operations before it first waits.
     """
 
     can_wait = False
 
     def __init__(self, database: Database, client: Client | None = None) -> None:
-        """`client` is told where the transaction waits for a role."""
+        """`client` is told when the transaction waits for a role."""
         self.prefix = database.prefix
         self._database = database
         self._client = client
@@ -56,12 +56,12 @@ class Transaction(QueueOperations):
         self._operations: list[Operation] = []
 
     def submit(self, operation: Operation) -> None:
-        """Do it at `commit`. Raises QueueNameError."""
+        """Do the operation at `commit`. Raises QueueNameError."""
         base_key(self.prefix, operation.name)
         self._operations.append(operation)
 
     async def attempt(self, operation: Operation, call: Completion) -> list[Any] | PressureError:
-        """As Database.attempt; it is done at `commit`."""
+        """See QueueOperations. The operation is done at `commit`."""
         try:
             self.submit(operation)
         except PressureError as error:
@@ -79,7 +79,7 @@ class Transaction(QueueOperations):
         arguments: list[bytes] | None = None,
         client: object = None,
     ) -> list[Any]:
-        """As Database.run_each; `client` has nothing to wait for."""
+        """See QueueOperations. `client` is not used, as nothing waits."""
         results: list[Any] = []
         submitted: list[tuple[Operation, Completion]] = []
         for name in names:
@@ -99,9 +99,9 @@ class Transaction(QueueOperations):
     async def take(
         self, names: Sequence[bytes], timeout: float | None, count: int = 1, client: Client | None = None
     ) -> tuple[bytes, list[bytes]] | None:
-        """As Database.take, without waiting."""
+        """See Database.take. This one never waits."""
         for name in names:
-            base_key(self.prefix, name)  # before any of them may take something
+            base_key(self.prefix, name)  # raise before any operation is submitted
         first = WAITS if count == 1 else Options(waits=True, several=True)
         operations: list[Operation] = []
         calls: list[Completion] = []
@@ -116,7 +116,7 @@ class Transaction(QueueOperations):
             if operation.results:
                 return operation.name, operation.results
         for operation in operations:
-            # A command that would not wait passes over closed queues: see Database._take_now.
+            # With a timeout of 0, closed queues are skipped: see Database._take_now.
             if operation.error is not None and (
                 timeout != 0 or not isinstance(operation.error, QueueClosedError)
             ):
@@ -132,14 +132,16 @@ class Transaction(QueueOperations):
         return [None if isinstance(found, PressureError) else found for found in ranges]
 
     def waiting_on(self, name: bytes) -> dict[Line, int]:
-        """As Database.waiting_on."""
+        """See Lanes.waiting_on."""
         return self._database.waiting_on(name)
 
     async def commit(self, unchanged: Mapping[bytes, bytes] | None = None) -> None:
-        """Do all that has been submitted, if the queues named still have these versions (operation VERSION).
+        """Do all submitted operations, if the queues in `unchanged` still have these versions (verb VERSION).
 
-        Raises QueueChangedError where one has not, QueueInUseError where a role does not become free in time,
-        BackendError; then nothing has been done. Where it is cancelled too late, what was taken goes back.
+        Raises QueueChangedError if a queue has another version, QueueInUseError if a role is not free in
+        time, StoppingError if the server stops while it waits for a role; then nothing has been done. Raises
+        BackendError: after an OutcomeUnknownError the operations may have been done, after a NotSafeError
+        they have been. If it is cancelled after the call was done, the messages taken are put back.
         """
         runs, arguments = self._pack(unchanged or {})
         keys = [base_key(self.prefix, name) for name in unchanged or {}]
@@ -171,7 +173,7 @@ class Transaction(QueueOperations):
         self._database.send_back_first([*(unchanged or {}), *(o.name for o in self._operations)])
         share(*await self._call(list(dict.fromkeys(keys)), arguments, undo))
         deletes = [operation for operation in self._operations if operation.verb is verbs.FINISH_DELETE]
-        # In the same step: owners have what was taken before anything can be cancelled.
+        # Without an await before: owners get the messages before anything can be cancelled.
         for operation in self._operations:
             if operation in deletes:
                 continue
@@ -210,7 +212,7 @@ class Transaction(QueueOperations):
     async def _call(
         self, keys: list[bytes], arguments: list[bytes], undo: Callable[[Any, Delivery | None], None]
     ) -> tuple[list[Any], Delivery | None]:
-        """Call the script, again when a role that is needed is free. What is not returned is undone."""
+        """Call the script until no role that it needs is held. Undo a call whose reply is not returned."""
         until = self._loop.time() + self._database.policy.role_timeout
         changes = any(operation.verb.changes for operation in self._operations)
         while True:
@@ -221,10 +223,10 @@ class Transaction(QueueOperations):
             await self._may_be_called_again(reply, until)
 
     async def _may_be_called_again(self, refused: list[Any], until: float) -> None:
-        """Return when it may be. Raises QueueChangedError, QueueInUseError or StoppingError."""
+        """Wait until the call may be repeated. Raises QueueChangedError, QueueInUseError or StoppingError."""
         name, reason = refused[1][len(self.prefix) + 1 :], refused[2].decode("utf-8", "replace")
         if reason == "CHANGED":
-            raise QueueChangedError("a queue that was watched has changed")
+            raise QueueChangedError("a watched queue has changed")
         lack = lack_of(reason) or WaitCondition.ABSENCE
         if lack in (WaitCondition.PRODUCER, WaitCondition.CONSUMER):
             self._database.role_turns.ask(name, lack, elsewhere=True)
@@ -243,7 +245,7 @@ class Transaction(QueueOperations):
                 self._client.end_wait()
 
     async def _finish_delete(self, operation: Operation) -> None:
-        """A native client holds a role of a queue that has been deleted: wait until it has noticed."""
+        """Delete what is left, after the native client that holds a role has noticed the deletion."""
         try:
             operation.results = await self._database.run(verbs.FINISH_DELETE, operation.name)
         except QueueInUseError as error:

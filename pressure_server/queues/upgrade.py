@@ -1,8 +1,8 @@
-"""Upgrade: what servers of version 0.1.0 that have died had taken is put back.
+"""Upgrade: puts back the messages of dead servers of version 0.1.0.
 
-Such servers sign in a registry of their own, and keep what they have taken in a key of each queue
-(upgrade.lua). Peers of both versions may work side by side: none takes one of the other version for dead
-by mistake, but what a new one had taken is put back by new ones only.
+Such servers sign in a registry of their own, and keep messages that they have taken in a key of each queue
+(upgrade.lua). Servers of both versions may run side by side: neither takes a live server of the other version
+for dead. The messages of a newer server are put back only by newer servers.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ _CALLS = b":ext:calls"
 
 
 class OldPeers(Peers):
-    """Those of version 0.1.0, of one database."""
+    """The peers of version 0.1.0 on one database."""
 
     _registry = b"!servers"
 
     def start(self, database: Database) -> None:
-        """Look at them, until `stop`. We are none of them, and do not sign."""
+        """Watch them, until `stop`. This server does not sign in their registry."""
         self._tasks = [asyncio.create_task(self._look_after(database))]
 
     def _count_neighbours(self, database: Database) -> None:
         pass
 
     def _note(self, what: str, refusal: BackendReplyError | None) -> None:
-        """Who was never one of them may have rights that do not let us look."""
+        """Log a refusal at level DEBUG only: this server's user may lack rights for the old registry."""
         if refusal is not None:
             logger.debug("%s of version 0.1.0: %s", what, refusal)
 
     async def _recover(self, database: Database, name: bytes) -> tuple[int, bytes, Counter[bytes]]:
-        """See Peers."""
+        """Put back what a dead server had taken; see Peers."""
         counts: Counter[bytes] = Counter()
         failed, why, cursor = 0, b"", b""
         while cursor != b"0":

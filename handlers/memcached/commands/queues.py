@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from handlers.memcached.arguments import LONG_PAST, expiry_of, key_of
+from handlers.memcached.client import QUEUE, MemcachedClient
 from handlers.memcached.commands.encoders import number
-from handlers.memcached.commands.words import LONG_PAST, expiry_of, key_of
-from handlers.memcached.connection import MemcachedConnection
 from handlers.memcached.parser import Request
 from handlers.memcached.replies import DELETED, END, NOT_FOUND, OK, ClientError
-from handlers.memcached.table import QUEUE, command
+from handlers.memcached.table import command
 from pressure_server.errors import PressureError, QueueDoesNotExistError
 from pressure_server.queues.operations import verbs
 
@@ -17,7 +17,7 @@ _AT_ONCE = (b"0", LONG_PAST)
 
 
 @command("scard <queue>", "Says how many messages are queued.", modes=(QUEUE,), needs="read")
-def scard(client: MemcachedConnection, request: Request) -> None:
+def scard(client: MemcachedClient, request: Request) -> None:
     """pressure 0.15, Length. MessageQueue's."""
     client.submit(verbs.LENGTH, key_of(request.words[1]), [], 1, number)
 
@@ -28,13 +28,13 @@ def scard(client: MemcachedConnection, request: Request) -> None:
     modes=(QUEUE,),
     needs="read",
 )
-def sismember(client: MemcachedConnection, request: Request) -> None:
+def sismember(client: MemcachedClient, request: Request) -> None:
     """MessageQueue's."""
     client.submit(verbs.CONTAINS, key_of(request.words[1]), request.words[2:], 1, number)
 
 
 @command("delete <queue> [0]", "Deletes the queue, with what is in it.", modes=(QUEUE,), needs="administer")
-async def delete(client: MemcachedConnection, request: Request) -> bytes:
+async def delete(client: MemcachedClient, request: Request) -> bytes:
     """pressure 0.15, Delete. Old clients say a time, which must be 0."""
     if request.words[2:] not in ([], [b"0"]):
         raise ClientError("bad command line format.  Usage: delete <key> [noreply]")
@@ -46,7 +46,7 @@ async def delete(client: MemcachedConnection, request: Request) -> bytes:
 
 
 @command("flush <queue>", "Drops all messages of the queue, which stays.", modes=(QUEUE,), needs="get")
-async def flush(client: MemcachedConnection, request: Request) -> bytes:
+async def flush(client: MemcachedClient, request: Request) -> bytes:
     """Kestrel's. They count as consumed."""
     with suppress(QueueDoesNotExistError):
         await client.database.run(verbs.FLUSH, key_of(request.words[1]), client=client)
@@ -59,12 +59,12 @@ async def flush(client: MemcachedConnection, request: Request) -> bytes:
     modes=(QUEUE,),
     needs="get administer",
 )
-async def flush_all(client: MemcachedConnection, request: Request) -> bytes:
+async def flush_all(client: MemcachedClient, request: Request) -> bytes:
     """As flush in each queue; the delay must be 0, or past.
 
     Raises the first error that one met, when the others are empty.
     """
-    if not client.manner.flush_all:
+    if not client.options.flush_all:
         raise ClientError("flush_all is not allowed here: the listener needs ?flush_all=yes for that")
     if request.words[1:] and expiry_of(request.words[1], "invalid exptime argument") not in _AT_ONCE:
         raise ClientError("queues can be flushed at once only")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from handlers.memcached.connection import MemcachedConnection
+from handlers.memcached.client import QUEUE, MemcachedClient
 from handlers.memcached.parser import Request
 from handlers.memcached.replies import ClientError
-from handlers.memcached.table import QUEUE, command
+from handlers.memcached.table import command
 
 _WHY = {
     "replace": "its messages are put and taken, and not replaced",
@@ -20,7 +20,7 @@ _WHY = {
 }
 
 
-def _refuse(_client: MemcachedConnection, request: Request) -> None:
+def _refuse(_client: MemcachedClient, request: Request) -> None:
     name = request.words[0].decode()
     raise ClientError(f"{name} means nothing on a queue: {_WHY[name]} (mode=kv has keys and values)")
 

@@ -7,13 +7,13 @@ from contextlib import suppress
 from time import monotonic
 from typing import Any
 
+from handlers.memcached.arguments import key_of
+from handlers.memcached.client import QUEUE, MemcachedClient
 from handlers.memcached.commands.encoders import item, one_item, one_item_unique
-from handlers.memcached.commands.words import key_of
-from handlers.memcached.connection import MemcachedConnection
 from handlers.memcached.parser import Repeated, Request
 from handlers.memcached.queue_options import ReadOptions, split_key
 from handlers.memcached.replies import END, ClientError
-from handlers.memcached.table import QUEUE, command
+from handlers.memcached.table import command
 from pressure_server.errors import QueueClosedError, QueueDoesNotExistError
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.flagged import Flagged
@@ -26,7 +26,7 @@ _WAITS = Options(flags=True, waits=True)
 _OPENS = Options(waits=True, acknowledged=True)
 
 
-def _get_plain(client: MemcachedConnection, words: list[bytes], commands: int) -> bool:
+def _get_plain(client: MemcachedClient, words: list[bytes], commands: int) -> bool:
     """Do a get of one queue without options; whether it is one.
 
     Nearly all are: 1.6 microseconds until one is submitted, and 1.9 where options are looked for.
@@ -37,18 +37,18 @@ def _get_plain(client: MemcachedConnection, words: list[bytes], commands: int) -
     return True
 
 
-def _submit(client: MemcachedConnection, name: bytes, queue: bytes, commands: int) -> None:
+def _submit(client: MemcachedClient, name: bytes, queue: bytes, commands: int) -> None:
     _check_open(client, queue)
     encode = one_item_unique if name == b"gets" else one_item
     client.submit(verbs.GET, queue, [], 1, encode, commands=commands, options=_FLAGS)
 
 
-def _get_repeated(client: MemcachedConnection, requests: Repeated) -> None:
+def _get_repeated(client: MemcachedClient, requests: Repeated) -> None:
     if not _get_plain(client, requests.words, requests.count):
         client.execute_instead(list(requests.requests()))
 
 
-def _get(client: MemcachedConnection, request: Request) -> Coroutine[Any, Any, bytes] | None:
+def _get(client: MemcachedClient, request: Request) -> Coroutine[Any, Any, bytes] | None:
     if _get_plain(client, request.words, 1):
         return None
     name, *keys = request.words
@@ -64,7 +64,7 @@ def _get(client: MemcachedConnection, request: Request) -> Coroutine[Any, Any, b
     return None
 
 
-def _check_open(client: MemcachedConnection, queue: bytes) -> None:
+def _check_open(client: MemcachedClient, queue: bytes) -> None:
     """As kestrel: who has a message of the queue open must say first what has become of it."""
     if queue in client.open_reads:
         raise ClientError("a message of this queue is open: close or abort that first")
@@ -80,7 +80,7 @@ for _name in ("get", "gets"):
     )(_get)
 
 
-async def _get_many(client: MemcachedConnection, keys: list[bytes], *, with_unique: bool) -> bytes:
+async def _get_many(client: MemcachedClient, keys: list[bytes], *, with_unique: bool) -> bytes:
     items: list[bytes] = []
     for queue in keys:
         if split_key(queue)[1] is not None:
@@ -96,7 +96,7 @@ async def _get_many(client: MemcachedConnection, keys: list[bytes], *, with_uniq
 
 
 async def _get_as_told(
-    client: MemcachedConnection, key: bytes, queue: bytes, options: ReadOptions, *, with_unique: bool
+    client: MemcachedClient, key: bytes, queue: bytes, options: ReadOptions, *, with_unique: bool
 ) -> bytes:
     """As kestrel: what is open is closed, or goes back, before anything else is read."""
     if options.aborts:
@@ -129,13 +129,13 @@ async def _get_as_told(
     return b"".join([item(key, message, with_unique=with_unique) for message in found]) + END
 
 
-async def _wait_for_turn(client: MemcachedConnection, queue: bytes) -> None:
+async def _wait_for_turn(client: MemcachedClient, queue: bytes) -> None:
     """Return when all asked of the queue before is done: what a client is told is closed, stays so."""
     with suppress(QueueDoesNotExistError):
         await client.database.run(verbs.LENGTH, queue, client=client)
 
 
-async def _peek(client: MemcachedConnection, queue: bytes, timeout: float) -> list[bytes]:
+async def _peek(client: MemcachedClient, queue: bytes, timeout: float) -> list[bytes]:
     """The oldest message, once there is one."""
     end = monotonic() + timeout
     client.counts.peeks += 1

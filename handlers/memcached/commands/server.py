@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from handlers.memcached.commands.words import number_of
-from handlers.memcached.connection import MemcachedConnection
+from handlers.memcached.arguments import number_of
+from handlers.memcached.client import MODES, MemcachedClient
 from handlers.memcached.parser import Request
 from handlers.memcached.replies import OK
-from handlers.memcached.table import MODES, command
+from handlers.memcached.table import command
 from handlers.memcached.version import FOLLOWED_VERSION
 
 
@@ -16,7 +16,7 @@ from handlers.memcached.version import FOLLOWED_VERSION
     modes=MODES,
     needs="nothing",
 )
-def version(client: MemcachedConnection, _request: Request) -> None:
+def version(client: MemcachedClient, _request: Request) -> None:
     """Ours would be refused by libmemcached, and with it all that it asks a server for first."""
     client.reply(f"VERSION {FOLLOWED_VERSION}\r\n".encode())
 
@@ -24,20 +24,20 @@ def version(client: MemcachedConnection, _request: Request) -> None:
 @command(
     "verbosity <level>", "Does nothing: --log-level says how much is logged.", modes=MODES, needs="nothing"
 )
-def verbosity(client: MemcachedConnection, request: Request) -> None:
+def verbosity(client: MemcachedClient, request: Request) -> None:
     """Clients send it, and memcached says OK to any level that is a number."""
     number_of(request.words[1])
     client.reply(b"" if request.is_quiet else OK)
 
 
 @command("quit [<word>*]", "Closes the connection.", modes=MODES, needs="nothing")
-def quit_(client: MemcachedConnection, _request: Request) -> None:
+def quit_(client: MemcachedClient, _request: Request) -> None:
     """When all before it is answered."""
     client.close_when_replied()
 
 
 @command("ready", "Says OK, unless new clients had better go elsewhere.", modes=MODES, needs="nothing")
-def ready(client: MemcachedConnection, _request: Request) -> None:
+def ready(client: MemcachedClient, _request: Request) -> None:
     """For `pressure-server ping --ready`."""
     client.context.check_readiness()
     client.reply(OK)

@@ -8,11 +8,11 @@ import resource
 import time
 from collections import Counter
 
-from handlers.memcached.connection import MemcachedConnection
+from handlers.memcached.client import MODES, QUEUE, MemcachedClient
 from handlers.memcached.parser import Request
 from handlers.memcached.replies import END, ERROR, statistics
 from handlers.memcached.statistics import of_queue
-from handlers.memcached.table import MODES, QUEUE, command
+from handlers.memcached.table import command
 from handlers.memcached.version import FOLLOWED_VERSION
 from pressure_server import __version__
 from pressure_server.errors import PressureError
@@ -34,7 +34,7 @@ _NOT_HERE = {"items", "slabs", "sizes", "conns", "cachedump", "detail"}
     modes=MODES,
     needs="read",
 )
-async def stats(client: MemcachedConnection, request: Request) -> bytes:
+async def stats(client: MemcachedClient, request: Request) -> bytes:
     """As memcached and kestrel; `stats settings`, `stats reset`, and what is empty here."""
     about = request.words[1].decode("utf-8", "replace") if len(request.words) > 1 else ""
     if about == "reset":
@@ -45,7 +45,7 @@ async def stats(client: MemcachedConnection, request: Request) -> bytes:
     if about:
         return END if about in _NOT_HERE else ERROR
     items: list[tuple[str, object]] = list(_server(client).items())
-    if client.manner.mode == QUEUE:
+    if client.options.mode == QUEUE:
         queues = await _queues(client)
         items += [
             ("curr_items", sum(one["items"] for one in queues.values())),
@@ -57,7 +57,7 @@ async def stats(client: MemcachedConnection, request: Request) -> bytes:
 
 
 @command("dump_stats", "Says the numbers of each queue, grouped.", modes=(QUEUE,), needs="read")
-async def dump_stats(client: MemcachedConnection, _request: Request) -> bytes:
+async def dump_stats(client: MemcachedClient, _request: Request) -> bytes:
     """As kestrel."""
     lines: list[str] = []
     for name, numbers in (await _queues(client)).items():
@@ -65,7 +65,7 @@ async def dump_stats(client: MemcachedConnection, _request: Request) -> bytes:
     return "".join(f"{line}\r\n" for line in lines).encode() + END
 
 
-def _server(client: MemcachedConnection) -> dict[str, object]:
+def _server(client: MemcachedClient) -> dict[str, object]:
     clients, counts, usage = client.clients, client.counts, resource.getrusage(resource.RUSAGE_SELF)
     return {
         "pid": os.getpid(),
@@ -91,27 +91,27 @@ def _server(client: MemcachedConnection) -> dict[str, object]:
     }
 
 
-def _settings(client: MemcachedConnection) -> dict[str, object]:
+def _settings(client: MemcachedClient) -> dict[str, object]:
     settings = client.context.settings
     return {
-        "mode": client.manner.mode,
-        "flush_all": "yes" if client.manner.flush_all else "no",
+        "mode": client.options.mode,
+        "flush_all": "yes" if client.options.flush_all else "no",
         "maxconns": client.clients.max_clients,
         "item_size_max": settings.max_message_bytes,
         "idle_timeout": f"{settings.idle_timeout:g}",
         "cas_enabled": "yes",
-        "flush_enabled": "yes" if client.manner.flush_all else "no",
+        "flush_enabled": "yes" if client.options.flush_all else "no",
         "auth_enabled_ascii": "no" if client.clients.access.users.initial.may else "yes",
     }
 
 
-async def _queues(client: MemcachedConnection) -> dict[str, dict[str, int]]:
+async def _queues(client: MemcachedClient) -> dict[str, dict[str, int]]:
     """The numbers of queues that the user may know of, by their names."""
     names = sorted(filter(client.user.admits, (await client.database.some_queues())[0]))[:_MOST_QUEUES]
     opened = Counter(
         queue
         for one in client.clients.connected
-        if isinstance(one, MemcachedConnection)
+        if isinstance(one, MemcachedClient)
         for queue in one.open_reads
     )
     found: dict[str, dict[str, int]] = {}

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from handlers.memcached.arguments import expiry_of, flags_of
+from handlers.memcached.client import QUEUE, MemcachedClient
 from handlers.memcached.commands.encoders import nothing, stored, stored_if_new
-from handlers.memcached.commands.words import expiry_of, flags_of
-from handlers.memcached.connection import MemcachedConnection
 from handlers.memcached.parser import Repeated, Request
 from handlers.memcached.queue_options import queue_of
 from handlers.memcached.replies import ClientError
-from handlers.memcached.table import QUEUE, command
+from handlers.memcached.table import command
 from pressure_server.net.connection import Encode
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.options import Options, Room
 
 
 def _put(
-    client: MemcachedConnection,
+    client: MemcachedClient,
     request: Request | Repeated,
     data: list[bytes],
     how: tuple[Options, Options],
@@ -46,11 +46,11 @@ _SET = (Options(room=Room.NEVER_WAIT), Options(room=Room.NEVER_WAIT, flags=True)
 _ADD = (_SET[0]._replace(unique=True), _SET[1]._replace(unique=True))
 
 
-def _set_repeated(client: MemcachedConnection, requests: Repeated) -> None:
+def _set_repeated(client: MemcachedClient, requests: Repeated) -> None:
     _put(client, requests, requests.data, _SET, stored)
 
 
-def _add_repeated(client: MemcachedConnection, requests: Repeated) -> None:
+def _add_repeated(client: MemcachedClient, requests: Repeated) -> None:
     _put(client, requests, requests.data, _ADD, stored_if_new)
 
 
@@ -61,7 +61,7 @@ def _add_repeated(client: MemcachedConnection, requests: Repeated) -> None:
     needs="put",
     repeated=_set_repeated,
 )
-def set_(client: MemcachedConnection, request: Request) -> None:
+def set_(client: MemcachedClient, request: Request) -> None:
     """pressure 0.15, Put (Non-Blocking)."""
     _put(client, request, [request.data or b""], _SET, stored)
 
@@ -73,6 +73,6 @@ def set_(client: MemcachedConnection, request: Request) -> None:
     needs="put",
     repeated=_add_repeated,
 )
-def add(client: MemcachedConnection, request: Request) -> None:
+def add(client: MemcachedClient, request: Request) -> None:
     """pressure 0.15, Put (Non-Blocking), for a message that is not queued."""
     _put(client, request, [request.data or b""], _ADD, stored_if_new)

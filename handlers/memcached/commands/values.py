@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from handlers.memcached.commands.words import expiry_of, flags_of, key_of, number_of
-from handlers.memcached.connection import MemcachedConnection
+from handlers.memcached.arguments import expiry_of, flags_of, key_of, number_of
+from handlers.memcached.client import KV, MemcachedClient
 from handlers.memcached.parser import Request
 from handlers.memcached.replies import END, OK, ClientError, value
-from handlers.memcached.table import KV, command
+from handlers.memcached.table import command
 
 _BAD_EXPIRY = "invalid exptime argument"
 
@@ -15,18 +15,18 @@ class _Rest(Request):
     """A retrieval that goes on; its keys have been looked at."""
 
 
-async def _get(client: MemcachedConnection, request: Request) -> bytes:
+async def _get(client: MemcachedClient, request: Request) -> bytes:
     name, *keys = request.words
     return await _read(client, request, [name], keys, None)
 
 
-async def _gat(client: MemcachedConnection, request: Request) -> bytes:
+async def _gat(client: MemcachedClient, request: Request) -> bytes:
     name, expires, *keys = request.words
     return await _read(client, request, [name, expires], keys, expiry_of(expires, _BAD_EXPIRY))
 
 
 async def _read(
-    client: MemcachedConnection,
+    client: MemcachedClient,
     request: Request,
     beginning: list[bytes],
     keys: list[bytes],
@@ -61,14 +61,14 @@ for _name in ("gat", "gats"):
     )(_gat)
 
 
-async def _store(client: MemcachedConnection, request: Request) -> bytes:
+async def _store(client: MemcachedClient, request: Request) -> bytes:
     name, key, flags, expires, _size, *unique = request.words
     arguments = [b"%d" % flags_of(flags), expiry_of(expires), request.data or b""]
     arguments += [b"%d" % number_of(word) for word in unique]
     return await _stored(client, name, key, arguments)
 
 
-async def _extend(client: MemcachedConnection, request: Request) -> bytes:
+async def _extend(client: MemcachedClient, request: Request) -> bytes:
     name, key, flags, expires, _size = request.words
     # They mean nothing, and have to be right.
     flags_of(flags)
@@ -77,7 +77,7 @@ async def _extend(client: MemcachedConnection, request: Request) -> bytes:
     return await _stored(client, name, key, [request.data or b"", most])
 
 
-async def _stored(client: MemcachedConnection, name: bytes, key: bytes, arguments: list[bytes]) -> bytes:
+async def _stored(client: MemcachedClient, name: bytes, key: bytes, arguments: list[bytes]) -> bytes:
     client.counts.sets += 1
     return await client.values.change(name, key, *arguments) + b"\r\n"
 
@@ -100,7 +100,7 @@ command(
 
 
 @command("touch <key> <exptime>", "The value expires then from now on.", modes=(KV,), needs="put")
-async def touch(client: MemcachedConnection, request: Request) -> bytes:
+async def touch(client: MemcachedClient, request: Request) -> bytes:
     """Its cas unique stays."""
     _name, key, expires = request.words
     client.counts.touches += 1
@@ -108,7 +108,7 @@ async def touch(client: MemcachedConnection, request: Request) -> bytes:
 
 
 @command("delete <key> [0]", "Deletes the value.", modes=(KV,), needs="get")
-async def delete(client: MemcachedConnection, request: Request) -> bytes:
+async def delete(client: MemcachedClient, request: Request) -> bytes:
     """Old clients say a time, which must be 0."""
     if request.words[2:] not in ([], [b"0"]):
         raise ClientError("bad command line format.  Usage: delete <key> [noreply]")
@@ -121,9 +121,9 @@ async def delete(client: MemcachedConnection, request: Request) -> bytes:
     modes=(KV,),
     needs="administer",
 )
-async def flush_all(client: MemcachedConnection, request: Request) -> bytes:
+async def flush_all(client: MemcachedClient, request: Request) -> bytes:
     """At once, however many there are: they are removed in the background."""
-    if not client.manner.flush_all:
+    if not client.options.flush_all:
         raise ClientError("flush_all not allowed")
     delay = request.words[1] if len(request.words) > 1 else b"0"
     expiry = expiry_of(delay, _BAD_EXPIRY)

@@ -1,22 +1,22 @@
--- Values: what memcached clients keep by key, where the listener has mode=kv. A value is a string: its flags,
--- its cas unique, and its bytes, with a blank between. One whose unique is not larger than what the counter was
--- at the last flush is dead: nobody sees it, and it is removed some time.
+-- Values: what memcached clients store by key on a listener with mode=kv. A value is a string: flags, cas
+-- unique and data, separated by spaces. A value is dead if its unique is not above the counter's value at the
+-- last flush. Clients do not see dead values; a sweep deletes them later.
 --
--- Takes    KEYS[1]   the state, a hash: `cas`, the last unique; `flushed`, what that was at the last flush;
---                    `flush_at`, when there is to be one, in milliseconds since 1970; `swept`, the `flushed`
---                    up to which the dead have been removed
+-- Takes    KEYS[1]   the state, a hash: `cas`, the last unique; `flushed`, the value of `cas` at the last
+--                    flush; `flush_at`, the time of a scheduled flush, in milliseconds since 1970; `swept`,
+--                    the `flushed` up to which dead values have been deleted
 --          KEYS[2…]  the values
---          ARGV[1]   what to do, one of the functions at the end, with what it takes behind it. An expiry is 0
---                    for never, +seconds from now on, or seconds since 1970
--- Touches  these keys alone
--- Returns  what that function does; a line is memcached's reply, without its end
+--          ARGV[1]   the name of a function at the end of this file; its arguments follow. An expiry is 0 for
+--                    never, '+seconds' from now on, or seconds since 1970
+-- Touches  only these keys
+-- Returns  the function's result; a "line" is memcached's reply without its line end
 
 local call, match, sub, format, rep = redis.call, string.match, string.sub, string.format, string.rep
 
 local state = call('HMGET', KEYS[1], 'cas', 'flushed', 'flush_at', 'swept')
 local unique, flushed, flush_at = tonumber(state[1] or 0), tonumber(state[2] or 0), tonumber(state[3] or 0)
 
--- In milliseconds since 1970, the same all the while.
+-- Return the time in milliseconds since 1970, the same throughout a call.
 local time
 local function now()
   if not time then
@@ -26,13 +26,13 @@ local function now()
   return time
 end
 
--- What a flush that is due has killed is all there is: who stores something notes it before.
+-- A flush that is due only changes `flushed` here; the next function that stores something writes it down.
 local is_due = flush_at > 0 and flush_at <= now()
 if is_due then
   flushed = unique
 end
 
--- A backend out of memory refuses a script whose first write needs some, as HSET does, and HDEL does not.
+-- A backend out of memory refuses a script whose first write needs memory: HSET does, HDEL does not.
 local function flush_now()
   call('HDEL', KEYS[1], 'flush_at')
   call('HSET', KEYS[1], 'flushed', format('%.0f', unique))
@@ -85,7 +85,7 @@ local function change(key, flags, data)
   call('SET', key, stored(flags, data), 'KEEPTTL')
 end
 
--- Numbers of 64 bits, which Lua's cannot hold, are two of ten digits each.
+-- Lua cannot hold numbers of 64 bits exactly, so each is split into two of ten digits.
 local MOST_DIGITS, MOST, TEN_DIGITS = 20, '18446744073709551615', 1e10
 local MOST_HIGH, MOST_LOW = 1844674407, 3709551615
 
@@ -124,7 +124,8 @@ local function difference(one, other)
   return high < 0 and '0' or joined(high, low)
 end
 
--- As C's strtoull reads it, and memcached: the number ends with the value, or at a blank or a zero byte.
+-- Read a number as memcached does, with C's strtoull: it ends at white space, a zero byte or the end of the
+-- value.
 local function number_in(data)
   local sign, digits, behind = match(data, '^%s*([+-]?)0*(%d*)(.?)')
   if digits == '' and match(data, '^%s*[+-]?0') then
@@ -147,7 +148,7 @@ local function count(by, compute)
     return 'CLIENT_ERROR cannot increment or decrement non-numeric value'
   end
   number = compute(number, by)
-  -- It does not become shorter, as with memcached.
+  -- Pad with spaces to the old length: as with memcached, a value never becomes shorter.
   change(KEYS[2], flags, number .. rep(' ', #data - #number))
   return number
 end
@@ -168,8 +169,8 @@ end
 
 local functions = {}
 
--- Takes    so many bytes after which no further value is read, an expiry for those that are read or ''
--- Returns  of the first keys, one at least, each value as it is kept, or false
+-- Takes    the number of bytes after which no further value is read; an expiry for the values read, or ''
+-- Returns  the stored value, or false, for the first keys (at least one)
 function functions.get(most, expiry)
   local found, size = {}, 0
   for i = 2, #KEYS do
@@ -188,7 +189,7 @@ function functions.get(most, expiry)
   return found
 end
 
--- Take     flags, an expiry, the bytes; cas a unique, too
+-- Take     flags, an expiry and the data; cas also a unique
 -- Return   a line
 function functions.set(flags, expiry, data)
   return store(KEYS[2], flags, data, expiry)
@@ -211,7 +212,7 @@ function functions.cas(flags, expiry, data, wanted)
   return own == wanted and store(KEYS[2], flags, data, expiry) or 'EXISTS'
 end
 
--- Take     the bytes to be added, how many there may be then
+-- Take     the data to add, and the largest size allowed for the result, in bytes
 -- Return   a line
 function functions.append(more, most)
   return extend(most, function(data) return data .. more end)
@@ -221,7 +222,7 @@ function functions.prepend(more, most)
   return extend(most, function(data) return more .. data end)
 end
 
--- Take     a number of 64 bits
+-- Take     a number of up to 64 bits
 -- Return   a line
 function functions.incr(by)
   return count(by, sum)
@@ -248,7 +249,7 @@ function functions.delete()
   return lives and 'DELETED' or 'NOT_FOUND'
 end
 
--- Takes    an expiry, which is when all that has been stored by then is to be dead; 0 is now
+-- Takes    an expiry: values stored until that time will be dead; 0 is now
 function functions.flush(expiry)
   note_flush()
   local at = tonumber(expiry) * 1000
@@ -263,18 +264,17 @@ function functions.flush(expiry)
   end
 end
 
--- Returns  what `flushed` is, up to where the dead have been removed, and in how many milliseconds the next
---          flush is, or -1
+-- Returns  `flushed`; `swept`; and the milliseconds until the next flush, or -1
 function functions.look()
   local pending = flush_at > 0 and not is_due
   return { flushed, tonumber(state[4] or 0), pending and flush_at - now() or -1 }
 end
 
--- Removes the dead of these values. What somebody else has put there is none, and stays.
+-- Delete those of the values that are dead. Keys that hold something else are left alone.
 function functions.sweep()
   note_flush()
   for i = 2, #KEYS do
-    -- Flags and unique take no more.
+    -- Flags and unique fit in this range.
     local beginning = redis.pcall('GETRANGE', KEYS[i], 0, 40)
     if type(beginning) == 'string' and match(beginning, '^%d+ %d+ ') and is_dead(beginning) then
       call('UNLINK', KEYS[i])
@@ -282,7 +282,7 @@ function functions.sweep()
   end
 end
 
--- Takes    the `flushed` up to which all dead have been removed
+-- Takes    the `flushed` up to which all dead values have been deleted
 function functions.swept(up_to)
   call('HDEL', KEYS[1], 'swept')
   call('HSET', KEYS[1], 'swept', up_to)

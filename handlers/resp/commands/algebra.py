@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from itertools import chain, islice
 
-from handlers.resp.caller import Caller
+from handlers.resp.arguments import numbered_keys
+from handlers.resp.client import Caller
 from handlers.resp.commands.reading import ENCODED_AT_ONCE, long_reply
-from handlers.resp.commands.words import numbered_keys
 from handlers.resp.errors import syntax_error
 from handlers.resp.parser import Command, integer_from
 from handlers.resp.replies import CommandError, Raw, set_sign

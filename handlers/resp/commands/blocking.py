@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
-from handlers.resp.caller import Caller
+from handlers.resp.arguments import ENDS, how_many, numbered_keys, timeout_of
+from handlers.resp.client import Caller
 from handlers.resp.commands.encoders import queue_and_message
-from handlers.resp.commands.words import ENDS, how_many, numbered_keys, timeout_of
 from handlers.resp.errors import syntax_error
 from handlers.resp.parser import Command
 from handlers.resp.replies import CommandError, NullArray

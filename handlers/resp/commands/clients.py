@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from handlers.resp.connection import RespConnection
+from handlers.resp.client import RespClient
 from handlers.resp.errors import syntax_error
 from handlers.resp.parser import integer_from
 from handlers.resp.replies import CommandError
 
 
-def address_of(client: RespConnection, *, ours: bool = False) -> str:
+def address_of(client: RespClient, *, ours: bool = False) -> str:
     """The client's address, or ours, as Redis writes them."""
     name = client.transport.get_extra_info("sockname" if ours else "peername")
     if isinstance(name, tuple) and len(name) >= 2:
@@ -19,7 +19,7 @@ def address_of(client: RespConnection, *, ours: bool = False) -> str:
     return f"{path if isinstance(path, str) else ''}:0"
 
 
-def client_line(client: RespConnection) -> bytes:
+def client_line(client: RespClient) -> bytes:
     """One line of CLIENT LIST, without its end."""
     library = client.library or (b"", b"")
     now = client.clients.now
@@ -44,19 +44,19 @@ def client_line(client: RespConnection) -> bytes:
     return " ".join(f"{name}={value}" for name, value in fields.items()).encode()
 
 
-def _flags(client: RespConnection) -> str:
+def _flags(client: RespClient) -> str:
     flags = "b" * client.is_waiting + "x" * (client.transaction is not None)
     return flags or "N"
 
 
-def kill_filter(words: list[bytes]) -> tuple[Callable[[RespConnection], bool], bool]:
+def kill_filter(words: list[bytes]) -> tuple[Callable[[RespClient], bool], bool]:
     """Which connections the words after CLIENT KILL mean, and whether the caller's own is spared."""
     if len(words) == 1:
         address = words[0].decode("utf-8", "backslashreplace")
         return (lambda client: address_of(client) == address), False
     if len(words) % 2:
         raise syntax_error()
-    tests: list[Callable[[RespConnection], bool]] = []
+    tests: list[Callable[[RespClient], bool]] = []
     skip_me = True
     for name, value in zip(words[::2], words[1::2], strict=True):
         text = value.decode("utf-8", "backslashreplace")

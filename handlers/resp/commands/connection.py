@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from handlers.resp.caller import Caller
+from handlers.resp.arguments import integer_of
+from handlers.resp.client import Caller, RespClient
 from handlers.resp.commands.clients import client_line, kill_filter
-from handlers.resp.commands.words import integer_of
-from handlers.resp.connection import RespConnection
 from handlers.resp.errors import syntax_error
 from handlers.resp.parser import Command, integer_from
 from handlers.resp.replies import OK, CommandError, Text, bulk, encode
@@ -228,8 +227,8 @@ async def client_no_evict(_client: Caller, words: Command) -> str:
     return OK
 
 
-def _resp_clients(connection: RespConnection) -> list[RespConnection]:
-    found = [other for other in connection.clients.connected if isinstance(other, RespConnection)]
+def _resp_clients(connection: RespClient) -> list[RespClient]:
+    found = [other for other in connection.clients.connected if isinstance(other, RespClient)]
     return sorted(found, key=lambda other: other.id)
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 from urllib.parse import quote
 
-from handlers.resp.connection import RespConnection
+from handlers.resp.client import RespClient
 from handlers.resp.version import FOLLOWED_VERSION
 from pressure_server import __version__
 from pressure_server.errors import PressureError
@@ -22,7 +22,7 @@ _QUEUE_LINES = 128
 _Fields = dict[str, object]
 
 
-async def _server(client: RespConnection) -> _Fields:
+async def _server(client: RespClient) -> _Fields:
     up = int(time.time() - client.context.started)
     return {
         "redis_version": FOLLOWED_VERSION,
@@ -41,7 +41,7 @@ async def _server(client: RespConnection) -> _Fields:
     }
 
 
-async def _clients(client: RespConnection) -> _Fields:
+async def _clients(client: RespClient) -> _Fields:
     return {
         "connected_clients": len(client.clients.connected),
         "maxclients": client.clients.max_clients,
@@ -60,7 +60,7 @@ def _resident_bytes() -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-async def _memory(client: RespConnection) -> _Fields:
+async def _memory(client: RespClient) -> _Fields:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     used = _resident_bytes()
     return {
@@ -77,11 +77,11 @@ async def _memory(client: RespConnection) -> _Fields:
     }
 
 
-async def _persistence(_client: RespConnection) -> _Fields:
+async def _persistence(_client: RespClient) -> _Fields:
     return {"loading": 0}
 
 
-async def _stats(client: RespConnection) -> _Fields:
+async def _stats(client: RespClient) -> _Fields:
     clients = client.clients
     return {
         "total_connections_received": clients.accepted + clients.rejected,
@@ -95,20 +95,20 @@ async def _stats(client: RespConnection) -> _Fields:
     }
 
 
-async def _replication(_client: RespConnection) -> _Fields:
+async def _replication(_client: RespClient) -> _Fields:
     return {"role": "master", "connected_slaves": 0}
 
 
-async def _cpu(_client: RespConnection) -> _Fields:
+async def _cpu(_client: RespClient) -> _Fields:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return {"used_cpu_sys": f"{usage.ru_stime:.6f}", "used_cpu_user": f"{usage.ru_utime:.6f}"}
 
 
-async def _cluster(_client: RespConnection) -> _Fields:
+async def _cluster(_client: RespClient) -> _Fields:
     return {"cluster_enabled": 0}
 
 
-async def _backend(client: RespConnection) -> _Fields:
+async def _backend(client: RespClient) -> _Fields:
     broker = client.context.broker
     return {
         "backend_url": broker.address,
@@ -121,18 +121,18 @@ async def _backend(client: RespConnection) -> _Fields:
     }
 
 
-async def _some_queues(client: RespConnection) -> tuple[list[bytes], bool]:
+async def _some_queues(client: RespClient) -> tuple[list[bytes], bool]:
     """Those that the user may know of, and whether they are all."""
     names, complete = await client.database.some_queues()
     return list(filter(client.user.admits, names)), complete
 
 
-async def _keyspace(client: RespConnection) -> _Fields:
+async def _keyspace(client: RespClient) -> _Fields:
     names, _complete = await _some_queues(client)
     return {f"db{client.database.number}": f"keys={len(names)},expires=0,avg_ttl=0"} if names else {}
 
 
-async def _queues(client: RespConnection) -> _Fields:
+async def _queues(client: RespClient) -> _Fields:
     names, complete = await _some_queues(client)
     fields: _Fields = {
         "queues_listed": min(len(names), _QUEUE_LINES),
@@ -150,7 +150,7 @@ async def _queues(client: RespConnection) -> _Fields:
     return fields
 
 
-_SECTIONS: dict[str, Callable[[RespConnection], Awaitable[_Fields]]] = {
+_SECTIONS: dict[str, Callable[[RespClient], Awaitable[_Fields]]] = {
     "Server": _server,
     "Clients": _clients,
     "Memory": _memory,
@@ -166,7 +166,7 @@ _SECTIONS: dict[str, Callable[[RespConnection], Awaitable[_Fields]]] = {
 _ALL = {b"all", b"everything", b"default"}
 
 
-async def info_text(client: RespConnection, wanted: list[bytes]) -> str:
+async def info_text(client: RespClient, wanted: list[bytes]) -> str:
     """The sections asked for, all without a name. While the backend is away, those that need it are empty."""
     names = {name.lower() for name in wanted}
     blocks: list[str] = []

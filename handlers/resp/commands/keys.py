@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 import re
 
-from handlers.resp.caller import Caller
+from handlers.resp.arguments import cursor_of
+from handlers.resp.client import Caller
 from handlers.resp.commands.reading import admitted_queues, scan_options
-from handlers.resp.commands.words import cursor_of
 from handlers.resp.errors import syntax_error
 from handlers.resp.parser import Command
 from handlers.resp.replies import OK

@@ -5,22 +5,21 @@ A push puts at the newest end, a pop takes at the oldest, and positions count fr
 
 from __future__ import annotations
 
-from handlers.resp.caller import Caller
+from handlers.resp.arguments import count_of, position_of
+from handlers.resp.client import Caller, RespClient
 from handlers.resp.commands.encoders import integers, message_lists, one_message
 from handlers.resp.commands.reading import long_reply, messages_between
-from handlers.resp.commands.words import count_of, position_of
-from handlers.resp.connection import RespConnection
 from handlers.resp.errors import wrong_arity
 from handlers.resp.parser import Command, Repeated
 from handlers.resp.table import command
 from pressure_server.queues.operations import verbs
 
 
-def _push_repeated(client: RespConnection, commands: Repeated) -> None:
+def _push_repeated(client: RespClient, commands: Repeated) -> None:
     client.submit(verbs.PUT, commands.words[1], commands.thirds, 1, integers, commands=commands.count)
 
 
-def _pop_repeated(client: RespConnection, commands: Repeated) -> None:
+def _pop_repeated(client: RespClient, commands: Repeated) -> None:
     if commands.thirds:
         client.execute_instead(commands.commands())
     else:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from handlers.resp.caller import Caller
-from handlers.resp.commands.words import ENDS, timeout_of
+from handlers.resp.arguments import ENDS, timeout_of
+from handlers.resp.client import Caller
 from handlers.resp.errors import syntax_error
 from handlers.resp.parser import Command
 from handlers.resp.replies import NullArray

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from handlers.resp.caller import Caller
+from handlers.resp.arguments import bound_of, timeout_of
+from handlers.resp.client import Caller
 from handlers.resp.commands.encoders import message_or_null
 from handlers.resp.commands.reading import admitted_queues
-from handlers.resp.commands.words import bound_of, timeout_of
 from handlers.resp.errors import syntax_error
 from handlers.resp.parser import Command
 from handlers.resp.replies import OK

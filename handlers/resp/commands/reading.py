@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from handlers.resp.caller import Caller
-from handlers.resp.commands.words import integer_of
+from handlers.resp.arguments import integer_of
+from handlers.resp.client import Caller
 from handlers.resp.errors import syntax_error
 from handlers.resp.replies import Raw
 from pressure_server.errors import QueueDoesNotExistError

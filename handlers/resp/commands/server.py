@@ -7,12 +7,12 @@ from time import time_ns
 from typing import Any
 
 from handlers.resp.access import queues_of
-from handlers.resp.caller import Caller
+from handlers.resp.client import Caller, Spec
 from handlers.resp.commands.info import info_text
 from handlers.resp.describe import command_docs, command_info
 from handlers.resp.parser import Command
 from handlers.resp.replies import CommandError, Text
-from handlers.resp.table import COMMANDS, Spec, command, container, dispatch, help_of
+from handlers.resp.table import COMMANDS, command, container, dispatch, help_of
 from pressure_server.queues.glob import glob_regex
 
 # Each costs a description, whether or not it was named before.

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import random
 
-from handlers.resp.caller import Caller
+from handlers.resp.arguments import count_of, cursor_of, integer_of
+from handlers.resp.client import Caller, RespClient
 from handlers.resp.commands.encoders import flags, integers, message_sets, one_message, sums
 from handlers.resp.commands.reading import long_reply, messages_between, read, scan_options
-from handlers.resp.commands.words import count_of, cursor_of, integer_of
-from handlers.resp.connection import RespConnection
 from handlers.resp.errors import out_of_range, syntax_error
 from handlers.resp.parser import Command, Repeated
 from handlers.resp.replies import Raw, set_sign
@@ -20,7 +19,7 @@ from pressure_server.queues.operations.options import UNIQUE
 _MOST_PICKS = 1_000_000
 
 
-def _sadd_repeated(client: RespConnection, commands: Repeated) -> None:
+def _sadd_repeated(client: RespClient, commands: Repeated) -> None:
     client.submit(
         verbs.PUT,
         commands.words[1],
@@ -32,14 +31,14 @@ def _sadd_repeated(client: RespConnection, commands: Repeated) -> None:
     )
 
 
-def _spop_repeated(client: RespConnection, commands: Repeated) -> None:
+def _spop_repeated(client: RespClient, commands: Repeated) -> None:
     if commands.thirds:
         client.execute_instead(commands.commands())
     else:
         client.submit(verbs.GET, commands.words[1], [], 1, one_message, commands=commands.count)
 
 
-def _sismember_repeated(client: RespConnection, commands: Repeated) -> None:
+def _sismember_repeated(client: RespClient, commands: Repeated) -> None:
     client.submit(verbs.CONTAINS, commands.words[1], commands.thirds, 1, integers, commands=commands.count)
 
 

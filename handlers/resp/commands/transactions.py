@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from handlers.resp.caller import Caller
+from handlers.resp.client import Caller
 from handlers.resp.parser import Command
 from handlers.resp.replies import OK, CommandError, NullArray, Raw
 from handlers.resp.table import command

@@ -1,4 +1,4 @@
-"""Blocks: what one call of the batch script does on one queue, or on some together."""
+"""Blocks: the parts of a call of the batch script."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ from pressure_server.queues.operations.operation import Delivery
 
 
 class Block(NamedTuple):
-    """A part of a call; `how` is that of layout.py, `arguments` its runs.
+    """What one call does on one queue, or on several queues together.
 
-    `received` gets the reply, an error reply as an exception, or a BackendError; and, if the call has a
-    record, its delivery. `changes` is whether it must not be done twice, `takes` whether it may bring what
-    was taken. If it is not known whether the call was done, `resolved` is told later whether this block was.
+    `keys` are base keys. `how` is the block's mode (layout.py), `arguments` are its runs (batch.lua).
+
+    `received` is called with the block's reply: a value, an exception for an error reply, or a BackendError
+    if there is no reply. Its second argument is the call's delivery; None if the call has no record or takes
+    nothing.
+
+    `changes` says that the block must not be done twice, `takes` that it may bring messages. If it is unknown
+    whether the call was done, `resolved` is called later, and told whether this block was done.
     """
 
     keys: Sequence[bytes]

@@ -1,10 +1,10 @@
-"""The courier: packs calls on queues that are made at about the same time into one call of the batch script.
+"""The courier: packs the blocks of many queues into few calls of the batch script, and sends them.
 
-A call of the script costs the backend 15 microseconds before it has done anything, and a block in it 5. While
-so many calls are under way as are useful, what is to be done waits, and goes together in the next.
+A call costs the backend 15 microseconds before it does anything, and each block 5. So while enough calls are
+in flight, ready blocks wait, and go together in the next call.
 
-A call that changes something has a number, and the backend keeps a record of it (records.lua), until a later
-call says that it is done with: when all that it has brought has arrived.
+The courier also keeps track of records (records.lua). It drops a call's record, along with a later call, when
+all messages that the call brought have been delivered.
 """
 
 from __future__ import annotations
@@ -28,46 +28,48 @@ from pressure_server.queues.operations.operation import Delivery, Operation
 
 logger = logging.getLogger(__name__)
 
-# While the backend does one call, the next ones are made: 3 did 4 to 15 % more than 2 on 1000 queues, 6 less.
+# Most calls in flight, so that the next ones are made while the backend does one. With 1000 queues, 3 handled
+# 4 to 15 % more operations than 2, and 6 handled fewer.
 _MOST_UNDER_WAY = 3
-# What is ready is divided among the calls that may leave, but not into parts of fewer blocks: a call costs as
-# much as two or three of them.
+# The calls that may leave share the ready blocks, but each gets at least so many: a call costs as much as two
+# or three blocks.
 _LEAST_PART = 8
-# Of one call, which blocks.lua ends after some two milliseconds: blocks, and bytes of their arguments.
+# Limits of one call: blocks, and bytes of their arguments. blocks.lua ends a call after about two
+# milliseconds.
 _MOST_BLOCKS = 200
 _MOST_BYTES = 1 << 20
-# Records that one call drops: Redis's Lua can hand about 8000 values to one command.
+# Records that one call drops: Redis's Lua can pass about 8000 values to one command.
 _MOST_DONE = 1000
-# Seconds after which a record that is not needed is dropped. What has not been dropped comes back when the
-# server dies, though it may have arrived. The next call does it at no cost: so it waits a little for that.
+# Seconds before a call of its own drops records that are no longer needed; an earlier call does so at no
+# cost. If the server dies before, the messages in these records are delivered twice.
 _DROP_AFTER = 0.02
-# The same after the backend has refused it.
+# The same, after the backend has refused to drop them.
 _DROP_AGAIN_AFTER = 1.0
 
 
-# What makes a block when a call is about to be sent, or None if there is nothing to do any longer.
+# Makes a block when a call is about to be sent; returns None if there is nothing to do any longer.
 Source = Callable[[], Block | None]
 
 
 class CourierOwner(Protocol):
-    """What the courier works for."""
+    """The owner of a courier, which the courier tells of messages that go back."""
 
     def put_back(self, operation: Operation) -> None:
-        """Nobody is there any longer for what has been taken."""
+        """Put back the messages of an operation whose client has gone."""
 
     def when_back(self, follows: Callable[[], None]) -> None:
-        """Call it when the backend is back; a little later if it is there, but has refused."""
+        """Call `follows` when the backend is back; if it is up but has refused something, after a pause."""
 
     def are_back(self, bases: Sequence[bytes]) -> None:
-        """Messages are back in the queues with these base keys."""
+        """Note that messages are back in the queues with these base keys."""
 
     def has_no_records(self) -> None:
-        """The backend keeps nothing for us any longer."""
+        """Note that the backend has no records of this server left."""
 
 
 @dataclass(slots=True)
 class _Call:
-    """`field` is where its record is, empty if there is none; `done` are those that it drops."""
+    """A call in flight. `field` names its record, empty for none; `done` are the records it drops."""
 
     number: int
     field: bytes
@@ -77,12 +79,15 @@ class _Call:
 
 
 class Courier:
-    """To one database of the backend. `header` are the first arguments of each call."""
+    """The courier of one database."""
 
     def __init__(
         self, link: Link, owner: CourierOwner, header: Sequence[bytes], prefix: bytes, records: bytes | None
     ) -> None:
-        """`prefix` is that of keys, `records` the key of our records: None if nobody would recover them."""
+        """Make a courier; `header` has the first arguments of each call, `prefix` begins all keys.
+
+        `records` is the key of this server's records, or None to keep no records.
+        """
         self._link = link
         self._owner = owner
         self._header = header
@@ -91,12 +96,12 @@ class Courier:
         self._ready: deque[Source] = deque()
         self._under_way = 0
         self._is_about_to_send = False
-        # How many operations have been submitted since the last call, and before it.
+        # Operations submitted since the last call was sent, and between the last call and the one before.
         self.submitted = 0
         self._submitted_before = 0
-        # As `ready`, if `send_soon` or `end_of_read` is to follow.
+        # The same as `ready`, without `send_soon`.
         self.add = self._ready.append
-        # Records that may be there, and those of them that are not needed.
+        # Fields of the records that may exist, and of those that are not needed any longer.
         self._kept: set[bytes] = set()
         self._done: list[bytes] = []
         self._dropping: asyncio.TimerHandle | None = None
@@ -105,7 +110,7 @@ class Courier:
 
     @property
     def has_records(self) -> bool:
-        """Whether the backend may keep anything for us."""
+        """Whether the backend may have records of this server."""
         return bool(self._kept)
 
     def call(self, block: Block) -> None:
@@ -121,13 +126,16 @@ class Courier:
         self.send_soon()
 
     def send_soon(self) -> None:
-        """Send what is ready in the next turn of the loop, or when a call comes back."""
+        """Send the ready blocks in the next iteration of the event loop, or when a call returns."""
         if not self._is_about_to_send and self._under_way < _MOST_UNDER_WAY:
             self._is_about_to_send = True
             self._loop.call_soon(self._send)
 
     def end_of_read(self) -> None:
-        """Send what is ready: at once if operations come one at a time, as none is likely to join it then."""
+        """Send the blocks that are ready after a client's read.
+
+        If operations come one at a time, send at once: no other operation is likely to join the call.
+        """
         if self._ready and not self._is_about_to_send:
             if not self._under_way and self.submitted == self._submitted_before == 1:
                 self._send_some()
@@ -135,22 +143,22 @@ class Courier:
                 self.send_soon()
 
     def flush(self) -> None:
-        """Send what is ready at once, so that it is done before anything that is sent after this."""
+        """Send all ready blocks at once, so that they are done before anything that is sent later."""
         while self._ready:
             self._send_some()
 
     def keep(self, field: bytes) -> None:
-        """A call has made this record beside its own; it is needed until it is `done`, or recovered."""
+        """Note a record that a call has made besides its own. It is kept until `done` or `recover`."""
         self._kept.add(field)
 
     def done(self, field: bytes) -> None:
-        """The record is not needed: what it has of messages has arrived."""
+        """Drop a record soon: all messages in it have been delivered, or are back in their queues."""
         self._done.append(field)
         if self._dropping is None:
             self._dropping = self._loop.call_later(_DROP_AFTER, self.drop_done)
 
     def drop_done(self) -> None:
-        """Have the backend drop at once what is not needed."""
+        """Drop the records that are no longer needed, without waiting for another call."""
         if self._dropping is not None:
             self._dropping.cancel()
             self._dropping = None
@@ -158,9 +166,10 @@ class Courier:
             self._send_call([], changes=False, takes=False)
 
     def recover(self, fields: Sequence[bytes], follows: Callable[[int], None] = lambda _: None) -> None:
-        """Put back what is in records of ours, the latest first, however long the backend is away.
+        """Put back the messages in records of this server. Keep trying while the backend is away.
 
-        `follows` is told how many blocks of the first one's call were done: 0 if there is no record.
+        `fields` are the records, latest first. `follows` is called with the number of blocks that the call of
+        the first record had done; 0 if there is no such record.
         """
 
         def received(reply: Any, _delivery: Delivery | None) -> None:
@@ -187,8 +196,8 @@ class Courier:
         while ready and len(blocks) < most and size < _MOST_BYTES:
             try:
                 block = ready.popleft()()
-            except Exception:  # it must not keep the others from being sent
-                logger.exception("a part of a call could not be made")
+            except Exception:  # the other blocks must be sent all the same
+                logger.exception("error while making a block: it is left out of the call")
                 continue
             if block is not None:
                 size += sum(map(len, block.arguments))
@@ -208,7 +217,7 @@ class Courier:
             self._kept.add(field)
         done: list[bytes] = []
         if field or not blocks:
-            # A refusal must not be that of clients' questions.
+            # Calls that only read drop no records: if the backend refuses to drop them, the whole call fails.
             done = self._done[:_MOST_DONE]
             del self._done[:_MOST_DONE]
         keys: list[bytes] = []
@@ -230,8 +239,8 @@ class Courier:
             self._share(call, reply)
         finally:
             if not is_to_send and self._ready:
-                # Clients that have just been answered ask again: one turn of the loop later, more go in one
-                # call. With 50 clients that is worth 20 %.
+                # Wait for the next commands of the clients just answered: two iterations of the loop later
+                # they go in one call. With 50 clients that is worth 20 %.
                 self._loop.call_soon(self._loop.call_soon, self._send)
             elif not is_to_send:
                 self._is_about_to_send = False
@@ -249,7 +258,7 @@ class Courier:
                 delivery = Delivery(call.number, partial(self.done, call.field), self._owner.put_back)
             elif call.field:
                 self.done(call.field)
-            # The call was long enough without them.
+            # The script ended the call before these blocks: they go first in the next one.
             for block in reversed(call.blocks[len(replies) :]):
                 self._ready.appendleft(partial(_same, block))
         else:
@@ -264,8 +273,8 @@ class Courier:
         for block, value in zip(call.blocks, replies, strict=False):
             try:
                 block.received(value, delivery)
-            except Exception:  # it must not keep the others from their replies
-                logger.exception("a reply of the backend could not be used")
+            except Exception:  # the other blocks must get their replies all the same
+                logger.exception("error while handling the reply to one block of a call")
         if delivery is not None:
             delivery.release()
             if not delivery.is_complete:
@@ -277,7 +286,7 @@ class Courier:
         self.call(Block((key,), CUT, arguments, lambda _reply, _delivery: None, changes=False))
 
     def _forget(self, fields: Sequence[bytes]) -> None:
-        """There are no such records any longer."""
+        """Forget records that do not exist any longer."""
         self._kept.difference_update(fields)
         if not self._kept:
             self._owner.has_no_records()

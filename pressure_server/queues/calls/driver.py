@@ -1,4 +1,7 @@
-"""The driver: what lanes ask of whoever drives them. Lanes have no event loop, socket or clock."""
+"""The driver: the interface through which lanes use their surroundings.
+
+Lanes have no event loop, socket or clock of their own. `Lanes` implements this interface, and tests do.
+"""
 
 from __future__ import annotations
 
@@ -20,105 +23,115 @@ class Source(Protocol):
     name: bytes
 
     def block(self) -> Block | None:
-        """Make the queue's part of the next call; None if there is nothing to send now."""
+        """Return the queue's block for the next call; None if there is nothing to send now."""
 
 
 class KeyListener(Protocol):
-    """What is told that a queue has changed."""
+    """An object that is told when a queue changes."""
 
     def armed(self, name: bytes, watched: list[bytes], mask: int | None) -> None:
-        """The queue is watched. `mask` says which keys exist (see `possible`); on None, try again now."""
+        """Note that the queue is watched.
+
+        `watched` are the suffixes of its watched keys. `mask` says which of them exist (see `possible`). If
+        the backend cannot watch, `mask` is None after a pause: try again now.
+        """
 
     def changed(self, name: bytes) -> None:
-        """The queue has changed, and is watched no longer."""
+        """Note that the queue has changed. It is not watched any longer."""
 
 
 class Watcher(Protocol):
-    """What watches queues for changes by others."""
+    """Watches queues for changes that others make."""
 
     def arm(self, listener: KeyListener, name: bytes, watched: list[bytes], *, own: bool = False) -> None:
-        """Tell of the next change of one of these keys of the queue. `own`: it is the listener's own."""
+        """Tell the listener, once, when one of the queue's keys changes; `watched` are their suffixes.
+
+        `own` says that it is the queue of the listener's lane, which is told anyway.
+        """
 
     def leave(self, listener: KeyListener, name: bytes, watched: Iterable[bytes] = ()) -> None:
-        """Do not tell the listener any longer. `watched` are the keys that are still watched for it."""
+        """Stop telling the listener of a queue. `watched` are the suffixes still watched for it."""
 
 
 class Roles(Protocol):
-    """What waits for roles of queues in line with native clients."""
+    """Waits for the roles of queues in line with native clients."""
 
     def ask(self, name: bytes, lack: WaitCondition, *, elsewhere: bool = False) -> None:
-        """Wait for a role. Then the queue's lane takes its turn; if `elsewhere`, those that asked do."""
+        """Wait for a role, then begin the turn of the queue's lane.
+
+        With `elsewhere`, tell the listeners to the queue instead; they act at once.
+        """
 
     def withdraw(self, name: bytes, lack: WaitCondition) -> None:
-        """Do not wait for it any longer."""
+        """Stop waiting for a role."""
 
     def give_back(self, name: bytes) -> None:
-        """End our turns on a queue."""
+        """End this server's turns on a queue."""
 
 
 class Opener(Protocol):
-    """What keeps messages that clients are to acknowledge."""
+    """Keeps messages until their clients acknowledge them."""
 
     def keep(self, operation: Operation, number: int) -> Delivery:
-        """Return the delivery of what the operation has opened in the call of that number."""
+        """Return the delivery of the message that the operation has reserved in call `number`."""
 
 
 class Driver(Protocol):
-    """What drives the lanes of one database."""
+    """The driver of the lanes of one database."""
 
     policy: Policy
     waiters: Waiters
-    # Whether the server stops, so that nothing may wait.
+    # Whether the server is stopping, so that no operation may wait.
     is_stopping: bool
-    # Whether what a call has done must be confirmed before it is told.
+    # Whether changes must be durable before clients are answered.
     is_durable: bool
-    # How many other servers use the backend: their clients may wait for the same as ours.
+    # The number of other servers on the backend, whose clients may wait for the same messages.
     neighbours: int
 
     @property
     def changes(self) -> Watcher:
-        """What watches queues."""
+        """The watcher of queues."""
 
     @property
     def role_turns(self) -> Roles:
-        """What waits for roles."""
+        """The turns in roles that native clients hold."""
 
     @property
     def opened(self) -> Opener:
-        """What keeps messages that are to be acknowledged."""
+        """The messages that clients are still to acknowledge."""
 
     def ready(self, lane: Source, *, goes_first: bool = False) -> None:
         """Ask the lane for a block when the next call is sent; if it `goes_first`, before all others."""
 
     def drop(self, lane: Source) -> None:
-        """Forget a lane on which nothing is to be done, and nothing waits."""
+        """Forget a lane that has nothing to send and on which no operation waits."""
 
     def learn(self, name: bytes, found: int) -> None:
-        """Note what a call has found: see the first value of a reply in batch.lua."""
+        """Note whether a queue exists and has a bound; `found` is a reply's first value (batch.lua)."""
 
     def submit(self, operation: Operation) -> None:
-        """Do the operation after those submitted for its queue."""
+        """Do an operation after those submitted for its queue before."""
 
     def call(self, block: Block) -> None:
-        """Do the block with the next call, beside what lanes have ready."""
+        """Send a block with the next call, independently of the lanes' own blocks."""
 
     def poke(self, names: Iterable[bytes]) -> None:
-        """Let operations that wait on these queues go on."""
+        """Try the operations that wait on these queues again."""
 
     def when_safe(self, follows: Callable[[BackendError | None], None]) -> None:
-        """Call `follows` when what the backend has just answered has the durability asked for."""
+        """Call `follows` when the backend's last replies are as durable as configured, or with an error."""
 
     def when_back(self, follows: Callable[[], None]) -> None:
-        """Call it when the backend is back, or a little later if it is there, but has refused."""
+        """Call `follows` when the backend is back; if it is up but has refused something, after a pause."""
 
     def after(self, turns: int, follows: Callable[[], None]) -> None:
-        """Call it after so many turns of the loop."""
+        """Call `follows` after so many iterations of the event loop."""
 
     def time(self) -> float:
-        """Return the time, in seconds."""
+        """Return the time of the driver's clock, in seconds."""
 
     def at(self, when: float, follows: Callable[[Operation], None], operation: Operation) -> Timer:
-        """Call it with the operation at that time."""
+        """Call `follows` with the operation at the time `when`, by the driver's clock."""
 
     def later(self, seconds: float, follows: Callable[[], None]) -> Timer:
-        """Call it after so many seconds."""
+        """Call `follows` after so many seconds."""

@@ -1,6 +1,7 @@
-"""Slow deliveries: the record of a call is cut down to what has not arrived yet.
+"""Slow deliveries: cut the records of calls down to the messages that have not been delivered yet.
 
-Otherwise all that a call has brought would come back if the server died, for one client that does not read.
+Otherwise one client that does not read would keep the whole record, and all messages of the call would be
+delivered again if the server died.
 """
 
 from __future__ import annotations
@@ -11,24 +12,29 @@ from collections.abc import Callable, Iterator
 from pressure_server.queues.operations.operation import Delivery
 from pressure_server.queues.operations.restoring import brought
 
-# Seconds between looks.
+# Seconds between checks.
 _PAUSE = 1.0
 
 
 class SlowDeliveries:
-    """Those of one database."""
+    """The deliveries of one database that are not complete; checked once a second."""
 
     def __init__(self, prefix: bytes, cut: Callable[[int, list[bytes]], None]) -> None:
-        """`cut` cuts the record of a call down to messages: base keys, each with a count and the words."""
+        """Make an empty collection. `cut(number, left)` cuts the record of call `number` down to `left`.
+
+        `left` has for each queue its base key, the number of its messages, and the messages as recovery.lua
+        knows them.
+        """
         self._prefix = prefix
         self._cut = cut
-        # Of how many operations the record has messages, and how many of these were missing at the last look.
+        # For each delivery, how many operations have messages in the record, and how many of them had not
+        # received theirs at the last check.
         self._slow: dict[Delivery, tuple[int, int]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
 
     def add(self, delivery: Delivery) -> None:
-        """The delivery has begun."""
+        """Check the delivery from now on, until it is complete."""
         missing = len(delivery.undelivered)
         self._slow[delivery] = missing, missing
         if self._timer is None:
@@ -42,7 +48,7 @@ class SlowDeliveries:
                 continue
             if delivery.is_held or missing > recorded:
                 recorded = seen = missing
-            # While many arrive, each cut halves the record: all cuts cost no more than the first.
+            # While deliveries go on, each cut at least halves the record, so all cuts together stay cheap.
             if missing < recorded and (2 * missing <= recorded or seen == missing):
                 self._cut(delivery.number, list(self._left_of(delivery)))
                 recorded = missing

@@ -1,1 +1,1 @@
-"""What goes back: messages that clients did not receive, and reservations until they are acknowledged."""
+"""Undelivered messages: those that go back to their queues, and those that clients are to acknowledge."""

@@ -1,4 +1,4 @@
-"""Put-backs: what was taken from one queue for clients that have gone goes back to its head."""
+"""Put-backs: if a client has gone, return the messages taken for it to the head of their queue."""
 
 from __future__ import annotations
 
@@ -18,31 +18,35 @@ from pressure_server.queues.operations.restoring import restoring
 
 
 class PutBacks:
-    """Those of one lane."""
+    """The put-backs of one lane."""
 
     __slots__ = ("_base", "_driver", "_name", "_returning", "_send_first")
 
     def __init__(
         self, driver: Driver, name: bytes, base: bytes, send_first: Callable[[list[Operation]], None]
     ) -> None:
-        """`send_first` sends operations of the queue, in this order, before whatever else is to be sent."""
+        """Make an empty collection for the queue `name`; `base` is the key of its list.
+
+        `send_first` sends operations of the queue, in the given order, before all others.
+        """
         self._driver = driver
         self._name = name
         self._base = base
         self._send_first = send_first
-        # What is about to go back, with the number of the call that had taken it, and which it was there.
+        # Pending put-backs: the number of the call that took the messages, their operation's place in the
+        # order in which operations ended, and the operation that puts them back.
         self._returning: list[tuple[int, int, Operation]] = []
 
     @property
     def are_waiting(self) -> bool:
-        """Whether something is about to go back; then nothing else is to be done before."""
+        """Whether messages are about to go back. Until then the lane sends nothing else."""
         return bool(self._returning)
 
     def put_back(self, operation: Operation) -> None:
-        """Nobody is there any longer for what the operation has taken.
+        """Put back the messages that an operation has taken.
 
-        The messages go back a few turns of the loop later, together with those of other clients that have
-        gone. Messages that were taken first go back last, so that they are at the head again.
+        They go back a few iterations of the event loop later, together with those of other clients that have
+        gone. Messages that were taken first go back last, so they are at the head again.
         """
         if operation.custody is Custody.UNTIL_ACKNOWLEDGED:
             operation.put_back()
@@ -53,26 +57,29 @@ class PutBacks:
             self._driver.after(TURNS_TO_LEAVE, self.restore)
 
     def restore(self) -> None:
-        """Send what has been put back since."""
+        """Send the put-backs that have gathered."""
         returning, self._returning = self._returning, []
         if returning:
             operations = [operation for _, _, operation in sorted(returning, key=itemgetter(0, 1))]
             self._send_first(operations[::-1])
 
     def failed(self, runs: Sequence[list[Operation]], error: Exception) -> None:
-        """A block of such operations had an error. Nobody waits for it, and it must not get lost."""
+        """Send a block of put-backs again after an error, when the backend is back.
+
+        If it is unknown whether the block was done, `resolved` decides.
+        """
         if not isinstance(error, OutcomeUnknownError):
             self._driver.when_back(partial(self._try_again, runs))
 
     def resolved(self, runs: Sequence[list[Operation]], done: bool) -> None:
-        """It had no answer, and it is known by now whether it was done."""
+        """End a block of put-backs that got no reply if it was `done`; otherwise send it again."""
         if done:
             self._end(runs)
         else:
             self._try_again(runs)
 
     def _try_again(self, runs: Sequence[list[Operation]]) -> None:
-        """Beside whatever else is under way: the order has been lost with the connection."""
+        """Send the block outside the lane: its place in the order was lost with the connection."""
 
         def received(reply: Any, _delivery: Delivery | None) -> None:
             if isinstance(reply, Exception):

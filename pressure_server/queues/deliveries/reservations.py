@@ -1,6 +1,7 @@
-"""What clients have opened: messages that they have taken, and may give back until they say they are done.
+"""Reservations: messages that clients have taken and may give back until they acknowledge them.
 
-The backend keeps a record of each (get.lua), so that it comes back when we die, and nothing else with it.
+Each has a record of its own in the backend (get.lua), apart from the record of its call. So if the server
+dies, only messages that are still reserved go back, and no others that came with them.
 """
 
 from __future__ import annotations
@@ -11,22 +12,25 @@ from functools import partial
 from pressure_server.queues.calls.courier import Courier
 from pressure_server.queues.operations.operation import Delivery, Operation
 
-# Of the loop: within so many everybody who has gone at the same time is known to have.
+# Iterations of the event loop to wait, so that messages of clients that leave together go back together.
 TURNS_TO_LEAVE = 8
 
 
 class Reservations:
-    """Of the queues of one database."""
+    """The reservations of one database."""
 
     def __init__(self, courier: Courier, after: Callable[[int, Callable[[], None]], None]) -> None:
-        """`after` calls something after so many turns of the loop."""
+        """Make an empty collection; `after` is that of Driver."""
         self._courier = courier
         self._after = after
-        # What is about to go back: by its call's number, and which it was there.
+        # Pending put-backs: the call's number, and the message's number in the call.
         self._returning: list[tuple[int, int]] = []
 
     def keep(self, operation: Operation, number: int) -> Delivery:
-        """What the operation has opened in the call of that number, until its client is done with it."""
+        """Return the delivery of the message that an operation has reserved in call `number`.
+
+        The record is kept until the client acknowledges the message or gives it back.
+        """
         _flags, which, _message = operation.results[0].split(b" ", 2)
         field = _field(number, int(which))
         self._courier.keep(field)
@@ -38,18 +42,21 @@ class Reservations:
         return delivery
 
     def _closed(self, field: bytes) -> None:
-        """Drop the record before the client is told: what is closed does not come back."""
+        """Drop the record before the client is answered: an acknowledged message must not come back."""
         self._courier.done(field)
         self._courier.drop_done()
 
     def _put_back(self, number: int, which: int) -> None:
-        """With what others give up who leave at the same time: the first opened goes last, to be first."""
+        """Put the message back, together with others that are given up at the same time.
+
+        The one that was reserved first goes back last, so it is at the head again.
+        """
         self._returning.append((number, which))
         if len(self._returning) == 1:
             self._after(TURNS_TO_LEAVE, self.restore)
 
     def restore(self) -> None:
-        """Send at once what is to be put back."""
+        """Send the put-backs that have gathered."""
         returning, self._returning = self._returning, []
         if returning:
             self._courier.recover([_field(*one) for one in sorted(returning, reverse=True)])

@@ -1,4 +1,13 @@
-"""Lanes: the operations on one queue in their order, and its part of the calls.
+"""Lanes: the operations on each queue, in order.
 
-A lane is pure; what it asks of its surroundings is the driver of `calls`.
+A lane holds the operations that clients have submitted for one queue. It has at most one block in flight:
+operations that arrive meanwhile go together in the next block. So no call overtakes another on the same
+queue.
+
+When the reply arrives, the lane ends the operations that are done and sends unfinished ones again before all
+others. Operations that lack a message, room or a role wait (see `waiting`). A lane exists only while it has
+something to do.
+
+`Lane` uses no event loop, socket or clock: it asks a `Driver` (see `calls`), so tests can run it in memory.
+`Lanes` is the driver: it keeps the lanes of one database and connects them to the backend.
 """

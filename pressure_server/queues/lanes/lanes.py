@@ -1,4 +1,4 @@
-"""Lanes: which queues have operations to be sent or that wait, the calls they make, and what wakes them."""
+"""Lanes: the lanes of one database, and what they need from the backend and the event loop."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from pressure_server.queues.policy import Policy
 from pressure_server.queues.waiting.key_notifications import KeyNotifications
 from pressure_server.queues.waiting.role_turns import RoleTurns
 
-# Seconds until what the backend has refused to take back, or to forget, is asked of it again.
+# Seconds before a put-back or recovery that the backend has refused is tried again.
 _AGAIN_AFTER = 1.0
 
 
 class Lanes:
-    """Those of one of the backend's databases: a lane is made for a queue when it is needed."""
+    """The lanes of one database, and their driver. A lane is made when a queue first needs one."""
 
     def __init__(
         self,
@@ -60,18 +60,18 @@ class Lanes:
         self.number = link.number
         self.policy = policy
         self.is_stopping = False
-        # How many other servers use the backend: their clients may wait for the same as ours.
+        # The number of other servers on the backend, whose clients may wait for the same messages.
         self.neighbours = 0
         self._link = link
         self._durability = durability
-        # Whether what a call has done must be confirmed before it is told.
+        # Whether changes must be durable before clients are answered.
         self.is_durable = durability.is_wanted
         bound = b"" if policy.create_bound is None else b"%d" % policy.create_bound
         self.identity = identity
-        # Each once, in their order.
+        # Callbacks for when the backend is back; a dict keeps their order, and each only once.
         self._when_back: dict[Callable[[], None], None] = {}
         self._dropped = asyncio.Event()
-        # Without presence nobody would look after records.
+        # Without presence no other server would recover the records, so none are kept.
         records = records_key(prefix, identity) if link.presence is not None else None
         header = (identity, bound, policy.overflow.encode())
         self._courier = Courier(link, self, header, prefix, records)
@@ -79,7 +79,7 @@ class Lanes:
         self.known = KnownQueues(watch, link.number, prefix, self._clean)
         self.learn = self.known.learn
         self.call = self._courier.call
-        # End a read of a client: what it has added may be sent.
+        # End a client's read: the operations that it has added may be sent.
         self.flush = self._courier.end_of_read
         self.housekeeping = Housekeeping(link, prefix, identity)
         self.opened = Reservations(self._courier, self.after)
@@ -94,16 +94,19 @@ class Lanes:
         return self._link.is_up
 
     def submit(self, operation: Operation) -> None:
-        """Do the operation after those submitted for its queue; its owner is told of its end.
+        """Do an operation after those submitted for its queue before; tell its owner when it ends.
 
-        It goes with the next call, or with a later one if a call for its queue is under way. Raises
+        It goes with the next call, or with a later one if a call for its queue is in flight. Raises
         QueueNameError.
         """
         self.add(operation)
         self._courier.send_soon()
 
     def add(self, operation: Operation) -> None:
-        """Do the operation as `submit` does; for commands of one read, after which `flush` must be called."""
+        """Submit an operation as `submit` does, but without sending: for the commands of one read.
+
+        Call `flush` after the last one.
+        """
         lane = self._lanes.get(operation.name) or self._new_lane(operation.name)
         lane.pending.append(operation)
         self._courier.submitted += 1
@@ -116,14 +119,20 @@ class Lanes:
         return lane
 
     def cancel(self, operation: Operation) -> None:
-        """Its client has gone: if it waits, or has not been sent and takes messages, it does not happen."""
+        """Cancel an operation whose client has gone.
+
+        It is not done if it waits, or if it takes messages and has not been sent.
+        """
         operation.cancelled = True
         lane = self._lanes.get(operation.name)
         if lane is not None:
             lane.forget(operation)
 
     async def attempt(self, operation: Operation, call: Completion) -> list[Any] | PressureError:
-        """Do an operation, whose owner the call is. Returns its `results`, or the error that it met."""
+        """Do an operation, and wait until it ends; `call` is its owner.
+
+        Return its `results`, or the error with which it ended.
+        """
         try:
             self.submit(operation)
         except PressureError as error:
@@ -138,32 +147,35 @@ class Lanes:
         return operation.error or operation.results
 
     def try_all(self) -> None:
-        """Try everybody who waits, which shows that the queue is in use."""
+        """Try all waiting operations again, so that queues with waiting clients do not expire."""
         for lane in list(self._lanes.values()):
             lane.poke()
 
     def waiting_on(self, name: bytes) -> dict[Line, int]:
-        """How many operations of our clients wait on a queue."""
+        """Return how many operations of this server's clients wait on a queue, by line."""
         lane = self._lanes.get(name)
         waiting = lane.waiting if lane is not None else None
         return {line: waiting.count(line) if waiting is not None else 0 for line in Line}
 
     def end_waits(self) -> None:
-        """The server stops: who waits, or would have to, gets StoppingError."""
+        """End all waiting operations with StoppingError, and from now on all that would have to wait."""
         self.is_stopping = True
         for lane in list(self._lanes.values()):
             lane.end_waits(StoppingError())
         self.changes.lost()
 
     def restore(self) -> None:
-        """Send at once what is to be put back."""
+        """Send all pending put-backs at once."""
         for lane in list(self._lanes.values()):
             if lane.is_held:
                 lane.put_backs.restore()
         self.opened.restore()
 
     async def settle(self, timeout: float) -> bool:
-        """Have the backend drop what has arrived; whether nothing is left after so many seconds."""
+        """Drop the records of delivered messages, and wait until no operation and no record is left.
+
+        Return False if some are left after `timeout` seconds.
+        """
         self._courier.drop_done()
         try:
             async with asyncio.timeout(timeout):
@@ -175,14 +187,14 @@ class Lanes:
         return True
 
     def send_back_first(self, names: Iterable[bytes]) -> None:
-        """What is about to go back to these queues goes before what is asked beside their lanes."""
+        """Send the pending put-backs of these queues before a request that bypasses their lanes."""
         for name in names:
             lane = self._lanes.get(name)
             if lane is not None and lane.is_held:
                 lane.put_backs.restore()
         self._courier.flush()
 
-    # What transactions use.
+    # For transactions, recovery and the courier.
 
     async def call_now(
         self,
@@ -192,11 +204,13 @@ class Lanes:
         *,
         changes: bool,
     ) -> tuple[list[Any], Delivery | None]:
-        """Call the batch script on queues, beside their lanes. Raises BackendError.
+        """Call the batch script with a block of its own, independently of the queues' lanes.
 
-        Returns the reply, and the delivery of what it has brought, if any, to be released when it is known
-        who has some of it. `unwanted` is called with both, or with the error, if they are not
-        returned: if this has been cancelled meanwhile, or an error is raised.
+        Return the reply, and the delivery of the messages that it brought, if any. The delivery is held:
+        release it when all operations that got some of its messages are registered. Raises BackendError.
+
+        `unwanted` is called with the reply, or the error, and the delivery if they are not returned: if this
+        coroutine is cancelled, or raises.
         """
         reply: asyncio.Future[tuple[Any, Delivery | None]] = self._loop.create_future()
 
@@ -230,10 +244,10 @@ class Lanes:
         return value, delivery
 
     async def recover(self, key: bytes) -> tuple[bool, int, bytes, dict[bytes, int]]:
-        """Put back messages that a dead server had taken: as many as one call does.
+        """Put back messages that a dead server had taken, as many as fit into one call.
 
-        Returns whether there is more; how many records could not be put back, and why; and how many messages
-        are back, by queue. Raises BackendError.
+        `key` is the key of that server's records. Return whether there is more; how many records could not be
+        put back, and why; and how many messages went back, by the queue's base key. Raises BackendError.
         """
         ended: asyncio.Future[Any] = self._loop.create_future()
 
@@ -253,26 +267,26 @@ class Lanes:
         return more == 1, failed, why, back
 
     def put_back(self, operation: Operation) -> None:
-        """Nobody is there any longer for what has been taken."""
+        """Put back the messages of an operation whose client has gone."""
         lane = self._lanes.get(operation.name) or self._new_lane(operation.name)
         lane.put_backs.put_back(operation)
 
     def are_back(self, bases: Sequence[bytes]) -> None:
-        """Messages are back in the queues with these base keys."""
+        """Try the operations that wait on the queues with these base keys: messages are back."""
         self.poke(base[len(self.prefix) + 1 :] for base in bases)
 
     def has_no_records(self) -> None:
-        """The backend keeps nothing for us any longer."""
+        """Note that the backend has no records of this server left."""
         self._dropped.set()
 
     def poke(self, names: Iterable[bytes]) -> None:
-        """Who waits on these queues may go on."""
+        """Try the operations that wait on these queues again."""
         for name in names:
             lane = self._lanes.get(name)
             if lane is not None:
                 lane.poke()
 
-    # What lanes use: see Driver.
+    # The other methods of Driver.
 
     def ready(self, lane: Source, *, goes_first: bool = False) -> None:
         """See Driver."""
@@ -311,7 +325,7 @@ class Lanes:
             follows()
 
     def take_turn(self, name: bytes, role: WaitCondition) -> None:
-        """A role's token has been parked for those who wait on that queue."""
+        """Begin the turn of a queue's lane in a role. Give the role back if the lane is gone."""
         lane = self._lanes.get(name)
         if lane is not None:
             lane.take_turn(role)
@@ -325,7 +339,7 @@ class Lanes:
             if not self._lanes:
                 self._dropped.set()
 
-    # What the link and the watch tell.
+    # Called by the link and the watch.
 
     def _backend_is_back(self) -> None:
         self.role_turns.backend_is_back()
@@ -337,7 +351,7 @@ class Lanes:
                 follows()
 
     def changed(self, key: bytes) -> None:
-        """A key has changed that somebody has asked to be told of."""
+        """Note that a watched key has changed, maybe in another database."""
         if not key.startswith(self.prefix + b":"):
             return
         name, suffix = split_key(self.prefix, key)
@@ -349,7 +363,7 @@ class Lanes:
         self.changes.tell(name)
 
     def watch_lost(self) -> None:
-        """What has been asked is forgotten."""
+        """Note that no key is watched any longer."""
         self.known.forget_all()
         self.changes.lost()
         for lane in list(self._lanes.values()):
@@ -357,6 +371,6 @@ class Lanes:
                 lane.waiting.watch_lost()
 
     def _clean(self, name: bytes) -> None:
-        """The queue has been deleted, maybe by a native client, which does not know of our keys."""
+        """Remove the server's keys of a deleted queue: the Delete of a native client leaves them."""
         if self._link.is_up:
             self.housekeeping.clean(name)

@@ -1,4 +1,4 @@
-"""Operations on queues: what clients want, as arguments of the batch script, and its replies as results.
+"""Operations on queues: client commands as arguments of the batch script, and its replies as results.
 
-Pure. Everything in `queues` imports it.
+This package does no I/O. All of `queues` imports it.
 """

@@ -1,6 +1,6 @@
-"""Batches: the operations that wait on one queue, as the arguments of one script call, and back.
+"""Batches: operations on one queue as the arguments of one script call, and its reply as their results.
 
-Pure: the lane decides when, the channel carries.
+Pure: the lane decides when to send a batch, and the courier sends it.
 """
 
 from __future__ import annotations
@@ -16,25 +16,28 @@ from pressure_server.queues.operations.refusals import lack_of, refusal
 from pressure_server.queues.operations.wait import Wait
 from pressure_server.queues.operations.wait_condition import WaitCondition
 
-# A call of 2000 messages keeps the backend busy for about two milliseconds; a larger one gains nothing.
+# A call with 2000 messages keeps the backend busy for about two milliseconds; a larger one gains nothing.
 MAX_MESSAGES = 2000
 MAX_BYTES = 1 << 20
 
-# How a block is done: NOTE or SHARE if there are other
-# servers, whose clients may wait for the same as ours (waiting.lua).
+# How a block treats messages that clients of other servers may wait for, too (waiting.lua).
 NOTE, SHARE = b"note", b"share"
 
 _what = attrgetter("verb", "options")
 
 
 def take(waiting: list[Operation]) -> list[Operation]:
-    """Remove from the front of `waiting` what the next call carries: one, or more within the caps."""
+    """Remove from the front of `waiting` the operations of the next call, and return them.
+
+    The call has at least one operation, and more while MAX_MESSAGES and MAX_BYTES permit. No more commands
+    can become part of an operation that is in a call.
+    """
     messages = size = count = 0
     restores = False
     for operation in waiting:
         messages += operation.wanted
         size += sum(map(len, operation.messages))
-        # What is put back goes alone: where its call gets no answer it is sent again, however late.
+        # Put-backs get a call of their own: if it has no answer, it is sent again later.
         if count and (messages > MAX_MESSAGES or size > MAX_BYTES or operation.verb.restores != restores):
             break
         restores = operation.verb.restores
@@ -47,7 +50,7 @@ def take(waiting: list[Operation]) -> list[Operation]:
 
 
 def runs_of(batch: Sequence[Operation]) -> list[list[Operation]]:
-    """Return neighbours of one verb and its options together; those that do not fold, one by one."""
+    """Group neighbouring operations with the same verb and options; keep those that do not fold apart."""
     runs: list[list[Operation]] = []
     for _, group in groupby(batch, _what):
         run = list(group)
@@ -56,9 +59,10 @@ def runs_of(batch: Sequence[Operation]) -> list[list[Operation]]:
 
 
 def sharing_of(operations: Sequence[Operation], *, shares: bool) -> bytes:
-    """NOTE; or SHARE for a call that puts, if our clients are to take only a share and all takes may wait.
+    """Return SHARE for a call that puts, if `shares` is set and all its takes may wait; otherwise NOTE.
 
-    One that may not wait is not limited: it would be told that there is no message.
+    SHARE limits takes to this server's share of the messages. A take that may not wait must not be limited:
+    it would report that the queue is empty.
     """
     puts = any(operation.verb.puts for operation in operations)
     all_wait = all(o.wait is None or o.wait.timeout != 0 for o in operations if o.verb.takes)
@@ -66,7 +70,7 @@ def sharing_of(operations: Sequence[Operation], *, shares: bool) -> bytes:
 
 
 def pack(runs: Sequence[Sequence[Operation]]) -> list[bytes]:
-    """The runs as arguments for batch.lua: for each a name, a count, and as many arguments."""
+    """Return the runs as arguments for batch.lua: for each a name, a count, and that many arguments."""
     arguments: list[bytes] = []
     for run in runs:
         verb = run[0].verb
@@ -76,11 +80,12 @@ def pack(runs: Sequence[Sequence[Operation]]) -> list[bytes]:
 
 
 class Outcome:
-    """What has become of the operations of a call.
+    """What the reply to a call means for its operations.
 
-    `ended` have ended; `again` are to be sent again, at once and before others; `lacking` lack something, and
-    their `wait` says what. `held` are roles that these would need, too, and that native clients hold. With
-    `left_for_others` messages were left for the clients of other servers, and may be taken if these do not.
+    `ended` have ended. `again` must be sent again at once, before other operations. `lacking` have to wait,
+    and their `wait` says for what. `held` are roles that native clients hold and that the lacking operations
+    need, too. If `left_for_others` is set, messages were left for clients of other servers; this server may
+    take those that the others do not take.
     """
 
     __slots__ = ("again", "ended", "held", "lacking", "left_for_others")
@@ -102,7 +107,7 @@ class Outcome:
 
 
 def share(runs: Sequence[list[Operation]], reply: list[Any]) -> Outcome:
-    """Share a reply of batch.lua out."""
+    """Distribute a reply of batch.lua among the operations of its runs."""
     left, executed = reply[0], len(reply) - 1
     more: list[Any] = []
     if type(left) is list:
@@ -142,10 +147,11 @@ def share(runs: Sequence[list[Operation]], reply: list[Any]) -> Outcome:
 
 
 def refused(runs: Sequence[Sequence[Operation]], error: str) -> Outcome:
-    """What becomes of a call that has got this error as a whole: what has `ended` is to fail.
+    """Return what becomes of a call that the backend has refused as a whole with this error.
 
-    A backend out of memory refuses puts; one whose disk is full, or that lacks replicas, refuses all changes.
-    It refuses a call with these before it has done anything; the rest of the call is done without them.
+    Out of memory, the backend refuses puts. With a full disk or too few replicas, it refuses all changes. It
+    refuses the call before anything is done. `ended` are the operations that caused the refusal; they must
+    fail with the error. The others are sent again. If no operation caused the refusal, all are in `ended`.
     """
     ended: list[Operation] = []
     others: list[Operation] = []
@@ -155,7 +161,7 @@ def refused(runs: Sequence[Sequence[Operation]], error: str) -> Outcome:
 
 
 def _is_refused(operation: Operation, error: str) -> bool:
-    """Whether a call is refused with that error because of this operation."""
+    """Return whether the backend refuses a call with this error because of this operation."""
     verb = operation.verb
     if error.startswith("OOM"):
         return verb.puts or verb.moves
@@ -163,7 +169,7 @@ def _is_refused(operation: Operation, error: str) -> bool:
 
 
 def _share_run(run: Sequence[Operation], result: Any) -> bool:
-    """Share a run's result, or its error; whether something may be lacking."""
+    """Distribute a run's result or error. Return whether some of its operations may have to wait."""
     if not isinstance(result, Exception):
         return run[0].verb.share(run, result)
     text = str(result)

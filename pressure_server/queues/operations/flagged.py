@@ -1,6 +1,6 @@
-"""Messages with flags: a number that some clients give with a message, and that tells them something. Pure.
+"""Messages with flags: flags are a number that some clients store with a message. Pure.
 
-A message without flags is plain bytes, and flags 0; whoever does not care for them sees bytes in either.
+A message without flags is plain bytes and has flags 0. Code that ignores flags treats every message as bytes.
 """
 
 from __future__ import annotations
@@ -14,19 +14,22 @@ class Flagged(bytes):
     flags: bytes
 
     def __new__(cls, message: bytes, flags: bytes) -> Flagged:
-        """`flags` is their number in decimal."""
+        """`flags` is the number in decimal."""
         made = super().__new__(cls, message)
         made.flags = flags
         return made
 
 
 def flags_of(message: bytes) -> bytes:
-    """The message's flags."""
+    """Return the message's flags in decimal; 0 if it has none."""
     return message.flags if type(message) is Flagged else _NONE
 
 
 def with_flags(reply: list[bytes]) -> list[bytes]:
-    """The messages of a reply that has all flags behind the last one (get.lua); the reply is used up."""
+    """Return the messages of a reply, with the flags that get.lua puts after the last message.
+
+    `reply` is changed.
+    """
     if not reply:
         return reply
     flags = reply.pop()
@@ -39,5 +42,5 @@ def with_flags(reply: list[bytes]) -> list[bytes]:
 
 
 def word_of(message: bytes) -> bytes:
-    """The message with its flags before it, by which recovery.lua knows it."""
+    """Return the message preceded by its flags, which is how recovery.lua identifies it."""
     return flags_of(message) + b" " + message

@@ -1,7 +1,7 @@
-"""Operations: what a client wants done on one queue, how far that has come, and what is on its way to it.
+"""Operations: what a client wants done on one queue, its progress, and its messages in transit.
 
-Pure. An operation is a verb (verbs.py) with options (options.py), and stands for one or more equal
-commands of one client. Its owner is told what becomes of it.
+Pure. An operation is a verb (verbs.py) with options (options.py). It stands for one or more equal commands of
+one client. Its owner is told of its progress.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pressure_server.errors import PressureError
 from pressure_server.queues.operations.options import DEFAULT, Custody, Options, existing, into_existing
 from pressure_server.queues.operations.wait import Wait
 
-# What makes the replies of an operation that has ended.
+# Makes the replies of an operation that has ended.
 Reply = Callable[["Operation"], bytes]
 
 
@@ -26,41 +26,44 @@ def _no_reply(_operation: Operation) -> bytes:
 
 
 class Owner(Protocol):
-    """What is told how an operation gets on."""
+    """The object that is told of an operation's progress."""
 
     __slots__ = ()
 
     def waits(self, operation: Operation) -> None:
-        """Note that the operation begins to wait."""
+        """Note that the operation has begun to wait."""
         return
 
     def has_some(self, operation: Operation) -> None:
-        """Note that a call has brought some of what the operation takes, and others are to follow."""
+        """Note that a call has brought some of what the operation takes, and another call is to follow."""
         return
 
     def completed(self, operation: Operation) -> None:
-        """Take over the operation, which has ended, and what it has taken.
+        """Take over the ended operation and the messages that it has taken.
 
-        Its `results` and `error` are final. If it `has_taken` messages, call its `delivered` when they have
-        been handed over, or its `put_back`, once: until then the backend keeps them.
+        Its `results` and `error` are final. If it `has_taken` messages, call its `delivered` after they have
+        been handed over, or its `put_back`, exactly once. Until then the backend keeps a record of them.
         """
 
 
 class Operation:
     """One or more equal commands on one queue.
 
-    `sizes` has one number a command: how many messages it brought (put, contains, remove), or wants (get).
-    `messages` are theirs, end to end. Other verbs have their arguments in `messages`.
+    `sizes` has one number per command: how many messages it brings (put, contains, remove) or wants (get).
+    `messages` has the messages of all commands, in order. Other verbs have their arguments in `messages`.
 
-    When it has ended, either `error` is set, or `results` holds: for put one entry a command (the queue's
-    length after it; with `unique` how many of its messages were new; or the error that it alone met), for
-    contains and remove one 1 or 0 a message, for get and move the messages, fewer than wanted if the queue
-    ran empty or the time out; for other verbs the one value a command.
+    When the operation has ended, either `error` is set, or `results` has:
 
-    `reply` makes the replies of its commands, one after the other; `encoded` is what it has made, if replies
-    of other operations go first. `ended_as` counts the operations on the queue in the order in which they
-    ended. `sent` is how many of the commands that are left go with the call under way; None is all of them.
-    Pass a `Wait` to override how the operation waits.
+    * put: an entry per command: the length of the queue after it; with `unique`, how many of its messages
+      were new; or the error of that command alone
+    * contains, remove: a 1 or 0 per message
+    * get, move: the messages, fewer than wanted if the queue was empty or the time was up
+    * other verbs: the single value, once per command
+
+    `reply` makes the replies of all commands, in order. `encoded` keeps these replies while earlier
+    operations are not answered yet. `ended_as` is the operation's position in the order in which operations
+    on the queue ended. A `sealed` operation cannot be extended. `sent` is how many of the commands that are
+    left go with the call in flight; None means all. Pass a `Wait` to override how the operation waits.
     """
 
     __slots__ = (
@@ -111,14 +114,14 @@ class Operation:
         self.sent: int | None = None
         self.cancelled = False
         self.ended_as = 0
-        # Each with how many messages there were when it had come.
+        # Each delivery, with the number of results after its messages were added.
         self.deliveries: list[tuple[Delivery, int]] | None = None
-        # How many of its messages have been handed over, where that is not all.
+        # How many of its messages have been handed over, if only some have been.
         self.handed = 0
         self.wait = wait
 
     def may_extend(self, verb: Verb, name: bytes, reply: Reply, options: Options) -> bool:
-        """Return whether more commands like these can become part of it."""
+        """Return whether more commands like these can become part of this operation."""
         return (
             not self.sealed
             and self.verb is verb
@@ -130,33 +133,36 @@ class Operation:
         )
 
     def extend(self, messages: list[bytes], size: int, commands: int) -> None:
-        """Append more commands of `size` messages each; see `may_extend`."""
+        """Append more commands of `size` messages each. Call `may_extend` first."""
         self.messages += messages
         self.sizes += [size] * commands
         self.wanted += size * commands
 
     def stay(self, *, elsewhere: bool = False) -> None:
-        """From now on wait on the queue that exists: neither make a queue, nor wait for another of that name.
+        """Wait only on the present queue from now on: do not create the queue or wait for its creation.
 
-        `elsewhere`: that is the queue to which a move goes.
+        With `elsewhere`, this is about the destination of a move.
         """
         self.options = into_existing(self.options) if elsewhere else existing(self.options)
 
     def came_with(self, delivery: Delivery) -> None:
-        """A call has brought some of its messages."""
+        """Note that a call has brought the messages just added to `results`."""
         if self.deliveries is None:
             self.deliveries = [(delivery, len(self.results))]
         else:
             self.deliveries.append((delivery, len(self.results)))
 
     def delivered(self) -> None:
-        """What it has taken has been handed over."""
+        """Note that the messages taken have been handed over."""
         deliveries, self.deliveries = self.deliveries, None
         for delivery, _ in deliveries or ():
             delivery.has_arrived(self)
 
     def hand_over(self, size: int) -> None:
-        """So many bytes of the replies have been handed over, and no more will be."""
+        """Note that only the first `size` bytes of the replies were handed over before the connection ended.
+
+        `put_back` then leaves out the messages of the commands whose replies are complete.
+        """
         if size <= 0 or len(self.sizes) == 1:
             return
         first = copy(self)
@@ -170,7 +176,7 @@ class Operation:
         self.handed = sum(self.sizes[:commands])
 
     def put_back(self) -> None:
-        """Nobody is there any longer for what it has taken, if anything."""
+        """Put back the messages taken, if any: there is no client to receive them."""
         if self.deliveries is not None and self.has_taken:
             delivery = self.deliveries[0][0]
             if self.custody is Custody.UNTIL_ACKNOWLEDGED:
@@ -179,14 +185,14 @@ class Operation:
 
     @property
     def custody(self) -> Custody:
-        """Until when the backend keeps a record of what it takes."""
+        """How long the backend keeps a record of the messages that this operation takes."""
         if not self.verb.takes or self.verb.moves:
             return Custody.NONE
         return Custody.UNTIL_ACKNOWLEDGED if self.options.acknowledged else Custody.UNTIL_DELIVERED
 
     @property
     def has_taken(self) -> bool:
-        """Whether it has messages that are nowhere else now."""
+        """Whether it has taken messages that are in no queue now."""
         return bool(self.results) and self.custody is not Custody.NONE
 
     @property
@@ -196,34 +202,34 @@ class Operation:
 
     @property
     def is_satisfied(self) -> bool:
-        """Whether it has what it was made for, if it lacks nothing that can be waited for."""
+        """Whether the operation has all it needs to end, provided that it lacks nothing to wait for."""
         if self.verb.puts:
             return not self.commands_left()
         return bool(self.results) or (self.verb.takes and not self.options.waits)
 
     def commands_left(self) -> int:
-        """How many of its commands have no result yet."""
+        """Return how many of its commands have no result yet."""
         return len(self.sizes) - len(self.results)
 
     def messages_left(self) -> int:
-        """How many of its messages have no result yet, or are still wanted."""
+        """Return how many of its messages have no result yet, or are still wanted."""
         return self.wanted - len(self.results)
 
     @property
     def units_sent(self) -> int:
-        """What goes with the call under way, in the units of its verb's `rest`."""
+        """How much goes with the call in flight, in the units of the verb's `rest`."""
         rest = self.verb.rest(self)
         return rest if self.sent is None else min(rest, self.sent)
 
     def size_sent(self) -> int:
-        """The bytes of the messages that go with the call under way."""
+        """Return the size in bytes of the messages that go with the call in flight."""
         done = len(self.results)
         first = sum(self.sizes[:done])
         last = first + sum(self.sizes[done : done + self.units_sent])
         return sum(map(len, self.messages[first:last]))
 
     def fail(self, error: PressureError) -> None:
-        """End with an error what has not been done; what has been done (in an earlier call) stays done."""
+        """Fail the commands that are not done; results of earlier calls stay."""
         in_part = self.wait.messages if self.wait is not None else 0
         if in_part:
             self.results.append(error.after(in_part))
@@ -234,11 +240,12 @@ class Operation:
 
 
 class Delivery:
-    """The backend keeps the record of the call of that `number` until all of it has arrived.
+    """The messages that one call has taken, until all of them have arrived.
 
-    `undelivered` are the operations that have some of it, in the order in which they got it, with what is on
-    its way back of it, as recovery.lua knows messages. Whoever makes a delivery holds it, too, and releases
-    it when it is known which operations these are.
+    The backend keeps the record of the call with this `number` until then. `undelivered` has the operations
+    that still have some of the messages, in the order in which they got them. The value is None, or the
+    messages on their way back to the queue, in the form in which recovery.lua identifies them. A new delivery
+    is held. Its creator must `release` it when all operations that have some of it are known.
     """
 
     __slots__ = ("_arrived", "_holds", "number", "put_back", "undelivered")
@@ -246,7 +253,7 @@ class Delivery:
     def __init__(
         self, number: int, arrived: Callable[[], None], put_back: Callable[[Operation], None]
     ) -> None:
-        """`arrived` is called when all of it has been handed over; `put_back` takes back what cannot be."""
+        """`arrived` is called when all messages have arrived; `put_back` puts those of an operation back."""
         self.number = number
         self._arrived = arrived
         self.put_back = put_back
@@ -255,30 +262,30 @@ class Delivery:
 
     @property
     def is_held(self) -> bool:
-        """Whether it is not known yet which operations have some of it."""
+        """Whether more operations may be added."""
         return self._holds > 0
 
     @property
     def is_complete(self) -> bool:
-        """Whether all of it has arrived."""
+        """Whether all messages have arrived."""
         return not self.undelivered and not self._holds
 
     def expect(self, operation: Operation) -> None:
-        """The operation has some of it."""
+        """Note that the operation has some of the messages."""
         self.undelivered[operation] = None
 
     def returns(self, operation: Operation, words: list[bytes]) -> None:
-        """The operation gives this up; it `has_arrived` when it is back."""
+        """Note that these messages are being put back; call `has_arrived` when that is done."""
         self.undelivered[operation] = words
 
     def has_arrived(self, operation: Operation) -> None:
-        """The operation has handed it over."""
+        """Note that the operation's messages have been handed over, or are back in the queue."""
         del self.undelivered[operation]
         if not (self.undelivered or self._holds):
             self._arrived()
 
     def hold(self) -> None:
-        """More operations may come to have some of it, until it is released."""
+        """Keep the delivery incomplete until `release`, as more operations may be added."""
         self._holds += 1
 
     def release(self) -> None:
@@ -297,15 +304,15 @@ class Line(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Verb:
-    """How operations of one verb are packed for the script, and how a reply is shared out among them.
+    """How operations of one verb are packed for the script, and how a reply is distributed among them.
 
-    `pack` returns the run's arguments. `share` extends each operation's results from the run's reply, and
-    says whether one may lack something, as it then notes in the operation's `wait`. `rest` is what an
-    operation still lacks, in the units in which the script says what it left undone.
+    `pack` returns the run's arguments. `share` adds the run's reply to the operations' results; it returns
+    whether an operation may have to wait, and that operation's `wait` then says for what. `rest` returns how
+    much of an operation is not done, in the units in which the script reports what it left undone.
 
-    `line` is where one waits, and `serves` are those that may go on when one has been done, as many as it
-    has messages, or with `serves_all` all. `folds`: equal operations share a run. `changes`: it must not be
-    done twice. `restores`: its messages are nowhere else.
+    `line` is the line in which operations wait. `serves` are the lines of which operations may go on after
+    this one: as many as it has messages, or all if `serves_all` is set. `folds`: equal operations share a
+    run. `changes`: the operation must not be done twice. `restores`: its messages exist nowhere else.
     """
 
     name: bytes
@@ -323,5 +330,5 @@ class Verb:
     serves_all: bool = False
 
     def __repr__(self) -> str:
-        """Its name."""
+        """Return the verb's name."""
         return self.name.decode()

@@ -1,6 +1,6 @@
-"""Options: how an operation does what its verb says; and custody, which says who keeps what it takes.
+"""Options: how an operation does what its verb says; custody: how long the backend keeps what it takes.
 
-Pure. The names of options that the script reads are in `name_of`, and in lua/batch.lua.
+Pure. The script's names of the options are in `name_of` and in lua/batch.lua.
 """
 
 from __future__ import annotations
@@ -11,37 +11,37 @@ from typing import NamedTuple
 
 
 class Room(Enum):
-    """What a put does if there is no room; the value is the script's word for it."""
+    """What a put does if the queue is full; the value is the script's word for it."""
 
-    # Options are looked up by their hash for each operation, and that of Enum is slow: 0.2 microseconds.
+    # Options are looked up by hash for each operation; the hash of Enum takes 0.2 microseconds.
     __hash__ = object.__hash__
 
-    CONFIGURED = b""  # what the queue is set to do
+    CONFIGURED = b""  # as the queue is configured
     WAIT = b"wait"
     NEVER_WAIT = b"now"
     NOT_NEEDED = b"overfill"
 
 
 class Custody(Enum):
-    """Until when the backend keeps a record of what an operation has taken."""
+    """How long the backend keeps a record of what an operation has taken."""
 
-    NONE = "none"  # it takes nothing, or what it takes is in another queue
+    NONE = "none"  # it takes nothing, or moves it to another queue
     UNTIL_DELIVERED = "until delivered"
     UNTIL_ACKNOWLEDGED = "until acknowledged"
 
 
 class Options(NamedTuple):
-    """Each is off unless it is given, and only for the verbs named.
+    """The options of an operation. Each is off by default, and applies to the verbs in brackets only.
 
-    `existing`: do not make the queue (put), and do not wait for it to be made (get, move).
-    `unique`: put only what is not queued (put, move).
-    `room`: what to do if there is no room (put).
-    `flags`: messages have flags, and may expire (put, get).
-    `waits`: wait for a message (get, move).
-    `several`: one command wants up to so many messages, and waits for the first (get).
-    `otherwise`: take nothing if the run before has taken something (get, in transactions).
-    `acknowledged`: the client says when it is done with what it has taken (get).
-    `into_existing`: do not make the other queue (move).
+    * `existing`: do not create the queue (put); do not wait for its creation (get, move)
+    * `unique`: put only messages that are not queued yet (put, move)
+    * `room`: what to do if the queue is full (put)
+    * `flags`: messages have flags, and may expire (put, get)
+    * `waits`: wait for a message (get, move)
+    * `several`: one command wants up to this many messages, and waits for the first only (get)
+    * `otherwise`: take nothing if an earlier run of the same take has taken something (get, in transactions)
+    * `acknowledged`: the client acknowledges what it has taken (get)
+    * `into_existing`: do not create the destination queue (move)
     """
 
     existing: bool = False
@@ -73,18 +73,18 @@ _WORDS = {
 
 @cache
 def name_of(verb: bytes, options: Options) -> bytes:
-    """Return how the script is told of a verb with these options: the verb, and a word for each option."""
+    """Return the script's name for a verb with these options: the verb, and a word for each option."""
     words = [word for option, word in _WORDS.items() if getattr(options, option)]
     return b" ".join([verb, *words, *([options.room.value] if options.room.value else [])])
 
 
 @cache
 def existing(options: Options) -> Options:
-    """Return the same for a queue that must exist."""
+    """Return the same options, for a queue that must exist."""
     return options._replace(existing=True)
 
 
 @cache
 def into_existing(options: Options) -> Options:
-    """Return the same for another queue that must exist."""
+    """Return the same options, for a destination queue that must exist."""
     return options._replace(into_existing=True)

@@ -1,7 +1,7 @@
-"""Owners: what is told that an operation waits, or has ended, if that is not a client's connection.
+"""Owners of operations other than a client's connection: they are told of waits and of the end.
 
-An owner gets what its operation has taken in the step in which it is told of the end. From then on it has to
-call `delivered` or `put_back`, once, whatever is cancelled. Before that the lane has it.
+When an operation ends, its owner gets the messages in the same step. From then on the owner must call
+`delivered` or `put_back` exactly once, even if it is cancelled. Before that, the lane has the messages.
 """
 
 from __future__ import annotations
@@ -17,55 +17,56 @@ class Client(Protocol):
     """The client for which a coroutine runs."""
 
     def begin_wait(self) -> None:
-        """It waits, until `end_wait`."""
+        """Note that the client waits, until `end_wait`."""
 
     def end_wait(self) -> None:
-        """It waits no longer."""
+        """Note that the client does not wait any longer."""
 
     def has_some(self, operation: Operation) -> None:
-        """A call has brought some of what the operation takes, and others are to follow."""
+        """Note that a call has brought some of what the operation takes, and another call is to follow."""
 
     def took(self, operation: Operation) -> None:
-        """The reply that follows brings what the operation has taken, which is the client's from now on."""
+        """Take over the messages that the operation has taken; the reply that follows contains them."""
 
 
 class Completion(Owner):
-    """The owner of operations that a coroutine waits for. `ended` is the queue of the first that ends.
+    """The owner of operations that a coroutine waits for.
 
-    What that one has taken goes to the client at once. `end` is called when the coroutine ends, however it
-    does; what an operation takes later goes back.
+    `ended` is a future with the queue name of the first operation that ends. Its messages go to the client at
+    once. Operations that end later put their messages back. The coroutine must call `end` when it ends in any
+    way.
     """
 
     __slots__ = ("_client", "_has_ended", "_loop", "_tried", "_waits", "_was_tried", "ended")
 
     def __init__(self, client: Client | None) -> None:
-        """`client` is told when the coroutine waits, and of what was taken; None if there is no client."""
+        """`client` is told when the coroutine waits and what was taken; None if there is no client."""
         self._loop = asyncio.get_running_loop()
         self._client = client
         self._waits = False
         self._has_ended = False
-        # Whether the operation submitted last has been tried; and who waits for that.
+        # Whether the last submitted operation has been tried, and the future that `tried` awaits.
         self._was_tried = False
         self._tried: asyncio.Future[None] | None = None
-        # Not the operation itself, which knows its owner: cycles stay in memory for long.
+        # Not the operation, which refers to its owner: cycles stay in memory until a garbage collection.
         self.ended: asyncio.Future[bytes] = self._loop.create_future()
 
     async def tried(self) -> None:
-        """Return when the operation submitted last has ended, or waits, which may be so already."""
+        """Return when the last submitted operation has ended or waits; at once if this is so already."""
         if not (self.ended.done() or self._was_tried):
             self._tried = self._loop.create_future()
             await self._tried
         self._was_tried = False
 
     def waits(self, _operation: Operation) -> None:
-        """The operation begins to wait."""
+        """Note that the operation has begun to wait."""
         if self._client is not None and not self._waits:
             self._waits = True
             self._client.begin_wait()
         self._has_tried()
 
     def completed(self, operation: Operation) -> None:
-        """The operation has ended."""
+        """Take over the ended operation, or put back its messages if it is not the first one."""
         self._has_tried()
         if self._has_ended or self.ended.done():
             operation.put_back()
@@ -78,12 +79,12 @@ class Completion(Owner):
         self.ended.set_result(operation.name)
 
     def has_some(self, operation: Operation) -> None:
-        """See Client."""
+        """Tell the client: see Client."""
         if self._client is not None:
             self._client.has_some(operation)
 
     def end(self) -> None:
-        """The coroutine has ended."""
+        """Note that the coroutine has ended."""
         self._has_ended = True
         if self._client is not None and self._waits:
             self._waits = False
@@ -96,7 +97,7 @@ class Completion(Owner):
 
 
 class OnSuccess(Owner):
-    """The owner of what is done for no client; something follows where it has been done."""
+    """The owner of an operation without a client; it calls a function if the operation succeeds."""
 
     __slots__ = ("_follows",)
 
@@ -104,6 +105,6 @@ class OnSuccess(Owner):
         self._follows = follows
 
     def completed(self, operation: Operation) -> None:
-        """Tell, with the queue's name."""
+        """Call the function with the queue's name, unless the operation failed."""
         if operation.error is None:
             self._follows(operation.name)

@@ -1,7 +1,7 @@
-"""Packing: runs as arguments for the batch script.
+"""Packing: runs of operations as arguments for the batch script.
 
-Pure. A run is neighbouring operations of one verb with the same options. What goes is what has not been done
-yet (batch.lua has the form; verbs.py says which verb uses what).
+Pure. A run is neighbouring operations with the same verb and options. Only what is not done yet is packed.
+batch.lua defines the format; verbs.py says which verb uses which function.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from pressure_server.queues.operations.operation import Operation
 
 
 def commands(operations: Sequence[Operation]) -> list[bytes]:
-    """The sizes of the commands, empty where each has one message, and their messages."""
+    """Return the sizes of the commands, empty if each has one message, and then their messages."""
     if len(operations) == 1 and operations[0].wanted == 1:
-        # By far the most frequent with many queues.
+        # By far the most frequent case with many queues.
         return [b"", *operations[0].messages]
     sizes: list[int] = []
     arguments = [b""]
@@ -37,7 +37,7 @@ def commands(operations: Sequence[Operation]) -> list[bytes]:
 
 
 def messages(operations: Sequence[Operation]) -> list[bytes]:
-    """The messages."""
+    """Return the messages that have no result yet."""
     arguments: list[bytes] = []
     for operation in operations:
         arguments += operation.messages[len(operation.results) :]
@@ -45,17 +45,17 @@ def messages(operations: Sequence[Operation]) -> list[bytes]:
 
 
 def count(operations: Sequence[Operation]) -> list[bytes]:
-    """How many messages are wanted."""
+    """Return how many messages are still wanted."""
     if len(operations) == 1:
         return [b"%d" % operations[0].messages_left()]
     return [b"%d" % sum([operation.messages_left() for operation in operations])]
 
 
 def arguments(operations: Sequence[Operation]) -> list[bytes]:
-    """The arguments of the one operation."""
+    """Return the arguments of the run's only operation."""
     return operations[0].messages
 
 
 def nothing(_operations: Sequence[Operation]) -> list[bytes]:
-    """Nothing: the verb says all."""
+    """Return no arguments: the verb needs none."""
     return []

@@ -1,4 +1,4 @@
-"""Refusals: what the errors of the batch script mean, to who is told and to who can wait."""
+"""Refusals: errors of the batch script as exceptions for clients, and as conditions to wait for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pressure_server.queues.operations.wait_condition import WaitCondition
 
 
 def refusal(name: bytes, text: str) -> PressureError:
-    """The exception for an error the script answered with: a code, and for some a word more."""
+    """Return the exception for an error of the script: a code, followed by details for some codes."""
     queue = printable(name)
     code, _, rest = text.partition(" ")
     if code == "NOQUEUE":
@@ -44,7 +44,7 @@ def refusal(name: bytes, text: str) -> PressureError:
 
 
 def lack_of(error: Any) -> WaitCondition | None:
-    """What the role, or the end of a deletion, that an error of the script speaks of is to those who wait."""
+    """Return the condition to wait for after this error of the script; None if waiting does not help."""
     text = str(error)
     if text.startswith("OTHER "):
         text = text[6:]

@@ -1,4 +1,4 @@
-"""Restoring: what was taken for a client that has gone goes back to the head of its queue."""
+"""Put-backs as operations: messages taken for a client that has gone return to the head of their queue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ logger = logging.getLogger(__name__)
 
 
 def brought(taken: Operation) -> Iterator[tuple[Delivery, list[bytes]]]:
-    """What an operation has taken, by the calls that have brought it, as recovery.lua knows messages."""
+    """Yield the messages that an operation has taken, by delivery, as recovery.lua identifies them.
+
+    Messages that have been handed over are left out.
+    """
     first = 0
     for delivery, end in taken.deliveries or ():
         messages = taken.results[max(first, taken.handed) : end]
@@ -23,9 +26,10 @@ def brought(taken: Operation) -> Iterator[tuple[Delivery, list[bytes]]]:
 
 
 def restoring(taken: Operation) -> Iterator[tuple[int, Operation]]:
-    """The operations that put back what another one has taken.
+    """Yield the operations that put back what `taken` has taken, each with the number of its call.
 
-    One for each call that has brought some, with that call's number: what came later is to go back before.
+    There is one for each call that brought messages. Send those of later calls first, so that the messages
+    taken first are at the head of the queue again.
     """
     for delivery, words in brought(taken):
         delivery.returns(taken, words)
@@ -35,7 +39,7 @@ def restoring(taken: Operation) -> Iterator[tuple[int, Operation]]:
 
 
 class _Restored(Owner):
-    """Its owner: nobody waits for it."""
+    """The owner of a put-back, for which no client waits."""
 
     def __init__(self, delivery: Delivery, taken: Operation, count: int) -> None:
         self._delivery = delivery
@@ -43,12 +47,13 @@ class _Restored(Owner):
         self._count = count
 
     def completed(self, operation: Operation) -> None:
-        """The backend needs to keep them no longer. Where it refuses them, they come back after a restart."""
+        """Note that the messages are back; if the put-back failed, they go back after a restart."""
         if operation.error is None:
             self._delivery.has_arrived(self._taken)
         else:
             logger.error(
-                "%d messages of queue '%s', taken for a client that has gone, cannot be put back yet: %s",
+                "could not put back %d messages that a disconnected client had taken from queue '%s': %s; "
+                "any that are missing go back after this server restarts",
                 self._count,
                 printable(operation.name),
                 operation.error,

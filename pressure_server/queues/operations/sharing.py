@@ -1,7 +1,8 @@
-"""Sharing: the reply of the batch script for a run, as results of the run's operations.
+"""Sharing: the batch script's reply to a run, distributed among the operations of the run.
 
-Pure. Each function extends the results, and returns whether an operation may lack something, which its `wait`
-then says (batch.lua has the form of replies; verbs.py says which verb uses what).
+Pure. Each function adds to the operations' results. It returns whether an operation may have to wait, and
+that operation's `wait` then says for what. batch.lua defines the format of replies; verbs.py says which verb
+uses which function.
 """
 
 from __future__ import annotations
@@ -33,18 +34,18 @@ def _hand_out(operations: Sequence[Operation], values: list[Any]) -> None:
 
 
 def values(operations: Sequence[Operation], reply: list[Any]) -> bool:
-    """To each as many values as it has asked for, while there are any."""
+    """Give each operation as many values as it asked for, in order, while there are any."""
     _hand_out(operations, reply)
     return False
 
 
 def peeked(operations: Sequence[Operation], reply: list[bytes]) -> bool:
-    """The list of the one message with its flags, to every command."""
+    """Give every command the list of the oldest message, with its flags; empty if there is none."""
     return one(operations, with_flags(reply))
 
 
 def _sizes_left(operations: Sequence[Operation]) -> list[int]:
-    """How many messages each command still brings."""
+    """Return how many messages each command that is not done has left to put."""
     sizes: list[int] = []
     for operation in operations:
         done = len(operation.results)
@@ -56,21 +57,22 @@ def _sizes_left(operations: Sequence[Operation]) -> list[int]:
 
 
 def _begun(operations: Sequence[Operation]) -> Wait | None:
-    """How far the next command has come, where it has been waited with."""
+    """Return the wait of the operation whose command is next: it says how much of the command is done."""
     return next((operation.wait for operation in operations if operation.commands_left()), None)
 
 
 def put(operations: Sequence[Operation], reply: Any) -> bool:
-    """One number a command: the length, or with `unique` how many messages were new; see `_counts`.
+    """Give each command a number: the queue's length, or with `unique` how many messages were new.
 
-    If all messages were put that is one value: the length before the first, or b"new".
+    If all messages were put, the reply is one value: the length before the first, or b"new" if all were new.
+    See `_counts` for other replies.
     """
     if reply == b"new":
         for operation in operations:
             if operation.wait is not None or operation.results:
                 break
         else:
-            # By far the most frequent.
+            # By far the most frequent case: nothing was put in an earlier call.
             for operation in operations:
                 operation.results = operation.sizes[:]
             return False
@@ -81,10 +83,10 @@ def put(operations: Sequence[Operation], reply: Any) -> bool:
 
 
 def _counts(operations: Sequence[Operation], reply: list[Any]) -> bool:
-    """One number a command, -1 if it found the queue full.
+    """Give each command its number; -1 means that it found the queue full.
 
-    If only part was done it is b"part", how many messages of the next command were put, how many of these
-    were new, and the numbers of the commands that were done.
+    If only part was done, the reply is b"part", how many messages of the next command were put, how many of
+    these were new, and the numbers of the commands that were done.
     """
     messages = new = 0
     in_part = reply[:1] == [b"part"]
@@ -122,7 +124,10 @@ def _lacks(operation: Operation, lack: WaitCondition) -> Wait:
 
 
 def got(operations: Sequence[Operation], reply: list[Any] | None) -> bool:
-    """Messages; None if there is no such queue. Those that wait, and got nothing, lack a message."""
+    """Give out messages; the reply is None if there is no such queue.
+
+    Operations that wait, and got no message, wait for one.
+    """
     options = operations[0].options
     if options.flags and reply:
         reply = with_flags(reply)
@@ -138,12 +143,12 @@ def _wait_for_message(operations: Sequence[Operation], *, exists: bool) -> bool:
         options = operation.options
         _lacks(operation, WaitCondition.MESSAGE)
         if not exists:
-            operation.options = options  # it may wait for a queue to be made
+            operation.options = options  # not `stay`: it may wait for the queue's creation
     return bool(hungry)
 
 
 def moved(operations: Sequence[Operation], reply: Any) -> bool:
-    """The message; none where there is none; -1 where the destination is full."""
+    """Give out the message, if there was one; the reply is -1 if the destination is full."""
     operation = operations[0]
     if reply == -1:
         operation.wait = operation.wait or Wait()
@@ -155,12 +160,12 @@ def moved(operations: Sequence[Operation], reply: Any) -> bool:
     if not operation.options.waits:
         return False
     if operation.wait is not None:
-        operation.wait.elsewhere = False  # whatever it had lacked before
+        operation.wait.elsewhere = False  # it may have waited for room there before
     return _wait_for_message(operations, exists=reply is not None)
 
 
 def one(operations: Sequence[Operation], reply: Any) -> bool:
-    """The one value, to every command."""
+    """Give the single value to every command."""
     for operation in operations:
         operation.results = [reply] * len(operation.sizes)
     return False

@@ -1,6 +1,6 @@
-"""The verbs: a table of what the batch script can do on a queue, and how it is asked to.
+"""Verbs: a table of what the batch script can do on a queue, and how Python packs and reads each verb.
 
-The other half of the table is in lua/batch.lua.
+The script's half of the table is in lua/batch.lua.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ PUT_BACK = Verb(
     b"put_back", packing.arguments, sharing.one, restores=True, folds=False, serves=(Line.CONSUMERS,)
 )
 
-# Questions.
+# Verbs that change nothing.
 CONTAINS = Verb(b"contains", packing.messages, sharing.values, Operation.messages_left, changes=False)
 LENGTH = _asking(b"length")
 EXISTS = _asking(b"exists")
@@ -88,10 +88,10 @@ EXAMINE = _asking(b"examine")
 RANGE = _asking(b"range", packing.arguments, folds=False)
 SCAN = _asking(b"scan", packing.arguments, folds=False)
 SAMPLE = _asking(b"sample", packing.arguments, folds=False)
-# It drops what has expired, which makes room, and does no harm when it is done twice.
+# Peek drops expired messages, which makes room. It may be done twice without harm.
 PEEK = Verb(b"peek", packing.nothing, sharing.peeked, changes=False, serves=(Line.PRODUCERS,))
 
-# The life of a queue.
+# Verbs that create, empty, repair or delete a queue.
 CREATE = _living(b"create", Line.PRODUCERS, pack=packing.arguments)
 CLOSE = _living(b"close", Line.PRODUCERS)
 DELETE = _living(b"delete", Line.CONSUMERS, share=_share_deleted)
@@ -99,5 +99,5 @@ FINISH_DELETE = _living(b"finish_delete", Line.CONSUMERS)
 FLUSH = _living(b"flush", Line.CONSUMERS)
 REPAIR = _living(b"repair", pack=packing.arguments)
 TURN = _living(b"turn")
-# Of what a server of version 0.1.0 had taken.
+# Puts back what a server of version 0.1.0 had taken.
 TAKE_OVER = _living(b"take_over", pack=packing.arguments)

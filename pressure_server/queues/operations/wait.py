@@ -1,6 +1,6 @@
-"""Waiting: how long an operation waits, and how far it has come; and who of several may take.
+"""Waits: how long an operation waits, for what, and how far it has come; tickets for several queues.
 
-Pure: the lane keeps those who wait in line.
+Pure: the lane keeps the lines of waiting operations.
 """
 
 from __future__ import annotations
@@ -12,56 +12,56 @@ from typing import Protocol
 from pressure_server.errors import PressureError
 from pressure_server.queues.operations.wait_condition import WaitCondition
 
-# Put and add wait for room as long as the server's settings say.
+# The timeout that the settings give: a limit for puts and moves, none for other operations.
 AS_CONFIGURED = -1.0
 
 
 class Timer(Protocol):
-    """Something that will be called."""
+    """A scheduled call."""
 
     def when(self) -> float:
-        """Return the time, by the clock of whoever made it."""
+        """Return the time of the call, by the clock that was used to schedule it."""
 
     def cancel(self) -> None:
-        """Do not call it."""
+        """Cancel the call."""
 
 
 @dataclass(slots=True)
 class Wait:
     """How an operation waits, and how far it has come.
 
-    `timeout` is in seconds, for a message or for room: None for ever, 0 not at all. `for_role` is whether it
-    waits for a role that a native client holds, and `endless` whether it does so for ever. `ticket` is shared
-    by operations of which only one may take.
+    `timeout` is in seconds, for a message or for room: None waits forever, 0 does not wait. `for_role` is
+    whether it waits for a role that a native client holds; `endless` removes the limit of that wait. `ticket`
+    is shared by operations of which only one may take.
     """
 
     timeout: float | None = AS_CONFIGURED
     for_role: bool = True
     endless: bool = False
     ticket: Ticket | None = None
-    # Of the command that is next, how many messages have been put, and how many of these were new.
+    # How many messages of the next command have been put, and how many of these were new.
     messages: int = 0
     new: int = 0
     lack: WaitCondition | None = None
-    # The other queue of a move, and whether it is there that something is lacking.
+    # The destination of a move, and whether the operation waits for something there.
     other: bytes = b""
     elsewhere: bool = False
-    # Why it ends where it has waited in vain; None for a message that has not come.
+    # The error if it waits in vain; None if it ends without a message instead.
     reason: PressureError | None = None
-    # When its time is up, by the loop's clock: for what it waits for, and for a role.
+    # Deadlines by the loop's clock: of the wait as a whole, and of the wait for a role.
     until: float | None = None
     role_until: float | None = None
     timer: Timer | None = None
-    # Whether it is `until` that has come.
+    # Whether `until` is the deadline that the timer is set to, or that has passed.
     out_of_time: bool = False
     in_line: bool = False
     is_counted: bool = False
-    # Only some of its commands were sent, and all of these have been done.
+    # Only some of its commands were sent, and all of these are done.
     was_cut: bool = False
     expired: bool = False
 
     def end(self, *, served: bool) -> None:
-        """The operation has ended: nothing is waited for any longer. `served`: it has got something."""
+        """End the wait, as the operation has ended. `served` is whether it got something."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
@@ -70,7 +70,10 @@ class Wait:
             self.ticket.release()
 
     def deadline(self, now: float, timeout: float | None, role_timeout: float) -> float | None:
-        """When it has waited long enough; None for never. `now` itself where it must not wait at all."""
+        """Return when the operation has waited long enough: None for never, `now` if it must not wait.
+
+        The first call starts the timeouts, which are in seconds.
+        """
         if self.until is None and timeout is not None:
             self.until = now + timeout
         if self.lack in (WaitCondition.MESSAGE, WaitCondition.ROOM):
@@ -87,9 +90,9 @@ class Wait:
 
 @dataclass(slots=True)
 class Ticket:
-    """Operations in the lines of several queues, of which the first that can be served takes for all.
+    """A token shared by operations on several queues; only the first that can be served takes messages.
 
-    While one of them is under way the others pass; their queues are told when it has come back with nothing.
+    While one of them is in flight, the others are passed over. Their queues are told when it is back.
     """
 
     under_way: object | None = None
@@ -97,7 +100,10 @@ class Ticket:
     passed: list[Callable[[], None]] = field(default_factory=list)
 
     def admits(self, operation: object, passed: Callable[[], None]) -> bool:
-        """Whether the operation may go; `passed` is called when it could have."""
+        """Return whether the operation may be sent. If not, `passed` is called when it can be tried again.
+
+        If the ticket has been served, `passed` is not called.
+        """
         if self.served:
             return False
         if self.under_way is None or self.under_way is operation:
@@ -108,7 +114,7 @@ class Ticket:
         return False
 
     def release(self) -> None:
-        """The one that was under way has come back with nothing."""
+        """Note that no operation is in flight any longer, and tell the queues that were passed over."""
         self.under_way = None
         passed, self.passed = self.passed, []
         for tell in passed:

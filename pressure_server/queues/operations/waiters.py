@@ -1,4 +1,4 @@
-"""Waiters: how many operations wait, for messages, room or roles, on all queues; and how many may."""
+"""Waiters: how many operations wait for messages, room or roles on all queues, and how many may."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from pressure_server.queues.operations.wait import Wait
 
 
 class Waiters:
-    """`most`: how many may wait; there is no bound to what we wait for ourselves."""
+    """The count of waiting operations, at most `most`. Endless waits are the server's own, and unlimited."""
 
     def __init__(self, most: int) -> None:
         self.most = most
         self._count = 0
 
     def __len__(self) -> int:
-        """How many wait."""
+        """Return how many operations wait."""
         return self._count
 
     def enter(self, wait: Wait) -> bool:
-        """An operation is to wait; whether it may."""
+        """Count an operation that is about to wait. Return False if it may not wait, as too many do."""
         if self._count >= self.most and not wait.endless:
             return False
         wait.is_counted = True
@@ -25,7 +25,7 @@ class Waiters:
         return True
 
     def leave(self, wait: Wait) -> None:
-        """It waits no longer, if it did."""
+        """Stop counting an operation, if it was counted."""
         if wait.is_counted:
             wait.is_counted = False
             self._count -= 1

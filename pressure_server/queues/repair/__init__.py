@@ -1,1 +1,1 @@
-"""Repair: finds what native clients that died have left behind in queues, and fixes it."""
+"""Repair: finds the problems that dead native clients have left in queues, and fixes them."""

@@ -1,4 +1,4 @@
-"""Auto-repair: what the doctor does, in the running server, for queues that are stuck for long enough."""
+"""Auto-repair: the running server fixes problems of queues that have lasted for some time."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from pressure_server.queues.repair.warn_once import WarnOnce
 logger = logging.getLogger(__name__)
 
 _SHORTEST_PAUSE = 0.5
-# So many queues in trouble are kept in mind at once; the others when these have been mended.
+# Queues with problems that are watched at the same time; further ones after some of these have been fixed.
 _MOST_CASES = 10_000
 
 
 class AutoRepair:
-    """Mends queues that have been in trouble for `seconds`; 0 mends none.
+    """A background task that fixes problems of queues after `seconds`; 0 disables it.
 
-    All queues of the databases in use are looked at every `seconds` / 2, those in trouble every
-    `seconds` / 10, and neither more often than every half second.
+    It examines all queues of the databases in use every `seconds` / 2, and queues with problems every
+    `seconds` / 10, but neither more often than every half second.
     """
 
     def __init__(self, broker: Broker, seconds: float) -> None:
         self._broker = broker
         self._seconds = seconds
-        self._complaints = WarnOnce(logger, "could not be mended")
+        self._complaints = WarnOnce(logger, "could not be repaired")
         self._patients: dict[Database, dict[bytes, Case]] = {}
         self._next_round = 0.0
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Look every now and then, until `stop`."""
+        """Examine queues at regular intervals, until `stop`."""
         if self._seconds:
             self._task = asyncio.create_task(self._work())
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop examining queues."""
         if self._task is not None:
             self._task.cancel()
 
@@ -57,13 +57,13 @@ class AutoRepair:
                 try:
                     await self._visit(database, cases, is_round)
                 except PressureError as error:
-                    # Nobody knows what happens meanwhile.
+                    # Queues may change while they cannot be examined.
                     cases.clear()
-                    logger.debug("auto-repair could not look at database %d: %s", database.number, error)
+                    logger.debug("auto-repair cannot examine database %d: %s", database.number, error)
                 except Exception:
                     cases.clear()
                     logger.exception("auto-repair of database %d failed", database.number)
-            # Not in step with a client that does something at regular intervals.
+            # Random, so as not to be in step with a client that acts at regular intervals.
             await asyncio.sleep(pause * random.uniform(0.8, 1.2))
 
     async def _visit(self, database: Database, cases: dict[bytes, Case], is_round: bool) -> None:
@@ -81,7 +81,7 @@ class AutoRepair:
                 continue
             if done:
                 logger.warning(
-                    "queue '%s' was in trouble for %.1f seconds: %s. Auto-repair %s",
+                    "queue '%s' had a problem for %.1f seconds: %s. Auto-repair %s",
                     printable(name),
                     case.seen - min(case.since[finding.trouble] for finding in findings),
                     "; ".join(finding.seen for finding in findings),

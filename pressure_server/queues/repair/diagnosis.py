@@ -1,8 +1,7 @@
-"""Diagnosis: what is wrong with a queue, told from how it looked at two moments.
+"""Diagnosis: finds the problems of a queue by comparing two snapshots of it.
 
-Pure. A client that is slow or suspended cannot be told from one that has died: how far apart the moments are
-is up to whoever asks. docs/guides/repair.md has the reasoning, and every state in which a native client
-can die.
+Pure. A slow or suspended client looks the same as a dead one, so the caller chooses the time between the
+snapshots. docs/guides/repair.md has the reasoning, and every state in which a native client can die.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from pressure_server.queues.repair.snapshot import Role, Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A trouble that a queue is in, and what shows it, in words."""
+    """A problem of a queue, and the evidence for it, in words."""
 
     trouble: Problem
     seen: str
 
 
 def diagnose(before: Snapshot, after: Snapshot) -> list[Finding]:
-    """What is wrong with a queue, and was so at both moments; nothing that is about to be put right."""
+    """Return the problems that both snapshots show, except those that a live client is about to end."""
     findings = []
     for trouble, is_so in _rules(before, after):
         seen = is_so(before, after)
@@ -35,17 +34,17 @@ def diagnose(before: Snapshot, after: Snapshot) -> list[Finding]:
 
 
 def suspicions(snapshot: Snapshot) -> list[Finding]:
-    """What would be wrong if it stayed so: most of it a live client is about to put right."""
+    """Return the problems that one snapshot shows. A live client is about to end most of them."""
     return diagnose(snapshot, snapshot)
 
 
-# What shows the trouble, at both moments; "" where it is not so.
+# A rule returns the evidence for a problem, in words; "" if the snapshots do not show it.
 _Rule = Callable[[Snapshot, Snapshot], str]
 _Rules = Sequence[tuple[Problem, _Rule]]
 
 
 def _rules(before: Snapshot, after: Snapshot) -> _Rules:
-    """The rules for what is there. Where it was another thing before, it is at work."""
+    """Return the rules for this state of the queue; none if the queue was in another state before."""
     if after.bound is None:
         return _WITHOUT_A_QUEUE if before.view == after.view else ()
     if before.bound is None:
@@ -55,12 +54,12 @@ def _rules(before: Snapshot, after: Snapshot) -> _Rules:
 
 def _half_created(before: Snapshot, after: Snapshot) -> str:
     pushed = (after.producer.free, after.consumer.free, after.not_full)
-    # They are pushed in this order.
+    # Create pushes the tokens in this order.
     if before.view != after.view or pushed not in ((0, 0, 0), (1, 0, 0), (1, 1, 0)):
         return ""
     names = (PRODUCER_FREE, CONSUMER_FREE, NOT_FULL)
     missing = [printable(name) for name, tokens in zip(names, pushed, strict=True) if not tokens]
-    return f"the queue has a bound, but {_listed(missing)} never had a token, and nobody has used it"
+    return f"the queue has a bound, but {_listed(missing)} never had a token, and no client has used it"
 
 
 def _stuck(pick: Callable[[Snapshot], Role]) -> _Rule:
@@ -70,20 +69,20 @@ def _stuck(pick: Callable[[Snapshot], Role]) -> _Rule:
             return ""
         if not before.could_go_on(earlier) or not after.could_go_on(role):
             return ""
-        return f"the {role.name} role is held{_by(role)}, who does nothing; {_why(role, after)}"
+        return f"the {role.name} role is held{_by(role)}, but its holder is inactive; {_why(role, after)}"
 
     return rule
 
 
 def _why(role: Role, queue: Snapshot) -> str:
-    """Why its holder does not wait for anything."""
+    """Return why the holder cannot be waiting."""
     if role.is_held and role.holder is None:
-        return "nobody has written a name, as a client does before it waits for anything"
+        return "it has not written its name, as clients do before they wait"
     if queue.closed:
-        return "the queue is closed, so there is nothing it could wait for"
+        return "the queue is closed, so it is not waiting"
     if role.name == "producer":
-        return f"there is a {printable(NOT_FULL)} token, so it does not wait for room"
-    return f"there {_are(queue.length, 'message')}, so it does not wait for one"
+        return f"there is a {printable(NOT_FULL)} token, so it is not waiting for room"
+    return f"there {_are(queue.length, 'message')}, so it is not waiting for a message"
 
 
 def _parked(pick: Callable[[Snapshot], Role]) -> _Rule:
@@ -91,12 +90,12 @@ def _parked(pick: Callable[[Snapshot], Role]) -> _Rule:
         earlier, role = pick(before), pick(after)
         if earlier.view != role.view or not role.parked or role.free:
             return ""
-        # In its turn one of ours waits for the same as a native client would, but writes no name before.
+        # In its turn a server waits for the same as a native client, but does not write its name before.
         if not before.has_come(earlier) or not after.has_come(role):
             return ""
         return (
-            f"the {role.name}'s token is where a server of ours keeps it while it has its turn, but it does "
-            f"nothing; {_why(role, after)}"
+            f"the {role.name}'s token is parked for the turn of a pressure-server, but that server is "
+            f"inactive; {_why(role, after)}"
         )
 
     return rule
@@ -133,8 +132,8 @@ def _not_full_on_full(before: Snapshot, after: Snapshot) -> str:
 def _statistics(before: Snapshot, after: Snapshot) -> str:
     if after.garbled and after.garbled == before.garbled:
         names = _listed([name.decode() for name in after.garbled])
-        return f"nobody can count on from {names}: what is there is no number, or too large"
-    # Who is at work may be about to count.
+        return f"invalid value in {names}: not a number, or too large"
+    # A client that holds a role may be about to count.
     lasts = before.view == after.view or (before.is_at_rest and after.is_at_rest)
     if not after.uncounted or after.uncounted != before.uncounted or not lasts:
         return ""
@@ -145,24 +144,24 @@ def _statistics(before: Snapshot, after: Snapshot) -> str:
 def _left_behind(_before: Snapshot, after: Snapshot) -> str:
     if not after.keys or not all(key.startswith(b":ext:") for key in after.keys):
         return ""
-    return f"the queue does not exist, but keys of this server do: {_suffixes(after.keys)}"
+    return f"the queue does not exist, but keys added by pressure-server do: {_suffixes(after.keys)}"
 
 
 def _lone_list(_before: Snapshot, after: Snapshot) -> str:
     if after.keys != (b"",):
         return ""
-    return f"there is a list with {_counted(after.length, 'message')}, and nothing else of a queue"
+    return f"there is a list with {_counted(after.length, 'message')}, but no other key of a queue"
 
 
 def _half_deleted(*, awake: bool) -> _Rule:
-    """`awake`: everybody who could wait for something there has been given it, and has not gone on."""
+    """Return a rule. `awake`: all tokens are there, so no client waits, but the Delete has not continued."""
 
     def rule(before: Snapshot, after: Snapshot) -> str:
         tokens = (after.closed, after.not_full, after.producer.free, after.consumer.free)
         if not after.keys or _left_behind(before, after) or _lone_list(before, after) or all(tokens) != awake:
             return ""
-        lost = f", with {_counted(after.length, 'message')} in it" if after.length else ""
-        return f"the queue does not exist{lost}, but keys of it do: {_suffixes(after.keys)}"
+        lost = f", with {_counted(after.length, 'message')}" if after.length else ""
+        return f"the queue does not exist, but keys of it do{lost}: {_suffixes(after.keys)}"
 
     return rule
 

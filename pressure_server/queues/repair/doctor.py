@@ -1,4 +1,4 @@
-"""The doctor: looks at queues over some time, tells those that stay in trouble, and mends them."""
+"""The doctor: examines queues over some time, reports problems that last, and fixes them."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from pressure_server.queues.repair.diagnosis import Finding, diagnose, suspicion
 from pressure_server.queues.repair.problem import LONE_LIST, Fix, Problem
 from pressure_server.queues.repair.snapshot import Snapshot
 
-# A client that takes a role and gives it back in a tight loop must not be met with it at every look.
+# Examinations in `wait` seconds: enough that a client in a tight loop is not seen with a role in all of them.
 LOOKS = 10
-# A token and then the role, or half a deletion, take two; what happens meanwhile may take more.
+# Rounds of fixes. A missing token and then its role, or a half-deleted queue, take two; changes by clients in
+# between may take more.
 _ROUNDS = 8
 _AT_ONCE = 100
 _SCAN_COUNT = b"1000"
 _MOST_UNREADABLE = 100
-# A loop's clock may wake us that much early.
+# Seconds by which the event loop may wake up a task too early.
 _CLOCK = 0.001
 
 
 @dataclass
 class Case:
-    """A queue in trouble, for as long as it is.
+    """A queue with problems, for as long as it has any.
 
-    `findings` are what the last two looks agree on, `since` when each was seen first, `seen` when the queue
-    was looked at last; all by one clock, in seconds.
+    `findings` are those on which the last two examinations agree, `since` says when each was seen first.
+    `seen` is the time of the last examination. Times are those of the event loop, in seconds.
     """
 
     name: bytes
@@ -47,7 +48,7 @@ class Case:
         self.unchanged_since = self.seen
 
     def look(self, snapshot: Snapshot, now: float) -> None:
-        """The queue has been looked at again."""
+        """Note a new examination of the queue."""
         self.findings = {finding.trouble: finding for finding in diagnose(self.snapshot, snapshot)}
         self.since = {trouble: self.since.get(trouble, self.seen) for trouble in self.findings}
         if snapshot.view != self.snapshot.view:
@@ -55,7 +56,7 @@ class Case:
         self.snapshot, self.seen = snapshot, now
 
     def lasting(self, seconds: float) -> list[Finding]:
-        """What has been so for that long."""
+        """Return the findings that have lasted for that time."""
         return [
             finding
             for trouble, finding in self.findings.items()
@@ -63,17 +64,17 @@ class Case:
         ]
 
     def evidence(self, seconds: float) -> list[bytes]:
-        """What `repair` in doctor.lua compares the queue with before it changes anything."""
+        """Return the evidence that `repair` in doctor.lua checks before it changes anything."""
         unchanged = self.seen - self.unchanged_since >= seconds - _CLOCK
         snapshot = self.snapshot
         return [snapshot.producer.view, snapshot.consumer.view, snapshot.view, b"1" if unchanged else b""]
 
 
 class Doctor:
-    """Examines the queues of one database.
+    """An examiner of the queues of one database.
 
-    `wait` is for how many seconds a client does nothing that is dead. `named` is a queue that is known to be
-    one. `unreadable` says of keys that begin like a queue's why they are none. Methods raise BackendError.
+    A client that has been inactive for `wait` seconds counts as dead. `named` is the queue that the operator
+    has named. `unreadable` has the errors of queues that cannot be examined. Methods raise BackendError.
     """
 
     def __init__(self, database: Database, wait: float, named: bytes | None = None) -> None:
@@ -84,9 +85,9 @@ class Doctor:
         self._loop = asyncio.get_running_loop()
 
     async def queues(self) -> AsyncIterator[list[bytes]]:
-        """The names of all queues, and of what has keys without being one, some at a time.
+        """Yield the names of all queues, and of incomplete ones without :bound, some at a time.
 
-        A queue comes once, but for what SCAN returns twice; what is none maybe once for each of its keys.
+        A queue comes once, unless SCAN returns it twice; an incomplete one may come once for each key.
         """
         prefix, cursor = self._database.prefix + b":", b""
         pattern = existence_pattern(self._database.prefix).removesuffix(BOUND)
@@ -99,7 +100,7 @@ class Doctor:
             yield [*queues, *await self._without_bound(names - queues)]
 
     async def _without_bound(self, names: Iterable[bytes]) -> list[bytes]:
-        """Those that are no queues. The others come with their :bound."""
+        """Return those that have no :bound. SCAN returns the others by their :bound."""
         names = list(names)
         if not names:
             return []
@@ -108,9 +109,9 @@ class Doctor:
         return [name for name, bound in zip(names, bounds, strict=True) if bound is None]
 
     async def look_for(self, names: Iterable[bytes], cases: dict[bytes, Case]) -> int:
-        """Look at queues for the first time, and add a case for each that may be in trouble.
+        """Examine queues for the first time, and add a case for each that may have a problem.
 
-        Returns how many of them are queues.
+        Returns how many of the names are queues.
         """
         now, queues = self._loop.time(), 0
         for name, snapshot in await self._examine(list(names)):
@@ -120,7 +121,7 @@ class Doctor:
         return queues
 
     async def look_again(self, cases: dict[bytes, Case]) -> None:
-        """Look at them once more, and remove those that are in trouble no longer."""
+        """Examine the cases once more, and remove those that have no problem any longer."""
         now = self._loop.time()
         examined = dict(await self._examine(list(cases)))
         for name, case in list(cases.items()):
@@ -130,9 +131,9 @@ class Doctor:
                 del cases[name]
 
     async def confirm(self, cases: dict[bytes, Case]) -> None:
-        """Look again until `wait` seconds have passed; leave those that were in trouble all the while."""
+        """Examine the cases for `wait` seconds, and keep those that had a problem all that time."""
         begin = self._loop.time()
-        # Not in step with a client that does something at regular intervals.
+        # Random moments, so as not to be in step with a client that acts at regular intervals.
         for moment in (*sorted(random.random() for _ in range(LOOKS - 1)), 1.0):
             if not cases:
                 return
@@ -143,7 +144,7 @@ class Doctor:
                 del cases[name]
 
     async def mend(self, case: Case) -> list[str]:
-        """Fix the problems that have lasted. Return what was done, in words; nothing if it has changed."""
+        """Fix the problems that have lasted. Return what was done, in words; [] if the queue has changed."""
         words = [mend.value for finding in self.mendable(case) for mend in finding.trouble.mends]
         if not words:
             return []
@@ -152,7 +153,7 @@ class Doctor:
         return [_in_words(word.decode()) for word in done]
 
     def mendable(self, case: Case) -> list[Finding]:
-        """What has lasted, without what might be somebody else's."""
+        """Return the findings that have lasted, except for a list that may belong to another program."""
         return [
             finding
             for finding in case.lasting(self.wait)
@@ -162,9 +163,9 @@ class Doctor:
     async def treat(
         self, cases: dict[bytes, Case], told: Callable[[Case, list[Finding], list[str]], None]
     ) -> None:
-        """Fix, and look again, until nothing is wrong; what is not mended is left in `cases`.
+        """Fix problems and examine again, until none is left; keep in `cases` what could not be fixed.
 
-        `told` hears of each queue, each time: what was wrong, and what was done.
+        After each attempt `told` is called with the case, its findings, and what was done, in words.
         """
         hopeless: set[bytes] = set()
         for _ in range(_ROUNDS):
@@ -184,7 +185,7 @@ class Doctor:
             treated = patients.keys() - hopeless
             for name in treated:
                 del cases[name]
-            # Who has been woken goes on first.
+            # Let the clients that have been woken up continue first.
             await asyncio.sleep(self.wait / LOOKS)
             again: dict[bytes, Case] = {}
             await self.look_for(treated, again)
@@ -192,7 +193,7 @@ class Doctor:
             cases.update(again)
 
     async def _ping(self) -> None:
-        """See that an error was about one queue alone. Raises BackendError where the backend is away."""
+        """Check that an error concerned only one queue. Raises BackendError if the backend is unavailable."""
         await self._database.command(b"PING")
 
     async def _examine(self, names: Sequence[bytes]) -> list[tuple[bytes, Snapshot]]:
@@ -210,7 +211,7 @@ class Doctor:
 
 
 def _owner(key: bytes) -> bytes:
-    """The queue whose key it is, of what follows the prefix."""
+    """Return the name of the queue to which a key belongs; `key` is without the prefix."""
     name, extension, _ = key.partition(b":ext:")
     if extension:
         return name
@@ -219,7 +220,7 @@ def _owner(key: bytes) -> bytes:
 
 
 def _in_words(done: str) -> str:
-    """What doctor.lua says it has done: the name of a mend, or what with which statistic."""
+    """Return in words what doctor.lua has done: a fix by name, or a change of a statistic."""
     if done.startswith("zeroed "):
         return f"set {done.removeprefix('zeroed ')} to 0"
     statistic, _, difference = done.partition(" ")

@@ -1,4 +1,4 @@
-"""Troubles: all that can be wrong with a queue, what each means, and what mends it."""
+"""Problems: all that a queue can have, what each means, and how to fix it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pressure_server.queues.names import CONSUMER_FREE, NOT_FULL, PRODUCER_FREE,
 
 
 class Fix(Enum):
-    """What repair can do; the value is its name in doctor.lua."""
+    """A change that repair can make; the value is its name in doctor.lua."""
 
     GIVE_BACK_PRODUCER = b"give_back_producer"
     GIVE_BACK_CONSUMER = b"give_back_consumer"
@@ -24,7 +24,7 @@ class Fix(Enum):
 
     @property
     def past(self) -> str:
-        """What has been done, for people."""
+        """The change in words, in the past tense: "pushed a token"."""
         return _PAST[self]
 
 
@@ -36,7 +36,7 @@ _PAST = {
     Fix.PUSH_NOT_FULL: f"pushed a {printable(NOT_FULL)} token",
     Fix.TAKE_NOT_FULL: f"took the {printable(NOT_FULL)} token away",
     Fix.TRIM: "left one token of each",
-    Fix.WAKE: "gave both roles back to whoever waits there",
+    Fix.WAKE: "gave both roles back to the waiting clients",
     Fix.UNLINK: "deleted what was left",
     Fix.SETTLE_STATISTICS: "corrected the statistics",
 }
@@ -44,7 +44,7 @@ _PAST = {
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Its name, what it means, what repair would do, in words and as what it tries."""
+    """A kind of problem: its name, its meaning, and what repair does, in words and as a list of fixes."""
 
     name: str
     means: str
@@ -54,93 +54,95 @@ class Problem:
 
 HALF_CREATED = Problem(
     "half created",
-    "a native client died while it created the queue: whoever uses it waits for ever",
-    "push the tokens that are missing",
+    "a native client died while it created the queue: clients that use the queue wait for ever",
+    "push the missing tokens",
     (Fix.GIVE_BACK_PRODUCER, Fix.GIVE_BACK_CONSUMER, Fix.PUSH_NOT_FULL),
 )
 PRODUCER_STUCK = Problem(
     "producer stuck",
-    "a native producer died in the middle of its work (its message may or may not be queued): all other "
+    "a native producer died while it held the role (its message may or may not be queued): all other "
     "producers wait for ever",
     f"give the role back (push {printable(PRODUCER_FREE)}), and correct the statistics; but first make sure "
-    "that it is dead, and not stopped",
+    "that the producer is dead, not just suspended",
     (Fix.GIVE_BACK_PRODUCER, Fix.SETTLE_STATISTICS),
 )
 CONSUMER_STUCK = Problem(
     "consumer stuck",
-    "a native consumer died in the middle of its work (a message that it had taken is lost with it): all "
-    "other consumers wait for ever",
+    "a native consumer died while it held the role (a message that it had taken is lost): all other "
+    "consumers wait for ever",
     f"give the role back (push {printable(CONSUMER_FREE)}), and correct the statistics; but first make sure "
-    "that it is dead, and not stopped",
+    "that the consumer is dead, not just suspended",
     (Fix.GIVE_BACK_CONSUMER, Fix.SETTLE_STATISTICS),
 )
 PRODUCER_PARKED = Problem(
     "token parked",
     "a pressure-server died, or lost its backend, in its turn: native producers wait for the role",
-    f"move it back to {printable(PRODUCER_FREE)}",
+    f"move the token back to {printable(PRODUCER_FREE)}",
     (Fix.UNPARK_PRODUCER,),
 )
 CONSUMER_PARKED = Problem(
     "token parked",
     "a pressure-server died, or lost its backend, in its turn: native consumers wait for the role",
-    f"move it back to {printable(CONSUMER_FREE)}",
+    f"move the token back to {printable(CONSUMER_FREE)}",
     (Fix.UNPARK_CONSUMER,),
 )
 NO_NOT_FULL = Problem(
     f"no {printable(NOT_FULL)} token",
-    "a native client died before it pushed the token: native producers wait for room that is there",
-    "push the token (a producer that waits for it then goes on; one that does not is found stuck next)",
+    "a native client died before it pushed the token: native producers wait although there is room",
+    "push the token (a producer that waits for it then continues; one that does not is reported as stuck)",
     (Fix.PUSH_NOT_FULL,),
 )
 TOO_MANY_IN_A_ROLE = Problem(
     "too many tokens",
-    "a client that had been taken for dead came back: two clients may act in one role at once",
-    "leave one",
+    "a client that was considered dead has continued: two clients may act in one role at the same time",
+    "remove all but one",
     (Fix.TRIM,),
 )
 TOO_MANY_NOT_FULL = Problem(
     "too many tokens",
-    "a client of pressure 0.1, which leaves two, was here, or one died before it trimmed the list: the queue "
-    "may take more than its bound",
-    "leave one",
+    "a client of pressure 0.1, which leaves two tokens, used the queue, or a client died before it trimmed "
+    "the list: the queue may take more messages than its bound",
+    "remove all but one",
     (Fix.TRIM,),
 )
 NOT_FULL_ON_FULL = Problem(
     f"{printable(NOT_FULL)} token on a full queue",
-    "a client of pressure 0.1 left one too many, or a native client died: one message more gets in",
-    "take the token away",
+    "a client of pressure 0.1 left a surplus token, or a native client died: the queue may take one message "
+    "more than its bound",
+    "remove the token",
     (Fix.TAKE_NOT_FULL,),
 )
 STATISTICS = Problem(
     "statistics",
-    "a native client died before it counted what it had put or taken (what it had taken is lost with it), or "
-    "somebody else wrote there",
-    "add what is missing to the side that counted too little, and the bytes",
+    "a native client died before it counted messages that it had put or taken (messages taken are lost), or "
+    "another program changed the statistics",
+    "add the difference to the side that counted too little, and correct the bytes",
     (Fix.SETTLE_STATISTICS,),
 )
 HALF_DELETED = Problem(
     "half deleted",
-    "a client died while it deleted the queue, or waits for a role that a dead one holds: until the rest is "
-    "gone the queue cannot be made anew",
-    "give back both roles, so that whoever waits there goes on; then delete what is left",
+    "a client died while it deleted the queue, or waits for a role that a dead client holds: the queue "
+    "cannot be created again until its remaining keys are deleted",
+    "give back both roles, so that waiting clients continue; then delete the remaining keys",
     (Fix.WAKE,),
 )
 DELETE_ABANDONED = Problem(
     "half deleted",
-    "a client died while it deleted the queue: until the rest is gone the queue cannot be made anew",
-    "delete the rest, as whoever deleted the queue wanted to",
+    "a client died while it deleted the queue: the queue cannot be created again until its remaining keys "
+    "are deleted",
+    "delete the remaining keys, which completes the deletion",
     (Fix.UNLINK,),
 )
 LEFT_BEHIND = Problem(
     "left behind",
-    "a native client deleted the queue and does not know of this server's keys: they only take up memory",
-    "delete them",
+    "a native client deleted the queue, but not the keys that pressure-server added: they only use memory",
+    "delete these keys",
     (Fix.UNLINK,),
 )
-# The last that a Delete comes to. But nothing shows that it was a queue's.
+# A Delete deletes the list last, so the list may remain; but nothing proves that it was a queue's.
 LONE_LIST = Problem(
     "a list alone",
-    "a client died at the last step of deleting a queue, or the list is somebody else's",
-    "delete it, but only where the queue is named on the command line",
+    "a client died in the last step of deleting a queue, or the list belongs to another program",
+    "delete the list, but only if the queue is named on the command line",
     (Fix.WAKE,),
 )

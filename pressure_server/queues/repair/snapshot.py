@@ -1,4 +1,4 @@
-"""A snapshot: how the keys of one queue looked at a moment, as `examine` in doctor.lua returns them. Pure."""
+"""A snapshot: the state of one queue at one moment, as `examine` in doctor.lua returns it. Pure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """The producer or the consumer of a queue.
+    """The producer or consumer role of a queue.
 
-    `free` is how many tokens :…_free has, `parked` how many a server of ours keeps aside. `holder` is the
-    name written last; None where there is none. `messages` is how many it has counted. `garbled` are those of
-    its statistics that are no numbers; they count as 0. `view` is opaque: it changes when any of the others
-    does, or the bytes that were counted.
+    `free` is the number of tokens in :…_free, `parked` the number in :ext:…_turn. `holder` is the name of the
+    last holder, None if there is none. `messages` is the number it has counted. `garbled` are the names of
+    its statistics that are not numbers; these count as 0. `view` is opaque: it changes when any of the others
+    does, or the number of bytes counted.
     """
 
     name: str
@@ -27,21 +27,22 @@ class Role:
 
     @property
     def tokens(self) -> int:
-        """How many there are: one, or none while a native client acts in the role."""
+        """The number of tokens: one, or none while a native client holds the role."""
         return self.free + self.parked
 
     @property
     def is_held(self) -> bool:
-        """Whether a native client has the token. Ours act in one step, also where they have parked it."""
+        """Whether a native client holds the role. A pressure-server acts in one step, and never holds it."""
         return self.tokens == 0
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A queue at one moment. `bound` is None where it does not exist; `keys` are then what there is of it.
+    """A queue at one moment.
 
-    `keys` are the suffixes that follow its base key; b"" is the list of messages. `closed` and `not_full` are
-    numbers of tokens. `view` is opaque: it changes when anything else does.
+    `bound` is None if the queue does not exist; `keys` are then the suffixes of those of its keys that do,
+    b"" for the list of messages. `closed` and `not_full` are numbers of tokens. `view` is opaque: it changes
+    when any of the others does.
     """
 
     bound: int | None
@@ -55,7 +56,7 @@ class Snapshot:
 
     @classmethod
     def of(cls, reply: Sequence[Any]) -> Snapshot:
-        """From what `examine` has returned."""
+        """Make a snapshot from a reply of `examine`."""
         bound, length, closed, not_full, keys, producer, consumer, view = reply
         return cls(
             None if bound is None else _number(bound),
@@ -70,47 +71,47 @@ class Snapshot:
 
     @property
     def roles(self) -> tuple[Role, Role]:
-        """The producer and the consumer."""
+        """The producer and the consumer role."""
         return self.producer, self.consumer
 
     @property
     def has_room(self) -> bool:
-        """Whether the bound lets one more message in."""
+        """Whether the bound admits one more message."""
         return self.bound == 0 or (self.bound is not None and self.length < self.bound)
 
     @property
     def uncounted(self) -> int:
-        """How many messages more there are than the statistics say; negative where there are fewer."""
+        """The number of queued messages that the statistics lack; negative if they count too many."""
         return self.length - self.producer.messages + self.consumer.messages
 
     @property
     def garbled(self) -> tuple[bytes, ...]:
-        """The statistics that are no numbers."""
+        """The names of the statistics that are not numbers."""
         return self.producer.garbled + self.consumer.garbled
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether no native client is at work."""
+        """Whether no native client holds a role."""
         return not self.producer.is_held and not self.consumer.is_held
 
     @property
     def is_unused(self) -> bool:
-        """Whether nobody has ever acted on it, nor closed it."""
+        """Whether no client has ever acted in a role, or closed the queue."""
         return self.length == self.closed == 0 and all(
             role.holder is None and role.messages == 0 and role.parked == 0 for role in self.roles
         )
 
     def has_come(self, role: Role) -> bool:
-        """Whether there is what who has the role waits for (pressure 0.15, Put and Get).
+        """Return whether the condition that a role's holder waits for is met (pressure 0.15, Put and Get).
 
-        A producer waits where :not_full has no token, a consumer where there is no message; neither where
-        the queue is closed. Who is blocked gets what is pushed at once: what can be seen is not waited for.
+        A producer waits for a token in :not_full, a consumer for a message; neither waits if the queue is
+        closed. Redis hands these to blocked clients at once, so if one is visible, no client waits for it.
         """
         comes = self.not_full if role.name == "producer" else self.length
         return comes > 0 or self.closed > 0
 
     def could_go_on(self, role: Role) -> bool:
-        """Whether a live native holder of the role would not be waiting: it writes its name before."""
+        """Return whether a live native holder would not be waiting. It writes its name before it waits."""
         return self.has_come(role) or role.holder is None
 
 

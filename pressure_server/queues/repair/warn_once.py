@@ -1,4 +1,4 @@
-"""Warnings about single queues that could not be looked after, each logged once."""
+"""Warnings about queues that a background task cannot handle, each logged once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MOST_KEPT = 1000
 
 
 class WarnOnce:
-    """Warnings of one `logger`, of up to 1000 queues; `left` says what is not done for such a queue."""
+    """Warnings by one `logger` about up to 1000 queues; `left` says what is not done for such a queue."""
 
     def __init__(self, logger: logging.Logger, left: str) -> None:
         self._logger = logger
@@ -20,7 +20,7 @@ class WarnOnce:
         self._made: set[tuple[int, bytes]] = set()
 
     async def hear(self, database: Database, name: bytes, error: PressureError) -> None:
-        """Warn of what has gone wrong with a queue. Raises BackendError where the backend is away instead."""
+        """Log the queue's error, once. Raises BackendError if the backend is unavailable instead."""
         await database.command(b"PING")
         about = (database.number, name)
         if about not in self._made and len(self._made) < _MOST_KEPT:

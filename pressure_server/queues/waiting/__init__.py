@@ -1,1 +1,13 @@
-"""Waiting: operations that lack something, what wakes them, and roles that native clients hold."""
+"""Waiting: how operations wait for a message, for room, or for a role that a native client holds.
+
+An operation that lacks one of these when its call is answered joins one of the queue's two waiting lines:
+producers or consumers. The line is tried again, first come, first served, when one of these happens:
+
+- another operation of this server has put or taken messages;
+- the backend notifies the server that a key of the queue has changed (`wake_up`, `key_notifications`);
+- a native client has handed over the role: it is this server's turn (`queue_turns`, `role_turns`).
+
+The server asks for a notification after a try has failed. The backend's answer says which keys exist at that
+moment, so no change in between is missed. The server polls only if the backend cannot notify it, and while a
+native client deletes the queue.
+"""

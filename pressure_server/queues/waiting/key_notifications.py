@@ -12,7 +12,10 @@ from pressure_server.queues.operations.wait_condition import WaitCondition, poss
 
 
 class KeyNotifications:
-    """Of the queues of one database. Those of a lane's own queue are told to the lane by the database."""
+    """The listeners to queues of one database.
+
+    For changes of its own queue, a lane is told by the database directly.
+    """
 
     def __init__(self, watch: Watch, number: int, prefix: bytes) -> None:
         self._watch = watch
@@ -22,18 +25,21 @@ class KeyNotifications:
         self._loop = asyncio.get_running_loop()
 
     def __len__(self) -> int:
-        """Of how many queues somebody is to be told."""
+        """Return how many queues have listeners."""
         return len(self._listeners)
 
     def arm(self, listener: KeyListener, name: bytes, watched: list[bytes], *, own: bool = False) -> None:
-        """Tell of the next change of one of these keys of the queue. `own`: it is the listener's own."""
+        """Tell the listener, once, when one of the queue's keys changes; `watched` are their suffixes.
+
+        `own` says that it is the queue of the listener's lane, which is told anyway.
+        """
         if not own:
             self._listeners.setdefault(name, set()).add(listener)
         keys = watched_keys(base_key(self._prefix, name), watched)
         self._watch.arm(self._number, keys, lambda mask: listener.armed(name, watched, mask))
 
     def leave(self, listener: KeyListener, name: bytes, watched: Iterable[bytes] = ()) -> None:
-        """It does not want to be told any longer. `watched` are the keys that are still watched for it."""
+        """Stop telling the listener of a queue. `watched` are the suffixes still watched for it."""
         base = base_key(self._prefix, name)
         self._watch.disarm(self._number, [base + suffix for suffix in watched])
         listeners = self._listeners.get(name)
@@ -43,17 +49,17 @@ class KeyNotifications:
                 del self._listeners[name]
 
     def tell(self, name: bytes) -> None:
-        """A queue has changed."""
+        """Tell all listeners that a queue has changed."""
         for listener in self._listeners.pop(name, ()):
             listener.changed(name)
 
     def lost(self) -> None:
-        """The watch has forgotten: everything may have changed."""
+        """Tell all listeners: no key is watched any longer, so every queue may have changed."""
         for name in list(self._listeners):
             self.tell(name)
 
     async def news_of(self, name: bytes, lack: WaitCondition, timeout: float) -> bool:
-        """Wait until what a queue lacks may be there; False where it is not within `timeout` seconds."""
+        """Wait until `lack` may be satisfied on a queue; return False if not within `timeout` seconds."""
         if timeout <= 0:
             return False
         news = _News(lack, self._loop.create_future())
@@ -69,7 +75,7 @@ class KeyNotifications:
 
 
 class _News:
-    """A coroutine that waits for what a queue lacks."""
+    """A listener for a coroutine that waits for a condition of a queue."""
 
     def __init__(self, lack: WaitCondition, come: asyncio.Future[None]) -> None:
         self._lack = lack

@@ -1,7 +1,7 @@
-"""Queue turns: the roles of one queue in which it is our turn among native clients.
+"""Queue turns: the roles of one queue for which this server has asked, or has its turn.
 
-Asked for when who waits here needs a role that a native client holds; ended when somebody has gone on who
-wanted it, or nobody wants it any longer.
+The lane asks for a role when an operation that waits needs it and a native client holds it. It gives the role
+back when such an operation has ended, or when no operation needs the role any longer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pressure_server.queues.operations.operation import Line, Operation
 from pressure_server.queues.operations.wait_condition import WaitCondition
 from pressure_server.queues.waiting.waiting_line import WaitingLine
 
-# For each role: who needs it, and for what a native client may hold it while it waits for that, as we do.
+# For each role: the line that needs it, and the condition for which a native client that holds it may wait.
 _NEEDED = {
     WaitCondition.PRODUCER: (Line.PRODUCERS, WaitCondition.ROOM),
     WaitCondition.CONSUMER: (Line.CONSUMERS, WaitCondition.MESSAGE),
@@ -22,7 +22,7 @@ _NEEDED = {
 
 
 class QueueTurns:
-    """Of one lane."""
+    """The turns of one lane."""
 
     __slots__ = ("_asked", "_lines", "_name", "_ours", "_role_turns")
 
@@ -34,9 +34,10 @@ class QueueTurns:
         self._asked: frozenset[WaitCondition] = frozenset()
 
     def ask(self, outcome: Outcome) -> None:
-        """Where a native client holds a role, stand in line with others that want it.
+        """Ask for the roles that native clients hold and waiting operations need, after a call.
 
-        Also where it holds it because it waits for the same as we do: it would always get it first.
+        This includes a role whose holder waits for the same message or room: Redis would always serve the
+        holder first.
         """
         for role in outcome.held:
             if self._is_wanted(role):
@@ -54,12 +55,12 @@ class QueueTurns:
         self._role_turns.ask(self._name, role)
 
     def begin(self, role: WaitCondition) -> None:
-        """A role's token is parked for us."""
+        """Begin a turn: the role's token has been parked for this server."""
         self._asked -= {role}
         self._ours |= {role}
 
     def end(self, ended: Iterable[Operation] = ()) -> None:
-        """Give back what has been used by those who have ended, and what nobody wants."""
+        """End the turns that operations in `ended` have used, and those no longer needed."""
         for role in self._asked:
             if not self._is_wanted(role):
                 self._asked -= {role}

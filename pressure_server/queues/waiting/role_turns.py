@@ -1,6 +1,6 @@
-"""Role turns: a role that native clients hand to each other is waited for in line with them.
+"""Role turns: wait for roles in line with native clients, which hand them from one to the next.
 
-The broker's side of backend/turns.py: whose turn it is, and how it is given back.
+backend/turns.py does the waiting. This module tells the lanes when a turn begins, and ends it.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from pressure_server.queues.operations.operation import Operation
 from pressure_server.queues.operations.owners import Completion, OnSuccess
 from pressure_server.queues.operations.wait_condition import WaitCondition
 
-# Where the token of a role is, while it is our turn.
+# The suffix of the key at which a role's token is parked during this server's turn.
 _PARKED = {WaitCondition.PRODUCER: PRODUCER_TURN, WaitCondition.CONSUMER: CONSUMER_TURN}
 
 
 class Changes(Protocol):
-    """What tells others that a queue may have changed."""
+    """Tells listeners when a queue changes."""
 
     def tell(self, name: bytes) -> None:
-        """Tell them."""
+        """Tell all listeners that a queue may have changed."""
 
 
 class Host(Protocol):
@@ -35,7 +35,7 @@ class Host(Protocol):
 
     @property
     def changes(self) -> Changes:
-        """What watches queues."""
+        """The listeners to queues."""
 
     @property
     def is_up(self) -> bool:
@@ -45,31 +45,31 @@ class Host(Protocol):
         """Do an operation."""
 
     async def attempt(self, operation: Operation, call: Completion) -> list[Any] | PressureError:
-        """Do an operation, whose owner the call is."""
+        """Do an operation, and wait until it ends; `call` is its owner."""
 
     def take_turn(self, name: bytes, role: WaitCondition) -> None:
-        """A role's token has been parked for those that wait on that queue."""
+        """Begin the turn of a queue's lane in a role: its token has been parked."""
 
     def after(self, turns: int, follows: Callable[[], None]) -> None:
-        """Call it after so many turns of the loop."""
+        """Call `follows` after so many iterations of the event loop."""
 
     def poke(self, names: Iterable[bytes]) -> None:
-        """Let operations that wait on these queues go on."""
+        """Try the operations that wait on these queues again."""
 
 
 class RoleTurns:
-    """Of the queues of one database."""
+    """The turns of this server on the queues of one database."""
 
     def __init__(self, lanes: Host, turns: Turns) -> None:
         self._lanes = lanes
         self._turns = turns
-        # Queues whose turns are to be given back; while the backend is away, later.
+        # Queues whose turns are to be given back; kept while the backend is away.
         self._owed: set[bytes] = set()
 
     def ask(self, name: bytes, lack: WaitCondition, *, elsewhere: bool = False) -> None:
-        """Wait for a role in line with native clients; then it is the turn of that queue's lane.
+        """Wait for a role in line with native clients, then begin the turn of the queue's lane.
 
-        `elsewhere`: of others, who act at once.
+        With `elsewhere`, tell the listeners to the queue instead; they act at once.
         """
         base = base_key(self._lanes.prefix, name)
         token, parked = base + lack.value[0], base + _PARKED[lack]
@@ -86,17 +86,20 @@ class RoleTurns:
         self._turns.ask(self._lanes.number, token, parked, ended)
 
     def withdraw(self, name: bytes, lack: WaitCondition) -> None:
-        """The lane of that queue does not want the role any longer for which it has asked."""
+        """Stop waiting for a role for which the queue's lane has asked."""
         self._turns.withdraw(self._lanes.number, base_key(self._lanes.prefix, name) + _PARKED[lack])
 
     def give_back(self, name: bytes) -> None:
-        """End our turns on a queue. Who is in line there acts before, in the same call."""
+        """End this server's turns on a queue.
+
+        Operations that wait there act in the same call, before a native client gets the role.
+        """
         self._owed.add(name)
         if self._lanes.is_up:
             self._lanes.submit(Operation(verbs.TURN, name, [], 1, OnSuccess(self._given_back)))
 
     def backend_is_back(self) -> None:
-        """Give back what could not be while the backend was away."""
+        """Give back the turns that could not be given back while the backend was away."""
         for name in list(self._owed):
             self.give_back(name)
 
@@ -107,9 +110,9 @@ class RoleTurns:
             self._turns.given_back(self._lanes.number, base + suffix)
 
     async def give_all_back(self) -> None:
-        """Give back what a server that died may have waited for.
+        """End all turns that are noted in the backend: a server that died may have left them.
 
-        Where it is another server that lives, it waits for its turn once more.
+        If a turn was that of a live server, that server asks for it again.
         """
         prefix = self._lanes.prefix + b":"
         for parked in await self._turns.left_behind(self._lanes.number):

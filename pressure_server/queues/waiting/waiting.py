@@ -1,7 +1,6 @@
-"""What waits on one queue: operations that lack something when they have been tried.
+"""The waiting operations of one queue: how long they wait, and in which order they are tried again.
 
-Pure. They stand in two lines, by the role that they need, and are tried again in their order when they may go
-on: when a call of ours serves them, when the watch tells of a change, or when it is our turn in a role.
+Pure. There are two lines, one for each role. The package's docstring says when a line is tried again.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from pressure_server.queues.waiting.queue_turns import QueueTurns
 from pressure_server.queues.waiting.waiting_line import WaitingLine
 from pressure_server.queues.waiting.wake_up import WakeUp
 
-# Seconds for which messages are left for clients of other servers, which may wait no longer.
+# Seconds for which messages are left for clients of other servers, which may no longer be waiting.
 _FOR_OTHERS = 0.01
-# Seconds after which a queue that a native client deletes is tried again.
+# Seconds before an operation is tried again on a queue that a native client is deleting.
 _LOOK_AGAIN_AFTER = 0.1
 _MAY_WAIT_FOR_ROOM = (Room.CONFIGURED, Room.WAIT)
 
@@ -35,17 +34,17 @@ class Host(Protocol):
     is_in_flight: bool
 
     def poke(self) -> None:
-        """Try those that wait."""
+        """Try the waiting operations again, with the next block."""
 
     def end(self, operation: Operation) -> None:
-        """End an operation."""
+        """End an operation, and hand it to its owner."""
 
     def drop_if_done(self) -> None:
-        """Be forgotten if nothing is to be done, and nothing waits."""
+        """Drop the lane if it has nothing to send and no operation waits."""
 
 
 class Waiting:
-    """What waits in one lane. It is made when something waits for the first time."""
+    """The waiting operations of one lane. Created when an operation first waits."""
 
     __slots__ = ("_alarm", "_driver", "_has_left_some", "_host", "_lines", "_turns", "shares")
 
@@ -55,21 +54,22 @@ class Waiting:
         self._lines = {line: WaitingLine(host.name) for line in Line}
         self._turns = QueueTurns(host.name, self._lines, driver.role_turns)
         self._alarm: WakeUp | None = None
-        # Whether clients of other servers get their share, and whether messages have been left for them.
+        # Whether the next put leaves clients of other servers their share of the messages, and whether some
+        # have been left for them.
         self.shares = True
         self._has_left_some = False
 
     def __len__(self) -> int:
-        """How many operations wait."""
+        """Return how many operations wait."""
         return sum(map(len, self._lines.values()))
 
     def count(self, line: Line) -> int:
-        """Return how many wait in that line."""
+        """Return how many operations wait in that line."""
         return len(self._lines[line])
 
     @property
     def lacks(self) -> dict[bytes, set[WaitCondition]]:
-        """What they lack, by queue."""
+        """The conditions for which operations wait, by queue."""
         lacks: dict[bytes, set[WaitCondition]] = {}
         for line in self._lines.values():
             for name, lack in line.lacks:
@@ -78,11 +78,14 @@ class Waiting:
 
     @property
     def existed(self) -> bool:
-        """Whether the queue did when they were tried."""
+        """Whether the queue existed when the waiting operations were tried."""
         return not any(line.waits_for_existence for line in self._lines.values())
 
     def join(self, fresh: list[Operation], *, poked: bool) -> list[Operation]:
-        """Return what goes in the next call: those that may go on, and what has come since."""
+        """Return the operations for the next block: waiting ones that may go on, and the `fresh` ones.
+
+        With `poked` all lines are tried, else those that a fresh operation serves.
+        """
         served: dict[Line, int] = {}
         for operation in fresh:
             for line in operation.verb.serves:
@@ -93,26 +96,26 @@ class Waiting:
             if in_line and (poked or line in served):
                 operations += in_line.take_first(served.get(line, 0), self._host.poke)
         if self._lines[Line.PRODUCERS]:
-            # Nobody puts before those that wait for room.
+            # Fresh puts join the line behind the operations that already wait for room.
             first = next(iter(self._lines[Line.PRODUCERS]))
             for operation in [o for o in fresh if o.verb.puts and _waits_for_room(o)]:
                 if operation.wait is not None and operation.wait.in_line:
                     continue
                 fresh.remove(operation)
                 self.stand(operation, WaitCondition.ROOM, first.wait)
-        # Operations already in progress go first once the role is ours.
+        # TURN goes first, because it frees the role for the waiting operations. So do operations in progress.
         ahead = [o for o in fresh if o.verb is verbs.TURN or (o.wait is not None and o.wait.in_line)]
         return ahead + operations + [operation for operation in fresh if operation not in ahead]
 
     def sent(self) -> None:
-        """Note that a call goes that serves those that wait: the watch will tell of it."""
+        """Note that a call leaves that may change the queue, and so cause the next notification."""
         if self._alarm is not None:
             self._alarm.disturbed = True
 
     def line_up(self, outcome: Outcome) -> bool:
         """Requeue operations that could not finish; end those that may not wait, by adding them to `ended`.
 
-        Returns whether more are to be tried at once.
+        Return whether to try more operations at once.
         """
         again: dict[Line, list[Operation]] = {line: [] for line in Line}
         new: dict[Line, list[Operation]] = {line: [] for line in Line}
@@ -124,7 +127,7 @@ class Waiting:
                 if wait.ticket is not None:
                     wait.ticket.release()
                 if wait.lack is WaitCondition.ABSENCE:
-                    # The last keys of a queue that is being deleted are not watched.
+                    # The last keys that a Delete removes are not watched.
                     self._driver.later(_LOOK_AGAIN_AFTER, self._host.poke)
             else:
                 _give_up(operation, wait)
@@ -138,7 +141,7 @@ class Waiting:
         return are_more
 
     def listen(self, outcome: Outcome) -> None:
-        """Watch for what those lack that wait after a call, and ask for roles that native clients hold."""
+        """Watch the keys that waiting operations need, and ask for roles that native clients hold."""
         if self:
             if self._alarm is None:
                 self._alarm = WakeUp(self._host, self, self._driver.changes)
@@ -152,13 +155,13 @@ class Waiting:
         self._turns.end(outcome.ended)
 
     def _take_what_is_left(self) -> None:
-        """The others have had their time to take what was left for them."""
+        """Take the messages left for clients of other servers: these have had their time."""
         self._has_left_some = False
         self.shares = False
         self._host.poke()
 
     def _may_wait(self, operation: Operation, wait: Wait) -> bool:
-        """Return whether it may; if so, it is in line from now on, and its time is measured."""
+        """Return whether the operation may wait. If so, count it as waiting, and set its timer."""
         if operation.cancelled or wait.expired:
             return False
         if self._driver.is_stopping:
@@ -176,7 +179,7 @@ class Waiting:
         return True
 
     def _measure(self, operation: Operation, wait: Wait) -> bool:
-        """Let the operation expire when it has waited long enough; False if it has."""
+        """Set the operation's timer to its deadline; return False if the deadline has passed."""
         now, policy, timeout = self._driver.time(), self._driver.policy, wait.timeout
         if timeout == AS_CONFIGURED:
             timeout = policy.put_timeout if operation.verb.puts or operation.verb.moves else None
@@ -195,7 +198,11 @@ class Waiting:
         return True
 
     def stand(self, operation: Operation, lack: WaitCondition, like: Wait | None) -> None:
-        """Let it wait without trying it. Those before it lack the same: `like` is how they wait."""
+        """Append an operation to its line without trying it, or end it if it may not wait.
+
+        `lack` is the condition for which it waits. `like` is the wait of an operation before it in the line,
+        which lacks the same; None if there is none.
+        """
         wait = operation.wait = operation.wait or Wait()
         wait.lack, wait.reason = (like.lack, like.reason) if like is not None else (lack, None)
         _, line = _place_of(operation)
@@ -208,7 +215,7 @@ class Waiting:
             self._host.end(operation)
 
     def admits(self, operation: Operation) -> bool:
-        """Return whether an operation may be tried; if another of its ticket is, it waits for that."""
+        """Return whether an operation may be tried. If another operation has its ticket, it waits instead."""
         wait = operation.wait
         if wait is None or wait.ticket is None or wait.ticket.admits(operation, self._host.poke):
             return True
@@ -217,7 +224,7 @@ class Waiting:
         return False
 
     def _expire(self, operation: Operation) -> None:
-        """Its time is up. One that is under way is heard first."""
+        """End an operation whose time is up. One that is in flight ends when its reply arrives."""
         wait, line = _place_of(operation)
         wait.expired = True
         wait.timer = None
@@ -227,7 +234,7 @@ class Waiting:
             self._after_leaving()
 
     def leave(self, operation: Operation) -> None:
-        """Its client has gone."""
+        """Remove an operation from its line: its client has gone."""
         line = operation.verb.line
         if line is not None and self._lines[line].remove(operation):
             wait, _ = _place_of(operation)
@@ -238,9 +245,9 @@ class Waiting:
             self._after_leaving()
 
     def finish_delete(self, given_up: Operation) -> None:
-        """Have the rest of a Delete done when the roles are free, if that has been given up.
+        """If the operation is the rest of a Delete, submit it again, to wait for the roles without a limit.
 
-        Unless the server is not to wait for roles at all.
+        Do nothing if operations never wait for roles (role timeout 0).
         """
         if given_up.verb is verbs.FINISH_DELETE and self._driver.policy.role_timeout:
             wait = Wait(None, endless=True)
@@ -252,7 +259,7 @@ class Waiting:
         self._host.drop_if_done()
 
     def end_all(self, error: PressureError) -> None:
-        """End all that wait with the error."""
+        """End all waiting operations with `error`."""
         for line in self._lines.values():
             gone = line.clear()
             for operation in gone:
@@ -262,30 +269,34 @@ class Waiting:
         self._after_leaving()
 
     def take_turn(self, role: WaitCondition) -> None:
-        """A role's token is parked for us, until an operation has gone on that wanted it, or none does."""
+        """Begin a turn in `role`, until an operation that needs the role has ended, or none needs it."""
         self._turns.begin(role)
         self._host.poke()
         if not self._host.is_in_flight:
             self._turns.end()
 
     def rest(self) -> None:
-        """The lane is idle: end our turns."""
+        """End the turns that no operation needs any longer: the lane is idle."""
         self._turns.end()
 
     def changed(self, *, existence: bool) -> None:
-        """The queue has changed, or with `existence` has been made, deleted, or asked after (life.lua)."""
+        """Note that the queue has changed.
+
+        `existence` says that it was created or deleted, or that another server asks for waiting clients
+        before the queue expires (housekeeping.lua).
+        """
         if self._alarm is not None:
             if existence:
                 self._alarm.disturbed = False
             self._alarm.changed(self._host.name)
 
     def watch_lost(self) -> None:
-        """What was watched is no longer."""
+        """Note that no key is watched any longer."""
         if self._alarm is not None:
             self._alarm.lost()
 
     def stop(self) -> None:
-        """Stop watching: the lane goes."""
+        """Stop listening to queues: the lane is dropped."""
         if self._alarm is not None:
             self._alarm.stop()
             self._alarm = None
@@ -303,9 +314,10 @@ def _waits_for_room(operation: Operation) -> bool:
 
 
 def _give_up(operation: Operation, wait: Wait) -> None:
-    """End it with the reason for which it has waited; with no message if none has come in time.
+    """Fail an operation that has waited in vain, with the reason for which it waited.
 
-    A move that has found a message, and no room for it, fails as a put does.
+    A get that has waited long enough ends without a message instead. A move that has found a message, but no
+    room for it, fails as a put does.
     """
     if wait.reason is None or (
         operation.verb.takes and wait.out_of_time and wait.lack is not WaitCondition.ROOM

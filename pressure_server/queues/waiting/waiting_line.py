@@ -1,6 +1,6 @@
 """A waiting line: the operations that wait for the same role of a queue, first come, first served.
 
-Pure: it knows the order and what they lack. The lane decides when they are tried.
+Pure: it knows the order of the operations and what they lack. `Waiting` decides when they are tried.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ from pressure_server.queues.operations.operation import Operation
 from pressure_server.queues.operations.wait import Wait
 from pressure_server.queues.operations.wait_condition import WaitCondition
 
-# How many of a line are tried at once: at first, and at most. It doubles while all of them can go on.
+# A line's first allowance: how many of its operations are tried at once. It doubles, up to MAX_MESSAGES,
+# while all of them go on.
 _FIRST_ALLOWANCE = 8
 
 
 class WaitingLine:
-    """One of the two lines of a queue. Every operation in it has a `wait`, which says what it lacks.
+    """One of the two lines of a queue. The `wait` of each operation in it says what the operation lacks.
 
-    What they lack is counted when they come and go: with 5000 in line, looking at each for every message
-    that is handed over took two thirds of the time.
+    The conditions are counted as operations come and go: with 5000 in line, looking at each of them for every
+    message took two thirds of the time.
     """
 
     __slots__ = ("_allowance", "_for_existence", "_lacks", "_name", "_operations")
 
     def __init__(self, name: bytes) -> None:
-        """`name` is the queue's."""
+        """Make an empty line for the queue `name`."""
         self._name = name
         self._operations: list[Operation] = []
         self._allowance = _FIRST_ALLOWANCE
@@ -34,30 +35,30 @@ class WaitingLine:
         self._for_existence = 0
 
     def __len__(self) -> int:
-        """How many wait."""
+        """Return how many operations wait."""
         return len(self._operations)
 
     def __iter__(self) -> Iterator[Operation]:
-        """Those who wait, in their order."""
+        """Return an iterator over the operations, in their order."""
         return iter(self._operations)
 
     @property
     def lacks(self) -> Iterable[tuple[bytes, WaitCondition]]:
-        """What those in line lack, each once, with the queue where it is lacking."""
+        """The conditions for which operations wait, each once, with the queue where it is lacking."""
         return self._lacks
 
     @property
     def waits_for_existence(self) -> bool:
-        """Whether somebody has found no queue, and waits for one."""
+        """Whether an operation has found no queue, and waits for one."""
         return self._for_existence > 0
 
     def add(self, operation: Operation) -> None:
-        """Let it stand last."""
+        """Append an operation."""
         self._operations.append(operation)
         self._count(operation, 1)
 
     def remove(self, operation: Operation) -> bool:
-        """Let it leave; False where it is not in line."""
+        """Remove an operation; return False if it is not in the line."""
         try:
             self._operations.remove(operation)
         except ValueError:
@@ -66,17 +67,17 @@ class WaitingLine:
         return True
 
     def clear(self) -> list[Operation]:
-        """Let all leave; returns them."""
+        """Remove and return all operations."""
         gone, self._operations = self._operations, []
         self._lacks.clear()
         self._for_existence = 0
         return gone
 
     def take_first(self, served: int, passed: Callable[[], None]) -> list[Operation]:
-        """Take who is to be tried next: as many as went on lately, and as many as may be `served` besides.
+        """Remove and return the next operations to try: the line's allowance, and `served` more.
 
-        Counted in commands where they put, else in operations. `passed` is called when one that another
-        queue is asked for meanwhile can be tried after all.
+        Puts count in commands, other operations one each. An operation whose ticket is in use at another
+        queue stays; `passed` is called when it can be tried.
         """
         count, size = min(self._allowance + served, MAX_MESSAGES), 0
         first: list[Operation] = []
@@ -94,7 +95,7 @@ class WaitingLine:
             wait.lack, wait.was_cut = None, False
             first.append(operation)
             if operation.verb.puts:
-                # A connection's puts are one operation: not all of them again for every place that gets free.
+                # A connection's puts are one operation: send only as many of its commands as may find room.
                 operation.sent = min(count, operation.verb.rest(operation))
                 size += operation.size_sent()
                 count -= operation.sent
@@ -104,9 +105,10 @@ class WaitingLine:
         return first
 
     def take_back(self, again: Sequence[Operation], new: Sequence[Operation], went_on: int) -> bool:
-        """Let those tried in vain keep their place, and the new ones stand last.
+        """Return operations tried in vain to the head of the line, and append the new ones.
 
-        `went_on` is how many of those taken have gone on. Returns whether more are to be tried at once.
+        `went_on` is how many of the operations that were tried have ended. Return whether to try more at
+        once.
         """
         rest = bool(self._operations)
         self._operations[:0] = again

@@ -1,7 +1,4 @@
-"""An alarm: what changes of which queues a lane has asked to be told of, and what it does when told.
-
-Made when somebody in the lane waits for the first time.
-"""
+"""Wake-ups: have a lane try its waiting operations again when a queue that they wait for has changed."""
 
 from __future__ import annotations
 
@@ -18,23 +15,26 @@ class WakeTarget(Protocol):
     is_in_flight: bool
 
     def poke(self) -> None:
-        """Try those that wait."""
+        """Try the waiting operations again, with the next block."""
 
 
 class Sleepers(Protocol):
-    """The operations that wait."""
+    """The waiting operations."""
 
     @property
     def lacks(self) -> dict[bytes, set[WaitCondition]]:
-        """What they lack, by queue."""
+        """The conditions for which operations wait, by queue."""
 
     @property
     def existed(self) -> bool:
-        """Whether the queue did when they were tried."""
+        """Whether the queue existed when the waiting operations were tried."""
 
 
 class WakeUp:
-    """A lane's. `disturbed` is set when a call of the lane may have changed its queue."""
+    """The notifications for which one lane has asked. Created when an operation first waits.
+
+    `disturbed` says that a call of the lane may have changed its queue since it asked.
+    """
 
     __slots__ = ("_changes", "_lane", "_set", "_sleepers", "_vain", "disturbed")
 
@@ -42,12 +42,12 @@ class WakeUp:
         self._lane = lane
         self._sleepers = sleepers
         self._changes = changes
-        self._set: dict[bytes, list[bytes]] = {}  # queue -> the suffixes of the keys that are watched
-        self._vain: dict[tuple[bytes, int], None] = {}  # a set would take 150 bytes more for each who waits
+        self._set: dict[bytes, list[bytes]] = {}  # queue -> suffixes of its watched keys
+        self._vain: dict[tuple[bytes, int], None] = {}  # a set takes 150 bytes more per waiting client
         self.disturbed = False
 
     def set(self) -> None:
-        """Ask to be told when those in line may go on, where that has not been asked yet."""
+        """Ask for notifications of the keys that waiting operations need, unless already asked for."""
         for name, lacks in self._sleepers.lacks.items():
             watched = suffixes(lacks)
             if set(watched) <= set(self._set.get(name, ())):
@@ -57,32 +57,32 @@ class WakeUp:
             self._changes.arm(self, name, watched, own=name == self._lane.name)
 
     def armed(self, name: bytes, watched: list[bytes], mask: int | None) -> None:
-        """It is set: `mask` is what was there then; None where nobody watches, and it is time to look."""
+        """Try the operations again if `mask` says that they may go on. See KeyListener."""
         lacks = self._sleepers.lacks.get(name)
         if lacks is None:
-            # Those in line are being tried. What the mask shows may have come after their call: if that is
-            # in vain they have to ask again.
+            # The operations are being tried, and what the mask shows may be newer than their call. If they
+            # fail they must ask again.
             self._forget(name)
             self._vain.clear()
         elif mask is None:
             self._forget(name)
             self._lane.poke()
         elif possible(lacks, watched, mask, self._sleepers.existed) and (name, mask) not in self._vain:
-            # Once: where it was in vain, only a change is a reason to try again.
+            # Try once for each mask. If that fails, wait for a change.
             self._vain[name, mask] = None
             self._lane.poke()
 
     def forget_attempts(self) -> None:
-        """What was tried in vain may be tried again when the watch is set."""
+        """Forget which tries have failed, so that the same mask is a reason to try again."""
         self._vain.clear()
 
     def changed(self, name: bytes) -> None:
-        """Something has changed with a queue, which is watched no longer."""
+        """Try the operations again: a queue has changed. See KeyListener."""
         if self._set.pop(name, None) is None:
             return
         self._vain.clear()
         if self.disturbed and name == self._lane.name:
-            # Most likely by ourselves; the answer to setting it again says if there was more to it.
+            # Probably a call of this lane: the answer to asking again shows whether there was another change.
             if not self._lane.is_in_flight:
                 self.set()
         else:
@@ -90,18 +90,21 @@ class WakeUp:
             self.set()
 
     def lost(self) -> None:
-        """Nothing is watched any longer, but the backend still has a note of each key."""
+        """Try the operations again, because no key is watched any longer.
+
+        The old keys are released first: the backend may still have them in its table of watched keys.
+        """
         self.stop()
         self._set.clear()
         self._vain.clear()
         self._lane.poke()
 
     def _forget(self, name: bytes) -> None:
-        """It is watched no longer."""
+        """Forget a queue that is not watched any longer."""
         self._set.pop(name, None)
         self._changes.leave(self, name)
 
     def stop(self) -> None:
-        """Nobody waits any longer, and the lane goes."""
+        """Release all watched keys."""
         for name in self._set:
             self._changes.leave(self, name, self._set[name])
