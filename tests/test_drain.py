@@ -127,7 +127,7 @@ def test_a_backend_that_is_away_does_not_hold_up_a_stop(start_server: StartServe
         wait_for(lambda: client.scard("q") == 1, "what had been taken for nobody to be back")
 
 
-DRAINING = "STOPPING the server is draining: connect to another one"
+DRAINING = "the server is draining: connect to another one"
 
 
 @pytest.mark.slow
@@ -150,14 +150,12 @@ def test_a_server_that_drains_is_not_ready_and_goes_on_to_serve(
         server.process.send_signal(signal.SIGTERM)
         wait_for(lambda: "not ready any longer" in server.log, "the server to be told to stop")
         for protocol, url in urls.items():
-            not_ready = strangers[protocol](protocol.ready)
-            assert not_ready.startswith(protocol.stopping)
-            assert not_ready.endswith(DRAINING.encode())
+            not_ready = protocol.stopping.decode() + DRAINING
+            assert strangers[protocol](protocol.ready).decode() == not_ready
             assert run_here("ping", "--listen", url).returncode == 0
             refused = run_here("ping", "--listen", url, "--ready")
-            assert (refused.returncode, refused.stdout) == (1, "")
-            assert refused.stderr.startswith(f"pressure-server: {url} is not ready: ")
-            assert refused.stderr.endswith(f"{DRAINING}\n")
+            reason = f"pressure-server: {url} is not ready: {not_ready.removeprefix('-')}\n"
+            assert (refused.returncode, refused.stderr) == (1, reason)
         assert client.sadd("q", "a") == 1
         with server.client(password=password or None) as late:
             assert late.spop("q") == b"a"

@@ -21,10 +21,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.bystander import Latency, bystander
+from tests.support.bystander import Latency, served
 from tests.support.measures import MB, memory
 from tests.support.programs import TIMEOUT, Client, Server, StartServer, StartValkey, Valkey, join, wait_for
-from tests.support.protocols import LISTEN, Protocol, Wire, each_protocol
+from tests.support.protocols import LISTEN, RESP, Protocol, Wire, each_protocol
 from tests.support.waiters import Waiter, is_refused, packed
 
 SCALE = int(os.environ.get("PRESSURE_OVERLOAD", "1"))
@@ -54,17 +54,14 @@ class Figures:
     def __str__(self) -> str:
         assert self.latency is not None
         sizes = " → ".join(f"{size / MB:.0f}" for size in (self.before, self.peak, self.after))
-        return (
-            f"{sizes} MB; {self.latency.count} commands of another, median "
-            f"{self.latency.median * 1e3:.1f} ms, worst {self.latency.worst * 1e3:.0f} ms"
-        )
+        return f"{sizes} MB; a put and a get of another client: {self.latency}"
 
 
 @contextmanager
 def figures(server: Server) -> Iterator[Figures]:
     """Of what is done meanwhile, with another client at work."""
     found = Figures()
-    with bystander(server.port) as found.latency:
+    with served(Wire(RESP, server)) as found.latency:
         Path(f"/proc/{server.process.pid}/clear_refs").write_text("5")  # VmHWM begins anew
         found.before = memory(server)
         yield found

@@ -25,28 +25,20 @@ LEAVING: dict[str, Callable[[Wire], object]] = {
 leavings = pytest.mark.parametrize("leave", LEAVING.values(), ids=LEAVING)
 
 
-def grown(server: Server, before: int) -> str:
-    """Return the memory before, now and at its peak, for people; pytest -rP shows it."""
-    return " ".join(f"{size / MB:.1f}" for size in (before, memory(server), memory(server, "VmHWM")))
-
-
 @contextlib.contextmanager
 def bounded_peak(server: Server, growth: int) -> Iterator[None]:
     """Raise AssertionError if the server's memory grows by more than so many bytes at any time within."""
     Path(f"/proc/{server.process.pid}/clear_refs").write_text("5")  # VmHWM begins anew
     before = memory(server)
     yield
-    print("before, now, peak:", grown(server, before))
-    assert memory(server, "VmHWM") - before < growth
-
-
-def connected_clients(observer: Client) -> int:
-    return int(observer.info("clients")["connected_clients"])
+    peak = memory(server, "VmHWM")
+    print(f"before {before / MB:.1f}, now {memory(server) / MB:.1f}, at most {peak / MB:.1f} MB")
+    assert peak - before < growth
 
 
 def wait_until_alone(observer: Client) -> None:
     """Return when no other client is connected."""
-    wait_for(lambda: connected_clients(observer) == 1, "the others to be gone")
+    wait_for(lambda: observer.info("clients")["connected_clients"] == 1, "the others to be gone")
 
 
 def settled(look: Callable[[], object]) -> object:

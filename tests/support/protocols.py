@@ -47,7 +47,6 @@ class Protocol:
     # The number of messages of a queue.
     size: Callable[[bytes], bytes]
     sized: Callable[[int], bytes]
-    quit: bytes
     ready: bytes
     # By user and password.
     log_in: Callable[[bytes, bytes], bytes]
@@ -260,7 +259,6 @@ RESP = Protocol(
     message_in=_resp_message,
     size=lambda queue: packed("LLEN", queue),
     sized=lambda length: b":%d" % length,
-    quit=packed("QUIT"),
     ready=packed("PRESSURE.READY"),
     log_in=lambda user, password: packed("AUTH", user, password),
     logged_in=b"+OK",
@@ -330,7 +328,6 @@ MEMCACHED = Protocol(
     message_in=_memcached_message,
     size=lambda queue: b"scard %b\r\n" % queue,
     sized=lambda length: b"%d" % length,
-    quit=b"quit\r\n",
     ready=b"ready\r\n",
     log_in=lambda user, password: stored(b"any", b"%b %b" % (user, password)),
     logged_in=b"STORED",
