@@ -256,7 +256,7 @@ def test_requests_behind_one_that_waits(limited: Server) -> None:
 @pytest.mark.parametrize(
     ("begin", "command", "refused"),
     [
-        ("PING", ("WATCH",), "ERR too much is watched"),
+        ("PING", ("WATCH",), "ERR too many watched queues"),
         ("MULTI", ("SADD", "q"), "ERR the transaction is too large"),
     ],
 )
