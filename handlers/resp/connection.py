@@ -20,7 +20,8 @@ from handlers.resp.table import BY_SPELLING, COMMANDS, find_subcommand
 from pressure_server.auth.users import NOBODY
 from pressure_server.net.handler import Context
 
-# Words of an HTTP request: a web page can hide commands in one. Redis closes such a connection, too.
+# Words that begin lines of an HTTP request. A web page can hide commands in its body, so the server closes
+# the connection, as Redis does.
 _OF_HTTP = (b"post", b"host:")
 # Commands that are executed at once even in a transaction.
 _NEVER_QUEUED = {"multi", "exec", "discard", "watch", "quit", "reset"}

@@ -14,18 +14,19 @@ Command = list[bytes]
 
 MAX_LINE = 64 * 1024
 MAX_ARGUMENTS = 1024 * 1024
-# Estimated bytes for an argument besides its content; bytes that a command may have besides one argument.
+# Estimated bytes for an argument besides its content.
 ARGUMENT_COST = 64
+# Bytes that a command may have in addition to the largest argument.
 REQUEST_ALLOWANCE = 64 << 20
 
 # Limits for a command of a client that has not logged in.
 _LOGIN_ARGUMENTS = 10
 _LOGIN_BYTES = 16 * 1024
 
-# Tokens that announce a few arguments; the largest length on the fast path. _read takes all others.
+# The fast path is for commands of up to 64 arguments, each of up to _SHORT bytes. _read parses the others.
 _COUNTS = {b"*%d" % count: count for count in range(1, 65)}
 _SHORT = 4096
-# Repeated commands: the fewest tokens in a read that is searched for them; the most commands in one.
+# Only reads of at least this many tokens are searched for repeated commands.
 _WORTH_A_LOOK = 20
 _MOST_REPEATED = 512
 
@@ -212,7 +213,7 @@ class RequestParser:
                 position = after
             else:
                 end = data.find(b"\n", position)
-                # Redis checks only a line without its end, so its result depends on how the bytes arrive.
+                # Check complete lines, too. Redis does not, so its result depends on how the bytes arrive.
                 if end - position > MAX_LINE or (end < 0 and len(data) - position > MAX_LINE):
                     raise RequestError("Protocol error: too big inline request")
                 if end < 0:

@@ -80,7 +80,7 @@ def dispatch(client: Caller, words: Command) -> Coroutine[Any, Any, Any] | None:
 
 
 def find_subcommand(words: Command) -> Spec:
-    """Return the subcommand that the second word names. Raise CommandError if it does not fit."""
+    """Return the subcommand that the second word names. Raise CommandError if name or arity is wrong."""
     spec = COMMANDS[words[0].upper()].subcommands.get(words[1].upper())
     if spec is None:
         raise unknown_subcommand(words)

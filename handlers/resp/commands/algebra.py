@@ -93,7 +93,7 @@ async def sdiff(client: Caller, words: Command) -> Raw:
 
 @command(
     "SINTERCARD numkeys key [key ...] [LIMIT limit]",
-    "Returns how many messages are in all of the queues, and at most LIMIT (0: no limit).",
+    "Returns how many messages are in all of the queues. Counts up to LIMIT (0: no limit).",
     group="set",
     needs="read",
     flags="readonly movablekeys",

@@ -104,7 +104,8 @@ async def auth(client: Caller, words: Command) -> str:
 
 @command(
     "HELLO [protover] [AUTH username password] [SETNAME clientname]",
-    "Selects the RESP version (2 or 3), may log in and name the connection, and describes the server.",
+    "Selects the RESP version (2 or 3), and describes the server. "
+    "AUTH logs in, SETNAME names the connection.",
     group="connection",
     needs="nothing",
     flags="fast no_auth",

@@ -15,8 +15,8 @@ from pressure_server import __version__
 from pressure_server.errors import PressureError
 from pressure_server.queues.operations import verbs
 
-# Monitoring calls INFO every few seconds. So the queues come from a scan of limited length, and at most this
-# many are listed.
+# Monitoring calls INFO every few seconds. So a scan of limited length finds the queues, and at most this many
+# are listed.
 _QUEUE_LINES = 128
 
 _Fields = dict[str, object]

@@ -1,4 +1,4 @@
-"""Commands on keys. To a Redis client, a queue is a key that has a set and does not expire."""
+"""Commands on keys. To a Redis client, each queue is a set that does not expire."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ async def dbsize(client: Caller, _words: Command) -> int:
     flags="readonly",
 )
 async def randomkey(client: Caller, _words: Command) -> bytes | None:
-    """Return each queue with the same probability."""
+    """Return a random queue. Each has the same probability."""
     queues = [queue async for queue in admitted_queues(client)]
     return random.choice(queues) if queues else None
 

@@ -37,7 +37,7 @@ async def ready(client: Caller, _words: Command) -> str:
 @command(
     "PRESSURE.CREATE key [BOUND bound] [OVERFLOW BLOCK|ERROR]",
     "Creates a queue. BOUND limits its length (0: no bound); OVERFLOW sets what a put does if it is full. "
-    "-EXISTS if the queue exists.",
+    "Replies -EXISTS if the queue exists.",
     group="pressure",
     needs="administer",
     flags="write",
@@ -77,7 +77,7 @@ async def exists(client: Caller, words: Command) -> int:
 
 @command(
     "PRESSURE.LENGTH key",
-    "Returns the number of messages. -NOQUEUE if there is no such queue.",
+    "Returns the number of messages. Replies -NOQUEUE if there is no such queue.",
     group="pressure",
     needs="read",
     flags="readonly fast",
@@ -89,7 +89,7 @@ async def length(client: Caller, words: Command) -> object:
 
 @command(
     "PRESSURE.CLOSED key",
-    "Returns 1 if the queue is closed, otherwise 0. -NOQUEUE if there is no such queue.",
+    "Returns 1 if the queue is closed, otherwise 0. Replies -NOQUEUE if there is no such queue.",
     group="pressure",
     needs="read",
     flags="readonly fast",
@@ -146,7 +146,7 @@ async def put(client: Caller, words: Command) -> int:
 @command(
     "PRESSURE.GET key [NOWAIT] [TIMEOUT seconds]",
     "Takes the oldest message. Waits for one, up to TIMEOUT seconds (0: forever); nil if none has come. "
-    "NOWAIT does not wait. -CLOSED if the queue is closed and empty.",
+    "NOWAIT does not wait. Replies -CLOSED if the queue is closed and empty.",
     group="pressure",
     needs="get",
     flags="write blocking",
@@ -167,8 +167,8 @@ def get(client: Caller, words: Command) -> None:
 
 @command(
     "PRESSURE.CLOSE key",
-    "Closes the queue: puts fail, and when it is empty, waiting clients get -CLOSED. "
-    "-CLOSED if it is closed already.",
+    "Closes the queue. Later puts fail; clients that wait for messages get -CLOSED when it is empty. "
+    "Replies -CLOSED if the queue is closed already.",
     group="pressure",
     needs="administer",
     flags="write",
@@ -182,7 +182,7 @@ async def close(client: Caller, words: Command) -> str:
 @command(
     "PRESSURE.DELETE key",
     "Deletes the queue and its messages; clients that wait on it get -NOQUEUE. "
-    "-NOQUEUE if there is no such queue.",
+    "Replies -NOQUEUE if there is no such queue.",
     group="pressure",
     needs="administer",
     flags="write",

@@ -16,7 +16,7 @@ from pressure_server.errors import QueueDoesNotExistError
 from pressure_server.queues.glob import glob_regex
 from pressure_server.queues.operations.operation import Verb
 
-# Messages that are handled without a pause for other clients. It takes a few milliseconds.
+# Messages that are handled before other clients are served again: a few milliseconds.
 ENCODED_AT_ONCE = 10_000
 
 
@@ -35,7 +35,7 @@ async def messages_between(client: Caller, queue: bytes, first: int, last: int) 
 
 
 async def long_reply(sign: bytes, messages: Sequence[bytes]) -> Raw:
-    """Return an array or set, by its sign. Other clients are served while a long one is encoded."""
+    """Return an array (`sign` is b"*") or a set (see set_sign). Let others run while encoding a long one."""
     parts = [b"%b%d\r\n" % (sign, len(messages))]
     if len(messages) <= ENCODED_AT_ONCE:
         # These few messages may be large, so copy them only once.

@@ -15,7 +15,7 @@ from handlers.resp.replies import CommandError, Text
 from handlers.resp.table import COMMANDS, command, container, dispatch, help_of
 from pressure_server.queues.glob import glob_regex
 
-# Most names in a request: each adds a description to the reply, even if it is repeated.
+# The most names in COMMAND INFO: each adds a description to the reply, even if it is repeated.
 _MOST_NAMES = 1000
 _MOST_PARAMETERS = 64
 

@@ -44,7 +44,7 @@ def _sismember_repeated(client: RespClient, commands: Repeated) -> None:
 
 @command(
     "SADD key member [member ...]",
-    "Puts the messages that are not queued yet, and returns how many these are. Creates the queue.",
+    "Puts the messages that are not queued yet, and returns their number. Creates the queue.",
     group="set",
     needs="put",
     flags="write denyoom fast",
@@ -94,7 +94,7 @@ def sismember(client: Caller, words: Command) -> None:
 
 @command(
     "SMISMEMBER key member [member ...]",
-    "Returns 1 for each message that is queued, and 0 for each other one.",
+    "Returns for each message 1 if it is queued, otherwise 0.",
     group="set",
     needs="read",
     flags="readonly fast",
@@ -150,7 +150,8 @@ async def sscan(client: Caller, words: Command) -> list[object]:
 
 @command(
     "SRANDMEMBER key [count]",
-    "Returns random messages, which stay queued. With a negative count, one may be returned repeatedly.",
+    "Returns random messages, which stay queued. "
+    "With a negative count, a message may be returned several times.",
     group="set",
     needs="read",
     flags="readonly",

@@ -26,7 +26,7 @@ async def multi(client: Caller, _words: Command) -> str:
 
 @command(
     "EXEC",
-    "Executes the commands queued since MULTI; nil, and no execution, if a watched queue has changed.",
+    "Executes the commands queued since MULTI. Does nothing and returns nil if a watched queue has changed.",
     group="transactions",
     needs="nothing",
     flags="slow",
