@@ -246,7 +246,7 @@ def test_requests_after_one_that_waits_count_as_memory(limited: Server) -> None:
 @pytest.mark.parametrize(
     ("begin", "command", "refused"),
     [
-        ("PING", ("WATCH",), "ERR too much is watched"),
+        ("PING", ("WATCH",), "ERR too many watched queues"),
         ("MULTI", ("SADD", "q"), "ERR the transaction is too large"),
     ],
 )
