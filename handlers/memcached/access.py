@@ -10,7 +10,7 @@ from handlers.memcached.replies import ClientError
 def check(client: MemcachedClient, spec: Spec, words: list[bytes]) -> None:
     """Raise ClientError if the user may not run the command or use one of its keys.
 
-    A command that needs `administer` and names no key takes access to all keys.
+    A command that needs `administer` and names no key requires access to all keys.
     """
     user = client.user
     if user.is_free or not spec.needs:
@@ -21,7 +21,7 @@ def check(client: MemcachedClient, spec: Spec, words: list[bytes]) -> None:
     keys = spec.keys_of(words)
     if not keys and "administer" in spec.needs and not user.has_all_queues:
         client.clients.access.refused["cmd"] += 1
-        raise ClientError(f"this user has no permission to {spec.name}: it takes access to all keys")
+        raise ClientError(f"this user has no permission to {spec.name}: it requires access to all keys")
     # Only `get` and `gets` have options; in other commands `/open` is part of the name.
     if client.options.mode == QUEUE and spec.takes_many:
         keys = [queue_of(key) for key in keys]

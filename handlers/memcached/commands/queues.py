@@ -45,7 +45,7 @@ async def delete(client: MemcachedClient, request: Request) -> bytes:
     return DELETED
 
 
-@command("flush <queue>", "Deletes all messages of the queue, which stays.", modes=(QUEUE,), needs="get")
+@command("flush <queue>", "Deletes all messages, and keeps the queue.", modes=(QUEUE,), needs="get")
 async def flush(client: MemcachedClient, request: Request) -> bytes:
     """A command of kestrel. The messages count as consumed."""
     with suppress(QueueDoesNotExistError):

@@ -22,7 +22,7 @@ _WHY = {
 
 def _refuse(_client: MemcachedClient, request: Request) -> None:
     name = request.words[0].decode()
-    raise ClientError(f"{name} is not supported on queues: {_WHY[name]} (mode=kv has keys and values)")
+    raise ClientError(f"{name} is not supported on queues: {_WHY[name]} (use mode=kv for keys and values)")
 
 
 for _name in _WHY:

@@ -56,7 +56,7 @@ async def stats(client: MemcachedClient, request: Request) -> bytes:
     return statistics(items)
 
 
-@command("dump_stats", "Returns the statistics of each queue, grouped.", modes=(QUEUE,), needs="read")
+@command("dump_stats", "Returns each queue's statistics, grouped by queue.", modes=(QUEUE,), needs="read")
 async def dump_stats(client: MemcachedClient, _request: Request) -> bytes:
     """Return the queues' statistics in kestrel's form."""
     lines: list[str] = []

@@ -56,7 +56,8 @@ def _add_repeated(client: MemcachedClient, requests: Repeated) -> None:
 
 @command(
     "set <queue> <flags> <exptime> <bytes>",
-    "Puts a message, even if it is queued already. Creates the queue. Not delivered after exptime.",
+    "Puts a message, even if it is queued already. Creates the queue if it does not exist. The message is "
+    "not delivered after its exptime.",
     modes=(QUEUE,),
     needs="put",
     repeated=_set_repeated,
