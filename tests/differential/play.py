@@ -322,4 +322,4 @@ def _word(word: Any) -> str:
     return word.decode() if isinstance(word, bytes) else str(word)
 
 
-__all__ = ["Difference", "Player", "Tally", "Stand", "Words", "shown"]
+__all__ = ["Difference", "Player", "Stand", "Tally", "Words", "shown"]
