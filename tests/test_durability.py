@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from pressure_server.backend.levels import CannotBeDurableError, Level
+from pressure_server.backend.levels import DurabilityUnavailableError, Level
 from tests.support.backend_relay import BackendRelay
 from tests.support.programs import (
     TIMEOUT,
@@ -100,7 +100,7 @@ def test_where_the_settings_are_not_told_it_is_waited() -> None:
     ],
 )
 def test_what_a_backend_cannot_do(level: Level, config: Mapping[str, str] | None, why: str) -> None:
-    with pytest.raises(CannotBeDurableError, match=why):
+    with pytest.raises(DurabilityUnavailableError, match=why):
         level.wait_for(config, has_waitaof=False, replicas=2)
 
 

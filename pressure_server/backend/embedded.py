@@ -37,11 +37,11 @@ _STOP_TIMEOUT = 60.0
 # Seconds before a restart: none before the first, then doubled until Valkey has run for _WELL_AFTER.
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 5.0
-_WELL_AFTER = 30.0
+_STABLE_AFTER = 30.0
 # Seconds between checks of a Valkey that runs with `everysec` for now, and how many in a row must succeed
 # before it gets `always` again.
-_LOOK_EVERY = 1.0
-_GOOD_LOOKS = 3
+_CHECK_EVERY = 1.0
+_HEALTHY_CHECKS = 3
 # Bytes that must fit on the disk for a check to succeed.
 _ROOM = 1 << 20
 # A line of Valkey's log: process, role, time and text.
@@ -211,7 +211,7 @@ class Embedded:
         while self._process is not None:
             started = time.monotonic()
             status = await self._end_of(self._process)
-            if time.monotonic() - started > _WELL_AFTER:
+            if time.monotonic() - started > _STABLE_AFTER:
                 pause = 0.0
                 said.clear()
             self._syncs_always = False
@@ -239,16 +239,16 @@ class Embedded:
         try:
             while not ending.done():
                 is_careful = self._fsync and not self._syncs_always
-                await asyncio.wait({ending}, timeout=_LOOK_EVERY if is_careful else None)
+                await asyncio.wait({ending}, timeout=_CHECK_EVERY if is_careful else None)
                 if is_careful and not ending.done():
-                    good_looks = good_looks + 1 if await self._is_well() else 0
-                    if good_looks >= _GOOD_LOOKS:
+                    good_looks = good_looks + 1 if await self._is_healthy() else 0
+                    if good_looks >= _HEALTHY_CHECKS:
                         await self._sync_always()
             return ending.result()
         finally:
             ending.cancel()
 
-    async def _is_well(self) -> bool:
+    async def _is_healthy(self) -> bool:
         """Return whether Valkey's last write has succeeded, and the disk has space."""
         if await asyncio.to_thread(self._why_not_writable):
             return False
