@@ -95,7 +95,7 @@ class BackendConnection(asyncio.Protocol):
     """
 
     def __init__(self, answer_timeout: float) -> None:
-        """Prepare. The connection is aborted if a reply is due, and nothing comes for `answer_timeout` seconds."""
+        """Prepare. If a reply is due and nothing comes for `answer_timeout` seconds, abort the connection."""
         self._answer_timeout = answer_timeout
         self._loop = asyncio.get_running_loop()
         self._watching: asyncio.TimerHandle | None = None

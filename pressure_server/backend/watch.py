@@ -60,7 +60,7 @@ class Watch:
         lost: Callable[[], None],
         answer_timeout: float,
     ) -> None:
-        """Prepare, but do not connect. If no reply comes for `answer_timeout` seconds, the watch reconnects."""
+        """Prepare, but do not connect. If no reply comes for `answer_timeout` seconds, reconnect."""
         self._address = address
         self._answer_timeout = answer_timeout
         self._name = name
