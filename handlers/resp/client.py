@@ -185,9 +185,11 @@ class RespClient(Connection):
 
         Raise CommandError if all watched names together exceed the limit.
         """
-        self.watched_bytes += sum(map(len, names)) + _WATCHED_COST * len(names)
-        if self.watched_bytes > self._limits.most_bytes:
+        new = set(names) - self.watched.get(self.database, {}).keys()
+        watched_bytes = self.watched_bytes + sum(map(len, new)) + _WATCHED_COST * len(new)
+        if watched_bytes > self._limits.most_bytes:
             raise CommandError("ERR too many watched queues")
+        self.watched_bytes = watched_bytes
         return self.watched.setdefault(self.database, {})
 
     def unwatch(self) -> None:

@@ -226,6 +226,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "reconnects.",
             5.0,
             "5s",
+            least=0.001,
         ),
         _time(
             "--backend-grace",

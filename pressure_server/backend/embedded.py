@@ -46,6 +46,10 @@ _HEALTHY_CHECKS = 3
 _ROOM = 1 << 20
 # A line of Valkey's log: process, role, time and text.
 _LOG_LINE = re.compile(r"^\d+:\w \d+ \w+ \d+ [\d:.]+ [-.*#] (.*\S)", re.MULTILINE)
+# The append-only file that Valkey cannot read, as its log names it. The repair tool cannot read the
+# manifest that the log suggests, because that also names a base file in a format that the tool does not
+# know.
+_DAMAGED_FILE = re.compile(r"appendonly\.aof\.\d+\.incr\.aof")
 # The end of the log says why Valkey ended: how many lines are quoted, and how many bytes are searched.
 _LAST_LINES = 2
 _LAST_BYTES = 4096
@@ -195,12 +199,13 @@ class Embedded:
 
         The repair tool that Valkey's log names is Valkey itself, under another name.
         """
-        if "check-aof" not in self._last_words():
+        damaged = _DAMAGED_FILE.search(self._last_words())
+        if damaged is None:
             return ""
-        manifest = self.data_dir / "appendonlydir" / "appendonly.aof.manifest"
+        path = self.data_dir / "appendonlydir" / damaged[0]
         return (
             f". To repair it, back up {self.data_dir}, then run "
-            f"bash -c 'exec -a valkey-check-aof {_binary()} --fix {manifest}'; "
+            f"bash -c 'exec -a valkey-check-aof {_binary()} --fix {path}'; "
             "see docs/guides/repair.md for what is lost"
         )
 
