@@ -141,7 +141,7 @@ def test_a_listener_for_tls_serves_only_clients_that_trust_it_and_encrypt(
 @each_protocol
 def test_ping_asks_over_tls(secure: Server, protocol: Protocol) -> None:
     port = port_of(secure, f"{protocol.name}s")
-    for ready, state in (((), "well"), (("--ready",), "ready")):
+    for ready, state in (((), "healthy"), (("--ready",), "ready")):
         asked = run_here("ping", "--listen", f"{protocol.name}s://127.0.0.1:{port}", *ready)
         assert (asked.returncode, asked.stdout) == (0, f"{protocol.name}s://127.0.0.1:{port} is {state}\n")
     assert run_here("ping", "--listen", f"{protocol.name}://127.0.0.1:{port}").returncode == 1

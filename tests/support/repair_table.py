@@ -48,7 +48,7 @@ def outcomes(ward: Ward, queues: Iterable[str]) -> dict[str, Outcome]:
     for queue in kept:
         with about(queue):
             assert not later[queue].left
-            afterwards[queue] += f" {later[queue].in_words}: mended, works"
+            afterwards[queue] += f" {later[queue].in_words}: repaired, works"
     ward.assert_all_work(before)
     return {queue: Outcome(*found[queue], afterwards[queue]) for queue in before}
 

@@ -44,7 +44,7 @@ class Told:
     @property
     def in_words(self) -> str:
         rounds = [", ".join(finding.problem.name for finding in findings) for findings in self.found]
-        return "; then ".join(rounds) or "all is well"
+        return "; then ".join(rounds) or "no problem"
 
 
 class Ward:
