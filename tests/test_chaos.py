@@ -13,12 +13,13 @@ import pytest
 from tests.chaos import hang_ups, plan, report
 from tests.chaos.causes import Incident, cause
 from tests.chaos.evidence import follow
-from tests.chaos.ledger import Duplicate, Ledger, Lost, Put, Receipt, Strange
+from tests.chaos.ledger import NamedLedger
 from tests.chaos.memcached import Item, MemcachedError, MemcachedReader
 from tests.chaos.messages import flags_of, message, name, name_of
 from tests.chaos.plan import Fault, Kind, Timeouts
 from tests.chaos.relay import Relay
 from tests.chaos.run import Outcome, Settings, run
+from tests.support.ledger import Doubled, Event, Strange
 from tests.support.programs import TIMEOUT as PATIENCE
 from tests.support.waiters import packed
 
@@ -29,9 +30,9 @@ SEED = 4
 Open = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 
 FIRST, SECOND, THIRD = (name(1, number) for number in range(3))
-PUT = Put(1.0, "q", "producer", "a")
-RECEIPT = Receipt(2.0, "q", "consumer", "a")
-AGAIN = Receipt(9.0, "q", "other consumer", "b")
+SENT = Event("producer", "q", "a", 1.0)
+RECEIPT = Event("consumer", "q", "a", 2.0)
+AGAIN = Event("other consumer", "q", "b", 9.0)
 
 
 def wanted(folder: Path, faults: Sequence[Fault] = (), messages: int = 0, proxies: int = 2) -> Settings:
@@ -57,57 +58,28 @@ def test_a_message_that_was_changed_is_noticed() -> None:
             name_of(wrong)
 
 
-def test_the_ledger_finds_what_was_acknowledged_and_never_received() -> None:
-    ledger = Ledger()
-    ledger.sending([FIRST, SECOND, THIRD], PUT)
-    ledger.acknowledge([FIRST, SECOND])
-    ledger.receive(message(FIRST), RECEIPT)
-    assert ledger.lost() == [Lost(SECOND, PUT)]
-    assert (ledger.acknowledged, ledger.received, ledger.unsure, ledger.unsure_received) == (2, 1, 1, 0)
-    ledger.receive(message(SECOND), RECEIPT)
-    assert not ledger.lost()
-
-
-def test_who_is_unsure_of_a_message_may_have_put_it() -> None:
-    ledger = Ledger()
-    ledger.sending([FIRST, SECOND], PUT)
-    ledger.receive(message(FIRST), RECEIPT)
-    assert (ledger.unsure, ledger.unsure_received) == (2, 1)
-    assert not ledger.lost()
-    assert not ledger.strange
-
-
-def test_the_ledger_finds_what_was_received_twice() -> None:
-    ledger = Ledger()
-    ledger.sending([FIRST, SECOND], PUT)
-    ledger.acknowledge([FIRST, SECOND])
-    for first in (FIRST, SECOND):
-        ledger.receive(message(first), RECEIPT)
-    ledger.receive(message(SECOND), AGAIN)
-    assert ledger.duplicates() == [Duplicate(SECOND, [RECEIPT, AGAIN])]
-    assert ledger.received == 2
-
-
-def test_the_ledger_finds_what_nobody_has_sent() -> None:
-    ledger = Ledger()
-    ledger.sending([FIRST], PUT)
-    for data in (message(SECOND), message(FIRST) + b"x"):
-        ledger.receive(data, RECEIPT)
+def test_a_message_that_nobody_sent_or_that_was_changed_is_strange() -> None:
+    ledger = NamedLedger()
+    ledger.send([FIRST], SENT)
+    for data in (message(SECOND), message(FIRST) + b"x", message(FIRST)):
+        ledger.read(data, RECEIPT)
     assert ledger.strange == [Strange(message(SECOND), RECEIPT), Strange(message(FIRST) + b"x", RECEIPT)]
+    assert ledger.received == 1
 
 
-def test_the_ledger_finds_flags_that_a_message_was_not_given() -> None:
-    ledger = Ledger()
+def test_a_message_received_with_other_flags_is_strange() -> None:
+    ledger = NamedLedger()
     flagged = name(1, 3, 7)
-    ledger.sending([FIRST, flagged], PUT)
-    ledger.receive(message(FIRST), RECEIPT, 0)
-    ledger.receive(message(flagged), RECEIPT)
+    ledger.put([FIRST, flagged], SENT)
+    ledger.read(message(FIRST), RECEIPT, 0)
+    ledger.read(message(flagged), RECEIPT)
     ledger.see(message(flagged), RECEIPT, 7)
     assert not ledger.strange
     ledger.see(message(FIRST), RECEIPT, 7)
-    ledger.receive(message(flagged), AGAIN, 0)
+    ledger.read(message(flagged), AGAIN, 0)
     assert ledger.strange == [Strange(message(FIRST), RECEIPT, 7), Strange(message(flagged), AGAIN, 0)]
-    assert ledger.duplicates() == [Duplicate(flagged, [RECEIPT, AGAIN])]
+    assert ledger.doubled() == [Doubled(flagged, [RECEIPT, AGAIN])]
+    assert not ledger.lost()
     assert [flags_of(called) for called in (FIRST, flagged)] == [0, 7]
 
 
@@ -131,7 +103,7 @@ def incident(kind: Kind, began: float, ended: float, proxy: str = "") -> Inciden
 
 
 # First received through proxy a at 2 s, then through proxy b at 9 s.
-DUPLICATE = Duplicate(FIRST, [RECEIPT, AGAIN])
+DUPLICATE = Doubled(FIRST, [RECEIPT, AGAIN])
 
 
 @pytest.mark.parametrize(
@@ -291,7 +263,7 @@ def test_harm_done_behind_the_servers_back_is_found_out(tmp_path: Path) -> None:
     ]
     outcome = outcome_of(wanted(tmp_path, faults, messages=2000, proxies=1))
     ledger = outcome.ledger
-    assert (len(ledger.lost()), len(ledger.duplicates()), len(ledger.strange)) == (1, 1, 1)
+    assert (len(ledger.lost()), len(ledger.doubled()), len(ledger.strange)) == (1, 1, 1)
     assert {"1 messages lost", "1 strange messages", "1 duplicates without a cause"} <= {
         *report.failures(outcome)
     }
@@ -314,7 +286,7 @@ def test_clients_that_hang_up_in_a_stall_lose_nothing(tmp_path: Path) -> None:
     ]
     outcome = outcome_of(wanted(tmp_path, faults, messages=1000, proxies=1))
     assert report.failures(outcome) == []
-    assert outcome.ledger.duplicates() == []
+    assert outcome.ledger.doubled() == []
     in_stalls = [text for text in outcome.journal.hang_ups if text.startswith("in a stall")]
     assert len(in_stalls) == len(hang_ups.PATHS)
 
@@ -326,4 +298,4 @@ def test_nothing_is_doubled_where_connections_break(tmp_path: Path) -> None:
     faults = plan.make(kinds, len(kinds), 2, TIMEOUTS, SEED)
     outcome = outcome_of(wanted(tmp_path, faults, messages=3000))
     assert report.failures(outcome) == []
-    assert outcome.ledger.duplicates() == []
+    assert outcome.ledger.doubled() == []

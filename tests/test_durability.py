@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import socket
 from collections.abc import Iterator, Mapping
@@ -15,6 +14,7 @@ import redis
 
 from pressure_server.backend.levels import CannotBeDurableError, Level
 from tests.support.backend_relay import BackendRelay
+from tests.support.crowd import Crowd, Member
 from tests.support.programs import (
     TIMEOUT,
     Client,
@@ -26,7 +26,7 @@ from tests.support.programs import (
     wait_for,
 )
 from tests.support.requirements import need
-from tests.support.waiters import AsyncWaiter, Waiter, Words, create, is_refused, wait_for_blocked, waiters
+from tests.support.waiters import Waiter, Words, create, is_refused, wait_for_blocked, waiters
 
 EVERYSEC = ("--appendonly", "yes", "--appendfsync", "everysec")
 ALWAYS = ("--appendonly", "yes", "--appendfsync", "always")
@@ -505,42 +505,13 @@ def test_what_was_answered_is_there_after_the_backend_was_killed(
 ) -> None:
     backend = start_valkey(*EVERYSEC)
     server = durable(start_server, backend.url, "fsync")
-    rounds, writers = 5, 20
-    acknowledged: set[bytes] = set()
-    told: list[str] = []
-
-    async def write(number: int, stop: asyncio.Event) -> None:
-        waiter = await AsyncWaiter.connect(server.port)
-        count = 0
-        while not stop.is_set():
-            message = f"{number}-{count}"
-            count += 1
-            reply = await waiter("SADD", "q", message)
-            if reply in (0, 1):
-                acknowledged.add(message.encode())
-            else:
-                told.append(str(reply))
-        waiter.close()
-
-    def has(enough: int) -> bool:
-        return len(acknowledged) >= enough
-
-    async def main() -> None:
-        for kill in range(rounds):
-            stop, enough = asyncio.Event(), len(acknowledged) + 3 * writers
-            writing = [asyncio.create_task(write(1000 * kill + n, stop)) for n in range(writers)]
-            await asyncio.to_thread(wait_for, partial(has, enough), "writes")
-            await asyncio.to_thread(backend.kill)
-            await asyncio.to_thread(backend.start)
-            stop.set()
-            await asyncio.gather(*writing)
-
-    asyncio.run(main())
-    with server.client() as client:
-        found = set(client.smembers("q"))
-    print(f"{len(acknowledged)} acknowledged, {rounds} kills, {len(told)} told: {set(told)}")
-    assert acknowledged - found == set()
-    assert all("not known to be safe" in reply for reply in told), set(told)
+    with Crowd(server, clients=20, work=Member.put) as writers:
+        for _ in range(5):
+            writers.wait_for_success()
+            backend.kill()
+            backend.start()
+    writers.assert_nothing_lost()
+    assert writers.errors_of("not known to be safe") == writers.errors.total(), writers.errors
 
 
 def test_a_backend_out_of_memory_still_lets_messages_be_taken(

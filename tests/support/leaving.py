@@ -13,11 +13,9 @@ import socket
 import ssl
 import struct
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,7 @@ import hiredis
 import redis
 
 from tests.support.guards import Authority
+from tests.support.ledger import Event, Ledger
 from tests.support.programs import TIMEOUT, Client, Server, Valkey, records, wait_for
 from tests.support.waiters import packed
 from tests.test_disconnects import stopped
@@ -124,7 +123,7 @@ def misfit(taker: Taker, way: Way, moment: Moment) -> str:
 
 @dataclass
 class Tally:
-    """What became of messages. `disordered` and `wrong` are queues; `stuck` are calls kept for nobody."""
+    """The sums of ledgers. `disordered` and `wrong` are queues; `stuck` are calls kept for nobody."""
 
     cells: int = 0
     clients: int = 0
@@ -132,6 +131,7 @@ class Tally:
     read: int = 0
     lost: int = 0
     doubled: int = 0
+    strange: int = 0
     disordered: int = 0
     wrong: int = 0
     stuck: int = 0
@@ -143,7 +143,8 @@ class Tally:
 
     def is_clean(self, may_lose: int = 0) -> bool:
         """Whether all is well, but for so many messages."""
-        return self.lost <= may_lose and not (self.doubled or self.disordered or self.wrong or self.stuck)
+        wrong = self.doubled, self.strange, self.disordered, self.wrong, self.stuck
+        return self.lost <= may_lose and not any(wrong)
 
     def __str__(self) -> str:
         return ", ".join(f"{field.name} {getattr(self, field.name)}" for field in fields(self))
@@ -328,28 +329,30 @@ class Cell:
         return b"".join(packed(*command.split()) for command in commands)
 
     def tally(self, queued: dict[str, list[bytes]], figures: dict[str, tuple[int, int, int]]) -> Tally:
-        """Compare what was put with what the clients have read and what is queued."""
-        seen: Counter[bytes] = Counter()
-        tally = Tally(1, len(self.clients))
+        """Compare the messages put with those that the clients have read and those queued."""
+        ledger = Ledger()
+        for role, messages in self.put.items():
+            ledger.put(messages, Event(queue=role))
+        tally = Tally(cells=1, clients=len(self.clients), messages=ledger.sent)
         for client in self.clients:
             for message in client.messages():
-                # What was moved, or only opened, is in a queue, whoever has read it.
+                # A message that was moved, or only opened, is in a queue as well.
                 if (found := _MESSAGE.fullmatch(message)) and (
                     found[1] == b"g" or not (self.taker.moves or self.taker.opens)
                 ):
-                    seen[message] += 1
+                    ledger.receive([message])
                     tally.read += 1
         for role, messages in queued.items():
-            seen.update(messages)
-            # What one client gives back is in order, in any case.
-            breaks = sum(first > second for first, second in pairwise(messages)) if role in self.put else 0
+            before = len(ledger.disordered)
+            ledger.receive(messages, Event(f"queue {role}"))
+            # Messages that one client gives back are in order, in any case.
+            breaks = len(ledger.disordered) - before if role in self.put else 0
             tally.disordered += breaks > (len(self.clients) - 1 if self._apart else 0)
             length, produced, consumed = figures[role]
             tally.wrong += not length == produced - consumed == len(messages)
-        put = [message for messages in self.put.values() for message in messages]
-        tally.messages = len(put)
-        tally.lost = sum(message not in seen for message in put)
-        tally.doubled = sum(seen.values()) - len(seen)
+        tally.lost = len(ledger.lost())
+        tally.doubled = sum(len(one.receipts) - 1 for one in ledger.doubled())
+        tally.strange = len(ledger.strange)
         return tally
 
 

@@ -20,6 +20,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+from tests.support.ledger import Event, Ledger
 from tests.support.native_process import VERSIONS, NativeProcess
 from tests.support.programs import Server, Valkey
 from tests.support.relay import Command, Relay
@@ -74,11 +75,10 @@ class Plan:
 
 @dataclass
 class Outcome:
-    """What has come of it. `taken` is a list of messages for each client, in its order."""
+    """What came of a plan. The ledger knows each producer and each consumer by its name."""
 
     seconds: float = 0.0
-    put: Counter[str] = field(default_factory=Counter)
-    taken: list[list[bytes]] = field(default_factory=list)
+    ledger: Ledger = field(default_factory=Ledger)
     by_native: int = 0
     stopped: int = 0
     # The command during which, or after which, each died.
@@ -88,13 +88,8 @@ class Outcome:
     in_use: int = 0
     mended: Counter[str] = field(default_factory=Counter)
 
-    @property
-    def messages(self) -> Counter[bytes]:
-        """How often each was taken."""
-        return Counter(message for messages in self.taken for message in messages)
-
     def __str__(self) -> str:
-        total = sum(len(messages) for messages in self.taken)
+        total = self.ledger.received
         places = ", ".join(f"{place} {count}" for place, count in self.deaths.most_common())
         mends = ", ".join(f"{mend} {count}" for mend, count in self.mended.most_common())
         return (
@@ -114,9 +109,9 @@ class Seat:
         self, here: Neighbourhood, name: str, version: str, work: Callable[[Seat], list[str]]
     ) -> None:
         self.put = 0
-        self.taken: list[list[bytes]] = []
         self._here = here
         self._name = name
+        self._event = Event(name)
         self._version = version
         self._work = work
         self._fated = False
@@ -130,10 +125,10 @@ class Seat:
         while status == -signal.SIGKILL:
             number += 1
             identity = f"{self._name}.{number}"
+            self._event = Event(identity)
             relay = Relay(here.folder / identity, here.backend.socket, self._asked, self._answered)
             await relay.open()
             self._relay, self._holds_a_message, self._fated = relay, False, False
-            self.taken.append([])
             process = NativeProcess(relay.path, QUEUE, identity, *self._work(self), version=self._version)
             self._process = process
             await relay.ended.wait()
@@ -161,7 +156,8 @@ class Seat:
         if command[:2] == [b"LPUSH", _BASE] and isinstance(reply, int):
             self.put += 1
         elif command[0] == b"BRPOP" and reply is not None and reply[0] == _BASE:
-            self.taken[-1].append(reply[1])
+            self._here.outcome.ledger.receive([reply[1]], self._event)
+            self._here.outcome.by_native += 1
             self._holds_a_message = True
         elif command[:2] == [b"LPUSH", _BASE + b":consumer_free"]:
             self._holds_a_message = False
@@ -247,9 +243,6 @@ class Neighbourhood:
                 seat.leave()
         outcome = self.outcome
         outcome.seconds = self.loop.time() - start
-        for seat in self._seats:
-            outcome.taken += seat.taken
-            outcome.by_native += sum(map(len, seat.taken))
         for done in re.findall(r"Auto-repair (.*)", self.server.log):
             outcome.mended.update(_mends(done))
         return outcome
@@ -279,7 +272,7 @@ class Neighbourhood:
         for number in range(plan.producers):
             name = f"p{number}"
             count = len(range(number, plan.messages, plan.producers))
-            self.outcome.put[name] = count
+            self.outcome.ledger.put([f"{name}-{each}".encode() for each in range(count)], Event(name))
             if number < plan.native_producers:
                 working.append(self._seat(name, number, rest(name, count)))
             else:
@@ -291,7 +284,8 @@ class Neighbourhood:
             self._seat(f"c{number}", number + 1, lambda _: ["consume"])
             for number in range(self.plan.native_consumers)
         ]
-        return natives + [self._consume() for _ in range(self.plan.our_consumers)]
+        ours = range(self.plan.native_consumers, self.plan.native_consumers + self.plan.our_consumers)
+        return natives + [self._consume(Event(f"c{number}")) for number in ours]
 
     def _seat(self, name: str, number: int, work: Callable[[Seat], list[str]]) -> Coroutine[Any, Any, None]:
         self._seats.append(Seat(self, name, VERSIONS[number % len(VERSIONS)], work))
@@ -307,17 +301,15 @@ class Neighbourhood:
             assert reply > 0
         waiter.close()
 
-    async def _consume(self) -> None:
+    async def _consume(self, event: Event) -> None:
         waiter = await AsyncWaiter.connect(self.server.port)
-        taken: list[bytes] = []
-        self.outcome.taken.append(taken)
         await self._all_are_seated.wait()
         while not is_refused(reply := await self._ask(waiter, *random.choice(_GETS)), "CLOSED"):
             if is_in_use(reply):
                 self.outcome.in_use += 1
             elif reply is not None:
                 assert not isinstance(reply, Exception), reply
-                taken.append(reply if isinstance(reply, bytes) else reply[1])
+                self.outcome.ledger.receive([reply if isinstance(reply, bytes) else reply[1]], event)
                 self.progress()
         waiter.close()
 
