@@ -18,6 +18,9 @@ import pytest
 
 from pressure_server.lua.scripts import servers_script
 from tests.support.backend_relay import BackendRelay
+from tests.support.faults import kill, stopped
+from tests.support.large import fill, large, number_of, queued
+from tests.support.peers import heartbeats, identity
 from tests.support.programs import (
     Client,
     Server,
@@ -29,35 +32,8 @@ from tests.support.programs import (
     wait_until_settled,
 )
 from tests.support.waiters import Waiter, about, create, is_refused, packed
-from tests.test_disconnects import stopped
 
 TIMEOUT = 1.0
-SIZE = 100_000
-
-
-def message(number: int) -> bytes:
-    return b"%06d" % number + bytes(SIZE - 6)
-
-
-def fill(client: Client, count: int, queue: str = "q") -> None:
-    for number in range(count):
-        client.rpush(queue, message(number))
-
-
-def queued(direct: Client, queue: str = "q") -> list[int]:
-    """The numbers of the messages, oldest first."""
-    return [int(found[:6]) for found in reversed(direct.lrange(f"__pressure__:{queue}", 0, -1))]
-
-
-def signs(direct: Client) -> dict[bytes, bytes]:
-    """Who lives, by its own account."""
-    found: dict[bytes, bytes] = direct.hgetall("__pressure__!peers")
-    return found
-
-
-def identity(server: Server) -> bytes:
-    (found,) = re.findall(r"we are '(\S+)'", server.log)
-    return bytes(found.encode())
 
 
 def consumed(direct: Client, queue: str = "q") -> tuple[int, int]:
@@ -122,7 +98,7 @@ def test_what_a_killed_server_had_taken_is_back_within_the_timeout(
         assert (len(queued(direct)), len(queued(direct, "r"))) == (15, 19)
         dying.process.kill()
         began = time.monotonic()
-        wait_for(lambda: identity(dying) not in signs(direct), "its end to be noticed")
+        wait_for(lambda: identity(dying) not in heartbeats(direct), "its end to be noticed")
         took = time.monotonic() - began
         assert queued(direct) == list(range(200))
         assert queued(direct, "r") == list(range(100))
@@ -132,7 +108,7 @@ def test_what_a_killed_server_had_taken_is_back_within_the_timeout(
         assert living.log.count("has died: 266 messages that it had not delivered are back in 2 queues") == 1
         print(f"266 messages were back after {took:.2f} seconds, with a timeout of {TIMEOUT:g}")
         transaction.close()
-        assert client.lpop("q") == message(0)
+        assert client.lpop("q") == large(0)
         assert about(client, "q")[b"length"] == 199
 
 
@@ -144,12 +120,11 @@ def test_the_next_server_finds_what_the_last_one_had_taken(
     with server.client() as client:
         fill(client, 50)
     take(server, "LPOP", "q", 50)
-    server.process.kill()
-    server.process.wait(TIMEOUT)
+    kill(server)
     assert queued(direct) == []
     start_server(*options)
     wait_for(lambda: queued(direct) == list(range(50)), "the messages")
-    wait_for(lambda: len(signs(direct)) == 1, "it to be forgotten")
+    wait_for(lambda: len(heartbeats(direct)) == 1, "it to be forgotten")
     assert consumed(direct) == (0, 0)
 
 
@@ -162,14 +137,13 @@ def test_the_embedded_backend_s_next_server_puts_them_back_at_once(
     with server.client() as client:
         fill(client, 50)
     take(server, "LPOP", "q", 50)
-    server.process.kill()
-    server.process.wait(TIMEOUT)
+    kill(server)
     anew = start_server(*options)
     began = time.monotonic()
     with anew.client() as client:
         wait_for(lambda: client.llen("q") == 50, "the messages")
         print(f"back {time.monotonic() - began:.3f} seconds after it was ready")
-        assert [int(found[:6]) for found in client.lrange("q", 0, -1)] == list(range(50))
+        assert [number_of(found) for found in client.lrange("q", 0, -1)] == list(range(50))
         assert about(client, "q")[b"consumed_messages"] == 0
 
 
@@ -187,7 +161,7 @@ def test_several_databases_are_looked_after(neighbours: list[Server], backend: V
 
 
 def _is_back(direct: Client, living: Server) -> bool:
-    return queued(direct) == list(range(100)) and list(signs(direct)) == [identity(living)]
+    return queued(direct) == list(range(100)) and list(heartbeats(direct)) == [identity(living)]
 
 
 def test_who_opens_a_database_twice_at_once_is_not_taken_for_dead_there(
@@ -201,8 +175,8 @@ def test_who_opens_a_database_twice_at_once_is_not_taken_for_dead_there(
             for waiter in waiting:
                 waiter.send("SELECT", 5)
         assert [waiter.reply() for waiter in waiting] == [b"OK"] * 5
-        before = signs(direct)[identity(ours)]
-        wait_for(lambda: signs(direct)[identity(ours)] != before, "another sign")
+        before = heartbeats(direct)[identity(ours)]
+        wait_for(lambda: heartbeats(direct)[identity(ours)] != before, "another sign")
         for waiter in waiting:
             waiter.close()
     assert "has died" not in other.log
@@ -216,14 +190,14 @@ def test_a_server_that_comes_back_after_it_was_taken_for_dead_loses_nothing_and_
     with living.client() as client:
         fill(client, 100)
         waiter = take(stopping, "LPOP", "q", 90)
-        sign = signs(direct)[identity(stopping)]
+        sign = heartbeats(direct)[identity(stopping)]
         with stopped(stopping.process):
-            wait_for(lambda: identity(stopping) not in signs(direct), "it to be taken for dead")
+            wait_for(lambda: identity(stopping) not in heartbeats(direct), "it to be taken for dead")
             assert queued(direct) == list(range(100))
             if leaves:
                 waiter.reset()
-        wait_for(lambda: signs(direct).get(identity(stopping), sign) != sign, "it to live again")
-        received = [] if leaves else [int(found[:6]) for found in waiter.reply()]
+        wait_for(lambda: heartbeats(direct).get(identity(stopping), sign) != sign, "it to live again")
+        received = [] if leaves else [number_of(found) for found in waiter.reply()]
         # What it would put back is refused: it has been put back before.
         with stopping.client() as again:
             wait_for(lambda: again.info("clients")["connected_clients"] == 2 - leaves, "the client to leave")
@@ -234,7 +208,7 @@ def test_a_server_that_comes_back_after_it_was_taken_for_dead_loses_nothing_and_
         assert received == ([] if leaves else list(range(90)))  # doubled, and counted so
         assert consumed(direct) == (0, 0)
     assert stopping.stop() == 0
-    wait_for(lambda: list(signs(direct)) == [identity(living)], "it to sign off")
+    wait_for(lambda: list(heartbeats(direct)) == [identity(living)], "it to sign off")
 
 
 def test_a_server_killed_right_after_it_came_back_is_buried_again(
@@ -244,7 +218,7 @@ def test_a_server_killed_right_after_it_came_back_is_buried_again(
     with living.client() as client:
         fill(client, 100)
         with stopped(stopping.process):
-            wait_for(lambda: identity(stopping) not in signs(direct), "it to be taken for dead")
+            wait_for(lambda: identity(stopping) not in heartbeats(direct), "it to be taken for dead")
         take(stopping, "LPOP", "q", 90)
         stopping.process.kill()
         wait_for(lambda: queued(direct) == list(range(100)), "the messages")
@@ -373,7 +347,7 @@ def test_neighbours_that_bury_the_same_server_double_nothing(
     dying.process.kill()
     for server in living:
         server.process.send_signal(signal.SIGCONT)
-    wait_for(lambda: identity(dying) not in signs(direct), "it to be buried")
+    wait_for(lambda: identity(dying) not in heartbeats(direct), "it to be buried")
     assert not records(direct)
     for queue in queues:
         assert queued(direct, queue) == list(range(70))
@@ -392,7 +366,7 @@ def test_a_queue_deleted_meanwhile_gets_nothing_back(
         dying.process.kill()
         client.delete("q", "r")
         client.rpush("r", "anew")
-        wait_for(lambda: identity(dying) not in signs(direct), "it to be buried")
+        wait_for(lambda: identity(dying) not in heartbeats(direct), "it to be buried")
         assert client.exists("q") == 0
         assert client.lrange("r", 0, -1) == [b"anew"]
         assert queued(direct, "s") == list(range(100))
@@ -409,8 +383,8 @@ def test_messages_come_back_also_where_the_backend_is_out_of_memory(
         try:
             # It says that it lives, and takes, without memory.
             take(dying, "LPOP", "q", 50)
-            sign = signs(direct)[identity(dying)]
-            wait_for(lambda: signs(direct)[identity(dying)] != sign, "another sign")
+            sign = heartbeats(direct)[identity(dying)]
+            wait_for(lambda: heartbeats(direct)[identity(dying)] != sign, "another sign")
             take(living, "LPOP", "q", 50).reset()
             dying.process.kill()
             wait_for(lambda: queued(direct) == list(range(100)), "the messages")
@@ -436,12 +410,12 @@ def test_a_record_that_cannot_be_read_keeps_its_server_in_mind(
     dying.process.kill()
     wait_for(lambda: queued(direct) == list(range(100)), "the messages")
     wait_for(lambda: "1 records of its messages cannot be put back yet" in living.log, "the complaint")
-    assert identity(dying) in signs(direct)
+    assert identity(dying) in heartbeats(direct)
     direct.hset(key, field, record)
     wait_for(lambda: queued(direct, "bad") == list(range(100)), "the others")
-    wait_for(lambda: identity(dying) not in signs(direct), "it to be forgotten")
+    wait_for(lambda: identity(dying) not in heartbeats(direct), "it to be forgotten")
     assert living.log.count("cannot be put back yet") == 1
-    assert identity(living) in signs(direct)
+    assert identity(living) in heartbeats(direct)
 
 
 def test_nothing_is_kept_when_all_has_arrived_and_nobody_is_left_when_all_have_stopped(
@@ -464,7 +438,7 @@ def test_nothing_is_kept_when_all_has_arrived_and_nobody_is_left_when_all_have_s
             wait_until_settled(direct)
             wait_until_settled(there)
             latest = max(latest, time.monotonic() - done)
-        assert signs(direct).keys() == signs(there).keys() == {identity(server)}
+        assert heartbeats(direct).keys() == heartbeats(there).keys() == {identity(server)}
         assert server.stop() == 0
         assert not direct.keys("*!peers")
         assert not there.keys("*!peers")
@@ -547,7 +521,7 @@ def test_of_what_one_call_has_brought_only_what_has_not_arrived_comes_back(
     before = recorded()
     wait_for(lambda: recorded() <= 10, "records to be cut down")
     dying.process.kill()
-    wait_for(lambda: identity(dying) not in signs(direct), "it to be buried")
+    wait_for(lambda: identity(dying) not in heartbeats(direct), "it to be buried")
     back = [int(found) for found in direct.lrange("__pressure__:q", 0, -1)][::-1]
     assert sorted(back + taken) == list(range(2000))
     assert back == sorted(back)
@@ -599,12 +573,12 @@ def test_a_hundred_thousand_queues_and_one_dead_server(
             pipeline.execute()
         dying.process.kill()
         began = time.monotonic()
-        wait_for(lambda: identity(dying) not in signs(direct), "it to be buried", 120)
+        wait_for(lambda: identity(dying) not in heartbeats(direct), "it to be buried", 120)
         took = time.monotonic() - began
         assert queued(direct) == list(range(100))
         assert direct.lrange("__pressure__:q10", 0, -1) == [b"y", b"x", b"a"]
         assert not records(direct)
-        assert signs(direct).keys() == {identity(living), identity(third)}
+        assert heartbeats(direct).keys() == {identity(living), identity(third)}
         waiter.close()
     print(f"{count} queues, 10002 of them with a record: buried after {took:.1f} seconds")
     for server in (living, third):
@@ -620,7 +594,7 @@ def test_a_server_that_was_stopped_signs_before_it_takes_anything(
         client.rpush("q", "a")
         name = identity(stopped).decode()
         stopped.process.send_signal(signal.SIGSTOP)
-        wait_for(lambda: identity(stopped) not in signs(direct), "it to be buried")
+        wait_for(lambda: identity(stopped) not in heartbeats(direct), "it to be buried")
         waiting.send("LPOP", "q")
         signs_first: list[bool] = []
         with direct.monitor() as monitor:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import signal
 import socket
-import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
-from pathlib import Path
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import hiredis
 import pytest
 
+from tests.support.faults import stopped
 from tests.support.ledger import Ledger
 from tests.support.native import NativeClient, NativeSteps, QueueInUseError, Steps
 from tests.support.programs import (
@@ -96,24 +94,6 @@ def end_leaving(waiter: Waiter, leave: Leave) -> list[Any]:
 
 def name_of(words: Words) -> str:
     return "-".join(map(str, words[:4])).replace("x0-x1", "many")
-
-
-@contextmanager
-def stopped(process: Any) -> Iterator[None]:
-    """The process does nothing meanwhile."""
-    os.kill(process.pid, signal.SIGSTOP)
-    try:
-        end = time.monotonic() + TIMEOUT
-        while any(_state(task) != "T" for task in Path(f"/proc/{process.pid}/task").iterdir()):
-            assert time.monotonic() < end, "it is not stopped"  # it takes some microseconds
-        yield
-    finally:
-        os.kill(process.pid, signal.SIGCONT)
-
-
-def _state(task: Path) -> str:
-    """A letter; T is stopped."""
-    return (task / "stat").read_text().rpartition(")")[2].split()[0]
 
 
 def drain(client: Client, queue: str) -> list[bytes]:

@@ -21,6 +21,8 @@ import pytest
 import uvloop
 
 from pressure_server.net.tcp_info import bytes_sent
+from tests.support.faults import stopped
+from tests.support.large import SIZE, fill, large, number_of, queued
 from tests.support.native import NativeSteps, QueueClosedError, step_until
 from tests.support.programs import (
     Client,
@@ -33,13 +35,11 @@ from tests.support.programs import (
     wait_until_settled,
 )
 from tests.support.waiters import Waiter, about, blocked, packed, wait_for_waiting
-from tests.test_disconnects import stopped
 
 SEED = int(os.environ.get("PRESSURE_SEED", "1"))
 ROUNDS = int(os.environ.get("PRESSURE_LAST_HOPS", "50"))
 
-SIZE = 100_000
-MESSAGES = [b"%06d" % number + bytes(SIZE - 6) for number in range(300)]
+COUNT = 300
 # What kernels may hold of a connection, in messages: send and receive buffers.
 IN_KERNEL = {"tcp": 120, "unix": 5}
 
@@ -74,17 +74,6 @@ def path(tmp_path: Path) -> Path:
 def ours(start_server: StartServer, backend: Valkey, path: Path) -> Server:
     """A server that listens on a port and on a unix socket, and has no patience with the idle."""
     return start_server("--backend", backend.url, "--listen", f"resp+unix://{path}", "--idle-timeout", "1")
-
-
-def fill(client: Client, *queues: str) -> None:
-    for queue in queues:
-        for first in range(0, len(MESSAGES), 20):
-            client.rpush(queue, *MESSAGES[first : first + 20])
-
-
-def queued(direct: Client, queue: str = "q") -> list[int]:
-    """The numbers of the messages, oldest first."""
-    return [int(message[:6]) for message in reversed(direct.lrange(f"__pressure__:{queue}", 0, -1))]
 
 
 def is_right(client: Client, queue: str, length: int) -> bool:
@@ -127,19 +116,19 @@ def test_what_was_not_handed_to_the_socket_is_queued_again_in_order(
     ours: Server, direct: Client, path: Path, transport: str, end: Callable[[Reader, Client], None]
 ) -> None:
     with ours.client() as client:
-        fill(client, "q")
+        fill(client, COUNT, "q")
         reader = Reader(path if transport == "unix" else ours.port)
-        reader.send_often(len(MESSAGES), "SPOP", "q")
-        read = [int(reader.reply()[:6]) for _ in range(7)]
+        reader.send_often(COUNT, "SPOP", "q")
+        read = [number_of(reader.reply()) for _ in range(7)]
         assert read == list(range(7))
         _wait_until_stuck(direct)
-        taken = len(MESSAGES) - direct.llen("__pressure__:q")
+        taken = COUNT - direct.llen("__pressure__:q")
         end(reader, client)
         wait_for(lambda: client.info("clients")["connected_clients"] == 1, "the client to be gone")
         wait_until_settled(direct)
         left = queued(direct)
-        assert left == list(range(len(MESSAGES)))[-len(left) :]
-        gone = len(MESSAGES) - len(left)
+        assert left == list(range(COUNT))[-len(left) :]
+        gone = COUNT - len(left)
         assert 7 <= gone <= 7 + IN_KERNEL[transport]
         assert gone < taken
         assert is_right(client, "q", len(left))
@@ -162,15 +151,15 @@ def test_a_client_that_closes_one_direction_and_reads_on_gets_what_was_taken_for
     ours: Server, direct: Client
 ) -> None:
     with ours.client() as client:
-        fill(client, "q")
+        fill(client, COUNT, "q")
         reader = Reader(ours.port)
-        reader.send_often(len(MESSAGES), "SPOP", "q")
+        reader.send_often(COUNT, "SPOP", "q")
         _wait_until_stuck(direct)
-        received = [int(reply[:6]) for reply in reader.half_close()]
+        received = [number_of(reply) for reply in reader.half_close()]
         assert received == list(range(len(received)))
         wait_until_settled(direct)
-        assert received + queued(direct) == list(range(len(MESSAGES)))
-        assert is_right(client, "q", len(MESSAGES) - len(received))
+        assert received + queued(direct) == list(range(COUNT))
+        assert is_right(client, "q", COUNT - len(received))
 
 
 @pytest.mark.parametrize("transport", ["tcp", "unix"])
@@ -178,15 +167,15 @@ def test_many_messages_in_one_reply_come_back_together(
     ours: Server, direct: Client, path: Path, transport: str
 ) -> None:
     with ours.client() as client:
-        fill(client, "q")
+        fill(client, COUNT, "q")
         with Reader(path if transport == "unix" else ours.port) as reader:
             reader.send("SPOP", "q", 200)
             wait_for(lambda: reader.has_reply(), "the reply to begin")
             assert direct.llen("__pressure__:q") == 100
             reader.reset()
         wait_until_settled(direct)
-        assert queued(direct) == list(range(len(MESSAGES)))
-        assert is_right(client, "q", len(MESSAGES))
+        assert queued(direct) == list(range(COUNT))
+        assert is_right(client, "q", COUNT)
 
 
 @pytest.mark.slow
@@ -196,7 +185,7 @@ def test_what_a_transaction_has_taken_and_nobody_reads_comes_back(
     ours: Server, backend: Valkey, direct: Client, queues: tuple[str, ...], how: str
 ) -> None:
     with ours.client() as client:
-        fill(client, *queues)
+        fill(client, COUNT, *queues)
     reader = Reader(ours.port)
     reader.send("MULTI")
     for queue in queues:
@@ -214,7 +203,7 @@ def test_what_a_transaction_has_taken_and_nobody_reads_comes_back(
         assert not [name for name in direct.hkeys("__pressure__!peers") if name.decode() in ours.log]
     wait_until_settled(direct)
     for queue in queues:
-        assert queued(direct, queue) == list(range(len(MESSAGES)))
+        assert queued(direct, queue) == list(range(COUNT))
         assert int(direct.get(f"__pressure__:{queue}:stats:consumed_messages")) == 0
     reader.close()
 
@@ -224,16 +213,16 @@ def test_a_get_that_takes_several_calls_leaves_nothing_behind_in_the_first_of_th
 ) -> None:
     """It is 30 MB, and a call brings one."""
     with ours.client() as client:
-        fill(client, "q")
+        fill(client, COUNT, "q")
         reader = Reader(ours.port)
-        reader.send("SPOP", "q", len(MESSAGES))
-        wait_for(lambda: direct.llen("__pressure__:q") < len(MESSAGES), "the first call")
+        reader.send("SPOP", "q", COUNT)
+        wait_for(lambda: direct.llen("__pressure__:q") < COUNT, "the first call")
         with stopped(backend.process):
             reader.reset()
             wait_for(lambda: client.info("clients")["connected_clients"] == 1, "the client to be gone")
         wait_until_settled(direct)
-        assert queued(direct) == list(range(len(MESSAGES)))
-        assert is_right(client, "q", len(MESSAGES))
+        assert queued(direct) == list(range(COUNT))
+        assert is_right(client, "q", COUNT)
 
 
 def test_what_a_transaction_has_taken_while_it_waits_for_the_end_of_a_delete_comes_back(
@@ -259,14 +248,14 @@ def test_what_a_transaction_has_taken_while_it_waits_for_the_end_of_a_delete_com
 
 def test_a_message_that_was_moved_is_where_it_was_moved_to(ours: Server, direct: Client) -> None:
     with ours.client() as client:
-        fill(client, "q")
+        fill(client, COUNT, "q")
         reader = Reader(ours.port)
-        reader.send_often(len(MESSAGES), "LMOVE", "q", "r", "LEFT", "RIGHT")
+        reader.send_often(COUNT, "LMOVE", "q", "r", "LEFT", "RIGHT")
         _wait_until_stuck(direct)
         reader.reset()
         wait_for(lambda: client.info("clients")["connected_clients"] == 1, "the client to be gone")
         wait_until_settled(direct)
-        assert queued(direct, "r") + queued(direct, "q") == list(range(len(MESSAGES)))
+        assert queued(direct, "r") + queued(direct, "q") == list(range(COUNT))
         assert is_right(client, "q", len(queued(direct)))
 
 
@@ -287,7 +276,7 @@ def test_what_stands_behind_a_get_that_waits_is_not_taken(ours: Server, direct: 
 def test_a_queue_that_was_deleted_gets_nothing_back(ours: Server, direct: Client) -> None:
     """Neither where it is there again: what was taken from it is gone with it."""
     with ours.client() as client:
-        fill(client, "q", "r")
+        fill(client, COUNT, "q", "r")
         readers = [Reader(ours.port) for _ in "qr"]
         for reader, queue in zip(readers, "qr", strict=True):
             reader.send("LPOP", queue, 100)
@@ -311,10 +300,10 @@ def test_an_unused_queue_is_not_deleted_while_its_last_message_is_on_its_way(
 ) -> None:
     server = start_server("--backend", backend.url, "--implicit-queue-ttl", "0.2")
     with server.client() as client:
-        fill(client, "q")
+        fill(client, COUNT, "q")
         client.rpush("witness", "x")
         reader = Reader(server.port)
-        reader.send("LPOP", "q", len(MESSAGES))
+        reader.send("LPOP", "q", COUNT)
         wait_for(reader.has_reply, "the reply to begin")
         client.lpop("witness")
         wait_for(lambda: not client.exists("witness"), "an unused queue to go")
@@ -322,7 +311,7 @@ def test_an_unused_queue_is_not_deleted_while_its_last_message_is_on_its_way(
         wait_for(lambda: not client.exists("witness"), "it to go again")
         reader.reset()
         wait_until_settled(direct)
-        assert queued(direct) == list(range(len(MESSAGES)))
+        assert queued(direct) == list(range(COUNT))
 
 
 @pytest.mark.slow
@@ -333,7 +322,7 @@ def test_clients_that_reset_while_they_read_double_nothing(ours: Server, direct:
     with ours.client() as client:
         for _ in range(ROUNDS):
             direct.flushall()
-            some = MESSAGES[:80]
+            some = [large(number) for number in range(80)]
             client.rpush("q", *some)
             reader = Reader(ours.port)
             reader.send_often(len(some), "SPOP", "q")
@@ -348,7 +337,7 @@ def test_clients_that_reset_while_they_read_double_nothing(ours: Server, direct:
             parser.feed(b"".join(pieces))
             received = []
             while (reply := parser.gets()) is not False:
-                received.append(int(reply[:6]))
+                received.append(number_of(reply))
             wait_for(lambda: client.info("clients")["connected_clients"] == 1, "the client to be gone")
             wait_until_settled(direct)
             left = queued(direct)

@@ -12,8 +12,10 @@ from random import Random
 
 import pytest
 
+from tests.support.faults import kill, stopped
 from tests.support.kestrel import Item, Kestrel, RefusedError
 from tests.support.ledger import Ledger
+from tests.support.peers import heartbeats, identity
 from tests.support.programs import (
     Client,
     Server,
@@ -25,8 +27,6 @@ from tests.support.programs import (
     wait_until_settled,
 )
 from tests.support.waiters import about, wait_for_blocked, wait_for_waiting
-from tests.test_dead_servers import identity, signs
-from tests.test_disconnects import stopped
 
 LISTEN = ("--listen", "memcached://127.0.0.1:0")
 TIMEOUT = 1.0
@@ -223,8 +223,7 @@ def test_what_one_call_has_opened_comes_back_in_order(
             one.send("get q/open")
     # Whoever was first, each has another.
     assert sorted(one.item() or Item(b"") for one in several) == many
-    server.process.kill()
-    server.process.wait(TIMEOUT)
+    kill(server)
     server = start_server(*arguments)
     with server.client() as client:
         wait_for_length(client, len(many))
@@ -240,8 +239,7 @@ def test_after_kill_9_and_a_restart_it_is_there(
     several = [connect(server) for _ in range(3)]
     assert [one.get("q/open") for one in several] == ITEMS[:3]
     assert [one.get("r/open") for one in several[::-1]] == ITEMS[:3]
-    server.process.kill()
-    server.process.wait(TIMEOUT)
+    kill(server)
     server = start_server(*arguments)
     with server.client() as client:
         for queue in ("q", "r"):
@@ -263,8 +261,7 @@ def test_what_was_closed_does_not_come_back_after_kill_9(
         assert other.get("q/open") == ITEMS[1]
         assert kestrel.get("q/close/open") == ITEMS[2]
         assert kestrel.get("q/close") is None
-        server.process.kill()
-        server.process.wait(TIMEOUT)
+        kill(server)
         server = start_server(*arguments)
         with server.client() as client:
             wait_for(partial(length, client), "what is open to be back")
@@ -288,7 +285,7 @@ def test_a_neighbour_puts_it_back(
         dying.process.kill()
         assert waiting.item() == Item(b"once", 9)
         took = time.monotonic() - began
-        wait_for(lambda: identity(dying) not in signs(direct), "its end to be noticed")
+        wait_for(lambda: identity(dying) not in heartbeats(direct), "its end to be noticed")
         assert length(client) == 4
     assert took < 2.5 * TIMEOUT
     print(f"delivered again after {took:.2f} seconds, with a timeout of {TIMEOUT:g}")
@@ -471,8 +468,7 @@ def test_nothing_is_lost_or_comes_again_when_servers_and_clients_die(
     try:
         for death in (1, 2):
             wait_for(partial(consumers.have_closed, death * 60), "some to be closed")
-            server.process.kill()
-            server.process.wait(TIMEOUT)
+            kill(server)
             consumers.server = server = start_server(*arguments)
         wait_for(partial(consumers.have_closed, len(items)), "all to be closed", 40)
     finally:

@@ -118,7 +118,8 @@ class Crowd:
         waiter = await AsyncWaiter.connect(self._server.port)
         member = Member(self, waiter, number)
         while self._goes_on:
-            self._successes += await self._work(member)
+            succeeded = await self._work(member)
+            self._successes += succeeded
         waiter.close()
 
     def assert_nothing_lost(self) -> None:

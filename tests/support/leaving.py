@@ -22,11 +22,11 @@ from typing import Any
 import hiredis
 import redis
 
+from tests.support.faults import stopped
 from tests.support.guards import Authority
 from tests.support.ledger import Event, Ledger
 from tests.support.programs import TIMEOUT, Client, Server, Valkey, records, wait_for
 from tests.support.waiters import packed
-from tests.test_disconnects import stopped
 
 SMALL, LARGE = 12, 100_000
 # Seconds: the timeout of a command that times out, and of one that does not.
