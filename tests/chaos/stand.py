@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, Signals
+from subprocess import Popen
 
 from tests.chaos.journal import Journal
 from tests.chaos.plan import Timeouts
@@ -57,11 +58,11 @@ class Proxy:
         self.port = self._server.port
         self.memcached_port = self._server.port_of("memcached")
 
-    def signal(self, number: Signals) -> None:
-        """Send it to the process."""
+    @property
+    def process(self) -> Popen[bytes]:
+        """The process."""
         assert self._server is not None
-        if self._server.process.poll() is None:
-            self._server.process.send_signal(number)
+        return self._server.process
 
     async def end(self, number: Signals) -> None:
         """End the process with that signal; `start` starts another."""
