@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,17 +15,13 @@ from tests.chaos.ledger import NamedLedger
 from tests.chaos.memcached import Item, MemcachedError, MemcachedReader
 from tests.chaos.messages import flags_of, message, name, name_of
 from tests.chaos.plan import Fault, Kind, Timeouts
-from tests.chaos.relay import Relay
 from tests.chaos.run import Outcome, Settings, run
 from tests.support.ledger import Doubled, Event, Strange
-from tests.support.programs import TIMEOUT as PATIENCE
 from tests.support.waiters import packed
 
 # As short as faults that last longer allow; where nothing but connections break, no proxy is taken for dead.
 TIMEOUTS = Timeouts(proxy=3.0, backend=0.5, grace=0.5)
 SEED = 4
-
-Open = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 
 FIRST, SECOND, THIRD = (name(1, number) for number in range(3))
 SENT = Event("producer", "q", "a", 1.0)
@@ -167,90 +161,6 @@ def test_fewer_than_asked_for_is_a_failure(tmp_path: Path) -> None:
     faults = plan.make(plan.KINDS, 2, 2, TIMEOUTS, SEED)
     outcome = Outcome(wanted(tmp_path, faults, messages=3))
     assert report.failures(outcome) == ["3 messages fewer than asked for", "2 faults fewer than asked for"]
-
-
-def through_a_relay(show: Callable[[Relay, Open], Awaitable[None]]) -> None:
-    """Show it of a relay to somebody who says everything again."""
-
-    async def again(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionResetError):
-            while data := await reader.read(100):
-                writer.write(data)
-        writer.close()
-
-    async def all_of_it() -> None:
-        server = await asyncio.start_server(again, "127.0.0.1", 0)
-        address = server.sockets[0].getsockname()
-
-        async def connect() -> socket.socket:
-            connection = socket.socket()
-            connection.setblocking(False)
-            await asyncio.get_running_loop().sock_connect(connection, address)
-            return connection
-
-        relay = Relay(connect)
-        async with asyncio.timeout(PATIENCE):
-            await show(relay, lambda: asyncio.open_connection("127.0.0.1", relay.port))
-        await relay.close()
-        server.close()
-
-    asyncio.run(all_of_it())
-
-
-def test_a_relay_holds_everything_and_lets_it_go() -> None:
-    async def show(relay: Relay, connect: Open) -> None:
-        reader, writer = await connect()
-        writer.write(b"one")
-        assert await reader.readexactly(3) == b"one"
-        relay.stall()
-        writer.write(b"two")
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(reader.read(1), 0.1)
-        relay.heal()
-        assert await reader.readexactly(3) == b"two"
-        writer.close()
-
-    through_a_relay(show)
-
-
-def test_a_relay_cuts_in_the_middle_of_a_reply() -> None:
-    async def show(relay: Relay, connect: Open) -> None:
-        reader, writer = await connect()
-        writer.write(b"one")
-        assert await reader.readexactly(3) == b"one"
-        relay.cut_after(4)
-        writer.write(b"second")
-        assert await reader.read() == b"seco"
-        writer.close()
-
-    through_a_relay(show)
-
-
-@pytest.mark.parametrize("rudely", [False, True])
-def test_a_relay_cuts_and_refuses(rudely: bool) -> None:
-    async def show(relay: Relay, connect: Open) -> None:
-        reader, writer = await connect()
-        writer.write(b"one")
-        assert await reader.readexactly(3) == b"one"
-        relay.cut(rudely=rudely)
-        if rudely:
-            with pytest.raises(ConnectionResetError):
-                await reader.read()
-        else:
-            assert await reader.read() == b""
-        writer.close()
-        relay.refuse()
-        reader, writer = await connect()
-        with pytest.raises(ConnectionResetError):
-            await reader.read()
-        writer.close()
-        relay.heal()
-        reader, writer = await connect()
-        writer.write(b"two")
-        assert await reader.readexactly(3) == b"two"
-        writer.close()
-
-    through_a_relay(show)
 
 
 # What takes a while.

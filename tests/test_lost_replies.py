@@ -27,7 +27,7 @@ from pressure_server.queues.lanes.lane import Lane
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.peers import Neighbours
 from pressure_server.queues.policy import Policy
-from tests.support.cuts import LATE, NO_ANSWER, UNHEARD, Cut, Cuts
+from tests.support.call_relay import LATE, NO_ANSWER, UNHEARD, CallRelay, Cut
 from tests.support.ledger import Ledger
 from tests.support.native import NativeClient
 from tests.support.programs import (
@@ -129,14 +129,13 @@ cases = pytest.mark.parametrize(("setup", "act"), CASES.values(), ids=CASES)
 
 
 @pytest.fixture(scope="module")
-def cuts(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cuts]:
-    opened = Cuts(tmp_path_factory.mktemp("cuts") / "socket", shared_backend.socket)
-    yield opened
-    opened.close()
+def cuts(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CallRelay]:
+    with CallRelay(shared_backend.socket, tmp_path_factory.mktemp("cuts") / "socket") as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")
-def behind(cuts: Cuts, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def behind(cuts: CallRelay, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server whose connections to the backend can be cut."""
     server = Server(tmp_path_factory.mktemp("behind") / "log", "--backend", cuts.url)
     yield server
@@ -160,7 +159,7 @@ def keys_of(direct: Client) -> dict[bytes, Any]:
 class Stage:
     """Plays an operation on queues that look the same each time."""
 
-    def __init__(self, server: Server, cuts: Cuts, direct: Client) -> None:
+    def __init__(self, server: Server, cuts: CallRelay, direct: Client) -> None:
         self.server = server
         self.cuts = cuts
         self.direct = direct
@@ -185,7 +184,7 @@ class Stage:
 
 
 @pytest.fixture
-def stage(behind: Server, cuts: Cuts, backend: Valkey, direct: Client) -> Stage:
+def stage(behind: Server, cuts: CallRelay, backend: Valkey, direct: Client) -> Stage:
     return Stage(behind, cuts, direct)
 
 
@@ -280,7 +279,7 @@ def test_a_request_that_is_late_is_not_done_after_it_was_sent_again(stage: Stage
 
 
 def test_a_late_call_is_refused_where_its_connection_cannot_be_closed(
-    start_server: StartServer, cuts: Cuts, backend: Valkey, direct: Client
+    start_server: StartServer, cuts: CallRelay, backend: Valkey, direct: Client
 ) -> None:
     direct.execute_command("ACL", "SETUSER", "weak", "on", ">secret", "~*", "&*", "+@all", "-client|kill")
     url = cuts.url.replace("unix://", "unix://weak:secret@")
@@ -339,7 +338,7 @@ def test_an_outage_leaves_nothing_behind_however_long_it_was(
 
 
 @pytest.fixture(scope="module")
-def impatient(cuts: Cuts, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def impatient(cuts: CallRelay, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     log = tmp_path_factory.mktemp("impatient") / "log"
     server = Server(log, "--backend", cuts.url, "--backend-grace", "0.2")
     yield server
@@ -390,7 +389,7 @@ GIVEN_UP = {
 @pytest.mark.parametrize("cut", [NO_ANSWER, UNHEARD], ids=["done", "not done"])
 @pytest.mark.parametrize("given_up", GIVEN_UP.values(), ids=GIVEN_UP)
 def test_what_was_taken_by_a_call_that_is_given_up_goes_back(
-    impatient: Server, cuts: Cuts, direct: Client, given_up: GivenUp, cut: Cut
+    impatient: Server, cuts: CallRelay, direct: Client, given_up: GivenUp, cut: Cut
 ) -> None:
     """What it put is there once, or not at all."""
     do(impatient, "RPUSH first x", *given_up.setup)  # by which it learns that the backend has been emptied
@@ -423,7 +422,7 @@ class Chance:
 
     queues = ("q0", "q1", "q2")
 
-    def __init__(self, server: Server, cuts: Cuts) -> None:
+    def __init__(self, server: Server, cuts: CallRelay) -> None:
         self.server = server
         self.cuts = cuts
         self.ledger = Ledger()

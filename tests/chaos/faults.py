@@ -18,7 +18,6 @@ from tests.chaos.consumers import OWN
 from tests.chaos.hang_ups import HangUps
 from tests.chaos.messages import flags_of, name_of
 from tests.chaos.plan import Fault, Kind, Target
-from tests.chaos.relay import Relay
 from tests.chaos.stand import Proxy, Stand
 from tests.support.faults import (
     SCRIPTS_FLUSHED,
@@ -29,6 +28,7 @@ from tests.support.faults import (
     stopped,
 )
 from tests.support.programs import Client
+from tests.support.relay import Relay
 from tests.support.waiters import packed
 
 _PREFIX = b"__pressure__:"

@@ -22,8 +22,8 @@ from typing import Any
 
 from tests.support.ledger import Event, Ledger
 from tests.support.native_process import VERSIONS, NativeProcess
+from tests.support.native_relay import Command, NativeRelay
 from tests.support.programs import Server, Valkey
-from tests.support.relay import Command, Relay
 from tests.support.waiters import AsyncWaiter, is_refused, packed
 
 QUEUE = "q"
@@ -126,12 +126,12 @@ class Seat:
             number += 1
             identity = f"{self._name}.{number}"
             self._event = Event(identity)
-            relay = Relay(here.folder / identity, here.backend.socket, self._asked, self._answered)
-            await relay.open()
+            relay = NativeRelay(here.folder / identity, here.backend.socket, self._asked, self._answered)
             self._relay, self._holds_a_message, self._fated = relay, False, False
             process = NativeProcess(relay.path, QUEUE, identity, *self._work(self), version=self._version)
             self._process = process
             await relay.ended.wait()
+            await relay.close()
             await asyncio.to_thread(process.outcome)
             status = process.status or 0
             if status == -signal.SIGKILL:
