@@ -365,7 +365,7 @@ def test_a_slow_network_breaks_no_connection(start_server: StartServer, valkey: 
     with BackendRelay(valkey.socket, delay=0.2, rate=50_000) as slow:
         server = start_server("--backend", slow.url, "--backend-timeout", "2", "--backend-grace", "1")
         with Waiter(server.port) as client:
-            large = b"x" * 120_000
+            large = b"x" * 80_000
             for words, reply in ((("LPUSH", "q", large), 1), (("SPOP", "q"), large), (("SADD", "q", "a"), 1)):
                 client.send(*words)
                 assert client.reply(timeout=60) == reply

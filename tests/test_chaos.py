@@ -43,7 +43,7 @@ def outcome_of(settings: Settings) -> Outcome:
 # What is pure.
 
 
-def test_a_message_that_was_changed_is_noticed() -> None:
+def test_a_changed_message_is_recognised() -> None:
     messages = [message(name(3, number)) for number in range(1000)]
     assert [name_of(data) for data in messages] == [name(3, number) for number in range(1000)]
     assert max(map(len, messages)) > 1000
@@ -78,7 +78,7 @@ def test_a_message_received_with_other_flags_is_strange() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
-def test_memcached_s_replies_are_read_however_they_come(size: int) -> None:
+def test_replies_of_memcached_are_read_in_pieces_of_any_size(size: int) -> None:
     sent = (
         b"STORED\r\nVALUE a 7 4\r\n\r\nab\r\nVALUE b 0 0\r\n\r\nEND\r\nSERVER_ERROR FULL\r\nEND\r\nVALUE c 0"
     )
@@ -122,17 +122,17 @@ def test_a_broken_process_explains_a_duplicate(explains: Incident) -> None:
         incident(plan.PROXY_KILLED, 9.1, 9.2, "a"),
     ],
 )
-def test_nothing_else_does(does_not: Incident) -> None:
+def test_other_faults_explain_no_duplicate(does_not: Incident) -> None:
     assert cause(DUPLICATE, [does_not], TIMEOUTS.proxy) is None
 
 
-def test_a_proxy_cannot_say_what_it_has_delivered_while_the_backend_is_away() -> None:
+def test_a_stalled_backend_line_explains_an_earlier_delivery() -> None:
     killed = incident(plan.PROXY_KILLED, 5.0, 6.0, "a")
     assert cause(DUPLICATE, [incident(plan.BACKEND_SILENT, 1.9, 4.5, "a"), killed], TIMEOUTS.proxy) == killed
     assert cause(DUPLICATE, [incident(plan.BACKEND_SILENT, 1.9, 4.5, "b"), killed], TIMEOUTS.proxy) is None
 
 
-def test_what_the_backend_did_with_a_message_is_in_its_file(tmp_path: Path) -> None:
+def test_the_append_only_file_tells_the_fate_of_a_message(tmp_path: Path) -> None:
     file = tmp_path / "appendonly.aof"
     step: list[tuple[str | bytes | int, ...]] = [
         ("LPUSH", "q", message(FIRST), message(SECOND)),
@@ -148,7 +148,7 @@ def test_what_the_backend_did_with_a_message_is_in_its_file(tmp_path: Path) -> N
     assert (len(found[SECOND]), found[THIRD]) == (1, [])
 
 
-def test_a_seed_is_a_plan() -> None:
+def test_a_seed_makes_the_same_plan() -> None:
     def made(seed: int) -> list[Fault]:
         return plan.make(plan.KINDS, 100, 2, TIMEOUTS, seed)
 
@@ -157,7 +157,7 @@ def test_a_seed_is_a_plan() -> None:
     assert not any(kind.breaks_a_process for kind in plan.kinds(only_connections=True))
 
 
-def test_fewer_than_asked_for_is_a_failure(tmp_path: Path) -> None:
+def test_a_run_with_too_few_messages_or_faults_fails(tmp_path: Path) -> None:
     faults = plan.make(plan.KINDS, 2, 2, TIMEOUTS, SEED)
     outcome = Outcome(wanted(tmp_path, faults, messages=3))
     assert report.failures(outcome) == ["3 messages fewer than asked for", "2 faults fewer than asked for"]
@@ -167,7 +167,7 @@ def test_fewer_than_asked_for_is_a_failure(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_harm_done_behind_the_servers_back_is_found_out(tmp_path: Path) -> None:
+def test_sabotage_is_found_out(tmp_path: Path) -> None:
     faults = [
         Fault(kind, place=0, pause=0.1, seconds=0.0, overlaps=False, seed=SEED) for kind in plan.SABOTAGE
     ]
@@ -181,7 +181,7 @@ def test_harm_done_behind_the_servers_back_is_found_out(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.slow
-def test_nothing_is_lost_whatever_breaks(tmp_path: Path) -> None:
+def test_no_message_is_lost_whatever_breaks(tmp_path: Path) -> None:
     faults = plan.make(plan.KINDS, len(plan.KINDS), 2, TIMEOUTS, SEED)
     outcome = outcome_of(wanted(tmp_path, faults, messages=5000))
     assert report.failures(outcome) == []
@@ -189,7 +189,7 @@ def test_nothing_is_lost_whatever_breaks(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.slow
-def test_clients_that_hang_up_in_a_stall_lose_nothing(tmp_path: Path) -> None:
+def test_clients_that_hang_up_in_a_stall_lose_no_message(tmp_path: Path) -> None:
     faults = [
         Fault(plan.CLIENTS_HANG_UP, place=0, pause=0.2, seconds=0.2, overlaps=False, seed=SEED + number)
         for number in range(4)
@@ -203,7 +203,7 @@ def test_clients_that_hang_up_in_a_stall_lose_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.slow
-def test_nothing_is_doubled_where_connections_break(tmp_path: Path) -> None:
+def test_no_message_is_doubled_if_only_connections_break(tmp_path: Path) -> None:
     kinds = plan.kinds(only_connections=True)
     faults = plan.make(kinds, len(kinds), 2, TIMEOUTS, SEED)
     outcome = outcome_of(wanted(tmp_path, faults, messages=3000))

@@ -81,7 +81,7 @@ def nothing_wrong_in_the_log(start_server: StartServer, tmp_path: Path) -> Itera
 
 
 @pytest.mark.alone
-def test_what_a_killed_server_had_taken_is_back_within_the_timeout(
+def test_messages_of_a_killed_server_are_back_within_the_timeout(
     neighbours: list[Server], direct: Client, take: Any
 ) -> None:
     dying, living = neighbours
@@ -112,7 +112,7 @@ def test_what_a_killed_server_had_taken_is_back_within_the_timeout(
         assert about(client, "q")[b"length"] == 199
 
 
-def test_the_next_server_finds_what_the_last_one_had_taken(
+def test_the_next_server_puts_the_messages_of_a_killed_one_back(
     start_server: StartServer, backend: Valkey, direct: Client, take: Any
 ) -> None:
     options = ("--backend", backend.url, "--proxy-timeout", str(TIMEOUT))
@@ -128,7 +128,7 @@ def test_the_next_server_finds_what_the_last_one_had_taken(
     assert consumed(direct) == (0, 0)
 
 
-def test_the_embedded_backend_s_next_server_puts_them_back_at_once(
+def test_the_next_server_of_an_embedded_backend_puts_them_back_at_once(
     start_server: StartServer, tmp_path: Path, take: Any
 ) -> None:
     """However long the timeout: nobody else can be there."""
@@ -147,7 +147,7 @@ def test_the_embedded_backend_s_next_server_puts_them_back_at_once(
         assert about(client, "q")[b"consumed_messages"] == 0
 
 
-def test_several_databases_are_looked_after(neighbours: list[Server], backend: Valkey, take: Any) -> None:
+def test_messages_go_back_in_every_database(neighbours: list[Server], backend: Valkey, take: Any) -> None:
     dying, living = neighbours
     numbers = (0, 3, 7)
     for number in numbers:
@@ -164,7 +164,7 @@ def _is_back(direct: Client, living: Server) -> bool:
     return queued(direct) == list(range(100)) and list(heartbeats(direct)) == [identity(living)]
 
 
-def test_who_opens_a_database_twice_at_once_is_not_taken_for_dead_there(
+def test_a_server_that_opens_a_database_twice_at_once_is_not_taken_for_dead(
     neighbours: list[Server], backend: Valkey
 ) -> None:
     ours, other = neighbours
@@ -183,7 +183,7 @@ def test_who_opens_a_database_twice_at_once_is_not_taken_for_dead_there(
 
 
 @pytest.mark.parametrize("leaves", [True, False], ids=["its client leaves", "its client reads on"])
-def test_a_server_that_comes_back_after_it_was_taken_for_dead_loses_nothing_and_puts_nothing_back_twice(
+def test_a_server_that_was_taken_for_dead_puts_no_message_back_twice(
     neighbours: list[Server], direct: Client, take: Any, leaves: bool
 ) -> None:
     stopping, living = neighbours
@@ -211,7 +211,7 @@ def test_a_server_that_comes_back_after_it_was_taken_for_dead_loses_nothing_and_
     wait_for(lambda: list(heartbeats(direct)) == [identity(living)], "it to sign off")
 
 
-def test_a_server_killed_right_after_it_came_back_is_buried_again(
+def test_a_server_that_is_killed_after_it_came_back_is_recovered_again(
     neighbours: list[Server], direct: Client, take: Any
 ) -> None:
     stopping, living = neighbours
@@ -224,7 +224,7 @@ def test_a_server_killed_right_after_it_came_back_is_buried_again(
         wait_for(lambda: queued(direct) == list(range(100)), "the messages")
 
 
-def test_a_server_that_signs_while_it_is_buried_is_not_forgotten(direct: Client) -> None:
+def test_a_server_with_a_new_heartbeat_is_not_forgotten(direct: Client) -> None:
     def call(*words: str) -> Any:
         return direct.eval(servers_script(), 3, "who lives", "a is dead", "what a has taken", *words)
 
@@ -330,7 +330,7 @@ def test_nor_where_the_server_is_back_while_it_is_buried(
 
 
 @pytest.mark.slow
-def test_neighbours_that_bury_the_same_server_double_nothing(
+def test_peers_that_recover_the_same_server_double_no_message(
     start_server: StartServer, backend: Valkey, direct: Client, take: Any
 ) -> None:
     servers = [start_server("--backend", backend.url, "--proxy-timeout", str(TIMEOUT)) for _ in range(4)]
@@ -355,9 +355,7 @@ def test_neighbours_that_bury_the_same_server_double_nothing(
     assert sum(server.log.count("has died") for server in living) == 1
 
 
-def test_a_queue_deleted_meanwhile_gets_nothing_back(
-    neighbours: list[Server], direct: Client, take: Any
-) -> None:
+def test_no_message_goes_back_to_a_deleted_queue(neighbours: list[Server], direct: Client, take: Any) -> None:
     dying, living = neighbours
     with living.client() as client:
         for queue in "qrs":
@@ -373,7 +371,7 @@ def test_a_queue_deleted_meanwhile_gets_nothing_back(
         assert consumed(direct, "r") == (0, 0)
 
 
-def test_messages_come_back_also_where_the_backend_is_out_of_memory(
+def test_messages_go_back_when_the_backend_is_out_of_memory(
     neighbours: list[Server], direct: Client, take: Any
 ) -> None:
     dying, living = neighbours
@@ -392,7 +390,7 @@ def test_messages_come_back_also_where_the_backend_is_out_of_memory(
             direct.config_set("maxmemory", 0)
 
 
-def test_a_record_that_cannot_be_read_keeps_its_server_in_mind(
+def test_a_server_with_an_unreadable_record_is_not_forgotten(
     neighbours: list[Server], direct: Client, take: Any
 ) -> None:
     """What else it had taken comes back all the same, and the neighbour says once what is wrong."""
@@ -418,7 +416,7 @@ def test_a_record_that_cannot_be_read_keeps_its_server_in_mind(
     assert identity(living) in heartbeats(direct)
 
 
-def test_nothing_is_kept_when_all_has_arrived_and_nobody_is_left_when_all_have_stopped(
+def test_no_record_and_no_heartbeat_outlives_its_use(
     start_server: StartServer, backend: Valkey, direct: Client
 ) -> None:
     server = start_server("--backend", backend.url)
@@ -447,7 +445,7 @@ def test_nothing_is_kept_when_all_has_arrived_and_nobody_is_left_when_all_have_s
     assert latest < 1
 
 
-def test_who_polls_an_empty_queue_leaves_nothing_in_doubt(
+def test_a_client_that_polls_an_empty_queue_leaves_no_record(
     start_server: StartServer, backend: Valkey, direct: Client
 ) -> None:
     """Though the queue is never idle."""
@@ -465,7 +463,7 @@ def test_who_polls_an_empty_queue_leaves_nothing_in_doubt(
 
 @pytest.mark.alone
 @pytest.mark.parametrize(("clients", "most"), [(1, 1.1), (50, 0.5)])
-def test_what_acknowledging_costs_under_load(
+def test_the_next_call_acknowledges_a_delivery(
     start_server: StartServer, backend: Valkey, direct: Client, clients: int, most: float
 ) -> None:
     """Calls of the backend for a get: the next one acknowledges."""
@@ -494,7 +492,7 @@ def _calls(direct: Client) -> int:
 
 
 @pytest.mark.slow
-def test_of_what_one_call_has_brought_only_what_has_not_arrived_comes_back(
+def test_only_the_undelivered_messages_of_a_call_go_back(
     neighbours: list[Server], backend: Valkey, direct: Client
 ) -> None:
     """Ten clients that do not read, and one that does, share calls."""
@@ -540,7 +538,7 @@ def record_of(base: str, message: str) -> bytes:
 
 @pytest.mark.timeout(600)
 @pytest.mark.slow
-def test_a_hundred_thousand_queues_and_one_dead_server(
+def test_recovery_from_a_hundred_thousand_queues_keeps_the_peers_alive(
     start_server: StartServer, start_valkey: StartValkey
 ) -> None:
     """Those who bury it go on saying that they live."""
@@ -585,7 +583,7 @@ def test_a_hundred_thousand_queues_and_one_dead_server(
         assert server.log.count("has died") <= 1
 
 
-def test_a_server_that_was_stopped_signs_before_it_takes_anything(
+def test_a_server_that_was_stopped_sends_a_heartbeat_before_it_takes_a_message(
     neighbours: list[Server], direct: Client
 ) -> None:
     """Or what it takes would be in nobody's name, should it die before it signs."""

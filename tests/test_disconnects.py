@@ -106,7 +106,7 @@ def drain(client: Client, queue: str) -> list[bytes]:
 
 @leavings
 @pytest.mark.parametrize("get", GETS, ids=name_of)
-def test_a_get_whose_client_has_gone_takes_nothing(
+def test_a_waiting_get_takes_nothing_after_its_client_leaves(
     server: Server, client: Client, get: Words, leave: Leave
 ) -> None:
     create(client, "q")
@@ -123,7 +123,7 @@ def test_a_get_whose_client_has_gone_takes_nothing(
 
 @leavings
 @pytest.mark.parametrize("put", PUTS, ids=name_of)
-def test_a_put_whose_client_has_gone_puts_nothing(
+def test_a_waiting_put_puts_nothing_after_its_client_leaves(
     server: Server, client: Client, put: Words, leave: Leave
 ) -> None:
     create(client, "q", "BOUND", 2)
@@ -139,7 +139,7 @@ def test_a_put_whose_client_has_gone_puts_nothing(
 
 
 @leavings
-def test_what_a_put_has_put_before_its_client_left_stays_and_the_rest_never_comes(
+def test_a_put_whose_client_leaves_keeps_only_the_messages_put_before(
     server: Server, client: Client, leave: Leave
 ) -> None:
     create(client, "q", "BOUND", 2)
@@ -156,7 +156,7 @@ def test_what_a_put_has_put_before_its_client_left_stays_and_the_rest_never_come
 
 @leavings
 @pytest.mark.parametrize("get", GETS, ids=name_of)
-def test_what_is_taken_for_a_client_that_leaves_meanwhile_goes_to_the_next_in_line(
+def test_a_message_taken_for_a_client_that_leaves_goes_to_the_next_in_line(
     backend: Valkey,
     server: Server,
     client: Client,
@@ -191,7 +191,7 @@ def test_what_is_taken_for_a_client_that_leaves_meanwhile_goes_to_the_next_in_li
 
 @leavings
 @pytest.mark.parametrize("get", GETS, ids=name_of)
-def test_a_client_that_leaves_when_its_message_comes_does_not_take_it_along(
+def test_a_client_that_leaves_when_its_message_comes_does_not_lose_it(
     server: Server, client: Client, direct: Client, get: Words, leave: Leave
 ) -> None:
     """The server learns of both at the same time."""
@@ -210,7 +210,7 @@ def test_a_client_that_leaves_when_its_message_comes_does_not_take_it_along(
 
 
 @leavings
-def test_a_message_that_comes_back_is_the_oldest_again(
+def test_a_message_that_goes_back_is_the_oldest_again(
     backend: Valkey, server: Server, client: Client, waiter: Waiter, leave: Leave
 ) -> None:
     create(client, "q")
@@ -317,7 +317,7 @@ def storm(start_server: StartServer, start_valkey: StartValkey) -> Storm:
 
 
 @pytest.mark.slow
-def test_gets_that_leave_at_random_lose_and_double_nothing(storm: Storm) -> None:
+def test_getting_clients_that_leave_at_random_lose_no_message(storm: Storm) -> None:
     server, backend, chance = storm.server, storm.backend, storm.chance
     queues = ["q0", "q1", "q2", "q3"]
 
@@ -380,7 +380,7 @@ def test_gets_that_leave_at_random_lose_and_double_nothing(storm: Storm) -> None
     storm.check(may_lose=hard // 20)
 
 
-def test_puts_that_leave_at_random_put_everything_once_or_not_at_all(storm: Storm) -> None:
+def test_putting_clients_that_leave_at_random_put_each_message_once_or_never(storm: Storm) -> None:
     server, backend, chance = storm.server, storm.backend, storm.chance
     queues = ["q0", "q1"]
 
@@ -428,7 +428,7 @@ def test_puts_that_leave_at_random_put_everything_once_or_not_at_all(storm: Stor
 
 @pytest.mark.slow
 @pytest.mark.parametrize("get", [("BLPOP", "q", 0), ("BLPOP", "q", "other", 0)], ids=name_of)
-def test_a_crowd_that_leaves_while_it_is_served_loses_nothing(
+def test_a_crowd_that_leaves_while_it_is_served_loses_no_message(
     start_server: StartServer, start_valkey: StartValkey, get: Words
 ) -> None:
     """All are served by one call, so some leave between the call's return and the write of their reply."""
@@ -460,7 +460,7 @@ def test_a_crowd_that_leaves_while_it_is_served_loses_nothing(
             asyncio.run(crowd(round_))
 
 
-def test_what_a_transaction_takes_for_a_client_that_has_gone_comes_back(
+def test_messages_that_a_transaction_takes_for_a_client_that_left_go_back(
     server: Server, client: Client, direct: Client
 ) -> None:
     client.rpush("q", *"abc")

@@ -47,7 +47,7 @@ BASE = "__pressure__:q"
         ("replica:100", Level(replicas=100)),
     ],
 )
-def test_a_level_is_read(text: str, level: Level) -> None:
+def test_a_level_is_parsed(text: str, level: Level) -> None:
     assert Level.parse(text) == level
     assert Level.parse(str(level)) == level
 
@@ -56,7 +56,7 @@ def test_a_level_is_read(text: str, level: Level) -> None:
     "text",
     ["", "None", "replica:", "replica:0", "replica:101", "replica:-1", "replica:²", "fsync:1", "none:1"],
 )
-def test_what_is_no_level_is_refused(text: str) -> None:
+def test_an_unknown_level_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="must be none, replica"):
         Level.parse(text)
 
@@ -77,14 +77,14 @@ def test_what_is_no_level_is_refused(text: str) -> None:
         ),
     ],
 )
-def test_what_a_level_waits_by(
+def test_a_level_and_the_backends_settings_decide_the_confirming_command(
     level: Level, changed: Mapping[str, str], has_waitaof: bool, command: tuple[bytes, ...] | None
 ) -> None:
     config = {**SETTINGS, **changed}
     assert level.wait_for(config, has_waitaof=has_waitaof, replicas=2) == command
 
 
-def test_where_the_settings_are_not_told_it_is_waited() -> None:
+def test_unknown_settings_need_a_confirmation() -> None:
     waits_by = Level(fsync=True).wait_for(None, has_waitaof=True, replicas=0)
     assert waits_by == (b"WAITAOF", b"1", b"0")
 
@@ -99,7 +99,9 @@ def test_where_the_settings_are_not_told_it_is_waited() -> None:
         (Level(fsync=True), None, "CONFIG GET, which would tell, is refused"),
     ],
 )
-def test_what_a_backend_cannot_do(level: Level, config: Mapping[str, str] | None, why: str) -> None:
+def test_a_backend_that_cannot_confirm_is_refused_with_the_reason(
+    level: Level, config: Mapping[str, str] | None, why: str
+) -> None:
     with pytest.raises(CannotBeDurableError, match=why):
         level.wait_for(config, has_waitaof=False, replicas=2)
 
@@ -124,13 +126,13 @@ def assert_refused(backend: Valkey, level: str, why: str) -> None:
         ((), "replica", "durability replica:1 needs 1 connected replicas; the backend has 0"),
     ],
 )
-def test_a_backend_that_cannot_is_refused_with_the_reason(
+def test_a_server_does_not_start_on_a_backend_that_cannot_confirm(
     start_valkey: StartValkey, options: tuple[str, ...], level: str, why: str
 ) -> None:
     assert_refused(start_valkey(*options), level, why)
 
 
-def test_a_backend_that_does_not_tell_its_settings_is_tried_out(
+def test_a_backend_with_unknown_settings_is_tried_out(
     start_valkey: StartValkey, start_server: StartServer
 ) -> None:
     cannot, can = start_valkey(), start_valkey(*EVERYSEC)
@@ -145,7 +147,9 @@ def test_a_backend_that_does_not_tell_its_settings_is_tried_out(
 
 
 @pytest.mark.parametrize("command", ["-eval", "-waitaof"])
-def test_a_backend_that_may_not_be_asked_is_refused(start_valkey: StartValkey, command: str) -> None:
+def test_a_server_does_not_start_if_it_may_not_ask_for_a_confirmation(
+    start_valkey: StartValkey, command: str
+) -> None:
     backend = start_valkey(*EVERYSEC)
     with backend.client() as direct:
         direct.execute_command("ACL", "SETUSER", "default", command)
@@ -153,7 +157,7 @@ def test_a_backend_that_may_not_be_asked_is_refused(start_valkey: StartValkey, c
 
 
 @pytest.mark.clients
-def test_redis_7_0_is_refused_unless_it_writes_always(tmp_path: Path, start_server: StartServer) -> None:
+def test_redis_7_0_is_refused_unless_it_syncs_every_write(tmp_path: Path, start_server: StartServer) -> None:
     binary = need("redis-server", "redis-server")
     for options in (EVERYSEC, ALWAYS):
         folder = tmp_path / options[-1]
@@ -178,7 +182,7 @@ def calls_of(direct: Client, command: str) -> int:
     return int(direct.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"])
 
 
-def test_the_embedded_backend_writes_always_where_that_is_asked_for(
+def test_the_embedded_backend_syncs_every_write_with_durability_fsync(
     start_server: StartServer, tmp_path: Path
 ) -> None:
     for level, policy in (("fsync", "always"), ("none", "everysec")):
@@ -192,7 +196,7 @@ def test_the_embedded_backend_writes_always_where_that_is_asked_for(
             assert calls_of(direct, "waitaof") == 0
 
 
-def test_it_is_noticed_when_the_backend_s_settings_change(
+def test_a_change_of_the_backend_s_settings_is_noticed(
     start_valkey: StartValkey, start_server: StartServer
 ) -> None:
     """No reply is taken for a proof any longer that is none, and none is waited for that is."""
@@ -217,7 +221,7 @@ def test_it_is_noticed_when_the_backend_s_settings_change(
         assert server.log.count(why) == 1
 
 
-def test_where_nothing_is_asked_for_nothing_is_done(
+def test_without_durability_no_confirmation_is_asked_for(
     start_valkey: StartValkey, start_server: StartServer
 ) -> None:
     backend = start_valkey(*EVERYSEC)
@@ -269,7 +273,7 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Valkey, Bac
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_no_reply_comes_before_the_backend_has_confirmed_it(
+def test_no_reply_comes_before_the_backend_has_confirmed_the_change(
     held: tuple[Valkey, BackendRelay, Server], change: str
 ) -> None:
     backend, relay, server = held
@@ -300,7 +304,9 @@ def state(direct: Client) -> dict[bytes, object]:
     }
 
 
-def test_what_is_handed_to_who_waits_is_confirmed_before(held: tuple[Valkey, BackendRelay, Server]) -> None:
+def test_a_waiting_client_gets_its_message_after_the_confirmation(
+    held: tuple[Valkey, BackendRelay, Server],
+) -> None:
     backend, relay, server = held
     with (
         server.client() as client,
@@ -325,7 +331,7 @@ def test_what_is_handed_to_who_waits_is_confirmed_before(held: tuple[Valkey, Bac
         assert putting.reply() == 1
 
 
-def test_where_the_proof_is_lost_on_its_way_it_is_asked_for_again(
+def test_a_lost_confirmation_is_asked_for_again(
     held: tuple[Valkey, BackendRelay, Server],
 ) -> None:
     _, relay, server = held
@@ -344,7 +350,7 @@ def test_where_the_proof_is_lost_on_its_way_it_is_asked_for_again(
         assert len(cut) == 3
 
 
-def test_who_kills_the_connection_that_waits_only_makes_it_ask_again(
+def test_a_killed_confirming_connection_asks_again(
     held: tuple[Valkey, BackendRelay, Server],
 ) -> None:
     backend, _, server = held
@@ -422,7 +428,7 @@ def test_replies_wait_for_a_replica_that_is_stopped(
 
 
 @pytest.mark.slow
-def test_what_no_replica_confirms_in_time_is_an_error_and_what_was_taken_is_back(
+def test_a_change_that_no_replica_confirms_in_time_is_an_error_and_its_messages_go_back(
     replicated: Replicated, start_server: StartServer
 ) -> None:
     server = durable(start_server, replicated.main.url, "replica", "--backend-timeout", "1")
@@ -446,7 +452,7 @@ def test_what_no_replica_confirms_in_time_is_an_error_and_what_was_taken_is_back
 
 
 @pytest.mark.slow
-def test_a_replica_that_is_gone_is_told_of_once_and_so_is_its_return(
+def test_a_lost_replica_is_logged_once_and_so_is_its_return(
     replicated: Replicated, start_server: StartServer
 ) -> None:
     server = durable(
@@ -472,7 +478,7 @@ def test_a_replica_that_is_gone_is_told_of_once_and_so_is_its_return(
     assert server.log.count("WARNING") <= 1 + again
 
 
-def test_one_wait_covers_what_many_clients_have_asked_for(
+def test_one_wait_confirms_the_changes_of_many_clients(
     replicated: Replicated, start_server: StartServer
 ) -> None:
     """While the replica stands still all the clients put: one WAIT is under way, the next is for the rest."""
@@ -500,7 +506,7 @@ def has_length(direct: Client, length: int) -> bool:
 
 
 @pytest.mark.slow
-def test_what_was_answered_is_there_after_the_backend_was_killed(
+def test_an_acknowledged_message_survives_a_kill_of_the_backend(
     start_valkey: StartValkey, start_server: StartServer
 ) -> None:
     backend = start_valkey(*EVERYSEC)
@@ -514,7 +520,7 @@ def test_what_was_answered_is_there_after_the_backend_was_killed(
     assert writers.errors_of("not known to be safe") == writers.errors.total(), writers.errors
 
 
-def test_a_backend_out_of_memory_still_lets_messages_be_taken(
+def test_messages_can_be_taken_when_the_backend_is_out_of_memory(
     start_valkey: StartValkey, start_server: StartServer
 ) -> None:
     backend = start_valkey(*EVERYSEC)

@@ -112,7 +112,7 @@ ENDS: dict[str, Callable[[Reader, Client], None]] = {
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 @pytest.mark.parametrize("transport", ["tcp", "unix"])
-def test_what_was_not_handed_to_the_socket_is_queued_again_in_order(
+def test_messages_not_yet_handed_to_the_socket_go_back_in_order(
     ours: Server, direct: Client, path: Path, transport: str, end: Callable[[Reader, Client], None]
 ) -> None:
     with ours.client() as client:
@@ -147,9 +147,7 @@ def _wait_until_stuck(direct: Client) -> None:
     wait_for(is_stuck, "the server to stop taking")
 
 
-def test_a_client_that_closes_one_direction_and_reads_on_gets_what_was_taken_for_it(
-    ours: Server, direct: Client
-) -> None:
+def test_a_client_that_half_closes_and_reads_on_gets_its_messages(ours: Server, direct: Client) -> None:
     with ours.client() as client:
         fill(client, COUNT, "q")
         reader = Reader(ours.port)
@@ -163,7 +161,7 @@ def test_a_client_that_closes_one_direction_and_reads_on_gets_what_was_taken_for
 
 
 @pytest.mark.parametrize("transport", ["tcp", "unix"])
-def test_many_messages_in_one_reply_come_back_together(
+def test_all_messages_of_an_unread_reply_go_back(
     ours: Server, direct: Client, path: Path, transport: str
 ) -> None:
     with ours.client() as client:
@@ -181,7 +179,7 @@ def test_many_messages_in_one_reply_come_back_together(
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["reset", "stop"])
 @pytest.mark.parametrize("queues", [("q",), ("q", "r")], ids=["one queue", "two queues"])
-def test_what_a_transaction_has_taken_and_nobody_reads_comes_back(
+def test_unread_messages_of_a_transaction_go_back(
     ours: Server, backend: Valkey, direct: Client, queues: tuple[str, ...], how: str
 ) -> None:
     with ours.client() as client:
@@ -208,7 +206,7 @@ def test_what_a_transaction_has_taken_and_nobody_reads_comes_back(
     reader.close()
 
 
-def test_a_get_that_takes_several_calls_leaves_nothing_behind_in_the_first_of_them(
+def test_a_get_of_several_calls_gives_the_messages_of_all_calls_back(
     ours: Server, backend: Valkey, direct: Client
 ) -> None:
     """It is 30 MB, and a call brings one."""
@@ -225,9 +223,7 @@ def test_a_get_that_takes_several_calls_leaves_nothing_behind_in_the_first_of_th
         assert is_right(client, "q", COUNT)
 
 
-def test_what_a_transaction_has_taken_while_it_waits_for_the_end_of_a_delete_comes_back(
-    ours: Server, direct: Client
-) -> None:
+def test_messages_of_a_transaction_that_waits_for_a_delete_go_back(ours: Server, direct: Client) -> None:
     native = NativeSteps(direct, "r", "native")
     with ours.client() as client:
         client.rpush("q", "a", "b")
@@ -246,7 +242,7 @@ def test_what_a_transaction_has_taken_while_it_waits_for_the_end_of_a_delete_com
             collections.deque(steps)
 
 
-def test_a_message_that_was_moved_is_where_it_was_moved_to(ours: Server, direct: Client) -> None:
+def test_a_moved_message_does_not_go_back(ours: Server, direct: Client) -> None:
     with ours.client() as client:
         fill(client, COUNT, "q")
         reader = Reader(ours.port)
@@ -259,7 +255,7 @@ def test_a_message_that_was_moved_is_where_it_was_moved_to(ours: Server, direct:
         assert is_right(client, "q", len(queued(direct)))
 
 
-def test_what_stands_behind_a_get_that_waits_is_not_taken(ours: Server, direct: Client) -> None:
+def test_commands_after_a_waiting_get_take_nothing(ours: Server, direct: Client) -> None:
     with ours.client() as client:
         client.rpush("q", "a", "b")
         client.rpush("empty", "x")
@@ -273,7 +269,7 @@ def test_what_stands_behind_a_get_that_waits_is_not_taken(ours: Server, direct: 
             assert client.lrange("q", 0, -1) == [b"a", b"b"]
 
 
-def test_a_queue_that_was_deleted_gets_nothing_back(ours: Server, direct: Client) -> None:
+def test_no_message_goes_back_to_a_deleted_queue(ours: Server, direct: Client) -> None:
     """Neither where it is there again: what was taken from it is gone with it."""
     with ours.client() as client:
         fill(client, COUNT, "q", "r")
@@ -295,7 +291,7 @@ def test_a_queue_that_was_deleted_gets_nothing_back(ours: Server, direct: Client
 
 
 @pytest.mark.slow
-def test_an_unused_queue_is_not_deleted_while_its_last_message_is_on_its_way(
+def test_an_unused_queue_is_not_deleted_while_its_last_message_is_in_flight(
     start_server: StartServer, backend: Valkey, direct: Client
 ) -> None:
     server = start_server("--backend", backend.url, "--implicit-queue-ttl", "0.2")
@@ -315,7 +311,7 @@ def test_an_unused_queue_is_not_deleted_while_its_last_message_is_on_its_way(
 
 
 @pytest.mark.slow
-def test_clients_that_reset_while_they_read_double_nothing(ours: Server, direct: Client) -> None:
+def test_clients_that_reset_while_they_read_double_no_message(ours: Server, direct: Client) -> None:
     """At any moment, also between two looks of the server at what was sent."""
     chance = random.Random(SEED)
     read = gone = 0
@@ -366,7 +362,7 @@ class Writer(asyncio.Protocol):
         self.broken.set_result((bytes_sent(self._transport), self.size - left))
 
 
-def test_the_kernel_says_how_much_was_sent_when_the_transport_no_longer_does() -> None:
+def test_the_kernel_tells_the_bytes_sent_on_a_broken_connection() -> None:
     async def run() -> tuple[int, int | None, int]:
         loop = asyncio.get_running_loop()
         writer = Writer()

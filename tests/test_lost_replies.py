@@ -189,7 +189,7 @@ def stage(behind: Server, cuts: CallRelay, backend: Valkey, direct: Client) -> S
 
 
 @cases
-def test_an_operation_whose_connection_is_cut_is_done_once(stage: Stage, setup: Setup, act: Act) -> None:
+def test_an_operation_on_a_cut_connection_is_done_once(stage: Stage, setup: Setup, act: Act) -> None:
     expected = stage.play(setup, act)
     planned = [
         [UNHEARD], [Cut(asked=40)], [Cut(asked=-1)],
@@ -206,7 +206,7 @@ def test_an_operation_whose_connection_is_cut_is_done_once(stage: Stage, setup: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["SPOP n", "SADD", "EXEC on two queues", "BLPOP that waits"])
-def test_a_reply_that_is_cut_at_any_byte_is_asked_for_again(stage: Stage, name: str) -> None:
+def test_a_call_whose_reply_is_cut_at_any_byte_is_sent_again(stage: Stage, name: str) -> None:
     setup, act = CASES[name]
     stage.cuts.seen.clear()
     expected = stage.play(setup, act, Cut())
@@ -215,7 +215,7 @@ def test_a_reply_that_is_cut_at_any_byte_is_asked_for_again(stage: Stage, name: 
 
 
 @cases
-def test_a_call_is_found_done_also_when_the_backend_has_forgotten_its_scripts(
+def test_a_call_on_a_cut_connection_is_done_once_though_the_backend_forgets_its_scripts(
     stage: Stage, setup: Setup, act: Act
 ) -> None:
     expected = stage.play(setup, act)
@@ -223,7 +223,7 @@ def test_a_call_is_found_done_also_when_the_backend_has_forgotten_its_scripts(
         assert stage.play(setup, act, *planned[-1:], before=stage.direct.script_flush) == expected
 
 
-def test_what_native_clients_do_while_the_connection_is_away_comes_behind(stage: Stage) -> None:
+def test_operations_of_native_clients_during_an_outage_come_after_the_call(stage: Stage) -> None:
     client = NativeClient(stage.direct, "q")
     stage.direct.flushall()
     do(stage.server, "RPUSH q a b c")
@@ -245,7 +245,7 @@ def test_what_native_clients_do_while_the_connection_is_away_comes_behind(stage:
     assert (found[b"produced_messages"], found[b"consumed_messages"]) == (5, 3)
 
 
-def test_a_queue_deleted_while_the_connection_is_away_takes_no_answer_with_it(stage: Stage) -> None:
+def test_a_queue_deleted_during_an_outage_does_not_change_the_reply(stage: Stage) -> None:
     """And what the same call has taken from another queue is neither lost nor taken twice."""
     wait_until_settled(stage.direct)
     stage.direct.delete("no key", *keys_left(stage.direct))
@@ -266,7 +266,7 @@ def test_a_queue_deleted_while_the_connection_is_away_takes_no_answer_with_it(st
         assert about(ours, "r")[b"consumed_messages"] == 1
 
 
-def test_a_request_that_is_late_is_not_done_after_it_was_sent_again(stage: Stage) -> None:
+def test_a_late_request_is_not_done_after_it_was_sent_again(stage: Stage) -> None:
     stage.direct.flushall()
     do(stage.server, "RPUSH q a b c")
     wait_until_settled(stage.direct)
@@ -278,7 +278,7 @@ def test_a_request_that_is_late_is_not_done_after_it_was_sent_again(stage: Stage
         assert ours.lrange("q", 0, -1) == [b"b", b"c"]
 
 
-def test_a_late_call_is_refused_where_its_connection_cannot_be_closed(
+def test_a_late_call_is_refused_if_its_connection_cannot_be_closed(
     start_server: StartServer, cuts: CallRelay, backend: Valkey, direct: Client
 ) -> None:
     direct.execute_command("ACL", "SETUSER", "weak", "on", ">secret", "~*", "&*", "+@all", "-client|kill")
@@ -296,7 +296,7 @@ def test_a_late_call_is_refused_where_its_connection_cannot_be_closed(
     assert not records(direct)
 
 
-def test_an_outage_leaves_nothing_behind_however_long_it_was(
+def test_a_long_outage_leaves_no_lane_behind(
     start_valkey: StartValkey,
 ) -> None:
     """Neither lanes of the queues that were asked for, nor anything to be done when it is over."""
@@ -388,7 +388,7 @@ GIVEN_UP = {
 
 @pytest.mark.parametrize("cut", [NO_ANSWER, UNHEARD], ids=["done", "not done"])
 @pytest.mark.parametrize("given_up", GIVEN_UP.values(), ids=GIVEN_UP)
-def test_what_was_taken_by_a_call_that_is_given_up_goes_back(
+def test_messages_taken_by_a_call_that_is_given_up_go_back(
     impatient: Server, cuts: CallRelay, direct: Client, given_up: GivenUp, cut: Cut
 ) -> None:
     """What it put is there once, or not at all."""
@@ -496,7 +496,7 @@ class Chance:
             self.ledger.receive(messages)
 
 
-def test_random_operations_that_meet_random_cuts_keep_the_ledger(stage: Stage) -> None:
+def test_random_operations_on_cut_connections_lose_no_message(stage: Stage) -> None:
     stage.direct.flushall()
     chance = Chance(stage.server, stage.cuts)
     made = stage.cuts.made

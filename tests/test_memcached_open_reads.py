@@ -87,7 +87,7 @@ def messages(items: list[Item]) -> list[bytes]:
 
 
 @pytest.mark.parametrize("leave", [Kestrel.close, Kestrel.reset, Kestrel.half_close])
-def test_what_is_open_when_its_client_leaves_is_the_next_one_delivered(
+def test_an_open_message_whose_client_leaves_is_the_next_one_delivered(
     leave: Callable[[Kestrel], None], server: Server, client: Client, direct: Client
 ) -> None:
     fill(server, *ITEMS)
@@ -102,7 +102,7 @@ def test_what_is_open_when_its_client_leaves_is_the_next_one_delivered(
     wait_until_settled(direct)
 
 
-def test_a_waiting_client_gets_it(
+def test_an_open_message_whose_client_leaves_goes_to_a_waiting_client(
     server: Server, client: Client, connect: Callable[[Server], Kestrel]
 ) -> None:
     fill(server, ITEMS[3])
@@ -120,7 +120,7 @@ def test_a_waiting_client_gets_it(
     assert length(client) == 0
 
 
-def test_several_of_different_queues(server: Server, client: Client, direct: Client) -> None:
+def test_a_client_may_open_messages_of_several_queues(server: Server, client: Client, direct: Client) -> None:
     queues = [f"q{number}" for number in range(20)]
     leaving = Kestrel(server)
     for queue in queues:
@@ -146,7 +146,7 @@ def test_several_of_different_queues(server: Server, client: Client, direct: Cli
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
-def test_the_order_is_kept_when_several_leave_at_once(
+def test_open_messages_of_clients_that_leave_at_once_keep_their_order(
     order: tuple[int, ...], server: Server, client: Client
 ) -> None:
     fill(server, *ITEMS)
@@ -160,7 +160,7 @@ def test_the_order_is_kept_when_several_leave_at_once(
     assert left(server) == ITEMS
 
 
-def test_one_who_leaves_later_gets_his_to_the_head(server: Server, client: Client) -> None:
+def test_the_message_of_a_client_that_leaves_later_goes_to_the_head(server: Server, client: Client) -> None:
     fill(server, *ITEMS[:3])
     first, second = Kestrel(server), Kestrel(server)
     assert (first.get("q/open"), second.get("q/open")) == (ITEMS[0], ITEMS[1])
@@ -171,7 +171,9 @@ def test_one_who_leaves_later_gets_his_to_the_head(server: Server, client: Clien
     assert left(server) == ITEMS[:3]
 
 
-def test_abort_and_close(server: Server, client: Client, connect: Callable[[Server], Kestrel]) -> None:
+def test_abort_puts_an_open_message_back_and_close_removes_it(
+    server: Server, client: Client, connect: Callable[[Server], Kestrel]
+) -> None:
     fill(server, *ITEMS[:2])
     kestrel, other = connect(server), connect(server)
     for option in ("close", "abort"):
@@ -198,7 +200,9 @@ def test_abort_and_close(server: Server, client: Client, connect: Callable[[Serv
     assert about(client, "q")[b"consumed_messages"] == 2
 
 
-def test_what_is_put_between_comes_behind(server: Server, client: Client, direct: Client) -> None:
+def test_messages_put_meanwhile_come_after_an_open_one_that_goes_back(
+    server: Server, client: Client, direct: Client
+) -> None:
     fill(server, *ITEMS[:2])
     leaving = Kestrel(server)
     assert leaving.get("q/open") == ITEMS[0]
@@ -211,7 +215,7 @@ def test_what_is_put_between_comes_behind(server: Server, client: Client, direct
 
 
 @pytest.mark.slow
-def test_what_one_call_has_opened_comes_back_in_order(
+def test_messages_opened_by_one_call_go_back_in_order(
     start_server: StartServer, arguments: list[str], connect: Callable[[Server], Kestrel]
 ) -> None:
     server = start_server(*arguments)
@@ -230,7 +234,7 @@ def test_what_one_call_has_opened_comes_back_in_order(
     assert left(server) == many
 
 
-def test_after_kill_9_and_a_restart_it_is_there(
+def test_open_messages_go_back_after_a_kill_and_a_restart(
     start_server: StartServer, arguments: list[str], connect: Callable[[Server], Kestrel]
 ) -> None:
     server = start_server(*arguments)
@@ -250,7 +254,7 @@ def test_after_kill_9_and_a_restart_it_is_there(
 
 
 @pytest.mark.slow
-def test_what_was_closed_does_not_come_back_after_kill_9(
+def test_a_closed_message_does_not_come_again_after_a_kill(
     start_server: StartServer, arguments: list[str], connect: Callable[[Server], Kestrel]
 ) -> None:
     server = start_server(*arguments)
@@ -268,7 +272,7 @@ def test_what_was_closed_does_not_come_back_after_kill_9(
             assert left(server) == ITEMS[1:2], f"in round {round_}"
 
 
-def test_a_neighbour_puts_it_back(
+def test_a_peer_puts_the_open_messages_of_a_dead_server_back(
     start_server: StartServer, backend: Valkey, direct: Client, connect: Callable[[Server], Kestrel]
 ) -> None:
     options = ("--backend", backend.url, "--proxy-timeout", str(TIMEOUT), *LISTEN)
@@ -294,7 +298,7 @@ def test_a_neighbour_puts_it_back(
     assert left(living) == [ITEMS[0], *ITEMS[2:]]
 
 
-def test_sigterm_puts_it_back_at_once(
+def test_sigterm_puts_open_messages_back_at_once(
     start_server: StartServer, backend: Valkey, direct: Client, connect: Callable[[Server], Kestrel]
 ) -> None:
     server = start_server("--backend", backend.url, *LISTEN)
@@ -313,7 +317,7 @@ def test_sigterm_puts_it_back_at_once(
 
 @pytest.mark.parametrize("when", ["while it is away", "when it is back"])
 @pytest.mark.parametrize("end", ["close", "abort", "leave"])
-def test_the_backend_dies_while_it_is_open(
+def test_an_open_message_survives_a_kill_of_the_backend(
     end: str, when: str, start_server: StartServer, start_valkey: StartValkey
 ) -> None:
     backend = start_valkey(*KEPT_BY)
@@ -344,7 +348,7 @@ def test_the_backend_dies_while_it_is_open(
 
 
 @pytest.mark.parametrize("leave", [Kestrel.close, Kestrel.reset])
-def test_a_client_that_has_left_before_it_could_be_told(
+def test_a_message_opened_for_a_client_that_left_goes_back(
     leave: Callable[[Kestrel], None], server: Server, client: Client, direct: Client
 ) -> None:
     fill(server, *ITEMS)
@@ -360,7 +364,7 @@ def test_a_client_that_has_left_before_it_could_be_told(
     assert left(server) == ITEMS
 
 
-def test_a_client_that_has_stopped_waiting_has_nothing_open(server: Server, client: Client) -> None:
+def test_a_client_that_leaves_while_it_waits_opens_nothing(server: Server, client: Client) -> None:
     kestrel = Kestrel(server)
     kestrel.send("get q/open/t=60000")
     wait_for_blocked(client, 1)
@@ -370,7 +374,9 @@ def test_a_client_that_has_stopped_waiting_has_nothing_open(server: Server, clie
     assert left(server) == ITEMS
 
 
-def test_a_queue_that_is_deleted_takes_nothing_back(server: Server, client: Client, direct: Client) -> None:
+def test_an_open_message_of_a_deleted_queue_does_not_go_back(
+    server: Server, client: Client, direct: Client
+) -> None:
     for end in ("close", "abort", "leave"):
         fill(server, *ITEMS)
         with Kestrel(server) as kestrel:
@@ -385,7 +391,9 @@ def test_a_queue_that_is_deleted_takes_nothing_back(server: Server, client: Clie
         assert left(server) == [ITEMS[4]]
 
 
-def test_what_has_expired_while_it_was_open_is_gone(server: Server, client: Client, direct: Client) -> None:
+def test_a_message_that_expires_while_it_is_open_does_not_go_back(
+    server: Server, client: Client, direct: Client
+) -> None:
     with Kestrel(server) as other:
         other.put("q", ITEMS[1], expires=1)
         other.put("q", ITEMS[2], expires=100)
@@ -458,7 +466,7 @@ class Consumers:
 
 
 @pytest.mark.slow
-def test_nothing_is_lost_or_comes_again_when_servers_and_clients_die(
+def test_no_message_is_lost_or_doubled_when_servers_and_clients_die(
     start_server: StartServer, arguments: list[str]
 ) -> None:
     items = [Item(b"%04d" % number, number) for number in range(200)]

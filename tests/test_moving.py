@@ -142,7 +142,7 @@ def test_timeouts_that_redis_takes_for_others_are_refused(waiter: Waiter, line: 
 
 @pytest.mark.parametrize("line", BLOCKING)
 @pytest.mark.parametrize("timeout", ["0", "0.0", "-0", "9007199254740"])
-def test_timeouts_for_ever_and_nearly(client: Client, waiter: Waiter, line: str, timeout: str) -> None:
+def test_long_and_endless_timeouts_wait(client: Client, waiter: Waiter, line: str, timeout: str) -> None:
     create(client, "q")
     waiter.send(*line.format(timeout).split())
     wait_for_waiting(client, "q", consumers=1)
@@ -212,7 +212,7 @@ def test_a_move_from_a_closed_queue_drains_it(client: Client, waiter: Waiter, wo
 
 
 @pytest.mark.parametrize("words", ALL_MOVES, ids=lambda words: words[0])
-def test_a_move_makes_the_queue_it_goes_to_unless_there_is_nothing_to_move(
+def test_a_move_creates_its_target_queue_if_there_is_a_message_to_move(
     client: Client, waiter: Waiter, words: Words
 ) -> None:
     if not str(words[0]).startswith("B"):
@@ -224,7 +224,7 @@ def test_a_move_makes_the_queue_it_goes_to_unless_there_is_nothing_to_move(
 
 
 @pytest.mark.parametrize("words", ALL_MOVES, ids=lambda words: words[0])
-def test_a_move_within_a_full_queue(client: Client, waiter: Waiter, words: Words) -> None:
+def test_a_move_within_a_full_queue_works(client: Client, waiter: Waiter, words: Words) -> None:
     create(client, "q", "BOUND", 2, "OVERFLOW", "ERROR")
     client.rpush("q", "1", "2")
     assert waiter(words[0], "q", "q", *words[3:]) in (b"1", 1)
@@ -254,7 +254,7 @@ def test_a_move_waits_for_a_role_that_a_native_client_holds(
 
 
 @pytest.mark.parametrize("role", ["consumer of q", "producer of d"])
-def test_a_move_that_waits_in_vain_for_a_role_loses_nothing(
+def test_a_move_that_waits_in_vain_for_a_role_changes_nothing(
     backend: Valkey, direct: Client, start_server: StartServer, role: str
 ) -> None:
     server = start_server("--backend", backend.url, "--role-timeout", "0.1")
@@ -274,7 +274,7 @@ def test_a_move_that_waits_in_vain_for_a_role_loses_nothing(
         run(steps)
 
 
-def test_moves_to_and_fro_through_small_queues_lose_and_double_nothing(
+def test_moves_between_small_queues_lose_and_double_no_message(
     server: Server, client: Client, backend: Valkey
 ) -> None:
     """Ours, ones that wait and ones that do not, and a native client that takes and puts back."""
@@ -336,7 +336,9 @@ def test_moves_to_and_fro_through_small_queues_lose_and_double_nothing(
     ledger.check()
 
 
-def test_pops_of_several_queues_and_counts_take_what_there_is(client: Client, waiter: Waiter) -> None:
+def test_a_pop_of_several_queues_takes_from_the_first_that_has_messages(
+    client: Client, waiter: Waiter
+) -> None:
     client.rpush("q", *"123")
     client.rpush("r", *"ab")
     assert waiter("LMPOP", 3, "none", "q", "r", "LEFT", "COUNT", 2) == [b"q", [b"1", b"2"]]
@@ -349,7 +351,7 @@ def test_pops_of_several_queues_and_counts_take_what_there_is(client: Client, wa
     assert client.lrange("r", 0, -1) == [b"b"]
 
 
-def test_a_move_that_has_waited_for_room_is_told_of_a_message_that_comes_natively(
+def test_a_move_that_has_waited_for_room_gets_a_message_of_a_native_client(
     client: Client, waiter: Waiter, direct: Client
 ) -> None:
     create(client, "d", "BOUND", 1)
@@ -366,7 +368,7 @@ def test_a_move_that_has_waited_for_room_is_told_of_a_message_that_comes_nativel
     assert client.lrange("d", 0, -1) == [b"next"]
 
 
-def test_a_pop_whose_time_is_up_while_it_tries_a_queue_takes_the_message_there(
+def test_a_pop_whose_timeout_ends_during_a_call_gets_the_message_of_the_call(
     backend: Valkey, start_server: StartServer
 ) -> None:
     with BackendRelay(backend.socket, delay=0.05) as relay:
@@ -393,7 +395,7 @@ def test_too_many_queues_are_refused(waiter: Waiter) -> None:
     ],
     ids=lambda words: words[0],
 )
-def test_a_move_that_waits_for_room_does_not_make_the_queue_anew(
+def test_a_move_that_waits_for_room_does_not_create_a_deleted_queue_again(
     client: Client, waiter: Waiter, words: Words
 ) -> None:
     create(client, "d", "BOUND", 1)
@@ -412,9 +414,7 @@ def test_a_move_that_waits_for_room_does_not_make_the_queue_anew(
     [("BLPOP", "closed", "busy", 0), ("BLMPOP", 0, 2, "closed", "busy", "LEFT")],
     ids=lambda words: words[0],
 )
-def test_a_closed_queue_does_not_hide_what_is_in_those_behind_it(
-    client: Client, waiter: Waiter, words: Words
-) -> None:
+def test_a_pop_passes_over_a_closed_queue(client: Client, waiter: Waiter, words: Words) -> None:
     create(client, "closed")
     client.execute_command("PRESSURE.CLOSE", "closed")
     client.rpush("busy", "1", "2")
