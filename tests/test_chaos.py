@@ -1,4 +1,4 @@
-"""Chaos, for a short while; and that its ledger, its causes and its verdict find what is wrong."""
+"""A short chaos run; and its ledger, its causes and its verdict find what is wrong."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def wanted(folder: Path, faults: Sequence[Fault] = (), messages: int = 0, proxie
 
 
 def outcome_of(settings: Settings) -> Outcome:
-    """Of a run; what it reports is shown where a test fails."""
+    """Run, print the report, and return the outcome."""
     outcome = asyncio.run(run(settings, print))
     print("\n".join(report.lines(outcome)))
     return outcome

@@ -1,4 +1,4 @@
-"""Clients that leave while they wait: what they waited for never happens, and no message goes with them."""
+"""Clients that leave while they wait: their commands are not done, and no message is lost."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.support.waiters import (
     wait_for_waiting,
 )
 
-# How often somebody leaves at a random moment, and which random moments these are.
+# The number of clients that leave at random moments, and the seed of these moments.
 DISCONNECTS = int(os.environ.get("PRESSURE_DISCONNECTS", "1000"))
 SEED = int(os.environ.get("PRESSURE_SEED", "1"))
 
@@ -73,14 +73,14 @@ def reset(waiter: Waiter) -> list[Any]:
     return []
 
 
-# How a client leaves; what it has received until then.
+# Lets a client leave, and returns the replies that it has received.
 Leave = Callable[[Waiter], list[Any]]
 LEAVING: dict[str, Leave] = {"close": close, "half-close": Waiter.half_close, "reset": reset}
 leavings = pytest.mark.parametrize("leave", LEAVING.values(), ids=LEAVING)
 
 
 def begin_to_leave(waiter: Waiter, leave: Leave) -> None:
-    """Leave, or at least say so: who closes one direction reads on until the server closes the other."""
+    """Leave, or close one direction: then the client reads on until the server closes the other."""
     if leave is Waiter.half_close:
         waiter.socket.shutdown(socket.SHUT_WR)
     else:
@@ -88,7 +88,7 @@ def begin_to_leave(waiter: Waiter, leave: Leave) -> None:
 
 
 def end_leaving(waiter: Waiter, leave: Leave) -> list[Any]:
-    """What has come since."""
+    """Return the replies that have come since."""
     return waiter.half_close() if leave is Waiter.half_close else []
 
 
@@ -97,7 +97,7 @@ def name_of(words: Words) -> str:
 
 
 def drain(client: Client, queue: str) -> list[bytes]:
-    """All that is queued, taken."""
+    """Take all messages of a queue."""
     messages: list[bytes] = []
     while taken := client.lpop(queue, 1000):
         messages += taken
@@ -174,7 +174,7 @@ def test_a_message_taken_for_a_client_that_leaves_goes_to_the_next_in_line(
     wait_until_settled(direct)
     with Waiter(server.port) as putting:
         with stopped(backend.process):
-            # The put is under way, and with it the get; the backend does both when it goes on.
+            # The put is in flight, and with it the get; the backend does both when it goes on.
             putting.send("SADD", "q", "m")
             client.ping()
             begin_to_leave(leaving, leave)
@@ -182,7 +182,7 @@ def test_a_message_taken_for_a_client_that_leaves_goes_to_the_next_in_line(
         end_leaving(leaving, leave)
         assert putting.reply() == 1
     if get[0] in ("BLMOVE", "BRPOPLPUSH"):
-        # It was moved, in one step; nobody has been told.
+        # The message was moved, in one step.
         assert drain(client, "moved") == [b"m"]
         client.sadd("q", "m")
     assert waiter.reply() == [b"q", b"m"]
@@ -194,7 +194,7 @@ def test_a_message_taken_for_a_client_that_leaves_goes_to_the_next_in_line(
 def test_a_client_that_leaves_when_its_message_comes_does_not_lose_it(
     server: Server, client: Client, direct: Client, get: Words, leave: Leave
 ) -> None:
-    """The server learns of both at the same time."""
+    """The server learns of the message and of the end of the connection at the same time."""
     create(client, "q")
     leaving = Waiter(server.port)
     leaving.send(*get)
@@ -244,7 +244,7 @@ class Storm:
         self._number = 0
 
     def run(self, *works: tuple[Callable[[], Awaitable[None]], int]) -> None:
-        """Do each of the works, so many at a time, again and again until enough have left."""
+        """Repeat each work, with so many clients at a time, until enough clients have left."""
 
         async def repeat(work: Callable[[], Awaitable[None]]) -> None:
             while not self.over:
@@ -267,13 +267,16 @@ class Storm:
         return messages
 
     async def pause(self, most: float) -> None:
-        # Nothing is waited for: at which moment who leaves meets what goes on is what is tried.
+        # The moment at which a client leaves is random.
         await asyncio.sleep(most * self.chance.random() ** 2)
 
     async def leave(self, waiter: AsyncWaiter, *, stopping: bool) -> list[Any]:
-        """Leave at a random moment; the replies that came before: all of them, with the server stopped."""
+        """Leave at a random moment, and return the replies that came before.
+
+        With `stopping`, the server is stopped meanwhile, so that no reply is missed.
+        """
         await self.pause(0.05)
-        # Most say that they go, and know what they have received.
+        # After a half-close a client knows all that it has received.
         how = self.chance.choice(["half-close"] * 4 + ["close", "reset"])
         if how == "half-close":
             replies = await waiter.half_close()
@@ -286,7 +289,7 @@ class Storm:
         return replies
 
     def got(self, reply: Any) -> None:
-        """Note the messages in the reply to a get."""
+        """Tell the ledger the messages in the reply to a get."""
         if isinstance(reply, hiredis.ReplyError):
             self.errors.append(reply)
         elif isinstance(reply, bytes):
@@ -295,7 +298,7 @@ class Storm:
             self.ledger.receive(reply[1] if isinstance(reply[1], list) else reply[1:])
 
     async def natively(self, steps: Steps[Any]) -> Any:
-        """Do a native client's steps, the others between them."""
+        """Take the steps of a native client, and let others run between them."""
         while True:
             try:
                 waits_for = next(steps)
@@ -311,7 +314,7 @@ class Storm:
 
 @pytest.fixture
 def storm(start_server: StartServer, start_valkey: StartValkey) -> Storm:
-    """On a server and a backend of its own."""
+    """Return a storm on a server and a backend of its own."""
     backend = start_valkey()
     return Storm(start_server("--backend", backend.url), backend)
 
@@ -374,8 +377,8 @@ def test_getting_clients_that_leave_at_random_lose_no_message(storm: Storm) -> N
             assert found[b"length"] == 0
             assert found[b"produced_messages"] == found[b"consumed_messages"]
     assert not storm.ledger.unsure
-    # Between the server's last look for a client and the write of its reply are some microseconds: what is
-    # written for one who closes in these, and has not said so before, nobody reads: 0 to 3 of about 190.
+    # The server cannot notice a client that closes in the microseconds before its reply is written: that
+    # happens to 0 to 3 of about 190 clients.
     hard = storm.left["close without reply"] + storm.left["reset without reply"]
     storm.check(may_lose=hard // 20)
 
@@ -431,7 +434,7 @@ def test_putting_clients_that_leave_at_random_put_each_message_once_or_never(sto
 def test_a_crowd_that_leaves_while_it_is_served_loses_no_message(
     start_server: StartServer, start_valkey: StartValkey, get: Words
 ) -> None:
-    """All are served by one call, so some leave between the call's return and the write of their reply."""
+    """One call serves all, so some leave between the end of the call and the write of their reply."""
     backend = start_valkey()
     server = start_server("--backend", backend.url)
 
@@ -443,7 +446,7 @@ def test_a_crowd_that_leaves_while_it_is_served_loses_no_message(
         put = [b"%d" % number for number in range(len(waiting))]
         putting = await AsyncWaiter.connect(server.port)
         await putting.send(packed("RPUSH", "q", *put))
-        # Nothing is waited for: the moment of leaving is what is tried, each time when a few more are served.
+        # In each round they leave a little later, when a few more have been served.
         await asyncio.sleep(0.0005 * round_)
         replies = await asyncio.gather(*(waiter.half_close() for waiter in waiting))
         await asyncio.to_thread(wait_for_blocked, client, 0)

@@ -1,11 +1,9 @@
-"""Durability: who is refused it, that no reply comes before its proof, and what comes of what has none."""
+"""Durability: no reply comes before the change is confirmed, and a backend that cannot confirm is refused."""
 
 from __future__ import annotations
 
-import signal
 import socket
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -15,8 +13,8 @@ import redis
 from pressure_server.backend.levels import CannotBeDurableError, Level
 from tests.support.backend_relay import BackendRelay
 from tests.support.crowd import Crowd, Member
+from tests.support.faults import kill, stopped
 from tests.support.programs import (
-    TIMEOUT,
     Client,
     Server,
     StartServer,
@@ -178,7 +176,7 @@ def durable(start_server: StartServer, url: str, level: str, *options: str) -> S
 
 
 def calls_of(direct: Client, command: str) -> int:
-    """How often the backend has been given that command."""
+    """Return how often the backend has received that command."""
     return int(direct.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"])
 
 
@@ -199,7 +197,7 @@ def test_the_embedded_backend_syncs_every_write_with_durability_fsync(
 def test_a_change_of_the_backend_s_settings_is_noticed(
     start_valkey: StartValkey, start_server: StartServer
 ) -> None:
-    """No reply is taken for a proof any longer that is none, and none is waited for that is."""
+    """The server looks at the settings again, and waits for a confirmation only if it is needed."""
     backend = start_valkey(*EVERYSEC)
     server = durable(start_server, backend.url, "fsync", "--backend-grace", "0.2")
     with server.client() as client, Waiter(server.port) as waiting, backend.client() as direct:
@@ -239,7 +237,7 @@ def test_without_durability_no_confirmation_is_asked_for(
 
 
 def is_proof(data: bytes) -> bool:
-    """Whether bytes from the backend have an answer to WAITAOF."""
+    """Return whether bytes from the backend have a reply to WAITAOF."""
     return b"*2\r\n:1\r\n:0\r\n" in data
 
 
@@ -263,7 +261,7 @@ CHANGES: dict[str, tuple[list[Words], list[object]]] = {
 @pytest.fixture(scope="module")
 def held(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Valkey, BackendRelay, Server]]:
     folder = tmp_path_factory.mktemp("held")
-    # Written every second, but asked for more often than that: WAITAOF itself takes its time.
+    # The backend syncs every second, so each WAITAOF takes some time.
     backend = Valkey(folder, *EVERYSEC)
     with BackendRelay(backend.socket) as relay:
         server = Server(folder / "log", "--backend", relay.url, "--durability", "fsync")
@@ -288,7 +286,7 @@ def test_no_reply_comes_before_the_backend_has_confirmed_the_change(
             waiting.send(*command)
         wait_for(lambda: state(direct) != before, "the backend to have done it")
         wait_for(lambda: relay.held > held_before, "the backend to have confirmed it")
-        assert client.scard("other") in (0, 1, 2)  # a question waits for nothing
+        assert client.scard("other") in (0, 1, 2)  # a question waits for no confirmation
         if len(words) > 1:
             assert [waiting.reply() for _ in words[:-1]] == replies[:-1]
         assert not waiting.has_reply()
@@ -297,7 +295,7 @@ def test_no_reply_comes_before_the_backend_has_confirmed_the_change(
 
 
 def state(direct: Client) -> dict[bytes, object]:
-    """The messages of every queue, and which there are."""
+    """Return the keys of all queues with their values."""
     keys = sorted(key for key in direct.keys("__pressure__:*") if b":ext:" not in key)
     return {
         key: direct.lrange(key, 0, -1) if direct.type(key) == b"list" else direct.get(key) for key in keys
@@ -371,7 +369,7 @@ def test_a_killed_confirming_connection_asks_again(
 
 
 class Replicated:
-    """A backend with one replica, and a server that waits for it."""
+    """A backend with one replica."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -392,16 +390,7 @@ class Replicated:
 
     def __exit__(self, *_exception: object) -> None:
         for valkey in (self.main, self.replica):
-            valkey.process.kill()
-            valkey.process.wait(TIMEOUT)
-
-    @contextmanager
-    def stopped(self) -> Iterator[None]:
-        self.replica.process.send_signal(signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            self.replica.process.send_signal(signal.SIGCONT)
+            kill(valkey)
 
 
 @pytest.fixture
@@ -416,7 +405,7 @@ def test_replies_wait_for_a_replica_that_is_stopped(
     server = durable(start_server, replicated.main.url, "replica:1")
     with server.client() as client, Waiter(server.port) as waiting, replicated.main.client() as direct:
         assert client.sadd("q", "a", "b") == 2
-        with replicated.stopped():
+        with stopped(replicated.replica.process):
             waiting.send("SPOP", "q")
             wait_for(lambda: direct.llen(BASE) == 1, "the backend to have done it")
             assert client.scard("q") == 1
@@ -435,7 +424,7 @@ def test_a_change_that_no_replica_confirms_in_time_is_an_error_and_its_messages_
     why = "this has been done, but is not known to be safe (durability replica:1): not within 0.8 seconds"
     with server.client() as client, Waiter(server.port) as waiting:
         assert client.sadd("q", "a", "b") == 2
-        with replicated.stopped():
+        with stopped(replicated.replica.process):
             for words in (("SPOP", "q"), ("LPUSH", "q", "c"), ("SPOP", "q")):
                 reply = waiting(*words)
                 assert str(reply) == f"BACKEND {why}"
@@ -481,13 +470,13 @@ def test_a_lost_replica_is_logged_once_and_so_is_its_return(
 def test_one_wait_confirms_the_changes_of_many_clients(
     replicated: Replicated, start_server: StartServer
 ) -> None:
-    """While the replica stands still all the clients put: one WAIT is under way, the next is for the rest."""
+    """All clients put while the replica is stopped: one WAIT is in flight, the next is for the rest."""
     server = durable(start_server, replicated.main.url, "replica")
     clients, each = 50, 20
     with waiters(server, clients) as waiting, replicated.main.client() as direct:
         before = calls_of(direct, "wait")
         for message in range(1, each + 1):
-            with replicated.stopped():
+            with stopped(replicated.replica.process):
                 for number, waiter in enumerate(waiting):
                     waiter.send("SADD", "q", f"{number}-{message}")
                 wait_for(partial(has_length, direct, message * clients), "the puts to be done")

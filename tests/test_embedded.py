@@ -1,4 +1,4 @@
-"""The embedded backend: data that stays, one server a directory, and what a killed server leaves behind."""
+"""The embedded backend: its data survives restarts and kills, and a directory has one server."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_backend_that_dies_repeatedly_is_started_with_growing_pauses(
 
 
 def _process_of(direct: Client, before: int) -> int:
-    """The backend's process, once it is another one than before."""
+    """Return the backend's process when it is another one than before."""
 
     def found() -> int:
         try:
@@ -125,7 +125,7 @@ def _process_of(direct: Client, before: int) -> int:
 def test_a_server_does_not_start_beside_an_orphan_that_it_cannot_find(
     start_server: StartServer, tmp_path: Path
 ) -> None:
-    """As on a full disk, where it cannot write its process number."""
+    """Its process number is unknown, as on a full disk."""
     data = tmp_path / "data"
     first = start_server("--data-dir", str(data))
     valkey = int((data / "valkey.pid").read_text())

@@ -1,4 +1,4 @@
-"""The last hop: what was taken for a client that goes before it was handed to its socket is queued again.
+"""The last hop: messages that were not handed to the socket of a client that leaves go back to their queue.
 
 What the kernel has by then is gone: how much that is at most is known, and what comes back is all the rest,
 in order. tests/test_disconnects.py has those who leave while they wait.
@@ -45,7 +45,7 @@ IN_KERNEL = {"tcp": 120, "unix": 5}
 
 
 class Reader(Waiter):
-    """A connection that reads only what it is told to."""
+    """A connection with a small buffer, which reads only when the test says so."""
 
     def __init__(self, address: int | Path) -> None:
         is_port = isinstance(address, int)
@@ -61,7 +61,7 @@ class Reader(Waiter):
 
 @pytest.fixture
 def backend(start_valkey: StartValkey) -> Valkey:
-    """One on which no other server signs."""
+    """Return a backend without other servers."""
     return start_valkey()
 
 
@@ -72,12 +72,12 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def ours(start_server: StartServer, backend: Valkey, path: Path) -> Server:
-    """A server that listens on a port and on a unix socket, and has no patience with the idle."""
+    """Start a server that listens on a port and on a unix socket, and closes idle clients."""
     return start_server("--backend", backend.url, "--listen", f"resp+unix://{path}", "--idle-timeout", "1")
 
 
 def is_right(client: Client, queue: str, length: int) -> bool:
-    """Whether the statistics agree with the length."""
+    """Return whether the statistics agree with the length."""
     found = about(client, queue)
     messages = found[b"produced_messages"] - found[b"consumed_messages"]
     size = found[b"produced_bytes"] - found[b"consumed_bytes"]

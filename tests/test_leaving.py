@@ -1,7 +1,7 @@
-"""Every command that takes, every way to leave, every moment: no message is lost, and none is doubled.
+"""Clients that leave: every command that takes, every way to leave and every moment loses no message.
 
-Each message is read by its client in a complete reply, or queued again in its place. What a cell does is in
-tests/support/leaving.py. PRESSURE_LEAVING=full runs all cells; a sample of them runs otherwise.
+Each message is read by its client in a complete reply, or queued again in its place. tests/support/leaving.py
+runs the cells. PRESSURE_LEAVING=full runs all cells; a sample of them runs otherwise.
 """
 
 from __future__ import annotations

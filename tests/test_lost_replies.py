@@ -1,7 +1,7 @@
-"""Replies of the backend that get lost: clients see a pause, and everything is done once.
+"""Lost replies of the backend: clients see a pause, and every operation is done once.
 
-Each operation is done twice on the same queues: with a connection that holds, and with one that is cut while
-the call is on its way. Replies and keys must be the same.
+Each operation is done twice on the same queues: on a whole connection, and on one that is cut while the call
+is in flight. Replies and keys must be the same.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ from tests.support.programs import (
 from tests.support.waiters import Waiter, about, create, packed, wait_for_waiting
 
 SEED = int(os.environ.get("PRESSURE_SEED", "1"))
-# How many operations of each client meet cuts at random.
+# The number of operations of each client that meet random cuts.
 OPERATIONS = int(os.environ.get("PRESSURE_LOST_REPLIES", "150"))
 
 Setup = tuple[str, ...]
-# What is done on a server: it calls the second right before what is to be cut, and returns replies.
+# Does something on a server, calls the second argument right before the operation to cut, returns replies.
 Act = Callable[[Server, Callable[[], None]], list[Any]]
 
 
 def sends(*commands: str) -> Act:
-    """Send commands at once, on one connection; their replies."""
+    """Send commands at once, on one connection, and return their replies."""
 
     def act(server: Server, begins: Callable[[], None]) -> list[Any]:
         with Waiter(server.port) as waiter:
@@ -67,7 +67,7 @@ def sends(*commands: str) -> Act:
 
 
 def waits(waiting: str, line: str, other: str) -> Act:
-    """One command waits in line; another, on a connection of its own, lets it go on. Both replies."""
+    """Let a command wait until another command, on another connection, ends the wait. Return both replies."""
 
     def act(server: Server, begins: Callable[[], None]) -> list[Any]:
         with Waiter(server.port) as waiter, Waiter(server.port) as acting, server.client() as client:
@@ -80,12 +80,12 @@ def waits(waiting: str, line: str, other: str) -> Act:
 
 
 def do(server: Server, *commands: str) -> list[Any]:
-    """Send commands; their replies."""
+    """Send commands, and return their replies."""
     return sends(*commands)(server, lambda: None)
 
 
 def in_plain(reply: Any) -> Any:
-    """The reply; errors, which are equal to no others, as text."""
+    """Return the reply, with errors as text, because errors compare unequal."""
     if isinstance(reply, list):
         return [in_plain(value) for value in reply]
     return str(reply) if isinstance(reply, Exception) else reply
@@ -136,7 +136,7 @@ def cuts(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture(scope="module")
 def behind(cuts: CallRelay, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server whose connections to the backend can be cut."""
+    """Start a server whose connections to the backend can be cut."""
     server = Server(tmp_path_factory.mktemp("behind") / "log", "--backend", cuts.url)
     yield server
     assert server.stop() == 0
@@ -145,7 +145,7 @@ def behind(cuts: CallRelay, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def keys_of(direct: Client) -> dict[bytes, Any]:
-    """All that the backend has, but for when a queue was made, and which other servers wait."""
+    """Return all that the backend has, except the times of queues and the servers that wait."""
     found: dict[bytes, Any] = {}
     for key in direct.keys("__pressure__:*"):
         if key.endswith((b":ext:settings", b":ext:waiting", b":ext:made")):
@@ -157,7 +157,7 @@ def keys_of(direct: Client) -> dict[bytes, Any]:
 
 
 class Stage:
-    """Plays an operation on queues that look the same each time."""
+    """Does an operation on queues that are the same each time."""
 
     def __init__(self, server: Server, cuts: CallRelay, direct: Client) -> None:
         self.server = server
@@ -199,8 +199,8 @@ def test_an_operation_on_a_cut_connection_is_done_once(stage: Stage, setup: Setu
     for some in planned:
         made = stage.cuts.made
         assert stage.play(setup, act, *some) == expected, some
-        # One is counted behind the cut itself. Of two, one may fall to another call on the queue (where what
-        # the server has kept is dropped, or cleaned up), on the connection that the other one breaks.
+        # Of two cuts, one may hit another call on the queue (a clean-up), on the connection that the other
+        # one breaks.
         wait_for(partial(stage.has_cut_since, made), "a cut to be counted")
 
 
@@ -246,7 +246,7 @@ def test_operations_of_native_clients_during_an_outage_come_after_the_call(stage
 
 
 def test_a_queue_deleted_during_an_outage_does_not_change_the_reply(stage: Stage) -> None:
-    """And what the same call has taken from another queue is neither lost nor taken twice."""
+    """The call's message of another queue is neither lost nor taken twice."""
     wait_until_settled(stage.direct)
     stage.direct.delete("no key", *keys_left(stage.direct))
     do(stage.server, "RPUSH q a b", "RPUSH r x y")
@@ -299,7 +299,7 @@ def test_a_late_call_is_refused_if_its_connection_cannot_be_closed(
 def test_a_long_outage_leaves_no_lane_behind(
     start_valkey: StartValkey,
 ) -> None:
-    """Neither lanes of the queues that were asked for, nor anything to be done when it is over."""
+    """Nor does the server keep anything to do for the end of the outage."""
 
     def lanes() -> list[Lane]:
         gc.collect()
@@ -347,7 +347,7 @@ def impatient(cuts: CallRelay, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 class GivenUp(NamedTuple):
-    """An operation that is given up; what is in q and r where it was done, and where it was not."""
+    """An operation that is given up; the messages of q and r if it was done, and if it was not."""
 
     setup: Setup
     act: Act
@@ -391,7 +391,7 @@ GIVEN_UP = {
 def test_messages_taken_by_a_call_that_is_given_up_go_back(
     impatient: Server, cuts: CallRelay, direct: Client, given_up: GivenUp, cut: Cut
 ) -> None:
-    """What it put is there once, or not at all."""
+    """A message that the call puts is there once, or not at all."""
     do(impatient, "RPUSH first x", *given_up.setup)  # by which it learns that the backend has been emptied
     wait_until_settled(direct)
     replies = given_up.act(impatient, lambda: cuts.plan(cut, stays_shut=True))
@@ -418,7 +418,7 @@ def test_messages_taken_by_a_call_that_is_given_up_go_back(
 
 
 class Chance:
-    """Cuts at random, and clients that keep a ledger."""
+    """Random cuts, and clients with a ledger."""
 
     queues = ("q0", "q1", "q2")
 

@@ -1,4 +1,4 @@
-"""Kestrel's open reads: whoever dies, what was open is back at the head once; what was closed never is."""
+"""Kestrel's open reads: an open message goes back once if a client or a server dies, a closed one never."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ def open_reads_server(shared_backend: Valkey, tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture
 def server(backend: Valkey, open_reads_server: Server) -> Server:
-    """One with a memcached listener, on a backend without data."""
+    """Return a server with a memcached listener, on a backend without data."""
     return open_reads_server
 
 
 @pytest.fixture
 def connect() -> Iterator[Callable[[Server], Kestrel]]:
-    """Connect to a server; the connection ends with the test."""
+    """Return a function that connects to a server until the test ends."""
     with ExitStack() as stack:
         yield lambda server: stack.enter_context(Kestrel(server))
 
 
 @pytest.fixture(params=["redis", "embedded"])
 def arguments(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
-    """What a server is started with, on either kind of backend, so that another is its successor."""
+    """Return the arguments of a server and of its successor, for either kind of backend."""
     if request.param == "embedded":
         return ["--data-dir", str(tmp_path / "data"), *LISTEN]
     valkey: Valkey = request.getfixturevalue("start_valkey")()
@@ -69,7 +69,7 @@ def fill(server: Server, *items: Item, queue: str = "q") -> None:
 
 
 def left(server: Server, queue: str = "q") -> list[Item]:
-    """What is queued, which is taken."""
+    """Take all messages of a queue."""
     with Kestrel(server) as kestrel:
         return kestrel.drain(queue)
 
@@ -412,7 +412,7 @@ def named(item: Item) -> bytes:
 
 
 class Consumers:
-    """Clients that open messages, and close them, abort, or leave, whatever becomes of their server."""
+    """Clients that open messages and close them, abort, or leave, even if their server dies."""
 
     def __init__(self, server: Server, items: list[Item], count: int) -> None:
         self.server = server

@@ -1,4 +1,4 @@
-"""Moves, pops that look through several queues, and set algebra: as Redis where it is Redis's; nothing lost.
+"""Moves, pops of several queues, and set algebra: replies are those of Redis, and no message is lost.
 
 Replies are compared byte by byte with a real Redis, with the means of tests/support/side_by_side.py.
 """
@@ -277,7 +277,7 @@ def test_a_move_that_waits_in_vain_for_a_role_changes_nothing(
 def test_moves_between_small_queues_lose_and_double_no_message(
     server: Server, client: Client, backend: Valkey
 ) -> None:
-    """Ours, ones that wait and ones that do not, and a native client that takes and puts back."""
+    """Clients move messages while a native client takes from one queue and puts into another."""
     names = ["a", "b", "c"]
     # Where movers wait for room, the native client makes it: "a" and "b" cannot both be full.
     for name, overflow in zip(names, ("BLOCK", "ERROR", "ERROR"), strict=True):

@@ -1,4 +1,4 @@
-"""Clients that leave: runs cells of the matrix in tests/test_leaving.py, and counts their messages.
+"""Clients that leave: this module runs the cells of the matrix in tests/test_leaving.py.
 
 A cell is a command that takes, a way to leave and a moment. All cells of a way and a moment run together:
 each command has queues of its own, and each queue several clients.
@@ -54,7 +54,7 @@ class Taker:
 
     @property
     def ends_apart(self) -> bool:
-        """Whether what was taken for clients that leave at the same time may go back one by one.
+        """Whether the messages of clients that leave at the same time may go back one by one.
 
         Open reads do, each to the head. Transactions do not go through the queue's lane, so what an earlier
         one has taken may be back when a later one ends.
@@ -103,7 +103,7 @@ class Moment:
 
 
 def misfit(taker: Taker, way: Way, moment: Moment) -> str:
-    """Why the three make no sense together; empty if they do."""
+    """Return why the three make no sense together, "" if they do."""
     if moment.waits and not taker.waits:
         return "the command does not wait"
     if moment.waits and "create" not in moment.steps and taker.commands.startswith("PRESSURE"):
@@ -142,7 +142,7 @@ class Tally:
         return self
 
     def is_clean(self, may_lose: int = 0) -> bool:
-        """Whether all is well, but for so many messages."""
+        """Return whether nothing went wrong, except that so many messages may be lost."""
         wrong = self.doubled, self.strange, self.disordered, self.wrong, self.stuck
         return self.lost <= may_lose and not any(wrong)
 
@@ -151,7 +151,7 @@ class Tally:
 
 
 class Place:
-    """A backend; a server, another that puts while the first stands still, one that closes idle clients."""
+    """A backend and its servers: one, one for puts while that is stopped, and one that closes idle clients."""
 
     def __init__(self, folder: Path) -> None:
         self.authority = Authority(folder / "authority")
@@ -222,24 +222,24 @@ class Leaver:
             self.id = int(reply[1:])
 
     def close(self) -> None:
-        """FIN, where nothing is unread."""
+        """Read what has come, and close (FIN)."""
         self.read_now()
         self.socket.close()
 
     def reset(self) -> None:
-        """RST."""
+        """Read what has come, and close with an RST."""
         self.read_now()
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.socket.close()
 
     def half_close(self) -> None:
-        """FIN, but read on."""
+        """Send a FIN, but read on."""
         # Not ssl's own shutdown, which would end the decryption, too.
         with contextlib.suppress(OSError):
             socket.socket.shutdown(self.socket, socket.SHUT_WR)
 
     def send_some(self, data: bytes) -> None:
-        """Send what the sockets take at once."""
+        """Send as much as the sockets take at once."""
         self.socket.setblocking(False)
         with contextlib.suppress(BlockingIOError, ssl.SSLWantWriteError, ConnectionError):
             while data:
@@ -264,7 +264,7 @@ class Leaver:
         self.received = b"".join(pieces)
 
     def messages(self) -> list[bytes]:
-        """Those in replies that have come completely."""
+        """Return the messages in complete replies."""
         return list(_in_values(self.received) if self.memcached else _in_replies(self.received))
 
 
@@ -313,7 +313,7 @@ class Cell:
         }
 
     def request(self, client: int, before: str, timeout: float) -> bytes:
-        """What the client of that number sends."""
+        """Return the request of the client of that number."""
         seconds, own = str(timeout), self.put["q"][client].decode()
         if self.taker.memcached:
             seconds = str(int(timeout * 1000))
@@ -378,13 +378,13 @@ class Group:
         self._killed = 0
 
     def may_lose(self, taker: Taker, clients: int) -> int:
-        """How many messages may be lost: those of a twentieth of the clients, which leave too late."""
+        """Return how many messages may be lost: those of a twentieth of the clients, which leave too late."""
         if self.way.reads or not self.moment.may_lose:
             return 0
         return -(-clients // 20) * taker.takes
 
     def run(self) -> dict[Taker, Tally]:
-        """Take all steps; by taker what became of the messages."""
+        """Take all steps. Return a tally for each taker."""
         with ExitStack() as stack:
             self._backend_stops = stack.enter_context(ExitStack())
             self._server_stops = stack.enter_context(ExitStack())
@@ -422,7 +422,7 @@ class Group:
     # The steps of moments.
 
     def create(self) -> None:
-        """Create the queues, which a put does otherwise."""
+        """Create the queues before anything is put."""
         with self.client.pipeline(transaction=False) as pipeline:
             for cell in self.cells:
                 for role in "qrmg":
@@ -440,14 +440,14 @@ class Group:
             pipeline.execute()
 
     def send(self) -> None:
-        """Each client sends its commands."""
+        """Let each client send its commands."""
         for cell in self.cells:
             before = self.moment.before[cell.taker.memcached]
             for number, leaver in enumerate(cell.clients):
                 leaver.socket.sendall(cell.request(number, before, SHORT if self.way.times_out else LONG))
 
     def leave(self) -> None:
-        """Each client leaves."""
+        """Let each client leave."""
         way = self.way
         if way.times_out or way.idles:
             getattr(self, way.action)()
@@ -464,11 +464,11 @@ class Group:
             self._await_kills()
 
     def let_time_out(self) -> None:
-        """Let the time pass that the commands may wait."""
+        """Wait until the timeout of the commands has passed."""
         time.sleep(1.5 * SHORT)  # nothing else ends this wait: the backend stands still, so no reply comes
 
     def be_idle(self) -> None:
-        """Return when one that was idle for a shorter time has been closed."""
+        """Return when a client that was idle for a shorter time has been closed."""
         with self.place.connect(self.server, "tcp", memcached=False, size=SMALL) as witness:
             assert witness.recv(1) == b""
 
@@ -484,7 +484,7 @@ class Group:
             wait_for(lambda: self._info("blocked_clients") == count, f"{count} clients to wait")
 
     def answered(self) -> None:
-        """Return when nothing more is taken: all is answered, or what is answered is not read."""
+        """Return when nothing more is taken: every command has its reply, or the replies are not read."""
         lengths: list[list[int]] = [[]]
 
         def is_stable() -> bool:
@@ -501,7 +501,7 @@ class Group:
         self._backend_stops.enter_context(stopped(self.place.backend.process))
 
     def continue_backend(self) -> None:
-        """Let the backend go on; and if the server stands still, until it has answered."""
+        """Let the backend go on. If the server is stopped, wait until the backend has answered it."""
         self._backend_stops.close()
         for _ in range(2):
             self.place.direct.ping()
@@ -526,7 +526,7 @@ class Group:
         self._killed = 0
 
     def _end(self) -> None:
-        """Return when all clients are gone, and nothing is under way for them."""
+        """Return when all clients are gone, and nothing is in flight for them."""
         self._await_kills()
         if self.way.idles:
             self._wait_until_gone()
@@ -570,7 +570,7 @@ def _ours(cell: Cell) -> list[bytes]:
 
 
 def _figures(found: Any) -> tuple[int, int, int]:
-    """A queue's length, and how many messages were put and taken, from PRESSURE.INFO."""
+    """Return the length of a queue, and the numbers of messages put and taken, from PRESSURE.INFO."""
     if isinstance(found, redis.ResponseError):
         return 0, 0, 0  # there is no such queue
     about = found if isinstance(found, dict) else dict(zip(found[::2], found[1::2], strict=True))

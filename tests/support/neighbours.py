@@ -1,4 +1,4 @@
-"""Native clients and ours on one queue, while native ones are stopped and killed: who has put and taken what.
+"""Native clients and clients of a server on one queue, while native ones are stopped and killed.
 
 A `Neighbourhood` has them all. Native ones have a seat each: when one dies, the next takes its seat and goes
 on with the message of which Redis never got to know.
@@ -46,7 +46,7 @@ _GETS: list[tuple[str, ...]] = [
 
 @dataclass
 class Plan:
-    """So many clients of each kind; `messages` go through a queue of that `bound`, 0 for none.
+    """The numbers of clients of each kind; `messages` go through a queue of that `bound`, 0 for none.
 
     `fates` is about how often a native client is stopped, or killed, or both. With
     `auto_repair` the server mends what they leave, else the doctor is called again and again.
@@ -67,7 +67,7 @@ class Plan:
 
     @property
     def native_passages(self) -> int:
-        """How often something passes a relay, about."""
+        """The approximate number of commands and replies that pass a relay."""
         consumers = self.native_consumers + self.our_consumers
         share = self.native_producers / self.producers + self.native_consumers / consumers
         return int(self.messages * share * _PASSAGES_PER_MESSAGE)
@@ -103,7 +103,7 @@ class Outcome:
 
 
 class Seat:
-    """Where one native client sits after the other; `work` says what the next has to do."""
+    """A place for one native client after the other; `work` returns the arguments of the next one."""
 
     def __init__(
         self, here: Neighbourhood, name: str, version: str, work: Callable[[Seat], list[str]]
@@ -120,7 +120,7 @@ class Seat:
         self._process: NativeProcess | None = None
 
     async def keep(self) -> None:
-        """Seat clients until one of them comes to the end of its work."""
+        """Start one client after the other, until one comes to the end of its work."""
         here, status, number = self._here, -signal.SIGKILL, 0
         while status == -signal.SIGKILL:
             number += 1
@@ -140,7 +140,7 @@ class Seat:
         assert status == 0, f"{identity} ended with {status}"
 
     def leave(self) -> None:
-        """End whoever sits there."""
+        """Kill the client of this seat."""
         if self._process is not None:
             self._process.kill()
             self._process.outcome()
@@ -193,7 +193,7 @@ class Seat:
 
 
 class Neighbourhood:
-    """All clients on one queue, from its creation until it is closed and empty."""
+    """All clients of a plan, from the creation of the queue until it is closed and empty."""
 
     def __init__(self, plan: Plan, backend: Valkey, server: Server, folder: Path) -> None:
         self.plan = plan
@@ -210,13 +210,13 @@ class Neighbourhood:
         self._all_are_seated = asyncio.Event()
 
     def is_seated(self) -> None:
-        """Another native client has begun; ours wait until all have."""
+        """Note that another native client has begun; clients of the server wait until all have."""
         self._taken_seats += 1
         if self._taken_seats == self.plan.native_producers + self.plan.native_consumers:
             self._all_are_seated.set()
 
     def next_fate(self) -> str | None:
-        """What is done to the client whose command passes, or the reply to it; nothing most of the time."""
+        """Return what is done to the client whose command or reply passes, None most of the time."""
         self._passages_to_fate -= 1
         if self._passages_to_fate > 0:
             return None
@@ -224,11 +224,11 @@ class Neighbourhood:
         return next(self._fates)
 
     def progress(self) -> None:
-        """Something has happened."""
+        """Note that the clients are not stuck."""
         self._last_progress = self.loop.time()
 
     async def live(self) -> Outcome:
-        """Let all of them work to their end. Raises an ExceptionGroup where one fails, or nothing happens."""
+        """Let all clients work to their end. Raises an ExceptionGroup if one fails, or all are stuck."""
         self.loop = asyncio.get_running_loop()
         start = self.loop.time()
         self.progress()
@@ -314,12 +314,12 @@ class Neighbourhood:
         waiter.close()
 
     async def _ask(self, waiter: AsyncWaiter, *words: str) -> Any:
-        """A reply, however long it takes: `_watch` sees to it that this is not for ever."""
+        """Return a reply, however long it takes: `_watch` notices if all clients are stuck."""
         await waiter.send(packed(*words))
         return await waiter.reply(timeout=None)
 
     async def _watch(self) -> None:
-        """Raises AssertionError when nothing happens any longer."""
+        """Raise AssertionError when all clients are stuck."""
         left = _STUCK_AFTER
         while left > 0:
             await asyncio.sleep(left)
@@ -327,7 +327,7 @@ class Neighbourhood:
         raise AssertionError(f"nothing has happened for {_STUCK_AFTER} seconds")
 
     async def _repair(self) -> None:
-        """Call the doctor, again and again."""
+        """Run the doctor again and again."""
         while not self.plan.auto_repair:
             _, said = await doctor(self.backend)
             for done in re.findall(r"  done: (.*)", said):
@@ -335,7 +335,7 @@ class Neighbourhood:
 
 
 async def doctor(backend: Valkey) -> tuple[int, str]:
-    """`pressure-server doctor --repair`: its exit status, and what it says."""
+    """Run `pressure-server doctor --repair`. Return its exit status and its output."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "pressure_server", "doctor", "--repair",
         "--backend", backend.url, "--wait", str(DEAD_AFTER),
@@ -362,5 +362,5 @@ def _in_words(command: Command) -> str:
 
 
 def _mends(done: str) -> list[str]:
-    """What was done, without numbers."""
+    """Return the repairs, without numbers."""
     return [re.sub(r"\d+ ", "", mend) for mend in done.split(", ")]
