@@ -73,7 +73,8 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def ours(start_server: StartServer, backend: Valkey, path: Path) -> Server:
     """Start a server that listens on a port and on a unix socket, and closes idle clients."""
-    return start_server("--backend", backend.url, "--listen", f"resp+unix://{path}", "--idle-timeout", "1")
+    timeouts = ("--idle-timeout", "1", "--drain-timeout", "1")
+    return start_server("--backend", backend.url, "--listen", f"resp+unix://{path}", *timeouts)
 
 
 def is_right(client: Client, queue: str, length: int) -> bool:

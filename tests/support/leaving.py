@@ -151,7 +151,7 @@ class Tally:
 
 
 class Place:
-    """A backend and its servers: one, one for puts while that is stopped, and one that closes idle clients."""
+    """A backend with a server, one for puts while that is stopped, and one that closes idle clients."""
 
     def __init__(self, folder: Path) -> None:
         self.authority = Authority(folder / "authority")
