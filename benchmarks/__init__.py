@@ -1,1 +1,1 @@
-"""What pressure-server costs beside Redis, twemproxy, memcached and a native client: `make bench`."""
+"""Benchmarks of pressure-server against Redis, twemproxy, memcached and native clients: `make bench`."""

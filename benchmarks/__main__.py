@@ -1,6 +1,7 @@
-"""`python -m benchmarks`: measure, print tables, and write benchmarks/results/latest.json.
+"""Run the benchmarks, print their tables, and write benchmarks/results/latest.json.
 
-Exit status 0 whatever the numbers are; 1 where something could not be measured; 2 where a program is missing.
+Exit status: 0 if everything was measured, even if targets were missed; 1 if a measurement failed; 2 if a
+program is missing.
 """
 
 from __future__ import annotations
@@ -51,12 +52,12 @@ _PARTS = {
 
 
 def main() -> int:
-    """The exit status."""
+    """Run the benchmarks. Return the exit status."""
     arguments = _arguments()
     plan = QUICK if arguments.quick else FULL
     if arguments.rounds:
         plan = replace(plan, rounds=arguments.rounds)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of every `with`, which stops programs
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leaves all `with` blocks
     try:
         require_programs()
         _measure(plan, [arguments.only] if arguments.only else list(_PARTS))
@@ -78,22 +79,22 @@ def _measure(plan: Plan, parts: list[str]) -> None:
         for table in found:
             print(f"\n{report.as_text(table)}\n", flush=True)
         report.write_json(tables, plan, time.monotonic() - began)
-    print(f"{time.monotonic() - began:.0f} seconds; also in {report.LATEST}")
+    print(f"finished in {time.monotonic() - began:.0f} seconds; results are in {report.LATEST}")
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.partition("\n")[0])
     parser.add_argument(
-        "--rounds", type=_at_least_one, help=f"instead of {FULL.rounds}, or {QUICK.rounds} with --quick"
+        "--rounds", type=_at_least_one, help=f"rounds (default {FULL.rounds}, {QUICK.rounds} with --quick)"
     )
-    parser.add_argument("--quick", action="store_true", help="small counts: whether it works, not how fast")
-    parser.add_argument("--only", choices=_PARTS, help="run this part alone")
+    parser.add_argument("--quick", action="store_true", help="small counts, to test that the benchmarks work")
+    parser.add_argument("--only", choices=_PARTS, help="run only this part")
     return parser.parse_args()
 
 
 def _at_least_one(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError("at least 1")
+        raise argparse.ArgumentTypeError("must be at least 1")
     return int(text)
 
 

@@ -1,6 +1,6 @@
-"""Blast radius: what a client on a queue of its own feels while something goes wrong, or is busy, elsewhere.
+"""Blast radius: the latency of one client on its own queue while other clients cause trouble or load.
 
-It puts and takes one message at a time; the others do so as fast as they can, or do not read.
+The client puts and takes one message at a time. The others send commands as fast as they can, or do not read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from benchmarks.results import Row, Samples, Table
 from benchmarks.subjects import Server, ours, program
 
 _PERCENTILES = (50, 99)
-# Of a queue that is walked over, of a large reply, and of what a client does not read.
+# Messages in the list that SREM searches, messages in the set of SMEMBERS, and bytes that a client does not
+# read.
 _LONG = 300_000
 _LARGE = 20_000
 _UNREAD = 8 << 20
@@ -26,7 +27,7 @@ _ENDLESS = 10**9
 
 
 def run(plan: Plan) -> list[Table]:
-    """Measure each kind of trouble in each round, beside nothing."""
+    """Measure the latency without other clients, and beside each kind of trouble, in each round."""
     samples = Samples()
     with ours() as server:
         _fill(server)
@@ -40,7 +41,7 @@ def run(plan: Plan) -> list[Table]:
     return [
         Table(
             "blast radius",
-            f"microseconds of a SADD or SPOP on a queue of its own, median of {plan.rounds}",
+            f"microseconds per SADD or SPOP on a separate queue, median of {plan.rounds} rounds",
             (*columns, *(f"{column}/quiet" for column in columns)),
             [_row(samples, trouble, columns) for trouble in _TROUBLES],
         )
@@ -78,7 +79,7 @@ def _fill(server: Server) -> None:
 
 @contextmanager
 def _repeated(server: Server, *words: str, clients: int = 1, pipeline: int = 1) -> Iterator[None]:
-    """Clients that send the command again and again, in another process."""
+    """Run clients that repeat the command, in another process."""
     options = ("-p", server.port, "-c", clients, "-P", pipeline, "-n", _ENDLESS, "-r", _ENDLESS)
     command = [program("redis-benchmark"), *map(str, options), *words]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
@@ -95,7 +96,7 @@ def _nothing(_server: Server) -> Iterator[None]:
 
 @contextmanager
 def _stalled(server: Server) -> Iterator[None]:
-    """A client has asked for much, and does not read."""
+    """Have a client that requests large replies and does not read them."""
     with Client(server.port) as client, socket.create_connection(("127.0.0.1", server.port)) as stalled:
         for _ in range(_UNREAD >> 20):
             client("RPUSH", "unread", "x" * (1 << 20))

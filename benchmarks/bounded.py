@@ -1,6 +1,6 @@
-"""Messages a second from producers to consumers through a bound of 10: ours, and native clients.
+"""Messages per second through a queue with a bound of 10: pressure-server and native clients.
 
-Each client waits for every reply; native ones are directly on the Redis behind ours.
+Each client waits for every reply. Native clients connect directly to the Redis behind pressure-server.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _MESSAGE = "element:000000000000"
 _PAIRS = (1, 10)
 _SUBJECTS = ("ours", "native")
 
-# So many clients' put, and as many clients' get, on a queue of that name.
+# The puts of the producers and the gets of the consumers of a queue.
 _Operations = tuple[list[Callable[[], object]], list[Callable[[], object]]]
 
 
 def run(plan: Plan) -> list[Table]:
-    """Ours and native clients, one pair and many, in each round."""
+    """Measure pressure-server and native clients, with one pair of clients and with many, in each round."""
     samples = Samples()
     with ours() as server:
         for number in plan.each_round("bounded"):
@@ -40,7 +40,7 @@ def run(plan: Plan) -> list[Table]:
     return [
         Table(
             "bounded",
-            f"messages a second through a bound of {_BOUND}, median of {plan.rounds}",
+            f"messages per second through a bound of {_BOUND}, median of {plan.rounds} rounds",
             (*_SUBJECTS, "ours/native"),
             [_row(samples, pairs) for pairs in _PAIRS],
         )
@@ -74,7 +74,7 @@ def _native(server: Server, queue: str, pairs: int, clients: ExitStack) -> _Oper
 
 
 def _rate(operations: _Operations, times: int) -> float:
-    """Messages a second when all clients repeat their operation, each in a thread of its own."""
+    """Return the messages per second while all clients repeat their operation, each in its own thread."""
     puts, gets = operations
 
     def repeat(operation: Callable[[], object]) -> None:

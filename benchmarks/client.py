@@ -1,4 +1,4 @@
-"""A blocking RESP client that adds as little as it can to what is measured."""
+"""A blocking RESP client with little overhead, so that it hardly affects the measurements."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _TIMEOUT = 60.0
 
 
 def packed(*command: str | int | bytes) -> bytes:
-    """A command as it is sent."""
+    """Return a command encoded in RESP."""
     return bytes(hiredis.pack_command(command))  # type: ignore[arg-type]
 
 
 class Client:
-    """One connection, from the given address of this machine; calling it sends a command and waits.
+    """A connection to 127.0.0.1 from the address `source`. Call it to send a command and get the reply.
 
-    The methods raise BenchmarkError where a reply is an error, OSError where there is none within a minute.
+    The methods raise BenchmarkError for an error reply, and OSError if there is no reply within a minute.
     """
 
     def __init__(self, port: int, source: str = "127.0.0.1") -> None:
@@ -35,7 +35,7 @@ class Client:
         self._socket.close()
 
     def __call__(self, *command: str | int) -> Any:
-        """The command's reply."""
+        """Send a command and return its reply."""
         self.send(*command)
         return self.reply()
 
@@ -44,12 +44,12 @@ class Client:
         self._socket.sendall(packed(*command))
 
     def reply(self) -> Any:
-        """The next reply."""
+        """Return the next reply."""
         while (reply := self._reader.gets()) is False:
             received = self._socket.recv(1 << 16)
             if not received:
                 raise ConnectionResetError("the server closed the connection")
             self._reader.feed(received)
         if isinstance(reply, hiredis.ReplyError):
-            raise BenchmarkError(f"a command was refused: {reply}")
+            raise BenchmarkError(f"a command failed: {reply}")
         return reply

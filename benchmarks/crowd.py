@@ -1,4 +1,4 @@
-"""Thousands of connections to a server, each of which has had a reply."""
+"""Thousands of connections to a server, and the server's memory."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from benchmarks.plan import BenchmarkError
 from benchmarks.subjects import Server
 
 _OTHER_FILES = 64
-_PER_ADDRESS = 4_000  # connections from one address, which has some 28 000 ports that others use, too
+_PER_ADDRESS = 4_000  # connections per source address, well below its 28 000 ports, which are shared
 _SETTLE_SECONDS = 0.3
 
 
 def allow_files(connections: int) -> None:
-    """Let this process, and those it starts, have so many connections. Raises BenchmarkError."""
+    """Raise the limit of open files so that this process and its children can have this many connections.
+
+    Raise BenchmarkError if the hard limit is too low.
+    """
     count = connections + _OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < count:
@@ -27,7 +30,7 @@ def allow_files(connections: int) -> None:
 
 
 def connect(server: Server, numbers: range, clients: ExitStack) -> list[Client]:
-    """Connections of these numbers, which had one reply each, until `clients` is closed."""
+    """Connect one client for each number, and have each send a PING. Closing `clients` closes them."""
     connected = [
         clients.enter_context(Client(server.port, f"127.0.0.{1 + number // _PER_ADDRESS}"))
         for number in numbers
@@ -38,7 +41,7 @@ def connect(server: Server, numbers: range, clients: ExitStack) -> list[Client]:
 
 
 def resident_kib(server: Server) -> float:
-    """The server's memory, once it has settled."""
+    """Return the server's resident memory in KiB, after a pause in which it settles."""
     time.sleep(_SETTLE_SECONDS)
     pages = int(Path(f"/proc/{server.pid}/statm").read_text().split()[1])
     return pages * resource.getpagesize() / 1024

@@ -1,7 +1,7 @@
-"""SADD and SPOP a second at each level of durability: ours, and Redis itself with an append-only file.
+"""SADD and SPOP per second at each level of durability: pressure-server, and Redis with an append-only file.
 
-Ours at `fsync` has a backend that writes always, or every second; at `replica` one with a replica beside it.
-WAITAOF is not in Redis before 7.2: with every second the backend is the Valkey that the embedded one is, too.
+At the level `fsync` the backend has `appendfsync always` or `everysec`; at `replica` it has a replica. Redis
+before 7.2 has no WAITAOF, so the backend with `everysec` is the Valkey of the embedded backend.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from benchmarks.subjects import Subject, ours_before, redis_server, replica_of, 
 
 _ALWAYS = ("--appendonly", "yes", "--appendfsync", "always")
 _EVERY_SECOND = ("--appendonly", "yes", "--appendfsync", "everysec")
-# An fsync is waited for with each request of a client: up to a second, where there is one a second.
+# Each request waits up to a second for the fsync, so this subject gets only a small part of the requests.
 _SLOW = "ours, fsync by WAITAOF"
 _PART_OF_LOAD = 200
 _SUBJECTS = ("ours, none", "ours, fsync", "ours, replica", _SLOW, "redis, always", "redis, everysec")
 
 
 def run(plan: Plan) -> list[Table]:
-    """Every load on every subject, one subject after the other in each round."""
+    """Measure every load on every subject, one subject after the other in each round."""
     samples = Samples()
     with ExitStack() as stack:
         subjects = _subjects(stack)
@@ -37,7 +37,7 @@ def run(plan: Plan) -> list[Table]:
     return [
         Table(
             "durability",
-            f"requests a second, median of {plan.rounds}",
+            f"requests per second, median of {plan.rounds} rounds",
             (*_SUBJECTS, "fsync/none", "replica/none", "fsync/redis, always"),
             [_row(samples, command, load) for load in (plan.plain, plan.pipelined) for command in COMMANDS],
         )

@@ -1,6 +1,6 @@
-"""A uvloop proxy that forwards bytes and does nothing else: the limit for a proxy in Python.
+"""A uvloop proxy that only forwards bytes: the upper limit of what a proxy in Python can reach.
 
-python empty_proxy.py LISTEN_PORT BACKEND_PORT; each client has a connection to the backend of its own.
+Usage: python empty_proxy.py LISTEN_PORT BACKEND_PORT. Each client gets its own connection to the backend.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import uvloop
 
 
 class _Backend(asyncio.Protocol):
-    """The connection to the backend of one client."""
+    """The connection to the backend for one client."""
 
     def __init__(self, client: asyncio.Transport) -> None:
         self._client = client
@@ -26,7 +26,7 @@ class _Backend(asyncio.Protocol):
 
 
 class _Client(asyncio.Protocol):
-    """The connection of a client."""
+    """A client's connection."""
 
     def __init__(self, backend_port: int) -> None:
         self._backend_port = backend_port

@@ -1,6 +1,6 @@
-"""What an operation costs as the queue grows, for one client that waits for each reply.
+"""The time of an operation as the queue grows, for one client that waits for each reply.
 
-Both as the client sees it (median), and as Redis counts the time in scripts (mean, INFO commandstats).
+Measured by the client (median), and by Redis inside scripts (mean, from INFO commandstats).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CLOCKS = ("the client's time", "the script's time")
 
 
 def run(plan: Plan) -> list[Table]:
-    """Every operation at every length, in each round."""
+    """Measure every operation at every length, in each round."""
     samples = Samples()
     with ours() as server, Client(server.port) as client, Client(server.backend_port) as backend:
         for _ in plan.each_round("growth"):
@@ -39,7 +39,7 @@ def run(plan: Plan) -> list[Table]:
     return [
         Table(
             "growth",
-            f"microseconds, by the length of the queue, median of {plan.rounds}",
+            f"microseconds, by the length of the queue, median of {plan.rounds} rounds",
             (*columns, "growth"),
             [_row(samples, columns, name, clock) for clock in _CLOCKS for name in _OPERATIONS],
         )
@@ -47,17 +47,17 @@ def run(plan: Plan) -> list[Table]:
 
 
 def _fill(client: Client, length: int) -> None:
-    """Have so many messages in the queue, numbered from 0."""
+    """Fill the queue with `length` messages, numbered from 0."""
     client("DEL", _QUEUE)
     numbers = iter(range(length))
     while some := list(islice(numbers, _FILL_AT_ONCE)):
         client("SADD", _QUEUE, *map(_message, some))
     if (found := client("SCARD", _QUEUE)) != length:
-        raise BenchmarkError(f"the queue was filled with {length} messages and has {found}")
+        raise BenchmarkError(f"the queue has {found} messages after {length} were put")
 
 
 def _operations(client: Client, length: int) -> dict[str, Callable[[], None]]:
-    """By name; those that change the queue come last, and leave it as long as it was."""
+    """Return the operations by name. The last one changes the queue, but not its length."""
     fresh = count(length)
 
     def hit() -> None:
@@ -78,7 +78,7 @@ def _message(number: int) -> str:
 
 
 def _microseconds(operate: Callable[[], None], times: int, backend: Client) -> tuple[float, float]:
-    """An operation's time as the client sees it, and that in Redis's scripts."""
+    """Return an operation's time measured by the client, and its time in Redis's scripts."""
     for _ in range(times // 10):
         operate()
     backend("CONFIG", "RESETSTAT")
@@ -89,7 +89,7 @@ def _microseconds(operate: Callable[[], None], times: int, backend: Client) -> t
         taken.append(time.perf_counter_ns() - began)
     statistic = re.search(rb"cmdstat_evalsha:calls=\d+,usec=(\d+)", backend("INFO", "commandstats"))
     if statistic is None:
-        raise BenchmarkError("the backend's statistics have no EVALSHA")
+        raise BenchmarkError("the backend's INFO commandstats has no EVALSHA")
     return statistics.median(taken) / 1_000, int(statistic[1]) / times
 
 

@@ -1,7 +1,7 @@
-"""How long a message takes from one connection to another that waits for it: ours, and Redis itself.
+"""The latency of a message from one connection to another that waits for it: pressure-server and Redis.
 
-From the moment at which LPUSH is sent until the waiting BRPOP has its reply; there and back, until its answer
-has come the same way. Beside them what LPUSH itself takes where nobody waits, which bounds the others.
+"LPUSH to BRPOP" is the time from sending the LPUSH until the waiting BRPOP has its reply. "there and back"
+includes an answer in the other direction. "LPUSH to its reply", without a waiting client, is a lower bound.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _QUEUES = ("bench:there", "bench:back")
 _UNWATCHED = "bench:alone"
 _MESSAGE = "element:000000000000"
 _SUBJECTS = ("ours", "redis")
-_BLOCKS = 5  # in a round; ours and Redis take turns, so that both meet the same load
+_BLOCKS = 5  # in a round; the subjects alternate, so that both meet the same load
 _MOST = 2.0
 
 
 def run(plan: Plan) -> list[Table]:
-    """Blocks of each measurement, by turns."""
+    """Run alternating blocks of each measurement, in each round."""
     samples = Samples()
     times = plan.hand_overs // _BLOCKS
     with ExitStack() as stack:
@@ -53,12 +53,12 @@ def run(plan: Plan) -> list[Table]:
 
 
 def percentile(values: Sequence[float]) -> float:
-    """The 99th; of two values at least."""
+    """Return the 99th percentile of at least two values."""
     return statistics.quantiles(values, n=100, method="inclusive")[98]
 
 
 class _Exchange:
-    """For each of two directions one connection that puts and one that waits, and one that looks."""
+    """A putting and a waiting connection for each of two directions, and one that watches the server."""
 
     def __init__(self, subject: Subject) -> None:
         self._putting = [Client(subject.port) for _ in _QUEUES]
@@ -73,11 +73,11 @@ class _Exchange:
             client.__exit__()
 
     def hand_over(self, times: int) -> list[float]:
-        """Microseconds that each took; of those below, too."""
+        """Return the microseconds of each LPUSH to a waiting BRPOP."""
         return self._send(times, directions=1)
 
     def there_and_back(self, times: int) -> list[float]:
-        """The second is put as soon as the first has come."""
+        """Return the microseconds of each exchange of a message and an answer."""
         return self._send(times, directions=2)
 
     def _send(self, times: int, directions: int) -> list[float]:
@@ -98,7 +98,7 @@ class _Exchange:
         return taken
 
     def put(self, times: int) -> list[float]:
-        """Nobody waits."""
+        """Return the microseconds of each LPUSH to a queue on which no client waits."""
         taken = []
         for _ in range(times):
             began = time.perf_counter_ns()

@@ -1,4 +1,4 @@
-"""What stays in memory of queues, connections and waits that have come and gone."""
+"""The memory that remains after queues, connections and waits have ended."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from benchmarks.results import Row, Table
 from benchmarks.subjects import Server, ours
 
 _AT_ONCE = 1_000
-# From one address of this machine there are fewer ports than connections that have just been closed.
+# Connections per source address: the ports of closed connections stay in use for a while.
 _FROM_ONE_ADDRESS = 10_000
-# Seconds in which everything is dropped that is dropped a while later.
+# Seconds in which the server deletes records, and the backend frees memory, on their timers.
 _SETTLES = 3.0
 
 
 def run(plan: Plan) -> list[Table]:
-    """Do each once to reach the level that stays, then as often as the plan says."""
+    """Do a third of each to reach a steady level, and then all of it."""
     rows: list[Row] = []
     with ours() as server:
         for what, count, do in (
@@ -35,7 +35,7 @@ def run(plan: Plan) -> list[Table]:
     return [
         Table(
             "leftovers",
-            "KiB, after a third of that number, and after all of it once more",
+            "KiB, after a third of that number, and after all of it",
             ("ours", "backend", "ours, after", "backend, after"),
             rows,
         )
@@ -43,7 +43,7 @@ def run(plan: Plan) -> list[Table]:
 
 
 def _memory(server: Server) -> tuple[float, float]:
-    time.sleep(_SETTLES)  # the server drops records, and the backend what it frees later, by the clock
+    time.sleep(_SETTLES)
     with Client(server.backend_port) as backend:
         found = backend("INFO", "memory").decode()
     used = next(line for line in found.splitlines() if line.startswith("used_memory:"))

@@ -1,7 +1,7 @@
-"""Clients that send prebuilt requests and count the lines of replies: the same for every text protocol.
+"""A load generator for any text protocol: clients send prebuilt requests and count the lines of the replies.
 
-redis-benchmark speaks RESP alone. This is Python, and takes its part of the cores on which the subjects run:
-what it measures is for ratios of subjects that it has measured one after the other, and for nothing else.
+redis-benchmark supports RESP only. This generator is written in Python and takes processor time from the
+subjects. Use its results only for ratios between subjects that it measured one after the other.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from dataclasses import dataclass
 from benchmarks.plan import BenchmarkError
 
 _TIMEOUT = 20.0
-# The replies to a connection's first write are looked at, and those to one in so many.
+# The replies to a connection's first write are checked, and then those to one write of this many.
 _ONE_IN = 16
 _MOST_RECEIVED = 1 << 18
 
 
 @dataclass(frozen=True)
 class Work:
-    """Writes of so many (`depth`) requests each, and what each request is replied.
+    """Writes of `depth` requests each, and the reply to each request.
 
-    `reply` is a regular expression, in which each line of the reply ends with a CRLF that is escaped.
+    `reply` is a regular expression. Each line of the reply must end with an escaped CRLF.
     """
 
     writes: Sequence[bytes]
@@ -35,9 +35,9 @@ class Work:
 
 
 def requests_per_second(port: int, clients: int, work: Work) -> float:
-    """Each client sends a write as soon as its last one is answered, until all are.
+    """Return the requests per second. Each client sends its next write when the last one is answered.
 
-    Raises BenchmarkError where a reply is not what it must be, or none comes for 20 seconds.
+    Raise BenchmarkError for a wrong reply, or if there is no reply for 20 seconds.
     """
     left = iter(work.writes)
     answered = 0
@@ -53,7 +53,7 @@ def requests_per_second(port: int, clients: int, work: Work) -> float:
         while answered < len(work.writes):
             events = poll.poll(_TIMEOUT)
             if not events:
-                raise BenchmarkError(f"{answered} of {len(work.writes)} writes are answered, and no more")
+                raise BenchmarkError(f"timeout after replies to {answered} of {len(work.writes)} writes")
             for number, _ in events:
                 connection = connections[number]
                 if connection.is_answered():
@@ -64,7 +64,7 @@ def requests_per_second(port: int, clients: int, work: Work) -> float:
 
 
 class _Connection(socket.socket):
-    """One client, with a write under way."""
+    """One client, with one write in flight."""
 
     def __init__(self, port: int, work: Work) -> None:
         super().__init__()
@@ -72,11 +72,11 @@ class _Connection(socket.socket):
         self.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._expected = re.compile(b"(?:%b){%d}" % (work.reply, work.depth), re.DOTALL)
         self._missing = self._lines = work.depth * work.reply.count(rb"\n")
-        self._looks_in = 0  # so many writes
-        self._replies = b""  # where they are looked at
+        self._looks_in = 0  # writes until replies are checked again
+        self._replies = b""  # of the present write, if they are checked
 
     def is_answered(self) -> bool:
-        """Receive what has come; whether all replies are there, and the next write may be sent."""
+        """Receive replies. Return whether all have arrived, so that the next write may be sent."""
         received = self.recv(_MOST_RECEIVED)
         self._missing -= received.count(b"\n")
         if not self._looks_in:
@@ -84,7 +84,7 @@ class _Connection(socket.socket):
         if self._missing > 0 and received:
             return False
         if self._missing or not (self._looks_in or self._expected.fullmatch(self._replies)):
-            raise BenchmarkError(f"a reply is not what it must be: {(self._replies or received)[:200]!r}")
+            raise BenchmarkError(f"unexpected reply: {(self._replies or received)[:200]!r}")
         self._missing = self._lines
         self._looks_in = (self._looks_in or _ONE_IN) - 1
         self._replies = b""

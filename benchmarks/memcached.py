@@ -1,6 +1,6 @@
-"""Puts and gets a second by memcached's protocol: beside ours by RESP on such a queue, and memcached itself.
+"""Puts and gets per second over memcached's protocol, compared with RESP and with memcached itself.
 
-Memcached does less: it sets and gets the value of one key. All are measured by load.py, for their ratios.
+memcached does less: it sets and gets the value of one key. load.py measures all three, for their ratios.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from benchmarks.results import Row, Samples, Table, Target
 from benchmarks.subjects import Server, memcached, ours
 
 _QUEUE = "bench:queue"
-# The size of a value, and which part of the requests of a load is enough.
+# By size of the value in bytes: the divisor of a load's number of requests.
 _SIZES = {64: 4, 4096: 16}
 _OURS, _RESP, _ITSELF = _SUBJECTS = ("ours, memcached", "ours, RESP", "memcached")
 _LEAST = 0.8
 
 
 class _Pair(NamedTuple):
-    """Commands of the same effect: a put by memcached's protocol, and by RESP a put and a get."""
+    """Commands with the same effect: a put in memcached's protocol, and a put and a get in RESP."""
 
     put: str
     resp_put: str
@@ -31,16 +31,16 @@ class _Pair(NamedTuple):
 
     @property
     def labels(self) -> tuple[str, str]:
-        """What is compared: the puts, and the gets."""
+        """The labels of the two comparisons: puts and gets."""
         return f"{self.put} / {self.resp_put}", f"get / {self.resp_get}"
 
 
-# Where repeats are allowed, and where it is known what is queued.
+# The first pair allows equal messages; the second checks whether the message is queued already.
 _PAIRS = (_Pair("set", "RPUSH", "RPOP"), _Pair("add", "SADD", "SPOP"))
 
 
 class _Case(NamedTuple):
-    """So many clients with so many writes, each of as many requests as the pipeline is deep."""
+    """A number of clients and of writes of `pipeline` requests each. Values have `size` bytes."""
 
     clients: int
     pipeline: int
@@ -54,7 +54,7 @@ class _Case(NamedTuple):
 
 @dataclass(frozen=True)
 class _Protocol:
-    """Requests, and expressions for their replies: see load.Work."""
+    """Requests, and regular expressions for their replies: see load.Work."""
 
     put: Callable[[bytes], bytes]
     was_put: bytes
@@ -63,7 +63,7 @@ class _Protocol:
 
 
 def run(plan: Plan) -> list[Table]:
-    """Every case by both protocols and on memcached, one after the other in each round."""
+    """Measure every case with both protocols and on memcached, one after the other in each round."""
     samples = Samples()
     cases = [
         _Case(load.clients, load.pipeline, load.requests // part // load.pipeline, size, pair)
@@ -87,7 +87,7 @@ def run(plan: Plan) -> list[Table]:
     return [
         Table(
             "memcached",
-            f"requests a second of {plan.plain.clients} clients, median of {plan.rounds}; "
+            f"requests per second of {plan.plain.clients} clients, median of {plan.rounds} rounds; "
             "memcached itself sets and gets one key",
             (*_SUBJECTS, "memcached/RESP", "ours/memcached"),
             [_row(samples, label, case) for case in cases for label in case.pair.labels],
@@ -115,23 +115,23 @@ def _resp_protocol(pair: _Pair, size: int) -> _Protocol:
 
 
 def _on_queue(server: Server, port: int, case: _Case, protocol: _Protocol) -> tuple[float, float]:
-    """Puts a second into an empty queue, by that port of the server; then gets of most of what is there."""
+    """Return the puts per second into an empty queue, and then the gets per second of most messages."""
     with Client(server.port) as client:
-        for some in (case._replace(writes=case.writes // 10), case):  # the first is to warm up
+        for some in (case._replace(writes=case.writes // 10), case):  # the first is a warm-up
             client("DEL", _QUEUE)
             puts_a_second = _puts(port, some, protocol)
         put = client("LLEN", _QUEUE)
         gets_a_second = _gets(port, case, protocol)
         got = put - client("LLEN", _QUEUE)
         client("DEL", _QUEUE)
-    # Of the replies only some were looked at.
+    # Compare the totals, because only some replies were checked.
     if (put, got) != (case.writes * case.pipeline, _gets_of(case) * case.pipeline):
-        raise BenchmarkError(f"{case.pair}, {case}: {put} were put and {got} got")
+        raise BenchmarkError(f"{case.pair}, {case}: {put} messages were put and {got} taken")
     return puts_a_second, gets_a_second
 
 
 def _puts(port: int, case: _Case, protocol: _Protocol) -> float:
-    """No value is put twice: each is another number."""
+    """Return the puts per second of values that are all different numbers."""
     writes = [
         b"".join([protocol.put(b"%0*d" % (case.size, first + at)) for at in range(case.pipeline)])
         for first in range(0, case.writes * case.pipeline, case.pipeline)
@@ -145,7 +145,7 @@ def _gets(port: int, case: _Case, protocol: _Protocol) -> float:
 
 
 def _gets_of(case: _Case) -> int:
-    """So many writes, of fewer messages than are queued."""
+    """Return the number of writes for gets: they take fewer messages than are queued."""
     return case.writes * 4 // 5
 
 

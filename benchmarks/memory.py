@@ -1,6 +1,6 @@
-"""What an idle connection costs: pressure-server's resident memory with many of them, less that without.
+"""The memory of an idle connection: the growth of pressure-server's resident memory with many of them.
 
-What the kernel keeps for a socket is not part of it.
+Does not include the kernel's memory for sockets.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _LIMIT_KIB = 6.0
 
 
 def run(plan: Plan) -> list[Table]:
-    """A new server in each round, since memory that was used once stays with a program."""
+    """Measure a new server in each round, because a process rarely returns memory."""
     most = max(plan.connections)
     allow_files(most)
     samples = Samples()
     for _ in plan.each_round("memory"):
         with ours("--max-clients", str(most + most // 10)) as server, ExitStack() as clients:
-            connect(server, range(10), clients)  # what comes with the first few only is not counted
+            connect(server, range(10), clients)  # not counted: memory for the first clients only
             idle, before = 0, resident_kib(server)
             for count in plan.connections:
                 connect(server, range(idle, count), clients)
@@ -31,7 +31,7 @@ def run(plan: Plan) -> list[Table]:
     return [
         Table(
             "memory",
-            f"KiB of resident memory for an idle connection, median of {plan.rounds}",
+            f"KiB of resident memory per idle connection, median of {plan.rounds} rounds",
             ("ours",),
             [_row(samples, count) for count in plan.connections],
         )

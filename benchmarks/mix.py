@@ -1,6 +1,6 @@
-"""Puts, gets and blocking gets at the same time over many queues: ours, Redis, and an empty proxy.
+"""Puts, gets and blocking gets together on many queues: pressure-server, Redis and an empty proxy.
 
-twemproxy is not among them, because it does not support commands that block.
+twemproxy is not measured, because it does not support blocking commands.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Share(NamedTuple):
     requests: float
 
 
-# There are more puts than gets, so that most blocking gets end before their time is up.
+# There are more puts than gets, so that most blocking gets end before their timeout.
 _SHARES = (
     _Share(("LPUSH", _KEY, "x" * 84), clients=0.4, requests=0.6),
     _Share(("RPOP", _KEY), clients=0.3, requests=0.25),
@@ -48,14 +48,14 @@ def run(plan: Plan) -> list[Table]:
     return [
         Table(
             "mix",
-            f"LPUSH, RPOP and BRPOP together, {plan.mixed}, median of {plan.rounds}",
+            f"LPUSH, RPOP and BRPOP together, {plan.mixed}, median of {plan.rounds} rounds",
             (*_SUBJECTS, "ours/redis", "ours/empty proxy"),
             [_row(samples, label) for label in _LABELS],
         )
     ]
 
 
-_LABELS = ("requests a second", "µs of the server a request", "µs of the backend a request")
+_LABELS = ("requests per second", "µs of the server per request", "µs of the backend per request")
 
 
 def _measure(subject: Subject, case: Case) -> dict[str, float]:

@@ -1,6 +1,6 @@
-"""Puts and gets a second of a plain client of the pressure protocol, one round trip for each step.
+"""Puts and gets per second of a native client, which makes one round trip for each step of the protocol.
 
-It has the Redis behind ours to itself while it is measured, and then ours does the same by SADD and SPOP.
+The native client uses the Redis behind pressure-server. While one of the two is measured, the other is idle.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from benchmarks.plan import BenchmarkError, Load, Plan
 from benchmarks.results import Row, Samples, Table, Target
 from benchmarks.subjects import Server, ours
 
-_MESSAGE = b"element:000000000000"  # as long as those of redis-benchmark
+_MESSAGE = b"element:000000000000"  # as long as redis-benchmark's messages
 _TIMEOUT = 60.0
 _NATIVES = ("one native", "many natives")
 
 
 class NativeClient:
-    """Version 0.15 of the protocol, in the order of its pseudo-code; the roles are waited for."""
+    """A client of pressure 0.15 that follows the protocol's pseudo-code and waits for the roles."""
 
     def __init__(self, port: int, queue: str, identity: str) -> None:
         self._redis = redis.Redis(port=port, single_connection_client=True, socket_timeout=_TIMEOUT)
@@ -39,14 +39,14 @@ class NativeClient:
         self._redis.close()
 
     def create(self, bound: int = 0) -> None:
-        """Make the queue; bound 0 is none. Raises BenchmarkError if there is one."""
+        """Create the queue; bound 0 means unbounded. Raise BenchmarkError if the queue exists."""
         if not self._call("SETNX", f"{self._base}:bound", bound):
             raise BenchmarkError("the queue already exists")
         for role in ("producer_free", "consumer_free", "not_full"):
             self._call("LPUSH", f"{self._base}:{role}", 1)
 
     def put(self, message: bytes) -> None:
-        """Put a message; waits for the role and for room."""
+        """Put a message. Wait for the role and for room."""
         self._begin("producer")
         if self._call("EXISTS", f"{self._base}:closed"):
             raise BenchmarkError("the queue is closed")
@@ -60,7 +60,7 @@ class NativeClient:
         self._end("producer", message)
 
     def get(self) -> bytes:
-        """Take the oldest message; waits for the role and for a message."""
+        """Take the oldest message. Wait for the role and for a message."""
         self._begin("consumer")
         closed = f"{self._base}:closed"
         if self._call("EXISTS", closed):
@@ -90,7 +90,7 @@ class NativeClient:
 
 
 def run(plan: Plan) -> list[Table]:
-    """Native clients, one and many, then ours under every load, in each round."""
+    """Measure one and many native clients, then pressure-server under every load, in each round."""
     loads = (plan.single, plan.plain, plan.pipelined)
     samples = Samples()
     with ours() as server:
@@ -108,7 +108,7 @@ def run(plan: Plan) -> list[Table]:
     return [
         Table(
             "native",
-            f"messages a second, median of {plan.rounds}; native clients wait for every reply",
+            f"messages per second, median of {plan.rounds} rounds; native clients wait for every reply",
             ("ours", *_NATIVES, "ours/fastest native"),
             [_row(samples, plan, command, load) for load in loads for command in COMMANDS],
         )
@@ -116,7 +116,7 @@ def run(plan: Plan) -> list[Table]:
 
 
 def _put_and_get(server: Server, queue: str, clients: int, messages: int) -> tuple[float, float]:
-    """Puts a second, then gets a second, of clients that share a queue."""
+    """Return the puts per second, then the gets per second, of clients that share a queue."""
     with ExitStack() as stack:
         natives = [
             stack.enter_context(NativeClient(server.backend_port, queue, f"native:{number}"))
@@ -130,7 +130,7 @@ def _put_and_get(server: Server, queue: str, clients: int, messages: int) -> tup
 
 
 def _rate(operations: list[Callable[[], object]], times: int) -> float:
-    """Operations a second when each is repeated by a thread of its own."""
+    """Return the operations per second while each is repeated in its own thread."""
 
     def repeat(operation: Callable[[], object]) -> None:
         for _ in range(times):

@@ -1,4 +1,4 @@
-"""SADD and SPOP a second on one queue, for the parts that do not compare numbers of queues."""
+"""SADD and SPOP per second on one queue, for the parts that do not compare numbers of queues."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _QUEUE = "bench:queue"
 
 
 def add_and_pop(subject: Subject, load: Load) -> tuple[float, float]:
-    """Return SADDs a second into an empty set or queue, then SPOPs a second of most of its messages."""
+    """Return the SADDs per second into an empty set or queue, then the SPOPs per second of most messages."""
     pops = load.requests * 4 // 5
     with Client(subject.port) as client:
-        for requests in (load.requests // 10, load.requests):  # the first is to warm up
+        for requests in (load.requests // 10, load.requests):  # the first is a warm-up
             client("DEL", _QUEUE)
             some = replace(load, requests=requests)
             adds_a_second = requests_per_second(subject, some, "SADD", _QUEUE, f"element:{RANDOM}")
@@ -25,7 +25,7 @@ def add_and_pop(subject: Subject, load: Load) -> tuple[float, float]:
         pops_a_second = requests_per_second(subject, replace(load, requests=pops), "SPOP", _QUEUE)
         popped = added - client("SCARD", _QUEUE)
         client("DEL", _QUEUE)
-    # A few of the random messages are equal.
+    # A few of the random messages are equal, so SADD adds them once.
     if added < load.requests * 0.99 or popped < pops:
         raise BenchmarkError(f"{subject.name} added {added} of {load.requests}, popped {popped} of {pops}")
     return adds_a_second, pops_a_second

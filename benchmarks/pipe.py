@@ -1,6 +1,6 @@
 """A bounded queue as a pipe: one connection puts as fast as it can, another takes slowly and then fast.
 
-Measured once, since it is long; what it checks is that order is kept and the bound too.
+Runs once, because it takes long. Checks the order of the messages and the bound.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from benchmarks.subjects import ours
 
 _QUEUE = "pipe"
 _BOUND = 5
-_SLOWLY = 500  # are taken one by one, each when the producer has been seen to wait
+_SLOWLY = 500  # messages taken one by one, each while the producer waits for room
 _AT_ONCE = 100
 
 
 def run(plan: Plan) -> list[Table]:
-    """Raises BenchmarkError where a message is lost, doubled or out of order."""
+    """Measure the rates. Raise BenchmarkError if a message is lost, duplicated or out of order."""
     count = plan.pipe_messages
     with (
         ours() as server,
@@ -43,13 +43,13 @@ def run(plan: Plan) -> list[Table]:
         most = max(lengths.result())
         left = looking("LLEN", _QUEUE)
     if received != [b"%d" % number for number in range(count)] or left:
-        raise BenchmarkError("messages came out of the pipe otherwise than they went in")
+        raise BenchmarkError("messages were lost, duplicated or out of order")
     slow, fast = _SLOWLY / (between - began), (count - _SLOWLY) / (ended - between)
     kept = Target("queued", most, at_most=_BOUND)
     return [
         Table(
             "pipe",
-            f"{count:,} messages through a bound of {_BOUND}, in order; the last line: the most ever queued",
+            f"{count:,} messages through a bound of {_BOUND}, in order; the last line is the greatest length",
             ("ours",),
             [
                 Row("messages a second, slowly", (slow,), None, {"ours": [slow]}),
@@ -66,7 +66,7 @@ def _send(producer: Client, count: int) -> None:
 
 
 def _replies(producer: Client, count: int) -> list[int]:
-    """How many were queued with each message, as Redis counted when it was put."""
+    """Return the length of the queue after each put, as counted by Redis."""
     return [producer.reply() for _ in range(count)]
 
 

@@ -1,4 +1,4 @@
-"""How much is measured: in full, and quickly for a look whether all of it works."""
+"""Plans: how much is measured, in a full run and in a quick test of the benchmarks."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 
 
 class BenchmarkError(Exception):
-    """Something could not be measured; the text says why."""
+    """A measurement failed; the text says why."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """What redis-benchmark is to do."""
+    """The numbers of clients and requests, and the depth of the pipeline, for redis-benchmark."""
 
     clients: int
     pipeline: int
@@ -26,7 +26,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Case:
-    """A load that is spread at random over so many queues."""
+    """A load that is spread at random over a number of queues."""
 
     queues: int
     load: Load
@@ -38,7 +38,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Plan:
-    """How often, and how much each time."""
+    """The number of rounds, and the sizes of all measurements."""
 
     rounds: int
     single: Load
@@ -60,7 +60,7 @@ class Plan:
     gone_waits: int
 
     def each_round(self, part: str) -> Iterator[int]:
-        """The rounds' numbers; who waits at the terminal is told."""
+        """Yield the numbers of the rounds, and print the progress to stderr."""
         for number in range(1, self.rounds + 1):
             print(f"{part}: round {number} of {self.rounds}", file=sys.stderr, flush=True)
             yield number

@@ -1,4 +1,4 @@
-"""The processor time that a program has used, from the operating system."""
+"""The processor time of a program, as counted by the operating system."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ _USER, _SYSTEM = 11, 12
 
 
 class ProcessorTime(NamedTuple):
-    """Seconds in the program itself, and in the kernel on its behalf."""
+    """Seconds in user mode and in the kernel."""
 
     user: float
     system: float
 
     @property
     def total(self) -> float:
-        """Both together."""
+        """The sum of both."""
         return self.user + self.system
 
 
 def processor_time(pid: int) -> ProcessorTime:
-    """Return what all threads of the process have used since it started, in steps of 10 ms."""
-    # The name stands in parentheses, and may contain any character.
+    """Return the time used by all threads of the process since its start, with a resolution of 10 ms."""
+    # The name is in parentheses and may contain any character.
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return ProcessorTime(int(fields[_USER]) / _TICKS, int(fields[_SYSTEM]) / _TICKS)

@@ -1,4 +1,4 @@
-"""Running redis-benchmark, the load generator that Redis comes with."""
+"""Run redis-benchmark, the load generator of Redis."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ import subprocess
 from benchmarks.plan import BenchmarkError, Load
 from benchmarks.subjects import Subject, program
 
-# redis-benchmark replaces each with another random number of twelve digits.
+# redis-benchmark replaces this with a random number of twelve digits, a new one each time.
 RANDOM = "__rand_int__"
-# The most different numbers.
+# The largest range of these numbers.
 MOST = 1_000_000_000
 _SECONDS = 90
 
 
 def requests_per_second(subject: Subject, load: Load, *command: str, numbers: int = MOST) -> float:
-    """Return the rate at which the subject does the command. Each RANDOM in it is below `numbers`.
+    """Return the rate at which the subject executes the command. Each RANDOM in it is below `numbers`.
 
-    Raises BenchmarkError if redis-benchmark fails. It counts errors as it counts other replies, so look at
-    what has been done.
+    Raise BenchmarkError if redis-benchmark fails. It counts error replies like others, so check the effect of
+    the commands.
     """
     return rate(start(subject, load, *command, numbers=numbers))
 
 
 def start(subject: Subject, load: Load, *command: str, numbers: int = MOST) -> subprocess.Popen[str]:
-    """Start a redis-benchmark, to run beside others. Its result is for `rate`."""
+    """Start a redis-benchmark, which may run beside others. Pass the result to `rate`."""
     arguments = [
         program("redis-benchmark"), "-p", str(subject.port), "-n", str(load.requests), "-r", str(numbers),
         "-c", str(load.clients), "-P", str(load.pipeline), "--csv", *command,
@@ -36,7 +36,7 @@ def start(subject: Subject, load: Load, *command: str, numbers: int = MOST) -> s
 
 
 def rate(running: subprocess.Popen[str]) -> float:
-    """Return its requests a second when it has finished. Raises BenchmarkError."""
+    """Wait for a redis-benchmark, and return its requests per second. Raise BenchmarkError if it fails."""
     try:
         output, errors = running.communicate(timeout=_SECONDS)
     except subprocess.TimeoutExpired as error:

@@ -1,4 +1,4 @@
-"""The results as a table for the terminal, and as JSON for programs."""
+"""Reports: the results as tables for the terminal, and as JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LATEST = Path(__file__).with_name("results") / "latest.json"
 
 
 def as_text(table: Table) -> str:
-    """The table in columns, each target and whether it was met at the end of its line."""
+    """Return the table in columns, with each row's target and verdict at the end of its line."""
     heading = (f"{table.part}: {table.unit}", "")
     header = ["", *table.columns, "target", ""]
     lines = [header, *(_cells(row) for row in table.rows)]
@@ -29,7 +29,7 @@ def as_text(table: Table) -> str:
 
 
 def write_json(tables: Iterable[Table], plan: Plan, seconds: float) -> None:
-    """Replace the latest results."""
+    """Replace the file of the latest results. `seconds` is how long the run took."""
     found = {
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": round(seconds, 1),
@@ -47,7 +47,7 @@ def _cells(row: Row) -> list[str]:
 
 
 def _aligned(cells: list[str], widths: list[int]) -> str:
-    """The first and the last two to the left; numbers, between them, to the right."""
+    """Align the first and the last two cells to the left, and the numbers between them to the right."""
     numbers = range(1, len(cells) - 2)
     aligned = (
         cell.rjust(width) if at in numbers else cell.ljust(width)
@@ -88,6 +88,6 @@ def _machine() -> dict[str, object]:
 
 
 def _version(name: str, flag: str) -> str:
-    """The first line of what a program says of itself; nutcracker says it on stderr."""
+    """Return the first line of a program's version text, which nutcracker prints to stderr."""
     said = subprocess.run([program(name), flag], capture_output=True, text=True, timeout=10, check=False)
     return (said.stdout + said.stderr).strip().split("\n")[0]

@@ -1,4 +1,4 @@
-"""What was measured, and what it is compared with."""
+"""Results: samples, targets, and the tables made of them."""
 
 from __future__ import annotations
 
@@ -9,33 +9,36 @@ from dataclasses import dataclass
 
 
 class Samples:
-    """What each round measured: a number for each thing in each column."""
+    """The measurements of all rounds: a number for each thing and column."""
 
     def __init__(self) -> None:
         self._values: defaultdict[Hashable, defaultdict[str, list[float]]]
         self._values = defaultdict(lambda: defaultdict(list))
 
     def add(self, thing: Hashable, column: str, value: float) -> None:
-        """Note what a round measured."""
+        """Add one round's measurement."""
         self._values[thing][column].append(value)
 
     def of(self, thing: Hashable) -> dict[str, list[float]]:
-        """All of a thing's numbers, by column."""
+        """Return all measurements of a thing, by column."""
         return dict(self._values[thing])
 
     def median(self, thing: Hashable, column: str) -> float:
-        """The middle one of the rounds' numbers."""
+        """Return the median of the rounds' measurements."""
         return statistics.median(self._values[thing][column])
 
     def ratio(self, thing: Hashable, column: str, other: str) -> float:
-        """The middle one of the rounds' ratios: both numbers of each are of one time, thus of one load."""
+        """Return the median of each round's ratio of two columns.
+
+        Both numbers of a round were measured under about the same load of the machine.
+        """
         pairs = zip(self._values[thing][column], self._values[thing][other], strict=True)
         return statistics.median(value / to for value, to in pairs)
 
 
 @dataclass(frozen=True)
 class Target:
-    """A number, and what it should be at least or at most."""
+    """A measured number, and its least or greatest allowed value."""
 
     unit: str
     measured: float
@@ -57,7 +60,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Row:
-    """A line of a table; the values are in the order of its columns."""
+    """A row of a table, with values in the order of the columns."""
 
     label: str
     values: tuple[float, ...]
@@ -67,7 +70,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """What one part of the benchmark found."""
+    """The results of one part of the benchmarks."""
 
     part: str
     unit: str

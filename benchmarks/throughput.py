@@ -1,6 +1,7 @@
-"""Requests a second on 1 to 100 000 queues, and the processor time of each request.
+"""Requests per second on 1 to 100 000 queues, and the processor time per request.
 
-The subjects are ours, Redis, twemproxy, and an empty proxy, which is the limit for a proxy in Python.
+The subjects are pressure-server, Redis, twemproxy, and an empty proxy, which is the limit for a proxy in
+Python.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from benchmarks.results import Row, Samples, Table, Target
 from benchmarks.subjects import Server, Subject, empty_proxy, ours, redis_server, twemproxy
 
 _SUBJECTS = ("ours", "redis", "twemproxy", "empty proxy")
-# Messages that every queue has before anything is measured, so that SPOP and RPOP seldom find an empty one.
+# The messages in every queue before the measurement, so that SPOP and RPOP rarely find an empty queue.
 _QUEUED = ("first", "second")
 _AT_ONCE = 1_000
-# A message consists of random numbers of twelve digits, at most so many, and of padding.
+# A message consists of random numbers of twelve digits, at most _MOST_RANDOM, and padding.
 _MOST_RANDOM = 7
 _LENGTH = 12 * _MOST_RANDOM
 _MESSAGE = "(message)"
-# The part of the puts and takes that may have no effect, because a message is there already or none is left.
+# The fraction of puts and takes that may have no effect: the message is queued already, or none is left.
 _TOLERANCE = 0.05
 _COUNT = """
 local messages = 0
@@ -36,7 +37,7 @@ for number = 0, ARGV[2] - 1 do
 end
 return messages
 """
-# Targets: queues, clients and pipeline; then the least ratio to twemproxy of SADD and SPOP.
+# Targets by (queues, clients, pipeline): the least ratio to twemproxy, for SADD and SPOP.
 _LEAST_RATIOS = {
     (1, 1, 1): {"SADD": 0.65, "SPOP": 0.65},
     (1, 50, 1): {"SADD": 0.85, "SPOP": 0.9},
@@ -46,14 +47,14 @@ _LEAST_RATIOS = {
     (100_000, 50, 1): {"SADD": 0.4, "SPOP": 0.5},
     (100_000, 50, 16): {"SADD": 0.1, "SPOP": 0.12},
 }
-# The same; then the most microseconds of our server in user mode for a SADD.
+# Targets by the same: the most microseconds of pressure-server in user mode per SADD.
 _MOST_USER_TIME = {(1, 1, 1): 30.0, (1, 50, 1): 4.5}
 
 
 class _Command(NamedTuple):
-    """A command as it is measured: its arguments after the key, and what it adds to the number of messages.
+    """A command, with its arguments after the key, and the messages that each request adds to the queue.
 
-    `part` is the part of a load's requests that is sent.
+    `part` is the fraction of a load's requests that is sent.
     """
 
     name: str
@@ -63,7 +64,7 @@ class _Command(NamedTuple):
 
 
 class _Family(NamedTuple):
-    """Commands on one Redis type, in the order in which they are measured; `length` counts messages."""
+    """Commands on one Redis type, in the order of measurement. The command `length` counts messages."""
 
     prefix: str
     length: str
@@ -86,7 +87,7 @@ _COMMANDS = [command.name for family in _FAMILIES for command in family.commands
 
 
 class _Measured(NamedTuple):
-    """What one command did: requests a second, and for each request microseconds and calls of scripts."""
+    """The results of one command: requests per second, and per request microseconds and script calls."""
 
     rate: float
     user: float
@@ -111,13 +112,13 @@ def run(plan: Plan) -> list[Table]:
     return [
         Table(
             "throughput",
-            f"requests a second, median of {plan.rounds}",
+            f"requests per second, median of {plan.rounds} rounds",
             (*_SUBJECTS, *(f"ours/{other}" for other in _SUBJECTS[1:])),
             [_rates(samples, command, case) for command, case in each],
         ),
         Table(
             "processor time",
-            f"microseconds a request, and requests that share a call; median of {plan.rounds}",
+            f"microseconds per request, and requests that share a call; median of {plan.rounds} rounds",
             ("ours, user", "ours", "our backend", "redis", "twemproxy", "empty proxy", "operations a call"),
             [_times(samples, command, case) for command, case in each],
         ),
@@ -125,7 +126,7 @@ def run(plan: Plan) -> list[Table]:
 
 
 def _measure(subject: Subject, case: Case) -> Iterator[tuple[str, _Measured]]:
-    """Do every command on queues that are new, and yield it with what was measured."""
+    """Measure every command on new queues, and yield it with its results."""
     _flush(subject)
     for family in _FAMILIES:
         keys = [f"{family.prefix}{number:012}" for number in range(case.queues)]
@@ -137,7 +138,7 @@ def _measure(subject: Subject, case: Case) -> Iterator[tuple[str, _Measured]]:
             added = _count(subject, family, case.queues) - before
             # redis-benchmark counts errors as it counts other replies.
             if abs(added - command.adds * load.requests) > _TOLERANCE * load.requests:
-                text = f"{subject.name} added {added} messages by {load.requests} {command.name}, {case}"
+                text = f"{subject.name} added {added} messages with {load.requests} {command.name}, {case}"
                 raise BenchmarkError(text)
             yield command.name, measured
     _flush(subject)
@@ -166,19 +167,19 @@ def _do(subject: Subject, case: Case, prefix: str, command: _Command) -> _Measur
 
 
 def _message(numbers: int) -> str:
-    """Return a message of a fixed length that redis-benchmark makes another of each time."""
+    """Return a message of fixed length that redis-benchmark makes different in each request."""
     count = min(_MOST_RANDOM, math.ceil(math.log(MOST, numbers)))
     return RANDOM * count + "x" * (_LENGTH - 12 * count)
 
 
 def _flush(subject: Subject) -> None:
-    """Delete all queues. The other proxies have no state, and twemproxy does not know FLUSHALL."""
+    """Delete all queues. Flush the Redis behind other proxies, because twemproxy has no FLUSHALL."""
     with Client(subject.port if isinstance(subject, Server) else subject.store.port) as client:
         client("FLUSHALL")
 
 
 def _fill(subject: Subject, put: str, keys: list[str]) -> None:
-    # Ours does pipelined puts on queues that it has not seen one after the other.
+    # pressure-server executes pipelined puts on queues new to it one by one; a transaction is faster.
     begins, ends = ([("MULTI",)], [("EXEC",)]) if isinstance(subject, Server) else ([], [])
     with Client(subject.port) as client:
         for first in range(0, len(keys), _AT_ONCE):
@@ -190,7 +191,7 @@ def _fill(subject: Subject, put: str, keys: list[str]) -> None:
 
 
 def _count(subject: Subject, family: _Family, queues: int) -> int:
-    """Return how many messages the backend has in the queues of the family."""
+    """Return the number of messages in all queues of the family, from the backend."""
     prefix, length = family.prefix, family.length
     if isinstance(subject, Server):
         prefix, length = f"__pressure__:{prefix}", "LLEN"

@@ -1,6 +1,6 @@
-"""Clients that all wait, each on a queue of its own: what they cost, and how fast one of them is woken.
+"""Many clients, each waiting on its own queue: their memory, and the time until one of them is woken up.
 
-A new server in each round, since memory that was used once stays with a program.
+Each round starts a new server, because a process rarely returns memory.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _MESSAGE = "element:000000000000"
 
 _CONNECTED = "MiB of the server's memory, all connected"
 _WAITING = "MiB of the server's memory, all waiting"
-_EACH = "KiB for each that waits, besides its connection"
-_WATCHES = "connections to Redis for the waiting"
+_EACH = "KiB per waiting client, besides its connection"
+_WATCHES = "connections to Redis for waiting clients"
 _PROCESSOR = "% of a core while all wait"
 _OURS = "microseconds from SADD to waiting BLPOP"
-_NATIVE = "microseconds from a native put, all of it, to waiting BLPOP"
+_NATIVE = "microseconds from the start of a native put to waiting BLPOP"
 _LIMITS = {_WATCHES: 1, _PROCESSOR: 1}
 
 
 def run(plan: Plan) -> list[Table]:
-    """All figures, in each round."""
+    """Measure all figures, in each round."""
     allow_files(plan.waiting)
     samples, found = Samples(), dict[str, float]()
     for _ in plan.each_round("waiting"):
@@ -48,7 +48,7 @@ def run(plan: Plan) -> list[Table]:
     return [
         Table(
             "waiting",
-            f"{plan.waiting:,} clients wait on {plan.waiting:,} queues, median of {plan.rounds}",
+            f"{plan.waiting:,} clients wait on {plan.waiting:,} queues, median of {plan.rounds} rounds",
             ("ours",),
             [_row(samples, figure) for figure in found],
         )
@@ -69,7 +69,7 @@ def _measure(server: Server, plan: Plan, clients: ExitStack) -> dict[str, float]
         _CONNECTED: before / 1024,
         _WAITING: after / 1024,
         _EACH: (after - before) / len(crowd),
-        # Those on which Redis tells of changes, and any that have come since nobody waited.
+        # Connections that receive key notifications, and any opened since the clients began to wait.
         _WATCHES: _connections(backend, rb" flags=\w*t") + _connections(backend) - connections,
         _PROCESSOR: _idle_processor(server),
     }
@@ -99,13 +99,16 @@ def _queue(number: int) -> str:
 
 
 def _connections(backend: Client, flags: bytes = b"") -> int:
-    """Those of pressure-server to its Redis; `flags`, an expression: t is where Redis tells of changes."""
+    """Return the number of pressure-server's connections to its Redis whose CLIENT LIST line matches `flags`.
+
+    The flag t means that the connection receives invalidations of client-side caching.
+    """
     lines: list[bytes] = backend("CLIENT", "LIST").splitlines()
     return sum(b" name=pressure-server" in line and bool(re.search(flags, line)) for line in lines)
 
 
 def _idle_processor(server: Server) -> float:
-    """Per cent of a core."""
+    """Return the server's processor time while idle, in per cent of a core."""
     began, used = time.perf_counter(), _processor_seconds(server)
     time.sleep(_IDLE_SECONDS)
     return 100 * (_processor_seconds(server) - used) / (time.perf_counter() - began)
@@ -117,7 +120,7 @@ def _processor_seconds(server: Server) -> float:
 
 
 def _microseconds(put: Callable[[], None], waiting: Client) -> float:
-    """From the put's beginning until who waits for it has the message."""
+    """Return the time from the start of the put until the waiting client has the message."""
     began = time.perf_counter_ns()
     put()
     waiting.reply()

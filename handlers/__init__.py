@@ -1,1 +1,1 @@
-"""Wire protocols, one sub-package each; each knows the core and no other handler."""
+"""Handlers: one sub-package for each wire protocol. A handler imports the core, and no other handler."""

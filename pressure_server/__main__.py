@@ -1,4 +1,4 @@
-"""`python -m pressure_server` is `pressure-server`."""
+"""Run the command `pressure-server` as `python -m pressure_server`."""
 
 from pressure_server.app.cli import run
 

@@ -1,19 +1,19 @@
-"""What can go wrong with a queue: one exception for each error of pressure 0.15, and the backend's own."""
+"""Exceptions: one for each error of pressure 0.15, and those of the server and the backend."""
 
 from __future__ import annotations
 
 
 class PressureError(Exception):
-    """The root of every error that an operation on a queue can end with.
+    """The base class of all errors with which an operation on a queue can end.
 
-    Each class has a `code`, one upper-case word, by which a wire protocol may name it; the text says
-    which queue it is about and what can be done.
+    `code` is one upper-case word: wire protocols use it as the error's name. The text says which queue the
+    error concerns, and what the client can do.
     """
 
     code = "ERR"
 
     def after(self, messages: int) -> PressureError:
-        """The same error, of a command that had already put so many of its messages."""
+        """Return the same error for a command that had already put `messages` of its messages."""
         error = PressureError(f"{self}; {messages} of the command's messages had been put already")
         error.code = self.code
         return error
@@ -32,7 +32,7 @@ class QueueDoesNotExistError(PressureError):
 
 
 class QueueAlreadyExistsError(PressureError):
-    """Create was asked for a queue that exists."""
+    """The queue that a client wants to create already exists."""
 
     code = "EXISTS"
 
@@ -41,7 +41,7 @@ class QueueAlreadyExistsError(PressureError):
 
 
 class QueueClosedError(PressureError):
-    """A put on a closed queue, or a wait for a message on one that is empty."""
+    """A put on a closed queue, or a get that would wait on a closed and empty queue."""
 
     code = "CLOSED"
 
@@ -52,7 +52,7 @@ class QueueClosedError(PressureError):
 
 
 class QueueFullError(PressureError):
-    """A put that would exceed the queue's bound."""
+    """The put would exceed the queue's bound."""
 
     code = "FULL"
 
@@ -67,27 +67,27 @@ class QueueInUseError(PressureError):
 
     def __init__(self, queue: str, reason: str) -> None:
         super().__init__(
-            f"queue '{queue}' is in use {reason}: try again; if it stays so, ask pressure-server doctor"
+            f"queue '{queue}' is in use {reason}: try again; if this persists, run pressure-server doctor"
         )
 
 
 class QueueChangedError(PressureError):
-    """A queue has changed on whose not changing a transaction depended."""
+    """A queue that a transaction watches has changed."""
 
     code = "CHANGED"
 
 
 class StoppingError(PressureError):
-    """The operation waited, and the server stops."""
+    """The operation was waiting when the server began to stop."""
 
     code = "STOPPING"
 
     def __init__(self) -> None:
-        super().__init__("the server is stopping, so the wait has ended: connect again, and try again")
+        super().__init__("the server is stopping and has ended the wait: reconnect and try again")
 
 
 class DrainingError(PressureError):
-    """The server stops: it serves its clients, but is not ready for new ones."""
+    """The server is draining: it still serves its clients, but is not ready for new ones."""
 
     code = "STOPPING"
 
@@ -96,91 +96,90 @@ class DrainingError(PressureError):
 
 
 class TooManyWaitError(PressureError):
-    """The operation would have to wait, and as many do as may."""
+    """The operation would have to wait, but the limit of waiting operations is reached."""
 
     code = "OVERLOAD"
 
     def __init__(self, most: int) -> None:
         super().__init__(
-            f"{most} operations wait already, as many as may (--max-waiting): try again when some have ended"
+            f"{most} operations are waiting already, which is the limit (--max-waiting): try again later"
         )
 
 
 class OutOfMemoryError(PressureError):
-    """Clients have the server keep more than it may; who has it keep most is disconnected."""
+    """The memory budget is exceeded, and this client has the most bytes buffered: it is disconnected."""
 
     code = "OOM"
 
     def __init__(self, size: int, limit: int) -> None:
-        """`size` is what that one holds, and `limit` what all may, in bytes."""
+        """Make the error: the client has `size` bytes buffered, and the budget is `limit` bytes."""
         super().__init__(
-            f"closing this connection: of {limit} bytes that may be buffered for all clients "
-            f"(--max-buffered-bytes) it had {size}"
+            f"closing this connection: the limit of {limit} bytes buffered for all clients is reached "
+            f"(--max-buffered-bytes), and this client has the most, {size}"
         )
 
 
 class QueueNameError(PressureError):
-    """The name would alias keys of another queue."""
+    """The name is not allowed: keys of the queue could be keys of another queue."""
 
     code = "ERR"
 
 
 class PatternError(PressureError):
-    """A pattern for names that cannot be used."""
+    """The pattern for queue names is invalid."""
 
 
 class DeniedError(PressureError):
-    """A client from elsewhere, where nobody has said who may come in."""
+    """The client is on another machine, and the server is in protected mode."""
 
     code = "DENIED"
 
     def __init__(self) -> None:
         super().__init__(
-            "pressure-server is in protected mode, because clients need not log in: only those on this "
-            "machine are served. To serve others, either give the server a password (--password-file), or "
-            "users (--users), and restart it; or, where a firewall lets in only who may use the queues, "
-            "restart it with --no-protected-mode"
+            "pressure-server is in protected mode, because clients need not log in: it serves only clients "
+            "on its own machine. To serve others, restart it with a password (--password-file) or users "
+            "(--users). If a firewall admits only trusted clients, restart it with --no-protected-mode"
         )
 
 
 class BackendError(PressureError):
-    """The backend cannot be reached, or answered an operation with an error of its own."""
+    """The backend cannot be reached, or has answered with an error of its own."""
 
     code = "BACKEND"
 
 
 class OutcomeUnknownError(BackendError):
-    """The backend was lost before it answered: the operation may or may not have been done."""
+    """The connection to the backend was lost before the answer: the operation may have been done."""
 
     def __init__(self) -> None:
         super().__init__("the backend was lost before it answered: this may or may not have been done")
 
 
 class UnansweredError(BackendError):
-    """The backend was lost before it answered a question."""
+    """The connection to the backend was lost before the answer to a read."""
 
     def __init__(self) -> None:
         super().__init__("the backend was lost before it answered: ask again")
 
 
 class BackendDiedError(OutcomeUnknownError):
-    """The backend died whenever it was sent this: the operation may or may not have been done."""
+    """The backend died each time it was sent the operation, which may have been done."""
 
     def __init__(self, deaths: int) -> None:
         times = "once" if deaths == 1 else f"{deaths} times"
         BackendError.__init__(
             self,
             f"the backend died {times} while it was doing this, so this is not sent again: it may or may not "
-            "have been done; the log of the backend may say why",
+            "have been done; see the backend's log",
         )
 
 
 class NotSafeError(BackendError):
-    """The operation has been done, but the backend did not confirm what `--durability` asks for."""
+    """The operation has been done, but the backend has not confirmed the durability level."""
 
     def __init__(self, level: str, why: str) -> None:
         super().__init__(f"this has been done, but is not known to be safe (durability {level}): {why}")
 
 
 class BackendReplyError(BackendError):
-    """The backend was reached, and answered with an error."""
+    """The backend answered with an error."""

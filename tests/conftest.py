@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from handlers.resp.version import FOLLOWED_VERSION
+from tests.support.hostile import Victim, started_victim, victim_of
 from tests.support.programs import TIMEOUT, Client, Server, StartServer, StartValkey, Valkey
 from tests.support.requirements import need, require
 from tests.support.side_by_side import Pair
@@ -105,6 +106,20 @@ def pair(original: Valkey, server: Server) -> Iterator[Pair]:
     opened = Pair(original, server)
     yield opened
     opened.close()
+
+
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Valkey]]:
+    """A server and its backend for a module's hostile clients."""
+    with started_victim(tmp_path_factory.mktemp("attacked")) as started:
+        yield started
+
+
+@pytest.fixture
+def victim(attacked: tuple[Server, Valkey]) -> Iterator[Victim]:
+    """That server, without data, and a client that watches it."""
+    with victim_of(attacked) as found:
+        yield found
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import redis
 from pressure_server.backend.address import Address
 from pressure_server.errors import BackendError
 from pressure_server.queues.broker import Broker
-from pressure_server.queues.peers import Neighbours
+from pressure_server.queues.peers import PeerDetection
 from pressure_server.queues.policy import Policy
 from pressure_server.queues.repair.auto_repair import AutoRepair
 from pressure_server.queues.repair.doctor import Case, Doctor
@@ -116,7 +116,7 @@ def test_what_cannot_be_mended_is_told_of_once_and_the_others_are(
 ) -> None:
     queues = queues_with_a_dead_producer(direct)
     tried = 0
-    mend = Doctor.mend
+    mend = Doctor.fix
 
     async def mend_all_but_one(doctor: Doctor, case: Case) -> list[str]:
         nonlocal tried
@@ -125,13 +125,15 @@ def test_what_cannot_be_mended_is_told_of_once_and_the_others_are(
             raise BackendError("the backend answered with an error")
         return await mend(doctor, case)
 
-    monkeypatch.setattr(Doctor, "mend", mend_all_but_one)
+    monkeypatch.setattr(Doctor, "fix", mend_all_but_one)
 
     def has_done_its_work() -> bool:
         return tried > 1 and all(direct.llen(f"__pressure__:{queue}:producer_free") for queue in queues[1:])
 
     async def look_after() -> None:
-        broker = Broker(Address(backend.url), prefix="__pressure__", neighbours=Neighbours(), policy=Policy())
+        broker = Broker(
+            Address(backend.url), prefix="__pressure__", peer_detection=PeerDetection(), policy=Policy()
+        )
         await broker.start()
         repair = AutoRepair(broker, 0.5)
         repair.start()

@@ -1,4 +1,4 @@
-"""Full queues: puts wait for room in the order in which they came, and senders are slowed or refused."""
+"""Full queues: puts wait for room in the order in which they came, and senders are throttled or refused."""
 
 from __future__ import annotations
 
@@ -30,9 +30,7 @@ PIPE_BYTES = 24 * MB
 
 
 @pytest.mark.slow
-def test_a_bounded_queue_is_a_pipe_that_slows_its_sender(
-    start_server: StartServer, start_valkey: StartValkey
-) -> None:
+def test_a_bounded_queue_slows_its_sender(start_server: StartServer, start_valkey: StartValkey) -> None:
     """It sends as fast as it can; they are taken one by one, each when all is full, and then fast."""
     backend = start_valkey()
     server = start_server("--backend", backend.url)
@@ -111,7 +109,7 @@ def take_natively(_client: Client, direct: Client, count: int) -> list[bytes]:
 
 @pytest.mark.parametrize("bound", [1, 3])
 @pytest.mark.parametrize("take", [take_one_by_one, take_at_once, take_natively])
-def test_puts_are_done_in_the_order_in_which_they_came(
+def test_waiting_puts_are_done_in_the_order_in_which_they_came(
     server: Server, client: Client, direct: Client, take: Callable[..., list[bytes]], bound: int
 ) -> None:
     create(client, "q", "BOUND", bound)
@@ -130,7 +128,7 @@ def test_puts_are_done_in_the_order_in_which_they_came(
     assert client.scard("q") == 0
 
 
-def test_who_comes_later_does_not_overtake_those_who_wait_for_room(
+def test_a_later_put_does_not_overtake_puts_that_wait_for_room(
     server: Server, client: Client, waiter: Waiter
 ) -> None:
     create(client, "q", "BOUND", 2)
@@ -147,7 +145,7 @@ def test_who_comes_later_does_not_overtake_those_who_wait_for_room(
     assert client.smembers("q") == {b"c", b"d"}
 
 
-def test_with_overflow_error_a_put_is_done_whole_or_not_at_all(client: Client, waiter: Waiter) -> None:
+def test_with_overflow_error_a_put_is_done_as_a_whole_or_not_at_all(client: Client, waiter: Waiter) -> None:
     create(client, "q", "BOUND", 5, "OVERFLOW", "ERROR")
     assert waiter("SADD", "q", 1, 2, 3) == 3
     assert is_refused(waiter("SADD", "q", 4, 5, 6), "FULL")
@@ -158,7 +156,7 @@ def test_with_overflow_error_a_put_is_done_whole_or_not_at_all(client: Client, w
     assert is_refused(waiter("LPUSH", "q", 7), "FULL")
 
 
-def test_overflow_is_the_servers_where_a_queue_has_none(backend: Valkey, start_server: StartServer) -> None:
+def test_a_queue_without_an_overflow_has_the_server_s(backend: Valkey, start_server: StartServer) -> None:
     server = start_server("--backend", backend.url, "--overflow", "error")
     with server.client() as client, Waiter(server.port) as waiter:
         create(client, "q", "BOUND", 1)
@@ -173,7 +171,7 @@ def test_overflow_is_the_servers_where_a_queue_has_none(backend: Valkey, start_s
 
 
 @pytest.mark.parametrize("command", ["SADD", "LPUSH"])
-def test_a_put_of_more_than_the_bound_goes_through_part_by_part(
+def test_a_put_of_more_than_the_bound_is_done_part_by_part(
     client: Client, waiter: Waiter, command: str
 ) -> None:
     create(client, "q", "BOUND", 3)
@@ -187,7 +185,7 @@ def test_a_put_of_more_than_the_bound_goes_through_part_by_part(
     assert waiter.reply() == (10 if command == "SADD" else 3)
 
 
-def test_a_put_in_parts_counts_what_was_new(client: Client, waiter: Waiter) -> None:
+def test_a_put_in_parts_counts_the_new_messages(client: Client, waiter: Waiter) -> None:
     create(client, "q", "BOUND", 3)
     client.sadd("q", "a", "b")
     waiter.send("SADD", "q", "a", "c", "b", "d", "d", "e", "c", "f")
@@ -209,7 +207,7 @@ def test_a_put_in_parts_counts_what_was_new(client: Client, waiter: Waiter) -> N
     assert [message for message in taken[3:] if message in b"def"][:3] == [b"d", b"e", b"f"]
 
 
-def test_a_put_whose_time_is_up_says_full_and_puts_nothing_more(
+def test_a_put_that_times_out_is_refused_as_full_and_puts_no_more(
     backend: Valkey, start_server: StartServer
 ) -> None:
     server = start_server("--backend", backend.url, "--put-timeout", "0.3")
@@ -228,7 +226,7 @@ def test_a_put_whose_time_is_up_says_full_and_puts_nothing_more(
         assert client.scard("q") == 2
 
 
-def test_a_blocking_move_waits_for_room_too(client: Client, waiter: Waiter) -> None:
+def test_a_blocking_move_waits_for_room(client: Client, waiter: Waiter) -> None:
     create(client, "d", "BOUND", 1)
     client.sadd("d", "x")
     client.sadd("s", "m")
@@ -248,7 +246,7 @@ MOVES = [
 
 
 @pytest.mark.parametrize("move", MOVES, ids=[move[0] for move in MOVES])
-def test_a_move_whose_time_is_up_says_full_and_moves_nothing(
+def test_a_move_that_times_out_is_refused_as_full_and_moves_nothing(
     backend: Valkey, start_server: StartServer, move: tuple[str, ...]
 ) -> None:
     server = start_server("--backend", backend.url, "--put-timeout", "0.3")
@@ -262,7 +260,7 @@ def test_a_move_whose_time_is_up_says_full_and_moves_nothing(
         assert waiter(*move) in (None, 0)  # now the source is empty
 
 
-def test_a_blocking_move_says_full_or_nothing_by_what_it_has_waited_for(
+def test_a_blocking_move_that_times_out_is_nil_for_want_of_a_message_and_full_for_want_of_room(
     client: Client, waiter: Waiter
 ) -> None:
     create(client, "d", "BOUND", 1)
@@ -273,7 +271,7 @@ def test_a_blocking_move_says_full_or_nothing_by_what_it_has_waited_for(
     assert (client.smembers("s"), client.smembers("d")) == ({b"m"}, {b"x"})
 
 
-def test_commands_behind_a_put_that_waits_are_done_after_it(client: Client, waiter: Waiter) -> None:
+def test_commands_after_a_put_that_waits_are_done_after_it(client: Client, waiter: Waiter) -> None:
     create(client, "q", "BOUND", 2)
     client.sadd("q", "a", "b")
     waiter.socket.sendall(
@@ -295,10 +293,10 @@ def test_commands_behind_a_put_that_waits_are_done_after_it(client: Client, wait
 
 
 @pytest.mark.slow
-def test_what_a_client_that_waits_pipelines_is_not_read_further(
+def test_a_waiting_client_s_pipeline_is_not_read_further(
     start_server: StartServer, start_valkey: StartValkey
 ) -> None:
-    server = start_server("--backend", start_valkey().url)
+    server = start_server("--backend", start_valkey().url, "--drain-timeout", "0.1")
     with server.client() as client, Waiter(server.port) as waiter:
         create(client, "q", "BOUND", 1)
         client.sadd("q", "x")

@@ -52,11 +52,11 @@ TIMES = ["put-timeout", "role-timeout", "implicit-queue-ttl", "auto-repair-after
         (["--prefix", ""], "prefix must not be empty"),
         (["--prefix", NO_UTF8], "prefix must be UTF-8"),
         (["--data-dir", NO_UTF8], "data directory must be UTF-8"),
-        (["--listen", "resp://127.0.0.1"], "cannot be listened on"),
-        (["--listen", "resp://127.0.0.1:99999"], "cannot be listened on"),
-        (["--listen", "resp+unix://relative"], "cannot be listened on"),
-        (["--listen", "resp://a..b:4000"], "cannot be listened on"),
-        (["--listen", f"resp+unix:///{NO_UTF8}"], "cannot be listened on"),
+        (["--listen", "resp://127.0.0.1"], "invalid listener URL"),
+        (["--listen", "resp://127.0.0.1:99999"], "invalid listener URL"),
+        (["--listen", "resp+unix://relative"], "invalid listener URL"),
+        (["--listen", "resp://a..b:4000"], "invalid listener URL"),
+        (["--listen", f"resp+unix:///{NO_UTF8}"], "invalid listener URL"),
         (["--listen", "gopher://127.0.0.1:70"], "there is no handler 'gopher'"),
         (["--listen", "127.0.0.1:4000"], "did you mean resp://127.0.0.1:4000?"),
         (["--listen", "localhost:4000"], "did you mean resp://localhost:4000?"),
@@ -64,17 +64,20 @@ TIMES = ["put-timeout", "role-timeout", "implicit-queue-ttl", "auto-repair-after
         (["--listen", "rediss://127.0.0.1:4000"], "resps://127.0.0.1:4000 needs --tls-certificate"),
         (
             ["--backend", "http://127.0.0.1"],
-            "the backend cannot be used: it must be embedded:, or begin with",
+            "the backend cannot be used: its URL must be embedded:, or begin with",
         ),
-        (["--backend", "embedded"], "the backend cannot be used: it must be embedded:, or begin with"),
-        (["--backend", "redis://127.0.0.1:x"], "the backend cannot be used: its host or port"),
-        (["--backend", "redis://127.0.0.1:99999/0"], "the backend cannot be used: its host or port"),
-        (["--backend", "redis://a..b:1"], "the backend cannot be used: its host or port"),
-        (["--backend", f"redis://:{NO_UTF8}@127.0.0.1:1"], "the backend cannot be used: its host or port"),
-        (["--backend", "redis://127.0.0.1/queues"], "names no database"),
-        (["--backend", "redis://127.0.0.1/0?colour=red"], "has an option that cannot be used"),
-        (["--backend", "rediss://127.0.0.1?ssl_cert_reqs=x"], "has an option that cannot be used"),
-        (["--backend", "unix://"], "names no socket"),
+        (["--backend", "embedded"], "the backend cannot be used: its URL must be embedded:, or begin with"),
+        (["--backend", "redis://127.0.0.1:x"], "the backend cannot be used: invalid host or port"),
+        (["--backend", "redis://127.0.0.1:99999/0"], "the backend cannot be used: invalid host or port"),
+        (["--backend", "redis://a..b:1"], "the backend cannot be used: invalid host or port"),
+        (
+            ["--backend", f"redis://:{NO_UTF8}@127.0.0.1:1"],
+            "the backend cannot be used: invalid host or port",
+        ),
+        (["--backend", "redis://127.0.0.1/queues"], "invalid database"),
+        (["--backend", "redis://127.0.0.1/0?colour=red"], "invalid option in the URL"),
+        (["--backend", "rediss://127.0.0.1?ssl_cert_reqs=x"], "invalid option in the URL"),
+        (["--backend", "unix://"], "socket's path is missing"),
         (["--config", "/no/such/file.toml"], "cannot be read"),
         (["serve", "spare"], "unexpected extra argument"),
         (["no-such-command"], "No such command"),
@@ -257,7 +260,7 @@ def test_a_socket_file_that_a_killed_server_left_is_replaced(
     server = start_server("--listen", f"resp+unix://{path}", "--backend", backend.url)
     second = run_command("--listen", f"resp+unix://{path}", "--backend", backend.url)
     assert second.returncode == 1
-    assert "somebody listens" in second.stderr
+    assert "another process already listens" in second.stderr
     assert server.stop() == 0
 
 
@@ -368,7 +371,7 @@ def test_commands_have_the_options_that_they_use() -> None:
 
 def test_help_says_what_no_command_means() -> None:
     said = run_command("--help").stdout
-    assert "Without a COMMAND it is serve, and serve's options can be given directly." in said
+    assert "Without a COMMAND, serve is run, and the options of serve can be given" in said
 
 
 @pytest.mark.slow
@@ -380,19 +383,19 @@ def test_ping_and_doctor_use_the_server_s_file_and_variables(
     )
     environment = {"PRESSURE_CONFIG": str(tmp_path / "config.toml"), "PRESSURE_MAX_CLIENTS": "7"}
     assert run_command("ping", environment=environment).stdout == (
-        f"resp://127.0.0.1:{server.port} is well\n"
+        f"resp://127.0.0.1:{server.port} is healthy\n"
     )
-    assert run_command("doctor", environment=environment).stdout == "0 queues looked at: all is well\n"
+    assert run_command("doctor", environment=environment).stdout == "0 queues checked: no problems\n"
 
 
 def test_ping_says_whether_the_server_is_well(server: Server) -> None:
     asked = run_command("ping", "--listen", f"resp://127.0.0.1:{server.port}")
-    assert (asked.returncode, asked.stdout) == (0, f"resp://127.0.0.1:{server.port} is well\n")
+    assert (asked.returncode, asked.stdout) == (0, f"resp://127.0.0.1:{server.port} is healthy\n")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         asked = run_command("ping", "--listen", f"resp://127.0.0.1:{free.getsockname()[1]}")
     assert asked.returncode == 1
-    assert "is not well" in asked.stderr
+    assert "is not healthy" in asked.stderr
 
 
 @pytest.mark.slow
@@ -401,7 +404,7 @@ def test_ping_waits_no_longer_than_a_health_check_may() -> None:
         # run_command allows 20 seconds.
         asked = run_command("ping", "--listen", f"resp://127.0.0.1:{silent.getsockname()[1]}")
     assert asked.returncode == 1
-    assert "is not well" in asked.stderr
+    assert "is not healthy" in asked.stderr
 
 
 def test_logs_can_be_json(start_server: StartServer, backend: Valkey) -> None:

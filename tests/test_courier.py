@@ -17,10 +17,10 @@ from pressure_server.errors import BackendError, OutcomeUnknownError
 from pressure_server.lua.layout import RECOVER, Header
 from pressure_server.queues.calls.block import Block
 from pressure_server.queues.calls.courier import Courier
-from pressure_server.queues.lanes.lanes import Lanes
+from pressure_server.queues.lanes.dispatcher import LaneDispatcher
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Delivery, Operation, Owner
-from pressure_server.queues.operations.waiters import Waiters
+from pressure_server.queues.operations.waiters import WaiterCount
 from pressure_server.queues.policy import Policy
 from tests.model.connections import ModelDurability, ModelTurns, ModelWatch
 from tests.support.programs import TIMEOUT
@@ -100,10 +100,10 @@ class Stage:
     def when_back(self, follows: Callable[[], None]) -> None:
         follows()
 
-    def are_back(self, bases: Sequence[bytes]) -> None:
+    def messages_are_back(self, bases: Sequence[bytes]) -> None:
         self.back += bases
 
-    def has_no_records(self) -> None:
+    def records_are_gone(self) -> None:
         self.times_without_records += 1
 
 
@@ -303,7 +303,7 @@ def test_an_idle_server_drops_records_by_a_call_of_its_own() -> None:
         stage.link.reply(OutcomeUnknownError())
         await stage.turn()
         assert not stage.link.calls
-        stage.courier.drop_done()
+        stage.courier.drop_records()
         assert stage.link.header(Header.DONE) == b"1"
 
     played(play)
@@ -313,9 +313,9 @@ def test_however_many_records_are_done_with_all_are_dropped() -> None:
     async def play(stage: Stage) -> None:
         fields = [b"o1.%d" % number for number in range(2500)]
         for field in fields:
-            stage.courier.keep(field)
-            stage.courier.done(field)
-        stage.courier.drop_done()
+            stage.courier.add_record(field)
+            stage.courier.record_done(field)
+        stage.courier.drop_records()
         dropped = [arguments[Header.DONE].split() for _, arguments, _ in stage.link.calls]
         assert [len(some) for some in dropped] == [1000, 1000, 500]
         for _ in dropped:
@@ -363,10 +363,10 @@ class PlayedLanesLink(PlayedLink):
 def test_an_operation_that_comes_alone_leaves_at_the_end_of_its_read() -> None:
     async def play() -> None:
         link = PlayedLanesLink()
-        lanes = Lanes(
+        lanes = LaneDispatcher(
             cast(Link, link), cast(Watch, ModelWatch()), cast(Turns, ModelTurns()),
             cast(Durability, ModelDurability(is_wanted=False)),
-            prefix=b"p", identity=b"me", policy=Policy(), waiters=Waiters(1),
+            prefix=b"p", identity=b"me", policy=Policy(), waiters=WaiterCount(1),
         )  # fmt: skip
 
         def read(*names: bytes) -> int:

@@ -214,7 +214,7 @@ def test_a_producer_waits_for_a_token_that_a_dead_consumer_never_pushed(
     ward.doctor.wait = A_MOMENT
     told = ward.repair_only(QUEUE)
     result()
-    assert problems.NO_NOT_FULL in {finding.trouble for finding in told.found[0]}
+    assert problems.NO_NOT_FULL in {finding.problem for finding in told.found[0]}
     assert "gave the producer role back" not in told.done
     assert not told.left
     assert read(ward).messages == (b"last",)
@@ -260,7 +260,7 @@ def test_a_client_that_was_called_dead_and_comes_back(ward: Ward) -> None:
     run(put)
     assert read(ward).producer_free == 2
     told = ward.repair_only(QUEUE)
-    assert {finding.trouble for finding in told.found[0]} == {
+    assert {finding.problem for finding in told.found[0]} == {
         problems.TOO_MANY_IN_A_ROLE,
         problems.NOT_FULL_ON_FULL,
     }
@@ -441,16 +441,16 @@ def snapshot(produced: int, length: int) -> Snapshot:
 
 
 def test_what_is_wrong_must_have_been_so_all_the_while() -> None:
-    case = Case(b"q", snapshot(1, 1), seen=10.0)
+    case = Case(b"q", snapshot(1, 1), examined_at=10.0)
     assert case.lasting(1) == []
     # That the queue is longer does not show that the producer has done anything.
-    case.look(snapshot(1, 2), 11.0)
-    assert [finding.trouble for finding in case.lasting(1)] == [problems.PRODUCER_STUCK]
+    case.update(snapshot(1, 2), 11.0)
+    assert [finding.problem for finding in case.lasting(1)] == [problems.PRODUCER_STUCK]
     assert case.lasting(2) == []
-    case.look(snapshot(2, 2), 12.0)
+    case.update(snapshot(2, 2), 12.0)
     assert not case.findings
-    case.look(snapshot(2, 2), 13.0)
-    assert [finding.trouble for finding in case.lasting(1)] == [problems.PRODUCER_STUCK]
+    case.update(snapshot(2, 2), 13.0)
+    assert [finding.problem for finding in case.lasting(1)] == [problems.PRODUCER_STUCK]
     assert case.lasting(2) == []
 
 
@@ -477,7 +477,7 @@ def test_statistics_that_are_no_numbers(ward: Ward, statistic: str, text: str) -
     ward.direct.set(f"{BASE}:stats:{statistic}", text)
     told = ward.repair_only(QUEUE)
     assert told.in_words == "statistics"
-    assert told.found[0][0].seen == f"invalid value in {statistic}: not a number, or too large"
+    assert told.found[0][0].evidence == f"invalid value in {statistic}: not a number, or too large"
     assert told.done[0] == f"set {statistic} to 0"
     assert not told.left
     read(ward).assert_sound()
@@ -500,21 +500,21 @@ def test_one_that_cannot_be_mended_keeps_the_others_from_nothing(
     for queue in ("a", QUEUE, "z"):
         make(ward.direct, 0, b"first", queue=queue)
         ward.direct.rpop(f"__pressure__:{queue}:producer_free")
-    mend = ward.doctor.mend
+    mend = ward.doctor.fix
 
     async def mend_all_but_one(case: Case) -> list[str]:
         if case.name == QUEUE.encode():
             raise BackendError("the backend is out of sorts")
         return await mend(case)
 
-    monkeypatch.setattr(ward.doctor, "mend", mend_all_but_one)
+    monkeypatch.setattr(ward.doctor, "fix", mend_all_but_one)
     told = ward.repair()
     assert {queue: told[queue].done for queue in told} == {
         "a": ["gave the producer role back"],
         QUEUE: ["nothing, because the backend is out of sorts"],
         "z": ["gave the producer role back"],
     }
-    assert [finding.trouble for finding in told[QUEUE].left] == [problems.PRODUCER_STUCK]
+    assert [finding.problem for finding in told[QUEUE].left] == [problems.PRODUCER_STUCK]
     ward.assert_all_work(["a", "z"])
 
 

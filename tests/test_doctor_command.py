@@ -13,7 +13,7 @@ from tests.support.programs import Client, Server, Valkey, keys_left, run_comman
 
 QUEUE = "q"
 BASE = f"__pressure__:{QUEUE}"
-WATCHED = "1 may be in trouble: watching for 0.2 seconds whether it lasts\n\n"
+WATCHED = "queues with possible problems: 1; observing them for 0.2 seconds\n\n"
 
 
 def kill_a_producer(direct: Client) -> None:
@@ -32,7 +32,7 @@ def doctor(backend: Valkey, *arguments: str) -> tuple[int, str]:
 
 @pytest.mark.slow
 def test_it_says_what_is_wrong_and_what_it_would_do(backend: Valkey, client: Client, direct: Client) -> None:
-    assert doctor(backend) == (0, "0 queues looked at: all is well\n")
+    assert doctor(backend) == (0, "0 queues checked: no problems\n")
     client.sadd("other", "a")
     kill_a_producer(direct)
     wait_until_settled(direct)
@@ -48,10 +48,10 @@ def test_it_says_what_is_wrong_and_what_it_would_do(backend: Valkey, client: Cli
         "    --repair would: give the role back (push :producer_free), and correct the statistics; but first "
         "make sure that the producer is dead, not just suspended\n"
         "\n"
-        "2 queues looked at: 1 in trouble; nothing was changed, --repair mends\n"
+        "2 queues checked: 1 with problems; nothing was changed, use --repair\n"
     )
     assert {key: direct.dump(key) for key in keys_left(direct)} == keys
-    assert doctor(backend, "other") == (0, "1 queue looked at: all is well\n")
+    assert doctor(backend, "other") == (0, "1 queue checked: no problems\n")
 
 
 def test_it_repairs_and_clients_of_the_server_go_on(backend: Valkey, client: Client, direct: Client) -> None:
@@ -59,10 +59,10 @@ def test_it_repairs_and_clients_of_the_server_go_on(backend: Valkey, client: Cli
     status, said = doctor(backend, QUEUE, "--repair")
     assert status == 0
     assert "  done: gave the producer role back\n" in said
-    assert said.endswith("1 queue looked at: 1 in trouble, 1 mended, 0 left\n")
+    assert said.endswith("1 queue checked: 1 with problems, 1 repaired, 0 not repaired\n")
     assert client.sadd(QUEUE, "a") == 1
     assert client.spop(QUEUE) == b"a"
-    assert doctor(backend) == (0, "1 queue looked at: all is well\n")
+    assert doctor(backend) == (0, "1 queue checked: no problems\n")
 
 
 def test_a_list_alone_is_deleted_only_by_its_name(backend: Valkey, direct: Client) -> None:
@@ -70,7 +70,7 @@ def test_a_list_alone_is_deleted_only_by_its_name(backend: Valkey, direct: Clien
     status, said = doctor(backend, "--repair")
     assert status == 1
     assert "a list alone: there is a list with 1 message, but no other key of a queue" in said
-    assert said.endswith("0 queues looked at: 1 in trouble, 0 mended, 1 left\n")
+    assert said.endswith("0 queues checked: 1 with problems, 0 repaired, 1 not repaired\n")
     assert keys_left(direct) == [BASE.encode()]
     assert doctor(backend, QUEUE, "--repair")[0] == 0
     assert keys_left(direct) == []
@@ -80,8 +80,8 @@ def test_a_key_that_is_no_queue_is_said_and_kept(backend: Valkey, direct: Client
     direct.hset(BASE, "a", 1)
     status, said = doctor(backend, "--repair")
     assert status == 1
-    assert "'q' looks like a queue's key, but is none: " in said
-    assert said.endswith("0 queues looked at: 1 key unreadable\n")
+    assert "'q' is named like a queue's key, but does not belong to a queue: " in said
+    assert said.endswith("0 queues checked: 1 key unreadable\n")
     assert direct.hgetall(BASE) == {b"a": b"1"}
 
 
@@ -152,7 +152,7 @@ def test_the_embedded_backend_with_and_without_its_server(
     arguments = ("doctor", "--data-dir", str(data), "--wait", "0.1")
     running = run_command(*arguments)
     assert (running.returncode, running.stderr) == (1, "")
-    assert "1 queue looked at: 1 in trouble" in running.stdout
+    assert "1 queue checked: 1 with problems" in running.stdout
     assert server.stop() == 0
     stopped = run_command(*arguments, "--repair")
     assert stopped.returncode == 0, stopped.stderr

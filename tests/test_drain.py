@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 import threading
@@ -20,6 +21,7 @@ from tests.support.programs import (
     run_here,
     wait_for,
 )
+from tests.support.protocols import LISTEN, PROTOCOLS, Protocol, Wire, each_protocol
 from tests.support.waiters import Waiter, wait_for_blocked
 
 LARGE = b"x" * (1 << 20)
@@ -34,20 +36,23 @@ def arguments(request: pytest.FixtureRequest, backend: Valkey, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_what_a_client_has_not_read_is_back_when_the_server_has_stopped(
-    start_server: StartServer, arguments: list[str]
+@each_protocol
+def test_messages_that_a_client_has_not_read_are_put_back(
+    start_server: StartServer, arguments: list[str], protocol: Protocol
 ) -> None:
-    server = start_server(*arguments, "--drain-timeout", "2")
+    server = start_server(*arguments, "--drain-timeout", "1", *LISTEN)
     messages = [b"%03d" % number + LARGE for number in range(40)]
-    with server.client() as client, Waiter(server.port) as lazy:
+    with server.client() as client, Wire(protocol, server) as lazy:
         client.rpush("q", *messages)
-        for _ in range(20):
-            lazy.send("SPOP", "q")
+        lazy.send(protocol.get(b"q") * 20)
         wait_for(lambda: client.scard("q") < 40, "some to be taken")
         began = time.monotonic()
         assert server.stop() == 0
-        assert time.monotonic() - began < 2 + 3
-        received = lazy.half_close()
+        assert time.monotonic() - began < 1 + 3
+        received = []
+        with contextlib.suppress(ConnectionError):
+            while True:
+                received.append(lazy.message())
     assert "1 clients were cut off" in server.log
     second = start_server(*arguments)
     with second.client() as client:
@@ -61,13 +66,14 @@ def test_what_a_client_has_not_read_is_back_when_the_server_has_stopped(
     assert info[b"consumed_messages"] == gone
 
 
-def test_it_leaves_no_trace_but_the_queues(
-    start_server: StartServer, backend: Valkey, direct: Client
+@each_protocol
+def test_a_server_that_stops_leaves_only_the_queues(
+    start_server: StartServer, backend: Valkey, direct: Client, protocol: Protocol
 ) -> None:
-    server = start_server("--backend", backend.url)
-    with server.client() as client, Waiter(server.port) as waiter:
+    server = start_server("--backend", backend.url, *LISTEN)
+    with server.client() as client, Wire(protocol, server) as waiter:
         client.sadd("q", "a", "b")
-        waiter.send("BLPOP", "empty", 0)
+        waiter.send(protocol.get_waiting(b"empty"))
         wait_for_blocked(client, 1)
         assert client.spop("q") == b"a"
         identity = re.findall(r"we are '(.+)'", server.log)[0]
@@ -75,34 +81,36 @@ def test_it_leaves_no_trace_but_the_queues(
         began = time.monotonic()
         assert server.stop() == 0
         assert time.monotonic() - began < 2
-        assert str(waiter.reply()).startswith("STOPPING")
+        assert waiter.reply().startswith(protocol.stopping)
     assert not direct.hexists("__pressure__!peers", identity)
     assert not records(direct)
     assert direct.lrange("__pressure__:q", 0, -1) == [b"b"]
 
 
-def test_what_is_under_way_is_answered(start_server: StartServer, backend: Valkey, direct: Client) -> None:
-    server = start_server("--backend", backend.url)
-    with server.client() as client, Waiter(server.port) as waiter:
+@each_protocol
+def test_commands_in_flight_are_answered(
+    start_server: StartServer, backend: Valkey, direct: Client, protocol: Protocol
+) -> None:
+    server = start_server("--backend", backend.url, *LISTEN)
+    with server.client() as client, Wire(protocol, server) as waiter:
         client.sadd("q", "a")
         backend.process.send_signal(signal.SIGSTOP)
         try:
-            for _ in range(3):
-                waiter.send("SPOP", "q")
-            waiter.send("SADD", "q", "b")
+            waiter.send(protocol.get(b"q") * 3 + protocol.put(b"q", b"b"))
             client.ping()
             stopping = threading.Timer(0.3, backend.process.send_signal, (signal.SIGCONT,))
             stopping.start()
             assert server.stop() == 0
         finally:
             backend.process.send_signal(signal.SIGCONT)
-        assert [waiter.reply() for _ in range(4)] == [b"a", None, None, 1]
+        assert [waiter.message() for _ in range(3)] == [b"a", None, None]
+        assert waiter.reply() == protocol.stored(1)
     assert direct.lrange("__pressure__:q", 0, -1) == [b"b"]
 
 
 @pytest.mark.slow
-def test_a_backend_that_is_away_does_not_hold_it_up(start_server: StartServer, backend: Valkey) -> None:
-    server = start_server("--backend", backend.url, "--drain-timeout", "1")
+def test_a_backend_that_is_away_does_not_hold_up_a_stop(start_server: StartServer, backend: Valkey) -> None:
+    server = start_server("--backend", backend.url, "--drain-timeout", "1", "--proxy-timeout", "0.5")
     with server.client() as client, Waiter(server.port) as waiter:
         client.sadd("q", "a")
         backend.process.send_signal(signal.SIGSTOP)
@@ -119,48 +127,68 @@ def test_a_backend_that_is_away_does_not_hold_it_up(start_server: StartServer, b
         wait_for(lambda: client.scard("q") == 1, "what had been taken for nobody to be back")
 
 
+DRAINING = "the server is draining: connect to another one"
+
+
 @pytest.mark.slow
-def test_it_is_not_ready_before_it_stops_to_serve(start_server: StartServer, backend: Valkey) -> None:
-    # The delay must be longer than a busy machine needs for all that happens within it.
-    server = start_server("--backend", backend.url, "--drain-delay", "5", "--password", "secret")
-    listen = f"resp://127.0.0.1:{server.port}"
-    ready = ("ping", "--ready", "--listen", listen)
-    assert run_here(*ready).stdout == f"{listen} is ready\n"
-    with Waiter(server.port) as stranger, server.client(password="secret") as client:
-        assert stranger("PRESSURE.READY") == b"OK"
+@pytest.mark.parametrize("password", ["", "secret"], ids=["open", "with a password"])
+def test_a_server_that_drains_is_not_ready_and_goes_on_to_serve(
+    start_server: StartServer, backend: Valkey, password: str
+) -> None:
+    # The delay must be longer than a busy machine needs for everything within it.
+    delay = 4
+    options = ("--drain-delay", str(delay), *LISTEN, *(["--password", password] if password else []))
+    server = start_server("--backend", backend.url, *options)
+    urls = {each: f"{each.name}://127.0.0.1:{server.port_of(each.name)}" for each in PROTOCOLS}
+    strangers = {each: Wire(each, server) for each in PROTOCOLS}
+    for protocol, url in urls.items():
+        assert run_here("ping", "--listen", url).stdout == f"{url} is well\n"
+        assert run_here("ping", "--listen", url, "--ready").stdout == f"{url} is ready\n"
+        assert strangers[protocol](protocol.ready) in (b"+OK", b"OK")
+    with server.client(password=password or None) as client:
+        client.ping()
         server.process.send_signal(signal.SIGTERM)
-        wait_for(lambda: "not ready" in server.log, "it to stop")
-        draining = "STOPPING the server is draining: connect to another one"
-        assert str(stranger("PRESSURE.READY")) == draining
-        refused = run_here(*ready)
-        assert (refused.returncode, refused.stderr) == (
-            1,
-            f"pressure-server: {listen} is not ready: {draining}\n",
-        )
+        wait_for(lambda: "not ready any longer" in server.log, "the server to be told to stop")
+        for protocol, url in urls.items():
+            not_ready = protocol.stopping.decode() + DRAINING
+            assert strangers[protocol](protocol.ready).decode() == not_ready
+            assert run_here("ping", "--listen", url).returncode == 0
+            refused = run_here("ping", "--listen", url, "--ready")
+            reason = f"pressure-server: {url} is not ready: {not_ready.removeprefix('-')}\n"
+            assert (refused.returncode, refused.stderr) == (1, reason)
         assert client.sadd("q", "a") == 1
-        with server.client(password="secret") as late:
+        with server.client(password=password or None) as late:
             assert late.spop("q") == b"a"
-        assert server.process.wait(5 + TIMEOUT) == 0
+        assert server.process.wait(delay + TIMEOUT) == 0
+    for stranger in strangers.values():
+        stranger.close()
 
 
-def test_it_is_not_ready_while_its_backend_is_away(
+def test_a_server_without_its_backend_is_not_ready(
     start_server: StartServer, start_valkey: StartValkey
 ) -> None:
     valkey = start_valkey()
-    server = start_server("--backend", valkey.url)
-    with Waiter(server.port) as client:
-        assert client("PRESSURE.READY") == b"OK"
-        valkey.kill()
-        wait_for(lambda: str(client("PRESSURE.READY")).startswith("BACKEND"), "it to be seen")
+    server = start_server("--backend", valkey.url, *LISTEN)
+    clients = [Wire(protocol, server) for protocol in PROTOCOLS]
+    for client in clients:
+        assert client(client.protocol.ready) in (b"+OK", b"OK")
+    valkey.kill()
+    for client in clients:
+
+        def is_not_ready(client: Wire = client) -> bool:
+            return re.match(rb"(-|SERVER_ERROR )BACKEND", client(client.protocol.ready)) is not None
+
+        wait_for(is_not_ready, "the loss to be seen")
+        client.close()
 
 
-def test_a_server_that_had_taken_nothing_says_of_nothing_that_it_is_left(start_server: StartServer) -> None:
+def test_a_server_that_has_taken_nothing_logs_no_messages_left(start_server: StartServer) -> None:
     server = start_server("--backend", "unix:///nowhere/none.sock")
     assert server.stop() == 0
     assert "messages are left" not in server.log
 
 
-def test_to_be_told_to_stop_again_changes_nothing(start_server: StartServer, backend: Valkey) -> None:
+def test_a_second_stop_changes_nothing(start_server: StartServer, backend: Valkey) -> None:
     server = start_server("--backend", backend.url)
 
     def ends() -> bool:

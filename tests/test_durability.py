@@ -94,7 +94,7 @@ def test_unknown_settings_need_a_confirmation() -> None:
         (Level(fsync=True), {**SETTINGS, "appendonly": "no"}, "set `appendonly yes`"),
         (Level(fsync=True), {**SETTINGS, "appendfsync": "no"}, "which has `no`"),
         (Level(fsync=True), SETTINGS, "or Redis 7.2 or Valkey, which have WAITAOF$"),
-        (Level(fsync=True), None, "CONFIG GET, which would tell, is refused"),
+        (Level(fsync=True), None, "the backend refuses CONFIG GET, so its settings are unknown"),
     ],
 )
 def test_a_backend_that_cannot_confirm_is_refused_with_the_reason(
@@ -151,7 +151,7 @@ def test_a_server_does_not_start_if_it_may_not_ask_for_a_confirmation(
     backend = start_valkey(*EVERYSEC)
     with backend.client() as direct:
         direct.execute_command("ACL", "SETUSER", "default", command)
-    assert_refused(backend, "fsync", "durability fsync cannot be had: the backend answered")
+    assert_refused(backend, "fsync", "durability fsync is not available: the backend answered")
 
 
 @pytest.mark.clients
@@ -421,7 +421,8 @@ def test_a_change_that_no_replica_confirms_in_time_is_an_error_and_its_messages_
     replicated: Replicated, start_server: StartServer
 ) -> None:
     server = durable(start_server, replicated.main.url, "replica", "--backend-timeout", "1")
-    why = "this has been done, but is not known to be safe (durability replica:1): not within 0.8 seconds"
+    late = "no confirmation within 0.8 seconds"
+    why = f"this has been done, but is not known to be safe (durability replica:1): {late}"
     with server.client() as client, Waiter(server.port) as waiting:
         assert client.sadd("q", "a", "b") == 2
         with stopped(replicated.replica.process):
@@ -435,8 +436,8 @@ def test_a_change_that_no_replica_confirms_in_time_is_an_error_and_its_messages_
             assert why in str(waiting.reply())
         wait_for(lambda: client.scard("q") == 3, "what was taken to be back")
         assert client.spop("q", 3) == [b"a", b"b", b"c"]
-    assert server.log.count("cannot be had now: not within 0.8 seconds") == 1
-    assert server.log.count("durability replica:1 can be had again") == 1
+    assert server.log.count(f"the backend does not confirm durability replica:1: {late}") == 1
+    assert server.log.count("the backend confirms durability replica:1 again") == 1
     assert server.log.count("WARNING") == 1
 
 
@@ -461,9 +462,9 @@ def test_a_lost_replica_is_logged_once_and_so_is_its_return(
         replicated.replica.start()
         wait_for(lambda: not is_refused(waiting("LPUSH", "q", "z"), "BACKEND"), "the replica")
     # Where the machine is busy, a replica that has just come may be late once more.
-    again = server.log.count("can be had again")
+    again = server.log.count("the backend confirms durability")
     assert again in (1, 2)
-    assert server.log.count("not within") == again
+    assert server.log.count("no confirmation within") == again
     assert server.log.count("WARNING") <= 1 + again
 
 

@@ -73,7 +73,7 @@ def test_a_start_after_a_kill_stops_the_orphan_and_loses_no_message(
     orphan = int((data / "valkey.pid").read_text())
     os.kill(orphan, 0)
     second = start_server("--data-dir", str(data))
-    assert f"stopping the Valkey (process {orphan})" in second.log
+    assert f"stopping a Valkey (process {orphan})" in second.log
     with second.client() as client:
         assert client.spop("q", 2000) == [b"%d" % number for number in range(1000)]
     assert second.stop() == 0
@@ -134,7 +134,7 @@ def test_a_server_does_not_start_beside_an_orphan_that_it_cannot_find(
     try:
         refused = run_command("serve", "--listen", "resp://127.0.0.1:0", "--data-dir", str(data))
         assert refused.returncode == 1
-        assert "a Valkey that is not ours runs on" in refused.stderr
+        assert "another Valkey is running on" in refused.stderr
     finally:
         os.kill(valkey, signal.SIGTERM)
 

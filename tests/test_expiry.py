@@ -14,7 +14,7 @@ from pressure_server.backend.address import Address
 from pressure_server.client import Queue
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.expiry import Expiry
-from pressure_server.queues.peers import Neighbours
+from pressure_server.queues.peers import PeerDetection
 from pressure_server.queues.policy import Policy
 from tests.support.native import NativeClient
 from tests.support.programs import Client, Server, StartServer, StartValkey, Valkey, join, keys_left, wait_for
@@ -173,7 +173,9 @@ def test_two_servers_agree(
 
 def test_zero_looks_for_none(backend: Valkey) -> None:
     async def main() -> tuple[int, int]:
-        broker = Broker(Address(backend.url), prefix="__pressure__", neighbours=Neighbours(), policy=Policy())
+        broker = Broker(
+            Address(backend.url), prefix="__pressure__", peer_detection=PeerDetection(), policy=Policy()
+        )
         tasks = len(asyncio.all_tasks())
         Expiry(broker, 0).start()
         with_zero = len(asyncio.all_tasks()) - tasks

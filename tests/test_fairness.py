@@ -1,17 +1,34 @@
-"""Who waits for what native clients wait for, too, has its turn: with a role, with room, with a message."""
+"""A client of the server gets its turn beside native clients that wait for the same room or messages."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import pytest
 
 from tests.support.native import NativeClient
 from tests.support.native_process import VERSIONS, NativeProcess
 from tests.support.programs import Client, Server, Valkey, wait_for
-from tests.support.waiters import Waiter, wait_for_waiting
+from tests.support.protocols import LISTEN, MEMCACHED, RESP, Protocol, Wire, each_protocol
+from tests.support.waiters import packed, wait_for_waiting
 
 BASE = "__pressure__:q"
 # With one native client there are two in line.
 ENOUGH = 8
+
+
+@pytest.fixture(scope="module")
+def shared_listening(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    log = tmp_path_factory.mktemp("listening") / "log"
+    server = Server(log, "--backend", shared_backend.url, *LISTEN)
+    yield server
+    server.end_well()
+
+
+@pytest.fixture
+def server(backend: Valkey, shared_listening: Server) -> Server:
+    """A server that listens for all protocols, on a backend without data."""
+    return shared_listening
 
 
 def whose_turn(direct: Client, role: str) -> str:
@@ -41,15 +58,15 @@ def is_native(direct: Client, role: str) -> bool:
 def test_a_put_on_a_full_queue_has_its_turn_beside_a_native_producer(
     server: Server, client: Client, direct: Client, backend: Valkey, version: str
 ) -> None:
-    """Room always comes while the native producer holds the role, and waits for it."""
+    """OnFull always comes while the native producer holds the role, and waits for it."""
     consumer = NativeClient(direct, "q")
     consumer.create(1)
     with (
         NativeProcess(backend.socket, "q", "native", "produce", "native", "0", "1000", version=version),
-        Waiter(server.port) as waiter,
+        Wire(RESP, server) as waiter,
     ):
         wait_for(lambda: is_native(direct, "producer"), "the native producer to wait for room")
-        waiter.send("PRESSURE.PUT", "q", "ours")
+        waiter.send(RESP.put(b"q", b"ours"))
         wait_for_waiting(client, "q", producers=1)
         taken: list[bytes] = []
         while b"ours" not in taken and len(taken) < ENOUGH:
@@ -59,24 +76,39 @@ def test_a_put_on_a_full_queue_has_its_turn_beside_a_native_producer(
             )
             taken.append(consumer.get())
         assert b"ours" in taken
-        assert waiter.reply() == 1
+        assert waiter.reply() == RESP.stored(1)
         wait_for(lambda: is_native(direct, "producer"), "the native producer to go on")
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("words", [("BLPOP", "q", "0"), ("PRESSURE.GET", "q"), ("BLPOP", "none", "q", "0")])
+@pytest.mark.parametrize(
+    ("protocol", "request_"),
+    [
+        (RESP, RESP.get_waiting(b"q")),
+        (RESP, packed("PRESSURE.GET", "q")),
+        (RESP, packed("BLPOP", "none", "q", "0")),
+        (MEMCACHED, MEMCACHED.get_waiting(b"q")),
+    ],
+    ids=["BLPOP", "PRESSURE.GET", "BLPOP of two queues", "get"],
+)
 def test_a_get_on_an_empty_queue_has_its_turn_beside_a_native_consumer(
-    server: Server, client: Client, direct: Client, backend: Valkey, version: str, words: tuple[str, ...]
+    server: Server,
+    client: Client,
+    direct: Client,
+    backend: Valkey,
+    version: str,
+    protocol: Protocol,
+    request_: bytes,
 ) -> None:
     """A message always comes while the native consumer holds the role, and waits for it."""
     producer = NativeClient(direct, "q")
     producer.create()
     with (
         NativeProcess(backend.socket, "q", "native", "consume", version=version),
-        Waiter(server.port) as waiter,
+        Wire(protocol, server) as waiter,
     ):
         wait_for(lambda: is_native(direct, "consumer"), "the native consumer to wait")
-        waiter.send(*words)
+        waiter.send(request_)
         wait_for_waiting(client, "q", consumers=1)
         for number in range(ENOUGH):
             wait_for(lambda: whose_turn(direct, "consumer"), "somebody to wait for a message")
@@ -85,20 +117,20 @@ def test_a_get_on_an_empty_queue_has_its_turn_beside_a_native_consumer(
             if waiter.has_reply():
                 break
         # The reply may still be on its way when the queue is empty, and the next message be put meanwhile.
-        reply = waiter.reply()
-        assert int(reply[1] if isinstance(reply, list) else reply) <= number
+        assert int(waiter.message() or -1) in range(number + 1)
         wait_for(lambda: is_native(direct, "consumer"), "the native consumer to go on")
 
 
-def test_who_leaves_while_it_is_its_turn_gives_it_back(
-    server: Server, client: Client, direct: Client, backend: Valkey
+@each_protocol
+def test_a_client_that_leaves_during_its_turn_gives_the_turn_back(
+    server: Server, client: Client, direct: Client, backend: Valkey, protocol: Protocol
 ) -> None:
     producer = NativeClient(direct, "q")
     producer.create()
     with NativeProcess(backend.socket, "q", "native", "consume") as native:
         wait_for(lambda: is_native(direct, "consumer"), "the native consumer to wait")
-        with Waiter(server.port) as waiter:
-            waiter.send("BLPOP", "q", "0")
+        with Wire(protocol, server) as waiter:
+            waiter.send(protocol.get_waiting(b"q"))
             wait_for_waiting(client, "q", consumers=1)
             for _ in range(ENOUGH):
                 if wait_for(lambda: whose_turn(direct, "consumer"), "somebody to wait") == "ours":

@@ -25,7 +25,7 @@ def _calm_of(seed: int) -> Calm:
 
 @pytest.mark.parametrize("part", range(_PARTS))
 def test_no_interleaving_loses_doubles_or_forgets(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_queues, "_PLACES", 64)  # each world has its own
+    monkeypatch.setattr(known_queues, "_SLOTS", 64)  # each world has its own
     for seed in range(part, _WORLDS, _PARTS):
         try:
             World(seed, _calm_of(seed)).play()

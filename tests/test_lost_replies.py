@@ -25,7 +25,7 @@ from pressure_server.errors import BackendError
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.lanes.lane import Lane
 from pressure_server.queues.operations import verbs
-from pressure_server.queues.peers import Neighbours
+from pressure_server.queues.peers import PeerDetection
 from pressure_server.queues.policy import Policy
 from tests.support.call_relay import LATE, NO_ANSWER, UNHEARD, CallRelay, Cut
 from tests.support.ledger import Ledger
@@ -310,7 +310,7 @@ def test_a_long_outage_leaves_no_lane_behind(
         broker = Broker(
             Address(valkey.url),
             prefix="p",
-            neighbours=Neighbours(),
+            peer_detection=PeerDetection(),
             policy=Policy(),
             patience=Patience(grace=0),
         )
@@ -326,7 +326,7 @@ def test_a_long_outage_leaves_no_lane_behind(
                 # Behind the pause after which what was done is acknowledged.
                 if number % 100 == 0:
                     await asyncio.sleep(0.03)
-            assert len(database._when_back) <= 2
+            assert len(database._when_back_callbacks) <= 2
             assert {lane.name for lane in lanes()} <= {b"busy"}
             valkey.start()
             assert await database.settle(TIMEOUT)

@@ -22,7 +22,7 @@ from pressure_server.queues.operations.flagged import flags_of
 from pressure_server.queues.operations.operation import Operation
 from pressure_server.queues.operations.wait import Wait
 from pressure_server.queues.operations.wait_condition import WaitCondition
-from pressure_server.queues.peers import Neighbours
+from pressure_server.queues.peers import PeerDetection
 from pressure_server.queues.policy import Policy
 from tests.support import forms, scripts
 from tests.support.forms import Form
@@ -72,7 +72,9 @@ class Queue:
         self.opened = Opened()
 
     async def _start(self, backend: Valkey) -> Broker:
-        broker = Broker(Address(backend.url), prefix="__pressure__", neighbours=Neighbours(), policy=Policy())
+        broker = Broker(
+            Address(backend.url), prefix="__pressure__", peer_detection=PeerDetection(), policy=Policy()
+        )
         await broker.start()
         return broker
 
@@ -129,7 +131,7 @@ class Queue:
         """Return when nothing is under way."""
         database = self._broker.default_database
         # What is given back goes a few turns of the loop later, which the answer might be faster than.
-        database.restore()
+        database.send_put_backs()
         self.do(database.run(verbs.EXISTS, b"q"))
 
     def close(self) -> None:
@@ -216,7 +218,7 @@ class MarksMachine(RuleBasedStateMachine):
     @rule()
     def close_opened(self) -> None:
         operation, _ = self.open.pop()
-        operation.delivered()
+        operation.acknowledge()
         self.queue.settled()
 
     @precondition(lambda self: self.open)
@@ -254,7 +256,7 @@ class MarksMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         try:
             for operation, _ in self.open:
-                operation.delivered()
+                operation.acknowledge()
             assert self.queue.get(1000) == self.expect(1000)
             names = (f"{BASE}:stats:produced_messages", f"{BASE}:stats:consumed_messages")
             produced, consumed = self.queue.direct.mget(*names)
@@ -390,8 +392,8 @@ def test_a_message_expires_by_the_backends_clock(queue: Queue) -> None:
 def test_who_waits_for_a_message_to_look_at_is_not_told_of_what_has_expired(queue: Queue) -> None:
     queue.put(b"old", 1, LONG_PAST)
     assert queue.run(forms.PEEK) == [[]]
-    changes = queue._broker.default_database.changes
-    assert not queue.do(changes.news_of(b"q", WaitCondition.MESSAGE, 0.2))
+    changes = queue._broker.default_database.notifications
+    assert not queue.do(changes.wait_for(b"q", WaitCondition.MESSAGE, 0.2))
 
 
 def test_a_move_leaves_behind_what_has_expired(queue: Queue) -> None:

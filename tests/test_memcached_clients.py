@@ -139,8 +139,8 @@ def test_a_session_by_hand(program: str, server: Server) -> None:
         "STORED\nSTORED\n2\n1\n"
         + value("q/open", 5, 5, "hello") + "END\n"
         + value("q", 5, 5, "hello") + value("q", 0, 3, "two") + "END\n"
-        + "CLIENT_ERROR incr means nothing on a queue: its messages are not counted up (mode=kv has keys and "
-        "values)\nERROR\nDELETED\n"
+        + "CLIENT_ERROR incr is not supported on queues: messages are not counters (use mode=kv for keys "
+        "and values)\nERROR\nDELETED\n"
     )  # fmt: skip
 
 

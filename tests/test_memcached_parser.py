@@ -1,13 +1,14 @@
-"""memcached's requests as plain functions: in any pieces the same come out, and no bytes do any harm."""
+"""memcached's requests in memory: refused blocks, lines, keys, and the binary protocol.
+
+What the parsers of all protocols share is in test_parsers.py.
+"""
 
 from __future__ import annotations
 
-import tracemalloc
-from collections.abc import Callable
-from itertools import pairwise
+from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from handlers.memcached.parser import (
@@ -18,45 +19,20 @@ from handlers.memcached.parser import (
     MAX_KEYS_LINE,
     MAX_LINE,
     TOO_LARGE,
-    Parsed,
     Repeated,
     Request,
     RequestError,
     RequestParser,
 )
+from tests.support.codecs import EVIL, MEMCACHED, CountingMemcached, bytewise, traced_memory
 
 MOST = 4096
 ERROR = b"ERROR\r\n"
-# What the parser may hold beside an announced block: its line and its end, or a line of many keys.
-BESIDE = MAX_KEYS_LINE
 
 
-def one_by_one(parsed: list[Parsed]) -> list[Request | RequestError]:
-    found: list[Request | RequestError] = []
-    for item in parsed:
-        found += item.requests() if isinstance(item, Repeated) else [item]
-    return found
-
-
-def fed(*pieces: bytes, most: int = MOST) -> list[Request | RequestError]:
-    """What comes out for these pieces, up to an error that closes."""
-    parser = RequestParser(most)
-    found: list[Request | RequestError] = []
-    for piece in pieces:
-        found += one_by_one(parser.feed(piece))
-        if found and isinstance(found[-1], RequestError) and found[-1].closes:
-            break
-    return found
-
-
-def cut(stream: bytes, places: list[int]) -> list[bytes]:
-    """The stream in pieces, cut at these places."""
-    ends = [0, *sorted({place % (len(stream) + 1) for place in places}), len(stream)]
-    return [stream[start:end] for start, end in pairwise(ends) if start != end]
-
-
-def bytewise(stream: bytes) -> list[bytes]:
-    return [stream[i : i + 1] for i in range(len(stream))]
+def fed(*pieces: bytes) -> list[Any]:
+    """Return what comes out for these pieces, up to an error that closes."""
+    return MEMCACHED.fed(*pieces, most=MOST)
 
 
 def refused(reply: bytes) -> list[RequestError]:
@@ -69,140 +45,9 @@ def fatal(reply: bytes) -> list[RequestError]:
 
 VERSION = [Request([b"version"])]
 
-# ---------------------------------------------------------------- requests, in any pieces
-
-KEYS = st.one_of(
-    st.sampled_from([b"q", b"noreply", b"q/open", b"k" * MAX_KEY, b"\xff", b"set"]),
-    st.from_regex(rb"\A[!-~\x80-\xff]{1,20}\Z"),
-)
-DATA = st.one_of(
-    st.sampled_from(
-        [b"", b"\r\n", b"\n", b"\r", b"set q 0 0 1\r\nx\r\n", b"END\r\n", b"\x80", b"\0\xff", b"x" * MOST]
-    ),
-    st.binary(max_size=40),
-)
-ENDS = st.sampled_from([b"\r\n", b"\n"])
-SPLITS = st.lists(st.integers(0, 1 << 20), max_size=12)
-
-
-@st.composite
-def requests(draw: st.DrawFn) -> tuple[Request, bytes]:
-    """A request, and bytes that stand for it."""
-    kind = draw(st.sampled_from(["store", "cas", "get", "delete", "alone"]))
-    is_quiet, data = False, None
-    if kind in ("store", "cas"):
-        name = (
-            b"cas"
-            if kind == "cas"
-            else draw(st.sampled_from([b"set", b"add", b"replace", b"append", b"prepend"]))
-        )
-        data = draw(DATA)
-        words = [name, draw(KEYS), b"0", b"0", b"%d" % len(data), *([b"7"] if kind == "cas" else [])]
-        is_quiet = draw(st.booleans())
-    elif kind == "get":
-        words = [
-            draw(st.sampled_from([b"get", b"gets", b"incr"])),
-            *draw(st.lists(KEYS, min_size=1, max_size=5)),
-        ]
-        if words[0] == b"incr" and words[-1] == b"noreply":
-            words.append(b"1")
-    elif kind == "delete":
-        words, is_quiet = [b"delete", draw(KEYS)], draw(st.booleans())
-    else:
-        words = [draw(st.sampled_from([b"version", b"stats", b"quit", b"nonsense", b"\xff\xfe", b"GET"]))]
-    line = draw(st.sampled_from([b"", b" "])) + draw(st.sampled_from([b" ", b"  "])).join(words)
-    line += b" noreply" * is_quiet + draw(ENDS)
-    return Request(words, data, is_quiet), line + (b"" if data is None else data + b"\r\n")
-
-
-STREAMS = st.lists(st.tuples(requests(), st.sampled_from([1, 1, 1, 2, 3, 600])), max_size=5)
-Runs = list[tuple[tuple[Request, bytes], int]]
-
-
-def joined(runs: Runs) -> tuple[list[Request], bytes]:
-    """Each so many times; what takes much is sent once."""
-    expected: list[Request] = []
-    stream = b""
-    for (request, data), wanted in runs:
-        times = wanted if len(data) < 200 else 1
-        expected += [request] * times
-        stream += data * times
-    return expected, stream
-
-
-@pytest.mark.slow
-@settings(max_examples=300, deadline=None)
-@given(STREAMS, SPLITS)
-def test_any_pieces_of_a_stream_give_the_same_requests(runs: Runs, places: list[int]) -> None:
-    expected, stream = joined(runs)
-    assert fed(stream) == expected
-    assert fed(*cut(stream, places)) == expected
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(requests(), st.just(1)), max_size=4))
-def test_single_bytes_give_the_same_requests(runs: Runs) -> None:
-    expected, stream = joined(runs)
-    assert fed(*bytewise(stream)) == expected
-
-
-TOKENS = [
-    b"set", b"add", b"cas", b"get", b"gets", b"delete", b"sismember", b"flush_all", b" ", b" ", b"q", b"0",
-    b"1", b"k" * 251, b" 0 0 ", b"2", b"5", b"-1", b"4097", b"9999999999", b"99999999999", b"noreply",
-    b"\r\n", b"\r\n", b"\n", b"\r", b"x", b"set q 0 0 1\r\n", b"x\r\n", b"\0", b"\xff", b"a " * 600,
-]  # fmt: skip
-
-
-@pytest.mark.slow
-@settings(max_examples=1500, deadline=None)
-@given(st.lists(st.sampled_from(TOKENS), max_size=30).map(b"".join), SPLITS)
-@example(b"set q 0 0 1\r\nxyz\r\nversion\r\n", [15])
-@example(b"set q 0 0 4097\r\nversion\r\n", [16])
-def test_nonsense_in_pieces_is_the_same_nonsense(stream: bytes, places: list[int]) -> None:
-    whole = fed(stream)
-    assert fed(*cut(stream, places)) == whole
-    assert fed(*bytewise(stream)) == whole
-
-
-def check_parsed(item: Request | RequestError) -> None:
-    """What may come out, whatever goes in."""
-    if isinstance(item, Request):
-        assert item.words
-        assert all(type(word) is bytes for word in item.words)
-        assert b"\n" not in b"".join(item.words)
-        assert item.data is None or (type(item.data) is bytes and len(item.data) <= MOST)
-    elif item.reply[:1] == b"\x81":
-        assert item.closes
-    else:
-        assert item.reply in (b"", ERROR, BAD_FORMAT, TOO_LARGE, BAD_CHUNK, LINE_TOO_LONG)
-        assert item.reply or not item.closes
-
-
-@pytest.mark.slow
-@settings(max_examples=600, deadline=None)
-@given(
-    st.one_of(
-        st.binary(max_size=300),
-        st.lists(st.one_of(st.sampled_from(TOKENS), st.binary(max_size=6)), max_size=30).map(b"".join),
-    ),
-    SPLITS,
-)
-def test_any_bytes_give_requests_or_refusals_and_little_is_held(stream: bytes, places: list[int]) -> None:
-    parser = RequestParser(MOST)
-    for piece in cut(stream, places):
-        found = one_by_one(parser.feed(piece))
-        for item in found:
-            check_parsed(item)
-        assert parser.unparsed <= MOST + BESIDE
-        assert sum(len(item.data or b"") for item in found if isinstance(item, Request)) <= len(stream)
-        if found and isinstance(found[-1], RequestError) and found[-1].closes:
-            assert parser.unparsed == 0
-            break
-
 
 # ---------------------------------------------------------------- blocks that are refused
 
-EVIL = b"flush_all\r\nset q 0 0 4\r\nevil\r\n"
 LONG_KEY = b"k" * (MAX_KEY + 1)
 REFUSED_LINES: dict[str, tuple[bytes, bytes]] = {
     "too large": (b"set q 0 0 %d\r\n", TOO_LARGE),
@@ -236,21 +81,22 @@ def test_a_refused_block_is_never_executed_however_it_is_cut(name: str, data: by
 
 
 @pytest.mark.parametrize(
-    "size", [b"x", b"-1", b"+3", b"3x", b"0x3", b"99999999999", b"1" * 1000, b"", b"noreply", "٣".encode()]
+    "size",
+    [b"x", b"-1", b"+3", b"3x", b"0x3", b"one", b"99999999999", b"1" * 1000, b"", b"noreply", "٣".encode()],
 )
-def test_a_block_whose_size_nobody_knows_ends_all(size: bytes) -> None:
+def test_a_block_without_a_valid_size_ends_the_connection(size: bytes) -> None:
     stream = b"version\r\nset q 0 0 " + size + b"\r\n" + EVIL
     assert fed(stream) == [*VERSION, *fatal(BAD_FORMAT)]
     assert fed(*bytewise(stream)) == [*VERSION, *fatal(BAD_FORMAT)]
 
 
 @pytest.mark.parametrize("line", [b"set q", b"set q 0", b"set q 0 0", b"cas q 0 0", b"set q noreply"])
-def test_a_storage_command_that_says_no_size_ends_all(line: bytes) -> None:
+def test_a_storage_command_without_a_size_ends_the_connection(line: bytes) -> None:
     assert fed(line + b"\r\n" + EVIL) == fatal(BAD_FORMAT)
 
 
 @pytest.mark.parametrize("size", [MOST + 1, 2**31 - 1, 2**32, 9_999_999_999])
-def test_huge_sizes_take_no_memory_and_nothing_of_them_is_executed(size: int) -> None:
+def test_a_block_of_a_huge_size_takes_no_memory_and_is_not_executed(size: int) -> None:
     parser = RequestParser(MOST)
     assert parser.feed(b"set q 0 0 %d\r\n" % size) == refused(TOO_LARGE)
     assert parser.awaited >= size
@@ -267,12 +113,13 @@ def test_huge_sizes_take_no_memory_and_nothing_of_them_is_executed(size: int) ->
     [
         (b"abcd\r\n", VERSION),
         (b"abcdefgh flush_all\r\n", VERSION),
+        (b"abc set evil 0 0 0\r\n", VERSION),
         (b"abc\n\r\n", [RequestError(ERROR), *VERSION]),
         (b"abc\r\r\n", VERSION),
         (b"ab\r\n", VERSION),
     ],
 )
-def test_a_block_that_is_too_long_is_passed_over_to_the_end_of_its_line(
+def test_a_block_that_is_too_long_is_skipped_to_the_end_of_its_line(
     block: bytes, behind: list[Request | RequestError]
 ) -> None:
     for noreply, reply in ((b"", BAD_CHUNK), (b" noreply", b"")):
@@ -284,7 +131,7 @@ def test_a_block_that_is_too_long_is_passed_over_to_the_end_of_its_line(
             assert fed(stream[:at], stream[at:]) == expected
 
 
-def test_what_is_too_long_takes_no_memory() -> None:
+def test_a_block_that_is_too_long_takes_no_memory() -> None:
     parser = RequestParser(MOST)
     assert parser.feed(b"set q 0 0 3\r\nabcde") == refused(BAD_CHUNK)
     for _ in range(100):
@@ -385,7 +232,7 @@ def binary(opcode: int, opaque: bytes, key: bytes = b"") -> bytes:
 @given(st.integers(0, 255), st.binary(min_size=4, max_size=4), st.integers(0, 300), st.integers(0, 400))
 @example(0, b"\n\n\n\n", 10, 0)
 @example(10, b"OPAQ", 10, 24)
-def test_the_binary_protocol_is_refused_in_its_own_words(
+def test_the_binary_protocol_is_refused_in_its_own_form(
     opcode: int, opaque: bytes, size: int, left: int
 ) -> None:
     for before, expected in ((b"", []), (b"version\r\n", VERSION)):
@@ -412,7 +259,7 @@ def test_a_binary_header_that_is_cut_off_is_refused_as_well(length: int) -> None
     assert refusal.reply[12:16] == header[12:16].ljust(4, b"\0")
 
 
-def test_a_binary_byte_within_a_line_or_a_block_is_none() -> None:
+def test_the_binary_protocol_s_first_byte_is_allowed_within_a_line_or_a_block() -> None:
     assert fed(b"get \x80\r\n") == [Request([b"get", b"\x80"])]
     assert fed(b"set q 0 0 2\r\n\x80\n\r\n") == [Request([b"set", b"q", b"0", b"0", b"2"], b"\x80\n")]
 
@@ -420,46 +267,8 @@ def test_a_binary_byte_within_a_line_or_a_block_is_none() -> None:
 # ---------------------------------------------------------------- work and memory
 
 
-class CountingParser(RequestParser):
-    """Counts the bytes that are looked at."""
-
-    __slots__ = ("looked_at",)
-
-    def __init__(self) -> None:
-        super().__init__(32 << 20)
-        self.looked_at = 0
-
-    def _read(self, data: bytes, parsed: list[Parsed]) -> int:
-        self.looked_at += len(data)
-        return super()._read(data, parsed)
-
-
-WORK: dict[str, Callable[[], bytes]] = {
-    "1 MB message": lambda: (
-        b"set q 0 0 %d\r\n" % (1 << 20) + b"set q 0 0 1\r\n" * 80_659 + b"x" * 9 + b"\r\n"
-    ),
-    "message of line ends": lambda: b"set q 0 0 %d\r\n" % (1 << 20) + b"\n" * (1 << 20) + b"\r\n",
-    "64 KiB of keys": lambda: (b"get " + b"k " * MAX_KEYS_LINE)[: MAX_KEYS_LINE - 2] + b"\r\n",
-    "refused message": lambda: b"set \x01 0 0 %d\r\n" % (1 << 20) + EVIL.ljust(1 << 20) + b"\r\n",
-    "message behind its end": lambda: b"set q 0 0 1\r\n" + b"x" * (1 << 20) + b"\r\n",
-    "100k small requests": lambda: b"get q\r\n" * 50_000 + b"set q 0 0 1\r\nx\r\n" * 50_000,
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("size", [1, 2, 1000])
-@pytest.mark.parametrize("name", WORK)
-def test_small_pieces_are_not_read_again_and_again(name: str, size: int) -> None:
-    stream, parser, found = WORK[name](), CountingParser(), []
-    for start in range(0, len(stream), size):
-        found += parser.feed(stream[start : start + size])
-    assert one_by_one(found) == fed(stream, most=32 << 20)
-    # A line that is not complete is looked at again when its end has come, or it may have another limit.
-    assert parser.looked_at < 3 * len(stream) + MAX_LINE
-
-
 def test_a_run_in_one_piece_is_read_once() -> None:
-    parser = CountingParser()
+    parser = CountingMemcached(MOST)
     stream = b"get q\r\n" * 100_000
     found = parser.feed(stream)
     assert sum(item.count for item in found if isinstance(item, Repeated)) == 100_000
@@ -467,39 +276,29 @@ def test_a_run_in_one_piece_is_read_once() -> None:
     assert parser.looked_at == len(stream)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("size", [1, 16, 1460])
-def test_small_pieces_take_no_more_memory_than_large_ones(size: int) -> None:
-    stream, parser = b"set q 0 0 1000000\r\n" + bytes(1_000_000), RequestParser(1 << 20)
-    tracemalloc.start()
-    for start in range(0, len(stream), size):
-        assert parser.feed(stream[start : start + size]) == []
-    kept, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert parser.unparsed == len(stream)
-    assert kept < 2.5 * len(stream)
-
-
-def test_announcing_takes_no_memory() -> None:
+def test_a_message_that_is_announced_is_awaited() -> None:
     parser = RequestParser(1 << 30)
-    tracemalloc.start()
     assert parser.feed(b"set q 0 0 %d\r\n" % (1 << 30)) == []
-    assert parser.feed(b"x") == []
-    kept, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
     assert parser.awaited > 1 << 30
-    assert kept < 10_000
+
+
+@pytest.mark.parametrize("stream", MEMCACHED.broken, ids=lambda stream: ascii(stream[:20]))
+def test_nothing_is_held_after_an_error_that_closes(stream: bytes) -> None:
+    parser = RequestParser(MOST)
+    (error,) = parser.feed(stream)
+    assert isinstance(error, RequestError)
+    assert error.closes
+    assert parser.unparsed == 0
 
 
 @pytest.mark.parametrize(
     "line", [b"get " + b"k%d " * 5000 % tuple(range(5000)), b"delete " + b"ab " * 600, b"x " * 1000]
 )
-def test_nothing_is_kept_of_a_line_of_many_words(line: bytes) -> None:
+def test_a_line_of_many_words_is_not_kept(line: bytes) -> None:
     """Each of ten thousand clients may send one, and be silent."""
     parser = RequestParser(MOST)
-    tracemalloc.start()
-    assert len(parser.feed(line + b"\r\n")) == 1
-    kept, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
+    with traced_memory() as traced:
+        assert len(parser.feed(line + b"\r\n")) == 1
+        kept, _ = traced()
     assert parser.unparsed == 0
     assert kept < 4096

@@ -1,4 +1,4 @@
-"""The account of what clients have the server keep: who is slowed, who has his turn, who must go."""
+"""The memory account, in memory: which clients are throttled, go on, or are evicted."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def memory(clock: _Clock) -> Memory:
     return Memory(100 * MB, 10 * MB, clock)
 
 
-def test_nobody_is_slowed_while_there_is_enough(memory: Memory) -> None:
+def test_no_client_is_throttled_below_the_limit(memory: Memory) -> None:
     holders = [_Holder() for _ in range(75)]
     for holder in holders:
         memory.holds(holder, MB)
@@ -84,7 +84,7 @@ def test_nobody_is_slowed_while_there_is_enough(memory: Memory) -> None:
     assert not any(holder.is_deferred for holder in holders)
 
 
-def test_as_many_go_on_as_have_room_in_the_order_in_which_they_came(memory: Memory, clock: _Clock) -> None:
+def test_throttled_clients_go_on_in_order_as_there_is_room(memory: Memory, clock: _Clock) -> None:
     holders = [_Holder() for _ in range(8)]
     for holder in holders:
         memory.holds(holder, 10 * MB - 1)
@@ -96,7 +96,7 @@ def test_as_many_go_on_as_have_room_in_the_order_in_which_they_came(memory: Memo
     assert not any(holder.is_deferred for holder in holders)
 
 
-def test_who_cannot_use_a_turn_does_not_get_it(memory: Memory, clock: _Clock) -> None:
+def test_a_client_that_wants_no_more_gets_no_turn(memory: Memory, clock: _Clock) -> None:
     holders = [_Holder() for _ in range(9)]
     holders[0].wants_more = False
     for holder in holders:
@@ -108,7 +108,7 @@ def test_who_cannot_use_a_turn_does_not_get_it(memory: Memory, clock: _Clock) ->
     assert [holder.is_deferred for holder in holders] == [True, True, False] + [True] * 6
 
 
-def test_who_does_not_use_his_turn_goes(memory: Memory, clock: _Clock) -> None:
+def test_a_client_that_does_not_use_its_turn_is_evicted(memory: Memory, clock: _Clock) -> None:
     holders = [_Holder() for _ in range(9)]
     for holder in holders:
         memory.holds(holder, 10 * MB - 2 * MB)
@@ -121,19 +121,19 @@ def test_who_does_not_use_his_turn_goes(memory: Memory, clock: _Clock) -> None:
     assert memory.held == 73 * MB
 
 
-def test_who_holds_most_goes_beyond_the_limit(memory: Memory) -> None:
+def test_above_the_limit_the_client_that_holds_most_is_evicted(memory: Memory) -> None:
     holders = [_Holder() for _ in range(5)]
     for number, holder in enumerate(holders):
         memory.holds(holder, (number + 10) * MB)
     memory.holds(holders[1], 60 * MB)
     assert [holder.why is not None for holder in holders] == [False, True, False, False, False]
-    assert str(holders[1].why).startswith("closing this connection: of 104857600 bytes")
+    assert str(holders[1].why).startswith("closing this connection: the limit of 104857600 bytes")
     assert memory.held == 49 * MB
     memory.holds(holders[1], 0)  # as when its connection has ended
     assert memory.held == 49 * MB
 
 
-def test_not_all_who_wait_go_on_at_once(memory: Memory, clock: _Clock) -> None:
+def test_throttled_clients_do_not_all_go_on_at_once(memory: Memory, clock: _Clock) -> None:
     """What each may bring in one read must have room."""
     large, small = _Holder(), [_Holder() for _ in range(100)]
     memory.holds(large, 70 * MB)
@@ -158,7 +158,7 @@ def test_not_all_who_wait_go_on_at_once(memory: Memory, clock: _Clock) -> None:
         ({"memory/memory.limit_in_bytes": "9223372036854771712\n"}, "", None),
     ],
 )
-def test_the_memory_of_a_container(
+def test_a_container_s_memory_limit_is_found(
     tmp_path: Path, files: dict[str, str], own: str, found: int | None
 ) -> None:
     for name, text in files.items():

@@ -185,15 +185,20 @@ def test_a_name_that_is_a_key_of_another_queue_is_refused(open_queue: Open, name
 @pytest.mark.parametrize(
     ("method", "argument", "error", "said"),
     [
-        ("create", 1.5, TypeError, "a bound is a whole number, 0 for none: not 1.5"),
-        ("create", "3", TypeError, "a bound is a whole number, 0 for none: not '3'"),
-        ("create", None, TypeError, "a bound is a whole number"),
-        ("create", -1, ValueError, "a bound is 0, for none, or more: not -1"),
-        ("put", 5, TypeError, "a message is bytes or a str: not 5"),
-        ("put", None, TypeError, "a message is bytes or a str: not None"),
-        ("put_nowait", [b"x"], TypeError, "a message is bytes or a str"),
-        ("get", float("nan"), ValueError, "a timeout is a number of seconds, or None for ever: not NaN"),
-        ("get", "1", TypeError, "a timeout is a number of seconds, or None for ever: not '1'"),
+        ("create", 1.5, TypeError, "a bound must be an int, 0 for unbounded, not 1.5"),
+        ("create", "3", TypeError, "a bound must be an int, 0 for unbounded, not '3'"),
+        ("create", None, TypeError, "a bound must be an int"),
+        ("create", -1, ValueError, "a bound must be 0 (unbounded) or more, not -1"),
+        ("put", 5, TypeError, "a message must be bytes or str, not 5"),
+        ("put", None, TypeError, "a message must be bytes or str, not None"),
+        ("put_nowait", [b"x"], TypeError, "a message must be bytes or str"),
+        (
+            "get",
+            float("nan"),
+            ValueError,
+            "a timeout must be a number of seconds, or None to wait for ever, not NaN",
+        ),
+        ("get", "1", TypeError, "a timeout must be a number of seconds, or None to wait for ever, not '1'"),
         ("close", float("nan"), ValueError, "not NaN"),
     ],
 )
@@ -211,9 +216,9 @@ def test_a_put_refuses_a_timeout_that_makes_no_sense(open_queue: Open) -> None:
 
 
 def test_a_name_and_a_prefix_are_bytes_or_str(open_queue: Open) -> None:
-    with pytest.raises(TypeError, match="a queue's name is bytes or a str: not 5"):
+    with pytest.raises(TypeError, match="a queue's name must be bytes or str, not 5"):
         open_queue(5)
-    with pytest.raises(TypeError, match="a prefix is bytes or a str: not None"):
+    with pytest.raises(TypeError, match="a prefix must be bytes or str, not None"):
         open_queue("q", prefix=None)
 
 

@@ -1,7 +1,7 @@
-"""Native clients beside ours on one queue: behaved, stopped, and killed; and a server of ours that is killed.
+"""Native clients and the server's clients on one queue, when native clients or the server are killed.
 
-`PRESSURE_NEIGHBOUR_MESSAGES=100000 .venv/bin/pytest -s tests/test_neighbours.py -k none_is_lost` is the run
-in full, and prints what has happened; without the variable it is a small part of that.
+`PRESSURE_NEIGHBOUR_MESSAGES=100000 .venv/bin/pytest -s tests/test_neighbours.py -k no_message_is_lost` is the
+full run, and prints what has happened. Without the variable the run is much shorter.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ PLANS = {
 @pytest.mark.timeout(600)
 @pytest.mark.slow
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
-def test_none_is_lost_or_doubled_or_stuck_when_native_clients_are_stopped_and_killed(
+def test_no_message_is_lost_or_doubled_when_native_clients_are_stopped_and_killed(
     start_valkey: StartValkey, start_server: StartServer, tmp_path: Path, plan: Plan
 ) -> None:
     backend = start_valkey()
@@ -93,7 +93,7 @@ def assert_settled(backend: Valkey, direct: Client) -> None:
     """The doctor mends all there is; then the closed, empty queue is as specified."""
     status, said = asyncio.run(doctor(backend))
     assert status == 0, said
-    assert asyncio.run(doctor(backend)) == (0, "1 queue looked at: all is well\n")
+    assert asyncio.run(doctor(backend)) == (0, "1 queue checked: no problems\n")
     suffixes = ("", ":producer_free", ":consumer_free", ":not_full")
     assert [direct.llen(BASE + suffix) for suffix in suffixes] == [0, 1, 1, 1]
     # A consumer that was blocked when the queue was closed has popped one of two.
@@ -121,7 +121,7 @@ def clients_in_order(outcome: Outcome, plan: Plan) -> list[str]:
     [((2, 2, 0, 1), 10), ((0, 1, 2, 2), 0)],
     ids=["two and two producers", "two and two consumers"],
 )
-def test_native_clients_and_ours_all_get_their_turns(
+def test_native_clients_and_the_server_s_all_get_their_turns(
     start_valkey: StartValkey,
     start_server: StartServer,
     tmp_path: Path,
@@ -203,7 +203,7 @@ HOLDING = [
 @pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(("work", "stop_after", "commands"), HOLDING, ids=lambda v: v if v is str else None)
-def test_who_meets_a_stopped_native_client_is_told_its_name_after_the_role_timeout(
+def test_after_the_role_timeout_an_error_names_the_stopped_native_client(
     backend: Valkey,
     impatient: Server,
     work: tuple[str, ...],
@@ -248,7 +248,7 @@ def test_who_meets_a_stopped_native_client_is_told_its_name_after_the_role_timeo
         (("get",), "BRPOP :consumer_free", ("SPOP", "q")),
     ],
 )
-def test_a_holder_whose_name_is_not_known_is_not_taken_for_ourselves(
+def test_the_server_is_not_named_as_the_holder_of_a_role_it_never_holds(
     backend: Valkey, impatient: Server, work: tuple[str, ...], stop_after: str, words: Words
 ) -> None:
     """It has the token, and has not written its name yet: ours is still there, and we never hold a role."""
@@ -269,7 +269,7 @@ def test_a_holder_whose_name_is_not_known_is_not_taken_for_ourselves(
         (("get",), "SET :consumer", ("PRESSURE.GET", "q", "NOWAIT")),
     ],
 )
-def test_who_must_not_wait_is_told_at_once(
+def test_an_operation_that_must_not_wait_is_refused_at_once(
     backend: Valkey, client: Client, waiter: Waiter, work: tuple[str, ...], stop_after: str, words: Words
 ) -> None:
     """The server's role timeout is five seconds."""
@@ -356,7 +356,7 @@ def wait_for_blocked_natives(direct: Client, count: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_client_that_was_called_dead_and_goes_on_loses_and_doubles_nothing(
+def test_a_client_that_was_taken_for_dead_and_goes_on_loses_and_doubles_nothing(
     backend: Valkey, client: Client, direct: Client
 ) -> None:
     """A message may be put in another's turn; that is what the doctor's `--wait` is for."""
@@ -432,7 +432,7 @@ async def end_while_at_work(
 @pytest.mark.parametrize("with_natives", [False, True], ids=["ours alone", "native ones too"])
 @pytest.mark.parametrize("bound", [0, 3])
 @pytest.mark.parametrize("end", ["close", "delete"])
-def test_a_native_close_or_delete_while_ours_put_and_take(
+def test_a_native_close_or_delete_while_clients_put_and_take(
     server: Server, backend: Valkey, client: Client, direct: Client, end: str, bound: int, with_natives: bool
 ) -> None:
     told: Counter[str] = Counter()
@@ -471,7 +471,7 @@ def test_a_native_close_or_delete_while_ours_put_and_take(
         ("consumer", ("get",), ("PRESSURE.GET", "q")),
     ],
 )
-def test_a_native_delete_and_ours_in_line_for_the_same_role(
+def test_a_native_delete_waits_with_clients_for_the_same_role(
     patient: Server,
     backend: Valkey,
     direct: Client,
@@ -524,7 +524,7 @@ def test_a_native_delete_and_ours_in_line_for_the_same_role(
 @pytest.mark.parametrize(
     ("work", "stop_after"), [(("put", "x"), "SET :producer"), (("get",), "SET :consumer")]
 )
-def test_our_delete_that_met_a_stopped_native_client_leaves_nothing_when_that_has_finished(
+def test_a_delete_that_met_a_stopped_native_client_leaves_nothing_in_the_end(
     backend: Valkey, impatient: Server, direct: Client, command: str, work: tuple[str, ...], stop_after: str
 ) -> None:
     with impatient.client() as client, Waiter(impatient.port) as waiter:
@@ -574,7 +574,7 @@ ROLES = [
 @pytest.mark.slow
 @pytest.mark.parametrize("by", ["restart", "another server", "doctor"])
 @pytest.mark.parametrize(("role", "work", "words"), ROLES)
-def test_a_token_comes_back_that_a_killed_server_had_in_its_turn(
+def test_the_token_of_a_server_killed_in_its_turn_comes_back(
     backend: Valkey,
     direct: Client,
     start_server: StartServer,
@@ -608,7 +608,7 @@ def test_a_token_comes_back_that_a_killed_server_had_in_its_turn(
 
 @pytest.mark.timeout(600)
 @pytest.mark.slow
-def test_native_clients_go_on_whenever_a_server_is_killed_at_work(
+def test_native_clients_go_on_after_a_server_is_killed_in_its_turn(
     backend: Valkey, direct: Client, start_server: StartServer
 ) -> None:
     parked = [f"{BASE}:ext:producer_turn", f"{BASE}:ext:consumer_turn"]

@@ -38,7 +38,7 @@ from pressure_server.queues.broker import Broker
 from pressure_server.queues.database import Database
 from pressure_server.queues.operations.operation import Operation, Owner
 from pressure_server.queues.operations.wait import Wait
-from pressure_server.queues.peers import Neighbours
+from pressure_server.queues.peers import PeerDetection
 from pressure_server.queues.policy import ERROR, Policy
 from tests.support import forms
 from tests.support import native as native_client
@@ -321,7 +321,7 @@ class World:
             Broker(
                 Address(backend.url),
                 prefix="__pressure__",
-                neighbours=Neighbours(),
+                peer_detection=PeerDetection(),
                 policy=Policy(b, ERROR, role_timeout=0),
             )
             for b in self.MADE_WITH

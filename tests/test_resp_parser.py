@@ -1,10 +1,12 @@
-"""The RESP codec as plain functions: requests in any pieces, inline commands, globs, replies, syntax."""
+"""RESP in memory: what is a request, limits, inline commands, globs, replies and syntax lines.
+
+What the parsers of all protocols share is in test_parsers.py.
+"""
 
 from __future__ import annotations
 
 import re
-import tracemalloc
-from itertools import pairwise, starmap
+from itertools import starmap
 from typing import Any
 
 import pytest
@@ -19,7 +21,6 @@ from handlers.resp.parser import (
     Command,
     Limits,
     Repeated,
-    RequestError,
     RequestParser,
     integer_from,
 )
@@ -27,133 +28,27 @@ from handlers.resp.replies import CommandError, NullArray, SetReply, Text, encod
 from handlers.resp.syntax import Argument, arity_of, keys_of, parse_syntax
 from pressure_server.errors import QueueFullError
 from pressure_server.queues.glob import glob_regex
+from tests.support.codecs import MOST as MAX_BULK
+from tests.support.codecs import RESP, SPLITS, bytewise, cut, quoted
 from tests.support.waiters import packed
-
-MAX_BULK = 1 << 20
 
 
 def fed(*pieces: bytes, max_bulk: int = MAX_BULK) -> tuple[list[Command], str | None]:
-    """What comes out for these pieces: commands one by one, and the error's text."""
-    parser = RequestParser(Limits(max_bulk))
-    commands: list[Command] = []
-    for piece in pieces:
-        for item in parser.feed(piece):
-            if isinstance(item, RequestError):
-                return commands, str(item)
-            commands += item.commands() if isinstance(item, Repeated) else [item]
-    return commands, None
-
-
-def cut(stream: bytes, places: list[int]) -> list[bytes]:
-    """The stream in pieces, cut at these places."""
-    ends = [0, *sorted({place % (len(stream) + 1) for place in places}), len(stream)]
-    return [stream[start:end] for start, end in pairwise(ends) if start != end]
-
-
-def bytewise(stream: bytes) -> list[bytes]:
-    return [stream[i : i + 1] for i in range(len(stream))]
-
-
-# ---------------------------------------------------------------- requests, in any pieces
-
-WORDS = st.one_of(
-    st.sampled_from([b"", b"\r\n", b"*1\r\n$4\r\nPING\r\n", b"$3\r\n", b"\r", b"\n", b"$-1\r\n", b"\0\xff"]),
-    st.binary(max_size=12),
-    st.binary(min_size=4090, max_size=4100),
-)
-COMMANDS = st.lists(st.lists(WORDS, min_size=1, max_size=5), max_size=6)
-SPLITS = st.lists(st.integers(0, 1 << 20), max_size=12)
-NOISE = st.sampled_from([b"", b"*0\r\n", b"*-1\r\n", b"\r\n", b"\n", b"   \r\n"])
-
-
-def quoted(word: bytes) -> bytes:
-    """The word as redis-cli writes it."""
-    return b'"' + b"".join(b"\\x%02x" % byte for byte in word) + b'"'
-
-
-@st.composite
-def streams(draw: st.DrawFn) -> tuple[list[Command], bytes]:
-    """Commands, and bytes that stand for them: arrays, inline commands, and requests for nothing."""
-    commands, stream = draw(COMMANDS), b""
-    for command in commands:
-        stream += draw(NOISE)
-        if draw(st.booleans()) or sum(map(len, command)) > 1000:
-            stream += packed(*command)
-        else:
-            stream += b" ".join(map(quoted, command)) + draw(st.sampled_from([b"\n", b"\r\n", b" \r\n"]))
-    return commands, stream + draw(NOISE)
-
-
-@pytest.mark.slow
-@settings(max_examples=300, deadline=None)
-@given(streams(), SPLITS)
-def test_any_pieces_of_a_stream_give_the_same_commands(
-    written: tuple[list[Command], bytes], places: list[int]
-) -> None:
-    commands, stream = written
-    assert fed(stream) == (commands, None)
-    assert fed(*cut(stream, places)) == (commands, None)
-
-
-@pytest.mark.slow
-@settings(max_examples=60, deadline=None)
-@given(streams())
-def test_single_bytes_give_the_same_commands(written: tuple[list[Command], bytes]) -> None:
-    commands, stream = written
-    assert fed(*bytewise(stream)) == (commands, None)
-
-
-BROKEN = [
-    b"*x\r\n",
-    b"*1048577\r\n",
-    b"*99999999999999999999\r\n",
-    b"*1\r\n+OK\r\n",
-    b"*2\r\n$1\r\na\r\n$-1\r\n",
-    b"*1\r\n$1048577\r\n",
-    b'"unbalanced\r\n',
-    b"*" + b"1" * (MAX_LINE + 1),
-    b"x" * (MAX_LINE + 1),
-]
-
-
-@settings(max_examples=100, deadline=None)
-@given(streams(), st.sampled_from(BROKEN), SPLITS)
-def test_any_pieces_give_the_same_commands_before_the_same_error(
-    written: tuple[list[Command], bytes], broken: bytes, places: list[int]
-) -> None:
-    commands, stream = written
-    whole, reason = fed(stream + broken)
-    assert whole == commands
-    assert reason is not None
-    assert fed(*cut(stream + broken, places)) == (commands, reason)
-
-
-@pytest.mark.slow
-@settings(max_examples=300, deadline=None)
-@given(
-    st.lists(st.sampled_from([b"*", b"$", b"1", b"2", b"3", b"-", b"\r\n", b"\r", b"\n", b"a", b'"', b" "])),
-    SPLITS,
-)
-def test_nonsense_in_pieces_is_the_same_nonsense(tokens: list[bytes], places: list[int]) -> None:
-    stream = b"".join(tokens)
-    assert fed(*cut(stream, places)) == fed(stream)
-    assert fed(*bytewise(stream)) == fed(stream)
+    """Return what comes out for these pieces: commands one by one, and the error's text."""
+    found = RESP.fed(*pieces, most=max_bulk)
+    return (found[:-1], found[-1]) if found and isinstance(found[-1], str) else (found, None)
 
 
 # ---------------------------------------------------------------- runs of equal commands
 
 
-def items_of(stream: bytes) -> list[Any]:
-    return RequestParser(Limits(MAX_BULK)).feed(stream)
-
-
 @pytest.mark.parametrize("words", [[b"SPOP", b"q"], [b"SADD", b"q"]])
 @pytest.mark.parametrize("count", [2, 3, 4, 20, 511, 512, 513, 1025])
-def test_runs_of_equal_commands_expand_to_those_that_were_sent(words: Command, count: int) -> None:
+def test_a_run_of_equal_commands_expands_to_those_that_were_sent(words: Command, count: int) -> None:
     commands = [words if words[0] == b"SPOP" else [*words, b"%d" % i] for i in range(count)]
     stream = b"".join(starmap(packed, commands))
     if count >= 20:
-        assert any(isinstance(item, Repeated) for item in items_of(stream))
+        assert any(isinstance(item, Repeated) for item in RequestParser(Limits(MAX_BULK)).feed(stream))
     assert fed(stream) == (commands, None)
     assert fed(*bytewise(stream)) == (commands, None)
 
@@ -199,10 +94,12 @@ LIMITS: list[tuple[str, bytes, str]] = [
     ("count, space", b"* 1\r\n", "invalid multibulk length"),
     ("count, too large", b"*%d\r\n" % (MAX_ARGUMENTS + 1), "invalid multibulk length"),
     ("count, 4294967295", b"*4294967295\r\n", "invalid multibulk length"),
+    ("count, 2^64", b"*18446744073709551616\r\n", "invalid multibulk length"),
     ("count, beyond 64 bits", b"*18446744073709551617\r\n", "invalid multibulk length"),
     ("count, never ends", b"*" + b"1" * (MAX_LINE + 1), "too big mbulk count string"),
     ("length, garbage", b"*1\r\n$x\r\n", "invalid bulk length"),
     ("length, empty", b"*1\r\n$\r\n", "invalid bulk length"),
+    ("length, 2^63", b"*1\r\n$9223372036854775808\r\n", "invalid bulk length"),
     ("length, -1", b"*1\r\n$-1\r\n", "invalid bulk length"),
     ("length, -0", b"*1\r\n$-0\r\n", "invalid bulk length"),
     ("length, plus sign", b"*1\r\n$+4\r\nPING\r\n", "invalid bulk length"),
@@ -212,10 +109,14 @@ LIMITS: list[tuple[str, bytes, str]] = [
     ("length, never ends", b"*1\r\n$" + b"1" * (MAX_LINE + 1), "too big bulk count string"),
     ("element, integer", b"*1\r\n:1\r\n", "expected '$', got ':'"),
     ("element, array", b"*1\r\n*1\r\n", "expected '$', got '*'"),
+    ("element, arrays in arrays", b"*1\r\n" * 10_000, "expected '$', got '*'"),
+    ("element, RESP3 verbatim string", b"*1\r\n=8\r\ntxt:PING\r\n", "expected '$', got '='"),
+    ("element, RESP3 null", b"*2\r\n$4\r\nECHO\r\n_\r\n", "expected '$', got '_'"),
     ("element, RESP3 blob", b"*1\r\n!3\r\nabc\r\n", "expected '$', got '!'"),
     ("element, binary", b"*1\r\n\x00\r\n", "expected '$', got '\\x00'"),
     ("element, empty line", b"*1\r\n\r\n", "expected '$', got '\\x0d'"),
     ("inline, unbalanced", b"PING 'a\r\n", "unbalanced quotes in request"),
+    ("inline, unbalanced double quotes", b'SADD q "a\r\n', "unbalanced quotes in request"),
     ("inline, no space behind quotes", b'PING "a"b\r\n', "unbalanced quotes in request"),
     ("inline, never ends", b"x" * (MAX_LINE + 1), "too big inline request"),
     ("inline, too long", b"x" * (MAX_LINE + 1) + b"\r\n", "too big inline request"),
@@ -223,7 +124,7 @@ LIMITS: list[tuple[str, bytes, str]] = [
 
 
 @pytest.mark.parametrize(("stream", "complaint"), [case[1:] for case in LIMITS], ids=[c[0] for c in LIMITS])
-def test_what_is_no_request_is_refused_after_what_came_before(stream: bytes, complaint: str) -> None:
+def test_an_error_follows_the_commands_before_it(stream: bytes, complaint: str) -> None:
     before = packed(b"PING") + b"ECHO a\r\n" + packed(b"ECHO", b"x" * 5000)
     expected = [[b"PING"], [b"ECHO", b"a"], [b"ECHO", b"x" * 5000]]
     assert fed(stream) == ([], f"Protocol error: {complaint}")
@@ -235,10 +136,36 @@ def test_what_is_no_request_is_refused_after_what_came_before(stream: bytes, com
 
 
 @pytest.mark.parametrize(
-    "stream", [b"*0\r\n", b"*-1\r\n", b"*-9223372036854775808\r\n", b"\r\n", b"\n", b" \t\r\n"]
-)
-def test_requests_for_nothing_are_passed_over(stream: bytes) -> None:
+    "stream",
+    [
+        b"*0\r\n", b"*-1\r\n", b"*-9223372036854775808\r\n", b"\r\n", b"\n", b" \t\r\n",
+        b"*0\r\n" * 1000, b"\n" * 10_000, bytes(4096) + b"\n",
+    ],
+)  # fmt: skip
+def test_empty_requests_are_skipped(stream: bytes) -> None:
     assert fed(stream * 3 + packed(b"PING")) == ([[b"PING"]], None)
+
+
+# What is sent, and how the error shows it.
+UNKNOWN: dict[bytes, str] = {
+    b"%1\r\n": "'%1', with args beginning with: ",
+    b">1\r\n": "'>1', with args beginning with: ",
+    b"-ERR no\r\n": "'-ERR', with args beginning with: 'no' ",
+    b"$4\r\n": "'$4', with args beginning with: ",
+    b"GET / HTTP/1.1\r\n": "'GET', with args beginning with: '/' 'HTTP/1.1' ",
+    b"\x16\x03\x01\x01\xc8\x01\n": "'\x16\x03\x01\x01\\xc8\x01', with args beginning with: ",
+    packed("NO\r\n+OK\r\n", "\r\n$3"): "'NO  +OK  ', with args beginning with: '  $3' ",
+    packed(""): "'', with args beginning with: ",
+    packed(b"\xff\xfe", b"\x80"): "'\\xff\\xfe', with args beginning with: '\\x80' ",
+}
+
+
+@pytest.mark.parametrize("stream", UNKNOWN)
+def test_a_line_that_is_no_array_is_a_command(stream: bytes) -> None:
+    """A string, an error, RESP3's types, HTTP and TLS are commands that nobody knows."""
+    (command,), reason = fed(stream)
+    assert reason is None
+    assert error(errors.unknown_command(command)) == b"-ERR unknown command %b\r\n" % UNKNOWN[stream].encode()
 
 
 @pytest.mark.slow
@@ -265,55 +192,21 @@ def test_a_request_is_bounded_as_a_whole() -> None:
     assert arrived <= size + (64 << 20)
 
 
-def test_announcing_takes_no_memory() -> None:
-    parser = RequestParser(Limits(512 << 20))
-    assert parser.feed(b"*%d\r\n$%d\r\n" % (MAX_ARGUMENTS, 400 << 20)) == []
-    assert parser.feed(b"x") == []
-
-
-class CountingParser(RequestParser):
-    """Counts the bytes that are looked at: each time some are, what was unread is joined to them first."""
-
-    __slots__ = ("looked_at",)
-
-    def __init__(self) -> None:
-        super().__init__(Limits(32 << 20))
-        self.looked_at = 0
-
-    def _split(self, data: bytes, commands: list[Any]) -> bytes:
-        self.looked_at += len(data)
-        return super()._split(data, commands)
-
-    def _read(self, data: bytes, commands: list[Any], *, stop_after_one: bool = False) -> bytes:
-        self.looked_at += len(data)
-        return super()._read(data, commands, stop_after_one=stop_after_one)
-
-
-@pytest.mark.parametrize("size", [1, 2, 1000])
 @pytest.mark.parametrize(
-    "command",
-    [[b"SADD", b"q", b"x" * (1 << 20)], [b"SADD", b"q", *[b"m%d" % i for i in range(100_000)]]],
-    ids=["1 MB message", "100k messages"],
+    ("begun", "is_much"),
+    [
+        (b"*10\r\n", False),
+        (b"*11\r\n", True),
+        (b"*11\r\n" + b"$1\r\na\r\n" * 10, True),
+        (b"*2\r\n$4\r\nAUTH\r\n$16384\r\n", False),
+        (b"*2\r\n$4\r\nAUTH\r\n$16385\r\n", True),
+        (packed("AUTH", b"x" * 20_000), False),
+    ],
 )
-def test_small_pieces_are_not_read_again_and_again(size: int, command: Command) -> None:
-    stream, parser, found = packed(*command), CountingParser(), []
-    for start in range(0, len(stream), size):
-        found += parser.feed(stream[start : start + size])
-    assert found == [command]
-    # A few bytes of a length that is not complete are looked at more than once; no payload is.
-    assert parser.looked_at < 12 * len(stream)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("size", [1, 2, 16, 1460])
-def test_small_pieces_take_no_more_memory_than_large_ones(size: int) -> None:
-    stream, parser = b"*1\r\n$%d\r\n" % MAX_BULK + bytes(MAX_BULK - 1), RequestParser(Limits(MAX_BULK))
-    tracemalloc.start()
-    for start in range(0, len(stream), size):
-        assert parser.feed(stream[start : start + size]) == []
-    kept, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert kept < 2.5 * len(stream)
+def test_a_command_larger_than_a_login_is_recognised_by_its_beginning(begun: bytes, is_much: bool) -> None:
+    parser = RequestParser(Limits(MAX_BULK))
+    parser.feed(begun)
+    assert parser.waits_for_much is is_much
 
 
 # ---------------------------------------------------------------- numbers
@@ -331,8 +224,11 @@ INTEGERS = re.compile(rb"0|-?[1-9][0-9]*")
 @example(b"-9223372036854775808")
 @example(b"-9223372036854775809")
 @example("٣".encode())
-def test_numbers_are_those_of_redis(text: bytes) -> None:
-    expected = int(text) if INTEGERS.fullmatch(text) else None
+@example(b"9" * 5000)
+@example(b"1" * (1 << 20))
+def test_a_number_is_one_of_redis(text: bytes) -> None:
+    # Python itself converts no more than 4300 digits.
+    expected = int(text) if len(text) < 4000 and INTEGERS.fullmatch(text) else None
     if expected is not None and not -(2**63) <= expected < 2**63:
         expected = None
     assert integer_from(text) == expected
@@ -402,7 +298,7 @@ LINES = st.one_of(
 @example(rb"'a\\'")
 @example(b"a\vb")
 @example(rb'"\x4"')
-def test_inline_commands_are_split_as_redis_splits_them(line: bytes) -> None:
+def test_an_inline_command_is_split_as_in_redis(line: bytes) -> None:
     assert split_inline(line) == sdssplitargs(line)
 
 
@@ -519,7 +415,7 @@ def test_an_escaped_name_matches_itself_alone(name: bytes) -> None:
     assert glob_regex(b"*" + pattern + b"*").fullmatch(b"before" + name + b"after")
 
 
-def test_many_stars_are_no_trap() -> None:
+def test_a_glob_of_many_stars_takes_no_exponential_time() -> None:
     """Were it exponential, this would not end."""
     assert glob_regex(b"*a" * 60 + b"b").fullmatch(b"a" * 5000) is None
     assert glob_regex(b"*?" * 60 + b"b").fullmatch(b"a" * 5000) is None
@@ -551,12 +447,12 @@ def test_replies(value: Any, resp2: bytes, resp3: bytes) -> None:
     assert encode(value, 3) == resp3
 
 
-def test_what_is_no_reply_is_a_mistake_of_ours() -> None:
+def test_a_value_that_cannot_be_a_reply_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="no reply for object"):
         encode(object(), 2)
 
 
-def test_an_error_of_the_core_has_its_code_first() -> None:
+def test_an_error_begins_with_its_code() -> None:
     assert error(QueueFullError("q")).startswith(b"-FULL queue 'q' is full")
 
 
@@ -594,7 +490,7 @@ def flat(value: Any, protocol: int) -> Any:
 
 @settings(deadline=None)
 @given(VALUES, st.sampled_from([2, 3]))
-def test_clients_read_what_was_written(value: Any, protocol: int) -> None:
+def test_a_client_reads_the_reply_that_was_written(value: Any, protocol: int) -> None:
     assert decode(encode(value, protocol), protocol) == flat(value, protocol)
 
 

@@ -1,4 +1,4 @@
-"""Listeners for TLS: who comes in by which certificate, what a reload changes, and TLS to the backend."""
+"""Listeners for TLS: which certificates are accepted, what a reload changes, and TLS to the backend."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import socket
 import ssl
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import hiredis
 import pytest
 import redis
 
-from tests.support.guards import Authority, port_of, reload
+from pressure_server.auth.access import AccessError
+from tests.support.guards import Authority, port_of, reload, settings_of
 from tests.support.programs import (
     TIMEOUT,
     Client,
@@ -26,10 +26,12 @@ from tests.support.programs import (
     run_here,
     wait_for,
 )
+from tests.support.protocols import MEMCACHED, PROTOCOLS, RESP, Protocol, Wire, each_protocol
 from tests.support.requirements import need
-from tests.support.waiters import packed
+from tests.support.waiters import packed, wait_for_blocked
 
 StartTls = Callable[..., Server]
+LISTEN_SECURELY = tuple(f"--listen={protocol.name}s://127.0.0.1:0" for protocol in PROTOCOLS)
 
 
 @pytest.fixture(scope="session")
@@ -59,11 +61,29 @@ def start_tls(start_server: StartServer, backend: Valkey, files: tuple[Path, Pat
     def start(*options: str) -> Server:
         certificate, key = map(str, files)
         return start_server(
-            "--backend", backend.url, "--listen", "resps://127.0.0.1:0",
-            "--tls-certificate", certificate, "--tls-key", key, *options,
+            "--backend", backend.url, *LISTEN_SECURELY, "--tls-certificate", certificate, "--tls-key", key,
+            *options,
         )  # fmt: skip
 
     return start
+
+
+@pytest.fixture(scope="module")
+def shared_secure(
+    shared_backend: Valkey, authority: Authority, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    certificate, key = map(str, authority.issue("shared"))
+    log = tmp_path_factory.mktemp("secure") / "log"
+    options = ("--tls-certificate", certificate, "--tls-key", key)
+    server = Server(log, "--backend", shared_backend.url, *LISTEN_SECURELY, *options)
+    yield server
+    server.end_well()
+
+
+@pytest.fixture
+def secure(backend: Valkey, shared_secure: Server) -> Server:
+    """A server that listens for all protocols over TLS, on a backend without data."""
+    return shared_secure
 
 
 def client_of(server: Server, authority: Authority, **options: Any) -> Client:
@@ -72,75 +92,106 @@ def client_of(server: Server, authority: Authority, **options: Any) -> Client:
     )
 
 
-class Secure:
-    """A plain connection over TLS."""
-
-    def __init__(self, server: Server, context: ssl.SSLContext) -> None:
-        plain = socket.create_connection(("127.0.0.1", port_of(server, "resps")), TIMEOUT)
-        self.socket = context.wrap_socket(plain, server_hostname="localhost")
-        self._reader = hiredis.Reader()
-
-    def __call__(self, *words: str | bytes) -> object:
-        self.socket.sendall(packed(*words))
-        while (reply := self._reader.gets()) is False:
-            received = self.socket.recv(65536)
-            if not received:
-                raise ConnectionResetError
-            self._reader.feed(received)
-        return reply
-
-    @property
-    def serial(self) -> object:
-        """Which certificate the server has shown."""
-        return (self.socket.getpeercert() or {})["serialNumber"]
+def connect(server: Server, context: ssl.SSLContext, protocol: Protocol = RESP) -> Wire:
+    """Open a connection over TLS."""
+    plain = socket.create_connection(("127.0.0.1", port_of(server, f"{protocol.name}s")), TIMEOUT)
+    return Wire(protocol, connected=context.wrap_socket(plain, server_hostname="localhost"))
 
 
-def test_queues_work_over_tls_in_all_sizes(start_tls: StartTls, authority: Authority) -> None:
-    server = start_tls()
+def assert_served(wire: Wire) -> None:
+    assert wire.protocol.pong.fullmatch(wire(wire.protocol.ping))
+
+
+def serial(wire: Wire) -> object:
+    """Return the serial number of the certificate that the server has shown."""
+    assert isinstance(wire.socket, ssl.SSLSocket)
+    return (wire.socket.getpeercert() or {})["serialNumber"]
+
+
+@each_protocol
+def test_queues_work_over_tls_in_all_sizes(secure: Server, authority: Authority, protocol: Protocol) -> None:
+    large = b"x" * (9 << 20)
+    with secure.client() as plain, connect(secure, authority.client_context(), protocol) as client:
+        client.put(b"q", b"a\r\nb")
+        client.put(b"q", large)
+        assert plain.llen("q") == 2
+        assert client.get(b"q") == b"a\r\nb"
+        assert client.get(b"q") == large
+        client.send(b"".join(protocol.put(b"q", b"%d" % number) for number in range(5000)))
+        assert [client.reply() for _ in range(5000)] == [
+            protocol.stored(number + 1) for number in range(5000)
+        ]
+        assert plain.llen("q") == 5000
+        client.send(protocol.get(b"q") * 5000)
+        assert [client.message() for _ in range(5000)] == [b"%d" % number for number in range(5000)]
+
+
+@each_protocol
+def test_a_listener_for_tls_serves_only_clients_that_trust_it_and_encrypt(
+    secure: Server, protocol: Protocol
+) -> None:
+    port = port_of(secure, f"{protocol.name}s")
+    with Wire(protocol, connected=socket.create_connection(("127.0.0.1", port), TIMEOUT)) as unencrypted:
+        unencrypted.send(protocol.ping)
+        assert not protocol.pong.search(unencrypted.rest())
+    with pytest.raises(ssl.SSLError):
+        connect(secure, ssl.create_default_context(), protocol)
+
+
+@each_protocol
+def test_ping_asks_over_tls(secure: Server, protocol: Protocol) -> None:
+    port = port_of(secure, f"{protocol.name}s")
+    for ready, state in (((), "well"), (("--ready",), "ready")):
+        asked = run_here("ping", "--listen", f"{protocol.name}s://127.0.0.1:{port}", *ready)
+        assert (asked.returncode, asked.stdout) == (0, f"{protocol.name}s://127.0.0.1:{port} is {state}\n")
+    assert run_here("ping", "--listen", f"{protocol.name}://127.0.0.1:{port}").returncode == 1
+
+
+def test_an_open_message_goes_back_when_its_client_leaves_over_tls(
+    secure: Server, authority: Authority
+) -> None:
+    with connect(secure, authority.client_context(), MEMCACHED) as client, secure.client() as plain:
+        client.put(b"q", b"x" * (9 << 20))
+        assert client(b"get q/open\r\n").startswith(b"VALUE q/open 0 9437184\r\nxx")
+        client.close()
+        wait_for(lambda: plain.llen("q") == 1, "the open message to be back")
+
+
+def test_redis_py_works_over_tls(secure: Server, authority: Authority) -> None:
     for protocol in (2, 3):
-        with client_of(server, authority, protocol=protocol) as client, server.client() as plain:
-            large = b"x" * (9 << 20)
-            assert client.sadd("q", "a", large) == 2
-            assert client.spop("q") == b"a"
-            assert plain.spop("q") == large
+        with client_of(secure, authority, protocol=protocol) as client:
+            assert client.sadd("q", "a", "b") == 2
             with client.pipeline(transaction=False) as pipeline:
                 for number in range(5000):
                     pipeline.sadd("q", number)
                 assert pipeline.execute() == [1] * 5000
-            assert client.llen("q") == 5000
-            assert len(client.lpop("q", 5000)) == 5000
-    server.end_well()
+            assert client.llen("q") == 5002
+            assert len(client.lpop("q", 6000)) == 5002
 
 
 @pytest.mark.clients
-def test_redis_cli_and_ping_come_in(start_tls: StartTls, authority: Authority) -> None:
-    server = start_tls("--password", "password")
-    port = port_of(server, "resps")
+def test_redis_cli_logs_in_over_tls(start_tls: StartTls, authority: Authority) -> None:
+    port = port_of(start_tls("--password", "password"), "resps")
     command = [
         need("redis-cli", "redis-tools"), "--tls", "--cacert", str(authority.certificate), "-p", str(port),
         "-a", "password", "--no-auth-warning", "PING",
     ]  # fmt: skip
     assert subprocess.check_output(command, text=True) == "PONG\n"
-    asked = run_here("ping", "--listen", f"resps://127.0.0.1:{port}")
-    assert (asked.returncode, asked.stdout) == (0, f"resps://127.0.0.1:{port} is well\n")
-    assert run_here("ping", "--listen", f"resp://127.0.0.1:{port}").returncode == 1
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_both_versions_that_are_good_work(
-    start_tls: StartTls, authority: Authority, version: ssl.TLSVersion
-) -> None:
+def test_tls_1_2_and_1_3_are_supported(secure: Server, authority: Authority, version: ssl.TLSVersion) -> None:
     context = authority.client_context()
     context.minimum_version = context.maximum_version = version
-    assert Secure(start_tls(), context)("PING") == b"PONG"
+    assert_served(connect(secure, context))
 
 
-def test_clients_need_a_certificate_where_a_ca_for_them_is_set(
+def test_clients_need_a_certificate_if_a_ca_for_them_is_set(
     start_tls: StartTls, authority: Authority, strangers: Authority
 ) -> None:
     server = start_tls("--tls-client-ca", str(authority.certificate))
     known = authority.client_context(authority.issue("client"))
-    assert Secure(server, known)("PING") == b"PONG"
+    assert_served(connect(server, known))
     wrong = {
         "none": authority.client_context(),
         "of others": authority.client_context(strangers.issue("client")),
@@ -148,26 +199,27 @@ def test_clients_need_a_certificate_where_a_ca_for_them_is_set(
     }
     for context in wrong.values():
         with pytest.raises((ssl.SSLError, ConnectionError)):
-            Secure(server, context)("PING")
+            assert_served(connect(server, context))
     assert server.log.count("no TLS with") == 1
-    assert Secure(server, known)("PING") == b"PONG"
+    assert_served(connect(server, known))
 
 
-def test_a_reload_changes_the_certificate_and_no_connection(
+def test_a_reload_changes_the_certificate_and_keeps_connections(
     start_tls: StartTls, authority: Authority, strangers: Authority, files: tuple[Path, Path], tmp_path: Path
 ) -> None:
     ca = tmp_path / "client-ca.pem"
     ca.write_bytes(authority.certificate.read_bytes())
     server = start_tls("--tls-client-ca", str(ca))
     context = authority.client_context(authority.issue("client"))
-    old = Secure(server, context)
-    assert old("SADD", "q", "a") == 1
+    old = connect(server, context)
+    old.put(b"q", b"a")
     for copy, renewed in zip(files, authority.issue("renewed"), strict=True):
         copy.write_bytes(renewed.read_bytes())
     reload(server)
-    new = Secure(server, context)
-    assert new.serial != old.serial
-    assert old("SPOP", "q") == new("SPOP", "q") or old("PING") == new("PING") == b"PONG"
+    new = connect(server, context)
+    assert serial(new) != serial(old)
+    assert (old.get(b"q"), new.get(b"q")) == (b"a", None)
+    assert isinstance(new.socket, ssl.SSLSocket)
     # Clients of the CA that was taken away come in no longer, not even those who have been here.
     ca.write_bytes(strangers.certificate.read_bytes())
     reload(server)
@@ -178,16 +230,16 @@ def test_a_reload_changes_the_certificate_and_no_connection(
             again.sendall(packed("PING"))
             if not again.recv(1):
                 raise ConnectionResetError
-    assert old("PING") == b"PONG"
+    assert_served(old)
 
 
 @pytest.mark.parametrize("broken", ["garbage", "another's key", "gone"])
-def test_files_that_cannot_be_used_leave_the_old_ones_in_force(
+def test_a_reload_of_files_that_cannot_be_used_changes_nothing(
     start_tls: StartTls, authority: Authority, files: tuple[Path, Path], broken: str
 ) -> None:
     server = start_tls()
     certificate, key = files
-    first = Secure(server, authority.client_context())
+    first = connect(server, authority.client_context())
     if broken == "garbage":
         certificate.write_text("no certificate")
     elif broken == "gone":
@@ -195,73 +247,99 @@ def test_files_that_cannot_be_used_leave_the_old_ones_in_force(
     else:
         key.write_bytes(authority.issue("another")[1].read_bytes())
     reload(server, "not reloaded, all stays as it was")
-    assert Secure(server, authority.client_context()).serial == first.serial
-    assert first("PING") == b"PONG"
+    assert serial(connect(server, authority.client_context())) == serial(first)
+    assert_served(first)
 
 
-def test_who_waits_over_tls_and_hangs_up_takes_nothing(start_tls: StartTls, authority: Authority) -> None:
-    server = start_tls()
-    with server.client() as plain:
-        waiting = Secure(server, authority.client_context())
-        waiting.socket.sendall(packed("BLPOP", "q", 0))
-        wait_for(lambda: plain.info("clients")["blocked_clients"] == 1, "the client to wait")
-        waiting.socket.close()
-        wait_for(lambda: plain.info("clients")["blocked_clients"] == 0, "the client to be gone")
+@each_protocol
+def test_a_client_that_leaves_while_it_waits_over_tls_takes_nothing(
+    secure: Server, authority: Authority, protocol: Protocol
+) -> None:
+    with secure.client() as plain, connect(secure, authority.client_context(), protocol) as waiting:
+        waiting.send(protocol.get_waiting(b"q"))
+        wait_for_blocked(plain, 1)
+        waiting.close()
+        wait_for_blocked(plain, 0)
         plain.sadd("q", "m")
         assert plain.spop("q") == b"m"
 
 
-def test_a_stop_says_goodbye_over_tls_and_waits_for_no_handshake(
+def test_a_stop_ends_connections_cleanly_and_waits_for_no_handshake(
     start_tls: StartTls, authority: Authority
 ) -> None:
     server = start_tls()
-    client = Secure(server, authority.client_context())
+    clients = [connect(server, authority.client_context(), protocol) for protocol in PROTOCOLS]
     with socket.create_connection(("127.0.0.1", port_of(server, "resps")), TIMEOUT) as begun:
         begun.sendall(b"\x16\x03\x01\x02\x00\x01")
-        assert client("PING") == b"PONG"
+        for client in clients:
+            assert_served(client)
         began = time.monotonic()
         assert server.stop() == 0
-        assert client.socket.recv(1) == b""
+        for client in clients:
+            assert client.is_closed()
         with contextlib.suppress(ConnectionError):
             assert begun.recv(1) == b""
         assert time.monotonic() - began < 5
     assert "handshakes" not in server.log
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("options", "status", "complaint"),
+    ("options", "complaint"),
     [
-        (["--listen", "resps://127.0.0.1:0"], 2, "needs --tls-certificate"),
-        (["--tls-key", "/x"], 2, "of no use without --tls-certificate"),
-        (["--tls-certificate", "/no/such.pem"], 1, "No such file"),
-        (["--tls-certificate", "{ca}"], 1, "holds no private key in PEM format"),
-        (["--tls-certificate", "{key}"], 1, "holds no certificate in PEM format"),
-        (["--tls-certificate", "{cert}", "--tls-key", "{cert}"], 1, "--tls-key"),
-        (
-            ["--tls-certificate", "{cert}", "--tls-key", "{key}", "--tls-client-ca", "{key}"],
-            1,
-            "holds no certificate in PEM format",
-        ),
-        (["--tls-certificate", "{cert}", "--tls-key", "{locked}"], 1, "--tls-key"),
-        (["--listen", "gophers://127.0.0.1:70"], 2, "there is no handler 'gopher'"),
+        (["--listen", "resps://127.0.0.1:0"], "needs --tls-certificate"),
+        (["--tls-key", "/x"], "of no use without --tls-certificate"),
+        (["--listen", "gophers://127.0.0.1:70"], "there is no handler 'gopher'"),
     ],
 )
-def test_wrong_files_are_one_clear_line(
-    authority: Authority, tmp_path: Path, options: list[str], status: int, complaint: str
-) -> None:
+def test_options_that_do_not_fit_are_one_line_and_status_2(options: list[str], complaint: str) -> None:
+    refused = run_here(*options)
+    assert refused.returncode == 2
+    assert complaint in refused.stderr
+    assert len(refused.stderr.strip().splitlines()) == 1
+
+
+@pytest.fixture(scope="module")
+def wrong_files(authority: Authority) -> dict[str, Path]:
     certificate, key = authority.issue("wrong")
-    locked = tmp_path / "locked.key"
+    locked = authority.folder / "locked.key"
     subprocess.run(
         ["openssl", "ec", "-aes256", "-passout", "pass:x", "-in", str(key), "-out", str(locked)],
         check=True, capture_output=True,
     )  # fmt: skip
-    words = {"ca": authority.certificate, "cert": certificate, "key": key, "locked": locked}
-    refused = run_command(
-        "--data-dir", str(tmp_path / "data"), *(option.format(**words) for option in options)
-    )
-    assert refused.returncode == status
-    assert complaint in refused.stderr
+    return {"ca": authority.certificate, "cert": certificate, "key": key, "locked": locked}
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ("--tls-certificate=/no/such.pem", "No such file"),
+        ("--tls-certificate={ca}", "holds no private key in PEM format"),
+        ("--tls-certificate={key}", "holds no certificate in PEM format"),
+        ("--tls-certificate={cert} --tls-key={cert}", "--tls-key"),
+        (
+            "--tls-certificate={cert} --tls-key={key} --tls-client-ca={key}",
+            "holds no certificate in PEM format",
+        ),
+        ("--tls-certificate={cert} --tls-key={locked}", "--tls-key"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named_in_one_line(
+    wrong_files: dict[str, Path], options: str, complaint: str
+) -> None:
+    policy = settings_of(*options.format(**wrong_files).split()).doors
+    with pytest.raises(AccessError) as refused:
+        policy.read_tls()
+    assert complaint in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_file_that_cannot_be_used_ends_the_server_with_one_line(
+    wrong_files: dict[str, Path], tmp_path: Path
+) -> None:
+    options = ("--tls-certificate", str(wrong_files["cert"]), "--tls-key", str(wrong_files["locked"]))
+    refused = run_command("--data-dir", str(tmp_path / "data"), *options)
+    assert refused.returncode == 1
+    assert "--tls-key" in refused.stderr
     assert len(refused.stderr.strip().splitlines()) == 1
 
 

@@ -1,4 +1,4 @@
-"""Users as pure values: what a users file may say, who logs in by what, and which queues are whose."""
+"""Users in memory: what a users file may say, which password logs in, and which queues a user may use."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_users_file_says_who_may_do_what() -> None:
         (table(""), "1 to 64 visible"),
     ],
 )
-def test_what_makes_no_sense_is_refused_and_shows_no_secret(text: str, complaint: str) -> None:
+def test_an_error_in_a_users_file_names_it_and_shows_no_secret(text: str, complaint: str) -> None:
     with pytest.raises(UsersError, match=complaint) as refused:
         parse_users(text)
     assert HASH[:-1] not in str(refused.value)
@@ -94,7 +94,7 @@ def test_a_user_does_not_show_its_hashes() -> None:
 
 
 @given(PASSWORDS, PASSWORDS)
-def test_only_the_password_is_right(password: bytes, tried: bytes) -> None:
+def test_only_the_password_logs_in(password: bytes, tried: bytes) -> None:
     users = users_with_password(password)
     found = users.log_in("default", tried)
     assert (found is not None) == (tried == password)
@@ -103,8 +103,29 @@ def test_only_the_password_is_right(password: bytes, tried: bytes) -> None:
     assert users.initial is NOBODY
 
 
+NEARLY = {
+    "one byte too few": b"passwor",
+    "one byte too many": b"passwordx",
+    "a line end": b"password\n",
+    "a zero": b"password\0",
+    "a space before": b" password",
+    "upper case": b"PASSWORD",
+    "nothing": b"",
+    "the hash": HASH.encode(),
+    "the hash in bytes": bytes.fromhex(HASH),
+    "2 KB": b"x" * 2000,
+}
+
+
+@pytest.mark.parametrize("name", NEARLY)
+def test_a_password_that_is_nearly_right_is_wrong(name: str) -> None:
+    users = users_with_password(b"password")
+    assert users.log_in("default", b"password") is not None
+    assert users.log_in("default", NEARLY[name]) is None
+
+
 @given(st.text(max_size=8).filter(lambda name: name != "default"), PASSWORDS)
-def test_where_nothing_is_set_everybody_is_the_default_user(name: str, tried: bytes) -> None:
+def test_without_users_everybody_is_the_default_user(name: str, tried: bytes) -> None:
     users = everybody()
     assert users.initial.is_free
     assert users.log_in("default", tried) is users.initial
@@ -124,7 +145,7 @@ def test_a_password_that_cannot_be_one_is_refused(password: bytes) -> None:
         users_with_password(password)
 
 
-def test_the_default_user_s_password_is_said_once() -> None:
+def test_the_default_user_s_password_is_given_once() -> None:
     with pytest.raises(UsersError, match="must stand there"):
         users_with_password(b"password", parse_users(table("default")))
     both = users_with_password(b"password", parse_users(table()))
@@ -135,13 +156,13 @@ def test_the_default_user_s_password_is_said_once() -> None:
     st.lists(st.text("ab*?[]", min_size=1, max_size=5), max_size=3),
     st.binary(max_size=6) | st.text("ab", max_size=5).map(str.encode),
 )
-def test_queues_are_admitted_by_any_pattern(patterns: list[str], queue: bytes) -> None:
+def test_a_queue_is_admitted_if_a_pattern_matches(patterns: list[str], queue: bytes) -> None:
     user = User("ada", queues=tuple(patterns))
     expected = any(glob_regex(pattern.encode()).fullmatch(queue) for pattern in patterns)
     assert user.admits(queue) == bool(expected)
 
 
-def test_a_name_of_megabytes_is_nobody_s_but_theirs_who_have_all_queues() -> None:
+def test_a_name_of_megabytes_is_for_users_of_all_queues() -> None:
     assert User("ada").admits(b"a" * 10**6)
     assert not User("ada", queues=("a*",)).admits(b"a" * 10**6)
 
@@ -150,7 +171,7 @@ RIGHT_SETS = st.sets(st.sampled_from(RIGHTS)).map(frozenset)
 
 
 @given(RIGHT_SETS, st.lists(st.sampled_from(["*", "a*"]), max_size=2))
-def test_who_is_free_has_every_right_on_every_queue(may: frozenset[str], queues: list[str]) -> None:
+def test_a_free_user_has_every_right_on_every_queue(may: frozenset[str], queues: list[str]) -> None:
     user = User("ada", queues=tuple(queues), may=may)
     assert user.is_free == (may == set(RIGHTS) and "*" in queues)
 
@@ -159,7 +180,7 @@ DIGESTS = st.sets(st.sampled_from([digest_of(bytes([n])) for n in range(3)])).ma
 
 
 @given(DIGESTS, DIGESTS, st.booleans(), st.booleans())
-def test_who_came_in_by_what_is_valid_no_longer_has_no_successor(
+def test_a_user_whose_login_is_no_longer_valid_has_no_successor(
     before: frozenset[bytes], after: frozenset[bytes], was_open: bool, is_open: bool
 ) -> None:
     old = User("ada", before, was_open)

@@ -14,7 +14,7 @@ from pressure_server.queues.broker import Broker
 from pressure_server.queues.database import Database
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Line
-from pressure_server.queues.peers import Neighbours
+from pressure_server.queues.peers import PeerDetection
 from pressure_server.queues.policy import Policy
 from tests.support.measures import connections
 from tests.support.native import NativeClient
@@ -138,7 +138,9 @@ def test_moves_that_waited_for_room_leave_nothing_behind_where_the_backend_does_
         return database.waiting_on(source)[Line.CONSUMERS] > 0
 
     async def main() -> int:
-        broker = Broker(Address(backend.url), prefix="__pressure__", neighbours=Neighbours(), policy=Policy())
+        broker = Broker(
+            Address(backend.url), prefix="__pressure__", peer_detection=PeerDetection(), policy=Policy()
+        )
         await broker.start()
         database = broker.default_database
         for number in range(3):
@@ -153,7 +155,7 @@ def test_moves_that_waited_for_room_leave_nothing_behind_where_the_backend_does_
             with backend.client() as natively:
                 assert NativeClient(natively, destination.decode()).get() == b"x"
             assert await moving == b"y"
-        left = len(database.changes)
+        left = len(database.notifications)
         await broker.close()
         return left
 

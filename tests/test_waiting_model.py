@@ -21,7 +21,7 @@ from pressure_server.queues.broker import Broker
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Operation, Owner
 from pressure_server.queues.operations.wait import Wait
-from pressure_server.queues.peers import Neighbours
+from pressure_server.queues.peers import PeerDetection
 from pressure_server.queues.policy import Policy
 from tests.support import forms
 from tests.support.forms import Form
@@ -113,7 +113,7 @@ class _Owner(Owner):
         self.ended = False
         self.in_line = False
 
-    def waits(self, _operation: Operation) -> None:
+    def wait_began(self, _operation: Operation) -> None:
         self.in_line = True
 
     def completed(self, _operation: Operation) -> None:
@@ -128,7 +128,7 @@ def _has_come_as_far(operation: Operation, modelled: Modelled) -> bool:
 def _folds_with(pair: tuple[Operation, Modelled]) -> Form | Modelled:
     """What tells those that a batch folds into one run (batch.py) from their neighbours."""
     modelled = pair[1]
-    return modelled.step.form if pair[0].folds else modelled
+    return modelled.step.form if pair[0].can_fold else modelled
 
 
 def _refusal(operation: Operation) -> str | None:
@@ -145,7 +145,7 @@ class World:
         self.direct = backend.client()
         self.loop = asyncio.new_event_loop()
         self.broker = Broker(
-            Address(backend.url), prefix="__pressure__", neighbours=Neighbours(), policy=Policy()
+            Address(backend.url), prefix="__pressure__", peer_detection=PeerDetection(), policy=Policy()
         )
         self.loop.run_until_complete(self.broker.start())
         self.names = (b"%d" % number for number in count())

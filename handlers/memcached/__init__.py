@@ -1,4 +1,4 @@
-"""The memcached handler: memcached and kestrel clients work on pressure queues, or on keys and values."""
+"""The memcached handler: memcached and kestrel clients use queues, or keys and values."""
 
 from handlers.memcached.handler import MemcachedHandler
 

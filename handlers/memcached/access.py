@@ -1,4 +1,4 @@
-"""Whether a client's user may do a command: asked of every one."""
+"""Permissions: check that the client's user may run a command."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from handlers.memcached.replies import ClientError
 
 
 def check(client: MemcachedClient, spec: Spec, words: list[bytes]) -> None:
-    """Raise ClientError where it may not. Needs without a key are about all of them."""
+    """Raise ClientError if the user may not run the command or use one of its keys.
+
+    A command that needs `administer` and names no key requires access to all keys.
+    """
     user = client.user
     if user.is_free or not spec.needs:
         return
@@ -18,8 +21,8 @@ def check(client: MemcachedClient, spec: Spec, words: list[bytes]) -> None:
     keys = spec.keys_of(words)
     if not keys and "administer" in spec.needs and not user.has_all_queues:
         client.clients.access.refused["cmd"] += 1
-        raise ClientError(f"this user has no permission to {spec.name}, which is about everything")
-    # Elsewhere what looks like options is part of the name.
+        raise ClientError(f"this user has no permission to {spec.name}: it requires access to all keys")
+    # Only `get` and `gets` have options; in other commands `/open` is part of the name.
     if client.options.mode == QUEUE and spec.takes_many:
         keys = [queue_of(key) for key in keys]
     if not all(map(user.admits, keys)):

@@ -1,4 +1,4 @@
-"""A request's words as what they stand for. All raise ClientError, with memcached's text."""
+"""Arguments: convert the words of a request. Invalid words raise ClientError with memcached's text."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ _BAD_FORMAT = "bad command line format"
 _UNSIGNED = re.compile(rb"\d{1,20}")
 _SIGNED = re.compile(rb"-?\d{1,11}")
 _MOST_FLAGS = 2**32 - 1
-# Memcached's: so many seconds are from now on, more are a time since 1970.
+# As in memcached: up to this many seconds count from now; a larger number is a Unix time.
 _LONGEST_FROM_NOW = 60 * 60 * 24 * 30
 LONG_PAST = b"1"
 
 
 def key_of(word: bytes) -> bytes:
-    """A key, or a queue."""
+    """Return the word if it is a valid key or queue name."""
     if not is_key(word):
         raise ClientError(_BAD_FORMAT)
     return word
 
 
 def flags_of(word: bytes) -> int:
-    """A number of 32 bits, which means something to the client."""
+    """Return an item's flags, an unsigned number of 32 bits that only clients interpret."""
     if not _UNSIGNED.fullmatch(word) or int(word) > _MOST_FLAGS:
         raise ClientError(_BAD_FORMAT)
     return int(word)
 
 
 def expiry_of(word: bytes, otherwise: str = _BAD_FORMAT) -> bytes:
-    """When something expires, as scripts take it: 0 for never, +seconds from now on, or since 1970.
+    """Return an expiry as the scripts take it: 0 for never, `+seconds` from now, or seconds since 1970.
 
     `otherwise` is the text of the error.
     """
@@ -44,7 +44,7 @@ def expiry_of(word: bytes, otherwise: str = _BAD_FORMAT) -> bytes:
 
 
 def number_of(word: bytes, otherwise: str = _BAD_FORMAT) -> int:
-    """A number of 64 bits, from 0. `otherwise` is the text of the error."""
+    """Return an unsigned number of 64 bits. `otherwise` is the text of the error."""
     if not _UNSIGNED.fullmatch(word) or int(word) >= 2**64:
         raise ClientError(otherwise)
     return int(word)

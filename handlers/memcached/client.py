@@ -1,6 +1,6 @@
-"""A memcached client, and a command that it may send.
+"""Types that all commands use: the client, and the entry of a command in the table.
 
-These types name each other: a command's function gets the client.
+They are in one module because they refer to each other.
 """
 
 from __future__ import annotations
@@ -30,17 +30,19 @@ class ListenerOptions:
     flush_all: bool
 
 
-# A plain function replies by client.reply or client.submit; a coroutine function returns the reply.
+# A command's function. It calls client.reply or client.submit, or returns a coroutine that returns the
+# reply.
 Function = Callable[["MemcachedClient", Request], Coroutine[Any, Any, bytes] | None]
 ForRepeated = Callable[["MemcachedClient", Repeated], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """One command.
+    """A command in the table.
 
-    `least` and `most` are how many words it has, its name counted (None: any number). `keys` is which of them
-    are queues, or keys. `needs` is what a user must have a right to. `repeated` does many equal ones at once.
+    `least` and `most` bound the number of words, including the command's name; `most` is None if there is no
+    limit. `keys` is the slice of the words that are keys or queue names. `needs` are the rights that a user
+    must have. `repeated` executes many equal requests at once.
     """
 
     name: str
@@ -55,18 +57,18 @@ class Spec:
 
     @property
     def takes_many(self) -> bool:
-        """Whether it may have any number of keys."""
+        """Whether the command takes any number of keys."""
         return self.keys.stop is None
 
     def keys_of(self, words: list[bytes]) -> list[bytes]:
-        """The words that are keys."""
+        """Return the words that are keys or queue names."""
         return words[self.keys]
 
 
 class MemcachedClient(Connection):
-    """A client, as commands see it.
+    """The part of a client's connection that commands use.
 
-    `open_reads` are the messages that it has taken and may still give back, `values` the items of mode KV.
+    `open_reads` are the messages that the client has opened and not closed, `values` the items of mode kv.
     """
 
     __slots__ = ("context", "counts", "failures", "open_reads", "options", "values")
@@ -82,23 +84,23 @@ class MemcachedClient(Connection):
 
     @property
     def kept(self) -> int:
-        """The messages that are open."""
+        """The bytes kept for the client's open reads."""
         return self.open_reads.size
 
-    def took(self, operation: Operation) -> None:
-        """The broker: a coroutine's reply brings this. What is open is delivered when the client says so."""
+    def take_over(self, operation: Operation) -> None:
+        """See owners.Client. Keep an open read until the client closes or aborts it."""
         if operation.custody is Custody.UNTIL_ACKNOWLEDGED and not self.transport.is_closing():
             self.open_reads.add(operation)
             self.recount()
         else:
-            super().took(operation)
+            super().take_over(operation)
 
     def completed(self, operation: Operation) -> None:
-        """See Connection; and it is counted."""
+        """See Connection. Count the commands that have ended."""
         self.counts.add(operation)
         super().completed(operation)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio: the connection has ended. What it had open goes back."""
+        """Called by asyncio: the connection has ended. Put back the messages of open reads."""
         super().connection_lost(exc)
         self.open_reads.abort_all()

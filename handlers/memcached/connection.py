@@ -1,4 +1,4 @@
-"""A memcached client's connection: parses requests, looks commands up in the table, and executes them."""
+"""A memcached client's connection: parses requests and runs their commands."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from pressure_server.net.handler import Context
 
 logger = logging.getLogger(__name__)
 
-# A browser that a web page makes send commands here, in the body of a request.
+# First words of HTTP lines: a web page can make a browser send commands in the body of a POST.
 _OF_HTTP = (b"post", b"host:")
 
 
 class MemcachedConnection(MemcachedClient):
-    """One client's connection: parses requests, finds their commands in the table, and executes them."""
+    """A memcached client's connection."""
 
     __slots__ = ("_commands", "_parser")
 
@@ -44,7 +44,10 @@ class MemcachedConnection(MemcachedClient):
         self._parser = RequestParser(self.context.settings.max_message_bytes)
 
     def parse(self, data: bytes) -> list[Any]:
-        """Requests, and a RequestError for what is none."""
+        """See Connection. Return Request, Repeated and RequestError objects.
+
+        Refuse large requests from a client that has not logged in.
+        """
         parsed: list[Any] = list(self._parser.feed(data))
         if (
             self.user is NOBODY
@@ -58,7 +61,7 @@ class MemcachedConnection(MemcachedClient):
         return parsed
 
     def execute(self, command: Any) -> Coroutine[Any, Any, bytes] | None:
-        """Find the command in the table and do it."""
+        """See Connection. Check the request, and run its command."""
         if type(command) is RequestError:
             is_stranger = self.user is NOBODY and not command.closes
             self.reply(login.UNAUTHENTICATED if is_stranger else command.reply)
@@ -86,15 +89,15 @@ class MemcachedConnection(MemcachedClient):
         return self._quietly(coroutine) if command.is_quiet and coroutine is not None else coroutine
 
     async def _quietly(self, coroutine: Coroutine[Any, Any, bytes]) -> bytes:
-        """Do it, and reply nothing."""
+        """Run a command that was sent with noreply."""
         try:
             await coroutine
         except Exception as reason:
-            logger.debug("a command that asked for no reply failed: %s", self.failed(reason))
+            logger.debug("a command with noreply failed: %s", self.failed(reason))
         return b""
 
     def _check(self, spec: Spec, command: Request | Repeated) -> None:
-        """Raise ClientError where the command makes no sense, or the user may not do it."""
+        """Raise WordCountError for a wrong number of words, ClientError if the user lacks permission."""
         words = command.words
         if len(words) < spec.least or (spec.most is not None and len(words) > spec.most):
             raise WordCountError
@@ -114,25 +117,25 @@ class MemcachedConnection(MemcachedClient):
             self.reply(b"" if command.is_quiet else self.failed(reason) * command.count)
 
     def encode(self, value: Any) -> bytes:
-        """What a coroutine returns is the reply."""
+        """See Connection. A coroutine returns the reply itself."""
         reply: bytes = value
         return reply
 
     def failed(self, error: Exception) -> bytes:
-        """The reply for an error that a command has met. One that is no refusal goes to the log."""
+        """See Connection. Log errors that are not an expected result of a command."""
         if isinstance(error, WordCountError):
             return ERROR
         if isinstance(error, ClientError | QueueNameError):
             return client_error(str(error))
         if not isinstance(error, PressureError):
-            logger.error("a command failed", exc_info=error)
+            logger.error("unexpected error in a command; its connection stays open", exc_info=error)
             error = PressureError("internal error: the server's log has the details")
         return server_error(error)
 
     def refused(self) -> bytes:
-        """Memcached's words for one client too many."""
+        """See Connection. Return memcached's text."""
         return b"ERROR Too many open connections\r\n"
 
 
 class WordCountError(Exception):
-    """A command has more words than it can have, or fewer."""
+    """A request has too few or too many words for its command."""

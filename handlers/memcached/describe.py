@@ -1,4 +1,4 @@
-"""Commands described from the table, for docs/reference/memcached.md."""
+"""The tables of commands in docs/reference/memcached.md, generated from the command table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _TITLES = {QUEUE: "Queues (`mode=queue`)", KV: "Keys and values (`mode=kv`)"}
 
 
 def commands_markdown() -> str:
-    """The tables of docs/reference/memcached.md."""
+    """Return a Markdown table of commands for each mode."""
     lines: list[str] = []
     for mode, title in _TITLES.items():
         lines += [f"### {title}", "", "| command | what it does | needs |", "|---|---|---|"]

@@ -1,4 +1,4 @@
-"""What the core knows of this handler: how to make a connection, and how to ask whether a server is well."""
+"""The handler as the server's core uses it: options of listeners, new connections, and health checks."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _YES_OR_NO = {"yes": True, "no": False}
 
 
 def options_of(listen: Listen) -> ListenerOptions:
-    """How the listener is to serve, by the options in its URL. Raises SettingsError."""
+    """Return the options in the listener's URL. Raise SettingsError if they are invalid."""
     options = dict(listen.options)
     if len(options) < len(listen.options):
         raise SettingsError(f"{listen}: an option is given twice")
     if unknown := sorted(options.keys() - _OPTIONS):
         raise SettingsError(
-            f"{listen}: no such option '{unknown[0]}': there are {', '.join(sorted(_OPTIONS))}"
+            f"{listen}: unknown option '{unknown[0]}': the options are {', '.join(sorted(_OPTIONS))}"
         )
     mode = options.get("mode", QUEUE)
     if mode not in MODES:
@@ -49,18 +49,18 @@ class MemcachedHandler:
             context.background.add(asyncio.create_task(Sweeper(self._values).sweep()))
 
     def connect(self) -> MemcachedConnection:
-        """A connection for a client that has just come."""
+        """Return the connection object for a new client."""
         return MemcachedConnection(self._context, self._listener_options, self._counts, self._values)
 
     @staticmethod
     def check(listen: Listen) -> None:
-        """Raise SettingsError where its options cannot be."""
+        """Raise SettingsError if the listener's options are invalid."""
         options_of(listen)
 
     @staticmethod
     def ping(listen: Listen, timeout: float, *, ready: bool) -> None:
-        """Ask for the version, or whether it is ready. Raises OSError with the reason if it is not."""
+        """Send `version`, or the command `ready`. Raise OSError with the reason for a negative reply."""
         reply = ask(listen, b"ready\r\n" if ready else b"version\r\n", timeout)
-        # Who asks for a login is well.
+        # A server that demands a login is healthy.
         if not reply.startswith(("VERSION", "OK", "CLIENT_ERROR unauthenticated")):
-            raise OSError(reply or "it closes the connection")
+            raise OSError(reply or "the server closed the connection")

@@ -1,4 +1,4 @@
-"""Logging in, as memcached does it in text: a first `set`, whose data is a user's name and a password."""
+"""Logins in memcached's text protocol: the first command is a `set` with the data `USER PASSWORD`."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pressure_server.auth.logins import MOST_FAILURES
 from pressure_server.auth.users import MOST_PASSWORD_BYTES
 
 UNAUTHENTICATED = client_error("unauthenticated")
-# The most that somebody may send who has not logged in: a line, a name and a password.
+# The largest request before a login, in bytes: a line, a user's name and a password.
 MOST_BYTES = 2048 + 64 + MOST_PASSWORD_BYTES
-# What needs no login: who asks whether a server is ready has no password.
+# Commands allowed before a login. Health checks have no password.
 OPEN_TO_ALL = (b"ready", b"quit")
 
 
 def may_log_in(request: Parsed) -> bool:
-    """Whether who sends this may be logged in by it."""
+    """Return whether the request may be a login."""
     return not isinstance(request, RequestError) and request.words[0] == b"set"
 
 
 async def log_in(client: MemcachedClient, request: Request) -> bytes:
-    """What a client is replied that has not logged in yet. Anything but a login is refused."""
+    """Execute a login, and return the reply. Refuse any other request."""
     if request.words[0] != b"set" or request.data is None:
         return UNAUTHENTICATED
     name, _, password = request.data.partition(b" ")
@@ -31,7 +31,7 @@ async def log_in(client: MemcachedClient, request: Request) -> bytes:
         client.user = user
         return STORED
     if name.decode("utf-8", "replace") not in access.users.by_name:
-        # It may be a password, or a message of a client that has connected again and not logged in.
+        # Keep unknown names out of the log: this may be a password, or a message sent without a login.
         name = b""
     await access.logins.fail(client.transport, name, client.failures)
     client.failures += 1

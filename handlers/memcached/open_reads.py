@@ -1,6 +1,6 @@
-"""Open reads: what a client has taken by `get q/open`, until it says `/close`, or `/abort`, or leaves.
+"""Open reads: messages taken with `get q/open`, until `/close`, `/abort` or the end of the connection.
 
-The backend keeps each of them for us, so that it comes back when the server dies, too.
+The backend keeps a record of each, so that the message is put back even if the server dies.
 """
 
 from __future__ import annotations
@@ -9,48 +9,48 @@ from collections.abc import Iterator
 
 from pressure_server.queues.operations.operation import Operation
 
-# What an open read takes beside its message, in bytes.
+# The memory for an open read besides its message, in bytes.
 _COST = 1024
 
 
 class OpenReads:
-    """Those of one client, one of each queue. `size` is what they take in memory, in bytes."""
+    """A client's open reads, at most one for each queue. `size` is their memory in bytes."""
 
     def __init__(self) -> None:
         self.size = 0
         self._operations: dict[bytes, Operation] = {}
 
     def __contains__(self, queue: bytes) -> bool:
-        """Whether a message of the queue is open."""
+        """Return whether a message of the queue is open."""
         return queue in self._operations
 
     def __iter__(self) -> Iterator[bytes]:
-        """The queues of which one is open."""
+        """Iterate over the queues with an open read."""
         return iter(self._operations)
 
     def __len__(self) -> int:
-        """How many are open."""
+        """Return the number of open reads."""
         return len(self._operations)
 
     def add(self, operation: Operation) -> None:
-        """Its message has been read, and is open."""
+        """Add the open read of an operation that has taken a message."""
         self._operations[operation.name] = operation
         self.size += _size_of(operation)
 
     def close(self, queue: bytes) -> None:
-        """The client is done with the message of that queue, if any."""
+        """Acknowledge the queue's open message, if any."""
         operation = self._pop(queue)
         if operation is not None:
-            operation.delivered()
+            operation.acknowledge()
 
     def abort(self, queue: bytes) -> None:
-        """The message of that queue, if any, goes back to its head."""
+        """Put back the queue's open message, if any, to the head of the queue."""
         operation = self._pop(queue)
         if operation is not None:
             operation.put_back()
 
     def abort_all(self) -> None:
-        """All go back; what was read last goes first, to be behind what was read before."""
+        """Put back all open messages, the latest first."""
         for queue in reversed(list(self._operations)):
             self.abort(queue)
 

@@ -1,8 +1,7 @@
-"""Requests: bytes in, commands out. Sans-IO, and strict: every length is checked before memory is taken.
+"""Request parser: converts received bytes into requests. Sans-IO; checks every length before buffering.
 
-A request is a line of words and, where it stores something, a block of data. The forms are those of
-memcached's protocol.txt; where memcached reads a block that it has refused as further commands, it is
-skipped here, so that nobody's data is ever executed.
+A request is a line of words and, for storage commands, a block of data: see memcached's protocol.txt. Unlike
+memcached, the parser skips the data of refused requests, so that data is never executed as commands.
 """
 
 from __future__ import annotations
@@ -10,15 +9,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-# As memcached: a key, and a line that is not one of many keys.
+# The most bytes of a key, of a line, and of a line with many keys; the first two as in memcached.
 MAX_KEY = 250
 MAX_LINE = 2048
 MAX_KEYS_LINE = 64 * 1024
-# What is sent with each of these is a block of data, whose size is the word at that place.
+# Commands with a block of data, and the index of the word that is the block's size.
 _STORING = dict.fromkeys((b"set", b"add", b"replace", b"append", b"prepend", b"cas"), 4)
 _RETRIEVING = (b"get ", b"gets ", b"gat ", b"gats ")
-# Those that may be told not to reply, by a last word that has so many before it, or more: an only key can
-# be called noreply.
+# Commands that accept noreply, and the least number of words before it. After fewer words noreply is a key.
 _MAY_BE_QUIET = {
     **dict.fromkeys((*_STORING, b"delete", b"incr", b"decr", b"touch", b"flush"), 2),
     **dict.fromkeys((b"flush_all", b"verbosity"), 1),
@@ -26,9 +24,9 @@ _MAY_BE_QUIET = {
 _KEY = re.compile(rb"[^\x00-\x20\x7f]{1,%d}" % MAX_KEY)
 _BINARY = 0x80
 _BINARY_HEADER = 24
-# So many equal requests in a row are one.
+# The most equal requests in a row that become one Repeated.
 _MOST_REPEATED = 512
-# A line of more words is not kept: as many keys as one can have would take a megabyte for each client.
+# A line with more words is not kept for comparison: many keys would take a megabyte per client.
 _MOST_WORDS_KEPT = 8
 
 BAD_FORMAT = b"CLIENT_ERROR bad command line format\r\n"
@@ -40,7 +38,7 @@ _ONLY_TEXT = b"this server speaks memcached's text protocol only"
 
 @dataclass(slots=True)
 class Request:
-    """The words of a line, without noreply, which is said apart; and the data behind it, if any."""
+    """A request: its words, without noreply, and its data, if any. `is_quiet` means noreply."""
 
     words: list[bytes]
     data: bytes | None = None
@@ -49,7 +47,7 @@ class Request:
 
 @dataclass(slots=True)
 class Repeated:
-    """`count` requests in a row with the same line; `data` is that of each, empty where they have none."""
+    """`count` requests in a row with the same line. `data` has a block for each, unless they have none."""
 
     words: list[bytes]
     data: list[bytes]
@@ -57,12 +55,12 @@ class Repeated:
     is_quiet: bool = False
 
     def split(self, count: int) -> list[Repeated]:
-        """The first `count` requests, and the others."""
+        """Return the first `count` requests, and the others."""
         first = Repeated(self.words, self.data[:count], count, self.is_quiet)
         return [first, Repeated(self.words, self.data[count:], self.count - count, self.is_quiet)]
 
     def requests(self) -> list[Request]:
-        """The requests, one by one."""
+        """Return the requests one by one."""
         if not self.data:
             return [Request(self.words, None, self.is_quiet) for _ in range(self.count)]
         return [Request(self.words, block, self.is_quiet) for block in self.data]
@@ -70,7 +68,7 @@ class Repeated:
 
 @dataclass(slots=True)
 class RequestError:
-    """What is no request. `reply` says so, empty where none is wanted; what `closes` is the last."""
+    """A protocol error. `reply` is empty after noreply. If it `closes`, close the connection."""
 
     reply: bytes
     closes: bool = False
@@ -80,12 +78,12 @@ Parsed = Request | Repeated | RequestError
 
 
 class _Line:
-    """A line that has been read, kept because the next one is likely to be the same."""
+    """A parsed line, kept because the next line is likely to be the same."""
 
     __slots__ = ("is_quiet", "size", "text", "words")
 
     def __init__(self, text: bytes, words: list[bytes], size: int, *, is_quiet: bool) -> None:
-        """`text` is with its end. `size` is that of the data behind it, -1 for none."""
+        """`text` includes the line end. `size` is that of the data after the line; -1 for no data."""
         self.text = text
         self.words = words
         self.size = size
@@ -96,32 +94,33 @@ _NO_LINE = _Line(b"", [], -1, is_quiet=False)
 
 
 class RequestParser:
-    """Reads one client's requests. `most_bytes` is the largest block of data."""
+    """A parser for one client's requests. `most_bytes` is the largest size of a block of data."""
 
     __slots__ = ("_awaited", "_line", "_longest", "_most_bytes", "_skip", "_skips_line", "_unread")
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._unread: bytearray | None = None
-        # How many bytes have to be there before it is worth a look; or, of a line, may be without its end.
+        # Parse the incomplete request again when it has `_awaited` bytes or, if its line is incomplete, when
+        # the line ends or exceeds `_longest` bytes.
         self._awaited = 0
         self._longest = 0
-        self._skip = 0  # of data that has been refused
-        self._skips_line = False  # what is behind a block that was too long
+        self._skip = 0  # the bytes of refused data still to come
+        self._skips_line = False  # whether the rest of a too long block is skipped, up to the line end
         self._line = _NO_LINE
 
     @property
     def unparsed(self) -> int:
-        """What a request that is not complete takes, in bytes."""
+        """The bytes in memory of an incomplete request."""
         return len(self._unread) if self._unread is not None else 0
 
     @property
     def awaited(self) -> int:
-        """How large the request is that has begun, in bytes, as far as that is known."""
+        """The size of the incomplete request in bytes, as far as it is known."""
         return max(self._awaited, self._skip, self.unparsed)
 
     def feed(self, data: bytes) -> list[Parsed]:
-        """The requests that end in `data`. A RequestError that closes is the last: feed nothing after it."""
+        """Return the requests that `data` completes. Feed nothing after a RequestError that closes."""
         if self._skip:
             skipped = min(self._skip, len(data))
             self._skip -= skipped
@@ -131,7 +130,7 @@ class RequestParser:
             self._skips_line = not behind
             data = data[behind:] if behind else b""
         if self._unread is not None:
-            # One buffer: a list of small pieces would take many times what they hold.
+            # Use one buffer: a list of small pieces takes many times their size.
             self._unread += data
             size = len(self._unread)
             if size < self._awaited or (size <= self._longest and b"\n" not in data):
@@ -150,7 +149,7 @@ class RequestParser:
         return bool(parsed) and type(parsed[-1]) is RequestError and parsed[-1].closes
 
     def _read(self, data: bytes, parsed: list[Parsed]) -> int:
-        """Read what is complete; where in `data` the first request begins that is not."""
+        """Append all complete requests to `parsed`. Return the position of the first incomplete one."""
         position, end = 0, len(data)
         while position < end:
             line: _Line = self._line
@@ -182,7 +181,10 @@ class RequestParser:
         return end
 
     def _repeat(self, line: _Line, data: bytes, position: int, parsed: list[Parsed]) -> int:
-        """Read requests with that line, of which there is one at least; where the next one begins."""
+        """Read up to _MOST_REPEATED requests with that line. Return the position of the next request.
+
+        `data` has the line at `position`. Set `_awaited` if the data of a request is incomplete.
+        """
         text, size = line.text, line.size
         step = len(text)
         blocks: list[bytes] = []
@@ -198,7 +200,7 @@ class RequestParser:
                 ending = data[last : last + 2]
                 if ending != b"\r\n":
                     if len(ending) == 2:
-                        # What is too much of the block goes to the end of its line.
+                        # The block is longer than announced: skip it up to the next line end.
                         behind = data.find(b"\n", last) + 1
                         self._skips_line = not behind
                         self._add(line, blocks, count, parsed)
@@ -220,7 +222,7 @@ class RequestParser:
             parsed.append(Repeated(line.words, blocks, count, line.is_quiet))
 
     def _look_at_long(self, data: bytes, position: int, after: int) -> RequestError | None:
-        """What is wrong with a line that has no end yet, or a long one."""
+        """Return an error if a line is too long. `after` is the position after its end, 0 if incomplete."""
         most = MAX_KEYS_LINE if data.startswith(_RETRIEVING, position) else MAX_LINE
         if (after or len(data)) - position > most:
             return RequestError(LINE_TOO_LONG, closes=True)
@@ -244,7 +246,7 @@ class RequestParser:
             return RequestError(b"ERROR\r\n")
         size = int(words[at]) if len(words) > at and re.fullmatch(rb"\d{1,10}", words[at]) else -1
         if size < 0:
-            # What follows may be data, so it is not read as commands.
+            # Close: data of unknown size may follow, and must not be read as commands.
             return RequestError(BAD_FORMAT, closes=True)
         wrong = None
         if size > self._most_bytes:
@@ -258,12 +260,12 @@ class RequestParser:
 
 
 def is_key(word: bytes) -> bool:
-    """Whether it can be a key: visible, and not too long."""
+    """Return whether the word is a valid key: 1 to 250 bytes, without spaces and control characters."""
     return _KEY.fullmatch(word) is not None
 
 
 def _refuse_binary(data: bytes, position: int) -> RequestError:
-    """The binary protocol's answer to a command that it does not know; what has not come of it is 0."""
+    """Return the binary protocol's reply to an unknown command. Header bytes not yet received count as 0."""
     header = data[position : position + _BINARY_HEADER].ljust(_BINARY_HEADER, b"\0")
     length = len(_ONLY_TEXT).to_bytes(4, "big")
     reply = b"\x81" + header[1:2] + b"\0\0\0\0\x00\x81" + length + header[12:16] + bytes(8) + _ONLY_TEXT

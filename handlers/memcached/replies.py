@@ -1,4 +1,4 @@
-"""Replies: values in, bytes out, in memcached's text protocol. Pure."""
+"""Replies: encode them in memcached's text protocol. Pure."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class ClientError(Exception):
-    """What a client has asked for makes no sense, or is not for it to ask. The text says why."""
+    """A request is invalid or not permitted; the text says why."""
 
 
 def client_error(text: str) -> bytes:
-    """The reply to a request that makes no sense."""
+    """Return the reply to a request that is invalid or not permitted."""
     return b"CLIENT_ERROR " + _one_line(text)
 
 
 def server_error(reason: PressureError) -> bytes:
-    """The reply to a request that cannot be done: the error's code, and what it says."""
+    """Return the reply to a request that failed: the error's code and text."""
     return b"SERVER_ERROR " + _one_line(f"{reason.code} {reason}")
 
 
@@ -38,12 +38,12 @@ def _one_line(text: str) -> bytes:
 
 
 def value(key: bytes, flags: bytes, data: bytes, unique: bytes | None = None) -> bytes:
-    """One item of a retrieval; END comes behind all of them."""
+    """Encode one item of a retrieval. END must follow the last item. `unique` is its cas unique."""
     if unique is None:
         return b"VALUE %b %b %d\r\n%b\r\n" % (key, flags, len(data), data)
     return b"VALUE %b %b %d %b\r\n%b\r\n" % (key, flags, len(data), unique, data)
 
 
 def statistics(items: Iterable[tuple[str, object]]) -> bytes:
-    """The reply to stats."""
+    """Return the reply to `stats`."""
     return b"".join([b"STAT " + _one_line(f"{name} {about}") for name, about in items]) + END

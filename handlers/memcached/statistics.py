@@ -1,4 +1,4 @@
-"""Statistics: what is counted of a listener's commands, and a queue's numbers in kestrel's words."""
+"""Statistics: counts of a listener's commands, and a queue's numbers under kestrel's names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pressure_server.queues.operations.operation import Operation
 
 @dataclass(slots=True)
 class Counts:
-    """How often clients of one listener have asked for what."""
+    """The counts of one listener's commands."""
 
     gets: int = 0
     hits: int = 0
@@ -20,24 +20,24 @@ class Counts:
     flushes: int = 0
 
     def got(self, hits: int, misses: int) -> None:
-        """Commands have read so many items, and found so many missing."""
+        """Count the reads of items: those found, and those not found."""
         self.gets += hits + misses
         self.hits += hits
 
     def add(self, operation: Operation) -> None:
-        """The commands that an operation stands for have ended."""
+        """Count the commands of an operation that has ended."""
         if operation.verb.puts:
             self.sets += len(operation.sizes)
         elif operation.verb.takes:
             self.got(len(operation.results), len(operation.sizes) - len(operation.results))
 
     def reset(self) -> None:
-        """Count anew."""
+        """Set all counts to 0."""
         self.gets = self.hits = self.sets = self.peeks = self.touches = self.flushes = 0
 
 
 def of_queue(about: list[Any], waiters: int, open_reads: int) -> dict[str, int]:
-    """A queue's numbers, from the reply of verbs.INFO, in kestrel's words and order."""
+    """Return a queue's numbers under kestrel's names, in its order. `about` is the reply to verbs.INFO."""
     length, produced, produced_bytes, consumed_bytes = about[1], about[7], about[8], about[10]
     return {
         "items": length,

@@ -1,4 +1,4 @@
-"""Sweeping: what a flush_all has killed is removed in the background, and after a restart what was left."""
+"""The sweeper: deletes dead values in the background. A flush_all only marks values as dead."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from pressure_server.errors import BackendError
 
 logger = logging.getLogger(__name__)
 
+# Seconds until the next try after an error.
 _AGAIN_AFTER = 1.0
 
 
 class Sweeper:
-    """Of one listener; at its beginning it looks what was left when servers ended."""
+    """A listener's sweeper. It also finishes what stopped servers have left."""
 
     def __init__(self, values: Values) -> None:
         self._values = values
 
     async def sweep(self) -> None:
-        """Do so for ever."""
+        """Sweep whenever a flush takes effect, until cancelled."""
         while True:
             try:
                 self._values.flushed.clear()
@@ -30,7 +31,7 @@ class Sweeper:
                     await self._values.sweep()
                     continue
             except BackendError as error:
-                logger.debug("dead values cannot be removed now: %s", error)
+                logger.debug("cannot delete flushed values now, trying again: %s", error)
                 due = _AGAIN_AFTER
             with suppress(TimeoutError):
                 async with asyncio.timeout(due):

@@ -1,4 +1,4 @@
-"""The command table: which commands there are in each mode, what they need, and who does them."""
+"""The command table: the commands of each mode, their syntax, rights and functions."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ def command(
     needs: str,
     repeated: ForRepeated | None = None,
 ) -> Callable[[Function], Function]:
-    """Enter a command into the table of these modes.
+    """Return a decorator that enters a function into the tables of these modes as a command.
 
-    `syntax` is its name and its words: <word>, [<word>] where it may be left out, and <word>* for one or
-    more. The first that is called <queue> or <key> is one.
+    `syntax` is the command's name and its words: <word>, [<word>] if optional, <word>* for one or more. The
+    first word called <queue> or <key> is a queue or a key. `needs` are the rights of users.py that a user
+    must have, or `nothing`. Raise ValueError for an unknown right.
     """
     rights = frozenset(needs.replace("nothing", "").split())
     if not rights <= set(RIGHTS):
-        raise ValueError(f"{syntax}: no such right")
+        raise ValueError(f"{syntax}: unknown right")
     name, *arguments = syntax.split()
     required = [argument for argument in arguments if not argument.startswith("[")]
     is_open = any(argument.strip("[]").endswith("*") for argument in arguments)

@@ -1,4 +1,4 @@
-"""Values by key, as memcached has them: kept on the backend, where several servers share them."""
+"""Values of mode kv: memcached's items, kept on the backend, where several servers share them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pressure_server.lua.script import Script
 from pressure_server.queues.database import Database
 from pressure_server.queues.names import keys_pattern
 
-# One call reads so many values at most, and none behind so many bytes.
+# The most values that one call reads, and the bytes after which it reads no further value.
 _MOST_VALUES = 1000
 _MOST_BYTES = 1 << 20
 _SWEPT_AT_ONCE = b"1000"
@@ -19,7 +19,7 @@ _NO_EXPIRY = b""
 
 
 class Value(NamedTuple):
-    """What is kept under a key. `unique` is another one whenever it has been changed."""
+    """A stored value. `unique` is its cas unique, which is new after every change."""
 
     flags: bytes
     unique: bytes
@@ -27,14 +27,14 @@ class Value(NamedTuple):
 
 
 class Values:
-    """Those on one database; their keys there begin with the prefix and `!kv`, as no queue's do.
+    """The values on one database. Their keys begin with the prefix and `!kv`; no queue's keys do.
 
-    Expiries are as words.expiry_of has them. All raise BackendError; what changes anything is done once at
-    most, and raises OutcomeUnknownError where it may have been.
+    Expiries are in the form of arguments.expiry_of. All methods raise BackendError. A change is sent at most
+    once, and raises OutcomeUnknownError if it may have been executed.
     """
 
     def __init__(self, database: Database) -> None:
-        """`flushed` is set when there is something to be swept, or will be."""
+        """`flushed` is set after a flush, for the sweeper, even if the flush takes effect later."""
         self.flushed = asyncio.Event()
         self._database = database
         self._state = database.prefix + b"!kv"
@@ -44,9 +44,10 @@ class Values:
         return self._state + b":" + name
 
     async def read(self, names: Sequence[bytes], expiry: bytes | None = None) -> list[Value | None]:
-        """The values of the first of these keys, one at least: of as many as make a reply of sane size.
+        """Return the values of the first keys, at least one; None for a key without a value.
 
-        Where there is an `expiry` it is that of each of them from now on.
+        The list ends early at _MOST_VALUES or _MOST_BYTES, to bound the size of the reply. If an `expiry` is
+        given, each value read gets it.
         """
         touches = expiry is not None
         found: list[bytes | None] = await self._database.call_script(
@@ -58,26 +59,26 @@ class Values:
         return [kept if kept is None else Value(*kept.split(b" ", 2)) for kept in found]
 
     async def change(self, operation: bytes, name: bytes, *arguments: bytes) -> bytes:
-        """Do one of the operations that values.lua says return a line; memcached's reply, without its end."""
+        """Call a function of values.lua that returns a line: memcached's reply without the line end."""
         line: bytes = await self._database.call_script(
             self._script, [self._state, self._key(name)], [operation, *arguments], once=True
         )
         return line
 
     async def flush(self, expiry: bytes) -> None:
-        """All that has been stored when the expiry comes is gone then; 0 is now."""
+        """Delete all values that are stored before the time `expiry`; 0 is now."""
         await self._database.call_script(self._script, [self._state], [b"flush", expiry], once=True)
         self.flushed.set()
 
     async def due(self) -> float | None:
-        """In how many seconds there are dead values to be removed: 0 where there are now, None for never."""
+        """Return the seconds until a sweep is due: 0 if values are dead now, None without a planned flush."""
         flushed, swept, milliseconds = await self._look()
         if swept < flushed:
             return 0.0
         return milliseconds / 1000 if milliseconds >= 0 else None
 
     async def sweep(self) -> None:
-        """Remove the dead."""
+        """Delete all dead values."""
         flushed = (await self._look())[0]
         cursor = b"0"
         while True:
@@ -95,6 +96,6 @@ class Values:
         return found
 
     async def _harmless(self, keys: list[bytes], arguments: list[bytes]) -> list[int]:
-        """Where it is done twice."""
+        """Call the script for work that may be repeated if the reply is lost."""
         reply: list[int] = await self._database.call_script(self._script, keys, arguments, once=False)
         return reply

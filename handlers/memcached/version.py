@@ -1,3 +1,3 @@
-"""The memcached whose replies we follow. Clients go by its number; libmemcached takes no 0.x."""
+"""The version of memcached whose replies the handler follows. libmemcached refuses versions 0.x."""
 
 FOLLOWED_VERSION = "1.6.18"

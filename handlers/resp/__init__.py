@@ -1,4 +1,4 @@
-"""The RESP handler: any Redis client works on pressure queues, as sets and as lists."""
+"""The RESP handler: Redis clients use pressure queues as sets and as lists."""
 
 from handlers.resp.handler import RespHandler
 

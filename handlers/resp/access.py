@@ -1,4 +1,4 @@
-"""Which queues a command names, and whether its user may use them so: asked of every command."""
+"""Access checks of commands: the rights that a command needs, and the queues that it names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from handlers.resp.syntax import position_of_numkeys
 from handlers.resp.table import find_subcommand
 from pressure_server.auth.users import NOBODY, User
 
-# Redis's flag of commands that need no login.
+# Redis's flag for commands that need no login.
 _BEFORE_LOGIN = "no_auth"
 _CHANGED = (
     "ACLs rules changed between the moment the transaction was accumulated and the EXEC call. "
@@ -21,7 +21,7 @@ _CHANGED = (
 
 
 def queues_of(spec: Spec, words: Command) -> list[bytes]:
-    """The words that name queues. Raises CommandError where their number is no number, or too large."""
+    """Return the words that name queues. Raise CommandError if numkeys is not an integer, or too large."""
     counted_at = position_of_numkeys(spec.arguments, 1)
     if counted_at:
         return numbered_keys(words[counted_at:])[0]
@@ -30,7 +30,7 @@ def queues_of(spec: Spec, words: Command) -> list[bytes]:
 
 
 class Refusal(Enum):
-    """Why a user may not do a command: in INFO's words, Redis's, and Redis's where EXEC finds out."""
+    """Why a user may not execute a command: the name in INFO, and Redis's texts for NOPERM and for EXEC."""
 
     COMMAND = (
         "cmd",
@@ -45,10 +45,10 @@ class Refusal(Enum):
 
 
 def refusal(user: User, spec: Spec, words: Command) -> Refusal | None:
-    """Why the user may not do the command, or None. Raises CommandError where it makes no sense.
+    """Return why the user may not execute the command, or None. Raise CommandError if numkeys is invalid.
 
-    Needs without a queue are about the whole server: to administer that takes the right to all queues. To
-    read does not: commands that list queues list those that the user may know of.
+    A command that names no queue acts on the whole server. To administer the server, a user needs the right
+    to all queues. To read it, a user does not: commands that list queues show only those the user may use.
     """
     if not user.may.issuperset(spec.needs):
         return Refusal.COMMAND
@@ -60,9 +60,9 @@ def refusal(user: User, spec: Spec, words: Command) -> Refusal | None:
 
 
 def check(client: RespClient, spec: Spec, words: Command, *, by_exec: bool = False) -> None:
-    """Whether the client may do the command, now; `by_exec` if it could when the command was queued.
+    """Raise CommandError if the client may not execute the command now.
 
-    Raises CommandError.
+    `by_exec` selects the error text for a command that was allowed when it was queued.
     """
     if spec.subcommands and len(words) > 1:
         spec = find_subcommand(words)

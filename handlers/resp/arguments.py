@@ -1,4 +1,7 @@
-"""A command's words as what they stand for. All raise CommandError, with Redis's text."""
+"""Parsing of a command's words: integers, counts, positions, timeouts, keys.
+
+Each function raises CommandError, with Redis's text if Redis has such an argument.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,14 @@ from handlers.resp.errors import invalid_cursor, must_be_positive, not_an_intege
 from handlers.resp.parser import integer_from
 from handlers.resp.replies import CommandError
 
-# What a Lua script can still count exactly; no queue is that long.
+# The largest integer that Lua represents exactly. No queue is that long.
 _LONGEST = 2**53
-# Of a list; a queue is first in, first out, whichever is named.
+# The ends of a list. A queue is first in, first out, whichever end is named.
 ENDS = (b"LEFT", b"RIGHT")
 
 
 def integer_of(word: bytes) -> int:
-    """A 64-bit number."""
+    """Return a signed 64-bit integer."""
     number = integer_from(word)
     if number is None:
         raise not_an_integer()
@@ -25,7 +28,7 @@ def integer_of(word: bytes) -> int:
 
 
 def count_of(word: bytes) -> int:
-    """How many: a number from 0."""
+    """Return a count of 0 or more. A count above 2^53 becomes 2^53."""
     number = integer_from(word)
     if number is None or number < 0:
         raise must_be_positive()
@@ -33,7 +36,7 @@ def count_of(word: bytes) -> int:
 
 
 def how_many(word: bytes) -> int:
-    """How many, at least one."""
+    """Return a count of 1 or more. A count above 2^53 becomes 2^53."""
     number = integer_from(word)
     if number is None or number < 1:
         raise CommandError("ERR count should be greater than 0")
@@ -41,12 +44,12 @@ def how_many(word: bytes) -> int:
 
 
 def position_of(word: bytes) -> int:
-    """A position in a queue: from 0 for the oldest, or from -1 for the newest."""
+    """Return a position in a queue: 0 is the oldest message, -1 the newest."""
     return max(-_LONGEST, min(integer_of(word), _LONGEST))
 
 
 def cursor_of(word: bytes) -> int:
-    """The cursor of a scan."""
+    """Return the cursor of a scan."""
     number = integer_from(word)
     if number is None or number < 0:
         raise invalid_cursor()
@@ -54,22 +57,22 @@ def cursor_of(word: bytes) -> int:
 
 
 def bound_of(word: bytes) -> int:
-    """How many messages a queue may hold, 0 for any number."""
+    """Return a queue's bound in messages; 0 means no bound."""
     number = integer_from(word)
     if number is None or not 0 <= number <= _LONGEST:
         raise CommandError("ERR bound is not an integer or out of range")
     return number
 
 
-# What strtold reads of what a client may mean: no hexadecimal numbers, no infinity.
+# The numbers that strtold reads, except hexadecimal ones and infinity.
 _SECONDS = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?")
 _LONGEST_WAIT = Decimal(2**53) / 1000
-# What is nearer to 0 than this strtold reads as 0, which would be for ever, so Redis refuses it.
+# strtold reads a number nearer to 0 than this as 0, which would mean forever. Redis refuses it.
 _SHORTEST_WAIT = Decimal("1.83e-4951")
 
 
 def timeout_of(word: bytes) -> float | None:
-    """How many seconds to wait; None, for ever, where it is 0. Redis rounds it to milliseconds, up."""
+    """Return a timeout in seconds, rounded up to milliseconds as in Redis; None (forever) for 0."""
     if len(word) > 64 or not _SECONDS.fullmatch(word):
         raise CommandError("ERR timeout is not a float or out of range")
     seconds = Decimal(word.decode())
@@ -83,9 +86,9 @@ def timeout_of(word: bytes) -> float | None:
 
 
 def numbered_keys(words: list[bytes], too_many: str = "ERR syntax error") -> tuple[list[bytes], list[bytes]]:
-    """The keys behind the number that says how many they are, and the words behind them.
+    """Return the keys, whose number is the first word, and the words after the keys.
 
-    `too_many` is the error where there are fewer.
+    `too_many` is the error text if there are fewer words than that number.
     """
     number = integer_from(words[0])
     if number is None or number < 1:

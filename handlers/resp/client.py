@@ -1,7 +1,7 @@
-"""A RESP client, and a command that it may send.
+"""A RESP client, and the types of its commands.
 
-These types name each other: a command's function gets its caller, and a client in a transaction holds
-commands.
+They are in one module because they refer to each other: a command's function receives its caller, and a
+client in a transaction keeps commands.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from pressure_server.queues.transaction import Transaction
 
 logger = logging.getLogger(__name__)
 
-# Bytes for the name of a watched queue, and its version.
+# Estimated bytes for a watched queue besides its name.
 _WATCHED_COST = 256
 
 
 class Caller(Protocol):
-    """Where a command's reply goes, and what it does on the queues that it names."""
+    """The caller of a command: a client, or a transaction that executes the command for a client."""
 
     @property
     def connection(self) -> RespClient:
-        """The client's connection, for what is about that, or about the server."""
+        """The client's connection. Commands about the connection or the server use it."""
 
     @property
     def database(self) -> Database | Transaction:
-        """What the command does there is done alone, or with what else is in the transaction."""
+        """The queues to act on. Operations on a Transaction are done together, when it commits."""
 
     def reply(self, data: bytes) -> None:
         """See Connection.reply."""
@@ -61,13 +61,13 @@ class Caller(Protocol):
         """See Connection.submit."""
 
 
-# A plain function replies by client.reply or client.submit; a coroutine function returns the reply's value.
+# A plain function calls client.reply or client.submit; a coroutine function returns the value of the reply.
 Function = Callable[[Caller, Command], Coroutine[Any, Any, Any] | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """One command, or one subcommand, named `container|sub`."""
+    """A command's entry in the table. The name of a subcommand is `container|sub`."""
 
     name: str
     function: Function
@@ -84,16 +84,19 @@ class Spec:
 
     @property
     def is_on_queues(self) -> bool:
-        """Whether it works on queues that its words name."""
+        """Whether the command has arguments that name queues."""
         return any(argument.type == "key" for argument in self.arguments)
 
     def accepts(self, words: int) -> bool:
-        """Whether so many words, the name among them, can be right."""
+        """Return whether a request may have this number of words, including the command's name."""
         return words == self.arity if self.arity > 0 else words >= -self.arity
 
 
 class QueuedCommands:
-    """The commands since MULTI, and their `size` in bytes. `is_broken` if one of them was refused."""
+    """The commands since MULTI, and their `size` in bytes.
+
+    `is_broken` is set if a command since MULTI was refused; EXEC then does nothing.
+    """
 
     def __init__(self, most_bytes: int) -> None:
         self.queued: list[tuple[Spec, Command]] = []
@@ -102,7 +105,7 @@ class QueuedCommands:
         self._most_bytes = most_bytes
 
     def add(self, spec: Spec, words: Command) -> None:
-        """Queue a command. Raises CommandError where they have become too much."""
+        """Queue a command. Raise CommandError and drop all commands if they exceed the limit."""
         self.size += sum(map(len, words)) + ARGUMENT_COST * len(words)
         if self.size > self._most_bytes:
             self.queued.clear()
@@ -111,9 +114,10 @@ class QueuedCommands:
 
 
 class RespClient(Connection):
-    """A client, as commands see it. `protocol` is its RESP version, and `null` the null of that version.
+    """A client, as commands see it. `protocol` is its RESP version, and `null` that version's null.
 
-    `transaction` holds the commands since MULTI, `watched` the versions of the watched queues.
+    `transaction` has the commands since MULTI; None outside a transaction. `watched` has the versions of the
+    watched queues, by database. `failures` counts the failed logins.
     """
 
     __slots__ = (
@@ -147,13 +151,13 @@ class RespClient(Connection):
         self.watched_bytes = 0
 
     def begin_transaction(self) -> None:
-        """Queue commands from now on. Raises CommandError."""
+        """Queue commands from now on. Raise CommandError inside a transaction."""
         if self.transaction is not None:
             raise CommandError("ERR MULTI calls can not be nested")
         self.transaction = QueuedCommands(self._limits.most_bytes)
 
     async def log_in(self, name: bytes, password: bytes) -> None:
-        """Act as that user from now on. Raises CommandError; after too many of them the connection closes."""
+        """Act as this user from now on. Raise CommandError if the login fails; close after MOST_FAILURES."""
         access = self.clients.access
         user = access.users.log_in(name.decode("utf-8", "replace"), password)
         if user is None:
@@ -166,53 +170,53 @@ class RespClient(Connection):
 
     @property
     def user_name(self) -> str:
-        """Whom the client acts as; to Redis that is the default user where it has not logged in."""
+        """The name of the client's user. As in Redis, `default` if the client has not logged in."""
         return self.user.name or DEFAULT
 
     def end_transaction(self) -> tuple[QueuedCommands | None, dict[Database, dict[bytes, bytes]]]:
-        """What has been queued, None outside of a transaction, and what is watched; both are forgotten."""
+        """Return and forget the queued commands (None outside a transaction) and the watched versions."""
         commands, watched = self.transaction, self.watched
         self.transaction = None
         self.unwatch()
         return commands, watched
 
     def watch(self, names: list[bytes]) -> dict[bytes, bytes]:
-        """The versions of what is watched in the database, to which those of these are added.
+        """Return the watched versions of the selected database. The caller adds the versions of `names`.
 
-        Raises CommandError where they are too much.
+        Raise CommandError if all watched names together exceed the limit.
         """
         self.watched_bytes += sum(map(len, names)) + _WATCHED_COST * len(names)
         if self.watched_bytes > self._limits.most_bytes:
-            raise CommandError("ERR too much is watched")
+            raise CommandError("ERR too many watched queues")
         return self.watched.setdefault(self.database, {})
 
     def unwatch(self) -> None:
-        """Watch nothing any longer."""
+        """Stop watching all queues."""
         self.watched = {}
         self.watched_bytes = 0
 
     @property
     def connection(self) -> RespClient:
-        """Itself: see Caller."""
+        """See Caller. The client is its own connection."""
         return self
 
     def speak(self, protocol: int) -> None:
-        """Reply in this version of RESP from now on."""
+        """Use this version of RESP for later replies."""
         self.protocol = protocol
         self.null = NULL[protocol]
 
     @property
     def kept(self) -> int:
-        """What is queued for EXEC, or watched."""
+        """The bytes of queued commands and watched names."""
         return self.watched_bytes + (self.transaction.size if self.transaction is not None else 0)
 
     def encode(self, value: Any) -> bytes:
-        """The reply that a coroutine has returned."""
+        """See Connection."""
         return encode(value, self.protocol)
 
     def failed(self, reason: Exception) -> bytes:
-        """The reply for an error that a command has met. One that is no refusal goes to the log."""
+        """See Connection. Log an unexpected error, and reply with an internal error instead."""
         if not isinstance(reason, CommandError | PressureError):
-            logger.error("a command failed", exc_info=reason)
-            reason = CommandError("ERR internal error: the server's log has the details")
+            logger.error("command failed with an unexpected error; the client gets -ERR", exc_info=reason)
+            reason = CommandError("ERR internal error: see the server's log")
         return error(reason)

@@ -1,4 +1,4 @@
-"""A RESP client's connection: parses requests, looks commands up in the table, and executes them."""
+"""The connection of a RESP client: from requests to commands of the table."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from handlers.resp.table import BY_SPELLING, COMMANDS, find_subcommand
 from pressure_server.auth.users import NOBODY
 from pressure_server.net.handler import Context
 
-# A browser that a web page makes send commands here, in the body of a request. Redis hangs up, too.
+# Words that begin lines of an HTTP request. A web page can hide commands in its body, so the server closes
+# the connection, as Redis does.
 _OF_HTTP = (b"post", b"host:")
-# What is done at once in a transaction, too.
+# Commands that are executed at once even in a transaction.
 _NEVER_QUEUED = {"multi", "exec", "discard", "watch", "quit", "reset"}
 _QUEUED = b"+QUEUED\r\n"
 
@@ -32,7 +33,7 @@ def _may_log_in(request: object) -> bool:
 
 
 class RespConnection(RespClient):
-    """One client's connection: parses requests, finds their commands in the table, and executes them."""
+    """A client's connection, which parses requests and executes their commands."""
 
     __slots__ = ("_parser",)
 
@@ -50,7 +51,7 @@ class RespConnection(RespClient):
         self._parser = RequestParser(self._limits)
 
     def parse(self, data: bytes) -> list[Any]:
-        """Requests, and a RequestError at the end of those that can be read."""
+        """Return the complete requests. After bytes that cannot be parsed, the last one is a RequestError."""
         requests = self._parser.feed(data)
         if self.user is NOBODY and self._parser.waits_for_much and not any(map(_may_log_in, requests)):
             requests.append(RequestError("Protocol error: unauthenticated bulk or multibulk length"))
@@ -60,7 +61,7 @@ class RespConnection(RespClient):
         return requests
 
     def execute(self, command: Any) -> Coroutine[Any, Any, bytes] | None:
-        """Find the command in the table and do it."""
+        """Find the command in the table and execute it, or queue it in a transaction."""
         if type(command) is not list:
             self._execute_special(command)
             return None
@@ -76,7 +77,7 @@ class RespConnection(RespClient):
             if not self.user.is_free:
                 check(self, spec, command)
             if self.transaction is not None and spec.name not in _NEVER_QUEUED:
-                # COMMAND does something on its own, too.
+                # COMMAND may also be called without a subcommand.
                 if spec.subcommands and len(command) > 1:
                     find_subcommand(command)
                 self.transaction.add(spec, command)
@@ -88,7 +89,7 @@ class RespConnection(RespClient):
             return None
 
     def _rejected(self, spec: Spec | None, reason: Exception) -> bytes:
-        """The reply to a command that was not done; it breaks a transaction, and EXEC ends it."""
+        """Return the reply to a refused command. A refused EXEC ends the transaction, others break it."""
         if spec is not None and spec.name == "exec" and isinstance(reason, CommandError):
             self.end_transaction()
             reason = errors.exec_refused(reason)
@@ -123,5 +124,5 @@ class RespConnection(RespClient):
         return self.user is not NOBODY and refusal(self.user, spec, words) is None
 
     def refused(self) -> bytes:
-        """Redis's words for one client too many."""
+        """See Connection. The text is Redis's."""
         return b"-ERR max number of clients reached\r\n"

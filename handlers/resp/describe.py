@@ -1,4 +1,4 @@
-"""Commands described from the table: for COMMAND INFO, COMMAND DOCS, and docs/reference/commands.md."""
+"""Descriptions of commands, from the table: COMMAND INFO, COMMAND DOCS, docs/reference/commands.md."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TITLES = {
 
 
 def command_info(spec: Spec) -> list[object]:
-    """One entry of COMMAND INFO, in the ten fields of Redis 7."""
+    """Return an entry of COMMAND INFO, with the ten fields of Redis 7."""
     first, last, step = spec.keys
     categories = [f"@{'keyspace' if spec.group == 'generic' else spec.group}"]
     categories += ["@write"] if "write" in spec.flags else ["@read"] if "readonly" in spec.flags else []
@@ -41,7 +41,7 @@ def command_info(spec: Spec) -> list[object]:
 
 
 def command_docs(spec: Spec) -> dict[bytes, object]:
-    """One entry of COMMAND DOCS."""
+    """Return an entry of COMMAND DOCS."""
     docs: dict[bytes, object] = {b"summary": spec.summary.encode(), b"group": spec.group.encode()}
     if spec.subcommands:
         docs[b"subcommands"] = {sub.name.encode(): command_docs(sub) for sub in spec.subcommands.values()}
@@ -64,7 +64,7 @@ def _argument_docs(argument: Argument) -> dict[bytes, object]:
 
 
 def commands_markdown() -> str:
-    """The tables of docs/reference/commands.md."""
+    """Return the tables of docs/reference/commands.md."""
     lines: list[str] = []
     for group, title in _TITLES.items():
         lines += [f"### {title}", "", "| command | what it does | needs |", "|---|---|---|"]
@@ -80,5 +80,5 @@ def commands_markdown() -> str:
 
 
 def _needs_of(spec: Spec) -> str:
-    """What a user must have a right to, in the order of RIGHTS."""
+    """Return the rights that the command needs, in the order of RIGHTS."""
     return ", ".join(right for right in RIGHTS if right in spec.needs)

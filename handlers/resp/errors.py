@@ -1,4 +1,4 @@
-"""Error replies in Redis's own words, so that clients which look at the words find them."""
+"""Error replies with Redis's texts, which clients may compare."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _SHOWN = 128
 
 
 def unknown_command(command: Command) -> CommandError:
-    """Redis's answer to a command that is not in the table."""
+    """Return the error for a command that is not in the table."""
     name = command[0][:_SHOWN].decode("utf-8", "backslashreplace")
     shown, room = "", _SHOWN
     for argument in command[1:]:
@@ -21,42 +21,42 @@ def unknown_command(command: Command) -> CommandError:
 
 
 def unknown_subcommand(command: Command) -> CommandError:
-    """Redis's answer to a subcommand that is not in the table."""
+    """Return the error for a subcommand that is not in the table."""
     container = command[0].upper().decode()
     name = command[1][:_SHOWN].decode("utf-8", "backslashreplace")
     return CommandError(f"ERR unknown subcommand '{name}'. Try {container} HELP.")
 
 
 def wrong_arity(name: str) -> CommandError:
-    """`name` as in the table: in lower case, with a bar before the subcommand."""
+    """Return the error for a wrong number of words. `name` is the name in the table."""
     return CommandError(f"ERR wrong number of arguments for '{name}' command")
 
 
 def exec_refused(reason: CommandError) -> CommandError:
-    """What EXEC says that is refused itself, and has ended the transaction."""
+    """Return the error for an EXEC that was refused itself, which ends the transaction."""
     return CommandError(f"EXECABORT Transaction discarded because of: {str(reason).removeprefix('ERR ')}")
 
 
 def not_an_integer() -> CommandError:
-    """An argument should have been a number of 64 bits."""
+    """Return the error for an argument that is not a 64-bit integer."""
     return CommandError("ERR value is not an integer or out of range")
 
 
 def must_be_positive() -> CommandError:
-    """A count below zero."""
+    """Return the error for a count that is negative or not an integer."""
     return CommandError("ERR value is out of range, must be positive")
 
 
 def syntax_error() -> CommandError:
-    """Words that make no sense where they stand."""
+    """Return the error for words that the command does not accept at this place."""
     return CommandError("ERR syntax error")
 
 
 def out_of_range() -> CommandError:
-    """A number that is one, but larger than can be."""
+    """Return the error for an integer that is out of range."""
     return CommandError("ERR value is out of range")
 
 
 def invalid_cursor() -> CommandError:
-    """A cursor that no scan can have returned."""
+    """Return the error for a cursor that no scan can have returned."""
     return CommandError("ERR invalid cursor")

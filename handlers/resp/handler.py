@@ -1,4 +1,4 @@
-"""What the core knows of this handler: how to make a connection, and how to ask whether a server is well."""
+"""The handler as the core sees it: creates connections, and checks whether a server is alive."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ class RespHandler:
         self._limits = Limits(context.settings.max_message_bytes)
 
     def connect(self) -> RespConnection:
-        """A connection for a client that has just come."""
+        """See Handler."""
         return RespConnection(self._context, self._limits)
 
     @staticmethod
     def check(listen: Listen) -> None:
-        """There are no options."""
+        """See Handler. A RESP listener has no options."""
         if listen.options:
             raise SettingsError(f"{listen}: a RESP listener has no options")
 
     @staticmethod
     def ping(listen: Listen, timeout: float, *, ready: bool) -> None:
-        """Send PING, or PRESSURE.READY. Raises OSError with the reason if it is not well, or ready."""
+        """Send PING, or PRESSURE.READY if `ready` is set. Raise OSError with the reason if it fails."""
         reply = ask(listen, b"PRESSURE.READY\r\n" if ready else b"PING\r\n", timeout)
-        # Who asks for a login is well.
+        # A server that asks for a login is alive.
         if not reply.startswith(("+", "-NOAUTH")):
-            raise OSError(reply.removeprefix("-") or "it closes the connection")
+            raise OSError(reply.removeprefix("-") or "the server closed the connection")

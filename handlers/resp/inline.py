@@ -1,16 +1,16 @@
-"""Inline commands: a line split into arguments, with the quotes and escapes of redis-cli and Redis.
+"""Inline commands: splits a line into arguments, with the quotes and escapes of Redis and redis-cli.
 
-After Redis's sdssplitargs (sds.c).
+It follows Redis's sdssplitargs (sds.c).
 """
 
 from __future__ import annotations
 
 import re
 
-# Between arguments is what C's isspace says is white; fewer characters end a bare one.
+# The characters of C's isspace separate arguments. Only some of them end an argument without quotes.
 _SPACE = re.compile(rb"[ \t\r\n\v\f]*")
 _BARE = re.compile(rb"[^ \t\r\n\"']+")
-# Possessive: a backslash that escapes a quote is not taken for another.
+# Possessive: backtracking would take an escaped quote for the closing one.
 _DOUBLE = re.compile(rb'"((?:[^"\\]|\\.)*+)"', re.DOTALL)
 _SINGLE = re.compile(rb"'((?:[^'\\]|\\'|\\)*+)'", re.DOTALL)
 _END = re.compile(rb"[ \t\r\n\v\f]|\Z")
@@ -19,8 +19,8 @@ _ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"a": b"\a"}
 
 
 def split_inline(line: bytes) -> list[bytes] | None:
-    """The arguments of a line, maybe none; None where its quotes are not balanced."""
-    # To Redis a line is a C string.
+    """Return the arguments of a line, maybe none; None if its quotes are not balanced."""
+    # Redis reads the line as a C string, which ends at a NUL.
     line = line.partition(b"\0")[0]
     arguments: list[bytes] = []
     position = _end(_SPACE, line, 0)

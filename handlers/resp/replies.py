@@ -1,7 +1,7 @@
-"""Replies: values in, bytes out, for RESP2 and RESP3. Sans-IO.
+"""The reply encoder: values in, bytes out, for RESP2 and RESP3. Sans-IO.
 
-None is null, str a simple string, bytes a bulk string, an exception an error; the classes below are what
-Python has no type for.
+None is null, str a simple string, bytes a bulk string, an exception an error. The classes below are for
+replies that have no type in Python.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ OK = "OK"
 
 
 class CommandError(Exception):
-    """An error reply, worded as Redis words it; the first word is its code."""
+    """An error reply. The first word of the text is the error's code, as in Redis."""
 
 
 class NullArray:
-    """RESP2's null array; null in RESP3."""
+    """A null array in RESP2, null in RESP3."""
 
 
 class Raw(bytes):
-    """A reply that has been encoded already."""
+    """A reply that is already encoded."""
 
 
 class SetReply(list[Any]):
@@ -35,10 +35,10 @@ class Text(bytes):
 
 
 class Integers(dict[Any, bytes]):
-    """Replies for the entries of Operation.results: integers, or the error one command of a run met."""
+    """A table of encoded entries of Operation.results: integers, and errors of single commands."""
 
     def __missing__(self, value: Any) -> bytes:
-        """Build what is not at hand, and do not keep it."""
+        """Encode a value that is not in the table. Do not add it."""
         return b":%d\r\n" % value if isinstance(value, int) else error(value)
 
 
@@ -47,23 +47,23 @@ NULL = {2: b"$-1\r\n", 3: b"_\r\n"}
 
 
 def set_sign(protocol: int) -> bytes:
-    """What a set begins with: RESP2 has none, and gets an array."""
+    """Return the first byte of a set. RESP2 has no sets, so the reply is an array."""
     return b"~" if protocol == 3 else b"*"
 
 
 def bulk(value: bytes) -> bytes:
-    """A bulk string."""
+    """Return a bulk string."""
     return b"$%d\r\n%b\r\n" % (len(value), value)
 
 
 def error(value: Exception) -> bytes:
-    """An error. Line breaks in its text, which may come from a client, become spaces."""
+    """Return an error reply. Its text may quote a client, so line breaks become spaces."""
     text = f"{value.code} {value}" if isinstance(value, PressureError) else str(value)
     return b"-" + text.replace("\r", " ").replace("\n", " ").encode("utf-8", "backslashreplace") + b"\r\n"
 
 
 def encode(value: Any, protocol: int) -> bytes:
-    """Any reply, for RESP version `protocol` (2 or 3)."""
+    """Return a value's reply in RESP version `protocol` (2 or 3). Raise TypeError for other types."""
     parts: list[bytes] = []
     _append(parts, value, protocol)
     return b"".join(parts)

@@ -1,6 +1,6 @@
-"""Syntax lines, in the notation of Redis's documentation, as data: `key [count] member [member ...]`.
+"""The parser of syntax lines in the notation of Redis's documentation: `key [count] member [member ...]`.
 
-A word in upper case is a token, and `THIS|THAT` an argument that has one of these values.
+A word in upper case is a token. `THIS|THAT` is an argument with one of these values.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _TOKEN = re.compile(r"\[|\]|[^\s\[\]]+")
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument. A `token` is a word that comes before it, or stands alone where `name` is empty."""
+    """One argument. `token` is the word before it; an argument without a `name` is its token alone."""
 
     name: str
     token: str = ""
@@ -23,12 +23,12 @@ class Argument:
 
     @property
     def words(self) -> int:
-        """How many words of a request it takes."""
+        """The number of words in a request."""
         return (1 if self.token else 0) + (1 if self.name else 0)
 
     @property
     def type(self) -> str:
-        """Redis's name for what the argument is."""
+        """The argument's type, as COMMAND DOCS names it."""
         if self.name in _KEYS:
             return "key"
         if not self.name:
@@ -55,12 +55,12 @@ _INTEGERS = {
 
 
 def parse_syntax(line: str) -> tuple[Argument, ...]:
-    """The arguments of a command. `name [name ...]` is one argument that may be repeated."""
+    """Return the arguments of a command. `name [name ...]` is one argument that may be repeated."""
     return tuple(_parse(iter(_TOKEN.findall(line)), optional=False))
 
 
 def _parse(words: Iterator[str], *, optional: bool) -> list[Argument]:
-    """The arguments up to the bracket that closes this group."""
+    """Return the arguments up to the bracket that closes this group."""
     arguments: list[Argument] = []
     token = ""
     for word in words:
@@ -89,13 +89,13 @@ def _parse(words: Iterator[str], *, optional: bool) -> list[Argument]:
 
 
 def arity_of(arguments: tuple[Argument, ...], named: int) -> int:
-    """Redis's arity: the number of words, `named` of them being the name; negative for "at least"."""
+    """Return Redis's arity: the number of words, `named` of them for the name; negative for a minimum."""
     needed = named + sum(argument.words for argument in arguments if not argument.optional)
     return -needed if any(argument.optional or argument.multiple for argument in arguments) else needed
 
 
 def position_of_numkeys(arguments: tuple[Argument, ...], named: int) -> int:
-    """The position of the word that says how many keys stand behind it; 0 where none does."""
+    """Return the position of numkeys, the number of the keys that follow it; 0 if there is none."""
     position = named
     for argument in arguments:
         if argument.name == "numkeys":
@@ -105,9 +105,9 @@ def position_of_numkeys(arguments: tuple[Argument, ...], named: int) -> int:
 
 
 def keys_of(arguments: tuple[Argument, ...], named: int) -> tuple[int, int, int]:
-    """The positions of the first and the last key, and the step between keys; zeros where there is none."""
+    """Return the positions of the first and last key, and the step between keys; zeros without keys."""
     if position_of_numkeys(arguments, named):
-        return (0, 0, 0)  # which are keys depends on the words
+        return (0, 0, 0)  # the positions depend on the request
     position, positions, behind = named, [], None
     for argument in arguments:
         if behind is not None:

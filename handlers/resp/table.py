@@ -1,9 +1,7 @@
-"""The command table.
+"""The command table: the source of dispatch, arity checks, COMMAND, and docs/reference/commands.md.
 
-Dispatch, arity checks, COMMAND, COMMAND DOCS and docs/reference/commands.md all come from it.
-
-A command is a function with the decorator `command`, whose syntax line, in Redis's notation, is the one
-place that says what arguments there are.
+A command is a function with the decorator `command`. Its arguments are defined by the decorator's syntax
+line alone, in Redis's notation.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from handlers.resp.parser import Command, Repeated
 from handlers.resp.syntax import Argument, arity_of, keys_of, parse_syntax
 from pressure_server.auth.users import RIGHTS
 
-# By name, in upper case; and by the usual spellings, so that dispatch need not change case.
+# Commands by upper-case name, and by the usual spellings, so that dispatch need not change case.
 COMMANDS: dict[bytes, Spec] = {}
 BY_SPELLING: dict[bytes, Spec] = {}
 
@@ -31,11 +29,12 @@ def command(
     flags: str = "",
     repeated: Callable[[RespClient, Repeated], None] | None = None,
 ) -> Callable[[Function], Function]:
-    """Enter a function into the table, as `NAME arguments…` or, for a subcommand, `NAME|SUB arguments…`.
+    """Return a decorator that enters a function into the table.
 
-    `needs` is what its user must have a right to: some of the RIGHTS of users.py, or `nothing`, if it
-    names no queue. `repeated` does many such commands at once, where that is faster than one by one.
-    Raises ValueError where the needs are none.
+    `syntax` is `NAME arguments…`, or `NAME|SUB arguments…` for a subcommand. `needs` are the rights that the
+    user must have, separated by spaces (RIGHTS in users.py), or `nothing` for a command that names no queue.
+    `repeated` executes many such commands at once, faster than one by one. The decorator raises ValueError
+    for invalid needs.
     """
 
     def enter(function: Function) -> Function:
@@ -76,12 +75,12 @@ def _rights_of(name: str, needs: str, arguments: tuple[Argument, ...]) -> frozen
 
 
 def dispatch(client: Caller, words: Command) -> Coroutine[Any, Any, Any] | None:
-    """Do the subcommand that a container's second word names. Raises CommandError."""
+    """Execute the subcommand that the second word names. Raise CommandError."""
     return find_subcommand(words).function(client, words)
 
 
 def find_subcommand(words: Command) -> Spec:
-    """The subcommand that a container's second word names. Raises CommandError."""
+    """Return the subcommand that the second word names. Raise CommandError if name or arity is wrong."""
     spec = COMMANDS[words[0].upper()].subcommands.get(words[1].upper())
     if spec is None:
         raise unknown_subcommand(words)
@@ -91,7 +90,7 @@ def find_subcommand(words: Command) -> Spec:
 
 
 def container(name: str, summary: str, *, group: str) -> None:
-    """Enter a command that has subcommands, and HELP, which lists them."""
+    """Enter a command that has subcommands, and its subcommand HELP."""
     command(f"{name} subcommand [argument ...]", summary, group=group, needs="nothing")(dispatch)
 
     @command(f"{name}|HELP", "Lists the subcommands.", group=group, needs="nothing")
@@ -100,7 +99,7 @@ def container(name: str, summary: str, *, group: str) -> None:
 
 
 def help_of(name: str) -> list[str]:
-    """What `NAME HELP` replies."""
+    """Return the lines of `NAME HELP`."""
     lines = [f"{name} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"]
     for spec in COMMANDS[name.encode()].subcommands.values():
         lines += [spec.syntax.partition(" ")[2], f"    {spec.summary}"]

@@ -1,6 +1,6 @@
-"""A client's transaction: what stands between MULTI and EXEC, and how it is done.
+"""The execution of a client's transaction: the commands between MULTI and EXEC.
 
-Commands on queues that stand together are one call of the broker's; others are done where they caller.
+Consecutive commands on queues are done in one call. Other commands are executed between these calls.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from pressure_server.queues.operations.options import DEFAULT, Options
 from pressure_server.queues.operations.wait import Wait
 from pressure_server.queues.transaction import Transaction
 
-# What one step may be replied is batch.lua's affair; when steps come to that much no other is done.
+# In bytes. batch.lua limits the replies of one call; after this many bytes, no further call is made.
 _MOST_REPLIED = 64 << 20
-_TOO_MUCH = "ERR the replies of the transaction exceed 64 MiB: this has not been done"
+_TOO_MUCH = "ERR the replies of the transaction exceed 64 MiB: this command was not executed"
 
 Queued = tuple[Spec, Command]
-# A command's reply, or what it will be the reply of.
+# A command's reply, or the operation or task from which it will come.
 Begun = bytes | Operation | asyncio.Task[Any]
 
 
 class TransactionCaller(Owner):
-    """The Caller of one command in a transaction. What it replies or submits is kept here, as `entry`.
+    """The caller of one command in a transaction. It keeps the command's reply or operation as `entry`.
 
-    It is the owner of what is submitted, so it has what replies are encoded by.
+    It owns the operation, so it has the attributes of a client that encoders use.
     """
 
     __slots__ = ("connection", "database", "entry")
@@ -70,27 +70,27 @@ class TransactionCaller(Owner):
         wait: Wait | None = None,
         options: Options = DEFAULT,
     ) -> None:
-        """See Connection.submit; nothing waits."""
+        """See Connection.submit. `wait` is ignored: nothing waits in a transaction."""
         self.entry = Operation(verb, name, messages, size, self, encode, commands, options=options)
         self.database.submit(self.entry)
 
-    def waits(self, _operation: Operation) -> None:
-        """Nothing waits in a transaction."""
+    def wait_began(self, _operation: Operation) -> None:
+        """Raise AssertionError: nothing waits in a transaction."""
         raise AssertionError
 
     def completed(self, operation: Operation) -> None:
-        """See Connection.completed; the entry is encoded later, for EXEC's reply."""
+        """See Connection.completed. `execute` encodes the entry later, for the reply of EXEC."""
         if operation.has_taken:
-            self.connection.took(operation)
+            self.connection.take_over(operation)
 
 
 async def execute(
     connection: RespClient, queued: Iterable[Queued], watched: dict[Database, dict[bytes, bytes]]
 ) -> list[bytes]:
-    """Do the commands; returns their replies.
+    """Execute the commands and return their replies.
 
-    Raises QueueChangedError when a watched queue has changed, and other PressureErrors; then nothing has
-    been done. Where a part fails after another has been done, its commands have the error for a reply.
+    Raises QueueChangedError if a watched queue has changed; nothing has been done then. Raises other
+    PressureErrors if the first part fails. If a later part fails, its commands have the error as their reply.
     """
     here = watched.pop(connection.database, {})
     for database, versions in watched.items():
@@ -129,7 +129,7 @@ async def _together(
         for spec, words in commands:
             begun.append(_begin(TransactionCaller(connection, transaction), spec, words))
             if isinstance(begun[-1], asyncio.Task):
-                # When it waits it has submitted everything.
+                # When the task first waits, it has submitted all its operations.
                 await asyncio.sleep(0)
         await transaction.commit(unchanged)
         return [await _reply_of(connection, entry) for entry in begun]
@@ -154,7 +154,7 @@ async def _reply_of(connection: RespClient, begun: Begun) -> bytes:
         return begun
     try:
         if isinstance(begun, Operation):
-            reply: bytes = begun.reply(begun)
+            reply: bytes = begun.encode(begun)
             return reply
         return connection.encode(await begun)
     except Exception as reason:

@@ -1,3 +1,3 @@
-"""The Redis whose replies and error texts we follow."""
+"""The version of Redis whose replies and error texts the handler follows."""
 
 FOLLOWED_VERSION = "7.0.15"

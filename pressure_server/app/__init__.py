@@ -1,4 +1,5 @@
-"""The application: command line, settings, start, drain and stop, logs.
+"""The application: command line, settings, startup, draining, shutdown and logging.
 
-The top layer: it may import everything below, and finds handlers by their entry points. Nothing imports it.
+This is the top layer: it may import every other package, and no other package imports it. Handlers are
+found through their entry points.
 """

@@ -1,4 +1,4 @@
-"""The command line: serve, ping, doctor, hash-password, and the exit status of each."""
+"""The command line: the commands serve, ping, doctor and hash-password, and their exit statuses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pressure_server.net.listen import Listen, SettingsError
 
 
 class _ServeByDefault(click.Group):
-    """`pressure-server --listen …` is `pressure-server serve --listen …`."""
+    """A command group that runs `serve` if no command is named."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         own = {"-h", "--help", "--version"}
@@ -39,15 +39,20 @@ class _ServeByDefault(click.Group):
 )
 @click.version_option(__version__, prog_name="pressure-server")
 def cli() -> None:
-    """Bounded, reliable FIFO queues in Redis, for the clients you already have.
+    """Bounded, reliable FIFO queues in Redis, for Redis and memcached clients.
 
-    Without a COMMAND it is serve, and serve's options can be given directly.
+    Without a COMMAND, serve is run, and the options of serve can be given directly.
     """
 
 
 @cli.command("serve", cls=Command, params=shared_options())
 def serve_command(log_level: str, log_format: str, **values: Any) -> None:
-    """Serve queues until SIGTERM or SIGINT."""
+    """Run the server until it receives SIGTERM or SIGINT.
+
+    SIGHUP reloads the users, the passwords and the TLS files. Times are in seconds or have a unit (250ms,
+    5s, 10m, 1h, 1d). Sizes are in bytes or have a unit (64mb, 1kb). If an option is set more than once,
+    the command line takes precedence over the environment, and the environment over the --config file.
+    """
     check_variables(os.environ)
     try:
         settings = Settings(**values)
@@ -60,14 +65,21 @@ def serve_command(log_level: str, log_format: str, **values: Any) -> None:
 
 
 @cli.command("ping", params=shared_options("config", "listen"))
-@click.option("--ready", is_flag=True, help="Ask whether new clients are welcome: it is not, while it stops.")
+@click.option(
+    "--ready",
+    is_flag=True,
+    help="Check readiness for new clients instead. A server is not ready while it is stopping or its "
+    "backend is unavailable.",
+)
 def ping_command(listen: tuple[Listen, ...], ready: bool) -> None:
-    """Ask the server that listens there whether it is well.
+    """Check that a running server answers.
 
-    Exit status: 0, it is; 1, it is not.
+    Sends a request to each --listen address.
+
+    Exit status: 0 if every server is healthy (with --ready: ready), 1 if one is not.
     """
     check_variables(os.environ)
-    wanted = "ready" if ready else "well"
+    wanted = "ready" if ready else "healthy"
     for where in listen:
         try:
             find_handler(where.handler).ping(where, timeout=5.0, ready=ready)
@@ -80,32 +92,39 @@ def ping_command(listen: tuple[Listen, ...], ready: bool) -> None:
     "doctor", params=shared_options("config", "backend", "backend_password_file", "data_dir", "prefix")
 )
 @click.argument("queue", required=False)
-@click.option("--repair", is_flag=True, help="Mend what is wrong.")
+@click.option("--repair", is_flag=True, help="Repair the problems found. Without it, no queue is changed.")
 @click.option(
     "--wait",
-    help="A native client that could go on, and has not for so many seconds, is taken for dead.",
+    help="How long a queue is observed. A native client that could proceed but does nothing for this long "
+    "is considered dead; use a value longer than any pause of a live client.",
     default=5.0,
     show_default=True,
     type=Seconds(),
 )
 def doctor_command(queue: str | None, repair: bool, wait: float, **values: Any) -> int:
-    """Find what native clients that died have left, in one QUEUE or in all; only --repair changes anything.
+    """Find and repair queues left stuck by dead clients.
 
-    Exit status: 0, all is well, or mended; 1, something is wrong; 2, it could not look.
+    A native client uses the pressure protocol on the backend directly. If it dies in the middle of an
+    operation, its queue can get stuck. This command checks one QUEUE, or all queues if none is named. It does
+    not need a running server, and does not disturb one.
+
+    Exit status: 0 if there are no problems or all were repaired, 1 if problems remain, 2 if the queues
+    could not be checked.
     """
     check_variables(os.environ)
     try:
         return uvloop.run(examine(Store(**values), queue, repair=repair, wait=wait, say=click.echo))
     except (SettingsError, BackendError) as error:
-        # Of 2: 1 is what has been found.
+        # A UsageError exits with status 2; status 1 means that problems were found.
         raise click.UsageError(str(error)) from error
 
 
 @cli.command("hash-password")
 def hash_password_command() -> None:
-    """Say what stands for a password in a users file.
+    """Print the hash of a password for a users file.
 
-    The password is asked for, or read from standard input: one line.
+    Use it as the value of `password-sha256`. The command prompts for the password, or reads one line from
+    standard input if that is not a terminal.
     """
     if sys.stdin.isatty():
         password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True).encode()
@@ -117,7 +136,10 @@ def hash_password_command() -> None:
 
 
 def run() -> None:
-    """The console script. A wrong option: one line, exit status 2. What cannot start: one line, 1."""
+    """Run the command line and exit: the console script.
+
+    Errors are printed as one line. The exit status is 2 for a wrong option, and 1 if the command fails.
+    """
     hide_secrets()
     try:
         status = cli.main(standalone_mode=False)

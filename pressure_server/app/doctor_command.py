@@ -1,4 +1,4 @@
-"""`pressure-server doctor`: examine the queues, say what is wrong with them, and mend it when told to."""
+"""`pressure-server doctor`: examine queues, report their problems, and repair them on request."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from pressure_server.queues.policy import Policy
 from pressure_server.queues.repair.diagnosis import Finding
 from pressure_server.queues.repair.doctor import Case, Doctor
 
-# Seconds for the backend to forget what it has kept for us.
+# Seconds to remove this process's call records from the backend.
 _SETTLE_TIMEOUT = 2.0
 
 
 async def examine(
     store: Store, queue: str | None, *, repair: bool, wait: float, say: Callable[[str], None]
 ) -> int:
-    """Examine all queues of the store, or one, and mend what is wrong where `repair` is set.
+    """Examine all queues of the store, or one queue, and repair their problems if `repair` is set.
 
-    `wait` is for how many seconds a client does nothing that is dead. Returns the exit status: 0 when all is
-    well, or mended; 1 when something is left. Raises SettingsError for a queue that does not exist, and
-    BackendError.
+    A client that is inactive for `wait` seconds is considered dead. `say` receives each part of the report.
+    Return the exit status: 0 if there are no problems or all were repaired, 1 if problems remain. Raise
+    SettingsError if the queue does not exist, and BackendError if the backend fails.
     """
     async with _backend(store) as address:
         broker = Broker(address, prefix=store.prefix, policy=Policy(), patience=Patience(grace=0))
@@ -43,12 +43,12 @@ async def examine(
 
 @contextlib.asynccontextmanager
 async def _backend(store: Store) -> AsyncIterator[Address]:
-    """The backend's address; the embedded one runs meanwhile, if no server runs on it."""
+    """Yield the backend's address. Start the embedded backend for that time if no server runs it."""
     if store.backend != EMBEDDED:
         yield store.address()
         return
     if not store.data_dir.is_dir():
-        raise SettingsError(f"there is no data directory {store.data_dir}: name it, or another backend")
+        raise SettingsError(f"there is no data directory {store.data_dir}: set --data-dir or --backend")
     embedded = Embedded(store.data_dir)
     if embedded.is_running():
         yield Address(embedded.url)
@@ -73,30 +73,30 @@ async def _examine(doctor: Doctor, repair: bool, say: Callable[[str], None]) -> 
         if not queues and not cases and not doctor.unreadable:
             raise SettingsError(f"there is no queue '{printable(doctor.named)}'")
     if cases:
-        say(f"{len(cases)} may be in trouble: watching for {doctor.wait:g} seconds whether it lasts\n")
+        say(f"queues with possible problems: {len(cases)}; observing them for {doctor.wait:g} seconds\n")
     await doctor.confirm(cases)
     in_trouble = len(cases)
     if repair:
-        await doctor.treat(cases, lambda case, findings, done: say(_report(case, findings, done)))
+        await doctor.repair(cases, lambda case, findings, done: say(_report(case, findings, done)))
     for case in cases.values():
         say(_report(case, case.lasting(doctor.wait), None))
     for name, reason in doctor.unreadable.items():
-        say(f"'{printable(name)}' looks like a queue's key, but is none: {reason}\n")
+        say(f"'{printable(name)}' is named like a queue's key, but does not belong to a queue: {reason}\n")
     say(_summary(queues, in_trouble, len(cases), len(doctor.unreadable), repair))
     return 1 if cases or doctor.unreadable else 0
 
 
 def _report(case: Case, findings: list[Finding], done: list[str] | None) -> str:
-    """What is wrong with a queue, and what was `done`; or would be, where that is None."""
+    """Return the report on one queue: its problems, and the repairs `done`, or possible if that is None."""
     queue = case.snapshot
     bound = "does not exist" if queue.bound is None else f"bound {queue.bound or 'none'}"
     lines = [f"queue '{printable(case.name)}' ({bound}, messages: {queue.length})"]
     for finding in findings:
-        lines += [f"  {finding.trouble.name}: {finding.seen}", f"    it means: {finding.trouble.means}"]
+        lines += [f"  {finding.problem.name}: {finding.evidence}", f"    it means: {finding.problem.means}"]
         if done is None:
-            lines.append(f"    --repair would: {finding.trouble.remedy}")
+            lines.append(f"    --repair would: {finding.problem.remedy}")
     if done is not None:
-        lines.append("  done: " + (", ".join(done) or "nothing, because the queue has changed meanwhile"))
+        lines.append("  done: " + (", ".join(done) or "nothing, because the queue changed in the meantime"))
     return "\n".join(lines) + "\n"
 
 
@@ -105,10 +105,10 @@ def _summary(queues: int, in_trouble: int, left: int, unreadable: int, repair: b
     if unreadable:
         found.append(f"{_counted(unreadable, 'key')} unreadable")
     if in_trouble and repair:
-        found.append(f"{in_trouble} in trouble, {in_trouble - left} mended, {left} left")
+        found.append(f"{in_trouble} with problems, {in_trouble - left} repaired, {left} not repaired")
     elif in_trouble:
-        found.append(f"{in_trouble} in trouble; nothing was changed, --repair mends")
-    return f"{_counted(queues, 'queue')} looked at: {', '.join(found) or 'all is well'}"
+        found.append(f"{in_trouble} with problems; nothing was changed, use --repair")
+    return f"{_counted(queues, 'queue')} checked: {', '.join(found) or 'no problems'}"
 
 
 def _counted(number: int, thing: str) -> str:

@@ -1,4 +1,4 @@
-"""Logging: to standard output, as lines of text or of JSON."""
+"""Logging to standard output, as lines of text or JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _JsonFormatter(logging.Formatter):
 
 
 def configure(level: str, log_format: str) -> None:
-    """Send what is logged from `level` on to standard output, in `log_format`."""
+    """Log messages of at least `level` to standard output, in one of FORMATS."""
     handler = logging.StreamHandler(sys.stdout)
     if log_format == "json":
         handler.setFormatter(_JsonFormatter())

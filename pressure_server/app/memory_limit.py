@@ -1,4 +1,4 @@
-"""The machine: how much memory there is for us, where we run in a container as that container may have."""
+"""The memory limit: how many bytes the machine has, or the container may use."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import os
 from pathlib import Path
 
 _CGROUPS = Path("/sys/fs/cgroup")
-# By the version of cgroups; what has no limit says `max`, or a number beyond any machine's memory.
+# Of cgroups version 2 and 1. Without a limit, a file holds `max` or a number larger than any memory.
 _LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
 
 
 def memory(cgroups: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")) -> int:
-    """In bytes: what the machine has, or less where a cgroup of ours has a limit."""
+    """Return the machine's memory in bytes, or the lowest limit of the process's cgroups if that is less."""
     found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for folder in _folders(cgroups, own):
         for name in _LIMITS:
@@ -25,7 +25,10 @@ def memory(cgroups: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")) -> i
 
 
 def _folders(cgroups: Path, own: Path) -> list[Path]:
-    """Those of our group of version 2 and of the groups around it; a container sees its own as the first."""
+    """Return the folders of the process's cgroup (version 2) and of its parents, and the root.
+
+    In a container, the root shows the limits of the container.
+    """
     try:
         lines = own.read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Types of option values: times, sizes, and levels of durability, each from text with a unit."""
+"""Types of option values: integers, times, sizes and levels of durability."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class Integer(click.IntRange):
-    """A number."""
+    """An integer."""
 
-    name = "integer"  # not "integer range", which an error would call it
+    name = "integer"  # errors of IntRange would say "integer range"
 
 
 class Seconds(click.FloatRange):
-    """A time: a number of seconds, or one with a unit, like 250ms, 5s, 10m, 1h or 1d."""
+    """A time: a number of seconds, or a number with a unit, such as 250ms, 5s, 10m, 1h or 1d."""
 
     name = "time"
 
@@ -28,7 +28,7 @@ class Seconds(click.FloatRange):
         super().__init__(least, 2**31)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return it in seconds. Refuse nan, which no bound stops."""
+        """Return the time in seconds. Reject nan, which passes every range check."""
         found = re.fullmatch(r"(\d+\.?\d*)(ms|[smhd])", value.strip()) if isinstance(value, str) else None
         if found:
             value = float(found[1]) * _SECONDS[found[2]]
@@ -44,7 +44,7 @@ class Durability(click.ParamType[Level]):
     name = "durability"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Level:
-        """Return the level of that name."""
+        """Return the level that the text names: none, replica, replica:N or fsync."""
         if isinstance(value, Level):
             return value
         try:
@@ -54,12 +54,12 @@ class Durability(click.ParamType[Level]):
 
 
 class Bytes(Integer):
-    """A size: a number of bytes, or one with a unit as in Redis: 1k is 1000, and 1kb is 1024."""
+    """A size: a number of bytes, or a number with a unit as in Redis (1k is 1000, 1kb is 1024)."""
 
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return it in bytes."""
+        """Return the size in bytes."""
         found = re.fullmatch(r"(\d+)([kmg])(b?)", value.strip().lower()) if isinstance(value, str) else None
         if found:
             number, unit, is_binary = found.groups()

@@ -1,6 +1,6 @@
-"""The options that commands share: each also as a variable PRESSURE_… and as a key in a TOML file.
+"""The options of the commands; each is also a variable PRESSURE_… and a key of the TOML file.
 
-Parsing, `--help` and docs/reference/options.md come from this table.
+Parsing, `--help` and docs/reference/options.md are generated from the table in this module.
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ from pressure_server.net.listen import Listen, SettingsError
 from pressure_server.queues.policy import BLOCK, ERROR, Policy
 
 _FILE = click.Path(path_type=Path)
-# What an option of such a default takes from a file, beside text, which is read as a variable's.
+# By the type of an option's default: the TOML types that it accepts besides strings.
 _KINDS: dict[type, tuple[type, ...]] = {bool: (bool,), int: (int,), float: (int, float)}
 
 
 def _read_config(ctx: click.Context, _parameter: click.Parameter, path: Path | None) -> None:
-    """Let the file's values stand where neither a flag nor a variable gives one."""
+    """Use the values of the TOML file as defaults, so that flags and variables take precedence.
+
+    Raise click.UsageError if the file cannot be read, or a key or value is invalid.
+    """
     if path is None:
         return
     try:
@@ -50,7 +53,7 @@ def _read_config(ctx: click.Context, _parameter: click.Parameter, path: Path | N
         kinds = (str, *_KINDS.get(type(option.default), ()))
         several = value if option.multiple and isinstance(value, list) else [value]
         if not several or any(type(one) not in kinds for one in several):
-            # The value is not shown: a backend's may have a password.
+            # Do not show the value: the URL of a backend may contain a password.
             raise click.UsageError(f"{where}: invalid value for {key}")
         try:
             option.type_cast_value(ctx, several if option.multiple else value)
@@ -60,13 +63,13 @@ def _read_config(ctx: click.Context, _parameter: click.Parameter, path: Path | N
 
 
 def _line_of(key: str, text: str) -> int:
-    """Return in which line the key is set."""
+    """Return the number of the line that sets the key; 1 if it is not found."""
     found = re.search(rf"^\s*[\"']?{re.escape(key)}[\"']?\s*=", text, re.MULTILINE)
     return text.count("\n", 0, found.end()) + 1 if found else 1
 
 
 def _listens(ctx: click.Context, parameter: click.Parameter, urls: tuple[str, ...]) -> tuple[Listen, ...]:
-    """Where to listen, by handlers that there are."""
+    """Parse listener URLs, and check each with its handler."""
     try:
         listens = tuple(Listen.parse(url) for url in urls)
         for listen in listens:
@@ -77,7 +80,7 @@ def _listens(ctx: click.Context, parameter: click.Parameter, urls: tuple[str, ..
 
 
 def _backend(ctx: click.Context, _parameter: click.Parameter, value: str) -> str:
-    """Let the specification's variables stand where neither --backend nor its own variable is given."""
+    """Use REDIS_SERVER, REDIS_PORT and REDIS_DB if neither --backend nor PRESSURE_BACKEND is given."""
     if ctx.get_parameter_source("backend") not in (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP):
         return value
     try:
@@ -90,7 +93,7 @@ _OURS = "PRESSURE_"
 
 
 class Option(click.Option):
-    """An option in a `group` of the help."""
+    """An option that belongs to a `group` of the help."""
 
     group = ""
 
@@ -99,7 +102,7 @@ class Command(click.Command):
     """A command whose help lists its options in groups."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write them."""
+        """Write a section for each group."""
         for group, options in groupby(self.get_params(ctx), lambda option: getattr(option, "group", "")):
             records = [record for option in options if (record := option.get_help_record(ctx))]
             if records:
@@ -121,7 +124,8 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
     "Listeners and backend": (
         _option(
             "--config",
-            "A TOML file with these options, without the dashes.",
+            "A TOML file with values for these options. Its keys are the option names without the leading "
+            "dashes, such as max-clients = 500.",
             type=_FILE,
             callback=_read_config,
             is_eager=True,
@@ -129,9 +133,10 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         ),
         _option(
             "--listen",
-            "Where to listen: resp://HOST:PORT, memcached://HOST:PORT, with an s (resps://) for TLS, or "
-            "resp+unix:///PATH. May be repeated; in the variable, spaces separate URLs. Port 0 picks a "
-            "free one.",
+            "The address to listen on, and its protocol: resp://HOST:PORT or memcached://HOST:PORT, with an "
+            "s for TLS (resps://), or resp+unix:///PATH for a Unix socket. Repeat the option for more "
+            "listeners; in the variable, separate URLs by spaces. Port 0 chooses a free port. A memcached "
+            "URL can have options, such as ?mode=kv.",
             multiple=True,
             default=DEFAULT_LISTEN,
             metavar="URL",
@@ -139,63 +144,77 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         ),
         _option(
             "--backend",
-            "Where queues are kept: embedded:, redis://, rediss:// or unix://. REDIS_SERVER, REDIS_PORT and "
-            "REDIS_DB select a Redis, too.",
+            "The Redis or Valkey that stores the queues: redis://HOST:PORT/DATABASE, rediss:// for TLS, "
+            "unix:///PATH, or embedded: to run a Valkey inside this server. If neither this option nor its "
+            "variable is set, REDIS_SERVER, REDIS_PORT and REDIS_DB select a Redis.",
             default=EMBEDDED,
             metavar="URL",
             callback=_backend,
         ),
-        _option("--backend-password-file", "A file with the backend's password, on one line.", type=_FILE),
+        _option(
+            "--backend-password-file",
+            "A file with the backend's password on one line, instead of a password in the --backend URL.",
+            type=_FILE,
+        ),
         _option(
             "--data-dir",
-            "Where the embedded backend keeps its data.",
+            "The directory in which the embedded backend stores its data.",
             default=Path("pressure-data"),
             type=_FILE,
         ),
-        _option("--prefix", "The prefix of all keys.", default="__pressure__"),
+        _option(
+            "--prefix",
+            "The prefix of all keys in the backend. Servers and native clients that share queues must use "
+            "the same prefix.",
+            default="__pressure__",
+        ),
     ),
     "Queues": (
         _option(
             "--default-bound",
-            "The bound of queues that a put creates. 0 is none.",
+            "The bound of queues that a put creates: the most messages such a queue holds. 0: unbounded.",
             default=0,
             type=Integer(0, 2**53),
         ),
         _option(
             "--auto-create/--no-auto-create",
-            "Whether a put creates a queue that does not exist.",
+            "Whether a put creates its queue if the queue does not exist. If off, such a put fails with "
+            "-NOQUEUE.",
             default=True,
         ),
         _option(
             "--overflow",
-            "What a put on a full queue does, unless the queue was created with another choice: wait for "
-            "room (block), or fail with -FULL (error).",
+            "What a put on a full queue does: wait for room (block), or fail with -FULL (error). A queue can "
+            "override this when it is created.",
             default=BLOCK,
             type=click.Choice([BLOCK, ERROR]),
         ),
         _time(
             "--put-timeout",
-            "How long a put waits for room before it fails with -FULL. 0 is for ever: choose less than the "
-            "read timeout of your clients.",
+            "How long a put waits for room in a full queue before it fails with -FULL. 0: no limit. Set a "
+            "time shorter than the read timeout of the clients, so that they receive the error.",
             0.0,
             "0",
         ),
         _time(
             "--role-timeout",
-            "How long an operation waits for a role that a native client holds, before it fails with "
-            "-INUSE. 0 is not at all.",
+            "How long an operation waits if a native client, which uses the backend directly, holds the "
+            "producer or consumer role of the queue. After that it fails with -INUSE. 0: fail at once.",
             Policy.role_timeout,
             "5s",
         ),
         _time(
             "--implicit-queue-ttl",
-            "When a queue that a put created is deleted, after it was last used, if it is empty. 0 is never.",
+            "How long a queue that a put created may be empty and unused before the server deletes it. "
+            "0: never delete.",
             3600.0,
             "1h",
         ),
         _time(
             "--auto-repair-after",
-            "When a queue is repaired that a dead native client has left stuck. 0 is never.",
+            "How long a queue must be stuck before the server repairs it. A native client that dies while "
+            "it holds a role leaves its queue stuck. Use a time longer than any pause of a live client. "
+            "0: never repair, or after 30 seconds with --allow-eviction.",
             0.0,
             "0",
         ),
@@ -203,63 +222,79 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
     "Reliability": (
         _time(
             "--backend-timeout",
-            "When a backend that does not answer is taken for lost.",
+            "How long the server waits for a reply from the backend before it closes the connection and "
+            "reconnects.",
             5.0,
             "5s",
         ),
         _time(
             "--backend-grace",
-            "How long commands wait for a lost backend to return, before they fail with -BACKEND.",
+            "How long commands wait for a lost connection to the backend to be restored, before they fail "
+            "with -BACKEND. 0: fail at once.",
             5.0,
             "5s",
         ),
         _time(
             "--proxy-timeout",
-            "When another server on the same backend is taken for dead, and its undelivered messages go "
-            "back.",
+            "How long another pressure-server on the same backend may give no sign of life before it is "
+            "considered dead and its undelivered messages are put back. If the times of two servers differ, "
+            "the longer one applies.",
             15.0,
             "15s",
             least=0.1,
         ),
         _option(
             "--durability",
-            "What the backend must have done with a change before its client is answered: none, "
-            "replica[:N] (N replicas have it), or fsync (it is on disk).",
+            "What must have happened to a change before the client receives its reply: none (the backend "
+            "has the change in memory), replica[:N] (N replicas have it too, 1 by default), or fsync (it is "
+            "on the backend's disk).",
             default="none",
             type=Durability(),
         ),
         _option(
             "--allow-eviction/--no-allow-eviction",
-            "Whether the backend's maxmemory-policy may drop messages when its memory is full. Queues that "
-            "lost a part are then repaired after 30 seconds, or --auto-repair-after.",
+            "Whether to accept a backend whose maxmemory-policy evicts arbitrary keys when its memory is "
+            "full. Such a backend loses messages. Queues that lose some of their keys are repaired after 30 "
+            "seconds, or after --auto-repair-after.",
             default=False,
         ),
     ),
     "Limits": (
         _option(
-            "--max-clients", "How many clients may be connected.", default=10000, type=Integer(1, 1_000_000)
+            "--max-clients",
+            "The maximum number of connected clients. Further clients are refused.",
+            default=10000,
+            type=Integer(1, 1_000_000),
         ),
-        _time("--idle-timeout", "When an idle client is disconnected. 0 is never.", 0.0, "0"),
+        _time(
+            "--idle-timeout",
+            "How long a client may stay idle, without sending a command, before it is disconnected. Clients "
+            "that wait for a message, for room or for a role are not idle. 0: no limit.",
+            0.0,
+            "0",
+        ),
         _option(
             "--max-message-bytes",
-            "The largest message, or other argument of a command. A client that sends a larger one gets a "
-            "protocol error, and is disconnected.",
+            "The largest message, or other argument of a command, in bytes. A client that sends a larger one "
+            "receives a protocol error and is disconnected.",
             default=32 << 20,
             show_default="32mb",
             type=Bytes(1, 512 << 20),
         ),
         _option(
             "--max-buffered-bytes",
-            "How much may be buffered for all clients, of requests and replies. Above it, the client with "
-            "most is disconnected. 0 is a quarter of the memory, at least 64mb.",
+            "The maximum size of buffered requests and replies, for all clients together. Above three "
+            "quarters of it, the heaviest clients are throttled. Above it, the client with the largest "
+            "buffers receives -OOM and is disconnected. 0: a quarter of the memory of the machine or "
+            "container, but at least 64mb.",
             default=0,
             show_default="0",
             type=Bytes(0, 2**53),
         ),
         _option(
             "--max-waiting",
-            "How many operations may wait at the same time: for messages, for room, or for roles. One more "
-            "fails with -OVERLOAD.",
+            "The maximum number of operations that wait at the same time, for messages, room or roles. "
+            "Further ones fail with -OVERLOAD. Each waiting operation takes about 4 KiB of memory.",
             default=Policy.max_waiting,
             type=Integer(0, 100_000_000),
         ),
@@ -267,38 +302,71 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
     "Security": (
         _option(
             "--password",
-            "Clients must log in with this password, as user 'default'. Prefer --password-file.",
+            "Require clients to log in with this password, as the user 'default'. Prefer --password-file: "
+            "command lines and variables can be visible to other users.",
         ),
-        _option("--password-file", "A file with this password, on one line.", type=_FILE),
-        _option("--users", "A TOML file with users: passwords, queues, and rights.", type=_FILE),
+        _option(
+            "--password-file",
+            "A file with the password of the user 'default' on one line, instead of --password.",
+            type=_FILE,
+        ),
+        _option(
+            "--users",
+            "A TOML file with users: their password hashes, rights, and the queues they may use.",
+            type=_FILE,
+        ),
         _option(
             "--protected-mode/--no-protected-mode",
-            "Whether only clients on this machine are served, as long as clients need not log in.",
+            "Whether to refuse clients of other machines as long as clients need not log in.",
             default=True,
         ),
-        _option("--tls-certificate", "The certificate of TLS listeners, with its chain (PEM).", type=_FILE),
-        _option("--tls-key", "Its private key, if that is in another file (PEM).", type=_FILE),
-        _option("--tls-client-ca", "Clients need a certificate signed by one of these (PEM).", type=_FILE),
+        _option(
+            "--tls-certificate",
+            "A PEM file with the certificate for TLS listeners, followed by its chain.",
+            type=_FILE,
+        ),
+        _option(
+            "--tls-key",
+            "A PEM file with the private key of the certificate, if --tls-certificate does not contain it.",
+            type=_FILE,
+        ),
+        _option(
+            "--tls-client-ca",
+            "A PEM file with CA certificates. If set, TLS clients must present a certificate signed by one "
+            "of them.",
+            type=_FILE,
+        ),
     ),
     "Stopping": (
         _time(
             "--drain-delay",
-            "How long a server that is told to stop still serves all clients, while it says that it is not "
-            "ready.",
+            "How long the server continues to serve old and new clients after SIGTERM or SIGINT, while its "
+            "readiness check already fails. Gives load balancers time to notice. 0: drain at once.",
             0.0,
             "0",
         ),
         _time(
             "--drain-timeout",
-            "How long a server that is told to stop answers what it has begun, before it disconnects "
-            "clients.",
+            "How long the server may take, after --drain-delay, to finish the commands it has received, "
+            "disconnect its clients, and put undelivered messages back. Commands that wait end at once with "
+            "-STOPPING.",
             10.0,
             "10s",
         ),
     ),
     "Logs": (
-        _option("--log-level", "How much is logged.", default="info", type=click.Choice(logs.LEVELS)),
-        _option("--log-format", "The format of the log.", default="text", type=click.Choice(logs.FORMATS)),
+        _option(
+            "--log-level",
+            "Log messages of this severity and above.",
+            default="info",
+            type=click.Choice(logs.LEVELS),
+        ),
+        _option(
+            "--log-format",
+            "The format of the log: lines of text, or one JSON object per line.",
+            default="text",
+            type=click.Choice(logs.FORMATS),
+        ),
     ),
 }
 for _group, _options in _GROUPS.items():
@@ -306,12 +374,12 @@ for _group, _options in _GROUPS.items():
         _one.group = _group
 _OPTIONS = [option for options in _GROUPS.values() for option in options]
 
-# What Kubernetes, and Docker's links, set in a container for a service whose name begins with `pressure`.
+# Variables that Kubernetes and Docker links set for a service whose name begins with `pressure`.
 _OF_LINKS = re.compile(r"(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_\w+)?|NAME|ENV_\w+)")
 
 
 def check_variables(names: Iterable[str]) -> None:
-    """Raise click.UsageError if a variable is named like one of an option, and there is no such option."""
+    """Raise click.UsageError if a variable PRESSURE_… belongs to no option."""
     known = [str(option.envvar).removeprefix(_OURS) for option in _OPTIONS]
     for name in sorted(names):
         of_ours = name.removeprefix(_OURS)
@@ -322,9 +390,9 @@ def check_variables(names: Iterable[str]) -> None:
 
 
 def shared_options(*names: str) -> list[click.Parameter]:
-    """The options of these names, as Python writes them (`data_dir`); all without any.
+    """Return the options of these names, in Python's spelling (`data_dir`); all options if none is named.
 
-    Whichever they are, a file may set the others, too.
+    The --config file may nevertheless contain every option, so that commands can share one file.
     """
     return [option for option in _OPTIONS if not names or option.name in names]
 

@@ -1,4 +1,4 @@
-"""The process list: there our command line stands without its secrets."""
+"""The process title: hide passwords of the command line from the process list."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from setproctitle import setproctitle
 
 _HIDDEN = "***"
 _SECRET_OPTION = "--password"  # noqa: S105 -- the option's name
-# What stands before the host of a URL; mistyped, a password may have a slash.
+# The user and password of a URL. Greedy, because a password may contain an unescaped slash or @.
 _LOGIN_OF_URL = re.compile(r"://.*@")
 
 
 def without_secrets(words: Iterable[str]) -> list[str]:
-    """A command line with passwords hidden: those of options, and those of URLs."""
+    """Return the command line with the passwords in options and URLs replaced by ***."""
     shown: list[str] = []
     for word in words:
         if shown and shown[-1] == _SECRET_OPTION:
@@ -28,7 +28,7 @@ def without_secrets(words: Iterable[str]) -> list[str]:
 
 
 def hide_secrets() -> None:
-    """Show the command line without its secrets from now on; as it is where there are none."""
+    """Set the process title to the command line without its secrets, if it has any."""
     shown = without_secrets(sys.orig_argv)
     if shown != sys.orig_argv:
         setproctitle(" ".join(shown))

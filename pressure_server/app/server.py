@@ -1,4 +1,4 @@
-"""The server's life: start the backend and the listeners, serve, drain, stop."""
+"""The server's life cycle: start the backend and the listeners, serve, drain, stop."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ from pressure_server.net.listener import Listener
 from pressure_server.net.memory import Memory
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.expiry import Expiry
-from pressure_server.queues.peers import Neighbours
+from pressure_server.queues.peers import PeerDetection
 from pressure_server.queues.repair.auto_repair import AutoRepair
 
 logger = logging.getLogger(__name__)
 
-# Of the time to drain: for clients to be answered; the rest is for handing back what they did not take.
+# The part of the drain timeout for answering clients; the rest is for putting undelivered messages back.
 _FOR_CLIENTS = 0.8
-# The socket of a client over TLS, and a copy of it: see sent.Records.
+# File descriptors of a client over TLS: its socket and a copy, see tcp_info.TlsRecords.
 _FILES_OF_TLS = 2
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
-# Files we need beside those of clients: listeners, the backend's connections, the interpreter's own.
+# File descriptors besides those of clients: listeners, backend connections, the interpreter's own.
 _OTHER_FILES = 64
-# How many new objects there may be before Python looks for garbage among them, and how often it looks at
-# older ones. Requests under way have thousands: with Python's own 700 it looked for an eighth of its time.
+# For gc.set_threshold. Requests in flight have thousands of objects: with Python's default of 700, garbage
+# collection took an eighth of the time.
 _GARBAGE_THRESHOLDS = (50_000, 20, 50)
 
 
 class StartError(Exception):
-    """The server cannot start; the text says why."""
+    """The server cannot start; the text gives the reason."""
 
 
 class _StoppedError(Exception):
-    """We were told to stop before we had started."""
+    """The server was told to stop before startup was complete."""
 
 
 async def serve(settings: Settings) -> None:
-    """Serve until SIGTERM or SIGINT. Raises StartError, BackendError or SettingsError."""
+    """Serve until SIGTERM or SIGINT. Raise StartError, BackendError or SettingsError."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in _STOPPING:
@@ -71,11 +71,11 @@ async def serve(settings: Settings) -> None:
         address = Address(embedded.url) if embedded is not None else settings.address()
         await _serve_on(address, settings, handlers, access, embedded, stop)
     except _StoppedError:
-        logger.info("stopping: not ready yet")
+        logger.info("stopping: startup was not complete")
     finally:
         if embedded is not None:
             await embedded.stop()
-        # To be told again does not matter. By default it would end us with another status.
+        # Ignore further signals: their default action would change the exit status.
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
         for number in _STOPPING:
             loop.remove_signal_handler(number)
@@ -84,7 +84,7 @@ async def serve(settings: Settings) -> None:
 
 
 async def _unless(stop: asyncio.Event, starting: Coroutine[Any, Any, None]) -> None:
-    """Do it; but if `stop` comes first cancel it, and raise _StoppedError."""
+    """Await `starting`. If `stop` is set first, cancel it and raise _StoppedError."""
     started, stopped = asyncio.create_task(starting), asyncio.create_task(stop.wait())
     await asyncio.wait((started, stopped), return_when=asyncio.FIRST_COMPLETED)
     stopped.cancel()
@@ -108,7 +108,7 @@ async def _serve_on(
         prefix=settings.prefix,
         policy=settings.policy,
         patience=settings.patience,
-        neighbours=Neighbours(settings.proxy_timeout, are_possible=embedded is None),
+        peer_detection=PeerDetection(settings.proxy_timeout, peers_possible=embedded is None),
         durability=settings.durability,
         allow_eviction=settings.allow_eviction,
     )
@@ -139,20 +139,23 @@ async def _serve_on(
         context.is_stopping = True
         if settings.drain_delay:
             logger.info(
-                "stopping: not ready any longer; clients are served for %g seconds", settings.drain_delay
+                "stopping: not ready for new clients; draining begins in %g seconds", settings.drain_delay
             )
             await asyncio.sleep(settings.drain_delay)
-        logger.info("stopping: no new clients, %d connected", len(clients.connected))
+        logger.info("draining: accepting no new clients, %d connected", len(clients.connected))
         for listener in listeners:
             listener.close()
         broker.end_waits()
         seconds = _FOR_CLIENTS * settings.drain_timeout
         if cut_off := await clients.drain(seconds):
-            logger.warning("%d clients were cut off: not done within %g seconds", cut_off, seconds)
+            logger.warning("disconnected %d clients that did not finish within %g seconds", cut_off, seconds)
         if not await broker.settle(settings.drain_timeout - seconds):
-            logger.warning("messages are left that have not been delivered: they come back a little later")
+            logger.warning(
+                "undelivered messages could not all be put back: another server, or this one after its "
+                "restart, recovers them"
+            )
     except (StartError, BackendRefusedError, _StoppedError):
-        # Sign off, so that no other server takes us for one that has died.
+        # Sign off, so that peers do not consider this server dead.
         await broker.settle(settings.drain_timeout)
         raise
     finally:
@@ -167,33 +170,36 @@ def _announce(context: Context, embedded: Embedded | None, grace: float) -> None
     broker = context.broker
     for listen in context.listening:
         logger.info("listening on %s", listen)
-    what = broker.version if broker.is_up else "away"
+    what = broker.version if broker.is_up else "not connected yet"
     if embedded is not None:
         logger.info("backend: embedded %s, data in %s", what, embedded.data_dir)
     else:
         logger.info("backend: %s, database %d (%s)", broker.address, broker.address.database, what)
     ready = partial(
         logger.info,
-        "ready: queues are keys under '%s:', we are '%s'",
+        "ready: queues are stored under the prefix '%s:', the name of this server is '%s'",
         context.settings.prefix,
         broker.identity,
     )
     if broker.is_up:
         ready()
     else:
-        logger.info("waiting for the backend: commands wait for it for %g seconds, then fail", grace)
+        logger.info("waiting for the backend: commands wait up to %g seconds for it, then fail", grace)
         broker.default_database.when_back(ready)
 
 
 def _clients_possible(wanted: int, each: int, others: int) -> int:
-    """As many clients as are wanted, or as the limit on open files, raised if need be, allows.
+    """Return how many clients may connect: `wanted`, or fewer if the limit on open files is too low.
 
-    A client needs up to `each` files; `others` is how many are needed beside.
+    A client needs up to `each` file descriptors; `others` are needed besides those of clients. The soft limit
+    on open files is raised if necessary.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = each * wanted + others
     if hard != resource.RLIM_INFINITY and needed > hard:
-        logger.warning("at most %d clients: the limit on open files is %d", (hard - others) // each, hard)
+        logger.warning(
+            "serving %d clients at most: the hard limit on open files is %d", (hard - others) // each, hard
+        )
         needed = hard
     if soft != resource.RLIM_INFINITY and soft < needed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

@@ -1,4 +1,4 @@
-"""Settings: what can be set, as values that have been checked."""
+"""The settings of the commands, as checked values."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from pressure_server.queues.policy import Policy
 EMBEDDED = "embedded:"
 DEFAULT_LISTEN = ("resp://127.0.0.1:4000",)
 LEAST_BUFFERED = 64 << 20
-# Seconds: a backend that may drop keys leaves queues stuck, which have to be repaired.
+# Seconds. The default of --auto-repair-after with --allow-eviction, because eviction leaves queues stuck.
 _REPAIR_AFTER_EVICTION = 30.0
 
 
 @dataclass(frozen=True)
 class Store:
-    """Where queues are kept: what every command must know that looks at them."""
+    """The location of the queues: the settings of every command that accesses them."""
 
     backend: str = field(repr=False)
     data_dir: Path
@@ -34,9 +34,9 @@ class Store:
     backend_password_file: Path | None
 
     def __post_init__(self) -> None:
-        """Check what can be checked without opening anything. Raises SettingsError."""
+        """Check the values, without connecting to the backend. Raise SettingsError."""
         if not self.prefix:
-            raise SettingsError("the prefix must not be empty: keys of queues would be told from no others")
+            raise SettingsError("the prefix must not be empty: it tells keys of queues from other keys")
         for name, text in (("prefix", self.prefix), ("data directory", str(self.data_dir))):
             try:
                 text.encode()
@@ -45,16 +45,16 @@ class Store:
         if self.backend != EMBEDDED:
             self.address()
         elif self.backend_password_file is not None:
-            raise SettingsError("the embedded backend has no password: --backend-password-file is of no use")
+            raise SettingsError("the embedded backend has no password: remove --backend-password-file")
 
     def address(self) -> Address:
-        """The address of a backend that is not embedded. Raises SettingsError."""
+        """Return the address of a backend that is not embedded. Raise SettingsError."""
         try:
             address = Address(self.backend)
             if self.backend_password_file is None:
                 return address
             if address.password is not None:
-                raise ValueError("its password is given twice, in the URL and in --backend-password-file")
+                raise ValueError("its password is given twice, in its URL and by --backend-password-file")
             return Address(_with_password(self.backend, read_password(self.backend_password_file)))
         except ValueError as error:
             raise SettingsError(f"the backend cannot be used: {error}") from error
@@ -93,43 +93,45 @@ class Settings(Store):
     tls_client_ca: Path | None
 
     def __post_init__(self) -> None:
-        """Check what can be checked without opening anything of others. Raises SettingsError."""
+        """Check that the values can be used together. Raise SettingsError."""
         super().__post_init__()
         if self.password is not None and self.password_file is not None:
             raise SettingsError("the password is given twice, by --password and by --password-file")
         if self.tls_certificate is None:
             if secure := next((listen for listen in self.listen if listen.tls), None):
-                raise SettingsError(f"{secure} needs --tls-certificate, and --tls-key")
+                raise SettingsError(
+                    f"{secure} needs --tls-certificate, and --tls-key for a separate key file"
+                )
             if self.tls_key is not None or self.tls_client_ca is not None:
-                raise SettingsError("--tls-key and --tls-client-ca are of no use without --tls-certificate")
+                raise SettingsError("--tls-key and --tls-client-ca have no effect without --tls-certificate")
 
     @property
     def doors(self) -> AccessPolicy:
-        """Who may come in."""
+        """The access policy: passwords, users, protected mode and TLS."""
         tls = self.tls_certificate and TlsFiles(self.tls_certificate, self.tls_key, self.tls_client_ca)
         password = None if self.password is None else os.fsencode(self.password)
         return AccessPolicy(password, self.password_file, self.users, self.protected_mode, tls or None)
 
     @property
     def for_handlers(self) -> HandlerSettings:
-        """What handlers need of them."""
+        """The settings that handlers need."""
         return HandlerSettings(
             self.prefix, self.max_message_bytes, self.idle_timeout, is_embedded=self.backend == EMBEDDED
         )
 
     @property
     def patience(self) -> Patience:
-        """How long the backend may take."""
+        """The timeouts of the backend."""
         return Patience(answer=self.backend_timeout, grace=self.backend_grace)
 
     @property
     def repair_after(self) -> float:
-        """After how many seconds a queue that is stuck is repaired; 0 is never."""
+        """How many seconds a queue must be stuck before it is repaired; 0 means never."""
         return self.auto_repair_after or (_REPAIR_AFTER_EVICTION if self.allow_eviction else 0.0)
 
     @property
     def policy(self) -> Policy:
-        """What is done on every queue alike."""
+        """The policy that applies to all queues."""
         return Policy(
             create_bound=self.default_bound if self.auto_create else None,
             overflow=self.overflow,
@@ -139,22 +141,22 @@ class Settings(Store):
         )
 
     def buffered_bytes(self, memory: int) -> int:
-        """How much may be buffered for all clients, where there is so much memory."""
+        """Return the memory budget in bytes for all clients, on a machine with `memory` bytes."""
         return self.max_buffered_bytes or max(LEAST_BUFFERED, memory // 4)
 
 
 def _with_password(url: str, password: bytes) -> str:
-    """The backend's URL with the password in it."""
+    """Return the backend's URL with the password added."""
     parts = urlsplit(url)
     user, _, host = parts.netloc.rpartition("@")
     return urlunsplit(parts._replace(netloc=f"{user.rstrip(':')}:{quote(password, safe='')}@{host}"))
 
 
 def backend_from_specification(environment: Mapping[str, str]) -> str | None:
-    """The backend that pressure 0.15's variables name (Message Brokers); None where none is set.
+    """Return the URL of the backend that the variables of pressure 0.15 (Message Brokers) select.
 
-    REDIS_SERVER, REDIS_PORT and REDIS_DB; any of them selects Redis, with the defaults for the others.
-    Raises SettingsError.
+    Any of REDIS_SERVER, REDIS_PORT and REDIS_DB selects Redis; the others have defaults. Return None if none
+    of them is set. Raise SettingsError if a number is invalid.
     """
     names = ("REDIS_SERVER", "REDIS_PORT", "REDIS_DB")
     if not any(environment.get(name) for name in names):

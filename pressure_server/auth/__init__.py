@@ -1,4 +1,4 @@
-"""Access control: users and rights, logins, TLS files, protected mode.
+"""Access control: users and their rights, logins, TLS files, protected mode.
 
-The application, handlers and `net` import it. Of `queues` it imports names and patterns alone.
+The application, the handlers and `net` import this package. From `queues` it imports only names and patterns.
 """

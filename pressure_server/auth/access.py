@@ -1,4 +1,4 @@
-"""Who may come in: users, protected mode and TLS, as the settings and the files they name say now."""
+"""Access: the users, protected mode and TLS that are in force, from the settings and the files they name."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ logger = logging.getLogger(__name__)
 
 
 class AccessError(ValueError):
-    """The settings, or a file that they name, cannot be used; the text says why, and shows no secret."""
+    """A setting, or a file that it names, cannot be used; the text gives the reason and shows no secret."""
 
 
 class Guest(Protocol):
-    """A client's connection, as far as it matters here."""
+    """A client's connection: its user, and a way to end it."""
 
     user: User
 
     def break_off(self) -> None:
-        """End its connection at once."""
+        """End the connection at once."""
 
 
 @dataclass(frozen=True)
 class AccessPolicy:
-    """What is set: a password or its file, the users' file, protected mode, and the files for TLS."""
+    """The access settings: a password or its file, the users file, protected mode, and the TLS files."""
 
     password: bytes | None = None
     password_file: Path | None = None
@@ -43,7 +43,7 @@ class AccessPolicy:
     tls: TlsFiles | None = None
 
     def read_users(self) -> Users:
-        """The users as they are set now. Raises AccessError."""
+        """Read the files and return the users. Raise AccessError."""
         users = None
         try:
             if self.users is not None:
@@ -58,7 +58,7 @@ class AccessPolicy:
         return users if users is not None else everybody()
 
     def read_tls(self) -> SSLContext | None:
-        """The context for TLS as the files are now. Raises AccessError."""
+        """Read the TLS files and return the context, or None without TLS. Raise AccessError."""
         try:
             return None if self.tls is None else self.tls.context()
         except TlsError as error:
@@ -66,36 +66,37 @@ class AccessPolicy:
 
 
 class Access:
-    """The doors as they stand. Raises AccessError where a file cannot be used."""
+    """The users and the TLS context that are in force, the logins, and a count of denied commands."""
 
     def __init__(self, doors: AccessPolicy) -> None:
+        """Read the files that the policy names. Raise AccessError if one cannot be used."""
         self._doors = doors
         self.users = doors.read_users()
         self._tls = doors.read_tls()
         self.logins = Logins()
-        # How often a user was refused: a command it may not use, or a queue.
+        # Denied commands, by statistic of INFO: "cmd" (no right to the command), "key" (none to the queue).
         self.refused = Counter[str]()
 
     def tls(self) -> SSLContext:
-        """For a handshake that begins now; there are listeners for TLS only where there is one."""
+        """Return the context for a new handshake. Raise ValueError if no certificate is set."""
         if self._tls is None:
             raise ValueError("no certificate is set")
         return self._tls
 
     def admits(self, transport: asyncio.BaseTransport) -> bool:
-        """Protected mode: where no login is needed, only this machine's clients come in."""
+        """Return whether protected mode admits the client: it is local, or clients must log in."""
         return not self._doors.protected or not self.users.initial.may or is_local(transport)
 
     def reload(self, guests: Iterable[Guest] = ()) -> None:
-        """Read the files again. What cannot be used is logged, and what was in force stays so.
+        """Read the files again. If one cannot be used, log that and keep the users and TLS context in force.
 
-        Guests have their user's new rights from their next command on; those who came in by what is valid
-        no longer are cut off.
+        `guests` are the connections to update: each gets its user's new rights for its next command. A
+        connection is ended if its user is gone or one of the user's passwords was removed.
         """
         try:
             users, tls = self._doors.read_users(), self._doors.read_tls()
         except AccessError as error:
-            logger.error("not reloaded, all stays as it was: %s", error)
+            logger.error("reload failed, the previous users and TLS files stay in force: %s", error)
             return
         self.users, self._tls = users, tls
         cut_off = 0
@@ -107,7 +108,7 @@ class Access:
             else:
                 guest.user = heir
         logger.info(
-            "reloaded: %d users%s, %d clients cut off",
+            "reloaded: %d users%s, %d clients disconnected",
             len(users.by_name),
             "" if tls is None else ", TLS certificate",
             cut_off,
@@ -115,10 +116,10 @@ class Access:
 
 
 def read_password(path: Path) -> bytes:
-    """The one line of a password file. Raises AccessError."""
+    """Return the password in a file, which must be its only line. Raise AccessError."""
     lines = _text_of(path).splitlines()
     if len(lines) != 1 or not lines[0]:
-        raise AccessError(f"{path} must hold the password, on one line, and nothing else")
+        raise AccessError(f"{path} must contain only the password, on one line")
     return lines[0].encode()
 
 

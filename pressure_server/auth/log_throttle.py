@@ -1,4 +1,4 @@
-"""What may come in a flood, in the log: the first at once, then a summary from time to time."""
+"""The log throttle: log the first of many similar warnings at once, and the others as a summary."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ _EVERY = 60.0
 
 
 class LogThrottle:
-    """Warnings of one kind, by one `logger`; `kind` is what they are about, in the plural.
+    """A throttle for warnings of one `kind`, a plural such as "failed logins".
 
-    After one has been written, those of the next `every` seconds are counted, and the last of them is shown.
+    After a warning was logged, those of the next `every` seconds are counted. Then one summary gives their
+    number and the text of the last.
     """
 
     def __init__(self, logger: logging.Logger, kind: str, every: float = _EVERY) -> None:
@@ -23,7 +24,7 @@ class LogThrottle:
         self._last = ""
 
     def warn(self, text: str) -> None:
-        """Write it now, or in the next summary."""
+        """Log the warning now, or count it for the next summary."""
         if self._pause is None:
             self._logger.warning("%s", text)
             self._begin_pause()

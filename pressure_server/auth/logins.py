@@ -1,7 +1,7 @@
-"""Logins: who has failed how often, how long the answer to a wrong password takes, and what the log says.
+"""Failed logins: count them, delay their replies, and log them.
 
-Only failures are slowed, and each holds up its own connection alone: who knows a password comes in at once,
-even from an address from which others guess.
+A delay affects only the connection whose login failed. A correct password is accepted at once, even from
+an address with many failures.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pressure_server.queues.names import printable
 
 logger = logging.getLogger(__name__)
 
-# A connection is closed after so many failures.
+# Failed logins after which a connection is closed.
 MOST_FAILURES = 5
-# The first failure is answered after so many seconds, each further one after twice as many, up to the most.
+# Seconds until a failure is answered: the first delay, doubled with each further failure, up to the longest.
 _FIRST_DELAY = 0.05
 LONGEST_DELAY = 2.0
-# Failures of an address count until none has come for so many seconds; so many addresses are remembered.
+# Seconds without a failure after which an address is forgotten, and the most addresses remembered.
 _FORGET_AFTER = 300.0
 _MOST_HOUSES = 10_000
 
@@ -34,12 +34,12 @@ class _Failures:
 
 
 def delay_after(failures: int) -> float:
-    """For how many seconds the answer to a failure waits that is the nth."""
+    """Return the seconds by which the reply to the nth failure is delayed (n from 1)."""
     return min(LONGEST_DELAY, _FIRST_DELAY * 2.0 ** min(failures - 1, 16))
 
 
 class Logins:
-    """What is remembered of logins that failed. `denied` is how many there were."""
+    """The failed logins by network address. `denied` is their total number."""
 
     def __init__(self) -> None:
         self.denied = 0
@@ -47,9 +47,9 @@ class Logins:
         self._log = LogThrottle(logger, "failed logins")
 
     async def fail(self, transport: asyncio.BaseTransport, name: bytes, before: int) -> None:
-        """A login under that name has failed, after `before` others on its connection.
+        """Note a failed login as `name`, after `before` failures on the same connection.
 
-        Returns when it is time to say so.
+        Return after the delay, when the failure may be answered.
         """
         self.denied += 1
         self._log.warn(f"failed login as '{printable(name)}' from {address_of(transport)}")
@@ -57,7 +57,7 @@ class Logins:
         await asyncio.sleep(delay_after(failures))
 
     def _count(self, house: str) -> int:
-        """Count a failure; how many there have been."""
+        """Count a failure. Return how many the address has had recently."""
         now = asyncio.get_running_loop().time()
         failures = self._houses.pop(house, None)
         if failures is None or now - failures.last > _FORGET_AFTER:

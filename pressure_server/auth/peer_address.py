@@ -1,4 +1,4 @@
-"""Where a client comes from, as its transport tells."""
+"""The address of a client, from its transport."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _UNIX = "unix"
 
 
 def address_of(transport: asyncio.BaseTransport) -> str:
-    """The client's address and port, for people; `unix` for a unix socket."""
+    """Return the client's address and port as text for logs; `unix` for a Unix socket."""
     name = transport.get_extra_info("peername")
     if not isinstance(name, tuple):
         return _UNIX
@@ -17,13 +17,16 @@ def address_of(transport: asyncio.BaseTransport) -> str:
 
 
 def is_local(transport: asyncio.BaseTransport) -> bool:
-    """Whether the client is on this machine: by a unix socket or the loopback interface."""
+    """Return whether the client is on this machine: it uses a Unix socket or a loopback address."""
     address = _ip_of(transport)
     return address is None or address.is_loopback
 
 
 def house_of(transport: asyncio.BaseTransport) -> str:
-    """What clients that are maybe one and the same have in common: the address, of IPv6 the /64 network."""
+    """Return the address by which to count a client: its IPv4 address, or its IPv6 /64 network.
+
+    One IPv6 client can use every address of its /64 network.
+    """
     address = _ip_of(transport)
     if isinstance(address, IPv6Address):
         return str(ip_network((int(address) >> 64 << 64, 64)))

@@ -1,4 +1,4 @@
-"""TLS for listeners: certificate, key and client CA as files, and the context that they make."""
+"""TLS for listeners: the files with certificate, key and client CA, and the SSL context made from them."""
 
 from __future__ import annotations
 
@@ -9,25 +9,29 @@ from pathlib import Path
 
 
 class TlsError(ValueError):
-    """The files cannot be used; the text names them and says why."""
+    """A TLS file cannot be used; the text names the file and the reason."""
 
 
 @dataclass(frozen=True)
 class TlsFiles:
-    """PEM files. `key` may be in the certificate's file; with `client_ca` clients need certificates."""
+    """The PEM files of TLS listeners.
+
+    Without `key`, the certificate's file must contain the private key. With `client_ca`, clients must present
+    a certificate.
+    """
 
     certificate: Path
     key: Path | None = None
     client_ca: Path | None = None
 
     def context(self) -> ssl.SSLContext:
-        """What the files say now, for connections that begin now. Raises TlsError."""
+        """Read the files and return the context for new connections. Raise TlsError."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_RENEGOTIATION
         about = f"--tls-certificate {self.certificate}" + (f", --tls-key {self.key}" if self.key else "")
         try:
-            # Without a password openssl would ask the terminal for one.
+            # Without a password callback, OpenSSL would prompt on the terminal.
             context.load_cert_chain(self.certificate, self.key, password=lambda: "")
             if self.client_ca is not None:
                 about = f"--tls-client-ca {self.client_ca}"
@@ -40,7 +44,7 @@ class TlsFiles:
         return context
 
     def _missing(self) -> str:
-        """Return which file does not hold what it is to hold; empty if each does, or cannot be read."""
+        """Return an error text for the first file that lacks its PEM object; empty if none does."""
         key = self.key or self.certificate
         key_option = "--tls-key" if self.key else "--tls-certificate"
         for option, path, what in (
@@ -55,7 +59,7 @@ class TlsFiles:
 
 
 def _text_of(path: Path) -> str | None:
-    """Return what is in the file; None if it cannot be read again, like a pipe."""
+    """Return the file's text; None if the file cannot be read a second time, such as a pipe."""
     try:
         return path.read_text(encoding="latin-1") if path.is_file() else None
     except OSError:

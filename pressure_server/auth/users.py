@@ -1,6 +1,7 @@
-"""Users: by which passwords they log in, on which queues they may act, and what they may do there. Pure.
+"""Users: their passwords, the queues they may use, and their rights. No I/O.
 
-Passwords are kept as SHA-256 digests, as Redis keeps them: docs/guides/security.md says why not more slowly.
+Passwords are kept as SHA-256 digests, as in Redis. docs/guides/security.md gives the reasons against a slower
+hash.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from pressure_server.queues.glob import glob_regex
 
 RIGHTS = ("put", "get", "read", "administer")
 DEFAULT = "default"
-# A longer password is wrong without being looked at: hashing megabytes would hold up others.
+# Longer passwords are rejected, because hashing megabytes would block the event loop.
 MOST_PASSWORD_BYTES = 1024
-# Together they bound what it takes to match a name, whatever the pattern. Names can come from attackers.
+# Together these bound the time to match a name with any pattern. Names can come from attackers.
 _MOST_PATTERN_BYTES = 256
 _MOST_NAME_BYTES = 4096
 _EVERY_QUEUE = "*"
@@ -30,23 +31,24 @@ _HASH = re.compile(r"[0-9a-fA-F]{64}")
 
 
 class UsersError(ValueError):
-    """What is said of users cannot be used; the text says where, and shows no password and no hash."""
+    """A users file or password cannot be used; the text says which part, and shows no password or hash."""
 
 
 def digest_of(password: bytes) -> bytes:
-    """What is kept of a password."""
+    """Return the SHA-256 digest of a password."""
     return hashlib.sha256(password).digest()
 
 
-# What the passwords of unknown users are compared with: nothing has this digest.
+# A digest that no password has. The passwords of unknown users are compared with it.
 _NONE = bytes(32)
 
 
 @dataclass(frozen=True)
 class User:
-    """One user. `digests` are of its passwords, and any is right where it `needs_none`.
+    """One user.
 
-    `queues` are patterns in Redis's notation; `may` is which of RIGHTS it has.
+    `digests` are the digests of its passwords; with `needs_none` every password is accepted. `queues` are
+    Redis patterns of the queues it may use. `may` are its rights, a subset of RIGHTS.
     """
 
     name: str
@@ -57,12 +59,12 @@ class User:
 
     @cached_property
     def is_free(self) -> bool:
-        """Whether it may do everything on every queue."""
+        """Whether the user has all rights on all queues."""
         return self.has_all_queues and self.may == frozenset(RIGHTS)
 
     @cached_property
     def has_all_queues(self) -> bool:
-        """Whether no queue is closed to it."""
+        """Whether the user may use every queue."""
         return _EVERY_QUEUE in self.queues
 
     @cached_property
@@ -70,43 +72,43 @@ class User:
         return [glob_regex(pattern.encode()) for pattern in self.queues]
 
     def admits(self, queue: bytes) -> bool:
-        """Whether it may act on a queue of that name, and see that it exists."""
+        """Return whether the user may use a queue of that name, and see that it exists."""
         if self.has_all_queues:
             return True
         return len(queue) <= _MOST_NAME_BYTES and any(one.fullmatch(queue) for one in self._patterns)
 
     def is_password(self, password: bytes) -> bool:
-        """Whether it is one of the user's. Takes as long whether it is nearly right or not at all."""
+        """Return whether the password is one of the user's, in a time independent of its content."""
         digest = digest_of(password[:MOST_PASSWORD_BYTES])
         equal = [hmac.compare_digest(digest, known) for known in self.digests or (_NONE,)]
         return self.needs_none or (any(equal) and len(password) <= MOST_PASSWORD_BYTES)
 
 
-# Who has not logged in, and may do nothing; and a stand-in for users that there are not.
+# A user without rights: of clients that have not logged in, and in place of unknown users.
 NOBODY = User("", queues=(), may=frozenset())
 
 
 class Users:
-    """All users there are, by their names."""
+    """All users, by name."""
 
     def __init__(self, users: Iterable[User]) -> None:
         self.by_name: Mapping[str, User] = {user.name: user for user in users}
 
     @property
     def initial(self) -> User:
-        """Whom a client acts as that has not logged in: the default user if it needs no password."""
+        """The user of a client that has not logged in: `default` if it needs no password, or NOBODY."""
         user = self.by_name.get(DEFAULT, NOBODY)
         return user if user.needs_none else NOBODY
 
     def log_in(self, name: str, password: bytes) -> User | None:
-        """The user, if it is one and the password is right. It takes as long for one that is unknown."""
+        """Return the user if the name and password are correct. Unknown names take the same time."""
         user = self.by_name.get(name, NOBODY)
         return user if user.is_password(password) else None
 
     def successor_of(self, user: User) -> User | None:
-        """Whom a client acts as that acted as `user` of other Users; None where it has to log in anew.
+        """Return the new user of a client that acted as `user` before a reload; None to disconnect it.
 
-        That is where the user is gone, or a password has been taken from it, which the client may have used.
+        That is the case if the user is gone, or has lost a password, which the client may have used.
         """
         if user is NOBODY:
             return self.initial
@@ -117,34 +119,34 @@ class Users:
 
 
 def everybody() -> Users:
-    """Where nothing is said of users: all may come in, as the default user, and do everything."""
+    """Return the users of a server without passwords: a default user that has all rights and needs none."""
     return Users([User(DEFAULT, needs_none=True)])
 
 
 def users_with_password(password: bytes, users: Users | None = None) -> Users:
-    """These users, if any, and a default user who has this password and may do everything.
+    """Return the given users, if any, and a default user with this password and all rights.
 
-    Raises UsersError where it cannot be one, or the users have a default user already.
+    Raise UsersError if the password's length is invalid, or the users already contain a default user.
     """
     if not 0 < len(password) <= MOST_PASSWORD_BYTES:
         raise UsersError(f"the password must have from 1 to {MOST_PASSWORD_BYTES} bytes")
     others = users.by_name if users is not None else {}
     if DEFAULT in others:
-        raise UsersError(f"the users file has a user '{DEFAULT}': the password must stand there, too")
+        raise UsersError(f"the users file already has a user '{DEFAULT}': set its password there instead")
     return Users([User(DEFAULT, frozenset([digest_of(password)])), *others.values()])
 
 
 def parse_users(text: str) -> Users:
-    """The users of a users file, in TOML: docs/guides/security.md has an example. Raises UsersError."""
+    """Parse a users file in TOML (docs/guides/security.md has an example). Raise UsersError."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise UsersError(f"it is no TOML: {error}") from error
+        raise UsersError(f"this is not valid TOML: {error}") from error
     if document.keys() - {"users"}:
-        raise UsersError("it may hold nothing but tables [users.NAME]")
+        raise UsersError("only tables [users.NAME] are allowed")
     tables = document.get("users", {})
     if not isinstance(tables, dict) or not tables:
-        raise UsersError("it holds no table [users.NAME]")
+        raise UsersError("there is no table [users.NAME]")
     return Users(_user(name, table) for name, table in tables.items())
 
 
@@ -153,9 +155,9 @@ def _user(name: str, table: Any) -> User:
         raise UsersError(f"the name of a user must be 1 to 64 visible ASCII characters, not {name[:64]!r}")
     known = {"password-sha256", "nopass", "queues", "may"}
     if not isinstance(table, dict) or table.keys() - known:
-        raise UsersError(f"user '{name}' may have nothing but {', '.join(sorted(known))}")
+        raise UsersError(f"user '{name}' must be a table with only these keys: {', '.join(sorted(known))}")
     if missing := sorted({"queues", "may"} - table.keys()):
-        raise UsersError(f"user '{name}' lacks {' and '.join(missing)}")
+        raise UsersError(f"user '{name}' must have {' and '.join(missing)}")
     needs_none = table.get("nopass", False)
     if not isinstance(needs_none, bool):
         raise UsersError(f"user '{name}': nopass must be true or false")
@@ -163,7 +165,7 @@ def _user(name: str, table: Any) -> User:
     if not all(_HASH.fullmatch(one) for one in hashes):
         raise UsersError(
             f"user '{name}': password-sha256 must be 64 hexadecimal digits: "
-            "pressure-server hash-password makes them"
+            "pressure-server hash-password prints them"
         )
     if needs_none == bool(hashes):
         raise UsersError(f"user '{name}' must have either password-sha256 or nopass = true")
@@ -182,11 +184,11 @@ def _user(name: str, table: Any) -> User:
 
 
 def _texts(name: str, table: Mapping[str, Any], key: str) -> list[str]:
-    """The texts under a key: a list, or one alone."""
+    """Return the strings under a key, whose value is a string or a list of strings."""
     value = table.get(key, [])
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise UsersError(f"user '{name}': {key} must be a text or a list of texts")
+        raise UsersError(f"user '{name}': {key} must be a string or a list of strings")
     return texts
 
 

@@ -1,4 +1,4 @@
-"""The backend: connections, key watch, durability, roles, and the embedded Valkey, behind one facade.
+"""Access to the backend: connections, key watch, durability, turns and the embedded Valkey.
 
-`queues` and the application import it. It imports `lua`.
+`queues` and `app` import this package; it imports `lua`.
 """

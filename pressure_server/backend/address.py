@@ -1,4 +1,4 @@
-"""Where the backend is: a URL, as redis-py reads it, and how to open a connection there."""
+"""The backend's address: parse its URL as redis-py does, and open connections to it."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ SCHEMES = ("redis", "rediss", "unix")
 
 
 class Address:
-    """A backend's address. Raises ValueError where the URL cannot be one.
+    """The address of a backend, from its URL. Raises ValueError if the URL is invalid.
 
-    `redis://[user:password@]host:port/db`, `rediss://` (with redis-py's `ssl_…` options in the query), or
-    `unix://[user:password@]/path?db=n`.
+    A URL is `redis://[user:password@]host:port/db`, the same with `rediss://` (TLS, with redis-py's `ssl_…`
+    options in the query), or `unix://[user:password@]/path?db=n`.
     """
 
     def __init__(self, url: str) -> None:
-        # No error shows the URL, nor what urllib says of it: mistyped, any part may be of the password.
+        # Errors quote neither the URL nor urllib's message: in a mistyped URL, any part may be the password.
         try:
             url.encode()
             parts = urlsplit(url)
-            # Reading the port checks it; the host is checked as the system's resolver will have it.
+            # Reading `port` validates it. The resolver encodes the host as IDNA, too.
             self._port = parts.port or 6379
             (parts.hostname or "").encode("idna")
         except ValueError:
             raise ValueError(
-                "its host or port cannot be one: write redis://[user:password@]host:port/db, "
-                "with special characters of the password as %XX"
+                "invalid host or port: write redis://[user:password@]host:port/db, "
+                "and special characters of the password as %XX"
             ) from None
         if parts.scheme not in SCHEMES:
-            raise ValueError("it must be embedded:, or begin with redis://, rediss:// or unix://")
+            raise ValueError("its URL must be embedded:, or begin with redis://, rediss:// or unix://")
         if parts.scheme == "unix" and not parts.path:
-            raise ValueError("it names no socket: write unix:///path/to/socket")
+            raise ValueError("the socket's path is missing: write unix:///path/to/socket")
         if parts.scheme != "unix" and parts.path.strip("/") and not parts.path.strip("/").isdigit():
-            raise ValueError("it names no database: what follows the port must be its number")
+            raise ValueError("invalid database: only its number may follow the port")
         try:
             pool: Any = ConnectionPool.from_url(url)
             connection = pool.make_connection()
         except (TypeError, ValueError, RedisError) as error:
-            raise ValueError(f"it has an option that cannot be used: {error}") from error
+            raise ValueError(f"invalid option in the URL: {error}") from error
         self._path: str | None = getattr(connection, "path", None)
         self._host: str = getattr(connection, "host", "")
         self._connection = connection
@@ -58,14 +58,17 @@ class Address:
         self.database = int(connection.db)
 
     def __str__(self) -> str:
-        """The address without its secrets."""
+        """Return the address without user, password, database and options."""
         if self._path:
             return f"unix://{self._path}"
         scheme = "rediss" if hasattr(self._connection, "ssl_context") else "redis"
         return f"{scheme}://{self._host}:{self._port}"
 
     async def open(self, protocol: asyncio.Protocol) -> asyncio.WriteTransport:
-        """Open a connection. Raises BackendError when there is none within CONNECT_TIMEOUT seconds."""
+        """Open a connection and return its transport.
+
+        Raises BackendError if that fails or takes longer than CONNECT_TIMEOUT seconds.
+        """
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
@@ -78,13 +81,16 @@ class Address:
         except TimeoutError as error:
             raise BackendError(f"no connection to {self} within {CONNECT_TIMEOUT:g} seconds") from error
         except OSError as error:
-            # Some of TLS have no text.
+            # Some TLS errors have no text.
             reason = error.strerror or str(error) or type(error).__name__
             raise BackendError(f"no connection to {self}: {reason}") from error
         return transport
 
     def client(self, number: int) -> Redis:
-        """redis-py, for what is not hot: on that database, trying nothing twice."""
+        """Return a redis-py client for a database. It has no socket timeout and retries nothing.
+
+        It is slower than a Link: use it for rare commands only.
+        """
         pool: Any = ConnectionPool.from_url(self._url)
         pool.connection_kwargs |= {"db": number, "retry": Retry(NoBackoff(), 0), "socket_timeout": None}
         return Redis.from_pool(pool)

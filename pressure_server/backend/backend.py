@@ -1,7 +1,7 @@
-"""The backend, as the broker sees it: the one place that knows its topology.
+"""The backend as the broker sees it: the only module that knows the backend's topology.
 
-Today that is one node, which may be embedded: every database has one link, and one watch, one durability and
-one set of turns serve them all. Sentinel and Cluster belong here: nothing above asks where a node is.
+The backend is one node. Each database has a link of its own; all databases share one watch, one durability
+and one set of turns. Support for Sentinel or Cluster belongs here: no other module knows where nodes are.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pressure_server.errors import BackendError
 
 
 class Backend:
-    """Opens links to databases, and what all of them share."""
+    """One backend: makes the links to its databases, and holds the objects that all databases share."""
 
     def __init__(
         self,
@@ -35,9 +35,10 @@ class Backend:
         changed: Callable[[bytes], None],
         watch_lost: Callable[[], None],
     ) -> None:
-        """`script` is the batch script. `changed` is told of keys that are watched, in any database.
+        """Prepare, but do not connect. `script` is the batch script.
 
-        `watch_lost` is called when all that has been watched is forgotten.
+        `changed` is called with each watched key that changes, whatever its database. `watch_lost` is called
+        when no key is watched any longer.
         """
         self.address = address
         self._identity = identity
@@ -46,7 +47,7 @@ class Backend:
         self._allow_eviction = allow_eviction
         self._eviction: Eviction | None = None
         self.watch = Watch(address, identity, changed, watch_lost, patience.answer)
-        # Keys of the server as a whole: no queue's name can collide with them.
+        # Server-wide keys: no key of a queue begins with the prefix and `!`.
         self.turns = Turns(address, prefix + b"!turns")
         self.durability = Durability(address, identity, prefix + b"!durability", durability, patience)
 
@@ -56,14 +57,15 @@ class Backend:
         return self.address.database
 
     def link(self, number: int) -> Link:
-        """Return a link to that database, which is still to be opened."""
+        """Return a link to a database; the caller opens it."""
         return Link(self.address, number, self._script, self._identity, self._patience)
 
     async def start(self, link: Link, *, to_look: bool) -> None:
-        """Open the link to the default database, and what all share. Only `to_look`, change nothing.
+        """Open the link to the default database, and start the shared objects.
 
-        Raises BackendRefusedError if the backend can never be used, or cannot give the durability asked for.
-        If the backend is only away, raises BackendError when `to_look`; else operations wait for its return.
+        Raises BackendRefusedError if the backend cannot be used, or cannot provide the durability level. If
+        it cannot be reached now, the link keeps trying in the background. With `to_look`, for callers that
+        only read, raises BackendError instead, and does not check the backend's eviction policy.
         """
         try:
             await link.open()
@@ -80,18 +82,18 @@ class Backend:
         self.watch.start()
 
     def check_readiness(self) -> None:
-        """Raise BackendError, with the reason, if the backend's settings may lose messages."""
+        """Raise BackendError, with the reason, if the backend may evict messages."""
         if self._eviction is not None:
             self._eviction.check_readiness()
 
     async def stop_asking(self) -> None:
-        """Ask for no more turns, and look no more at the backend's settings."""
+        """Stop asking for turns, and stop checking the backend's eviction policy."""
         if self._eviction is not None:
             self._eviction.stop()
         await self.turns.close()
 
     async def close(self) -> None:
-        """Close what all databases share."""
+        """Close the connections that all databases share."""
         await self.turns.disconnect()
         await self.watch.close()
         await self.durability.close()

@@ -1,4 +1,4 @@
-"""Backoff: how long to wait before a connection that cannot be opened is tried again."""
+"""Backoff: pauses between attempts to connect."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ LONGEST_PAUSE = 2.0
 
 
 class Backoff:
-    """Pauses, in seconds: each twice as long as the last, up to the longest."""
+    """Growing pauses, in seconds: each is twice as long as the last, up to LONGEST_PAUSE."""
 
     def __init__(self) -> None:
         self._pause = FIRST_PAUSE
 
     async def pause(self) -> None:
-        """Wait. Spread out, so that many servers do not come back in step."""
+        """Wait. The pause is random within limits, so that servers do not reconnect in step."""
         await asyncio.sleep(self._pause * random.uniform(0.5, 1.0))
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
     def reset(self) -> None:
-        """Begin with the shortest again: a connection has been opened."""
+        """Begin with the shortest pause again, after a connection has been opened."""
         self._pause = FIRST_PAUSE

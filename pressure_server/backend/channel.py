@@ -1,4 +1,4 @@
-"""The hot path to the backend: one pipelined connection to a database, and calls of scripts."""
+"""The hot path to the backend: one pipelined connection to a database, which calls scripts."""
 
 from __future__ import annotations
 
@@ -11,42 +11,49 @@ import hiredis
 from pressure_server.backend.resp import BackendConnection, Received
 from pressure_server.lua.script import Script
 
-# How often a script is loaded for one call.
+# A script is loaded at most this often for one call.
 _MOST_LOADS = 100
 
 
 class Channel(BackendConnection):
-    """A connection whose loss is told to its link."""
+    """A link's connection to its database."""
 
     def __init__(
         self, script: bytes, patience: float, epoch: int, tell: Callable[[Channel, Exception | None], None]
     ) -> None:
-        """`epoch` is larger than that of the channels to the same database before."""
+        """Prepare a channel; `patience` is as for BackendConnection.
+
+        `epoch` must be greater than that of all earlier channels to the database. `tell` is called with the
+        channel and the reason when the connection is lost.
+        """
         super().__init__(patience)
         self.epoch = epoch
         self.batch_script = Script(script)
         self._tell = tell
-        # Whether the backend let us load a script when we tried last.
+        # Whether the backend accepted the last SCRIPT LOAD.
         self._may_load = True
 
     def lost(self, why: Exception | None) -> None:
-        """See BackendConnection."""
+        """Tell the link that the connection is lost."""
         self._tell(self, why)
 
     def call(
         self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes], received: Received
     ) -> None:
-        """Call any script. Raises BackendError when there is no connection."""
+        """Call a script, which is loaded if the backend does not know it.
+
+        `received` gets the reply. Raises BackendError if there is no connection.
+        """
         words = (b"EVALSHA", script.digest, b"%d" % len(keys), *keys, *arguments)
         self.send(partial(self._answered, script, words, received, _MOST_LOADS), *words)
 
     def _answered(
         self, script: Script, words: tuple[bytes, ...], received: Received, loads: int, reply: Any
     ) -> None:
-        """Hand on the reply, unless the backend does not know the script and it may be loaded once more."""
+        """Pass the reply on; but if the backend does not know the script, load it and call it again."""
         is_unknown = isinstance(reply, hiredis.ReplyError) and str(reply).startswith("NOSCRIPT")
         if is_unknown and loads and self._may_load and self.is_open:
-            # Nothing has run, so it can run now; unless the script is flushed in between once more.
+            # Nothing has run, so the call can be repeated. It fails again if scripts are flushed in between.
             self.send(self._loaded, b"SCRIPT", b"LOAD", script.text)
             self.send(partial(self._answered, script, words, received, loads - 1), *words)
         else:

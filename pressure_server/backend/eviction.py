@@ -1,7 +1,7 @@
-"""Eviction: whether the backend drops keys of its own choice when its memory is full.
+"""Eviction: check that the backend does not evict keys of queues when its memory is full.
 
-That loses messages, and a queue of which one key was dropped is stuck. So such a backend is refused at the
-start, unless that is allowed, and a server whose backend changes to that later is not ready.
+Eviction loses messages, and a queue that loses one of its keys is stuck. The server does not start with a
+backend that may evict keys, and is not ready if the policy changes later; --allow-eviction permits it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from pressure_server.errors import BackendError
 
 logger = logging.getLogger(__name__)
 
-# Seconds between looks at the backend's settings, which may change while it runs.
+# Seconds between checks of the policy, which may change while the backend runs.
 _LOOK_EVERY = 5.0
-# Policies that drop any key. Others drop only keys that expire, and no key of a queue does.
+# Policies that evict any key. Others evict only keys with a TTL, and no key of a queue has one.
 _OF_ANY_KEY = re.compile(rb"^maxmemory_policy:(allkeys-\w+)", re.MULTILINE)
 
 
 class Eviction:
-    """Looks at the backend's `maxmemory-policy`, and again every few seconds."""
+    """A periodic check of the backend's `maxmemory-policy`."""
 
     def __init__(self, link: Link, address: Address, *, is_allowed: bool) -> None:
         self._link = link
@@ -34,7 +34,10 @@ class Eviction:
         self._looking: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Look, and go on until `stop`. Raises BackendRefusedError if the backend may drop any key."""
+        """Check now, if the backend can be reached, and then periodically until `stop`.
+
+        Raises BackendRefusedError if the backend may evict any key, and that is not allowed.
+        """
         if self._link.is_up:
             await self._look()
             if not self._is_allowed:
@@ -45,16 +48,16 @@ class Eviction:
         self._looking = asyncio.create_task(self._look_on())
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop checking."""
         if self._looking is not None:
             self._looking.cancel()
 
     def check_readiness(self) -> None:
-        """Raise BackendError if the backend may drop any key, and that is not allowed."""
+        """Raise BackendError if the backend may evict any key, and that is not allowed."""
         if self._policy and not self._is_allowed:
             raise BackendError(
-                f"{self._address} has the maxmemory-policy {self._policy}: it would drop messages when its "
-                "memory is full. Set `maxmemory-policy noeviction` there, or allow it by --allow-eviction"
+                f"{self._address} has maxmemory-policy {self._policy}, which evicts messages when its memory "
+                "is full: set `maxmemory-policy noeviction` in the backend, or pass --allow-eviction"
             )
 
     async def _look_on(self) -> None:
@@ -66,16 +69,16 @@ class Eviction:
         try:
             info = await self._link.command(b"INFO", b"memory")
         except BackendError as error:
-            logger.debug("the backend's maxmemory-policy cannot be read now: %s", error)
+            logger.debug("cannot read the backend's maxmemory-policy: %s", error)
             return
         found = _OF_ANY_KEY.search(info)
         policy = found[1].decode() if found else ""
         if policy and policy != self._policy:
             logger.warning(
-                "the backend has the maxmemory-policy %s: when its memory is full it drops messages, and "
-                "parts of queues, which auto-repair mends if it is on",
+                "the backend has maxmemory-policy %s: when its memory is full, it evicts messages and parts "
+                "of queues; auto-repair repairs such queues if it is enabled",
                 policy,
             )
         elif self._policy and not policy:
-            logger.info("the backend's maxmemory-policy drops no messages any longer")
+            logger.info("the backend's maxmemory-policy no longer evicts messages")
         self._policy = policy

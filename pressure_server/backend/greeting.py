@@ -1,4 +1,7 @@
-"""The greeting of a new channel: login, version, database; and the one before it is closed."""
+"""The handshake on a new connection: log in, check the version, select the database.
+
+It also closes the connection that the new one replaces.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +18,16 @@ OLDEST_REDIS = (6, 2)
 
 
 class BackendRefusedError(BackendError):
-    """The backend answers, and will go on answering so: wrong version, login or database."""
+    """The backend cannot be used, and retrying does not help: wrong version, login or database."""
 
 
 class NoSuchDatabaseError(BackendRefusedError):
-    """The backend has no database of that number."""
+    """The backend has no database with this number."""
 
 
 @dataclass(frozen=True)
 class Greeting:
-    """What is known of a channel's other end: its version, which run of it that is, and who we are there."""
+    """The result of a handshake: the backend's version, the id of its run, the connection's client id."""
 
     version: str
     run: str
@@ -34,7 +37,11 @@ class Greeting:
 async def greet(
     channel: BackendConnection, address: Address, number: int, name: str, before: Greeting | None
 ) -> Greeting:
-    """Make a new connection ready. Raises BackendRefusedError, or BackendError when it may work later."""
+    """Do the handshake on a new connection, with `name` as its client name.
+
+    `before` is the result for the old connection, which the backend is told to close. Raises
+    BackendRefusedError, or BackendError if a retry may help.
+    """
     if address.password is not None:
         user = [address.username.encode()] if address.username else []
         await _must(channel, address, b"AUTH", *user, address.password.encode())
@@ -43,12 +50,12 @@ async def greet(
     version = _supported_version(info, address)
     if number:
         await _select(channel, address, number)
-    with suppress(BackendReplyError):  # who looks at the backend's clients is not told who we are
+    with suppress(BackendReplyError):  # not permitted: CLIENT LIST then shows no name
         await channel.command(b"CLIENT", b"SETNAME", name.encode())
     run = re.search(r"^run_id:(\S+)", info, re.MULTILINE)
     greeting = Greeting(version, run[1] if run else "", await channel.command(b"CLIENT", b"ID"))
     if before is not None and before.run == greeting.run:
-        # It may not know that the connection is lost. Calls on queues do not rely on this: they have epochs.
+        # The backend may not have noticed the loss. Calls on queues do not depend on this: they have epochs.
         with suppress(BackendReplyError):
             await channel.command(b"CLIENT", b"KILL", b"ID", b"%d" % before.client)
     return greeting
@@ -68,15 +75,15 @@ async def _select(channel: BackendConnection, address: Address, number: int) -> 
         await _must(channel, address, b"SELECT", b"%d" % number)
     except BackendRefusedError as error:
         answered = error.__cause__.__cause__ if error.__cause__ is not None else None
-        if str(answered).startswith("ERR"):  # and not that it is not for us, or that we are
+        if str(answered).startswith("ERR"):  # NOPERM and NOAUTH say nothing about the database
             raise NoSuchDatabaseError(str(error)) from error
         raise
 
 
 def _supported_version(info: str, address: Address) -> str:
-    """Return the backend's name and version from INFO server.
+    """Return the backend's name and version from the reply to INFO server.
 
-    Raise BackendRefusedError if it is too old, or none that can keep queues.
+    Raises BackendRefusedError if the backend is too old, or neither Redis nor Valkey.
     """
     if re.search(r"^pressure_server_version:", info, re.MULTILINE):
         raise BackendRefusedError(f"{address} is a pressure-server: --backend must name the Redis behind it")

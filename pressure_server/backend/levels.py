@@ -1,6 +1,6 @@
-"""Levels of durability: what a backend must have done with a change before its client is answered.
+"""Durability levels: what the backend must have done with a change before the client gets its reply.
 
-Pure: what is asked of the backend for a level, and whether it can do it at all.
+Pure: this module decides which command waits for a level, and whether a backend can provide the level.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ from pressure_server.errors import BackendError
 
 
 class CannotBeDurableError(BackendError):
-    """The backend cannot give what the level asks for; the text says why."""
+    """The backend cannot provide the level; the text says why."""
 
 
 @dataclass(frozen=True)
 class Level:
-    """`replicas` have the change, or with `fsync` the backend's disk has; Level() is neither."""
+    """A durability level: `replicas` replicas must have a change, or with `fsync` the backend's disk.
+
+    Level() is `none`.
+    """
 
     replicas: int = 0
     fsync: bool = False
@@ -29,7 +32,7 @@ class Level:
 
     @classmethod
     def parse(cls, text: str) -> Level:
-        """`none`, `replica`, `replica:N` or `fsync`. Raises ValueError."""
+        """Return the level named `none`, `replica`, `replica:N` or `fsync`. Raises ValueError."""
         word, colon, number = text.partition(":")
         if text == "none":
             return cls()
@@ -44,10 +47,10 @@ class Level:
     def wait_for(
         self, config: Mapping[str, str] | None, *, has_waitaof: bool, replicas: int
     ) -> tuple[bytes, ...] | None:
-        """The command that waits for it, without its timeout; None where a reply is proof by itself.
+        """Return the command that waits for the level, without its timeout; None if a reply alone is proof.
 
-        `config` has the backend's settings of its append-only file, None where it does not tell; `replicas`
-        is how many are connected. Raises CannotBeDurableError.
+        `config` has the backend's settings for its append-only file, or is None if it does not reveal them.
+        `replicas` is the number of connected replicas. Raises CannotBeDurableError.
         """
         if self.replicas:
             if replicas < self.replicas:
@@ -65,7 +68,7 @@ class Level:
             raise CannotBeDurableError(
                 "durability fsync needs `appendfsync always` or `everysec` in the backend, which has `no`"
             )
-        # Redis answers after its fsync, where it does one for every write.
+        # With `always`, the backend replies after its fsync.
         if (
             config is not None
             and config.get("appendfsync") == "always"
@@ -77,5 +80,5 @@ class Level:
         raise CannotBeDurableError(
             "durability fsync needs `appendfsync always` and `no-appendfsync-on-rewrite no` in the backend, "
             "or Redis 7.2 or Valkey, which have WAITAOF"
-            + ("" if config is not None else "; CONFIG GET, which would tell, is refused")
+            + ("" if config is not None else "; the backend refuses CONFIG GET, so its settings are unknown")
         )

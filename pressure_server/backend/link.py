@@ -1,6 +1,7 @@
-"""A link to one database of the backend: a channel that is opened again whenever it breaks.
+"""A link to one database of the backend: a channel that is reopened whenever it breaks.
 
-What is asked on it is kept until it is answered, unless the backend dies of it.
+The link keeps each request until it is answered, and sends it again on a new channel. A request that is in
+flight at several deaths of the backend is not sent again.
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ from pressure_server.lua.script import Script
 
 logger = logging.getLogger(__name__)
 
-# A call that was under way when the backend died, that many times, is not sent again.
+# A request that was in flight at this many deaths of the backend is not sent again.
 _MOST_DEATHS = 3
-# So often a call is sent again with a new epoch; more often only if the backend does not let us begin one.
+# A call whose epoch has ended is sent again at most this often. After that, the reason can only be that the
+# backend refuses new epochs.
 _MOST_BURIALS = 3
-# Seconds for which housekeeping leaves such a backend alone: doubled whenever it dies of a call again, until
-# it has lived for a while longer than that.
+# Seconds for which housekeeping leaves a backend alone that dies of calls: doubled at each further death, and
+# 0 again after the backend has lived for _WELL_AFTER longer.
 _FIRST_REST = 1.0
 _LONGEST_REST = 60.0
 _WELL_AFTER = 30.0
@@ -40,36 +42,41 @@ _WELL_AFTER = 30.0
 
 @dataclass(frozen=True)
 class Patience:
-    """How many seconds a backend may take: `answer` to answer, `grace` to be back when it has been lost."""
+    """Timeouts in seconds: `answer` for a reply of the backend, `grace` for its return after it was lost."""
 
     answer: float = 5.0
     grace: float = 5.0
 
 
 class Presence(Protocol):
-    """How a server says that it lives."""
+    """The heartbeats of this server on one database."""
 
-    def sign(self, epoch: int | None = None) -> tuple[Script, Sequence[bytes], Sequence[bytes]]:
-        """The call that says so: a script, its keys, its arguments. `epoch` is that of a new channel."""
+    def heartbeat(self, epoch: int | None = None) -> tuple[Script, Sequence[bytes], Sequence[bytes]]:
+        """Return the next heartbeat: a script, its keys and its arguments.
 
-    def is_late(self) -> bool:
-        """Whether it has to be said again before anything else."""
+        With `epoch`, it also begins that epoch: the backend then refuses calls of earlier ones.
+        """
 
-    def heard(self, refusal: BackendReplyError | None) -> None:
-        """The backend has answered, with an error where it refuses."""
+    def is_overdue(self) -> bool:
+        """Return whether a heartbeat has to be sent before anything else."""
+
+    def heartbeat_answered(self, refusal: BackendReplyError | None) -> None:
+        """Note that the backend has answered a heartbeat; `refusal` is its error, if it refuses."""
 
 
 class Link:
-    """Requests to one database of the backend.
+    """The connection to one database of the backend, which survives the loss of channels.
 
-    While it is away they are held for `patience.grace` seconds, and asked again when it is back, also those
-    that may have been done, unless they are to be done once. Later, each fails at once, with BackendError.
+    While the backend is away, requests are held for up to `patience.grace` seconds. If it comes back in time,
+    they are sent again; those that may have been done too, unless they are marked `once`. After that time,
+    requests fail at once with BackendError until the backend is back.
     """
 
     def __init__(self, address: Address, number: int, script: bytes, name: str, patience: Patience) -> None:
-        """`presence` signs first on a new channel; what was kept is gone where the answer to that is new.
+        """Prepare, but do not connect. `script` is the batch script, `name` the connections' client name.
 
-        `is_back` is called when one was opened again.
+        If `presence` is set, its heartbeat goes first on each new channel. If the answer differs from the
+        last one, a peer has recovered this server's records. `is_back` is called after each reconnect.
         """
         self.presence: Presence | None = None
         self.is_back: Callable[[], None] | None = None
@@ -82,14 +89,14 @@ class Link:
         self._greeting: Greeting | None = None
         self._epoch = 0
         self._signed: Any = None
-        # Why the backend did not let us sign, if it did not: then no epoch has begun.
+        # The error if the backend refused the last heartbeat: then no epoch has begun.
         self._sign_refusal: BaseException | None = None
         self._why_down: BackendError = BackendError(f"{address} has not been reached yet")
-        # What the log has of why it is away.
+        # The reasons for the present outage that are in the log.
         self._said: set[str] = set()
         self._reopening: asyncio.Task[None] | None = None
         self._held: list[Request] = []
-        # When this run of the backend was first reached, and how long it is left alone after calls killed it.
+        # When this run of the backend was first reached, and the pause for housekeeping (see `rest`).
         self._alive_since = 0.0
         self._rest = 0.0
         self._giving_up: asyncio.TimerHandle | None = None
@@ -100,36 +107,38 @@ class Link:
 
     @property
     def is_up(self) -> bool:
-        """Whether the backend answers."""
+        """Whether the backend is connected."""
         return self._channel is not None
 
     @property
     def why_down(self) -> BackendError:
-        """Why the backend does not answer, where it does not."""
+        """Why the backend is not connected, if it is not."""
         return self._why_down
 
     @property
     def rest(self) -> float:
-        """For how many seconds the backend is to be left alone by what nobody waits for, as it dies of calls.
+        """For how many seconds put-backs and housekeeping must leave the backend alone, as it dies of calls.
 
-        What is to go back to a queue is kept until it has gone there, so a backend that dies of it would be
-        killed for ever; it is tried again less and less often.
+        Put-backs are repeated until they succeed: one that kills the backend is repeated less and less often.
         """
         is_well = self._loop.time() - self._alive_since > self._rest + _WELL_AFTER
         return 0.0 if is_well else self._rest
 
     @property
     def version(self) -> str:
-        """The backend's name and version, once it has been reached."""
+        """The backend's name and version; '' until it has been reached."""
         return self._greeting.version if self._greeting is not None else ""
 
     @property
     def run(self) -> str:
-        """Which run of the backend answers."""
+        """The id of the backend's run that was reached last; it changes when the backend restarts."""
         return self._greeting.run if self._greeting is not None else ""
 
     async def open(self) -> None:
-        """Open the channel once. Raises BackendRefusedError, or BackendError when it may work later."""
+        """Try once to open a channel, then send what is held.
+
+        Raises BackendRefusedError, or BackendError if a retry may help.
+        """
         self._epoch += 1
         channel = Channel(self._script, self._patience.answer, self._epoch, self._channel_lost)
         try:
@@ -148,7 +157,7 @@ class Link:
             channel.close()
             raise
         is_new = self._greeting is None or self._greeting.run != greeting.run
-        # Another server has taken us for dead, and recovered our records, which say what was done.
+        # A peer has taken this server for dead, and recovered the records that would tell what was done.
         was_buried = signed != self._signed
         self._channel, self._greeting, self._signed = channel, greeting, signed
         self._has_given_up = False
@@ -166,7 +175,7 @@ class Link:
                 self._ask(request)
 
     def _count_death(self, held: Sequence[Request]) -> int:
-        """The backend has died, maybe of a call. Returns at how many deaths one is not sent again."""
+        """Count a death of the backend. Return at how many deaths a request is not sent again."""
         self._rest = self.rest
         self._alive_since = self._loop.time()
         most = 1 if self._rest else _MOST_DEATHS
@@ -175,8 +184,8 @@ class Link:
         fatal = sum(request.deaths >= most for request in held)
         if fatal and not self._rest:
             logger.warning(
-                "backend database %d died %d times with the same calls under way: %d get an error, and are "
-                "not sent again; the log of the backend may say why",
+                "backend database %d died %d times with the same calls in flight: %d get an error, and are "
+                "not sent again; see the backend's log",
                 self.number, most, fatal,
             )  # fmt: skip
         if fatal:
@@ -184,8 +193,8 @@ class Link:
         return most
 
     async def _sign(self, channel: Channel, presence: Presence) -> Any:
-        """The answer; where it is refused, the last one."""
-        script, keys, arguments = presence.sign(channel.epoch)
+        """Send a heartbeat and return the answer; if the backend refuses it, the last answer."""
+        script, keys, arguments = presence.heartbeat(channel.epoch)
         try:
             signed = await reply_to(
                 (b"EVALSHA",), lambda received: channel.call(script, keys, arguments, received)
@@ -193,16 +202,16 @@ class Link:
         except BackendReplyError as error:
             if is_passing(error) or asks_for_patience(error):
                 raise
-            # Questions may be answered all the same, as where its disk is full.
-            presence.heard(error)
+            # Reads may still be answered, for example if the backend's disk is full.
+            presence.heartbeat_answered(error)
             self._sign_refusal = error.__cause__ or error
             return self._signed
-        presence.heard(None)
+        presence.heartbeat_answered(None)
         self._sign_refusal = None
         return signed
 
     def keep_open(self) -> None:
-        """Go on trying, in the background, until the channel is open."""
+        """Try in the background until a channel is open."""
         if self._reopening is None and not self._closed:
             self._begin_grace()
             self._reopening = asyncio.create_task(self._reopen())
@@ -239,23 +248,25 @@ class Link:
         return BackendError(f"the connection to {self._address} was lost ({_reason(why)})")
 
     def call_script(self, keys: Sequence[bytes], arguments: list[bytes], received: Received) -> None:
-        """Call the batch script on queues: see ScriptCall. `arguments` are ours from now on.
+        """Call the batch script, as ScriptCall. The link may change `arguments` from now on.
 
-        Where there is no answer `received` gets a BackendError: OutcomeUnknownError if it may have been done.
+        `received` gets the reply; if there is none, OutcomeUnknownError if the call may have been done, else
+        BackendError.
         """
         self._ask(ScriptCall(received, keys, arguments))
 
     async def command(self, *arguments: bytes) -> Any:
-        """Send a command that only reads, and wait for its reply.
+        """Send a command that only reads, and return its reply.
 
-        Raises BackendReplyError for an error reply, else BackendError.
+        Raises BackendReplyError for an error reply, BackendError if there is no reply.
         """
         return await reply_to(arguments, lambda received: self._ask(Reading(received, arguments)))
 
     async def read_together(self, commands: Sequence[Sequence[bytes]]) -> list[Any]:
-        """Send commands that only read, to be done with nobody else in between; the reply of each.
+        """Send commands that only read, as one transaction, and return the reply to each.
 
-        An error reply to one is an exception in the list. Raises BackendReplyError, or BackendError.
+        The error reply to a single command is an exception in the list. Raises BackendReplyError for an error
+        reply to the transaction, BackendError if there is no reply.
         """
         replies: list[Any] = await reply_to(
             (b"EXEC",), lambda received: self._ask(ReadingTogether(received, commands))
@@ -265,10 +276,10 @@ class Link:
     async def call(
         self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes], *, once: bool
     ) -> Any:
-        """Call a script of a handler's own, and wait for its reply.
+        """Call a script other than the batch script, and return its reply.
 
-        One that is to be done `once` is not sent again when it may have been done. Raises OutcomeUnknownError
-        then, BackendReplyError for an error reply, else BackendError.
+        With `once`, the call is not sent again if it may have been done: then OutcomeUnknownError is raised.
+        Raises BackendReplyError for an error reply, BackendError if there is no reply.
         """
         return await reply_to(
             (b"EVALSHA",),
@@ -276,15 +287,15 @@ class Link:
         )
 
     def _ask(self, request: Request) -> None:
-        """Send it; or keep it, if the backend is away and may be back in time."""
+        """Send a request; hold it while the backend is away, or fail it if the grace is over."""
         channel = self._channel
         if channel is not None and channel.is_open:
-            if self.presence is not None and self.presence.is_late():
+            if self.presence is not None and self.presence.is_overdue():
                 self.begin_epoch()
             request.send(channel, partial(self._answered, request, channel))
         elif channel is None and (self._has_given_up or self._closed):
             away = BackendError(f"the backend is away: {self._why_down}")
-            # Later, as an answer would: who asks has not finished asking.
+            # Not at once: like a reply, the error must come after the caller has returned.
             self._loop.call_soon(request.received, away)
         else:
             self._hold(request)
@@ -296,7 +307,7 @@ class Link:
             return
         for error in request.errors_in(reply):
             if asks_for_patience(error):
-                # Nothing has been done. Of a replica, the address may lead elsewhere by now.
+                # Nothing has been done. After READONLY, a new connection may lead to the promoted replica.
                 self._hold(request)
                 channel.abort(error)
                 return
@@ -312,7 +323,7 @@ class Link:
         request.received(reply)
 
     def begin_epoch(self) -> None:
-        """Sign again: another server may have taken us for dead, or the backend's data are gone."""
+        """Begin a new epoch: a peer may have taken this server for dead, or the backend's data are gone."""
         channel = self._channel
         if self.presence is None or channel is None or not channel.is_open:
             return
@@ -322,9 +333,9 @@ class Link:
         def signed(reply: Any) -> None:
             if isinstance(reply, hiredis.ReplyError) and not (is_passing(reply) or asks_for_patience(reply)):
                 self._sign_refusal = reply
-                presence.heard(BackendReplyError(f"the backend answered EVALSHA with: {reply}"))
+                presence.heartbeat_answered(BackendReplyError(f"the backend answered EVALSHA with: {reply}"))
             elif isinstance(reply, Exception):
-                # A new channel finds out why.
+                # A new channel repeats the heartbeat.
                 channel.abort(reply)
             else:
                 self._sign_refusal = None
@@ -332,13 +343,13 @@ class Link:
 
         self._epoch += 1
         channel.epoch = self._epoch
-        script, keys, arguments = self.presence.sign(channel.epoch)
-        # Else, if the backend has forgotten the script, it would sign after what is sent next.
+        script, keys, arguments = self.presence.heartbeat(channel.epoch)
+        # If the script had to be loaded first, requests sent next would arrive before the heartbeat.
         channel.send(None, b"SCRIPT", b"LOAD", script.text)
         channel.call(script, keys, arguments, signed)
 
     def _hold(self, request: Request) -> None:
-        """Ask it when the backend is back, if it is in time."""
+        """Keep a request until the backend is back, or the grace is over."""
         self._begin_grace()
         self._held.append(request)
 
@@ -349,7 +360,7 @@ class Link:
             self._giving_up = self._loop.call_later(self._patience.grace, self._give_up)
 
     def _give_up(self) -> None:
-        """It has been away for too long."""
+        """Fail all held requests: the grace is over."""
         self._giving_up = None
         self._has_given_up = True
         held, self._held = self._held, []
@@ -359,7 +370,7 @@ class Link:
             request.received(OutcomeUnknownError() if is_unknown else away)
 
     async def close(self) -> None:
-        """Close the channel and stop reopening it."""
+        """Close the channel, stop reconnecting, and fail all held requests."""
         self._closed = True
         self._denials.close()
         if self._reopening is not None:

@@ -1,6 +1,6 @@
-"""What a reachable backend refuses (out of memory, disk full, no permission), logged once.
+"""Log refusals of a backend that is reachable: out of memory, disk full, no permission.
 
-Each that is asked gets the error; the log says when that begins, and when it has ended.
+Each client gets its error. The log has one line when an error first comes, and one when it no longer does.
 """
 
 from __future__ import annotations
@@ -11,26 +11,27 @@ import re
 
 logger = logging.getLogger(__name__)
 
-# Seconds without one, after which it has ended: gets may go on where puts are refused, and prove nothing.
+# A refusal is over after this many seconds without the error. Successes prove nothing: gets may work while
+# puts are refused.
 _QUIET = 5.0
-# Those that are about the backend; others are about one queue, and for who asked for that.
+# Errors that concern the whole backend. Others concern one queue, and only the client gets them.
 _CODES = ("OOM", "MISCONF", "NOREPLICAS", "NOPERM")
-# Redis names the script, and the place in it.
+# Redis appends the script's digest and the line in it.
 _PLACE = re.compile(r"\s+script: .*", re.DOTALL)
 
 
 class BackendRefusals:
-    """Of one database."""
+    """The refusals of one database."""
 
     def __init__(self, number: int) -> None:
         self._number = number
-        # By the code of the error: when it came last.
+        # By error code: when the error last came.
         self._last: dict[str, float] = {}
         self._loop = asyncio.get_running_loop()
         self._looking: asyncio.TimerHandle | None = None
 
     def hear(self, error: Exception) -> None:
-        """The backend has answered with an error to what is asked of it every day."""
+        """Log an error reply of the backend, if it is the first with its code."""
         text = _PLACE.sub("", str(error))
         code = text.partition(" ")[0]
         if code not in _CODES:
@@ -46,11 +47,11 @@ class BackendRefusals:
         quiet_since = self._loop.time() - _QUIET
         for code in [code for code, when in self._last.items() if when <= quiet_since]:
             del self._last[code]
-            logger.info("backend database %d has not refused anything with %s of late", self._number, code)
+            logger.info("backend database %d: no %s errors for 5 seconds", self._number, code)
         if self._last:
             self._looking = self._loop.call_at(min(self._last.values()) + _QUIET, self._look)
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop checking whether refusals are over."""
         if self._looking is not None:
             self._looking.cancel()

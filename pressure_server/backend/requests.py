@@ -1,4 +1,4 @@
-"""Requests: what is asked of the backend, kept until it is answered, so that it can be asked again."""
+"""Requests to the backend: each is kept until it is answered, so that it can be sent again."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pressure_server.lua.script import Script
 
 @dataclass(eq=False)
 class Request(ABC):
-    """Something to be sent on one channel after the other, until it has an answer.
+    """A request, which is sent on one channel after another until it is answered.
 
-    `epoch` is that of the channel on which it was sent last, `burials` how often it was refused for that.
-    `may_be_done` is whether it has been sent before, `deaths` at how many deaths of the backend it had been
-    sent and had no answer. One that is to be done `once` is not sent again if it may have been done.
-    `changes` is whether it matters that it may have been done.
+    `received` gets the reply. With `once`, the request is not sent again if it may have been done.
+    `epoch` is that of the channel on which it was last sent, `burials` how often it was refused because its
+    epoch had ended. `may_be_done` is set if it was sent and its reply was lost; `deaths` counts how often the
+    backend died then. `changes` is false if it does not matter whether the request has been done.
     """
 
     changes: ClassVar[bool] = True
@@ -36,16 +36,16 @@ class Request(ABC):
 
     @abstractmethod
     def send(self, channel: Channel, answered: Received) -> None:
-        """Send it. Raises BackendError if there is no connection."""
+        """Send the request; `answered` gets the reply. Raises BackendError if there is no connection."""
 
     def errors_in(self, reply: Any) -> Sequence[hiredis.ReplyError]:
-        """Return what the backend refused."""
+        """Return the errors in a reply."""
         return (reply,) if type(reply) is hiredis.ReplyError else ()
 
 
 @dataclass(eq=False)
 class ScriptCall(Request):
-    """A call of the batch script. Its arguments begin with the header of layout.py."""
+    """A call of the batch script. Its arguments begin with the fields of `Header` (layout.py)."""
 
     keys: Sequence[bytes]
     arguments: list[bytes]
@@ -59,7 +59,7 @@ class ScriptCall(Request):
         channel.call(channel.batch_script, self.keys, self.arguments, answered)
 
     def errors_in(self, reply: Any) -> Sequence[hiredis.ReplyError]:
-        """Return what the backend refused, as a whole or of a block."""
+        """Return the error of the whole call, or the errors of its blocks."""
         if type(reply) is list:
             if hiredis.ReplyError not in map(type, reply):
                 return ()
@@ -69,7 +69,7 @@ class ScriptCall(Request):
 
 @dataclass(eq=False)
 class Reading(Request):
-    """A plain command that only reads, or that does no harm when it is done twice."""
+    """A plain command that only reads, or that may safely be done twice."""
 
     changes = False
 
@@ -82,7 +82,7 @@ class Reading(Request):
 
 @dataclass(eq=False)
 class ReadingTogether(Request):
-    """Plain commands that only read, with nobody else in between. The reply has that of each."""
+    """Plain commands that only read, as one transaction. Its reply is a list of their replies."""
 
     changes = False
 
@@ -98,7 +98,10 @@ class ReadingTogether(Request):
 
 @dataclass(eq=False)
 class HandlerCall(Request):
-    """A call of a handler's own script on keys that are no queue's, which knows nothing of calls before."""
+    """A call of another script, on keys that belong to no queue.
+
+    It leaves no record: without `once`, it may be done twice.
+    """
 
     script: Script
     keys: Sequence[bytes]

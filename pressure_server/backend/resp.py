@@ -1,6 +1,6 @@
-"""One connection to the backend: commands out, replies in order to callbacks.
+"""One connection to the backend: it sends commands, and passes their replies to callbacks in order.
 
-No future, task or coroutine for a command: redis-py's two coroutine switches would cost more than the call.
+A command has no future, task or coroutine: redis-py's two coroutine switches cost more than the call.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ import hiredis
 
 from pressure_server.errors import BackendError, BackendReplyError, OutcomeUnknownError
 
-# So often in the time for which we are patient it is looked whether what was sent gets through.
+# Progress checks per timeout.
 _LOOKS = 2
 
-# Characters of an error reply that are told.
+# The most characters of an error reply that are shown.
 _LONGEST_ERROR = 200
 
 Received = Callable[[Any], None]
 
-# Errors that say nothing of what was asked: the same may work a little later.
+# Errors that do not concern the command: the same command may work later.
 _PASSING = re.compile(r"(LOADING|BUSY|MASTERDOWN|CLUSTERDOWN|TRYAGAIN)\b|ERR max number of clients")
 
 
-# Errors to a script that has not begun, where waiting or another connection helps.
+# Errors for a script that has not begun, and for which waiting or a new connection helps.
 _PATIENCE = re.compile(r"(LOADING|BUSY|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|READONLY|NOAUTH)\b")
 
 
 def asks_for_patience(error: Exception) -> bool:
-    """Whether what was asked has not been done, and may be a little later."""
+    """Return whether the command has not been done, and may work later or on a new connection."""
     return bool(_PATIENCE.match(_as_it_came(error)))
 
 
 def is_buried(error: Exception) -> bool:
-    """Whether what was asked has not been done, as its epoch has ended (records.lua)."""
+    """Return whether the call has not been done because its epoch has ended (records.lua)."""
     return _as_it_came(error).startswith("BURIED ")
 
 
@@ -49,24 +49,25 @@ def _as_it_came(error: Exception) -> str:
 
 
 def is_passing(error: Exception) -> bool:
-    """Whether the backend's error is about the moment, and not about what it was asked."""
+    """Return whether the error is temporary, and not about the command."""
     return bool(_PASSING.match(_as_it_came(error)))
 
 
 def unsent_bytes(transport: asyncio.WriteTransport) -> int:
-    """How much of what was written has not reached the other side, as far as the kernel says."""
+    """Return how many of the written bytes have not reached the other side, as far as the kernel knows."""
     unsent = transport.get_write_buffer_size()
     try:
         in_kernel = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
     except OSError:
-        return unsent  # it is for Linux to know
+        return unsent  # only Linux knows for sockets
     return unsent + int(struct.unpack("i", in_kernel)[0])
 
 
 async def reply_to(arguments: Sequence[bytes], ask: Callable[[Received], None]) -> Any:
-    """The reply to a command that `ask` sends, with where the reply is to go.
+    """Call `ask` with a callback for the reply, and return the reply. Errors name `arguments[0]`.
 
-    Raises BackendReplyError for an error reply, whose cause is the error as it came; else BackendError.
+    Raises BackendReplyError for an error reply, with the original error as its cause; BackendError if there
+    is no reply.
     """
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
@@ -80,27 +81,27 @@ async def reply_to(arguments: Sequence[bytes], ask: Callable[[Received], None]) 
         raise reply
     if isinstance(reply, Exception):
         text = str(reply)
-        # What is not Redis may repeat all that it was sent.
+        # A service that is not Redis may echo everything that it was sent.
         text = text if len(text) <= _LONGEST_ERROR else text[:_LONGEST_ERROR] + "…"
         raise BackendReplyError(f"the backend answered {arguments[0].decode()} with: {text}") from reply
     return reply
 
 
 class BackendConnection(asyncio.Protocol):
-    """From connect to loss. `lost` is called once, after all callbacks, with why.
+    """A connection, from its opening to its loss.
 
-    Every command is answered through its callback: with the reply, an error reply as an exception, or
-    BackendError when the connection went away first.
+    The callback of a command gets the reply, an error reply as an exception, or a BackendError if the
+    connection is lost first. `lost` is called once, after all callbacks, with the reason.
     """
 
     def __init__(self, patience: float) -> None:
-        """Where nothing has come for `patience` seconds although something was asked, it is broken off."""
+        """Prepare. The connection is aborted if a reply is due, and nothing comes for `patience` seconds."""
         self._patience = patience
         self._loop = asyncio.get_running_loop()
         self._watching: asyncio.TimerHandle | None = None
         self._heard = 0.0
         self._written = 0
-        # At the last look: bytes that had left us, and those that had not.
+        # At the last check: how many bytes had reached the backend, and how many had not.
         self._left = self._unsent = 0
         self._transport: asyncio.WriteTransport | None = None
         # Whether commands can be sent.
@@ -110,24 +111,24 @@ class BackendConnection(asyncio.Protocol):
         self._refusal: Exception | None = None
 
     def abort(self, why: Exception | None = None) -> None:
-        """Break the connection off at once, for that reason; `lost` follows."""
+        """Abort the connection for the reason `why`; `lost` follows."""
         if self._transport is not None:
             self._refusal = self._refusal or why
             self._transport.abort()
 
     def lost(self, why: Exception | None) -> None:
-        """The connection has ended."""
+        """Handle the end of the connection; for subclasses."""
 
     def told(self, news: list[Any]) -> None:
-        """The backend says something that was not asked (RESP3)."""
+        """Handle a push message of the backend (RESP3); for subclasses."""
 
     def close(self) -> None:
-        """Close the connection when what has been written is sent; `lost` follows."""
+        """Close the connection after all written bytes are sent; `lost` follows."""
         if self._transport is not None:
             self._transport.close()
 
     def send(self, received: Received | None, *arguments: bytes) -> None:
-        """Send a command. Raises BackendError when there is no connection."""
+        """Send a command; `received` gets its reply. Raises BackendError if there is no connection."""
         if self._transport is None:
             raise BackendError("the connection to the backend was lost")
         if not self._callbacks:
@@ -141,13 +142,13 @@ class BackendConnection(asyncio.Protocol):
         self._write(data)
 
     def _look(self) -> None:
-        """Whether it still answers."""
+        """Abort the connection if the backend has been silent for too long."""
         self._watching = None
         if not self._callbacks or self._transport is None:
             return
         unsent = unsent_bytes(self._transport)
         if self._unsent and self._written - unsent > self._left:
-            # The network is slow: what has not reached the backend it cannot answer.
+            # The network is slow: the backend cannot answer a command that has not reached it.
             self._heard = self._loop.time()
         self._left, self._unsent = self._written - unsent, unsent
         left = self._heard + self._patience - self._loop.time()
@@ -161,19 +162,16 @@ class BackendConnection(asyncio.Protocol):
             self._transport.write(data)
 
     async def command(self, *arguments: bytes) -> Any:
-        """Send a command and wait for its reply.
-
-        Raises BackendReplyError for an error reply, whose cause is the error as it came; else BackendError.
-        """
+        """Send a command and return its reply. Raises the errors of `reply_to`."""
         return await reply_to(arguments, lambda received: self.send(received, *arguments))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio: the connection is open."""
+        """Note that the connection is open (called by asyncio)."""
         self._transport = cast(asyncio.WriteTransport, transport)
         self.is_open = True
 
     def data_received(self, data: bytes) -> None:
-        """asyncio: replies have come."""
+        """Pass replies to their callbacks (called by asyncio)."""
         reader, callbacks = self._reader, self._callbacks
         self._heard = self._loop.time()
         try:
@@ -182,16 +180,16 @@ class BackendConnection(asyncio.Protocol):
                 if type(reply) is hiredis.PushNotification:
                     self.told(reply)
                 elif not callbacks:
-                    # It refuses the connection as such, as where it has too many clients.
+                    # The backend refuses the connection itself, for example because of too many clients.
                     self._refusal = reply if isinstance(reply, Exception) else None
                     self.close()
                 elif (received := callbacks.popleft()) is not None:
                     received(reply)
         except hiredis.ProtocolError as error:
-            self.abort(BackendError(f"what came is not of the Redis protocol: {error}"))
+            self.abort(BackendError(f"a reply does not follow the Redis protocol: {error}"))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio: the connection has ended. What had no reply yet has failed; it may have run."""
+        """Fail all commands without a reply; they may have been done (called by asyncio)."""
         self._transport = None
         self.is_open = False
         callbacks, self._callbacks = self._callbacks, deque()

@@ -1,8 +1,9 @@
-"""Turns: waiting for a role in line with native clients, which hand it from one to the next.
+"""Turns: wait for a role in line with native clients, which hand its token from one to the next.
 
-Where several of them want a role its token is never to be seen: who gives it back gives it to the first who
-is blocked on it. So we block on it, too, and have it moved to where nobody else takes it. It is our turn
-then, until our script moves the token back. A server that dies in between has left a note.
+If several clients want a role, its token is never visible: it goes at once to the first client that blocks on
+it. The server therefore blocks on it too, with BLMOVE to a key from which native clients do not take it (the
+token is parked). This server's turn lasts until a script moves the token back. A note in the backend lets
+other servers find the parked token of a server that died.
 """
 
 from __future__ import annotations
@@ -19,35 +20,41 @@ from pressure_server.backend.address import Address
 
 logger = logging.getLogger(__name__)
 
-# Each blocks a connection. Who finds none free tries whenever the token is seen.
+# The most turns to wait for at a time: each blocks a connection. Other operations that need a role try when
+# they are notified of its token.
 _MOST = 16
 _ANSWER_TIMEOUT = 2.0
-# What redis-py raises without an answer; the second is uvloop's, for a connection that has just been closed.
+# What redis-py raises if there is no reply. RuntimeError is uvloop's, for a connection that was just closed.
 _LOST = (RedisError, RuntimeError)
-# Seconds in line, until it is looked whether that still makes sense. It costs the place.
+# Seconds in line before the caller checks whether waiting still makes sense. This costs the place in line.
 _LONGEST_IN_LINE = 10.0
 _UNBLOCK_PAUSE = 0.02
 
 
 class Turns:
-    """Asks for turns. `note` is the key of a set of those asked for."""
+    """The turns that this server waits for or holds.
+
+    `note` is the key of a set in each database: the keys at which tokens may be parked.
+    """
 
     def __init__(self, address: Address, note: bytes) -> None:
         self._address = address
         self._note = note
-        # Of redis-py, whose commands have no types.
+        # By database. Any: redis-py's commands have no types.
         self._clients: dict[int, Any] = {}
-        # By where the token is parked.
+        # By database and the key at which the token is parked.
         self._asked: dict[tuple[int, bytes], asyncio.Task[None]] = {}
         self._forgetting: dict[tuple[int, bytes], asyncio.Task[None]] = {}
-        # The backend's numbers of the connections that are blocked.
+        # The client ids of the blocked connections, for CLIENT UNBLOCK.
         self._blocked: dict[tuple[int, bytes], int] = {}
         self._withdrawing: dict[tuple[int, bytes], asyncio.Task[None]] = {}
 
     def ask(self, number: int, token: bytes, parked: bytes, ended: Callable[[bool], None]) -> None:
-        """Call `ended` when the token has been moved to `parked`, or with False after some seconds in line.
+        """Wait in line for a role in database `number`, to have its `token` moved to `parked`.
 
-        `given_back` must be called when it has been moved back.
+        `ended` is called with True when the token is parked, or with False after _LONGEST_IN_LINE seconds. It
+        is not called if the backend is lost, or if too many turns are waited for. After the token has been
+        moved back, `given_back` must be called.
         """
         asked = (number, parked)
         if asked not in self._asked and len(self._asked) < _MOST:
@@ -57,13 +64,13 @@ class Turns:
     async def _wait(self, number: int, token: bytes, parked: bytes, ended: Callable[[bool], None]) -> None:
         client = self._client(number)
         try:
-            # On another connection: what is noted now must not be forgotten by it.
+            # A pending SREM runs on another connection, and must not delete the new note.
             forgetting = self._forgetting.get((number, parked))
             if forgetting is not None:
                 await asyncio.wait([forgetting])
             await client.execute_command("SADD", self._note, parked)
             async with client.client() as blocked:
-                with suppress(ResponseError):  # where we may not ask, the turn cannot be withdrawn
+                with suppress(ResponseError):  # not permitted: the turn cannot be withdrawn
                     self._blocked[number, parked] = await blocked.execute_command("CLIENT", "ID")
                 moved = await blocked.execute_command(
                     "BLMOVE", token, parked, "RIGHT", "LEFT", _LONGEST_IN_LINE
@@ -71,8 +78,8 @@ class Turns:
             if moved is None:
                 await client.execute_command("SREM", self._note, parked)
         except _LOST as error:
-            # What waits for the role has its own time, and its own look at whether it is free.
-            logger.debug("no turn for %s: %s", token, error)
+            # The operations that wait have a timeout of their own, and check whether the role is free.
+            logger.debug("cannot wait in line for %s: %s", token, error)
             return
         finally:
             self._asked.pop((number, parked), None)
@@ -80,7 +87,7 @@ class Turns:
         ended(moved is not None)
 
     def withdraw(self, number: int, parked: bytes) -> None:
-        """Nobody waits for that turn any longer. It ends as any other does, only sooner."""
+        """Stop waiting for a turn. `ended` is called as usual, only sooner."""
         withdrawn = (number, parked)
         if withdrawn in self._asked and withdrawn not in self._withdrawing:
             task = asyncio.create_task(self._unblock(number, parked))
@@ -94,13 +101,13 @@ class Turns:
                 if blocked and await self._client(number).execute_command("CLIENT", "UNBLOCK", blocked):
                     return
             except _LOST as error:
-                logger.debug("a turn that nobody waits for goes on: %s", error)
+                logger.debug("cannot withdraw a turn that is no longer needed: %s", error)
                 return
-            # It is about to block.
+            # BLMOVE has not been sent yet.
             await asyncio.sleep(_UNBLOCK_PAUSE)
 
     def given_back(self, number: int, parked: bytes) -> None:
-        """There is nothing at `parked` any longer."""
+        """Delete the note of a turn: no token is parked at `parked` any longer."""
         given_back = (number, parked)
         if given_back not in self._asked and given_back not in self._forgetting:
             task = asyncio.create_task(self._forget(number, parked))
@@ -111,10 +118,13 @@ class Turns:
         try:
             await self._client(number).execute_command("SREM", self._note, parked)
         except _LOST as error:
-            logger.debug("the note of a turn stays: %s", error)
+            logger.debug("cannot delete the note of a turn: %s", error)
 
     async def left_behind(self, number: int) -> list[bytes]:
-        """The keys at which a server that died may have left a token."""
+        """Return the noted keys of a database, at which a server that died may have left a token.
+
+        The list is empty if the backend does not answer.
+        """
         try:
             async with asyncio.timeout(_ANSWER_TIMEOUT):
                 return list(await self._client(number).execute_command("SMEMBERS", self._note))
@@ -128,11 +138,11 @@ class Turns:
 
     @property
     def are_wanted(self) -> bool:
-        """Whether any has been asked for."""
+        """Whether a turn has been asked for, or noted turns have been read."""
         return bool(self._clients)
 
     async def close(self) -> None:
-        """Ask for no more. What has arrived meanwhile is among what is left behind."""
+        """Stop waiting for turns. `left_behind` finds tokens that have been parked in the meantime."""
         asked = [*self._asked.values(), *self._withdrawing.values()]
         for task in asked:
             task.cancel()

@@ -1,7 +1,7 @@
-"""The watch: one connection on which the backend tells when keys change, whoever changes them.
+"""The key watch: one connection on which the backend reports changed keys, whichever client changes them.
 
-Server-assisted client-side caching (Redis: CLIENT TRACKING): a key that has been read is told of once, when
-it changes. Nothing is held by those who wait, and all of them together need this one connection.
+It uses server-assisted client-side caching (Redis: CLIENT TRACKING): after a key has been read, the backend
+reports its next change, once. All waiting operations share this one connection, and hold nothing themselves.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pressure_server.errors import BackendError, BackendReplyError
 
 logger = logging.getLogger(__name__)
 
-# Keys that are watched for nobody: when there are more, the oldest half is released, so many in a call.
+# The most watched keys that are no longer needed. Above it the oldest half is released, so many in a call.
 _MOST_UNNEEDED = 10_000
 _RELEASED_AT_ONCE = 500
-# Redis stops watching a key when it tells of it, and at no other time. So the key is changed in a way that
-# leaves nothing behind. If the write is refused, the key stays watched.
+# Redis stops watching a key only when it reports a change. So this script changes keys without a lasting
+# effect. If the write is refused, the key stays watched.
 _RELEASE = b"""\
 for _, key in ipairs(KEYS) do
   local ttl = redis.call('PTTL', key)
@@ -37,17 +37,19 @@ end
 """
 
 Armed = Callable[[int | None], None]
-# Where the backend does not tell, those who wait look so often, in seconds; less often where they are many.
+# If the backend does not report changes, each waiting operation polls after this many seconds. All operations
+# together poll at most so many times a second.
 _POLL = 0.1
 _POLLS_PER_SECOND = 2000
-# Seconds after which a backend that has refused to tell is asked again: its users may be others by then.
+# Seconds before a backend that has refused is asked again: its ACL may have changed.
 _REFUSED_PAUSE = 10.0
 
 
 class Watch:
-    """Tells `changed` of each key that has been armed, once, when it changes.
+    """The watched keys of one backend.
 
-    `lost` is called when all that has been armed is forgotten.
+    When an armed key changes, `changed` is called with it, once. `lost` is called when no key is armed any
+    longer.
     """
 
     def __init__(
@@ -58,7 +60,7 @@ class Watch:
         lost: Callable[[], None],
         patience: float,
     ) -> None:
-        """Where the backend does not answer within `patience` seconds the connection is made anew."""
+        """Prepare, but do not connect. If no reply comes for `patience` seconds, the watch reconnects."""
         self._address = address
         self._patience = patience
         self._name = name
@@ -68,31 +70,31 @@ class Watch:
         self._keeping: asyncio.Task[None] | None = None
         self._number = 0
         self._polling = 0
-        # Keys that are watched for nobody, oldest first, with their databases.
+        # Watched keys that are no longer needed, oldest first, and their databases.
         self._unneeded: dict[bytes, int] = {}
         self._has_warned = False
 
     @property
     def is_up(self) -> bool:
-        """Whether the backend tells."""
+        """Whether the backend reports changes."""
         return self._connection is not None
 
     def start(self) -> None:
-        """Connect, and again whenever the connection breaks."""
+        """Connect, and reconnect whenever the connection breaks."""
         self._keeping = asyncio.create_task(self._keep())
 
     async def close(self) -> None:
-        """Close the connection and stop connecting."""
+        """Close the connection and stop reconnecting."""
         if self._keeping is not None:
             self._keeping.cancel()
         if self._connection is not None:
             self._connection.close()
 
     def arm(self, number: int, keys: Sequence[bytes], armed: Armed) -> None:
-        """Tell when one of the keys in that database changes.
+        """Watch keys of a database from now on, for the next change of each.
 
-        `armed` is called with how many of them exist, from when on they are watched; or, where the backend
-        cannot tell, with None after a while: time to look.
+        `armed` is called with the number of them that exist, as EXISTS counts. If the backend cannot report
+        changes, it is called with None after a pause: the caller must poll.
         """
         connection = self._connection
         if connection is None or not connection.is_open:
@@ -108,14 +110,14 @@ class Watch:
         connection.send(lambda reply: armed(reply if isinstance(reply, int) else None), b"EXISTS", *keys)
 
     def disarm(self, number: int, keys: Iterable[bytes]) -> None:
-        """Nobody needs to be told of these keys any longer, which may have been armed."""
+        """Note that these keys, which may be armed, are no longer needed."""
         for key in keys:
             self._unneeded[key] = number
         if len(self._unneeded) > _MOST_UNNEEDED and self._connection is not None:
             self._release(self._connection)
 
     def _release(self, connection: _Connection) -> None:
-        """Have the backend remove the oldest half from the table of watched keys that it keeps."""
+        """Release the oldest half of the unneeded keys: the backend has a table of all watched keys."""
         oldest: dict[int, list[bytes]] = {}
         for key in list(self._unneeded)[: _MOST_UNNEEDED // 2]:
             oldest.setdefault(self._unneeded.pop(key), []).append(key)
@@ -150,7 +152,7 @@ class Watch:
                     continue
             except (BackendError, TimeoutError) as error:
                 connection.close()
-                logger.debug("the watch on the backend: %s", error)
+                logger.debug("cannot watch keys of the backend: %s", error)
                 await backoff.pause()
                 continue
             backoff.reset()
@@ -162,7 +164,7 @@ class Watch:
             self._lost()
 
     async def _greet(self, connection: _Connection) -> bool:
-        """Log in and turn tracking on; False where the backend refuses. Raises BackendError."""
+        """Log in and turn tracking on; return False if the backend refuses. Raises BackendError."""
         login: list[bytes] = []
         if self._address.password is not None:
             login = [b"AUTH", (self._address.username or "default").encode(), self._address.password.encode()]
@@ -178,19 +180,20 @@ class Watch:
                         raise
                     if not self._has_warned:
                         logger.warning(
-                            "the backend refuses to tell of changes (%s): who waits looks %g times a second",
+                            "the backend refuses to report changes (%s): waiting operations poll, %g times a "
+                            "second",
                             error, 1 / _POLL,
                         )  # fmt: skip
                     self._has_warned = True
                     return False
         if self._has_warned:
-            logger.info("the backend tells of changes again")
+            logger.info("the backend reports changes again")
             self._has_warned = False
         return True
 
 
 class _Connection(BackendConnection):
-    """A connection on which the backend tells of keys; `forgotten` is set when it does so no longer."""
+    """The connection on which the backend reports changed keys. `forgotten` is set when it is lost."""
 
     def __init__(self, changed: Callable[[bytes], None], patience: float) -> None:
         super().__init__(patience)
@@ -205,21 +208,21 @@ class _Connection(BackendConnection):
         self._to_send.append(data)
 
     def _flush(self) -> None:
-        """Write what has been sent in this turn of the loop: a write costs more than all the rest."""
+        """Write everything sent in this iteration of the loop: a write costs more than all the rest."""
         to_send, self._to_send = self._to_send, []
         super()._write(b"".join(to_send))
 
     def told(self, news: list[Any]) -> None:
-        """See BackendConnection."""
+        """Report the keys in an invalidation message."""
         if news[0] != b"invalidate":
             return
         if news[1] is None:
-            # Everything was flushed. To connect again is to forget everything.
+            # All keys were flushed. Reconnecting calls `lost`, so that everything is checked again.
             self.close()
             return
         for key in news[1]:
             self._changed(key)
 
     def lost(self, why: Exception | None) -> None:
-        """See BackendConnection."""
+        """Set `forgotten`."""
         self.forgotten.set()

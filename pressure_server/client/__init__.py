@@ -1,4 +1,4 @@
-"""A native client of pressure 0.15: a `Queue` or `AsyncQueue` is used in Redis directly, without a server."""
+"""A native client of pressure 0.15: `Queue` and `AsyncQueue` work in Redis directly, without a server."""
 
 from pressure_server.client.aio import AsyncQueue
 from pressure_server.client.steps import QueueEmptyError

@@ -1,4 +1,4 @@
-"""The asyncio client: does the steps of steps.py with redis-py, and waits as a coroutine."""
+"""The asyncio client: it executes the steps of steps.py with redis-py's asyncio client."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from pressure_server.errors import QueueClosedError
 
 
 class AsyncQueue:
-    """A `Queue` whose methods are coroutines. Tasks may share it; it takes and raises what a `Queue` does.
+    """A `Queue` whose methods are coroutines, with the same arguments and errors. Tasks may share it.
 
-    Where a method that waits is cancelled, it does not happen; a put that is under way then may.
+    A cancelled method that waits has no effect, and a cancelled get puts its message back. But if a put or
+    another change is in flight when it is cancelled, it may be done.
     """
 
     def __init__(
@@ -34,53 +35,53 @@ class AsyncQueue:
     ) -> None:
         self._steps = QueueSteps(name, prefix)
         own = settings(options, parse_url(url), Retry(NoBackoff(), 0))
-        # redis-py does not say what its commands return.
+        # Any: redis-py's commands have no usable types.
         self._redis: Any = redis.asyncio.Redis(connection_pool=redis.asyncio.ConnectionPool(**own))
         own["socket_timeout"] = None
         self._patient: Any = redis.asyncio.Redis(connection_pool=redis.asyncio.ConnectionPool(**own))
 
     async def create(self, bound: int = 0) -> None:
-        """As Queue.create."""
+        """Create the queue; see Queue.create."""
         await self._do(self._steps.create(bound))
 
     async def exists(self) -> bool:
-        """As Queue.exists."""
+        """Return whether the queue exists."""
         return await self._do(self._steps.exists())
 
     async def length(self) -> int:
-        """As Queue.length."""
+        """Return the number of queued messages; see Queue.length."""
         return await self._do(self._steps.length())
 
     async def closed(self) -> bool:
-        """As Queue.closed."""
+        """Return whether the queue has been closed; see Queue.closed."""
         return await self._do(self._steps.closed())
 
     async def put(self, message: str | bytes, timeout: float | None = None) -> None:
-        """As Queue.put."""
+        """Put a message; see Queue.put."""
         await self._do(self._steps.put(message, timeout))
 
     async def put_nowait(self, message: str | bytes) -> None:
-        """As Queue.put_nowait."""
+        """Put a message without waiting; see Queue.put_nowait."""
         await self.put(message, timeout=0)
 
     async def get(self, timeout: float | None = None) -> bytes:
-        """As Queue.get."""
+        """Take the oldest message; see Queue.get."""
         return await self._do(self._steps.get(timeout))
 
     async def get_nowait(self) -> bytes:
-        """As Queue.get_nowait."""
+        """Take the oldest message without waiting; see Queue.get_nowait."""
         return await self.get(timeout=0)
 
     async def close(self, timeout: float | None = None) -> None:
-        """As Queue.close."""
+        """Close the queue; see Queue.close."""
         await self._do(self._steps.close(timeout))
 
     async def delete(self) -> None:
-        """As Queue.delete."""
+        """Delete the queue with all its messages; see Queue.delete."""
         await self._do(self._steps.delete())
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """Take messages, waiting for each, until the queue is closed and empty."""
+        """Yield messages, waiting for each, until the queue is closed and empty."""
         while True:
             try:
                 message = await self.get()
@@ -89,7 +90,7 @@ class AsyncQueue:
             yield message
 
     async def disconnect(self) -> None:
-        """Close the connections; the next use opens new ones."""
+        """Close the connections; the next method call opens new ones."""
         await self._redis.connection_pool.disconnect()
         await self._patient.connection_pool.disconnect()
 

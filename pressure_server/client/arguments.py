@@ -1,4 +1,4 @@
-"""Arguments: what callers hand over, checked before anything is sent."""
+"""Checks of the callers' arguments, before anything is sent."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ from math import isnan
 
 
 def as_bytes(value: str | bytes, what: str) -> bytes:
-    """A str as UTF-8. Raises TypeError, which says `what` it is."""
+    """Return bytes as they are, a str as UTF-8. Raises TypeError, which calls the value `what`."""
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, bytes):
         return value
-    raise TypeError(f"{what} is bytes or a str: not {value!r}")
+    raise TypeError(f"{what} must be bytes or str, not {value!r}")
 
 
 def checked_bound(bound: int) -> int:
-    """A bound, 0 for none. Raises TypeError, ValueError."""
+    """Return the bound; 0 means unbounded. Raises TypeError if it is no int, ValueError if it is negative."""
     if not isinstance(bound, int):
-        raise TypeError(f"a bound is a whole number, 0 for none: not {bound!r}")
+        raise TypeError(f"a bound must be an int, 0 for unbounded, not {bound!r}")
     if bound < 0:
-        raise ValueError(f"a bound is 0, for none, or more: not {bound}")
+        raise ValueError(f"a bound must be 0 (unbounded) or more, not {bound}")
     return bound
 
 
 def checked_timeout(timeout: float | None) -> float | None:
-    """Seconds, None for ever. Raises TypeError, ValueError."""
+    """Return the timeout in seconds; None waits for ever. Raises TypeError, or ValueError for NaN."""
     if timeout is None:
         return None
     if not isinstance(timeout, int | float):
-        raise TypeError(f"a timeout is a number of seconds, or None for ever: not {timeout!r}")
+        raise TypeError(f"a timeout must be a number of seconds, or None to wait for ever, not {timeout!r}")
     if isnan(timeout):
-        raise ValueError("a timeout is a number of seconds, or None for ever: not NaN, which is no number")
+        raise ValueError("a timeout must be a number of seconds, or None to wait for ever, not NaN")
     return timeout

@@ -1,4 +1,4 @@
-"""How the clients connect, and the script that they send."""
+"""The connection settings of the clients, and the script that they call."""
 
 from __future__ import annotations
 
@@ -11,29 +11,30 @@ from pressure_server.lua.scripts import batch_script
 DEFAULT_URL = "redis://127.0.0.1:6379/0"
 SCRIPT = batch_script()
 DIGEST = sha1(SCRIPT, usedforsecurity=False).hexdigest()
-# Where Redis tells those who speak RESP2 of changes.
+# The channel on which Redis reports changed keys to RESP2 clients.
 CHANGES = "__redis__:invalidate"
 
 
 def tracking(number: int, prefixes: Iterable[bytes]) -> list[str | int | bytes]:
-    """The command that has the connection of that number told of changes to keys that begin so."""
+    """Return the command that makes Redis report changed keys with these prefixes to client id `number`."""
     chosen = [word for prefix in prefixes for word in ("PREFIX", prefix)]
     return ["CLIENT", "TRACKING", "ON", "REDIRECT", number, "BCAST", *chosen]
 
 
 def settings(options: Mapping[str, Any], in_url: Mapping[str, Any], retry: Any) -> dict[str, Any]:
-    """What redis-py makes a pool with: what the URL says goes over `options`, and what we need over both.
+    """Return the arguments for a connection pool of redis-py.
 
-    `retry` is one of redis-py's that tries nothing twice.
+    Precedence: what the client needs, then the URL, then `options`. `retry` is a Retry of redis-py that
+    retries nothing.
     """
     return {
         **options,
         **in_url,
         "decode_responses": False,
-        # In which news of changes are messages, and not redis-py's own business.
+        # In RESP2, reports of changed keys are ordinary messages; in RESP3, redis-py handles them itself.
         "protocol": 2,
-        # What has been sent may have been done.
+        # A command that was sent may have been done.
         "retry": retry,
-        # Each thread or task that waits has one; redis-py would refuse the 101st.
+        # Each waiting thread or task has a connection; redis-py would refuse the 101st.
         "max_connections": 1 << 31,
     }

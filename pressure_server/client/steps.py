@@ -1,7 +1,7 @@
-"""What a client does on a queue, step by step: shared by the synchronous client and that of asyncio.
+"""The operations on a queue, step by step: shared by the synchronous and the asyncio client.
 
-Each operation is a generator. It yields steps, is sent what Redis has answered, or has the exception thrown
-that came instead, and returns the result. docs/guides/native-client.md says how it waits, and why so.
+Each operation is a generator. It yields steps, receives Redis's answer to each, or the exception that came
+instead, and returns the result. docs/guides/native-client.md explains how it waits, and why.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from pressure_server.queues.names import (
     base_key,
     printable,
 )
-from pressure_server.queues.operations.refusals import refusal
+from pressure_server.queues.operations.refusals import exception_for
 from pressure_server.queues.operations.wait_condition import watched_keys
 
-# Of a call's arguments: where its block begins, and the first run in it.
+# Positions in a call's arguments: of its block, and of the first run in the block.
 _BLOCK = len(Header)
 _RUNS = _BLOCK + len(BlockField)
 _TAKE = b"get existing waits"
-# Seconds in line for a role, until it is looked whether that still makes sense: a Delete cannot wake who is
-# in line (pressure 0.15), and a client of ours that died in its turn hands nothing on.
+# Seconds in line for a role before the client checks whether waiting still makes sense: a Delete does not
+# wake clients in line (pressure 0.15), and a client of this library that died in its turn gives nothing back.
 _LONGEST_IN_LINE = 10.0
 _LONGEST_IN_LINE_OF_DELETED = 1.0
-# Seconds without news, until it is tried again: a server deletes queues that nobody has used for long, and to
-# try is to use (life.lua, expire).
+# Seconds without news before the client tries again. Each try counts as use of the queue: servers delete
+# queues that have not been used for long (life.lua, expire).
 _LONGEST_WITHOUT_NEWS = 5.0
 
 
 class QueueEmptyError(PressureError):
-    """A get that does not wait, or not any longer, found no message."""
+    """The queue has no message, and the get does not wait or its time is up."""
 
     code = "EMPTY"
 
@@ -56,28 +56,28 @@ class QueueEmptyError(PressureError):
 
 
 class Call(NamedTuple):
-    """Call the batch script on a queue; the answer is what batch.lua returns."""
+    """A step: call the batch script on a queue. The answer is its reply (layout.py)."""
 
     base: bytes
     arguments: list[bytes]
 
 
 class Command(NamedTuple):
-    """Send a command, which may take as long as it wants; the answer is its reply."""
+    """A step: send a command, without a timeout. The answer is its reply."""
 
     words: tuple[bytes | float, ...]
 
 
 class Listen(NamedTuple):
-    """Hear from now on of changes to keys that begin with one of these."""
+    """A step: begin to listen for changes of keys with these prefixes."""
 
     prefixes: list[bytes]
 
 
 class News(NamedTuple):
-    """Hear of a change within so many seconds.
+    """A step: wait up to `seconds` for a change.
 
-    The answer is the keys that have changed: None for all, () for none in time.
+    The answer is a list of changed keys; None if all may have changed, () if none has changed in time.
     """
 
     seconds: float
@@ -90,7 +90,7 @@ Steps = Generator[Step, Any, Result]
 
 @dataclass(frozen=True)
 class _Role:
-    """Suffixes: of its token, of where that is parked for one of ours, of what its holder waits for."""
+    """A role, as key suffixes: of its token, of the parked token, and of what the role's holder waits for."""
 
     free: bytes
     turn: bytes
@@ -99,54 +99,65 @@ class _Role:
 
 _PRODUCER = _Role(PRODUCER_FREE, PRODUCER_TURN, NOT_FULL)
 _CONSUMER = _Role(CONSUMER_FREE, CONSUMER_TURN, b"")
-# To close, the role is enough.
+# A close needs the role only, so it waits for no other key.
 _CLOSER = _Role(PRODUCER_FREE, PRODUCER_TURN, PRODUCER_TURN)
 
 
 class QueueSteps:
-    """The operations on one queue. `timeout` is in seconds: None waits for ever, 0 not at all.
+    """The operations on one queue. A `timeout` is in seconds; None waits for ever, 0 does not wait.
 
-    Each raises QueueDoesNotExistError, but for `create` and `exists`; and TypeError or ValueError for
-    arguments that make no sense. Raises QueueNameError, TypeError.
+    All but `create` and `exists` raise QueueDoesNotExistError. Invalid arguments raise TypeError or
+    ValueError; an invalid name raises TypeError or QueueNameError.
     """
 
     def __init__(self, name: str | bytes, prefix: str | bytes) -> None:
         self._name = as_bytes(name, "a queue's name")
         self._base = base_key(as_bytes(prefix, "a prefix"), self._name)
         identity = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
-        # No record is kept: a call that gets no answer is not sent again.
+        # The call has no number, so no record is kept: a call without an answer is not sent again.
         self._header = [identity.encode(), b"", b"block", b"", b"", b"", b""]
 
     def create(self, bound: int) -> Steps[None]:
-        """Create; 0 is no bound. Raises QueueAlreadyExistsError, QueueInUseError while one is deleted."""
+        """Create the queue; a bound of 0 means unbounded.
+
+        Raises QueueAlreadyExistsError, or QueueInUseError while a client is deleting the queue.
+        """
         yield from self._call(b"create", b"%d" % checked_bound(bound))
 
     def exists(self) -> Steps[bool]:
-        """Exists."""
+        """Return whether the queue exists."""
         return bool((yield from self._call(b"exists")))
 
     def length(self) -> Steps[int]:
-        """Length."""
+        """Return the number of queued messages."""
         length: int = yield from self._call(b"length")
         return length
 
     def closed(self) -> Steps[bool]:
-        """Closed."""
+        """Return whether the queue has been closed."""
         return bool((yield from self._call(b"info"))[2])
 
     def put(self, message: str | bytes, timeout: float | None) -> Steps[None]:
-        """Put. Raises QueueClosedError; when the time is up QueueFullError or QueueInUseError."""
+        """Put a message.
+
+        Raises QueueClosedError; when the time is up, QueueFullError or QueueInUseError.
+        """
         data = as_bytes(message, "a message")
 
         def attempt() -> Steps[None]:
-            # The length before, where there was room; else a list, by how full queues are to be met.
+            # An int is the length before the put. A list, of a form that depends on the overflow setting, is
+            # the reply of a full queue.
             if not isinstance((yield from self._call(b"put existing", b"", data)), int):
                 raise QueueFullError(printable(self._name))
 
         yield from self._do(attempt, _PRODUCER, timeout)
 
     def get(self, timeout: float | None) -> Steps[bytes]:
-        """Get. Raises QueueClosedError; when the time is up QueueEmptyError or QueueInUseError."""
+        """Take the oldest message.
+
+        Raises QueueClosedError if the queue is closed and empty; when the time is up, QueueEmptyError or
+        QueueInUseError.
+        """
 
         def attempt() -> Steps[bytes]:
             messages: list[bytes] = yield from self._call(_TAKE, b"1")
@@ -157,7 +168,10 @@ class QueueSteps:
         return (yield from self._do(attempt, _CONSUMER, timeout))
 
     def close(self, timeout: float | None) -> Steps[None]:
-        """Close. Raises QueueClosedError where it is; QueueInUseError when the time is up."""
+        """Close the queue.
+
+        Raises QueueClosedError if it is closed already; when the time is up, QueueInUseError.
+        """
 
         def attempt() -> Steps[None]:
             yield from self._call(b"close")
@@ -165,7 +179,10 @@ class QueueSteps:
         yield from self._do(attempt, _CLOSER, timeout)
 
     def delete(self) -> Steps[None]:
-        """Delete, with all messages. Waits for native clients that hold a role, as the protocol does."""
+        """Delete the queue with all messages.
+
+        Wait for native clients that hold a role, as the protocol requires.
+        """
         if (yield from self._call(b"delete")) != b"begun":
             return
         try:
@@ -175,7 +192,7 @@ class QueueSteps:
                     yield from self._call(b"finish_delete")
                     return
         finally:
-            # They may be those of a queue that has been created since.
+            # The parked tokens may belong to a queue that has been created in the meantime: give them back.
             yield from self._call(b"turn")
 
     def _call(self, name: bytes, *arguments: bytes) -> Steps[Any]:
@@ -184,9 +201,9 @@ class QueueSteps:
             raise reply
         result = reply[1]
         if isinstance(result, Exception):
-            error = refusal(self._name, str(result))
+            error = exception_for(self._name, str(result))
             if isinstance(error, QueueDoesNotExistError):
-                # A native Delete does not know of our keys.
+                # A native client's Delete leaves the keys that only the server and this library use.
                 yield self._packed(b"clean")
             raise error
         return result
@@ -195,7 +212,7 @@ class QueueSteps:
         return Call(self._base, [*self._header, *_block(name, *arguments)])
 
     def _do(self, attempt: Callable[[], Steps[Result]], role: _Role, timeout: float | None) -> Steps[Result]:
-        """Attempt it until it is done. Raises what it last lacked when the time is up."""
+        """Attempt an operation until it succeeds. When the time is up, raise the last attempt's error."""
         timeout = checked_timeout(timeout)
         end = None if timeout is None else monotonic() + timeout
         try:
@@ -205,7 +222,7 @@ class QueueSteps:
                 raise
             reason: PressureError = lack
         keys = self._keys(role)
-        # Redis takes no prefix of another.
+        # Redis refuses prefixes of which one begins with another.
         yield Listen(
             [key for key in keys if not any(key != other and key.startswith(other) for other in keys)]
         )
@@ -218,7 +235,7 @@ class QueueSteps:
                 if left is not None and left <= 0:
                     raise reason
                 if BOUND in seen and not seen & {role.free, role.turn}:
-                    # A native client holds the role, for as long as it waits for what we lack, too.
+                    # A native client holds the role, also while it waits for the same message or room.
                     stood_in_line = True
                     yield self._line(role, _LONGEST_IN_LINE if left is None else min(left, _LONGEST_IN_LINE))
                     continue
@@ -233,12 +250,12 @@ class QueueSteps:
             raise
 
     def _line(self, role: _Role, seconds: float) -> Command:
-        """Stand in line with native clients, until the role's token is parked where only ours find it."""
+        """Return the step that waits in line with native clients until the role's token is parked."""
         token, parked = self._base + role.free, self._base + role.turn
         return Command((b"BLMOVE", token, parked, b"RIGHT", b"LEFT", max(seconds, 0.01)))
 
     def _look(self, role: _Role) -> Steps[set[bytes]]:
-        """The suffixes of those keys that exist, of all that matter."""
+        """Return the suffixes of the existing keys, among those that matter for a role."""
         suffixes = _that_matter(role)
         mask: int = yield Command((b"EXISTS", *watched_keys(self._base, suffixes)))
         return {suffix for place, suffix in enumerate(suffixes) if mask & (1 << place)}
@@ -248,7 +265,7 @@ class QueueSteps:
             pass
 
     def _change(self, role: _Role, end: float | None) -> Steps[None]:
-        """Return when a key that matters has changed, or the time is up, or it is time to try again."""
+        """Wait until a key that matters for a role has changed, the time is up, or a new try is due."""
         keys = self._keys(role)
         again = monotonic() + _LONGEST_WITHOUT_NEWS
         until = again if end is None else min(again, end)
@@ -262,7 +279,7 @@ class QueueSteps:
 
 
 def undoing(call: Call, reply: Any) -> Call | None:
-    """What puts back what a call has taken for somebody who has gone; None where there is nothing."""
+    """Return the call that puts back the messages that a cancelled call has taken; None if it took none."""
     answer = reply[-1]
     taken = answer[1] if isinstance(answer, list) else None
     if call.arguments[_RUNS] != _TAKE or not isinstance(taken, list) or not taken:
@@ -271,7 +288,7 @@ def undoing(call: Call, reply: Any) -> Call | None:
 
 
 def _block(name: bytes, *arguments: bytes) -> list[bytes]:
-    """The one block of a call."""
+    """Return the only block of a call."""
     run = [name, b"%d" % len(arguments), *arguments]
     return [b"1", b"%d" % len(run), b"", *run]
 

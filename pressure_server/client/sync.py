@@ -1,4 +1,4 @@
-"""The synchronous client: does the steps of steps.py with redis-py, one after the other."""
+"""The synchronous client: it executes the steps of steps.py with redis-py."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from pressure_server.errors import QueueClosedError
 
 
 class Queue:
-    """A pressure queue in the Redis of a URL, used directly. Threads may share it.
+    """A pressure queue in the Redis at `url`, used directly. Threads may share it.
 
-    Messages are bytes; a str is put as UTF-8. `prefix` is what the keys begin with; `options` are those of a
-    redis-py connection (`password`, `ssl_ca_certs`, `socket_timeout`, …). Each method raises redis-py's
-    errors where Redis cannot be reached, beside its own, which are PressureErrors; nothing is tried twice.
-    Raises ValueError for a URL that redis-py cannot read, QueueNameError, and TypeError for another name.
+    Messages are bytes; a str is put as UTF-8. All keys begin with `prefix`. `options` are those of a redis-py
+    connection (`password`, `ssl_ca_certs`, `socket_timeout`, …). Raises ValueError for a URL that redis-py
+    cannot parse, TypeError or QueueNameError for an invalid name.
 
-    `timeout` is in seconds: None is for ever, 0 or less not at all. Methods raise TypeError for what is no
-    number, ValueError for NaN, before anything is sent.
+    A `timeout` is in seconds; None waits for ever, 0 or less does not wait. Methods raise TypeError for a
+    timeout that is not a number, and ValueError for NaN, before anything is sent. Errors of a queue are
+    PressureErrors; errors of Redis are those of redis-py. Nothing is retried.
     """
 
     def __init__(
@@ -38,71 +38,72 @@ class Queue:
     ) -> None:
         self._steps = QueueSteps(name, prefix)
         own = settings(options, parse_url(url), Retry(NoBackoff(), 0))  # type: ignore[no-untyped-call] # it has none
-        # redis-py does not say what its commands return.
+        # Any: redis-py's commands have no usable types.
         self._redis: Any = redis.Redis(connection_pool=redis.ConnectionPool(**own))
         own["socket_timeout"] = None
         self._patient: Any = redis.Redis(connection_pool=redis.ConnectionPool(**own))
 
     def create(self, bound: int = 0) -> None:
-        """Create the queue; a bound of 0 is none. Raises QueueAlreadyExistsError, QueueInUseError.
+        """Create the queue; a bound of 0 means unbounded.
 
-        Raises TypeError, ValueError for a bound that is no int, or negative.
+        Raises QueueAlreadyExistsError; QueueInUseError while a client is deleting the queue; TypeError for a
+        bound that is no int, ValueError for a negative one.
         """
         self._do(self._steps.create(bound))
 
     def exists(self) -> bool:
-        """Whether there is such a queue."""
+        """Return whether the queue exists."""
         return self._do(self._steps.exists())
 
     def length(self) -> int:
-        """How many messages are queued. Raises QueueDoesNotExistError."""
+        """Return the number of queued messages. Raises QueueDoesNotExistError."""
         return self._do(self._steps.length())
 
     def closed(self) -> bool:
-        """Whether it has been closed, for good. Raises QueueDoesNotExistError."""
+        """Return whether the queue has been closed, which is for good. Raises QueueDoesNotExistError."""
         return self._do(self._steps.closed())
 
     def put(self, message: str | bytes, timeout: float | None = None) -> None:
-        """Put a message, waiting `timeout` seconds for room, or for a native producer; None is for ever.
+        """Put a message. Wait up to `timeout` seconds for room, and for native producers.
 
-        Raises QueueDoesNotExistError, QueueClosedError; QueueFullError, QueueInUseError when the time is up;
-        TypeError for a message that is neither bytes nor str.
+        Raises QueueDoesNotExistError or QueueClosedError; when the time is up, QueueFullError or
+        QueueInUseError; TypeError for a message that is neither bytes nor str.
         """
         self._do(self._steps.put(message, timeout))
 
     def put_nowait(self, message: str | bytes) -> None:
-        """Put a message, or raise at once what `put` raises when its time is up."""
+        """Put a message without waiting. Raises the errors of `put`, at once."""
         self.put(message, timeout=0)
 
     def get(self, timeout: float | None = None) -> bytes:
-        """Take the oldest message, waiting up to `timeout` seconds for one; None is for ever.
+        """Take the oldest message. Wait up to `timeout` seconds for one, and for native consumers.
 
-        Raises QueueDoesNotExistError; QueueClosedError where the queue is closed and empty; QueueEmptyError,
-        QueueInUseError when the time is up.
+        Raises QueueDoesNotExistError; QueueClosedError if the queue is closed and empty; when the time is up,
+        QueueEmptyError or QueueInUseError.
         """
         return self._do(self._steps.get(timeout))
 
     def get_nowait(self) -> bytes:
-        """Take the oldest message, or raise at once what `get` raises when its time is up."""
+        """Take the oldest message without waiting. Raises the errors of `get`, at once."""
         return self.get(timeout=0)
 
     def close(self, timeout: float | None = None) -> None:
-        """Close the queue: what is queued can still be taken, and no more be put.
+        """Close the queue: queued messages can still be taken, but no more can be put.
 
-        Waits `timeout` seconds for a native producer; None is for ever. Raises QueueDoesNotExistError,
-        QueueClosedError; QueueInUseError when the time is up.
+        Wait up to `timeout` seconds for native producers. Raises QueueDoesNotExistError; QueueClosedError if
+        the queue is closed already; when the time is up, QueueInUseError.
         """
         self._do(self._steps.close(timeout))
 
     def delete(self) -> None:
-        """Delete the queue and what is queued; who waits on it is told. Raises QueueDoesNotExistError.
+        """Delete the queue with all its messages. Clients that wait on it get an error.
 
-        Waits for native clients that are at work to finish.
+        Wait until native clients have finished. Raises QueueDoesNotExistError.
         """
         self._do(self._steps.delete())
 
     def __iter__(self) -> Iterator[bytes]:
-        """Take messages, waiting for each, until the queue is closed and empty."""
+        """Yield messages, waiting for each, until the queue is closed and empty."""
         while True:
             try:
                 message = self.get()
@@ -111,7 +112,7 @@ class Queue:
             yield message
 
     def disconnect(self) -> None:
-        """Close the connections; the next use opens new ones."""
+        """Close the connections; the next method call opens new ones."""
         self._redis.connection_pool.disconnect()
         self._patient.connection_pool.disconnect()
 

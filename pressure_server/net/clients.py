@@ -1,4 +1,4 @@
-"""The clients that are connected, over all listeners: how many may be, and which have been idle too long."""
+"""The connected clients of all listeners: admission, counts, idle timeout and draining."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pressure_server.net.memory import Holder, Memory
 
 
 class Connected(Watched, Holder, Protocol):
-    """A client's connection, as those that look after all connections see it."""
+    """A client's connection, as seen by the objects that manage all connections."""
 
     active: float
     user: User
@@ -26,32 +26,33 @@ class Connected(Watched, Holder, Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the client waits for something."""
+        """Whether the client waits for a message, for room or for a role."""
 
     def failed(self, error: Exception) -> bytes:
         """Return the reply for an error."""
 
     def refused(self) -> bytes:
-        """Return what a client is told when there are too many."""
+        """Return the reply for a client that exceeds the maximum number of clients."""
 
     def close_if_idle(self) -> None:
-        """Close, unless the client waits for something."""
+        """Close the connection, unless the client waits."""
 
     def drain(self) -> None:
-        """Read nothing more; close when what has been read is done and answered."""
+        """Stop reading, and close the connection when all received commands are answered."""
 
     def break_off(self) -> None:
         """End the connection at once."""
 
 
-# How exactly the time of a client's last command is known, in seconds.
+# Seconds: the resolution of the time of a client's last command.
 _TICK = 1.0
 
 
 class Clients:
-    """Admits up to `max_clients`, and closes those that are idle for `idle_timeout` seconds (0: never).
+    """The connected clients.
 
-    `access` says who may come in.
+    Admits up to `max_clients` clients that `access` permits, and closes connections that are idle for
+    `idle_timeout` seconds (0: never).
     """
 
     def __init__(self, max_clients: int, idle_timeout: float, access: Access, memory: Memory) -> None:
@@ -73,7 +74,7 @@ class Clients:
         self._ticking = self._loop.create_task(self._tick())
 
     def refusal(self, connection: Connected) -> bytes:
-        """Count the connection in; or what it is told: it must not come from there, or there are too many."""
+        """Admit the connection and return an empty reply, or return the error reply that refuses it."""
         denied = not self.access.admits(connection.transport)
         if denied or len(self.connected) >= self.max_clients:
             self.rejected += 1
@@ -86,7 +87,7 @@ class Clients:
         return b""
 
     def leave(self, connection: Connected) -> None:
-        """Count the connection out."""
+        """Remove a connection that has ended."""
         self.connected.discard(connection)
         self.disconnects.unwatch(connection)
         self.memory.holds(connection, 0)
@@ -100,15 +101,15 @@ class Clients:
             self.now = self._loop.time()
             self.commands_per_second = round((self.commands - before) / _TICK)
             if self.idle_timeout:
-                # A client may have been active up to a tick after the time that was noted.
+                # A client may have been active up to one tick later than noted.
                 oldest = self.now - self.idle_timeout - _TICK
                 for connection in [c for c in self.connected if c.active < oldest]:
                     connection.close_if_idle()
 
     async def drain(self, timeout: float) -> int:
-        """Let every connection finish what it has begun, and close it.
+        """Let every connection finish its received commands, and close it.
 
-        Returns how many had to be cut off after `timeout` seconds.
+        Break off those that have not ended after `timeout` seconds, and return their number.
         """
         self._ticking.cancel()
         for connection in list(self.connected):

@@ -160,11 +160,11 @@ class Connection(ClientStream):
             self.database.add(operation)
             self._replies.append(operation)
             self._last = operation
-            if wait is not None or (verb.puts and self.database.known.may_be_bounded(name)):
+            if wait is not None or (verb.puts and self.database.known_queues.may_be_bounded(name)):
                 self._barrier = operation
         self._unanswered += commands
 
-    def waits(self, operation: Operation) -> None:
+    def wait_began(self, operation: Operation) -> None:
         """See Owner."""
         self._last = None
         self.begin_wait()
@@ -179,7 +179,7 @@ class Connection(ClientStream):
         self._unanswered -= len(operation.sizes)
         if operation is self._last:
             self._last = None
-        data = operation.reply(operation)
+        data = operation.encode(operation)
         if self._max_unanswered < MAX_UNANSWERED or len(data) >= _SMALL_REPLY:
             self._adapt(len(data) // len(operation.sizes))
         if replies and replies[0] is operation:
@@ -194,7 +194,7 @@ class Connection(ClientStream):
             if self._counted and not replies:
                 self.recount()
         elif replies:
-            operation.encoded = data
+            operation.encoded_reply = data
             self._unanswered += 1  # until the replies before it are written
             self._ready_bytes += len(data)
             if self._ready_bytes > self._counted + LEAST_COUNTED:
@@ -211,9 +211,9 @@ class Connection(ClientStream):
         pieces, length = [first], len(first)
         for reply in islice(self._replies, 1, None):
             if type(reply) is Operation:
-                if reply.encoded is None:
+                if reply.encoded_reply is None:
                     break
-                piece, reply.encoded = reply.encoded, None
+                piece, reply.encoded_reply = reply.encoded_reply, None
                 if reply.deliveries:
                     taken.append((length, length + len(piece), reply))
             else:
@@ -231,7 +231,7 @@ class Connection(ClientStream):
         fitting = max(1, UNANSWERED_BYTES // (self._reply_size + 1))
         self._max_unanswered = min(MAX_UNANSWERED, 2 * self._max_unanswered, fitting)
 
-    def has_some(self, operation: Operation) -> None:
+    def partly_taken(self, operation: Operation) -> None:
         """See Owner. Count the messages that the operation has so far."""
         self._request_bytes += max(MAX_BYTES, len(operation.results[-1]))
         self.recount()
@@ -252,7 +252,7 @@ class Connection(ClientStream):
     def evict(self, why: PressureError) -> None:
         """See memory.Holder. A client that does not read its replies receives no error."""
         self._evicted = True
-        self.look_what_was_sent()
+        self.acknowledge_sent()
         self._deferred = False
         self._execute_no_more()
         self.forget_unparsed()
@@ -267,7 +267,7 @@ class Connection(ClientStream):
             self.resume_reading()
         asyncio.get_running_loop().call_later(LAST_WORDS, self.break_off)
 
-    def took(self, operation: Operation) -> None:
+    def take_over(self, operation: Operation) -> None:
         """See Owner. The operation belongs to the command that runs alone.
 
         If the messages cannot be delivered, put them back now: later, other clients might take the messages
@@ -346,7 +346,7 @@ class Connection(ClientStream):
             # A task that is cancelled before it begins leaves its coroutine as it was.
             self._alone.add_done_callback(lambda _: command.close())
         if self._closing and not self._replies and self._alone is None:
-            if not self._outbox.has_messages:  # otherwise `look_what_was_sent` calls this again
+            if not self._outbox.has_messages:  # otherwise `acknowledge_sent` calls this again
                 self.hang_up()
         elif (
             self._backlog
@@ -407,7 +407,7 @@ class Connection(ClientStream):
 
     def eof_received(self) -> None:
         """Called by asyncio: the client has closed its side, and may not receive what is unsent."""
-        self.look_what_was_sent()
+        self.acknowledge_sent()
 
     def pause_writing(self) -> None:
         """Called by asyncio: the client reads its replies too slowly."""
@@ -432,7 +432,7 @@ class Connection(ClientStream):
         for reply in replies:
             if not isinstance(reply, Operation):
                 continue
-            if reply.encoded is not None:
+            if reply.encoded_reply is not None:
                 reply.put_back()
             else:
                 self.database.cancel(reply)

@@ -1,7 +1,7 @@
-"""Deliveries: replies that have been written, until the socket has taken them.
+"""Deliveries: track written replies until the socket has accepted them.
 
-A transport takes what is written at once, and hands it on later: soon, or when the client has read what came
-before. Until then the backend keeps messages in them for us, and the account of memory has their bytes.
+A transport buffers replies if the client reads slowly. While a reply is buffered, the backend keeps its
+messages for this server, and its bytes count in the memory account.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-# Seconds between looks at those whose clients are slow to read; and so many for each, where they are many.
+# Seconds between checks of connections with slow clients: the minimum, and the time per connection.
 _PAUSE = 0.01
 _PAUSE_FOR_EACH = 20e-6
 
 
 class Sender(Protocol):
-    """A connection with such replies."""
+    """A connection with written replies."""
 
-    def look_what_was_sent(self) -> bool:
-        """Acknowledge and count what the socket has taken; whether that is all."""
+    def acknowledge_sent(self) -> bool:
+        """Acknowledge and count what the socket has accepted. Return whether that is everything."""
 
 
 class Deliveries:
-    """Looks at connections until all that they have written is sent."""
+    """The connections with written replies that the socket may not have accepted yet."""
 
     def __init__(self) -> None:
         self._fresh: dict[Sender, None] = {}
@@ -31,14 +31,14 @@ class Deliveries:
         self._is_looking = False
 
     def watch(self, sender: Sender) -> None:
-        """Look at it when the loop has written; and again, while its client is slow to read."""
+        """Check the connection in the loop's next iteration, and regularly until everything is sent."""
         if not self._fresh:
             self._loop.call_soon(self._look_at_fresh)
         self._fresh[sender] = None
 
     def _look_at_fresh(self) -> None:
         fresh, self._fresh = self._fresh, {}
-        self._slow |= {sender: None for sender in fresh if not sender.look_what_was_sent()}
+        self._slow |= {sender: None for sender in fresh if not sender.acknowledge_sent()}
         if self._slow and not self._is_looking:
             self._is_looking = True
             self._look_later()
@@ -47,7 +47,7 @@ class Deliveries:
         self._loop.call_later(max(_PAUSE, _PAUSE_FOR_EACH * len(self._slow)), self._look_at_slow)
 
     def _look_at_slow(self) -> None:
-        self._slow = {sender: None for sender in self._slow if not sender.look_what_was_sent()}
+        self._slow = {sender: None for sender in self._slow if not sender.acknowledge_sent()}
         self._is_looking = bool(self._slow)
         if self._is_looking:
             self._look_later()

@@ -1,7 +1,7 @@
-"""The disconnect watch: which clients have closed their side of the connection, whether or not they are read.
+"""The disconnect watch: notice when a client closes its side of the connection.
 
-A transport that is not read does not notice. Linux reports it by EPOLLRDHUP, whatever is unread. Elsewhere
-a disconnect is noticed when the connection is read to its end, or when a reply cannot be written.
+A transport whose reading is paused does not notice. Linux reports a disconnect by EPOLLRDHUP even if there is
+unread data. Other systems notice it when the connection is read to its end or a write fails.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from contextlib import suppress
 from time import monotonic
 from typing import Any, Protocol
 
-# Events that are asked for at once.
+# The most events of one poll.
 _MOST_EVENTS = 64
-# Seconds for which a poll answers `refresh`, too: a poll costs as much as a quarter of a get.
+# Seconds after a poll during which `refresh` does not poll again: a poll costs a quarter of a get.
 _FRESH = 100e-6
 
 
@@ -23,14 +23,14 @@ class Watched(Protocol):
 
     @property
     def socket(self) -> Any:
-        """Its socket; not one that is closed while a copy of it stays open."""
+        """The connection's socket. If it has copies, close it last: epoll would keep it registered."""
 
     def client_left(self) -> None:
-        """The client has closed its side, or the connection is broken. Called once."""
+        """Note that the client has closed its side, or that the connection is broken. Called once."""
 
 
 class DisconnectWatch:
-    """Tells connections when their clients disconnect."""
+    """A watch that notifies connections when their clients disconnect."""
 
     def __init__(self) -> None:
         self._watched: dict[int, Watched] = {}
@@ -41,7 +41,7 @@ class DisconnectWatch:
             asyncio.get_running_loop().add_reader(self._epoll.fileno(), self.poll)
 
     def watch(self, peer: Watched) -> None:
-        """Watch the connection until `unwatch`."""
+        """Watch the connection until `unwatch`, or until its client disconnects."""
         connected = peer.socket
         number = connected.fileno() if connected is not None else -1
         if self._epoll is not None and number >= 0:
@@ -51,7 +51,7 @@ class DisconnectWatch:
 
     def unwatch(self, peer: Watched) -> None:
         """Stop watching the connection, if it is watched."""
-        # The transport cannot be asked: once it is closed, its file number may belong to another connection.
+        # Not the transport's file number: after a close, that may belong to another connection.
         number = self._numbers.pop(peer, None)
         if number is not None and self._watched.get(number) is peer:
             del self._watched[number]
@@ -65,10 +65,10 @@ class DisconnectWatch:
             self.poll()
 
     def poll(self) -> None:
-        """Tell each connection whose client has disconnected since the last poll."""
+        """Notify each connection whose client has disconnected since the last poll."""
         self._polled = monotonic()
         count = _MOST_EVENTS
-        # All of them: `refresh` does not ask again for a while.
+        # Process all events, because `refresh` does not poll again for a while.
         while self._epoll is not None and count == _MOST_EVENTS:
             events = self._epoll.poll(0, _MOST_EVENTS)
             count = len(events)

@@ -1,8 +1,7 @@
-"""What a handler is to the core, and how the core finds it.
+"""Handlers: the interface that a wire protocol implements, and the lookup of handlers by name.
 
-A package offers a handler as an entry point in the group `pressure_server.handlers`; the entry point's
-name is the scheme of the listeners that use it. It must not end in "s": with an "s" behind, it is the same
-over TLS.
+A package offers a handler as an entry point in the group `pressure_server.handlers`. The entry point's name
+is the scheme of listener URLs. It must not end in "s", because an appended "s" means TLS.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ GROUP = "pressure_server.handlers"
 
 @dataclass(frozen=True)
 class HandlerSettings:
-    """The settings that matter to handlers: the prefix of keys, sizes in bytes, times in seconds."""
+    """The settings that handlers need; sizes in bytes, times in seconds."""
 
     prefix: str
     max_message_bytes: int
@@ -34,7 +33,7 @@ class HandlerSettings:
 
 @dataclass
 class Context:
-    """What the server gives its handlers."""
+    """The server's objects and state that handlers use."""
 
     settings: HandlerSettings
     broker: Broker
@@ -42,40 +41,40 @@ class Context:
     listening: list[Listen] = field(default_factory=list)
     started: float = field(default_factory=time)
     is_stopping: bool = False
-    # What handlers do in the background until the server ends; the loop itself would forget them.
+    # Background tasks of handlers. The event loop holds only weak references to tasks.
     background: set[asyncio.Task[None]] = field(default_factory=set)
 
     def check_readiness(self) -> None:
-        """Raise DrainingError or BackendError if new clients had better connect elsewhere."""
+        """Raise DrainingError or BackendError if the server is not ready for new clients."""
         if self.is_stopping:
             raise DrainingError()
         self.broker.check_readiness()
 
 
 class Handler(Protocol):
-    """A wire protocol; one is made for each listener."""
+    """A wire protocol. The server creates one handler for each listener."""
 
     def __init__(self, context: Context, listen: Listen) -> None: ...
 
     @staticmethod
     def check(listen: Listen) -> None:
-        """Raise SettingsError where the listener's options mean nothing to this handler."""
+        """Raise SettingsError if the handler does not support the options of the listener."""
 
     def connect(self) -> Connection:
-        """A connection for a client that has just come."""
+        """Return the connection object for a new client."""
 
     @staticmethod
     def ping(listen: Listen, timeout: float, *, ready: bool) -> None:
-        """Ask a server of this protocol whether it is well; or whether it is `ready` for new clients.
+        """Check that a server of this protocol answers, or that it is `ready` for new clients.
 
-        Raises OSError with the reason if not.
+        Raise OSError with the reason if not. `timeout` is in seconds.
         """
 
 
 def find_handler(name: str) -> type[Handler]:
-    """The handler of that name. Raises SettingsError."""
+    """Return the handler of that name. Raise SettingsError if there is none."""
     found = entry_points(group=GROUP)
     if name not in found.names:
         names = ", ".join(sorted(found.names))
-        raise SettingsError(f"there is no handler '{name}': there are {names}, and each with an s for TLS")
+        raise SettingsError(f"there is no handler '{name}': choose from {names}; append an s for TLS")
     return cast(type[Handler], found[name].load())

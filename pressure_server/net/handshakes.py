@@ -1,7 +1,7 @@
-"""TLS handshakes of clients that have just come: each is given the certificate that is in force now.
+"""TLS handshakes of new clients; each handshake uses the certificate that is in force at its start.
 
-A client is no client before its handshake has ended; until then it costs a socket and some memory, for a
-time that is limited, and there are never more of them than MOST_UNDER_WAY.
+A client counts as connected only after its handshake. Until then it costs a socket and some memory, so the
+duration and the number of handshakes in progress are limited.
 """
 
 from __future__ import annotations
@@ -20,38 +20,42 @@ from pressure_server.net.connection import Connection
 
 logger = logging.getLogger(__name__)
 
+# The most handshakes in progress on one listener, and seconds for one handshake.
 MOST_UNDER_WAY = 256
 _TIMEOUT = 10.0
-# How long a client may take to say that it has seen that we close.
+# Seconds for a client to answer a TLS close notification.
 _GOODBYE_TIMEOUT = 2.0
 
 
 class Handshakes:
-    """Those under way on one listener. `context` is asked for at each; `connect` makes its connection."""
+    """The handshakes in progress on one listener.
+
+    For each handshake `context` returns the SSL context, and `connect` creates the client's connection.
+    """
 
     def __init__(self, context: Callable[[], SSLContext], connect: Callable[[], Connection]) -> None:
         self._context = context
         self._connect = connect
-        # By where their clients are.
+        # With the addresses of their clients; the oldest first.
         self._under_way: dict[asyncio.Task[None], str] = {}
         self._log = LogThrottle(logger, "failed TLS handshakes")
 
     def greet(self) -> asyncio.Protocol:
-        """The protocol of a client that has just come, for as long as it takes to hand over its socket."""
+        """Return a protocol for a new client that hands its socket over to `begin`."""
         return _Greeting(self)
 
     def begin(self, client: socket.socket, address: str) -> None:
-        """Do a handshake, and let the client go on from there. Of too many the oldest is given up."""
+        """Start a handshake with a client. If too many are in progress, cancel the oldest."""
         if len(self._under_way) >= MOST_UNDER_WAY:
             oldest = next(iter(self._under_way))
-            self._log.warn(f"no TLS with {self._under_way.pop(oldest)}: too many handshakes at once")
+            self._log.warn(f"TLS handshake with {self._under_way.pop(oldest)} cancelled: too many at once")
             oldest.cancel()
         task = asyncio.create_task(self._shake(client, address))
         self._under_way[task] = address
         task.add_done_callback(lambda _: self._under_way.pop(task, None))
 
     def close(self) -> None:
-        """Give up all that are under way."""
+        """Cancel all handshakes in progress."""
         for task in self._under_way:
             task.cancel()
 
@@ -65,27 +69,27 @@ class Handshakes:
                 ssl_shutdown_timeout=_GOODBYE_TIMEOUT,
             )
         except asyncio.CancelledError:
-            # uvloop would leave it open until the time is up.
+            # uvloop would keep the socket open until the timeout.
             with suppress(OSError):
                 client.shutdown(socket.SHUT_RDWR)
             raise
         except OSError as error:
             reason = (error.reason if isinstance(error, SSLError) else None) or type(error).__name__
-            self._log.warn(f"no TLS with {address}: {reason}")
+            self._log.warn(f"TLS handshake with {address} failed: {reason}")
 
 
 class _Greeting(asyncio.Protocol):
-    """Takes a client's socket away from its transport.
+    """A protocol that takes a client's socket away from its transport.
 
-    With loop.start_tls uvloop loses what it has read before that is called.
+    It exists because uvloop's loop.start_tls loses data that was read before the call.
     """
 
     def __init__(self, handshakes: Handshakes) -> None:
         self._handshakes = handshakes
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio: a client has come; nothing has been read yet."""
+        """asyncio: a client has connected; nothing has been read yet."""
         copy = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
         copy.setblocking(False)
         self._handshakes.begin(copy, address_of(transport))
-        transport.abort()  # type: ignore[attr-defined] # BaseTransport is what asyncio calls it
+        transport.abort()  # type: ignore[attr-defined] # asyncio passes a Transport

@@ -1,26 +1,24 @@
-"""Where to listen: the URLs of listeners."""
+"""Listener URLs: the address of a listener, its handler and its options."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-# Redis users know these names.
+# Aliases that are familiar to Redis users.
 _OTHER_SCHEMES = {"redis": "resp", "rediss": "resps"}
 
 
 class SettingsError(ValueError):
-    """A value that cannot work; the text names the setting."""
+    """An invalid value of a setting; the text names the setting."""
 
 
 @dataclass(frozen=True)
 class Listen:
-    """Where to listen and by which handler: `HANDLER://HOST:PORT` or `HANDLER+unix:///PATH`.
+    """A listener's URL in parts: `HANDLER://HOST:PORT` or `HANDLER+unix:///PATH`.
 
-    `redis` is another name for `resp`.
-
-    An "s" after the handler's name (`resps://…`) means TLS. `options` (`?NAME=VALUE&…` at the end) are
-    for the handler.
+    An "s" after the handler's name (`resps://…`) means TLS. `options` (`?NAME=VALUE&…` at the end) are for
+    the handler. `redis` is an alias for `resp`.
     """
 
     handler: str
@@ -40,16 +38,16 @@ class Listen:
 
     @classmethod
     def parse(cls, url: str) -> Listen:
-        """Raises SettingsError."""
-        form = f"'{url}' cannot be listened on: write HANDLER://HOST:PORT or HANDLER+unix:///PATH"
+        """Parse a URL. Raise SettingsError if it is invalid."""
+        form = f"invalid listener URL '{url}': write HANDLER://HOST:PORT or HANDLER+unix:///PATH"
         if url and "://" not in url:
             likely = f"resp+unix://{url}" if url.startswith("/") else f"resp://{url}"
-            raise SettingsError(f"'{url}' names no handler: did you mean {likely}?")
+            raise SettingsError(f"listener URL '{url}' has no handler: did you mean {likely}?")
         try:
             url.encode()
             parts = urlsplit(url)
             port = parts.port
-            # As the system's resolver will have it.
+            # The resolver encodes the name in the same way later, and would fail then.
             (parts.hostname or "").encode("idna")
             options = tuple(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
         except ValueError as error:

@@ -1,4 +1,4 @@
-"""Listeners: sockets opened for handlers, and removed again."""
+"""Listeners: listening sockets, TCP or Unix, with or without TLS."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BACKLOG = 1024
 
 
 class Listener:
-    """One open socket. `listen` is where: with the port that was picked, where 0 was asked for."""
+    """One listening socket. `listen` is its URL, with the chosen port if port 0 was requested."""
 
     def __init__(self, server: asyncio.Server, listen: Listen, handshakes: Handshakes | None) -> None:
         self._server = server
@@ -30,9 +30,9 @@ class Listener:
     async def open(
         cls, listen: Listen, connect: Callable[[], Connection], tls: Callable[[], SSLContext]
     ) -> Listener:
-        """Listen, and make a connection by `connect` for each client. Raises OSError.
+        """Listen, and create a connection with `connect` for each client. Raise OSError.
 
-        `tls` is asked for the context of each handshake, where there are any.
+        If the listener uses TLS, `tls` returns the SSL context for each handshake.
         """
         loop = asyncio.get_running_loop()
         handshakes = Handshakes(tls, connect) if listen.tls else None
@@ -46,8 +46,8 @@ class Listener:
         return cls(server, listen, handshakes)
 
     def close(self) -> None:
-        """Accept no more clients, nor those in a handshake, and remove the socket's file. Does so once."""
-        # While we still listen nobody else takes the path; later the file may be our successor's.
+        """Stop accepting clients, cancel handshakes, and remove the socket file. May be called again."""
+        # Remove the file while listening: no other server takes the path before, but one may do so after.
         if self._file is not None and self._file == _file_at(self.listen.path):
             os.unlink(self.listen.path)
         self._file = None
@@ -57,7 +57,7 @@ class Listener:
 
 
 def _file_at(path: str) -> tuple[int, int] | None:
-    """Which file is there, by device and inode; None for none."""
+    """Return the device and inode of the file at the path; None if there is none."""
     try:
         found = os.stat(path)
     except FileNotFoundError:
@@ -66,17 +66,17 @@ def _file_at(path: str) -> tuple[int, int] | None:
 
 
 def _remove_stale_socket(path: str) -> None:
-    """Remove a socket on which nobody listens. Raises OSError where somebody does, or it is no socket."""
+    """Remove a socket file without a listener. Raise OSError if it has one, or is not a socket."""
     try:
         is_socket = stat.S_ISSOCK(os.stat(path).st_mode)
     except FileNotFoundError:
         return
     if not is_socket:
-        raise FileExistsError(f"{path} exists and is no socket")
+        raise FileExistsError(f"{path} exists and is not a socket")
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(path)
         except ConnectionRefusedError:
             os.unlink(path)
             return
-    raise FileExistsError(f"somebody listens on {path} already")
+    raise FileExistsError(f"another process already listens on {path}")

@@ -1,7 +1,7 @@
-"""Memory: the account of what clients have us keep, of requests and replies, and who has to wait or to go.
+"""The memory account: count the bytes buffered for clients, and throttle or evict the heaviest clients.
 
-Pure, but for the loop's clock and its log. A client that has us keep less than a few KiB is not in it, and is
-served whatever the others do.
+No I/O except the log. Connections report only buffers of more than a few KiB. A client below that is never
+throttled or evicted.
 """
 
 from __future__ import annotations
@@ -15,51 +15,53 @@ from pressure_server.errors import OutOfMemoryError
 
 logger = logging.getLogger(__name__)
 
-# Of the limit: beyond it who has us keep something is not read or executed any further.
+# The part of the limit above which the clients in the account are throttled.
 _ENOUGH = 0.75
-# Seconds between looks while somebody has to wait; and for which who has its turn may get on by less.
+# Seconds between checks while clients are throttled.
 _PAUSE = 0.05
+# A client with a turn is evicted if its buffers change by less than these bytes in these seconds.
 _PATIENCE = 10.0
 _LEAST_PROGRESS = 1 << 20
-# What one read may bring; who has waited goes on only where there is room for it.
+# Bytes that one read may add. Below the threshold, as many clients resume as have room for one read.
 _READ = 256 << 10
-# Seconds between what is said of the same.
+# Seconds between log lines of the same kind.
 _SAID_EVERY = 10.0
 
 
 class Holder(Protocol):
-    """A client's connection."""
+    """A client's connection with an entry in the account."""
 
     @property
     def wants_more(self) -> bool:
-        """Whether it would go on if it had its turn: it waits for nothing else."""
+        """Whether the connection could proceed if it had a turn: it waits for nothing else."""
 
     def defer(self) -> None:
-        """Read and execute nothing further, until `go_on`."""
+        """Stop reading and executing commands until `go_on`."""
 
     def go_on(self) -> None:
-        """See `defer`."""
+        """Resume reading and executing commands."""
 
     def evict(self, why: OutOfMemoryError) -> None:
-        """Free what it has us keep, and close it."""
+        """Free the connection's buffers and close the connection."""
 
 
 class Clock(Protocol):
-    """The part of asyncio's loop that is needed."""
+    """The methods of asyncio's event loop that the account uses."""
 
     def time(self) -> float:
-        """Seconds."""
+        """Return the loop's time in seconds."""
 
     def call_later(self, delay: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
-        """Call it after so many seconds."""
+        """Call `callback` after `delay` seconds."""
 
 
 class Memory:
-    """The bytes that connections hold, and what follows when they are many.
+    """The memory account: the bytes buffered for each connection, and the budget `limit`.
 
-    Beyond three quarters of `limit` those in the account are slowed: they wait in line, and as many of them
-    go on as have room to finish a request of `largest` bytes. Beyond the limit who holds most goes; so does
-    who has its turn, holds a mebibyte, and gets on by less than another in ten seconds.
+    Above three quarters of the limit, connections in the account are throttled: they wait in a line for a
+    turn. As many have a turn as have room to finish a request of `largest` bytes. Above the limit, the
+    connection with the most bytes is evicted. So is one with a turn that holds at least 1 MiB and changes by
+    less than 1 MiB in ten seconds.
     """
 
     def __init__(self, limit: int, largest: int, clock: Clock | None = None) -> None:
@@ -70,8 +72,9 @@ class Memory:
         self._enough = int(limit * _ENOUGH)
         self._clock = clock or asyncio.get_running_loop()
         self._holders: dict[Holder, int] = {}
-        # In line, first come, first served; and who has its turn: since when, and what it held then.
+        # The line of throttled connections, in order of arrival.
         self._deferred: dict[Holder, None] = {}
+        # By connection with a turn: the time and its bytes at the start of the turn or at the last progress.
         self._turns: dict[Holder, tuple[float, int]] = {}
         self._is_short = False
         self._looking: asyncio.TimerHandle | None = None
@@ -79,11 +82,11 @@ class Memory:
 
     @property
     def deferred(self) -> int:
-        """How many wait in line."""
+        """The number of throttled connections that wait for a turn."""
         return len(self._deferred)
 
     def holds(self, holder: Holder, size: int) -> None:
-        """So many bytes are held by it from now on."""
+        """Set the bytes that the connection holds; 0 removes it. Throttle or evict connections if needed."""
         before = self._holders.get(holder, 0)
         self.held += size - before
         if size:
@@ -97,10 +100,10 @@ class Memory:
             self._slow_down(holder)
 
     def _forget(self, holder: Holder) -> bool:
-        """It holds nothing any longer; whether it was in line."""
+        """Remove the connection. Return whether it was waiting for a turn."""
         self._holders.pop(holder, None)
         if self._turns.pop(holder, None) is not None:
-            self._look_in(0)  # who is next
+            self._look_in(0)  # its turn goes to the next in line
         was_deferred = holder in self._deferred
         self._deferred.pop(holder, None)
         return was_deferred
@@ -110,7 +113,9 @@ class Memory:
             self._defer(holder)
             return
         self._is_short = True
-        self._say("clients have us keep %d MiB of %d: who has us keep much is slowed", self.held)
+        self._say(
+            "buffers hold %d of %d MiB (--max-buffered-bytes): throttling the heaviest clients", self.held
+        )
         for other in list(self._holders):
             self._defer(other)
 
@@ -155,7 +160,7 @@ class Memory:
 
     def _give_turns(self, count: int) -> None:
         for holder in [holder for holder in self._deferred if holder.wants_more][: max(0, count)]:
-            # Going on may have freed, or cost, others what they hold.
+            # `go_on` of the connections before this one may have removed it from the line.
             if holder in self._deferred:
                 del self._deferred[holder]
                 self._turns[holder] = self._clock.time(), self._holders[holder]
@@ -167,10 +172,10 @@ class Memory:
         self.evicted += 1
         self._forget(holder)
         holder.evict(OutOfMemoryError(size, self.limit))
-        self._say("a client is closed that had us keep %d MiB, where all may have %d", size)
+        self._say("disconnected a client whose buffers held %d of %d MiB (--max-buffered-bytes)", size)
 
     def _say(self, what: str, size: int) -> None:
-        """Once in a while; INFO has the numbers."""
+        """Log a kind of event at most once in ten seconds; INFO has the exact numbers."""
         now = self._clock.time()
         if now - self._said.get(what, -_SAID_EVERY) >= _SAID_EVERY:
             self._said[what] = now

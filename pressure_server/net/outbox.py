@@ -1,7 +1,7 @@
-"""The outbox: what has been written to a client, and how much of it the operating system has taken.
+"""The outbox: the bytes written to a client, and how many of them the kernel has accepted.
 
-What operations have taken from queues is in it. The backend keeps that for us until it has been handed over;
-what is left when the connection ends goes back.
+Replies contain messages taken from queues. The backend keeps these messages until the kernel has accepted
+them. If the connection ends before that, they are put back.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from typing import Any
 from pressure_server.net.tcp_info import TlsRecords, bytes_sent
 from pressure_server.queues.operations.operation import Operation
 
-# Input is discarded in pieces of so many bytes; more pieces than these are in no buffer of a kernel.
+# Unread input is discarded in pieces of this many bytes. No kernel buffer holds more pieces than this.
 _PIECE = 1 << 20
 _MOST_DISCARDED = 16
 
 
 class Outbox:
-    """Of one connection, from when it is made."""
+    """The outbox of one connection, created when the client connects."""
 
     __slots__ = ("_beneath", "_broken_off", "_handed", "_records", "_transport", "_unsent", "written")
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self.written = 0
-        self._handed = 0  # of that, what had been handed over when we looked last
-        # Where in what is written the replies of operations begin and end, that have taken something.
+        self._handed = 0  # bytes of `written` that the kernel had accepted at the last check
+        # The offsets in the written bytes at which replies with messages begin and end, and their operations.
         self._unsent: list[tuple[int, int, Operation]] = []
         self._broken_off = False
-        # Over TLS there is a buffer that cannot be seen: records are counted. If they cannot be, it is taken
-        # for empty when the socket can be written to.
+        # The buffer of TLS does not tell its size, so its records are counted. If that is not possible, the
+        # buffer is assumed to be empty when the socket is writable.
         self._records: TlsRecords | None = None
         self._beneath: select.poll | None = None
         if transport.get_extra_info("sslcontext") is not None:
@@ -44,41 +44,41 @@ class Outbox:
 
     @property
     def socket(self) -> Any:
-        """The connection's socket, open until `end` if that is ours, else as long as the transport's."""
+        """The connection's socket: over TLS a copy that stays open until `end`, else the transport's."""
         return self._records.socket if self._records is not None else self._transport.get_extra_info("socket")
 
     def write(self, data: bytes) -> None:
-        """Send it when the client reads."""
+        """Write bytes to the transport, which sends them when the client reads."""
         self.written += len(data)
         if self._records is not None:
             self._records.wrote(len(data))
         self._transport.write(data)
 
     def expect(self, replies: Sequence[tuple[int, int, Operation]]) -> None:
-        """What is written next has replies that bring what was taken: from and to which offset, of whom."""
+        """Register replies with messages: their start and end in the next `write`, and their operations."""
         written, unsent = self.written, self._unsent
         for start, end, operation in replies:
             unsent.append((written + start, written + end, operation))
 
     @property
     def size(self) -> int:
-        """How many bytes wait to be handed over, as far as can be seen."""
+        """The bytes in the transport's buffer, without those in the TLS buffer."""
         return self._transport.get_write_buffer_size()
 
     @property
     def has_messages(self) -> bool:
-        """Whether something that was taken has not been handed over yet."""
+        """Whether messages are in the outbox that the kernel has not accepted yet."""
         return bool(self._unsent)
 
     def look(self) -> int:
-        """Tell what has been handed over that it is delivered, while it is open. Returns `size`."""
+        """Mark operations as delivered whose replies the kernel has accepted. Return `size`."""
         size = self._transport.get_write_buffer_size()
         if not size and self._beneath is None:
-            # Nearly always: this is worth a twentieth of a get.
+            # The common case. This fast path saves a twentieth of the cost of a get.
             self._handed = self.written
             unsent, self._unsent = self._unsent, []
             for _, _, operation in unsent:
-                operation.delivered()
+                operation.acknowledge()
             return 0
         if self._records is not None:
             self._handed = max(self._handed, self._records.taken())
@@ -90,13 +90,13 @@ class Outbox:
         for _, end, operation in self._unsent:
             if end > self._handed:
                 break
-            operation.delivered()
+            operation.acknowledge()
             done += 1
         del self._unsent[:done]
         return size
 
     def break_off(self) -> None:
-        """End the connection at once; what has not been handed over never is."""
+        """End the connection at once. Replies that the kernel has not accepted are not sent any more."""
         if not self._transport.is_closing():
             self.look()
             self._discard_input()
@@ -104,15 +104,18 @@ class Outbox:
         self._transport.abort()
 
     def _discard_input(self) -> None:
-        """Read what the client has sent. If it stays unread, the kernel drops what it has not sent yet."""
+        """Discard unread input. If a socket is closed with unread input, the kernel drops unsent output."""
         number = self.socket.fileno()
-        with suppress(OSError):  # that was all
+        with suppress(OSError):  # BlockingIOError after the last piece
             for _ in range(_MOST_DISCARDED):
                 if not os.read(number, _PIECE):
                     break
 
     def end(self, error: Exception | None) -> None:
-        """The connection has ended: what has not been handed over goes back."""
+        """Put back the messages that the kernel has not accepted, after the end of the connection.
+
+        `error` is the reason if the connection is broken.
+        """
         if self._records is not None:
             taken = self._records.taken_at_the_end(is_broken=error is not None)
             self._handed = max(self._handed, taken)
@@ -123,7 +126,7 @@ class Outbox:
         unsent, self._unsent = self._unsent, []
         for start, end, operation in unsent:
             if end <= self._handed:
-                operation.delivered()
+                operation.acknowledge()
             else:
-                operation.hand_over(self._handed - start)
+                operation.note_handed_over(self._handed - start)
                 operation.put_back()

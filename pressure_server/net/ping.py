@@ -1,4 +1,4 @@
-"""Asking a running server one thing, in a protocol of lines: what `pressure-server ping` does."""
+"""A one-line request to a running server, for `pressure-server ping`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ _LONGEST_REPLY = 1000
 
 
 def ask(listen: Listen, request: bytes, timeout: float) -> str:
-    """The first line of the reply, empty where the connection is closed. Raises OSError."""
+    """Send the request and return the first line of the reply; empty if the server closes the connection.
+
+    `timeout` is in seconds. Raise OSError if the connection fails.
+    """
     with _connected(listen, timeout) as client, client.makefile("rb") as replies:
         client.sendall(request)
         return replies.readline(_LONGEST_REPLY).decode("utf-8", "replace").strip()
@@ -26,7 +29,7 @@ def _connected(listen: Listen, timeout: float) -> socket.socket:
         client = socket.create_connection((listen.host, listen.port), timeout)
     if not listen.tls:
         return client
-    # Nothing secret is sent, and the certificate is seldom for the address that is listened on.
+    # Do not verify: nothing secret is sent, and certificates rarely name the address listened on.
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context.wrap_socket(client)

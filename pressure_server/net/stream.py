@@ -158,7 +158,7 @@ class ClientStream(asyncio.Protocol, ABC):
             if len(data) > _LARGE:
                 self._count_unsent()
 
-    def look_what_was_sent(self) -> bool:
+    def acknowledge_sent(self) -> bool:
         """Acknowledge the messages that the socket has taken; return whether it has taken everything."""
         if self.transport.is_closing():
             return True  # connection_lost knows more

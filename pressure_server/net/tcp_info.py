@@ -1,7 +1,7 @@
-"""Sent: how many bytes of a connection the kernel has taken, and sent. Linux says so for TCP.
+"""TCP info: how many bytes of a TCP connection the kernel has accepted and sent. Linux only.
 
-A transport that has failed says that nothing is left to be written, whatever it has dropped; and one over TLS
-does not say what the transport beneath it still has.
+Transports do not tell: a failed transport reports an empty buffer although it has dropped bytes, and a TLS
+transport does not report the buffer of the transport below it.
 """
 
 from __future__ import annotations
@@ -14,30 +14,31 @@ import sys
 from collections import deque
 from typing import Any, NamedTuple
 
-# In struct tcp_info of linux/tcp.h: tcpi_notsent_bytes, and, since Linux 4.19, tcpi_bytes_sent and
-# tcpi_bytes_retrans.
+# Offsets in struct tcp_info of linux/tcp.h: tcpi_notsent_bytes; tcpi_bytes_sent and tcpi_bytes_retrans, since
+# Linux 4.19.
 _NOT_SENT_OFFSET = 144
 _NOT_SENT = struct.Struct("=I")
 _SENT_OFFSET = 200
 _SENT = struct.Struct("=QQ")
 
-# The plain text of a full record of TLS, and what a record adds to its plain text. Others are not constant.
+# Bytes of plaintext in a full TLS record, and bytes that a record adds to its plaintext. Cipher suites that
+# are not listed have no constant overhead.
 _RECORD = 16384
 _OVERHEAD_13 = 22
 _OVERHEADS_12 = {"GCM": 29, "CHACHA20": 21}
 
 
 class Sent(NamedTuple):
-    """Bytes of a TCP connection, each counted once: those sent, and those that the kernel has taken."""
+    """Bytes of a TCP connection, without retransmissions: those sent, and those the kernel has accepted."""
 
     sent: int
     taken: int
 
 
 def bytes_sent(transport: asyncio.Transport) -> int | None:
-    """How many bytes were sent over TCP; None where that cannot be known.
+    """Return how many bytes the kernel has sent over TCP; None with TLS or if the system cannot tell.
 
-    What the kernel has not sent never arrives; of what it has sent nobody can say whether it has been read.
+    After the connection has ended, unsent bytes never arrive. Sent bytes may or may not have been read.
     """
     if transport.get_extra_info("sslcontext") is not None:
         return None
@@ -57,27 +58,27 @@ def _look(connected: Any) -> Sent | None:
 
 
 class TlsRecords:
-    """How much of what is written over TLS the kernel has taken, counted in plain text.
+    """A count of the plaintext bytes written over TLS that the kernel has accepted.
 
-    Each write becomes records of up to 16 KiB, each with a constant overhead, so the size of all is known.
+    Each write becomes records of up to 16 KiB with a constant overhead, so the size of all records is known.
     """
 
     __slots__ = ("_base", "_overhead", "_records_end", "_text_end", "_writes", "socket")
 
     def __init__(self, connected: socket.socket, base: int, overhead: int) -> None:
-        """`base` is how many bytes the handshake has sent, or is about to."""
-        # A copy: the transport closes its own before it says that the connection is lost.
+        """`connected` is a copy of the socket; `base` counts the handshake's bytes, sent or buffered."""
+        # The transport closes its own socket before it reports the end of the connection.
         self.socket = connected
         self._base = base
         self._overhead = overhead
         self._text_end = 0
         self._records_end = 0
-        # Where each write that is not known to be taken began: in the plain text, and in the records.
+        # The offsets, in plaintext and in records, of each write not known to be accepted completely.
         self._writes: deque[tuple[int, int]] = deque()
 
     @classmethod
     def of(cls, transport: asyncio.Transport) -> TlsRecords | None:
-        """For a connection over TLS that has just begun; None where records cannot be counted."""
+        """Return a count for a new TLS connection; None if its records cannot be counted."""
         connected = transport.get_extra_info("socket")
         found = _look(connected)
         name, version, _ = transport.get_extra_info("cipher") or ("", "", 0)
@@ -93,24 +94,24 @@ class TlsRecords:
         return cls(copy, found.taken + transport.get_write_buffer_size(), overhead)
 
     def wrote(self, size: int) -> None:
-        """So many bytes of plain text were written."""
+        """Note that `size` bytes of plaintext were written."""
         self._writes.append((self._text_end, self._records_end))
         self._text_end += size
         self._records_end += size + -(-size // _RECORD) * self._overhead
 
     def taken(self) -> int:
-        """How many bytes of plain text are in records that the kernel has taken completely."""
+        """Return the bytes of plaintext in records that the kernel has accepted completely."""
         found = _look(self.socket)
         if found is None:
             return 0
         text = self._text_in(found.taken)
         if text == self._text_end:
-            # What has been sent beside the records, to renew keys, no longer matters.
+            # Everything was accepted: include other records, such as key updates, in the base.
             self._base = found.taken - self._records_end
         return text
 
     def taken_at_the_end(self, *, is_broken: bool) -> int:
-        """The same when the connection has ended. If it is broken, what was not sent never arrives."""
+        """Return the same after the end of the connection. If it is broken, count only sent bytes."""
         found = _look(self.socket)
         self.socket.close()
         if found is None:
@@ -122,7 +123,7 @@ class TlsRecords:
         if size >= self._records_end:
             self._writes.clear()
         if not self._writes:
-            # All was taken, though a connection that is broken may not have sent it.
+            # Every write was accepted, even if a broken connection may not have sent everything.
             return self._text_end
         while len(self._writes) > 1 and self._writes[1][1] <= size:
             self._writes.popleft()

@@ -17,8 +17,8 @@ from pressure_server.backend.link import Link, Patience
 from pressure_server.errors import BackendError, PressureError
 from pressure_server.lua.scripts import batch_script
 from pressure_server.queues.database import Database
-from pressure_server.queues.operations.waiters import Waiters
-from pressure_server.queues.peers import Neighbours, Peers
+from pressure_server.queues.operations.waiters import WaiterCount
+from pressure_server.queues.peers import PeerDetection, Peers
 from pressure_server.queues.policy import Policy
 from pressure_server.queues.upgrade import OldPeers
 
@@ -40,24 +40,24 @@ class Broker:
         prefix: str,
         policy: Policy,
         patience: Patience | None = None,
-        neighbours: Neighbours | None = None,
+        peer_detection: PeerDetection | None = None,
         durability: Level | None = None,
         allow_eviction: bool = False,
     ) -> None:
-        """`neighbours` says how to recognise dead peers; None sends no heartbeats and looks for no peers."""
+        """`peer_detection` says how to recognise dead peers; if it is None, peers are ignored."""
         host = re.sub(r"[^\w.-]", "-", socket.gethostname())
         self.identity = f"pressure-server:{host}:{os.getpid()}:{secrets.token_hex(4)}"
         self.address = address
         self._prefix = prefix.encode()
         self.policy = policy
-        self.waiters = Waiters(policy.max_waiting)
-        self._neighbours = neighbours
-        self._answers = True
+        self.waiters = WaiterCount(policy.max_waiting)
+        self._neighbours = peer_detection
+        self._is_settled = True
         self._databases: dict[int, Database] = {}
         self._links: dict[int, Link] = {}
-        self._servers: dict[Link, Peers] = {}
-        self._old_servers: dict[Link, OldPeers] = {}
-        self._refused: set[int] = set()
+        self._peers: dict[Link, Peers] = {}
+        self._old_peers: dict[Link, OldPeers] = {}
+        self._nonexistent: set[int] = set()
         self._backend = Backend(
             address,
             identity=self.identity,
@@ -90,7 +90,7 @@ class Broker:
         link = self._links[self._backend.default_database]
         if not link.is_up:
             raise BackendError(f"the backend is away: {link.why_down}")
-        for servers in self._servers.values():
+        for servers in self._peers.values():
             servers.check_readiness()
         self._backend.check_readiness()
 
@@ -110,7 +110,7 @@ class Broker:
         self._add(link)
         await self._backend.start(link, to_look=to_look)
         if link.is_up and not to_look:
-            await self.default_database.role_turns.give_all_back()
+            await self.default_database.role_turns.end_noted_turns()
 
     async def database(self, number: int) -> Database:
         """Return the database with this number, and open it if needed.
@@ -119,31 +119,31 @@ class Broker:
         """
         if number in self._databases:
             return self._databases[number]
-        if not 0 <= number <= _LARGEST_DATABASE or number in self._refused:
+        if not 0 <= number <= _LARGEST_DATABASE or number in self._nonexistent:
             raise DatabaseNumberError("DB index is out of range")
         link = self._link(number)
         try:
             await link.open()
         except NoSuchDatabaseError as error:
-            self._refused.add(number)
+            self._nonexistent.add(number)
             raise DatabaseNumberError("DB index is out of range") from error
         # Another client may have opened the database in the meantime.
         if number in self._databases:
-            self._servers.pop(link, None)
-            self._old_servers.pop(link, None)
+            self._peers.pop(link, None)
+            self._old_peers.pop(link, None)
             await link.close()
             return self._databases[number]
         database = self._add(link)
-        await database.role_turns.give_all_back()
+        await database.role_turns.end_noted_turns()
         return database
 
     def _link(self, number: int) -> Link:
         link = self._backend.link(number)
         if self._neighbours is not None:
             ours = (link, self._prefix, self.identity.encode(), self._neighbours)
-            self._servers[link] = Peers(*ours)
-            self._old_servers[link] = OldPeers(*ours)
-            link.presence = self._servers[link]
+            self._peers[link] = Peers(*ours)
+            self._old_peers[link] = OldPeers(*ours)
+            link.presence = self._peers[link]
         return link
 
     def _add(self, link: Link) -> Database:
@@ -159,9 +159,9 @@ class Broker:
             waiters=self.waiters,
         )
         self._databases[link.number] = database
-        if link in self._servers:
-            self._servers[link].start(database)
-            self._old_servers[link].start(database)
+        if link in self._peers:
+            self._peers[link].start(database)
+            self._old_peers[link].start(database)
         return database
 
     def _changed(self, key: bytes) -> None:
@@ -184,33 +184,33 @@ class Broker:
         Returns whether this was done within `timeout` seconds. Peers put back what is left, after they have
         found this server dead.
         """
-        for servers in (*self._servers.values(), *self._old_servers.values()):
+        for servers in (*self._peers.values(), *self._old_peers.values()):
             await servers.stop()
         for database in self._databases.values():
-            database.restore()
+            database.send_put_backs()
         settled = await asyncio.gather(*[self._settle(number, timeout) for number in self._databases])
-        self._answers = all(settled)
-        return self._answers
+        self._is_settled = all(settled)
+        return self._is_settled
 
     async def _settle(self, number: int, timeout: float) -> bool:
         database = self._databases[number]
         if not await database.settle(timeout if database.is_up else 0):
             return False
-        servers = self._servers.get(self._links[number])
+        servers = self._peers.get(self._links[number])
         if servers is not None and database.is_up:
             with suppress(BackendError, TimeoutError):
                 async with asyncio.timeout(timeout):
-                    await servers.sign_off()
+                    await servers.unregister()
         return True
 
     async def close(self) -> None:
         """Close every connection to the backend."""
         await self._backend.stop_asking()
-        for servers in (*self._servers.values(), *self._old_servers.values()):
+        for servers in (*self._peers.values(), *self._old_peers.values()):
             await servers.stop()
-        if self._backend.turns.are_wanted and self.is_up and self._answers:
+        if self._backend.turns.are_wanted and self.is_up and self._is_settled:
             for database in self._databases.values():
-                await database.role_turns.give_all_back()
+                await database.role_turns.end_noted_turns()
         await self._backend.close()
         for link in self._links.values():
             await link.close()

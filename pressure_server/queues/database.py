@@ -9,31 +9,31 @@ from typing import Any
 
 from pressure_server.errors import BackendError, BackendReplyError, PressureError, QueueClosedError
 from pressure_server.lua.script import Script
-from pressure_server.queues.lanes.lanes import Lanes
+from pressure_server.queues.lanes.dispatcher import LaneDispatcher
 from pressure_server.queues.names import BOUND, base_key, existence_pattern, queue_name
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Operation, Verb
 from pressure_server.queues.operations.options import WAITS, Options
-from pressure_server.queues.operations.owners import Client, Completion
+from pressure_server.queues.operations.owners import Client, CoroutineOwner
 from pressure_server.queues.operations.wait import Ticket, Wait
 from pressure_server.queues.queue_operations import QueueOperations
 
 _SCAN_COUNT = 1000
-# Most SCAN steps of `some_queues`: the backend may hold millions of other keys.
-_STEPS = 20
+# Most SCAN steps of `sample_queues`: the backend may hold millions of other keys.
+_MOST_SCAN_STEPS = 20
 # Queues that are operated on, or read from, at the same time: each takes some memory.
 _AT_ONCE = 100
 # Ranges of fewer messages may be read at the same time.
-_SHORT = 1000
+_SHORT_RANGE = 1000
 # The options of a command that takes several messages, and waits for the first only.
-SOME = Options(waits=True, several=True)
+UP_TO_COUNT = Options(waits=True, wait_for_first=True)
 
 
-class Database(Lanes, QueueOperations):
+class Database(LaneDispatcher, QueueOperations):
     """The queues of one of the backend's databases. The broker creates one for each number in use."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        """See Lanes."""
+        """See LaneDispatcher."""
         super().__init__(*arguments, **options)
         self._long_reading = asyncio.Lock()
 
@@ -47,7 +47,7 @@ class Database(Lanes, QueueOperations):
         """See QueueOperations."""
 
         def one(name: bytes) -> Coroutine[Any, Any, list[Any] | PressureError]:
-            call = Completion(client)
+            call = CoroutineOwner(client)
             return self.attempt(Operation(verb, name, list(arguments or []), 1, call), call)
 
         results: list[Any] = []
@@ -66,7 +66,7 @@ class Database(Lanes, QueueOperations):
         that waits raises QueueClosedError when a queue is closed and empty, and QueueDoesNotExistError when a
         queue is deleted.
         """
-        options = WAITS if count == 1 else SOME
+        options = WAITS if count == 1 else UP_TO_COUNT
         if timeout == 0:
             return await self._take_now(options, names, count, client)
         if len(names) == 1:
@@ -74,7 +74,7 @@ class Database(Lanes, QueueOperations):
                 verbs.GET, names[0], size=count, wait=Wait(timeout), client=client, options=options
             )
             return (names[0], messages) if messages else None
-        ticket, call = Ticket(), Completion(client)
+        ticket, call = Ticket(), CoroutineOwner(client)
         operations: dict[bytes, Operation] = {}
         tried: set[bytes] = set()
         try:
@@ -84,11 +84,11 @@ class Database(Lanes, QueueOperations):
                 )
                 operations[name] = operation
                 self.submit(operation)
-                await call.tried()
-                if call.ended.done():
+                await call.wait_until_tried()
+                if call.first_ended.done():
                     break
                 tried.add(name)
-            first = operations[await call.ended]
+            first = operations[await call.first_ended]
         finally:
             call.end()
             for operation in operations.values():
@@ -132,9 +132,9 @@ class Database(Lanes, QueueOperations):
             commands.append((b"EXISTS", base + BOUND))
             commands.append((b"LRANGE", base, b"%d" % (-1 - last), b"%d" % (-1 - first)))
         # Read long replies one at a time: they are in memory before the memory account counts them.
-        is_short = 0 <= last - first < _SHORT and (first < 0) == (last < 0) and len(names) < _AT_ONCE
+        is_short = 0 <= last - first < _SHORT_RANGE and (first < 0) == (last < 0) and len(names) < _AT_ONCE
         async with nullcontext() if is_short else self._long_reading:
-            self.send_back_first(names)
+            self.flush_put_backs(names)
             replies = await self._link.read_together(commands)
         ranges: list[list[bytes] | None] = []
         for exists, newest_first in zip(replies[::2], replies[1::2], strict=True):
@@ -161,10 +161,10 @@ class Database(Lanes, QueueOperations):
         """
         reply = await self._link.call(script, keys, arguments, once=once)
         if once:
-            await self._safe()
+            await self._wait_until_durable()
         return reply
 
-    async def _safe(self) -> None:
+    async def _wait_until_durable(self) -> None:
         """Wait until what was answered last has the durability asked for. Raises NotSafeError."""
         known: asyncio.Future[BackendError | None] = self._loop.create_future()
 
@@ -172,7 +172,7 @@ class Database(Lanes, QueueOperations):
             if not known.done():
                 known.set_result(error)
 
-        self.when_safe(told)
+        self.when_durable(told)
         if error := await known:
             raise error
 
@@ -188,14 +188,14 @@ class Database(Lanes, QueueOperations):
         names = [queue_name(self.prefix, key) for key in reply[1]]
         return reply[0], [name for name in names if name is not None]
 
-    async def some_queues(self) -> tuple[list[bytes], bool]:
+    async def sample_queues(self) -> tuple[list[bytes], bool]:
         """Return names of queues, each once, and whether these are all queues.
 
         The number of SCAN steps is limited, so callers may ask every few seconds.
         """
         names: dict[bytes, None] = {}
         cursor = b"0"
-        for _ in range(_STEPS):
+        for _ in range(_MOST_SCAN_STEPS):
             cursor, found = await self.scan(cursor)
             names.update(dict.fromkeys(found))
             if cursor == b"0":

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pressure_server.errors import BackendError
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.database import Database
-from pressure_server.queues.housekeeping import in_portions
+from pressure_server.queues.housekeeping import portions
 from pressure_server.queues.names import printable
 from pressure_server.queues.repair.warn_once import WarnOnce
 
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 # 1 to 1.25 times its time to live, plus the time that two scans take.
 _LOOKS = 8
 # The least number of seconds between the beginnings of two scans.
-_MOST_OFTEN = 0.25
+_LEAST_INTERVAL = 0.25
 # Keys in one step of a scan: those of about as many queues as one call takes.
 _SCANNED = 1500
 # The longest pause between two calls, in seconds. The pause is a quarter of the call's time, so that the
@@ -37,7 +37,7 @@ class Expiry:
     def __init__(self, broker: Broker, ttl: float) -> None:
         self._broker = broker
         self._ttl = ttl
-        self._complaints = WarnOnce(logger, "will not be deleted when it is unused")
+        self._warnings = WarnOnce(logger, "will not be deleted when it is unused")
         self._looking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -52,11 +52,11 @@ class Expiry:
 
     async def _look(self) -> None:
         loop = asyncio.get_running_loop()
-        interval = max(_MOST_OFTEN, self._ttl / _LOOKS)
+        interval = max(_LEAST_INTERVAL, self._ttl / _LOOKS)
         while True:
             began = loop.time()
             for database in self._broker.databases:
-                database.try_all()
+                database.retry_all_waiting()
                 try:
                     await self._expire_in(database)
                 except BackendError as error:
@@ -76,12 +76,12 @@ class Expiry:
 
     async def _expire(self, database: Database, names: Sequence[bytes]) -> None:
         loop = asyncio.get_running_loop()
-        for some in in_portions(names):
+        for some in portions(names):
             began = loop.time()
             results = await database.housekeeping.expire(some, self._ttl)
             for name, result in zip(some, results, strict=True):
                 if isinstance(result, BackendError):
-                    await self._complaints.hear(database, name, result)
+                    await self._warnings.warn(database, name, result)
                 elif result:
                     logger.debug("queue '%s' was empty and unused, and has been deleted", printable(name))
             await asyncio.sleep(min(_PAUSE, (loop.time() - began) / 4))

@@ -53,7 +53,7 @@ class Housekeeping:
     async def _clean(self) -> None:
         while self._gone:
             gone, self._gone = list(self._gone), {}
-            for names in in_portions(gone):
+            for names in portions(gone):
                 try:
                     await self._call(b"clean", names, b"")
                 except BackendError as error:
@@ -72,7 +72,7 @@ class Housekeeping:
         ]
 
 
-def in_portions(names: Sequence[bytes]) -> Iterable[Sequence[bytes]]:
+def portions(names: Sequence[bytes]) -> Iterable[Sequence[bytes]]:
     """Yield the names in portions for one call each."""
     for first in range(0, len(names), MOST_AT_ONCE):
         yield names[first : first + MOST_AT_ONCE]

@@ -11,7 +11,7 @@ from pressure_server.queues.names import BOUND, base_key
 # What the first value of a reply says of the bound (batch.lua). A positive value counts what is left undone.
 _NO_BOUND, _BOUND, _NO_QUEUE = 0, -1, -2
 # Slots of the table of hashes, 8 bytes each.
-_PLACES = 1 << 19
+_SLOTS = 1 << 19
 # At most this many queues are watched, with names of at most this many bytes.
 _MOST_WATCHED = 20_000
 _LONGEST_WATCHED = 256
@@ -20,10 +20,10 @@ _LONGEST_WATCHED = 256
 class KnownQueues:
     """What is known of the queues of one database."""
 
-    def __init__(self, watch: Watch, number: int, prefix: bytes, gone: Callable[[bytes], None]) -> None:
-        """`gone` is called with a queue's name if the queue had been deleted when its watch began."""
+    def __init__(self, watch: Watch, number: int, prefix: bytes, on_deleted: Callable[[bytes], None]) -> None:
+        """`on_deleted` is called with a queue's name if the queue had been deleted when its watch began."""
         self._watch = watch
-        self._gone = gone
+        self._gone = on_deleted
         self._number = number
         self._prefix = prefix
         self._watched: set[bytes] = set()
@@ -36,20 +36,20 @@ class KnownQueues:
         hashed = hash(name) or 1  # 0 marks an empty slot
         return self._unbounded[hashed % len(self._unbounded)] != hashed
 
-    def learn(self, name: bytes, found: int) -> None:
+    def note_bound(self, name: bytes, bound_state: int) -> None:
         """Note what a call has reported about the queue's bound."""
-        if found > 0:
+        if bound_state > 0:
             return
-        if found == _NO_BOUND:
+        if bound_state == _NO_BOUND:
             if len(self._unbounded) == 1:
-                self._unbounded *= _PLACES
+                self._unbounded *= _SLOTS
             hashed = hash(name) or 1  # 0 marks an empty slot
-            self._unbounded[hashed % _PLACES] = hashed
+            self._unbounded[hashed % _SLOTS] = hashed
             if name in self._watched:
                 return
         else:
-            self._is_not_unbounded(name)
-        if found == _NO_QUEUE:
+            self._forget_unbounded(name)
+        if bound_state == _NO_QUEUE:
             # The watch, if it is up, reports the deletion, and `forget` removes the name.
             if not self._watch.is_up:
                 self._watched.discard(name)
@@ -67,14 +67,14 @@ class KnownQueues:
         if there == 0 and self.forget(name):
             self._gone(name)
 
-    def _is_not_unbounded(self, name: bytes) -> None:
+    def _forget_unbounded(self, name: bytes) -> None:
         """Note that the queue has a bound, or does not exist."""
         if not self.may_be_bounded(name):
-            self._unbounded[(hash(name) or 1) % _PLACES] = 0
+            self._unbounded[(hash(name) or 1) % _SLOTS] = 0
 
     def forget(self, name: bytes) -> bool:
         """Forget a queue whose `:bound` key has changed: it was deleted. Return whether it was watched."""
-        self._is_not_unbounded(name)
+        self._forget_unbounded(name)
         if name in self._watched:
             self._watched.remove(name)
             return True

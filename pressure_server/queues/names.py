@@ -29,12 +29,12 @@ PROTOCOL_SUFFIXES = (
     b":stats:consumed_bytes",
 )
 _WATCHED = (BOUND, PRODUCER_FREE, CONSUMER_FREE, NOT_FULL, CLOSED)
-_NO_ENDS = (*PROTOCOL_SUFFIXES, b":ext")
+_RESERVED_ENDS = (*PROTOCOL_SUFFIXES, b":ext")
 
 
 def is_queue_name(name: bytes) -> bool:
     """Return whether a queue can have this name: none of its keys can be a key of another queue."""
-    return not (name.endswith(_NO_ENDS) or b":ext:" in name)
+    return not (name.endswith(_RESERVED_ENDS) or b":ext:" in name)
 
 
 def base_key(prefix: bytes, name: bytes) -> bytes:

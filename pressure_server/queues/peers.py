@@ -29,24 +29,24 @@ logger = logging.getLogger(__name__)
 
 # Heartbeats, and searches for dead peers, per timeout. A peer is dead after this part of the timeout without
 # a heartbeat, so that its messages are back when the timeout ends.
-_LOOKS = 10
+_ROUNDS_PER_TIMEOUT = 10
 _DEAD_AFTER = 0.7
 # After this part of the timeout without a heartbeat, one is sent before anything else.
-_LATE_AFTER = 0.5
+_OVERDUE_AFTER = 0.5
 # What the backend may refuse, as the log names it.
-_SIGNING = "this server's heartbeat"
-_LOOKING = "the search for dead servers"
+_HEARTBEAT = "this server's heartbeat"
+_SEARCH = "the search for dead servers"
 
 
 @dataclass(frozen=True)
-class Neighbours:
+class PeerDetection:
     """How to recognise dead peers: one is dead after `timeout` seconds without a heartbeat.
 
-    If none `are_possible` (an embedded backend), every other server in the hash is dead.
+    If not `peers_possible` (an embedded backend), every other server in the hash is dead.
     """
 
     timeout: float = 15.0
-    are_possible: bool = True
+    peers_possible: bool = True
 
 
 class Peers:
@@ -55,26 +55,26 @@ class Peers:
     # The key of the hash, after the prefix. Servers of another version use another one.
     _registry = b"!peers"
 
-    def __init__(self, link: Link, prefix: bytes, identity: bytes, neighbours: Neighbours) -> None:
+    def __init__(self, link: Link, prefix: bytes, identity: bytes, peer_detection: PeerDetection) -> None:
         self._link = link
         self._prefix = prefix
         self._identity = identity
-        self._timeout = neighbours.timeout
-        self._is_alone = not neighbours.are_possible
+        self._timeout = peer_detection.timeout
+        self._is_alone = not peer_detection.peers_possible
         self._key = prefix + self._registry
         self._script = Script(servers_script())
         # What the backend refuses at present, and its error.
         self._refused: dict[str, BackendReplyError] = {}
         self._count = 0
-        self._signed = 0.0
+        self._last_heartbeat = 0.0
         # By server: the value of its heartbeat, and when this server saw that value first.
         self._seen: dict[bytes, tuple[bytes, float]] = {}
-        self._looked = 0.0
+        self._last_search = 0.0
         self._tasks: list[asyncio.Task[None]] = []
         # Dead servers with records that cannot be put back; the log says so once for each.
-        self._complained: set[bytes] = set()
+        self._warned: set[bytes] = set()
 
-    def sign(self, epoch: int | None = None) -> tuple[Script, Sequence[bytes], Sequence[bytes]]:
+    def heartbeat(self, epoch: int | None = None) -> tuple[Script, Sequence[bytes], Sequence[bytes]]:
         """Return the call that is this server's heartbeat. It goes first on each new connection.
 
         `epoch` is the number of a new connection; the backend then refuses calls of earlier connections. A
@@ -82,27 +82,27 @@ class Peers:
         refused, too.
         """
         self._count += 1
-        self._signed = monotonic()
+        self._last_heartbeat = monotonic()
         new_epoch = b"" if epoch is None else b"%d" % epoch
         return self._call(b"sign", self._identity, b"%d %g" % (self._count, self._timeout), new_epoch)
 
-    def is_late(self) -> bool:
+    def is_overdue(self) -> bool:
         """Return whether the last heartbeat is so old that peers may take this server for dead.
 
         Nobody would put back messages that such a server takes before its next heartbeat.
         """
-        return monotonic() - self._signed > _LATE_AFTER * self._timeout
+        return monotonic() - self._last_heartbeat > _OVERDUE_AFTER * self._timeout
 
-    def heard(self, refusal: BackendReplyError | None) -> None:
+    def heartbeat_answered(self, refusal: BackendReplyError | None) -> None:
         """Note that the backend has answered a heartbeat, or refused it."""
-        self._note(_SIGNING, refusal)
+        self._log_refusal(_HEARTBEAT, refusal)
 
     def check_readiness(self) -> None:
         """Raise BackendError if messages taken by this server, or by a dead peer, would not be put back."""
         for what, refusal in self._refused.items():
             raise BackendError(f"{what} is refused: {refusal}")
 
-    def _note(self, what: str, refusal: BackendReplyError | None) -> None:
+    def _log_refusal(self, what: str, refusal: BackendReplyError | None) -> None:
         """Log when the backend begins to refuse something, and when it no longer does."""
         if refusal is None:
             if self._refused.pop(what, None) is not None:
@@ -125,7 +125,10 @@ class Peers:
     def start(self, database: Database) -> None:
         """Send heartbeats, and look for dead peers, until `stop`."""
         # Two tasks: putting back may take longer than the time allowed between heartbeats.
-        self._tasks = [asyncio.create_task(self._live()), asyncio.create_task(self._look_after(database))]
+        self._tasks = [
+            asyncio.create_task(self._send_heartbeats()),
+            asyncio.create_task(self._search_dead(database)),
+        ]
 
     async def stop(self) -> None:
         """Stop sending heartbeats and looking for dead peers."""
@@ -133,47 +136,47 @@ class Peers:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def sign_off(self) -> None:
+    async def unregister(self) -> None:
         """Remove this server from the hash, as it leaves nothing behind. Raises BackendError."""
         await self._link.call(*self._call(b"leave", self._identity), once=False)
 
-    async def _live(self) -> None:
+    async def _send_heartbeats(self) -> None:
         while True:
-            if self.is_late():
+            if self.is_overdue():
                 self._link.begin_epoch()
             try:
-                await self._link.call(*self.sign(), once=False)
+                await self._link.call(*self.heartbeat(), once=False)
             except BackendError as error:
                 # Peers could not send heartbeats in the meantime either.
                 self._seen.clear()
                 if isinstance(error, BackendReplyError):
-                    self.heard(error)
+                    self.heartbeat_answered(error)
                 logger.debug("the heartbeat failed: %s", error)
             else:
-                self.heard(None)
-            await asyncio.sleep(self._timeout / _LOOKS)
+                self.heartbeat_answered(None)
+            await asyncio.sleep(self._timeout / _ROUNDS_PER_TIMEOUT)
 
-    async def _look_after(self, database: Database) -> None:
+    async def _search_dead(self, database: Database) -> None:
         while True:
             try:
                 dead = await self._dead()
-                self._count_neighbours(database)
+                self._report_peer_count(database)
                 for name, signed in dead:
-                    await self._bury(database, name, signed)
-                self._note(_LOOKING, None)
+                    await self._recover_peer(database, name, signed)
+                self._log_refusal(_SEARCH, None)
             except BackendError as error:
                 self._seen.clear()
                 if isinstance(error, BackendReplyError):
-                    self._note(_LOOKING, error)
+                    self._log_refusal(_SEARCH, error)
                 logger.debug("the search for dead servers failed: %s", error)
-            await asyncio.sleep(self._timeout / _LOOKS)
+            await asyncio.sleep(self._timeout / _ROUNDS_PER_TIMEOUT)
 
-    def _count_neighbours(self, database: Database) -> None:
-        database.neighbours = len(self._seen)
+    def _report_peer_count(self, database: Database) -> None:
+        database.peer_count = len(self._seen)
 
-    def _complain(self, name: bytes, failed: int, why: bytes) -> None:
-        if name not in self._complained:
-            self._complained.add(name)
+    def _warn_once(self, name: bytes, failed: int, why: bytes) -> None:
+        if name not in self._warned:
+            self._warned.add(name)
             logger.warning(
                 "server '%s' has died: %d records of its messages cannot be put back yet; trying again (%s)",
                 printable(name), failed, printable(why),
@@ -186,10 +189,10 @@ class Peers:
         if self._is_alone:
             return list(signs.items())
         now = monotonic()
-        if now - self._looked > 2 * self._timeout / _LOOKS:
+        if now - self._last_search > 2 * self._timeout / _ROUNDS_PER_TIMEOUT:
             # This server was suspended, or was putting back; its peers may have been suspended, too.
             self._seen.clear()
-        self._looked = now
+        self._last_search = now
         self._seen = {
             name: self._seen[name] if self._seen.get(name, (b"", 0.0))[0] == signed else (signed, now)
             for name, signed in signs.items()
@@ -200,7 +203,7 @@ class Peers:
             if now - since >= _DEAD_AFTER * max(self._timeout, _timeout_of(signed))
         ]
 
-    async def _bury(self, database: Database, name: bytes, signed: bytes) -> None:
+    async def _recover_peer(self, database: Database, name: bytes, signed: bytes) -> None:
         """Put back what a dead server had taken, and remove it, unless it has sent a heartbeat since.
 
         Raises BackendError.
@@ -211,7 +214,7 @@ class Peers:
         self._seen.pop(name, None)
         if failed:
             # The server will be found dead again, and this is tried again.
-            self._complain(name, failed, why)
+            self._warn_once(name, failed, why)
             return
         if not await self._link.call(*self._call(b"forget", name, signed), once=False):
             return

@@ -11,7 +11,7 @@ from pressure_server.queues.names import base_key
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Operation, Verb
 from pressure_server.queues.operations.options import DEFAULT, Options
-from pressure_server.queues.operations.owners import Client, Completion
+from pressure_server.queues.operations.owners import Client, CoroutineOwner
 from pressure_server.queues.operations.wait import AS_CONFIGURED, Wait
 
 
@@ -22,8 +22,8 @@ class QueueOperations(ABC):
     prefix: bytes
 
     @abstractmethod
-    async def attempt(self, operation: Operation, call: Completion) -> list[Any] | PressureError:
-        """Do an operation whose owner is `call`. Return its `results`, or the error that it met."""
+    async def attempt(self, operation: Operation, owner: CoroutineOwner) -> list[Any] | PressureError:
+        """Do an operation for its `owner`. Return its `results`, or the error that it met."""
 
     async def run(
         self,
@@ -41,7 +41,7 @@ class QueueOperations(ABC):
         PressureError. If the coroutine is cancelled while the operation waits, the operation is not done.
         `client` is told when the operation waits, and takes over what it has taken.
         """
-        call = Completion(client)
+        call = CoroutineOwner(client)
         outcome = await self.attempt(
             Operation(verb, name, arguments or [], size, call, wait=wait, options=options), call
         )
@@ -89,7 +89,7 @@ class QueueOperations(ABC):
         arguments = [base_key(self.prefix, destination)]
         if message is not None:
             arguments.append(message)
-        wait = Wait(AS_CONFIGURED if timeout == 0 else timeout, other=destination)
+        wait = Wait(AS_CONFIGURED if timeout == 0 else timeout, destination=destination)
         moved: list[bytes] = await self.run(
             verbs.MOVE,
             source,

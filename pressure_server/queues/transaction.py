@@ -23,8 +23,8 @@ from pressure_server.queues.names import base_key
 from pressure_server.queues.operations import batch, verbs
 from pressure_server.queues.operations.operation import Delivery, Line, Operation, Verb
 from pressure_server.queues.operations.options import WAITS, Options
-from pressure_server.queues.operations.owners import Client, Completion
-from pressure_server.queues.operations.refusals import lack_of, refusal
+from pressure_server.queues.operations.owners import Client, CoroutineOwner
+from pressure_server.queues.operations.refusals import condition_for, exception_for
 from pressure_server.queues.operations.wait_condition import WaitCondition
 from pressure_server.queues.queue_operations import QueueOperations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _ROLES = {Line.PRODUCERS: b"producer", Line.CONSUMERS: b"consumer"}
 
 
-def _told_apart(run: list[Operation]) -> list[list[Operation]]:
+def _split_waiting(run: list[Operation]) -> list[list[Operation]]:
     """Split a run whose operations cannot wait here: each needs its own reason for having no message."""
     return [[operation] for operation in run] if run[0].options.waits else [run]
 
@@ -60,16 +60,16 @@ class Transaction(QueueOperations):
         base_key(self.prefix, operation.name)
         self._operations.append(operation)
 
-    async def attempt(self, operation: Operation, call: Completion) -> list[Any] | PressureError:
+    async def attempt(self, operation: Operation, owner: CoroutineOwner) -> list[Any] | PressureError:
         """See QueueOperations. The operation is done at `commit`."""
         try:
             self.submit(operation)
         except PressureError as error:
             return error
         try:
-            await call.ended
+            await owner.first_ended
         finally:
-            call.end()
+            owner.end()
         return operation.error or operation.results
 
     async def run_each(
@@ -81,9 +81,9 @@ class Transaction(QueueOperations):
     ) -> list[Any]:
         """See QueueOperations. `client` is not used, as nothing waits."""
         results: list[Any] = []
-        submitted: list[tuple[Operation, Completion]] = []
+        submitted: list[tuple[Operation, CoroutineOwner]] = []
         for name in names:
-            call = Completion(None)
+            call = CoroutineOwner(None)
             operation = Operation(verb, name, list(arguments or []), 1, call)
             try:
                 self.submit(operation)
@@ -92,7 +92,7 @@ class Transaction(QueueOperations):
                 call.completed(operation)
             submitted.append((operation, call))
         for operation, call in submitted:
-            await call.ended
+            await call.first_ended
             results.append(operation.error or operation.results[0])
         return results
 
@@ -102,16 +102,16 @@ class Transaction(QueueOperations):
         """See Database.take. This one never waits."""
         for name in names:
             base_key(self.prefix, name)  # raise before any operation is submitted
-        first = WAITS if count == 1 else Options(waits=True, several=True)
+        first = WAITS if count == 1 else Options(waits=True, wait_for_first=True)
         operations: list[Operation] = []
-        calls: list[Completion] = []
+        calls: list[CoroutineOwner] = []
         for name in names:
-            options = first._replace(otherwise=bool(operations))
-            calls.append(Completion(client))
+            options = first._replace(if_none_taken=bool(operations))
+            calls.append(CoroutineOwner(client))
             operations.append(Operation(verbs.GET, name, [], count, calls[-1], options=options))
             self.submit(operations[-1])
         for call in calls:
-            await call.ended
+            await call.first_ended
         for operation in operations:
             if operation.results:
                 return operation.name, operation.results
@@ -132,19 +132,19 @@ class Transaction(QueueOperations):
         return [None if isinstance(found, PressureError) else found for found in ranges]
 
     def waiting_on(self, name: bytes) -> dict[Line, int]:
-        """See Lanes.waiting_on."""
+        """See LaneDispatcher.waiting_on."""
         return self._database.waiting_on(name)
 
-    async def commit(self, unchanged: Mapping[bytes, bytes] | None = None) -> None:
-        """Do all submitted operations, if the queues in `unchanged` still have these versions (verb VERSION).
+    async def commit(self, versions: Mapping[bytes, bytes] | None = None) -> None:
+        """Do all submitted operations, if the queues in `versions` still have these versions (verb VERSION).
 
         Raises QueueChangedError if a queue has another version, QueueInUseError if a role is not free in
         time, StoppingError if the server stops while it waits for a role; then nothing has been done. Raises
         BackendError: after an OutcomeUnknownError the operations may have been done, after a NotSafeError
         they have been. If it is cancelled after the call was done, the messages taken are put back.
         """
-        runs, arguments = self._pack(unchanged or {})
-        keys = [base_key(self.prefix, name) for name in unchanged or {}]
+        runs, arguments = self._pack(versions or {})
+        keys = [base_key(self.prefix, name) for name in versions or {}]
         for operation in self._operations:
             keys.append(base_key(self.prefix, operation.name))
             if operation.verb.moves:
@@ -153,13 +153,13 @@ class Transaction(QueueOperations):
             return
 
         def share(reply: list[Any], delivery: Delivery | None) -> None:
-            batch.share(runs, reply)
+            batch.distribute(runs, reply)
             if delivery is None:
                 return
             for operation in self._operations:
                 if operation.has_taken:
-                    delivery.expect(operation)
-                    operation.came_with(delivery)
+                    delivery.add(operation)
+                    operation.add_delivery(delivery)
             delivery.release()
 
         def undo(reply: Any, delivery: Delivery | None) -> None:
@@ -170,20 +170,24 @@ class Transaction(QueueOperations):
             elif delivery is not None:
                 delivery.release()
 
-        self._database.send_back_first([*(unchanged or {}), *(o.name for o in self._operations)])
+        self._database.flush_put_backs([*(versions or {}), *(o.name for o in self._operations)])
         share(*await self._call(list(dict.fromkeys(keys)), arguments, undo))
         deletes = [operation for operation in self._operations if operation.verb is verbs.FINISH_DELETE]
         # Without an await before: owners get the messages before anything can be cancelled.
         for operation in self._operations:
             if operation in deletes:
                 continue
-            if operation.wait is not None and operation.wait.lack is not None and operation.wait.reason:
-                operation.fail(operation.wait.reason)
+            if (
+                operation.wait is not None
+                and operation.wait.condition is not None
+                and operation.wait.timeout_error
+            ):
+                operation.fail(operation.wait.timeout_error)
             operation.owner.completed(operation)
         for operation in deletes:
             await self._finish_delete(operation)
             operation.owner.completed(operation)
-        self._database.poke({operation.name for operation in self._operations})
+        self._database.wake_up({operation.name for operation in self._operations})
 
     def _pack(self, unchanged: Mapping[bytes, bytes]) -> tuple[list[list[Operation]], list[bytes]]:
         arguments: list[bytes] = []
@@ -204,7 +208,7 @@ class Transaction(QueueOperations):
         runs: list[list[Operation]] = []
         for name, group in groupby(self._operations, lambda operation: operation.name):
             say(b"on", base_key(self.prefix, name))
-            of_queue = [part for run in batch.runs_of(list(group)) for part in _told_apart(run)]
+            of_queue = [part for run in batch.fold(list(group)) for part in _split_waiting(run)]
             arguments += batch.pack(of_queue)
             runs += of_queue
         return runs, arguments
@@ -216,30 +220,30 @@ class Transaction(QueueOperations):
         until = self._loop.time() + self._database.policy.role_timeout
         changes = any(operation.verb.changes for operation in self._operations)
         while True:
-            reply, delivery = await self._database.call_now(keys, arguments, undo, changes=changes)
+            reply, delivery = await self._database.call_directly(keys, arguments, undo, changes=changes)
             if reply[0] != b"refused":
                 return reply, delivery
             undo(reply, delivery)
-            await self._may_be_called_again(reply, until)
+            await self._wait_until_callable(reply, until)
 
-    async def _may_be_called_again(self, refused: list[Any], until: float) -> None:
+    async def _wait_until_callable(self, refused: list[Any], until: float) -> None:
         """Wait until the call may be repeated. Raises QueueChangedError, QueueInUseError or StoppingError."""
         name, reason = refused[1][len(self.prefix) + 1 :], refused[2].decode("utf-8", "replace")
         if reason == "CHANGED":
             raise QueueChangedError("a watched queue has changed")
-        lack = lack_of(reason) or WaitCondition.ABSENCE
-        if lack in (WaitCondition.PRODUCER, WaitCondition.CONSUMER):
-            self._database.role_turns.ask(name, lack, elsewhere=True)
-        if not await self._news_of(name, lack, until - self._loop.time()):
-            raise StoppingError() if self._database.is_stopping else refusal(name, reason)
+        condition = condition_for(reason) or WaitCondition.REMOVED
+        if condition in (WaitCondition.PRODUCER_ROLE, WaitCondition.CONSUMER_ROLE):
+            self._database.role_turns.ask(name, condition, for_listeners=True)
+        if not await self._wait_for_condition(name, condition, until - self._loop.time()):
+            raise StoppingError() if self._database.is_stopping else exception_for(name, reason)
 
-    async def _news_of(self, name: bytes, lack: WaitCondition, timeout: float) -> bool:
+    async def _wait_for_condition(self, name: bytes, condition: WaitCondition, timeout: float) -> bool:
         if self._database.is_stopping:
             return False
         if self._client is not None:
             self._client.begin_wait()
         try:
-            return await self._database.changes.news_of(name, lack, timeout)
+            return await self._database.notifications.wait_for(name, condition, timeout)
         finally:
             if self._client is not None:
                 self._client.end_wait()

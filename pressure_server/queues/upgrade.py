@@ -32,12 +32,12 @@ class OldPeers(Peers):
 
     def start(self, database: Database) -> None:
         """Watch them, until `stop`. This server does not sign in their registry."""
-        self._tasks = [asyncio.create_task(self._look_after(database))]
+        self._tasks = [asyncio.create_task(self._search_dead(database))]
 
-    def _count_neighbours(self, database: Database) -> None:
+    def _report_peer_count(self, database: Database) -> None:
         pass
 
-    def _note(self, what: str, refusal: BackendReplyError | None) -> None:
+    def _log_refusal(self, what: str, refusal: BackendReplyError | None) -> None:
         """Log a refusal at level DEBUG only: this server's user may lack rights for the old registry."""
         if refusal is not None:
             logger.debug("%s of version 0.1.0: %s", what, refusal)

@@ -139,7 +139,7 @@ class ModelDurability:
         self.is_wanted = is_wanted
         self._waiting: deque[Callable[[BackendError | None], None]] = deque()
 
-    def when_safe(self, _run: str, follows: Callable[[BackendError | None], None]) -> None:
+    def when_durable(self, _run: str, follows: Callable[[BackendError | None], None]) -> None:
         """See Durability."""
         if self.is_wanted:
             self._waiting.append(follows)

@@ -17,12 +17,12 @@ from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
 from pressure_server.errors import BackendError, QueueDoesNotExistError
 from pressure_server.queues.housekeeping import Housekeeping
-from pressure_server.queues.lanes.lanes import Lanes
+from pressure_server.queues.lanes.dispatcher import LaneDispatcher
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Operation, Owner
-from pressure_server.queues.operations.options import DEFAULT, Options, Room
+from pressure_server.queues.operations.options import DEFAULT, OnFull, Options
 from pressure_server.queues.operations.wait import AS_CONFIGURED, Ticket, Wait
-from pressure_server.queues.operations.waiters import Waiters
+from pressure_server.queues.operations.waiters import WaiterCount
 from pressure_server.queues.policy import BLOCK, ERROR, Policy
 from tests.model.backend import PREFIX, Backend
 from tests.model.connections import ModelDurability, ModelLink, ModelTurns, ModelWatch
@@ -81,7 +81,7 @@ class Client(Owner):
     cancel: Callable[[Operation], None] | None = None
     count_deletions: Callable[[bytes], int] = lambda _: 0
 
-    def waits(self, operation: Operation) -> None:
+    def wait_began(self, operation: Operation) -> None:
         """See Owner."""
         self.waits_now = True
         self.deletions = self.count_deletions(operation.name)
@@ -121,7 +121,7 @@ class World:
         )
         asyncio._set_running_loop(cast(Any, self._loop))
         try:
-            self._lanes = Lanes(
+            self._lanes = LaneDispatcher(
                 cast(Link, self._link),
                 cast(Watch, self._watch),
                 cast(Turns, ModelTurns()),
@@ -129,7 +129,7 @@ class World:
                 prefix=PREFIX,
                 identity=b"me",
                 policy=policy,
-                waiters=Waiters(1000),
+                waiters=WaiterCount(1000),
             )
         finally:
             asyncio._set_running_loop(None)
@@ -206,12 +206,12 @@ class World:
         if verb is verbs.PUT:
             size, commands = chance.choice([(1, 1), (1, 1), (1, 3), (2, 1), (2, 2)])
             messages = [self._message() for _ in range(size * commands)]
-            room = Room.CONFIGURED if self.calm.natives else chance.choice([*Room, Room.CONFIGURED])
-            options = Options(unique=chance.random() < 0.5, room=room)
+            room = OnFull.CONFIGURED if self.calm.natives else chance.choice([*OnFull, OnFull.CONFIGURED])
+            options = Options(unique=chance.random() < 0.5, on_full=room)
         elif verb is verbs.GET:
             size, commands = chance.choice([(1, 1), (1, 1), (3, 1), (1, 2)])
             if chance.random() < 0.5:
-                options = Options(waits=True, several=size > 1, existing=chance.random() < 0.2)
+                options = Options(waits=True, wait_for_first=size > 1, must_exist=chance.random() < 0.2)
                 commands = 1
                 ticket = Ticket() if chance.random() < 0.4 else None
                 wait = Wait(chance.choice([None, None, 0, 3.0]), ticket=ticket)
@@ -220,7 +220,7 @@ class World:
             messages = [PREFIX + b":" + other]
             waits = chance.random() < 0.5
             options = Options(waits=waits)
-            wait = Wait(None if waits else AS_CONFIGURED, other=other)
+            wait = Wait(None if waits else AS_CONFIGURED, destination=other)
             self.has_moves = True
         elif verb is verbs.CREATE:
             messages = [chance.choice([b"0", b"1", b"2"])]
@@ -277,7 +277,7 @@ class World:
         if having:
             client, operation = self._chance.choice(having)
             client.delivered = True
-            operation.delivered()
+            operation.acknowledge()
 
     def _give_back(self) -> None:
         having = self._having()
@@ -333,7 +333,7 @@ class World:
         for steps in range(_ENDLESS):
             for client, operation in self._having():
                 client.delivered = True
-                operation.delivered()
+                operation.acknowledge()
             if not (
                 self._loop.run_one()
                 or self._link.do_one()
@@ -379,7 +379,7 @@ class World:
         for client in self._clients:
             operation = cast(Operation, client.operation)
             base = PREFIX + b":" + operation.name
-            if operation.verb is verbs.GET and client.options.waits and not client.options.existing:
+            if operation.verb is verbs.GET and client.options.waits and not client.options.must_exist:
                 may = bool(self._backend.deletions[base])
                 assert may or not isinstance(operation.error, QueueDoesNotExistError), "it did not wait"
             # Roles and moves aside: native clients, too, wait for the role of whatever queue has the name.

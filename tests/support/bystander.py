@@ -1,56 +1,71 @@
-"""A client that does nothing unusual while others do, in a process of its own: how long its commands take."""
+"""Clients that do nothing unusual while others do, and must be served in time meanwhile."""
 
 from __future__ import annotations
 
-import multiprocessing
+import statistics
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from dataclasses import dataclass, field
 
-from tests.support.programs import TIMEOUT
-from tests.support.waiters import Waiter
+from tests.support.programs import join, wait_for
+from tests.support.protocols import Wire
+
+# Seconds for a put and a get, on a machine that may be busy.
+SERVED_WITHIN = 10.0
+_MESSAGE = b"m\r\n"
 
 
 @dataclass
 class Latency:
-    """Of what it has done, in seconds; known when it has ended."""
+    """How long each put and get took, in seconds."""
 
-    count: int = 0
-    median: float = 0.0
-    worst: float = 0.0
+    times: list[float] = field(default_factory=list)
+
+    @property
+    def worst(self) -> float:
+        return max(self.times)
+
+    def __str__(self) -> str:
+        median = statistics.median(self.times)
+        return f"{len(self.times)} times, median {median * 1e3:.1f} ms, worst {self.worst * 1e3:.0f} ms"
 
 
 @contextmanager
-def bystander(port: int) -> Iterator[Latency]:
-    """Puts and takes one message after the other, all the while."""
-    context = multiprocessing.get_context("spawn")
-    ours, its = context.Pipe()
-    process = context.Process(target=_work, args=(port, its), daemon=True)
-    process.start()
-    latency = Latency()
+def served(*clients: Wire, flushed: bool = False) -> Iterator[Latency]:
+    """Let each of these clients put and get messages all the while; each must be served in time.
+
+    If queues are `flushed` meanwhile, a message may be gone before it is taken.
+    """
+    is_over = threading.Event()
+    latencies = {client: Latency() for client in clients}
+    wrong: list[object] = []
+
+    def work(client: Wire) -> None:
+        queue = b"bystander-" + client.protocol.name.encode()
+        while not is_over.is_set():
+            began = time.monotonic()
+            client.put(queue, _MESSAGE)
+            message = client.get(queue)
+            latencies[client].times.append(time.monotonic() - began)
+            if message != _MESSAGE and not (flushed and message is None):
+                wrong.append(message)
+            is_over.wait(0.002)
+
+    threads = [threading.Thread(target=work, args=(client,), daemon=True) for client in clients]
+    for thread in threads:
+        thread.start()
     try:
-        assert ours.poll(60), "the bystander has not begun"
-        assert ours.recv() == "begun"
-        yield latency
-        ours.send("end")
-        assert ours.poll(60), "the bystander is not served"
-        times = sorted(ours.recv())
-        latency.count, latency.median, latency.worst = len(times), times[len(times) // 2], times[-1]
+        wait_for(lambda: all(latency.times for latency in latencies.values()), "the bystanders to be served")
+        yield latencies[clients[0]]
     finally:
-        process.kill()
-        process.join(TIMEOUT)
-
-
-def _work(port: int, told: Connection) -> None:
-    times: list[float] = []
-    with Waiter(port) as waiter:
-        while not told.poll():
-            began = time.perf_counter()
-            assert waiter("SADD", "bystander", len(times)) == 1
-            assert waiter("SPOP", "bystander") == b"%d" % len(times)
-            times.append((time.perf_counter() - began) / 2)
-            if len(times) == 1:
-                told.send("begun")
-    told.send(times)
+        is_over.set()
+        for thread in threads:
+            join(thread)
+        for client in clients:
+            client.close()
+    assert wrong == []
+    for client, latency in latencies.items():
+        print(f"{client.protocol}: {latency}")
+        assert latency.worst < SERVED_WITHIN

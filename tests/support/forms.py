@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Verb
-from pressure_server.queues.operations.options import DEFAULT, UNIQUE, WAITS, Options, Room, name_of
+from pressure_server.queues.operations.options import DEFAULT, UNIQUE, WAITS, OnFull, Options, script_name
 
 
 class Form(NamedTuple):
@@ -17,22 +17,22 @@ class Form(NamedTuple):
 
     def __str__(self) -> str:
         """Its name in the script."""
-        return name_of(self.verb.name, self.options).decode()
+        return script_name(self.verb.name, self.options).decode()
 
 
-_MARKED = Options(flags=True, room=Room.NEVER_WAIT)
+_MARKED = Options(has_flags=True, on_full=OnFull.FAIL)
 
 PUT = Form(verbs.PUT)
 ADD = Form(verbs.PUT, UNIQUE)
 PUT_MARKED = Form(verbs.PUT, _MARKED)
 ADD_MARKED = Form(verbs.PUT, _MARKED._replace(unique=True))
 GET = Form(verbs.GET)
-GET_MARKED = Form(verbs.GET, Options(flags=True))
+GET_MARKED = Form(verbs.GET, Options(has_flags=True))
 TAKE = Form(verbs.GET, WAITS)
-TAKE_MARKED = Form(verbs.GET, Options(flags=True, waits=True))
-TAKE_EXISTING = Form(verbs.GET, Options(existing=True, waits=True))
+TAKE_MARKED = Form(verbs.GET, Options(has_flags=True, waits=True))
+TAKE_EXISTING = Form(verbs.GET, Options(must_exist=True, waits=True))
 TAKE_OPENED = Form(verbs.GET, Options(waits=True, acknowledged=True))
-SOME = Form(verbs.GET, Options(waits=True, several=True))
+SOME = Form(verbs.GET, Options(waits=True, wait_for_first=True))
 REMOVE = Form(verbs.REMOVE)
 CONTAINS = Form(verbs.CONTAINS)
 LENGTH = Form(verbs.LENGTH)

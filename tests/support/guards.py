@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import signal
 import ssl
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from unittest import mock
 
+from pressure_server.app import cli, logs
+from pressure_server.app.settings import Settings
 from tests.support.programs import TIMEOUT, Server, wait_for
 from tests.support.requirements import need
 
@@ -25,6 +29,21 @@ def users_toml(users: Mapping[str, tuple[str, list[str], list[str]]]) -> str:
         + f"queues = {queues}\nmay = {may}\n"
         for name, (password, queues, may) in users.items()
     )
+
+
+def settings_of(*arguments: str, environment: Mapping[str, str] | None = None) -> Settings:
+    """Return the settings that `pressure-server serve` would use, without serving."""
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("PRESSURE_")}
+    with (
+        mock.patch.object(cli, "serve", mock.Mock(return_value=None)) as serve,
+        mock.patch.object(cli, "uvloop"),
+        mock.patch.object(logs, "configure"),
+        mock.patch.dict(os.environ, {**variables, **(environment or {})}, clear=True),
+    ):
+        cli.serve_command.main(list(arguments), standalone_mode=False)
+    settings = serve.call_args[0][0]
+    assert isinstance(settings, Settings)
+    return settings
 
 
 def reload(server: Server, word: str = "reloaded:") -> None:

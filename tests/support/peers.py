@@ -15,5 +15,5 @@ def heartbeats(direct: Client) -> dict[bytes, bytes]:
 
 def identity(server: Server) -> bytes:
     """Return the name by which a server signs."""
-    (found,) = re.findall(r"we are '(\S+)'", server.log)
+    (found,) = re.findall(r"the name of this server is '(\S+)'", server.log)
     return bytes(found.encode())

@@ -58,7 +58,7 @@ def _what_was_told(ward: Ward, queue: str, told: Told) -> tuple[str, str]:
     with about(queue):
         if not told.left:
             return told.in_words, ", ".join(told.done) or "nothing"
-        assert [finding.trouble for finding in told.left] == [LONE_LIST]
+        assert [finding.problem for finding in told.left] == [LONE_LIST]
         assert not told.done
         by_name = ward.repair(named=queue)[queue]
         assert not by_name.left

@@ -18,7 +18,7 @@ class Block(NamedTuple):
 
     bases: Sequence[str]
     runs: Sequence[Run]
-    how: str = ""
+    mode: str = ""
 
 
 def call(direct: Client, *blocks: Block, number: int = 0, epoch: int = 1, again: bool = False) -> list[Any]:
@@ -29,9 +29,9 @@ def call(direct: Client, *blocks: Block, number: int = 0, epoch: int = 1, again:
     keys: list[str] = []
     for block in blocks:
         run_words = [word for name, *arguments in block.runs for word in (name, len(arguments), *arguments)]
-        if block.how in ("recover", "cut"):
+        if block.mode in ("recover", "cut"):
             run_words = list(block.runs[0])
-        words += [len(block.bases), len(run_words), block.how, *run_words]
+        words += [len(block.bases), len(run_words), block.mode, *run_words]
         keys += block.bases
     keys.append(RECORDS)
     replies: list[Any] = direct.eval(batch_script(), len(keys), *keys, *words)[1:]

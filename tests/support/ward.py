@@ -13,7 +13,7 @@ from pressure_server.queues.broker import Broker
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Verb
 from pressure_server.queues.operations.options import DEFAULT, UNIQUE, Options
-from pressure_server.queues.peers import Neighbours
+from pressure_server.queues.peers import PeerDetection
 from pressure_server.queues.policy import ERROR, Policy
 from pressure_server.queues.repair.diagnosis import Finding
 from pressure_server.queues.repair.doctor import Case, Doctor
@@ -43,7 +43,7 @@ class Told:
 
     @property
     def in_words(self) -> str:
-        rounds = [", ".join(finding.trouble.name for finding in findings) for findings in self.found]
+        rounds = [", ".join(finding.problem.name for finding in findings) for findings in self.found]
         return "; then ".join(rounds) or "all is well"
 
 
@@ -56,7 +56,7 @@ class Ward:
         self._broker = Broker(
             Address(backend.url),
             prefix=PREFIX,
-            neighbours=Neighbours(),
+            peer_detection=PeerDetection(),
             policy=Policy(None, ERROR, role_timeout=0),
         )
         self.loop.run_until_complete(self._broker.start())
@@ -83,7 +83,7 @@ class Ward:
     def problems(self) -> dict[str, list[Problem]]:
         """What is wrong, by queue."""
         return {
-            queue: [finding.trouble for finding in case.lasting(0)] for queue, case in self.examine().items()
+            queue: [finding.problem for finding in case.lasting(0)] for queue, case in self.examine().items()
         }
 
     def look_again(self, cases: Iterable[Case]) -> list[Case]:
@@ -94,7 +94,7 @@ class Ward:
 
     def mend(self, case: Case) -> list[str]:
         """What was done."""
-        return self.loop.run_until_complete(self.doctor.mend(case))
+        return self.loop.run_until_complete(self.doctor.fix(case))
 
     def repair(self, named: str | None = None) -> dict[str, Told]:
         """What `doctor --repair` does; what it tells of each queue in trouble."""
@@ -112,7 +112,7 @@ class Ward:
             of(case).done.extend(done)
 
         cases = await self._examine()
-        await self.doctor.treat(cases, hear)
+        await self.doctor.repair(cases, hear)
         for case in cases.values():
             of(case).left.extend(case.lasting(0))
         return told

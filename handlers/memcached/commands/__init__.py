@@ -1,4 +1,4 @@
-"""The commands, a file for what they are about; importing one enters its commands into the table."""
+"""The commands, a module for each group. Importing a module enters its commands into the table."""
 
 from importlib import import_module
 

@@ -1,4 +1,4 @@
-"""Counting: values that are numbers of 64 bits."""
+"""Commands of mode kv on values that are unsigned numbers of 64 bits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ async def _count(client: MemcachedClient, request: Request) -> bytes:
 
 
 for _name, _summary in (
-    ("incr", "Adds to the value, which begins anew from 0 behind 64 bits."),
-    ("decr", "Subtracts from the value, which does not go below 0."),
+    ("incr", "Adds to a number; the result wraps around at 64 bits."),
+    ("decr", "Subtracts from a number; the result is at least 0."),
 ):
     command(f"{_name} <key> <delta>", _summary, modes=(KV,), needs="put")(_count)

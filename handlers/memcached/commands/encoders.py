@@ -1,6 +1,6 @@
-"""What an operation on a queue that has ended replies, for each of the commands it stands for.
+"""Encoders: return the replies of an ended queue operation, one for each command that it stands for.
 
-A queue that does not exist is empty to who reads or takes.
+A queue that does not exist counts as empty.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from pressure_server.queues.operations.operation import Operation
 
 
 def stored(operation: Operation) -> bytes:
-    """STORED, or why not, a command."""
+    """Return STORED or an error for each command."""
     if operation.error is not None:
         return server_error(operation.error) * len(operation.sizes)
     return b"".join([_unless_error(STORED, result) for result in operation.results])
 
 
 def stored_if_new(operation: Operation) -> bytes:
-    """STORED where it was not queued, else NOT_STORED, or why not, a command."""
+    """Return STORED, NOT_STORED if the message was queued already, or an error for each command."""
     if operation.error is not None:
         return server_error(operation.error) * len(operation.sizes)
     return b"".join([_unless_error(STORED if result else NOT_STORED, result) for result in operation.results])
@@ -30,27 +30,27 @@ def _unless_error(reply: bytes, result: object) -> bytes:
 
 
 def nothing(_operation: Operation) -> bytes:
-    """Nothing: the client wants no reply."""
+    """Return nothing, for commands with noreply."""
     return b""
 
 
 def item(key: bytes, message: bytes, *, with_unique: bool = False) -> bytes:
-    """A message as an item, with the flags that it may have. A queue has no cas unique: 0."""
+    """Encode a message as an item, with its flags. The cas unique is always 0: queues have none."""
     return value(key, flags_of(message), message, b"0" if with_unique else None)
 
 
 def one_item(operation: Operation) -> bytes:
-    """The message of each command; END alone where there is none."""
+    """Return the message and END for each command of a get; END alone if there was no message."""
     return _items(operation, b"VALUE %b %b %d\r\n%b\r\nEND\r\n")
 
 
 def one_item_unique(operation: Operation) -> bytes:
-    """The same, for gets."""
+    """Return the same for a gets, with a cas unique."""
     return _items(operation, b"VALUE %b %b %d 0\r\n%b\r\nEND\r\n")
 
 
 def _items(operation: Operation, form: bytes) -> bytes:
-    """As `item` with END, but without two calls: 0.25 microseconds for 64 bytes, and not 0.5."""
+    """Encode like `item`, without its two calls: 0.25 instead of 0.5 microseconds for 64 bytes."""
     messages = operation.results
     missing = len(operation.sizes) - len(messages)
     if operation.error is not None and not isinstance(operation.error, QueueDoesNotExistError):
@@ -61,7 +61,7 @@ def _items(operation: Operation, form: bytes) -> bytes:
 
 
 def number(operation: Operation) -> bytes:
-    """A number a command; 0 where there is no such queue."""
+    """Return a number or an error for each command; 0 if the queue does not exist."""
     if operation.error is None:
         return b"".join([b"%d\r\n" % result for result in operation.results])
     if isinstance(operation.error, QueueDoesNotExistError):

@@ -1,4 +1,4 @@
-"""Queues as a whole: how long one is, what is in it, and emptying or deleting it."""
+"""Commands on whole queues: length, membership, flush and delete."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from pressure_server.queues.operations import verbs
 _AT_ONCE = (b"0", LONG_PAST)
 
 
-@command("scard <queue>", "Says how many messages are queued.", modes=(QUEUE,), needs="read")
+@command("scard <queue>", "Returns the number of messages in the queue.", modes=(QUEUE,), needs="read")
 def scard(client: MemcachedClient, request: Request) -> None:
-    """pressure 0.15, Length. MessageQueue's."""
+    """pressure 0.15, Length. A command of MessageQueue."""
     client.submit(verbs.LENGTH, key_of(request.words[1]), [], 1, number)
 
 
 @command(
     "sismember <queue> <message>",
-    "Says 1 where the message, which is the rest of the line, is queued, else 0.",
+    "Returns 1 if the message, which is the rest of the line, is queued, else 0.",
     modes=(QUEUE,),
     needs="read",
 )
 def sismember(client: MemcachedClient, request: Request) -> None:
-    """MessageQueue's."""
+    """A command of MessageQueue."""
     client.submit(verbs.CONTAINS, key_of(request.words[1]), request.words[2:], 1, number)
 
 
-@command("delete <queue> [0]", "Deletes the queue, with what is in it.", modes=(QUEUE,), needs="administer")
+@command("delete <queue> [0]", "Deletes the queue and its messages.", modes=(QUEUE,), needs="administer")
 async def delete(client: MemcachedClient, request: Request) -> bytes:
-    """pressure 0.15, Delete. Old clients say a time, which must be 0."""
+    """pressure 0.15, Delete. Old clients send a time, which must be 0."""
     if request.words[2:] not in ([], [b"0"]):
         raise ClientError("bad command line format.  Usage: delete <key> [noreply]")
     try:
@@ -45,9 +45,9 @@ async def delete(client: MemcachedClient, request: Request) -> bytes:
     return DELETED
 
 
-@command("flush <queue>", "Drops all messages of the queue, which stays.", modes=(QUEUE,), needs="get")
+@command("flush <queue>", "Deletes all messages, and keeps the queue.", modes=(QUEUE,), needs="get")
 async def flush(client: MemcachedClient, request: Request) -> bytes:
-    """Kestrel's. They count as consumed."""
+    """A command of kestrel. The messages count as consumed."""
     with suppress(QueueDoesNotExistError):
         await client.database.run(verbs.FLUSH, key_of(request.words[1]), client=client)
     return END
@@ -55,19 +55,19 @@ async def flush(client: MemcachedClient, request: Request) -> bytes:
 
 @command(
     "flush_all [<delay>]",
-    "Drops all messages of all queues, where the listener has flush_all=yes.",
+    "Deletes all messages of all queues, if the listener has flush_all=yes.",
     modes=(QUEUE,),
     needs="get administer",
 )
 async def flush_all(client: MemcachedClient, request: Request) -> bytes:
-    """As flush in each queue; the delay must be 0, or past.
+    """Flush every queue. The delay must be 0 or a past time.
 
-    Raises the first error that one met, when the others are empty.
+    If queues cannot be flushed, raise the first of their errors after flushing the others.
     """
     if not client.options.flush_all:
-        raise ClientError("flush_all is not allowed here: the listener needs ?flush_all=yes for that")
+        raise ClientError("flush_all is not allowed: the listener's URL needs ?flush_all=yes")
     if request.words[1:] and expiry_of(request.words[1], "invalid exptime argument") not in _AT_ONCE:
-        raise ClientError("queues can be flushed at once only")
+        raise ClientError("queues cannot be flushed with a delay")
     queues = [queue async for queue in client.database.queues()]
     for end in await client.database.run_each(verbs.FLUSH, queues, client=client):
         if isinstance(end, PressureError) and not isinstance(end, QueueDoesNotExistError):

@@ -1,4 +1,4 @@
-"""What memcached has, and what means nothing on a queue: refused with the reason."""
+"""Commands of memcached that queues do not support: refused with the reason."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from handlers.memcached.replies import ClientError
 from handlers.memcached.table import command
 
 _WHY = {
-    "replace": "its messages are put and taken, and not replaced",
-    "append": "its messages do not change",
-    "prepend": "its messages do not change",
-    "cas": "its messages are put and taken, and not replaced",
-    "incr": "its messages are not counted up",
-    "decr": "its messages are not counted down",
-    "touch": "a message expires when it was put to",
-    "gat": "a message expires when it was put to",
-    "gats": "a message expires when it was put to",
+    "replace": "messages are put and taken, not replaced",
+    "append": "messages cannot be changed",
+    "prepend": "messages cannot be changed",
+    "cas": "messages are put and taken, not replaced",
+    "incr": "messages are not counters",
+    "decr": "messages are not counters",
+    "touch": "the expiry of a message is set when it is put",
+    "gat": "the expiry of a message is set when it is put",
+    "gats": "the expiry of a message is set when it is put",
 }
 
 
 def _refuse(_client: MemcachedClient, request: Request) -> None:
     name = request.words[0].decode()
-    raise ClientError(f"{name} means nothing on a queue: {_WHY[name]} (mode=kv has keys and values)")
+    raise ClientError(f"{name} is not supported on queues: {_WHY[name]} (use mode=kv for keys and values)")
 
 
 for _name in _WHY:
-    command(f"{_name} [<word>*]", "Refused.", modes=(QUEUE,), needs="nothing")(_refuse)
+    command(f"{_name} [<word>*]", "Not supported on queues.", modes=(QUEUE,), needs="nothing")(_refuse)

@@ -1,4 +1,4 @@
-"""Commands on the server and the connection."""
+"""Commands about the server and the connection."""
 
 from __future__ import annotations
 
@@ -12,32 +12,30 @@ from handlers.memcached.version import FOLLOWED_VERSION
 
 @command(
     "version [<word>*]",
-    "Says which memcached's replies these are; stats says our version.",
+    "Returns the version of memcached that the server follows; stats has the server's own.",
     modes=MODES,
     needs="nothing",
 )
 def version(client: MemcachedClient, _request: Request) -> None:
-    """Ours would be refused by libmemcached, and with it all that it asks a server for first."""
+    """Return memcached's version: libmemcached refuses servers with version 0.x."""
     client.reply(f"VERSION {FOLLOWED_VERSION}\r\n".encode())
 
 
-@command(
-    "verbosity <level>", "Does nothing: --log-level says how much is logged.", modes=MODES, needs="nothing"
-)
+@command("verbosity <level>", "Does nothing; use --log-level.", modes=MODES, needs="nothing")
 def verbosity(client: MemcachedClient, request: Request) -> None:
-    """Clients send it, and memcached says OK to any level that is a number."""
+    """Return OK for any number, as memcached does, because some clients send this command."""
     number_of(request.words[1])
     client.reply(b"" if request.is_quiet else OK)
 
 
 @command("quit [<word>*]", "Closes the connection.", modes=MODES, needs="nothing")
 def quit_(client: MemcachedClient, _request: Request) -> None:
-    """When all before it is answered."""
+    """Close the connection after the replies to all earlier commands."""
     client.close_when_replied()
 
 
-@command("ready", "Says OK, unless new clients had better go elsewhere.", modes=MODES, needs="nothing")
+@command("ready", "Returns OK if the server is ready for new clients.", modes=MODES, needs="nothing")
 def ready(client: MemcachedClient, _request: Request) -> None:
-    """For `pressure-server ping --ready`."""
+    """Check readiness, for `pressure-server ping --ready`."""
     client.context.check_readiness()
     client.reply(OK)

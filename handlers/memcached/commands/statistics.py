@@ -1,4 +1,4 @@
-"""stats and dump_stats: the server's numbers, and in queue mode those of each queue, as kestrel has them."""
+"""stats and dump_stats: the server's statistics and, in mode queue, kestrel's statistics of each queue."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from pressure_server.errors import PressureError
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Line
 
-# Redis's clients may give queues such names; in a line they would be its end. (Others that are not ASCII make
-# python-memcached stop in the middle of the reply.)
+# Characters of queue names (given by Redis clients) that would break a line of the reply. Other characters
+# than ASCII are escaped, because python-memcached stops reading at them.
 _NOT_VISIBLE = re.compile(r"[\x00-\x20\x7f]")
-# Monitoring asks every few seconds, and each queue is a dozen lines.
+# Limits the reply: monitoring asks every few seconds, and each queue takes about ten lines.
 _MOST_QUEUES = 1000
-# Of memory and connections, which memcached would describe.
+# Statistics about memcached's memory and connections: empty here.
 _NOT_HERE = {"items", "slabs", "sizes", "conns", "cachedump", "detail"}
 
 
 @command(
     "stats [<about>] [<more>*]",
-    "Says the server's numbers, and those of each queue.",
+    "Returns the server's statistics and, in mode queue, those of each queue.",
     modes=MODES,
     needs="read",
 )
 async def stats(client: MemcachedClient, request: Request) -> bytes:
-    """As memcached and kestrel; `stats settings`, `stats reset`, and what is empty here."""
+    """Return statistics as memcached and kestrel do; also execute `stats settings` and `stats reset`."""
     about = request.words[1].decode("utf-8", "replace") if len(request.words) > 1 else ""
     if about == "reset":
         client.counts.reset()
@@ -56,9 +56,9 @@ async def stats(client: MemcachedClient, request: Request) -> bytes:
     return statistics(items)
 
 
-@command("dump_stats", "Says the numbers of each queue, grouped.", modes=(QUEUE,), needs="read")
+@command("dump_stats", "Returns each queue's statistics, grouped by queue.", modes=(QUEUE,), needs="read")
 async def dump_stats(client: MemcachedClient, _request: Request) -> bytes:
-    """As kestrel."""
+    """Return the queues' statistics in kestrel's form."""
     lines: list[str] = []
     for name, numbers in (await _queues(client)).items():
         lines += [f"queue '{name}' {{", *(f"  {what}={n}" for what, n in numbers.items()), "}"]
@@ -106,8 +106,8 @@ def _settings(client: MemcachedClient) -> dict[str, object]:
 
 
 async def _queues(client: MemcachedClient) -> dict[str, dict[str, int]]:
-    """The numbers of queues that the user may know of, by their names."""
-    names = sorted(filter(client.user.admits, (await client.database.some_queues())[0]))[:_MOST_QUEUES]
+    """Return statistics by queue, for up to _MOST_QUEUES queues that the user may see."""
+    names = sorted(filter(client.user.admits, (await client.database.sample_queues())[0]))[:_MOST_QUEUES]
     opened = Counter(
         queue
         for one in client.clients.connected

@@ -1,4 +1,4 @@
-"""Putting: set puts a message, and add puts one that is not queued yet. Neither waits for room."""
+"""set and add on queues: put a message; add only if it is not queued yet. Neither waits for room."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from handlers.memcached.replies import ClientError
 from handlers.memcached.table import command
 from pressure_server.net.connection import Encode
 from pressure_server.queues.operations import verbs
-from pressure_server.queues.operations.options import Options, Room
+from pressure_server.queues.operations.options import OnFull, Options
 
 
 def _put(
@@ -21,11 +21,11 @@ def _put(
     how: tuple[Options, Options],
     encode: Encode,
 ) -> None:
-    """Put each of these; `how` is without flags and expiry, and with them."""
+    """Put the messages. `how` is the options to use without flags and expiry, and those to use with them."""
     _, queue, flags, expires, _size = request.words
     if b"/" in queue and queue_of(queue) != queue:
         raise ClientError(
-            "this cannot be a queue's name: no get could read it, as it ends in an option of get"
+            "this cannot be a queue's name: it ends in an option of get, so get could not read the queue"
         )
     options, with_flags = how
     if flags != b"0" or expires != b"0":
@@ -42,7 +42,7 @@ def _put(
     )
 
 
-_SET = (Options(room=Room.NEVER_WAIT), Options(room=Room.NEVER_WAIT, flags=True))
+_SET = (Options(on_full=OnFull.FAIL), Options(on_full=OnFull.FAIL, has_flags=True))
 _ADD = (_SET[0]._replace(unique=True), _SET[1]._replace(unique=True))
 
 
@@ -56,7 +56,8 @@ def _add_repeated(client: MemcachedClient, requests: Repeated) -> None:
 
 @command(
     "set <queue> <flags> <exptime> <bytes>",
-    "Puts a message, repeats allowed. Creates the queue. A message past its exptime is not delivered.",
+    "Puts a message, even if it is queued already. Creates the queue if it does not exist. The message is "
+    "not delivered after its exptime.",
     modes=(QUEUE,),
     needs="put",
     repeated=_set_repeated,
@@ -68,11 +69,11 @@ def set_(client: MemcachedClient, request: Request) -> None:
 
 @command(
     "add <queue> <flags> <exptime> <bytes>",
-    "Puts a message that is not queued yet; NOT_STORED where it is.",
+    "Puts a message unless it is queued already; then the reply is NOT_STORED.",
     modes=(QUEUE,),
     needs="put",
     repeated=_add_repeated,
 )
 def add(client: MemcachedClient, request: Request) -> None:
-    """pressure 0.15, Put (Non-Blocking), for a message that is not queued."""
+    """pressure 0.15, Put (Non-Blocking), unless the message is queued already."""
     _put(client, request, [request.data or b""], _ADD, stored_if_new)

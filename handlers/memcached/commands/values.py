@@ -1,4 +1,4 @@
-"""Values by key, as memcached itself has them, where the listener has mode=kv."""
+"""Commands of mode kv: memcached's own, on keys and values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BAD_EXPIRY = "invalid exptime argument"
 
 
 class _Rest(Request):
-    """A retrieval that goes on; its keys have been looked at."""
+    """The rest of a retrieval that is executed in parts. Its keys have been checked."""
 
 
 async def _get(client: MemcachedClient, request: Request) -> bytes:
@@ -32,7 +32,7 @@ async def _read(
     keys: list[bytes],
     expiry: bytes | None,
 ) -> bytes:
-    """The reply of as many keys as make one of sane size; behind it the command goes on with the others."""
+    """Return the reply for the first keys, of limited size. Execute the other keys as the next command."""
     if not isinstance(request, _Rest):
         for key in keys:
             key_of(key)
@@ -50,12 +50,12 @@ async def _read(
 
 
 for _name in ("get", "gets"):
-    command(f"{_name} <key>*", "Says the values of the keys that are there.", modes=(KV,), needs="get")(_get)
+    command(f"{_name} <key>*", "Returns the values of the keys that exist.", modes=(KV,), needs="get")(_get)
 
 for _name in ("gat", "gats"):
     command(
         f"{_name} <exptime> <key>*",
-        "Says the values of the keys that are there, which expire then from now on.",
+        "Returns the values of the keys that exist, and sets their exptime.",
         modes=(KV,),
         needs="get put",
     )(_gat)
@@ -70,7 +70,7 @@ async def _store(client: MemcachedClient, request: Request) -> bytes:
 
 async def _extend(client: MemcachedClient, request: Request) -> bytes:
     name, key, flags, expires, _size = request.words
-    # They mean nothing, and have to be right.
+    # Flags and exptime are checked but have no effect, as in memcached.
     flags_of(flags)
     expiry_of(expires)
     most = b"%d" % client.context.settings.max_message_bytes
@@ -84,32 +84,32 @@ async def _stored(client: MemcachedClient, name: bytes, key: bytes, arguments: l
 
 for _name, _function, _summary in (
     ("set", _store, "Stores a value."),
-    ("add", _store, "Stores a value where there is none."),
-    ("replace", _store, "Stores a value where there is one."),
-    ("append", _extend, "Adds bytes behind a value."),
-    ("prepend", _extend, "Adds bytes before a value."),
+    ("add", _store, "Stores a value if the key has none."),
+    ("replace", _store, "Stores a value if the key has one already."),
+    ("append", _extend, "Appends bytes to a value."),
+    ("prepend", _extend, "Prepends bytes to a value."),
 ):
     command(f"{_name} <key> <flags> <exptime> <bytes>", _summary, modes=(KV,), needs="put")(_function)
 
 command(
     "cas <key> <flags> <exptime> <bytes> <unique>",
-    "Stores a value where the one that is there has that cas unique still.",
+    "Stores a value if the present one still has this cas unique.",
     modes=(KV,),
     needs="put",
 )(_store)
 
 
-@command("touch <key> <exptime>", "The value expires then from now on.", modes=(KV,), needs="put")
+@command("touch <key> <exptime>", "Sets the exptime of a value.", modes=(KV,), needs="put")
 async def touch(client: MemcachedClient, request: Request) -> bytes:
-    """Its cas unique stays."""
+    """Set the expiry. The cas unique does not change."""
     _name, key, expires = request.words
     client.counts.touches += 1
     return await client.values.change(b"touch", key_of(key), expiry_of(expires, _BAD_EXPIRY)) + b"\r\n"
 
 
-@command("delete <key> [0]", "Deletes the value.", modes=(KV,), needs="get")
+@command("delete <key> [0]", "Deletes a value.", modes=(KV,), needs="get")
 async def delete(client: MemcachedClient, request: Request) -> bytes:
-    """Old clients say a time, which must be 0."""
+    """Delete a value. Old clients send a time, which must be 0."""
     if request.words[2:] not in ([], [b"0"]):
         raise ClientError("bad command line format.  Usage: delete <key> [noreply]")
     return await client.values.change(b"delete", key_of(request.words[1])) + b"\r\n"
@@ -117,12 +117,12 @@ async def delete(client: MemcachedClient, request: Request) -> bytes:
 
 @command(
     "flush_all [<delay>]",
-    "Deletes all values, or those that will have been stored then; queues are not touched.",
+    "Deletes all values, at once or when the delay ends. Does not affect queues.",
     modes=(KV,),
     needs="administer",
 )
 async def flush_all(client: MemcachedClient, request: Request) -> bytes:
-    """At once, however many there are: they are removed in the background."""
+    """Mark all values as deleted. The sweeper deletes them in the background."""
     if not client.options.flush_all:
         raise ClientError("flush_all not allowed")
     delay = request.words[1] if len(request.words) > 1 else b"0"

@@ -1,4 +1,4 @@
-"""The commands, a file for each of Redis's groups; importing one enters its commands into the table."""
+"""The commands, in modules by subject. Importing a module enters its commands into the table."""
 
 from importlib import import_module
 

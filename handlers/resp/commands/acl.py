@@ -1,4 +1,4 @@
-"""ACL: who one is, and which users there are. The users file sets them: docs/guides/security.md."""
+"""ACL: shows the users. The users file defines them: docs/guides/security.md."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ from handlers.resp.client import Caller
 from handlers.resp.parser import Command
 from handlers.resp.table import command, container
 
-container("ACL", "Says who the users are.", group="server")
+container("ACL", "Shows the users.", group="server")
 
 
-@command("ACL|WHOAMI", "Says which user this connection acts as.", group="server", needs="nothing")
+@command("ACL|WHOAMI", "Returns the name of this connection's user.", group="server", needs="nothing")
 async def acl_whoami(client: Caller, _words: Command) -> bytes:
-    """As Redis."""
+    """Reply as Redis does."""
     return client.connection.user_name.encode()
 
 
 @command("ACL|USERS", "Lists the names of the users.", group="server", needs="administer", flags="admin")
 async def acl_users(client: Caller, _words: Command) -> list[bytes]:
-    """As Redis: by name."""
+    """Reply as Redis does, in the order of the names."""
     return [name.encode() for name in sorted(client.connection.clients.access.users.by_name)]
 
 
 @command(
     "ACL|LIST",
-    "Lists the users with their queues and rights; passwords are not shown.",
+    "Lists the users with their queues and rights, without passwords.",
     group="server",
     needs="administer",
     flags="admin",
 )
 async def acl_list(client: Caller, _words: Command) -> list[bytes]:
-    """Nearly as Redis; a hash would help who wants to guess."""
+    """Reply almost as Redis does. Hashes of passwords are hidden, as they would help to guess passwords."""
     lines = []
     for name, user in sorted(client.connection.clients.access.users.by_name.items()):
         words = ["user", name, "on", "nopass" if user.needs_none else "#(hidden)"]

@@ -1,4 +1,4 @@
-"""Set algebra over what is queued: read from all queues at one moment, nothing is taken."""
+"""Set algebra on queued messages. All queues are read at one moment; the messages stay queued."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from handlers.resp.table import command
 
 
 async def _contents(client: Caller, queues: list[bytes]) -> list[dict[bytes, None]]:
-    """The messages of each queue, oldest first, each once. A queue that is named again is not read again."""
+    """Return the distinct messages of each queue, oldest first. A queue that is named twice is read once."""
     read = list(dict.fromkeys(queues))
     ranges = await client.database.ranges(read, 0, -1)
     contents = {queue: await _unique(found or []) for queue, found in zip(read, ranges, strict=True)}
@@ -31,7 +31,7 @@ async def _unique(messages: Sequence[bytes]) -> dict[bytes, None]:
 
 
 async def _portions(messages: Iterable[bytes]) -> AsyncIterator[list[bytes]]:
-    """The messages, some at a time: others go on meanwhile."""
+    """Yield the messages in portions. Other clients are served in between."""
     left = iter(messages)
     while some := list(islice(left, ENCODED_AT_ONCE)):
         yield some
@@ -52,38 +52,38 @@ async def _set_of(client: Caller, messages: Sequence[bytes]) -> Raw:
 
 @command(
     "SINTER key [key ...]",
-    "Returns the messages that are queued in all of the queues, in the order of the first.",
+    "Returns the messages that are in all of the queues, each once, in the order of the first queue.",
     group="set",
     needs="read",
     flags="readonly",
 )
 async def sinter(client: Caller, words: Command) -> Raw:
-    """As Redis."""
+    """Reply as Redis does."""
     return await _set_of(client, await _in_all(await _contents(client, words[1:])))
 
 
 @command(
     "SUNION key [key ...]",
-    "Returns the messages that are queued in any of the queues, each once.",
+    "Returns the messages that are in any of the queues, each once.",
     group="set",
     needs="read",
     flags="readonly",
 )
 async def sunion(client: Caller, words: Command) -> Raw:
-    """As Redis."""
+    """Reply as Redis does."""
     contents = await _contents(client, words[1:])
     return await _set_of(client, list(await _unique(list(chain.from_iterable(contents)))))
 
 
 @command(
     "SDIFF key [key ...]",
-    "Returns the messages of the first queue that are in none of the others.",
+    "Returns the messages of the first queue that are in none of the others, each once.",
     group="set",
     needs="read",
     flags="readonly",
 )
 async def sdiff(client: Caller, words: Command) -> Raw:
-    """As Redis."""
+    """Reply as Redis does."""
     first, *others = await _contents(client, words[1:])
     left: list[bytes] = []
     async for some in _portions(first):
@@ -93,13 +93,13 @@ async def sdiff(client: Caller, words: Command) -> Raw:
 
 @command(
     "SINTERCARD numkeys key [key ...] [LIMIT limit]",
-    "Says how many messages are queued in all of the queues; at most LIMIT, if that is not 0.",
+    "Returns how many messages are in all of the queues. Counts up to LIMIT (0: no limit).",
     group="set",
     needs="read",
     flags="readonly movablekeys",
 )
 async def sintercard(client: Caller, words: Command) -> int:
-    """As Redis."""
+    """Reply as Redis does."""
     queues, rest = numbered_keys(words[1:], "ERR Number of keys can't be greater than number of args")
     limit = 0
     if rest:

@@ -1,6 +1,6 @@
-"""Commands that wait for a message, and those that look through several queues for one.
+"""Commands that wait for a message, and commands that take from the first of several queues.
 
-A closed queue that is empty says so at once: nothing will come.
+If a queue is closed and empty, a command that would wait for it replies -CLOSED at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.options import WAITS
 from pressure_server.queues.operations.wait import Wait
 
-# Each is asked, and waited on.
+# Each queue needs an operation, which may wait.
 _MOST_QUEUES = 1000
 
 
@@ -47,7 +47,7 @@ async def _bpop_of_many(client: Caller, queues: list[bytes], timeout: float | No
 for _name in ("BLPOP", "BRPOP"):
     command(
         f"{_name} key [key ...] timeout",
-        "Takes the oldest message of the first queue that has one; waits so many seconds, for ever at 0.",
+        "Takes the oldest message of the first queue that has one. Waits up to timeout seconds (0: forever).",
         group="list",
         needs="get",
         flags="write blocking",
@@ -55,7 +55,7 @@ for _name in ("BLPOP", "BRPOP"):
 
 
 async def _mpop(client: Caller, words: Command, timeout: bytes | None) -> object:
-    """`words` from the number of queues on; `timeout` is a word, too, which Redis reads last."""
+    """Take messages; `words` begin with numkeys. Like Redis, parse `timeout` after the other words."""
     queues, rest = numbered_keys(words)
     if not rest or rest[0].upper() not in ENDS:
         raise syntax_error()
@@ -71,23 +71,23 @@ async def _mpop(client: Caller, words: Command, timeout: bytes | None) -> object
 
 @command(
     "LMPOP numkeys key [key ...] LEFT|RIGHT [COUNT count]",
-    "Takes the oldest messages, one or up to count, of the first queue that has one.",
+    "Takes the oldest message, or up to count messages, of the first queue that has any.",
     group="list",
     needs="get",
     flags="write movablekeys",
 )
 async def lmpop(client: Caller, words: Command) -> object:
-    """As Redis, from the oldest end whichever is named."""
+    """Reply as Redis does, but take the oldest messages, whichever end is named."""
     return await _mpop(client, words[1:], None)
 
 
 @command(
     "BLMPOP timeout numkeys key [key ...] LEFT|RIGHT [COUNT count]",
-    "LMPOP that waits so many seconds for a message, for ever at 0.",
+    "Like LMPOP, but waits for a message, up to timeout seconds (0: forever).",
     group="list",
     needs="get",
     flags="write blocking movablekeys",
 )
 async def blmpop(client: Caller, words: Command) -> object:
-    """As Redis."""
+    """Reply as Redis does, but take the oldest messages, whichever end is named."""
     return await _mpop(client, words[2:], words[1])

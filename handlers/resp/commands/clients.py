@@ -1,4 +1,4 @@
-"""Connections as CLIENT LIST writes them, and as CLIENT KILL picks them."""
+"""The lines of CLIENT LIST, and the filters of CLIENT KILL."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from handlers.resp.replies import CommandError
 
 
 def address_of(client: RespClient, *, ours: bool = False) -> str:
-    """The client's address, or ours, as Redis writes them."""
+    """Return the client's address, or the server's if `ours` is set, in Redis's format."""
     name = client.transport.get_extra_info("sockname" if ours else "peername")
     if isinstance(name, tuple) and len(name) >= 2:
         return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
@@ -20,7 +20,7 @@ def address_of(client: RespClient, *, ours: bool = False) -> str:
 
 
 def client_line(client: RespClient) -> bytes:
-    """One line of CLIENT LIST, without its end."""
+    """Return the client's line in CLIENT LIST, without the line break."""
     library = client.library or (b"", b"")
     now = client.clients.now
     fields: dict[str, object] = {
@@ -31,7 +31,7 @@ def client_line(client: RespClient) -> bytes:
         "age": max(0, int(now - client.since)),
         "idle": max(0, int(now - client.active)),
         "flags": _flags(client),
-        "db": client.database.number,
+        "db": client.database.database_number,
         "sub": 0,
         "psub": 0,
         "multi": -1 if client.transaction is None else len(client.transaction.queued),
@@ -50,7 +50,7 @@ def _flags(client: RespClient) -> str:
 
 
 def kill_filter(words: list[bytes]) -> tuple[Callable[[RespClient], bool], bool]:
-    """Which connections the words after CLIENT KILL mean, and whether the caller's own is spared."""
+    """Return the filter for the words after CLIENT KILL, and whether it spares the caller's connection."""
     if len(words) == 1:
         address = words[0].decode("utf-8", "backslashreplace")
         return (lambda client: address_of(client) == address), False

@@ -1,4 +1,4 @@
-"""Commands on the connection: greeting, login, the database, and CLIENT."""
+"""Commands on the connection: PING, login, the choice of a database, and CLIENT."""
 
 from __future__ import annotations
 
@@ -14,46 +14,46 @@ from pressure_server.auth.users import DEFAULT, NOBODY
 from pressure_server.queues.broker import DatabaseNumberError
 
 _PONG = b"+PONG\r\n"
-# Redis takes any; ours are kept for as long as the client is there, and listed for everybody.
+# In bytes. Redis has no limit, but the server keeps each name, and CLIENT LIST shows it to other clients.
 _LONGEST_NAME = 1024
 
 
-@command("PING [message]", "Says PONG, or the message.", group="connection", needs="nothing", flags="fast")
+@command("PING [message]", "Returns PONG, or the message.", group="connection", needs="nothing", flags="fast")
 def ping(client: Caller, words: Command) -> None:
-    """As Redis."""
+    """Reply as Redis does."""
     if len(words) > 2:
         raise CommandError("ERR wrong number of arguments for 'ping' command")
     client.reply(_PONG if len(words) == 1 else bulk(words[1]))
 
 
-@command("ECHO message", "Says the message.", group="connection", needs="nothing", flags="fast")
+@command("ECHO message", "Returns the message.", group="connection", needs="nothing", flags="fast")
 def echo(client: Caller, words: Command) -> None:
-    """As Redis."""
+    """Reply as Redis does."""
     client.reply(bulk(words[1]))
 
 
 @command(
     "QUIT [ignored ...]",
-    "Says OK and closes the connection.",
+    "Returns OK and closes the connection.",
     group="connection",
     needs="nothing",
     flags="fast no_auth",
 )
 def quit_(client: Caller, _words: Command) -> None:
-    """What was sent before is answered before."""
+    """Reply after all earlier commands, then close the connection."""
     client.reply(encode(OK, client.connection.protocol))
     client.connection.close_when_replied()
 
 
 @command(
     "RESET",
-    "Puts the connection into the state it began in.",
+    "Resets the connection to its initial state.",
     group="connection",
     needs="nothing",
     flags="fast no_auth",
 )
 async def reset(client: Caller, _words: Command) -> str:
-    """As Redis; the database is the one the backend's address names."""
+    """Reply as Redis does. Select the database that the backend's URL names."""
     connection = client.connection
     connection.speak(2)
     connection.name = b""
@@ -65,13 +65,13 @@ async def reset(client: Caller, _words: Command) -> str:
 
 @command(
     "SELECT index",
-    "Chooses a database of the backend, by its number.",
+    "Selects a database of the backend by its number.",
     group="connection",
     needs="nothing",
     flags="fast",
 )
 async def select(client: Caller, words: Command) -> str:
-    """The queues there are those a native client finds with REDIS_DB set to that number."""
+    """Select the database that native clients use with REDIS_DB set to this number."""
     number = integer_of(words[1])
     if not -(2**31) <= number < 2**31:
         raise CommandError("ERR value is out of range, value must between -2147483648 and 2147483647")
@@ -84,13 +84,13 @@ async def select(client: Caller, words: Command) -> str:
 
 @command(
     "AUTH [username] password",
-    "Logs in, as the user default unless another is named.",
+    "Logs in as the named user, or as the user default.",
     group="connection",
     needs="nothing",
     flags="fast no_auth",
 )
 async def auth(client: Caller, words: Command) -> str:
-    """As Redis; see pressure_server.auth.logins of wrong passwords."""
+    """Reply as Redis does, but delay the replies to wrong passwords (pressure_server.auth.logins)."""
     if len(words) > 3:
         raise syntax_error()
     if len(words) == 2 and client.connection.clients.access.users.initial is not NOBODY:
@@ -104,13 +104,14 @@ async def auth(client: Caller, words: Command) -> str:
 
 @command(
     "HELLO [protover] [AUTH username password] [SETNAME clientname]",
-    "Chooses the version of RESP, 2 or 3, and says what server this is.",
+    "Selects the RESP version (2 or 3), and describes the server. "
+    "AUTH logs in, SETNAME names the connection.",
     group="connection",
     needs="nothing",
     flags="fast no_auth",
 )
 async def hello(client: Caller, words: Command) -> dict[str | bytes, object]:
-    """As Redis."""
+    """Reply as Redis does."""
     connection = client.connection
     protocol, name = connection.protocol, connection.name
     if len(words) > 1:
@@ -159,22 +160,24 @@ def _checked_name(name: bytes) -> bytes:
     return name
 
 
-container("CLIENT", "Commands on connections.", group="connection")
+container("CLIENT", "Shows and manages connections.", group="connection")
 
 
-@command(
-    "CLIENT|ID", "Says the number of this connection.", group="connection", needs="nothing", flags="fast"
-)
+@command("CLIENT|ID", "Returns the id of this connection.", group="connection", needs="nothing", flags="fast")
 async def client_id(client: Caller, _words: Command) -> int:
-    """As Redis."""
+    """Reply as Redis does."""
     return client.connection.id
 
 
 @command(
-    "CLIENT|GETNAME", "Says the name of this connection.", group="connection", needs="nothing", flags="fast"
+    "CLIENT|GETNAME",
+    "Returns the name of this connection.",
+    group="connection",
+    needs="nothing",
+    flags="fast",
 )
 async def client_getname(client: Caller, _words: Command) -> bytes | None:
-    """As Redis: nil where it has none."""
+    """Reply as Redis does: nil if the connection has no name."""
     return client.connection.name or None
 
 
@@ -186,20 +189,20 @@ async def client_getname(client: Caller, _words: Command) -> bytes | None:
     flags="fast",
 )
 async def client_setname(client: Caller, words: Command) -> str:
-    """As Redis."""
+    """Reply as Redis does."""
     client.connection.name = _checked_name(words[2])
     return OK
 
 
 @command(
     "CLIENT|SETINFO attribute value",
-    "Notes the client library's name or version.",
+    "Sets the name or version of the client library.",
     group="connection",
     needs="nothing",
     flags="fast",
 )
 async def client_setinfo(client: Caller, words: Command) -> str:
-    """As Redis: LIB-NAME or LIB-VER."""
+    """Reply as Redis does. The attributes are LIB-NAME and LIB-VER."""
     attribute = words[2].upper()
     if attribute not in (b"LIB-NAME", b"LIB-VER"):
         shown = words[2].decode("utf-8", "backslashreplace")
@@ -216,12 +219,12 @@ async def client_setinfo(client: Caller, words: Command) -> str:
 
 @command(
     "CLIENT|NO-EVICT ON|OFF",
-    "Does nothing: who has most kept may be closed.",
+    "Has no effect: any client may be evicted.",
     group="connection",
     needs="nothing",
 )
 async def client_no_evict(_client: Caller, words: Command) -> str:
-    """As Redis answers; see pressure_server/net/memory.py for who is closed."""
+    """Reply as Redis does. pressure_server/net/memory.py chooses the clients to evict."""
     if words[2].upper() not in (b"ON", b"OFF"):
         raise syntax_error()
     return OK
@@ -234,18 +237,18 @@ def _resp_clients(connection: RespClient) -> list[RespClient]:
 
 @command("CLIENT|INFO", "Describes this connection.", group="connection", needs="nothing")
 async def client_info(client: Caller, _words: Command) -> Text:
-    """As Redis: one line."""
+    """Reply as Redis does, with one line."""
     return Text(client_line(client.connection) + b"\n")
 
 
 @command(
     "CLIENT|LIST [TYPE client-type] [ID client-id [client-id ...]]",
-    "Describes all connections.",
+    "Describes all RESP connections, one on each line.",
     group="connection",
     needs="administer",
 )
 async def client_list(client: Caller, words: Command) -> Text:
-    """As Redis: a line each. All are of type normal."""
+    """Reply as Redis does, with a line for each connection. All connections are of type normal."""
     options, found = words[2:], _resp_clients(client.connection)
     if options and options[0].upper() == b"TYPE" and len(options) == 2:
         kind = options[1].lower()
@@ -264,12 +267,12 @@ async def client_list(client: Caller, words: Command) -> Text:
 
 @command(
     "CLIENT|KILL [addr] [ID client-id] [ADDR ip:port] [LADDR ip:port] [SKIPME yes/no]",
-    "Closes connections.",
+    "Closes the connections that match all filters.",
     group="connection",
     needs="administer",
 )
 async def client_kill(client: Caller, words: Command) -> object:
-    """As Redis: OK for one address, else how many were closed."""
+    """Reply as Redis does: OK for a single address, otherwise the number of closed connections."""
     if len(words) == 2:
         raise CommandError("ERR wrong number of arguments for 'client|kill' command")
     matches, skip_me = kill_filter(words[2:])

@@ -1,6 +1,6 @@
-"""What an operation that has ended replies, for each of the commands it stands for.
+"""Encoders: each returns the replies of an ended operation, one for each command that it stands for.
 
-A queue that does not exist is empty to a Redis client: who reads or takes gets zero, nil or an empty list.
+Reading or taking from a queue that does not exist is no error: the reply is zero, nil or an empty list.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pressure_server.queues.operations.operation import Operation
 
 
 class _Speaker(Protocol):
-    """What the encoders ask of a client: its version of RESP, and how that says null."""
+    """The attributes of a client that encoders use: its RESP version, and that version's null."""
 
     protocol: int
     null: bytes
@@ -24,7 +24,7 @@ def _client_of(operation: Operation) -> _Speaker:
 
 
 def _failed(operation: Operation, when_missing: bytes) -> bytes:
-    """The same reply for each command: its error, or `when_missing` where only the queue is."""
+    """Return the error for each command, or `when_missing` if there is no queue to read or take from."""
     reason = operation.error
     if reason is None:
         raise ValueError("the operation has not failed")
@@ -33,7 +33,7 @@ def _failed(operation: Operation, when_missing: bytes) -> bytes:
 
 
 def _per_command(operation: Operation) -> list[list[Any]]:
-    """The results, cut into those of each command."""
+    """Return the results of each command."""
     cut: list[list[Any]] = []
     start = 0
     for size in operation.sizes:
@@ -43,7 +43,7 @@ def _per_command(operation: Operation) -> list[list[Any]]:
 
 
 def integers(operation: Operation) -> bytes:
-    """An integer a command."""
+    """Return one integer per command."""
     if operation.error is not None:
         return _failed(operation, b":0\r\n")
     results = operation.results
@@ -51,14 +51,14 @@ def integers(operation: Operation) -> bytes:
 
 
 def sums(operation: Operation) -> bytes:
-    """How many of each command's messages got 1."""
+    """Return the sum of the results of each command."""
     if operation.error is not None:
         return _failed(operation, b":0\r\n")
     return b"".join([INTEGERS[sum(flags)] for flags in _per_command(operation)])
 
 
 def flags(operation: Operation) -> bytes:
-    """A list of 1 and 0 a command."""
+    """Return one list of 1s and 0s per command."""
     if operation.error is not None:
         zeros = b"".join(b"*%d\r\n" % size + b":0\r\n" * size for size in operation.sizes)
         return zeros if isinstance(operation.error, QueueDoesNotExistError) else _failed(operation, b"")
@@ -68,7 +68,7 @@ def flags(operation: Operation) -> bytes:
 
 
 def one_message(operation: Operation) -> bytes:
-    """A message or nil a command."""
+    """Return one message or null per command."""
     messages = operation.results
     if len(messages) == len(operation.sizes) == 1:
         return b"$%d\r\n%b\r\n" % (len(messages[0]), messages[0])
@@ -80,14 +80,14 @@ def one_message(operation: Operation) -> bytes:
 
 
 def message_or_null(operation: Operation) -> bytes:
-    """The message that was waited for; nil where none has come."""
+    """Return the message that a command has waited for, or null if none has come."""
     if operation.error is not None:
         return error(operation.error)
     return bulk(operation.results[0]) if operation.results else _client_of(operation).null
 
 
 def queue_and_message(operation: Operation) -> bytes:
-    """The queue and the message that was waited for; null where none has come."""
+    """Return the queue and the message that a command has waited for, or null if none has come."""
     if operation.error is not None:
         return error(operation.error)
     if not operation.results:
@@ -104,7 +104,7 @@ def _lists(operation: Operation, sign: bytes) -> bytes:
 
 
 def message_sets(operation: Operation) -> bytes:
-    """The messages of each command: a set in RESP3."""
+    """Return the messages of each command as a set, which is an array in RESP2."""
     sign = set_sign(_client_of(operation).protocol)
     if operation.error is not None:
         return _failed(operation, sign + b"0\r\n")
@@ -112,7 +112,7 @@ def message_sets(operation: Operation) -> bytes:
 
 
 def message_lists(operation: Operation) -> bytes:
-    """The messages of each command; null where there is none, as for a list that does not exist."""
+    """Return the messages of each command as an array, or null if there are none, as for a missing list."""
     null = encode(NullArray(), _client_of(operation).protocol)
     if operation.error is not None:
         return _failed(operation, null)

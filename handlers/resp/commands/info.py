@@ -1,4 +1,4 @@
-"""INFO: Redis's sections and line format, so that monitoring for Redis can read it, and two of our own."""
+"""INFO: Redis's sections and format, for monitoring tools, and the sections Backend and Queues."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pressure_server import __version__
 from pressure_server.errors import PressureError
 from pressure_server.queues.operations import verbs
 
-# INFO is asked for every few seconds, so queues are listed from a part of the backend's keys, and in so many
-# lines.
+# Monitoring calls INFO every few seconds. So a scan of limited length finds the queues, and at most this many
+# are listed.
 _QUEUE_LINES = 128
 
 _Fields = dict[str, object]
@@ -48,7 +48,7 @@ async def _clients(client: RespClient) -> _Fields:
         "blocked_clients": sum(connected.is_waiting for connected in client.clients.connected),
         "slowed_clients": client.clients.memory.deferred,
         "waiting_operations": len(client.context.broker.waiters),
-        "max_waiting": client.context.broker.waiters.most,
+        "max_waiting": client.context.broker.waiters.limit,
     }
 
 
@@ -116,20 +116,20 @@ async def _backend(client: RespClient) -> _Fields:
         "backend_link_status": "up" if broker.is_up else "down",
         "backend_version": broker.version,
         "identity": broker.identity,
-        "other_servers": client.connection.database.neighbours,
+        "other_servers": client.connection.database.peer_count,
         "prefix": client.context.settings.prefix,
     }
 
 
 async def _some_queues(client: RespClient) -> tuple[list[bytes], bool]:
-    """Those that the user may know of, and whether they are all."""
-    names, complete = await client.database.some_queues()
+    """Return queues that the user may use, and whether the scan has seen all queues."""
+    names, complete = await client.database.sample_queues()
     return list(filter(client.user.admits, names)), complete
 
 
 async def _keyspace(client: RespClient) -> _Fields:
     names, _complete = await _some_queues(client)
-    return {f"db{client.database.number}": f"keys={len(names)},expires=0,avg_ttl=0"} if names else {}
+    return {f"db{client.database.database_number}": f"keys={len(names)},expires=0,avg_ttl=0"} if names else {}
 
 
 async def _queues(client: RespClient) -> _Fields:
@@ -167,7 +167,10 @@ _ALL = {b"all", b"everything", b"default"}
 
 
 async def info_text(client: RespClient, wanted: list[bytes]) -> str:
-    """The sections asked for, all without a name. While the backend is away, those that need it are empty."""
+    """Return the wanted sections, or all if `wanted` is empty.
+
+    Sections that need the backend are empty while it is down.
+    """
     names = {name.lower() for name in wanted}
     blocks: list[str] = []
     for title, fields_of in _SECTIONS.items():

@@ -1,4 +1,4 @@
-"""Commands on keys, which are queues: to a Redis client each is a set that does not expire."""
+"""Commands on keys. To a Redis client, each queue is a set that does not expire."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from handlers.resp.table import command
 from pressure_server.errors import PressureError, QueueDoesNotExistError
 from pressure_server.queues.database import Database
 from pressure_server.queues.glob import glob_regex
-from pressure_server.queues.housekeeping import in_portions
+from pressure_server.queues.housekeeping import portions
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.queue_operations import QueueOperations
 
-# A queue has about so many keys on the backend: a scan for some queues looks at as many keys.
+# Roughly the number of backend keys per queue. SCAN examines this many keys for each wanted queue.
 _KEYS_OF_A_QUEUE = 12
 
 
 async def _delete(client: Caller, database: QueueOperations, queues: list[bytes]) -> int:
-    """Delete the queues that can be; how many there were. Raises the first error that one met."""
+    """Delete the queues. Return how many existed, or raise the first error after trying all of them."""
     ended = await database.run_each(verbs.DELETE, queues, client=client.connection)
     for end in ended:
         if isinstance(end, Exception) and not isinstance(end, QueueDoesNotExistError):
@@ -39,7 +39,7 @@ async def _del(client: Caller, words: Command) -> int:
 for _name in ("DEL", "UNLINK"):
     command(
         f"{_name} key [key ...]",
-        "Deletes queues with what is in them, and says how many there were.",
+        "Deletes queues and their messages, and returns how many existed.",
         group="generic",
         needs="administer",
         flags="write",
@@ -48,13 +48,13 @@ for _name in ("DEL", "UNLINK"):
 
 @command(
     "EXISTS key [key ...]",
-    "Says how many of the queues exist.",
+    "Returns how many of the queues exist.",
     group="generic",
     needs="read",
     flags="readonly fast",
 )
 async def exists(client: Caller, words: Command) -> int:
-    """As Redis, a queue named twice counts twice. An empty queue exists."""
+    """Reply as Redis does: a queue that is named twice counts twice. An empty queue exists."""
     found = await client.database.run_each(verbs.EXISTS, words[1:])
     for one in found:
         if isinstance(one, Exception):
@@ -64,13 +64,13 @@ async def exists(client: Caller, words: Command) -> int:
 
 @command(
     "TYPE key",
-    "Says set for a queue, none for what is none.",
+    "Returns set if the queue exists, otherwise none.",
     group="generic",
     needs="read",
     flags="readonly fast",
 )
 async def type_(client: Caller, words: Command) -> str:
-    """To Redis clients a queue is a set."""
+    """Reply as Redis does for a set."""
     return "set" if await client.database.exists(words[1]) else "none"
 
 
@@ -81,7 +81,7 @@ async def _ttl(client: Caller, words: Command) -> int:
 for _name in ("TTL", "PTTL"):
     command(
         f"{_name} key",
-        "Says -1 for a queue, which never expires, and -2 for what is none.",
+        "Returns -1 (no expiry) if the queue exists, otherwise -2.",
         group="generic",
         needs="read",
         flags="readonly fast",
@@ -90,26 +90,26 @@ for _name in ("TTL", "PTTL"):
 
 @command(
     "KEYS pattern",
-    "Returns the names of the queues that match.",
+    "Returns the names of the queues that match the pattern.",
     group="generic",
     needs="read",
     flags="readonly",
 )
 async def keys(client: Caller, words: Command) -> list[bytes]:
-    """As Redis."""
+    """Reply as Redis does."""
     pattern: re.Pattern[bytes] = glob_regex(words[1])
     return [queue async for queue in admitted_queues(client) if pattern.fullmatch(queue)]
 
 
 @command(
     "SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]",
-    "Returns the names of some queues, and where to go on.",
+    "Returns the names of some queues, and the cursor for the next call.",
     group="generic",
     needs="read",
     flags="readonly",
 )
 async def scan(client: Caller, words: Command) -> list[object]:
-    """As Redis: the next cursor, and names."""
+    """Reply as Redis does: the next cursor, and names."""
     cursor = cursor_of(words[1])
     options = scan_options(words[2:], with_type=True)
     after, queues = await client.connection.database.scan(b"%d" % cursor, options.count * _KEYS_OF_A_QUEUE)
@@ -119,31 +119,31 @@ async def scan(client: Caller, words: Command) -> list[object]:
     return [after, [queue for queue in queues if options.matches(queue) and admits(queue)]]
 
 
-@command("DBSIZE", "Says how many queues there are.", group="server", needs="read", flags="readonly fast")
+@command("DBSIZE", "Returns the number of queues.", group="server", needs="read", flags="readonly fast")
 async def dbsize(client: Caller, _words: Command) -> int:
-    """Counts queues, not the backend's keys."""
+    """Count the queues that the user may use, not the backend's keys."""
     return sum([1 async for _ in admitted_queues(client)])
 
 
 @command(
     "RANDOMKEY",
-    "Returns the name of a random queue; nil when there is none.",
+    "Returns the name of a random queue; nil if there is none.",
     group="generic",
     needs="read",
     flags="readonly",
 )
 async def randomkey(client: Caller, _words: Command) -> bytes | None:
-    """Each queue is as likely as any other."""
+    """Return a random queue. Each has the same probability."""
     queues = [queue async for queue in admitted_queues(client)]
     return random.choice(queues) if queues else None
 
 
 async def _flush(client: Caller, database: Database) -> None:
-    """Delete every queue that can be. Raises the first error that one met, when the others are deleted."""
+    """Delete all queues of the database. Raise an error after trying all of them."""
     queues = [queue async for queue in database.queues()]
     held: list[bytes] = []
     errors: list[PressureError] = []
-    for some in in_portions(queues):
+    for some in portions(queues):
         for queue, end in zip(some, await database.housekeeping.delete(some), strict=True):
             if isinstance(end, PressureError):
                 errors.append(end)
@@ -161,13 +161,13 @@ def _check_flush(words: Command) -> None:
 
 @command(
     "FLUSHDB [ASYNC|SYNC]",
-    "Deletes all queues of the selected database, and nothing else in it.",
+    "Deletes all queues of the selected database, and no other keys.",
     group="server",
     needs="administer",
     flags="write",
 )
 async def flushdb(client: Caller, words: Command) -> str:
-    """Other keys of that Redis are not touched."""
+    """Delete the queues, and leave other keys of the backend alone."""
     _check_flush(words)
     await _flush(client, client.connection.database)
     return OK
@@ -175,13 +175,13 @@ async def flushdb(client: Caller, words: Command) -> str:
 
 @command(
     "FLUSHALL [ASYNC|SYNC]",
-    "Deletes all queues of all databases, and nothing else.",
+    "Deletes all queues of all databases, and no other keys.",
     group="server",
     needs="administer",
     flags="write",
 )
 async def flushall(client: Caller, words: Command) -> str:
-    """As FLUSHDB in each of them, whatever it has met in another."""
+    """Do what FLUSHDB does in each database. Raise the first error after trying all databases."""
     _check_flush(words)
     broker = client.connection.context.broker
     errors: list[PressureError] = []

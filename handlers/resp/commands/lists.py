@@ -1,6 +1,6 @@
-"""Commands on a queue as a list, which is FIFO whatever end a command names.
+"""Commands on a queue as a list. The list is first in, first out, whichever end a command names.
 
-A push puts at the newest end, a pop takes at the oldest, and positions count from the oldest.
+A push adds the newest message, a pop takes the oldest one, and positions count from the oldest.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _pop(client: Caller, words: Command) -> None:
 for _name in ("LPUSH", "RPUSH"):
     command(
         f"{_name} key element [element ...]",
-        "Puts messages, repeats allowed, and returns the queue's length. Creates the queue.",
+        "Puts messages, even if they are queued already, and returns the queue's length. Creates the queue.",
         group="list",
         needs="put",
         flags="write denyoom fast",
@@ -52,7 +52,7 @@ for _name in ("LPUSH", "RPUSH"):
 for _name in ("LPOP", "RPOP"):
     command(
         f"{_name} key [count]",
-        "Takes the oldest message, or up to count of them; nil when there is none.",
+        "Takes the oldest message, or up to count messages; nil if there is none.",
         group="list",
         needs="get",
         flags="write fast",
@@ -60,34 +60,34 @@ for _name in ("LPOP", "RPOP"):
     )(_pop)
 
 
-@command("LLEN key", "Says how many messages are queued.", group="list", needs="read", flags="readonly fast")
+@command("LLEN key", "Returns the number of messages.", group="list", needs="read", flags="readonly fast")
 def llen(client: Caller, words: Command) -> None:
-    """pressure 0.15, Length."""
+    """Reply with the queue's length (pressure 0.15, Length)."""
     client.submit(verbs.LENGTH, words[1], [], 1, integers)
 
 
 @command(
     "LRANGE key start stop",
-    "Returns the messages from start to stop, oldest first; they stay queued.",
+    "Returns the messages from position start to stop, oldest first. They stay queued.",
     group="list",
     needs="read",
     flags="readonly",
 )
 async def lrange(client: Caller, words: Command) -> object:
-    """As Redis, from the oldest."""
+    """Reply as Redis does. Position 0 is the oldest message."""
     first, last = position_of(words[2]), position_of(words[3])
     return await long_reply(b"*", await messages_between(client, words[1], first, last))
 
 
 @command(
     "LINDEX key index",
-    "Returns the message at a position; it stays queued.",
+    "Returns the message at a position. It stays queued.",
     group="list",
     needs="read",
     flags="readonly",
 )
 async def lindex(client: Caller, words: Command) -> object:
-    """As Redis, from the oldest."""
+    """Reply as Redis does. Position 0 is the oldest message."""
     position = position_of(words[2])
     found = await messages_between(client, words[1], position, position)
     return found[0] if found else None

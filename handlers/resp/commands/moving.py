@@ -1,4 +1,4 @@
-"""Commands that move a message from one queue to another in one step, and may wait for room there."""
+"""Commands that move a message to another queue in one step. They may wait for room there."""
 
 from __future__ import annotations
 
@@ -23,63 +23,63 @@ async def _wait_and_move(client: Caller, words: Command) -> object:
 
 @command(
     "LMOVE source destination LEFT|RIGHT LEFT|RIGHT",
-    "Moves the oldest message to another queue, and returns it; nil when there is none.",
+    "Moves the oldest message to another queue and returns it; nil if there is none.",
     group="list",
     needs="get put",
     flags="write denyoom",
 )
 async def lmove(client: Caller, words: Command) -> bytes | None:
-    """As Redis, from the oldest end to the newest whichever are named."""
+    """Reply as Redis does, but move the oldest message and make it the newest, whichever ends are named."""
     _check_ends(words[3:])
     return await client.database.move(words[1], words[2], client=client.connection)
 
 
 @command(
     "RPOPLPUSH source destination",
-    "Moves the oldest message to another queue, and returns it; nil when there is none.",
+    "Moves the oldest message to another queue and returns it; nil if there is none.",
     group="list",
     needs="get put",
     flags="write denyoom",
 )
 async def rpoplpush(client: Caller, words: Command) -> bytes | None:
-    """As Redis."""
+    """Reply as Redis does."""
     return await client.database.move(words[1], words[2], client=client.connection)
 
 
 @command(
     "BLMOVE source destination LEFT|RIGHT LEFT|RIGHT timeout",
-    "LMOVE that waits so many seconds for a message, for ever at 0.",
+    "Like LMOVE, but waits for a message, up to timeout seconds (0: forever).",
     group="list",
     needs="get put",
     flags="write denyoom blocking",
 )
 async def blmove(client: Caller, words: Command) -> object:
-    """As Redis."""
+    """Reply as Redis does, but move the oldest message, as LMOVE does."""
     _check_ends(words[3:5])
     return await _wait_and_move(client, words)
 
 
 @command(
     "BRPOPLPUSH source destination timeout",
-    "RPOPLPUSH that waits so many seconds for a message, for ever at 0.",
+    "Like RPOPLPUSH, but waits for a message, up to timeout seconds (0: forever).",
     group="list",
     needs="get put",
     flags="write denyoom blocking",
 )
 async def brpoplpush(client: Caller, words: Command) -> object:
-    """As Redis."""
+    """Reply as Redis does."""
     return await _wait_and_move(client, words)
 
 
 @command(
     "SMOVE source destination member",
-    "Moves a message, wherever it is queued, to another queue, and says whether it was there.",
+    "Moves a message from any position to another queue; returns 1, or 0 if it was not queued.",
     group="set",
     needs="get put",
     flags="write fast",
 )
 async def smove(client: Caller, words: Command) -> int:
-    """As Redis: every copy leaves the one queue, and the other has it once."""
+    """Reply as Redis does. Remove all copies from the source; the destination then has the message once."""
     moved = await client.database.move(
         words[1], words[2], message=words[3], unique=True, client=client.connection
     )

@@ -1,4 +1,4 @@
-"""The specification's operations by name, with its errors."""
+"""The operations of the pressure specification by name, with its errors."""
 
 from __future__ import annotations
 
@@ -13,36 +13,37 @@ from handlers.resp.table import command
 from pressure_server.queues.glob import glob_regex
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Line
-from pressure_server.queues.operations.options import Options, Room
+from pressure_server.queues.operations.options import OnFull, Options
 from pressure_server.queues.operations.wait import AS_CONFIGURED, Wait
 from pressure_server.queues.policy import BLOCK, ERROR
 
 _OVERFLOWS = {BLOCK.upper().encode(): BLOCK.encode(), ERROR.upper().encode(): ERROR.encode()}
-_GET = Options(existing=True, waits=True)
+_GET = Options(must_exist=True, waits=True)
 
 
 @command(
     "PRESSURE.READY",
-    "Says OK where new clients are welcome: the server does not stop, and its backend is there.",
+    "Returns OK if the server is ready for new clients: it is not stopping and can use its backend.",
     group="pressure",
     needs="nothing",
     flags="fast no_auth",
 )
 async def ready(client: Caller, _words: Command) -> str:
-    """For whoever sends clients here, who need not log in for that."""
+    """Reply OK or an error. Load balancers and health checks may ask without a login."""
     client.connection.context.check_readiness()
     return OK
 
 
 @command(
     "PRESSURE.CREATE key [BOUND bound] [OVERFLOW BLOCK|ERROR]",
-    "Creates a queue: with a bound, and what a put does when it is reached. -EXISTS if there is one.",
+    "Creates a queue. BOUND limits its length (0: no bound); OVERFLOW sets what a put does if it is full. "
+    "Replies -EXISTS if the queue exists.",
     group="pressure",
     needs="administer",
     flags="write",
 )
 async def create(client: Caller, words: Command) -> str:
-    """pressure 0.15, Create. Bound 0, the default, is none."""
+    """Create the queue (pressure 0.15, Create). The default bound is 0: no bound."""
     bound: int | None = None
     overflow: bytes | None = None
     rest = words[2:]
@@ -64,51 +65,54 @@ async def create(client: Caller, words: Command) -> str:
 
 @command(
     "PRESSURE.EXISTS key",
-    "Says whether the queue exists.",
+    "Returns 1 if the queue exists, otherwise 0.",
     group="pressure",
     needs="read",
     flags="readonly fast",
 )
 async def exists(client: Caller, words: Command) -> int:
-    """pressure 0.15, Exists."""
+    """Return whether the queue exists (pressure 0.15, Exists)."""
     return int(await client.database.exists(words[1]))
 
 
 @command(
     "PRESSURE.LENGTH key",
-    "Says how many messages are queued. -NOQUEUE if there is no such queue.",
+    "Returns the number of messages. Replies -NOQUEUE if there is no such queue.",
     group="pressure",
     needs="read",
     flags="readonly fast",
 )
 async def length(client: Caller, words: Command) -> object:
-    """pressure 0.15, Length."""
+    """Return the queue's length (pressure 0.15, Length)."""
     return (await client.database.run(verbs.LENGTH, words[1]))[0]
 
 
 @command(
     "PRESSURE.CLOSED key",
-    "Says whether the queue is closed. -NOQUEUE if there is no such queue.",
+    "Returns 1 if the queue is closed, otherwise 0. Replies -NOQUEUE if there is no such queue.",
     group="pressure",
     needs="read",
     flags="readonly fast",
 )
 async def closed(client: Caller, words: Command) -> object:
-    """pressure 0.15, Closed."""
+    """Return whether the queue is closed (pressure 0.15, Closed)."""
     return (await client.database.run(verbs.INFO, words[1]))[0][2]
 
 
 @command(
     "PRESSURE.PUT key message [NX] [NOWAIT] [TIMEOUT seconds] [OVERFILL]",
-    "Puts a message, and says whether it did: with NX not if it is queued already. "
-    "Waits for room as the queue is set, or TIMEOUT; NOWAIT fails at once; OVERFILL needs no room.",
+    "Puts a message and returns 1; with NX, returns 0 if it is queued already. If the queue is full, the "
+    "overflow setting applies; TIMEOUT waits for room, NOWAIT fails at once, OVERFILL exceeds the bound.",
     group="pressure",
     needs="put",
     flags="write denyoom",
 )
 async def put(client: Caller, words: Command) -> int:
-    """pressure 0.15, Put, and Put (Non-Blocking) with NOWAIT. The queue must exist."""
-    options, wait = Options(existing=True), Wait(AS_CONFIGURED)
+    """Put a message (pressure 0.15, Put; with NOWAIT, Put (Non-Blocking)). The queue must exist.
+
+    A timeout of 0 seconds waits forever.
+    """
+    options, wait = Options(must_exist=True), Wait(AS_CONFIGURED)
     said: set[bytes] = set()
     rest = words[3:]
     while rest:
@@ -121,13 +125,13 @@ async def put(client: Caller, words: Command) -> int:
             case b"NX":
                 options = options._replace(unique=True)
             case b"OVERFILL":
-                options = options._replace(room=Room.NOT_NEEDED)
+                options = options._replace(on_full=OnFull.EXCEED_BOUND)
             case b"NOWAIT":
                 wait = Wait(0, for_role=False)
             case b"TIMEOUT" if rest:
                 wait = Wait(timeout_of(rest.pop(0)))
-                if options.room is Room.CONFIGURED:
-                    options = options._replace(room=Room.WAIT)
+                if options.on_full is OnFull.CONFIGURED:
+                    options = options._replace(on_full=OnFull.WAIT)
             case _:
                 raise syntax_error()
     ended = await client.database.run(
@@ -141,14 +145,14 @@ async def put(client: Caller, words: Command) -> int:
 
 @command(
     "PRESSURE.GET key [NOWAIT] [TIMEOUT seconds]",
-    "Takes the oldest message, waiting for it, at most TIMEOUT seconds; nil when none has come. "
-    "-CLOSED when the queue is closed and empty.",
+    "Takes the oldest message. Waits for one, up to TIMEOUT seconds (0: forever); nil if none has come. "
+    "NOWAIT does not wait. Replies -CLOSED if the queue is closed and empty.",
     group="pressure",
     needs="get",
     flags="write blocking",
 )
 def get(client: Caller, words: Command) -> None:
-    """pressure 0.15, Get, and Get (Non-Blocking) with NOWAIT. The queue must exist."""
+    """Take a message (pressure 0.15, Get; with NOWAIT, Get (Non-Blocking)). The queue must exist."""
     match [word.upper() for word in words[2:]]:
         case []:
             wait = Wait(None)
@@ -163,40 +167,44 @@ def get(client: Caller, words: Command) -> None:
 
 @command(
     "PRESSURE.CLOSE key",
-    "Closes the queue: nothing more can be put, and who waits for a message when it is empty is told. "
-    "-CLOSED if it is closed already.",
+    "Closes the queue. Later puts fail; clients that wait for messages get -CLOSED when it is empty. "
+    "Replies -CLOSED if the queue is closed already.",
     group="pressure",
     needs="administer",
     flags="write",
 )
 async def close(client: Caller, words: Command) -> str:
-    """pressure 0.15, Close."""
+    """Close the queue (pressure 0.15, Close)."""
     await client.database.run(verbs.CLOSE, words[1], client=client.connection)
     return OK
 
 
 @command(
     "PRESSURE.DELETE key",
-    "Deletes the queue with what is in it; who waits on it is told. -NOQUEUE if there is no such queue.",
+    "Deletes the queue and its messages; clients that wait on it get -NOQUEUE. "
+    "Replies -NOQUEUE if there is no such queue.",
     group="pressure",
     needs="administer",
     flags="write",
 )
 async def delete(client: Caller, words: Command) -> str:
-    """pressure 0.15, Delete."""
+    """Delete the queue (pressure 0.15, Delete)."""
     await client.database.run(verbs.DELETE, words[1], client=client.connection)
     return OK
 
 
 @command(
     "PRESSURE.INFO key",
-    "Describes the queue: bound, length, who acts on it, statistics, who waits.",
+    "Describes the queue: bound, length, roles, statistics, and how many operations wait.",
     group="pressure",
     needs="read",
     flags="readonly",
 )
 async def info(client: Caller, words: Command) -> dict[bytes, object]:
-    """Roles are free or held; `producer` and `consumer` are who acted in them last, or acts now."""
+    """Return the queue's state. `producer` and `consumer` are the present or last holders of the roles.
+
+    The waiting operations are those of this server's clients.
+    """
     about = (await client.database.run(verbs.INFO, words[1]))[0]
     waiting = client.database.waiting_on(words[1])
     return {
@@ -225,7 +233,7 @@ async def info(client: Caller, words: Command) -> dict[bytes, object]:
     flags="readonly",
 )
 async def list_(client: Caller, words: Command) -> list[bytes]:
-    """All queues of the selected database."""
+    """Return the queues of the selected database that the user may use, sorted."""
     pattern = None
     if len(words) > 1:
         if len(words) != 3 or words[1].upper() != b"MATCH":

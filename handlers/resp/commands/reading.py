@@ -1,4 +1,4 @@
-"""What commands that read have in common."""
+"""Helpers for commands that read: long replies, positions, scans."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pressure_server.errors import QueueDoesNotExistError
 from pressure_server.queues.glob import glob_regex
 from pressure_server.queues.operations.operation import Verb
 
-# Messages that are handled in one go, which takes some milliseconds.
+# Messages that are handled before other clients are served again: a few milliseconds.
 ENCODED_AT_ONCE = 10_000
 
 
 async def read(client: Caller, verb: Verb, queue: bytes, arguments: list[bytes], *, missing: Any) -> Any:
-    """The one result of a reading operation; `missing` where there is no such queue."""
+    """Return the single value of an operation that reads, or `missing` if there is no such queue."""
     try:
         return (await client.database.run(verb, queue, arguments))[0]
     except QueueDoesNotExistError:
@@ -29,16 +29,16 @@ async def read(client: Caller, verb: Verb, queue: bytes, arguments: list[bytes],
 
 
 async def messages_between(client: Caller, queue: bytes, first: int, last: int) -> list[bytes]:
-    """The messages from one position to another, oldest first; none where there is no such queue."""
+    """Return the messages from one position to another, oldest first; none if there is no such queue."""
     (found,) = await client.database.ranges([queue], first, last)
     return found or []
 
 
 async def long_reply(sign: bytes, messages: Sequence[bytes]) -> Raw:
-    """The reply of an array, or with another sign a set, that may be long: others go on meanwhile."""
+    """Return an array (`sign` is b"*") or a set (see set_sign). Let others run while encoding a long one."""
     parts = [b"%b%d\r\n" % (sign, len(messages))]
     if len(messages) <= ENCODED_AT_ONCE:
-        # Few of them may be large: they are copied once.
+        # These few messages may be large, so copy them only once.
         return Raw(b"".join([*parts, *_pieces(messages)]))
     for first in range(0, len(messages), ENCODED_AT_ONCE):
         parts.append(b"".join(_pieces(messages[first : first + ENCODED_AT_ONCE])))
@@ -54,7 +54,7 @@ def _pieces(messages: Iterable[bytes]) -> Iterator[bytes]:
 
 
 async def admitted_queues(client: Caller) -> AsyncIterator[bytes]:
-    """The queues of the selected database that the client's user may know of."""
+    """Yield the queues of the selected database that the client's user may use."""
     connection = client.connection
     async for queue in connection.database.queues():
         if connection.user.admits(queue):
@@ -63,19 +63,19 @@ async def admitted_queues(client: Caller) -> AsyncIterator[bytes]:
 
 @dataclass(frozen=True)
 class ScanOptions:
-    """What SCAN and SSCAN take beside the cursor."""
+    """The options of SCAN and SSCAN."""
 
     count: int = 10
     pattern: re.Pattern[bytes] | None = None
     type: bytes = b"set"
 
     def matches(self, value: bytes) -> bool:
-        """Whether the value is asked for."""
+        """Return whether the value matches the pattern, if there is one."""
         return self.pattern is None or self.pattern.fullmatch(value) is not None
 
 
 def scan_options(words: list[bytes], *, with_type: bool = False) -> ScanOptions:
-    """MATCH pattern, COUNT count, and TYPE type where it makes sense. Raises CommandError."""
+    """Parse MATCH pattern, COUNT count and, for `with_type`, TYPE type. Raise CommandError."""
     if len(words) % 2:
         raise syntax_error()
     options: dict[str, Any] = {}

@@ -15,35 +15,38 @@ from handlers.resp.replies import CommandError, Text
 from handlers.resp.table import COMMANDS, command, container, dispatch, help_of
 from pressure_server.queues.glob import glob_regex
 
-# Each costs a description, whether or not it was named before.
+# The most names in COMMAND INFO: each adds a description to the reply, even if it is repeated.
 _MOST_NAMES = 1000
 _MOST_PARAMETERS = 64
 
 
 @command(
     "TIME",
-    "Says the server's time: seconds, and microseconds.",
+    "Returns the server's time: seconds, and microseconds.",
     group="server",
     needs="nothing",
     flags="fast",
 )
 async def time(_client: Caller, _words: Command) -> list[bytes]:
-    """As Redis."""
+    """Reply as Redis does."""
     seconds, nanoseconds = divmod(time_ns(), 10**9)
     return [b"%d" % seconds, b"%d" % (nanoseconds // 1000)]
 
 
 @command(
-    "INFO [section [section ...]]", "Describes server, backend and queues.", group="server", needs="read"
+    "INFO [section [section ...]]",
+    "Describes the server, its backend and the queues.",
+    group="server",
+    needs="read",
 )
 async def info(client: Caller, words: Command) -> Text:
-    """In Redis's format: its sections, and ours, Backend and Queues."""
+    """Reply in Redis's format, with the additional sections Backend and Queues."""
     return Text((await info_text(client.connection, words[1:])).encode())
 
 
 @command("COMMAND [subcommand [argument ...]]", "Describes the commands.", group="server", needs="nothing")
 def command_(client: Caller, words: Command) -> Coroutine[Any, Any, Any] | None:
-    """Without a subcommand, all commands, as COMMAND INFO describes them."""
+    """Execute the subcommand. Without one, describe all commands as COMMAND INFO does."""
     return dispatch(client, words) if len(words) > 1 else _all_commands()
 
 
@@ -57,20 +60,20 @@ def _find(name: bytes) -> Spec | None:
     return spec.subcommands.get(sub) if spec is not None and sub else spec
 
 
-@command("COMMAND|COUNT", "Says how many commands there are.", group="server", needs="nothing")
+@command("COMMAND|COUNT", "Returns the number of commands.", group="server", needs="nothing")
 async def command_count(_client: Caller, _words: Command) -> int:
-    """As Redis."""
+    """Reply as Redis does."""
     return len(COMMANDS)
 
 
 @command(
     "COMMAND|INFO [command-name [command-name ...]]",
-    "Describes commands for clients.",
+    "Returns the arity, flags and key positions of commands.",
     group="server",
     needs="nothing",
 )
 async def command_info_(_client: Caller, words: Command) -> list[object]:
-    """As Redis: null for a name that is none."""
+    """Reply as Redis does: null for an unknown name."""
     if len(words) == 2:
         return await _all_commands()
     if len(words) > _MOST_NAMES:
@@ -81,30 +84,30 @@ async def command_info_(_client: Caller, words: Command) -> list[object]:
 
 @command(
     "COMMAND|DOCS [command-name [command-name ...]]",
-    "Describes commands for people.",
+    "Returns the documentation of commands.",
     group="server",
     needs="nothing",
 )
 async def command_docs_(_client: Caller, words: Command) -> dict[bytes, object]:
-    """As Redis: nothing for a name that is none."""
+    """Reply as Redis does: leave out unknown names."""
     specs = [_find(name) for name in words[2:]] if len(words) > 2 else list(COMMANDS.values())
     return {spec.name.encode(): command_docs(spec) for spec in specs if spec is not None}
 
 
 @command("COMMAND|LIST", "Lists the names of the commands.", group="server", needs="nothing")
 async def command_list(_client: Caller, _words: Command) -> list[bytes]:
-    """As Redis, without its filters."""
+    """Reply as Redis does. FILTERBY is not supported."""
     return [spec.name.encode() for spec in COMMANDS.values()]
 
 
 @command(
     "COMMAND|GETKEYS command argument [argument ...]",
-    "Says which words of a command are keys.",
+    "Returns the keys of a command.",
     group="server",
     needs="nothing",
 )
 async def command_getkeys(_client: Caller, words: Command) -> list[bytes]:
-    """As Redis, but a number of keys must be one, as for the command itself."""
+    """Reply as Redis does, but reject an invalid numkeys, as the command itself does."""
     spec = COMMANDS.get(words[2].upper())
     if spec is None:
         raise CommandError("ERR Invalid command specified")
@@ -121,21 +124,21 @@ async def command_getkeys(_client: Caller, words: Command) -> list[bytes]:
 
 @command("COMMAND|HELP", "Lists the subcommands.", group="server", needs="nothing")
 async def command_help(_client: Caller, _words: Command) -> list[str]:
-    """From the table."""
+    """Reply with the subcommands of the table."""
     return help_of("COMMAND")
 
 
-container("CONFIG", "Says how the server is configured.", group="server")
+container("CONFIG", "Shows the configuration of the server.", group="server")
 
 
 @command(
     "CONFIG|GET parameter [parameter ...]",
-    "Says what parameters of these names are.",
+    "Returns the parameters whose names match one of the patterns.",
     group="server",
     needs="administer",
 )
 async def config_get(client: Caller, words: Command) -> dict[bytes, bytes]:
-    """Parameters of Redis that mean something here, with patterns. They are set when the server starts."""
+    """Return the matching parameters of Redis that apply to this server. They are set when it starts."""
     settings = client.connection.context.settings
     parameters = {
         "appendonly": "yes" if settings.is_embedded else "no",
@@ -153,6 +156,6 @@ async def config_get(client: Caller, words: Command) -> dict[bytes, bytes]:
         pattern = glob_regex(word.lower())
         for name, value in parameters.items():
             if pattern.fullmatch(name.encode()):
-                # One that is named is returned as it was written.
+                # Return an exact name in the spelling of the request.
                 found[word if word.lower() == name.encode() else name.encode()] = value.encode()
     return found

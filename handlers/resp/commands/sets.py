@@ -1,4 +1,4 @@
-"""Commands on a queue as a set: SADD puts what is not queued yet, SPOP takes the oldest."""
+"""Commands on a queue as a set. SADD puts messages that are not queued yet, SPOP takes the oldest."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from handlers.resp.table import command
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.options import UNIQUE
 
-# Redis would return billions.
+# Redis has no such limit: it would return billions of messages.
 _MOST_PICKS = 1_000_000
 
 
@@ -44,27 +44,27 @@ def _sismember_repeated(client: RespClient, commands: Repeated) -> None:
 
 @command(
     "SADD key member [member ...]",
-    "Puts each message that is not queued yet, and says how many were put. Creates the queue.",
+    "Puts the messages that are not queued yet, and returns their number. Creates the queue.",
     group="set",
     needs="put",
     flags="write denyoom fast",
     repeated=_sadd_repeated,
 )
 def sadd(client: Caller, words: Command) -> None:
-    """pressure 0.15, Put (Non-Blocking), for messages that are not queued."""
+    """Put messages that are not queued yet (pressure 0.15, Put). Reply with their number."""
     client.submit(verbs.PUT, words[1], words[2:], len(words) - 2, integers, options=UNIQUE)
 
 
 @command(
     "SPOP key [count]",
-    "Takes the oldest message, or up to count of them; nil or an empty list when there is none.",
+    "Takes the oldest message, or up to count messages; nil or an empty list if there is none.",
     group="set",
     needs="get",
     flags="write fast",
     repeated=_spop_repeated,
 )
 def spop(client: Caller, words: Command) -> None:
-    """pressure 0.15, Get (Non-Blocking)."""
+    """Take messages (pressure 0.15, Get (Non-Blocking))."""
     if len(words) == 2:
         client.submit(verbs.GET, words[1], [], 1, one_message)
     elif len(words) == 3:
@@ -73,71 +73,73 @@ def spop(client: Caller, words: Command) -> None:
         raise syntax_error()
 
 
-@command("SCARD key", "Says how many messages are queued.", group="set", needs="read", flags="readonly fast")
+@command("SCARD key", "Returns the number of messages.", group="set", needs="read", flags="readonly fast")
 def scard(client: Caller, words: Command) -> None:
-    """pressure 0.15, Length."""
+    """Reply with the queue's length (pressure 0.15, Length)."""
     client.submit(verbs.LENGTH, words[1], [], 1, integers)
 
 
 @command(
     "SISMEMBER key member",
-    "Says whether the message is queued.",
+    "Returns 1 if the message is queued, otherwise 0.",
     group="set",
     needs="read",
     flags="readonly fast",
     repeated=_sismember_repeated,
 )
 def sismember(client: Caller, words: Command) -> None:
-    """1 or 0."""
+    """Reply with 1 or 0."""
     client.submit(verbs.CONTAINS, words[1], words[2:], 1, integers)
 
 
 @command(
     "SMISMEMBER key member [member ...]",
-    "Says of each message whether it is queued.",
+    "Returns for each message 1 if it is queued, otherwise 0.",
     group="set",
     needs="read",
     flags="readonly fast",
 )
 def smismember(client: Caller, words: Command) -> None:
-    """A list of 1 and 0."""
+    """Reply with a list of 1s and 0s."""
     client.submit(verbs.CONTAINS, words[1], words[2:], len(words) - 2, flags)
 
 
 @command(
     "SREM key member [member ...]",
-    "Removes messages wherever they are queued, and says how many were. They count as consumed.",
+    "Removes all copies of the messages, and returns how many of the messages were queued. "
+    "Removed messages count as consumed.",
     group="set",
     needs="get",
     flags="write",
 )
 def srem(client: Caller, words: Command) -> None:
-    """As Redis: how many of the messages were there."""
+    """Reply as Redis does: the number of messages that were queued, not of their copies."""
     client.submit(verbs.REMOVE, words[1], words[2:], len(words) - 2, sums)
 
 
 @command(
     "SMEMBERS key",
-    "Returns all messages, oldest first; they stay queued.",
+    "Returns all messages, oldest first. They stay queued.",
     group="set",
     needs="read",
     flags="readonly",
 )
 async def smembers(client: Caller, words: Command) -> Raw:
-    """All messages."""
+    """Return all messages, copies included."""
     messages = await messages_between(client, words[1], 0, -1)
     return await long_reply(set_sign(client.connection.protocol), messages)
 
 
 @command(
     "SSCAN key cursor [MATCH pattern] [COUNT count]",
-    "Returns some messages, oldest first, and where to go on. What stays queued meanwhile is not missed.",
+    "Returns some messages, oldest first, and the cursor for the next call. "
+    "Messages that stay queued are not missed.",
     group="set",
     needs="read",
     flags="readonly",
 )
 async def sscan(client: Caller, words: Command) -> list[object]:
-    """As Redis: the next cursor, and messages."""
+    """Reply as Redis does: the next cursor, and messages."""
     cursor = cursor_of(words[2])
     options = scan_options(words[3:])
     found = await read(
@@ -148,13 +150,14 @@ async def sscan(client: Caller, words: Command) -> list[object]:
 
 @command(
     "SRANDMEMBER key [count]",
-    "Returns random messages, which stay queued; with a negative count, maybe the same more than once.",
+    "Returns random messages, which stay queued. "
+    "With a negative count, a message may be returned several times.",
     group="set",
     needs="read",
     flags="readonly",
 )
 async def srandmember(client: Caller, words: Command) -> object:
-    """As Redis: one message or nil; with a count a list."""
+    """Reply as Redis does: one message or nil; a list if there is a count."""
     if len(words) > 3:
         raise syntax_error()
     count = integer_of(words[2]) if len(words) == 3 else 1

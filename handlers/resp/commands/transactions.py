@@ -1,4 +1,4 @@
-"""MULTI, EXEC, DISCARD, WATCH, UNWATCH: commands on queues done together, with nobody in between."""
+"""MULTI, EXEC, DISCARD, WATCH, UNWATCH: commands on queues that are done in one step."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from pressure_server.queues.operations import verbs
 
 @command(
     "MULTI",
-    "Begins a transaction: commands are queued until EXEC.",
+    "Begins a transaction: later commands are queued until EXEC.",
     group="transactions",
     needs="nothing",
     flags="fast",
 )
 async def multi(client: Caller, _words: Command) -> str:
-    """As Redis."""
+    """Reply as Redis does."""
     client.connection.begin_transaction()
     return OK
 
 
 @command(
     "EXEC",
-    "Does what has been queued since MULTI; nil where a watched queue has changed.",
+    "Executes the commands queued since MULTI. Does nothing and returns nil if a watched queue has changed.",
     group="transactions",
     needs="nothing",
     flags="slow",
 )
 async def exec_(client: Caller, _words: Command) -> object:
-    """As Redis; what would wait does not, and a put on a full queue fails."""
+    """Reply as Redis does. Commands that would wait do not wait, and a put on a full queue fails."""
     commands, watched = client.connection.end_transaction()
     if commands is None:
         raise CommandError("ERR EXEC without MULTI")
@@ -46,10 +46,14 @@ async def exec_(client: Caller, _words: Command) -> object:
 
 
 @command(
-    "DISCARD", "Drops what has been queued since MULTI.", group="transactions", needs="nothing", flags="fast"
+    "DISCARD",
+    "Discards the commands queued since MULTI.",
+    group="transactions",
+    needs="nothing",
+    flags="fast",
 )
 async def discard(client: Caller, _words: Command) -> str:
-    """As Redis."""
+    """Reply as Redis does."""
     commands, _watched = client.connection.end_transaction()
     if commands is None:
         raise CommandError("ERR DISCARD without MULTI")
@@ -58,13 +62,13 @@ async def discard(client: Caller, _words: Command) -> str:
 
 @command(
     "WATCH key [key ...]",
-    "Makes the next EXEC do nothing if one of the queues changes before.",
+    "Makes the next EXEC do nothing if one of the queues changes before it.",
     group="transactions",
     needs="read",
     flags="fast",
 )
 async def watch(client: Caller, words: Command) -> str:
-    """As Redis; changes by native clients count, too."""
+    """Reply as Redis does. Changes by native clients count, too."""
     if client.connection.transaction is not None:
         raise CommandError("ERR WATCH inside MULTI is not allowed")
     versions = client.connection.watch(words[1:])
@@ -74,8 +78,8 @@ async def watch(client: Caller, words: Command) -> str:
     return OK
 
 
-@command("UNWATCH", "Forgets what is watched.", group="transactions", needs="nothing", flags="fast")
+@command("UNWATCH", "Stops watching all queues.", group="transactions", needs="nothing", flags="fast")
 async def unwatch(client: Caller, _words: Command) -> str:
-    """As Redis."""
+    """Reply as Redis does."""
     client.connection.unwatch()
     return OK

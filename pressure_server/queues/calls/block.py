@@ -11,7 +11,7 @@ from pressure_server.queues.operations.operation import Delivery
 class Block(NamedTuple):
     """What one call does on one queue, or on several queues together.
 
-    `keys` are base keys. `how` is the block's mode (layout.py), `arguments` are its runs (batch.lua).
+    `keys` are base keys. `mode` is how it is done (layout.py), `arguments` are its runs (batch.lua).
 
     `received` is called with the block's reply: a value, an exception for an error reply, or a BackendError
     if there is no reply. Its second argument is the call's delivery; None if the call has no record or takes
@@ -22,7 +22,7 @@ class Block(NamedTuple):
     """
 
     keys: Sequence[bytes]
-    how: bytes
+    mode: bytes
     arguments: list[bytes]
     received: Callable[[Any, Delivery | None], None]
     changes: bool = True

@@ -30,25 +30,25 @@ logger = logging.getLogger(__name__)
 
 # Most calls in flight, so that the next ones are made while the backend does one. With 1000 queues, 3 handled
 # 4 to 15 % more operations than 2, and 6 handled fewer.
-_MOST_UNDER_WAY = 3
+_MAX_IN_FLIGHT = 3
 # The calls that may leave share the ready blocks, but each gets at least so many: a call costs as much as two
 # or three blocks.
-_LEAST_PART = 8
+_MIN_BLOCKS = 8
 # Limits of one call: blocks, and bytes of their arguments. blocks.lua ends a call after about two
 # milliseconds.
-_MOST_BLOCKS = 200
-_MOST_BYTES = 1 << 20
+_MAX_BLOCKS = 200
+_MAX_BYTES = 1 << 20
 # Records that one call drops: Redis's Lua can pass about 8000 values to one command.
-_MOST_DONE = 1000
+_MAX_DROPPED = 1000
 # Seconds before a call of its own drops records that are no longer needed; an earlier call does so at no
 # cost. If the server dies before, the messages in these records are delivered twice.
 _DROP_AFTER = 0.02
 # The same, after the backend has refused to drop them.
-_DROP_AGAIN_AFTER = 1.0
+_DROP_RETRY_AFTER = 1.0
 
 
 # Makes a block when a call is about to be sent; returns None if there is nothing to do any longer.
-Source = Callable[[], Block | None]
+BlockSource = Callable[[], Block | None]
 
 
 class CourierOwner(Protocol):
@@ -60,16 +60,16 @@ class CourierOwner(Protocol):
     def when_back(self, follows: Callable[[], None]) -> None:
         """Call `follows` when the backend is back; if it is up but has refused something, after a pause."""
 
-    def are_back(self, bases: Sequence[bytes]) -> None:
+    def messages_are_back(self, bases: Sequence[bytes]) -> None:
         """Note that messages are back in the queues with these base keys."""
 
-    def has_no_records(self) -> None:
+    def records_are_gone(self) -> None:
         """Note that the backend has no records of this server left."""
 
 
 @dataclass(slots=True)
 class _Call:
-    """A call in flight. `field` names its record, empty for none; `done` are the records it drops."""
+    """A call in flight. `field` names its record, empty for none; `drops` are the records that it drops."""
 
     number: int
     field: bytes
@@ -93,8 +93,8 @@ class Courier:
         self._header = header
         self._records = records
         self._numbers = count(1)
-        self._ready: deque[Source] = deque()
-        self._under_way = 0
+        self._ready: deque[BlockSource] = deque()
+        self._in_flight = 0
         self._is_about_to_send = False
         # Operations submitted since the last call was sent, and between the last call and the one before.
         self.submitted = 0
@@ -103,7 +103,7 @@ class Courier:
         self.add = self._ready.append
         # Fields of the records that may exist, and of those that are not needed any longer.
         self._kept: set[bytes] = set()
-        self._done: list[bytes] = []
+        self._unneeded: list[bytes] = []
         self._dropping: asyncio.TimerHandle | None = None
         self._slow = SlowDeliveries(prefix, self._cut)
         self._loop = asyncio.get_running_loop()
@@ -117,7 +117,7 @@ class Courier:
         """Send the block with the next call."""
         self.ready(partial(_same, block))
 
-    def ready(self, source: Source, *, goes_first: bool = False) -> None:
+    def ready(self, source: BlockSource, *, goes_first: bool = False) -> None:
         """Ask the source for a block when the next call is sent; if it `goes_first`, before all others."""
         if goes_first:
             self._ready.appendleft(source)
@@ -127,7 +127,7 @@ class Courier:
 
     def send_soon(self) -> None:
         """Send the ready blocks in the next iteration of the event loop, or when a call returns."""
-        if not self._is_about_to_send and self._under_way < _MOST_UNDER_WAY:
+        if not self._is_about_to_send and self._in_flight < _MAX_IN_FLIGHT:
             self._is_about_to_send = True
             self._loop.call_soon(self._send)
 
@@ -137,7 +137,7 @@ class Courier:
         If operations come one at a time, send at once: no other operation is likely to join the call.
         """
         if self._ready and not self._is_about_to_send:
-            if not self._under_way and self.submitted == self._submitted_before == 1:
+            if not self._in_flight and self.submitted == self._submitted_before == 1:
                 self._send_some()
             else:
                 self.send_soon()
@@ -147,22 +147,22 @@ class Courier:
         while self._ready:
             self._send_some()
 
-    def keep(self, field: bytes) -> None:
-        """Note a record that a call has made besides its own. It is kept until `done` or `recover`."""
+    def add_record(self, field: bytes) -> None:
+        """Note a record that a call has made besides its own. It is kept until `record_done` or `recover`."""
         self._kept.add(field)
 
-    def done(self, field: bytes) -> None:
+    def record_done(self, field: bytes) -> None:
         """Drop a record soon: all messages in it have been delivered, or are back in their queues."""
-        self._done.append(field)
+        self._unneeded.append(field)
         if self._dropping is None:
-            self._dropping = self._loop.call_later(_DROP_AFTER, self.drop_done)
+            self._dropping = self._loop.call_later(_DROP_AFTER, self.drop_records)
 
-    def drop_done(self) -> None:
+    def drop_records(self) -> None:
         """Drop the records that are no longer needed, without waiting for another call."""
         if self._dropping is not None:
             self._dropping.cancel()
             self._dropping = None
-        while self._done:
+        while self._unneeded:
             self._send_call([], changes=False, takes=False)
 
     def recover(self, fields: Sequence[bytes], follows: Callable[[int], None] = lambda _: None) -> None:
@@ -177,7 +177,7 @@ class Courier:
                 self._owner.when_back(partial(self.recover, fields, follows))
                 return
             self._forget(fields)
-            self._owner.are_back(reply[4::2])
+            self._owner.messages_are_back(reply[4::2])
             follows(reply[1])
 
         key = self._records or b""
@@ -185,15 +185,15 @@ class Courier:
 
     def _send(self) -> None:
         self._is_about_to_send = False
-        while self._ready and self._under_way < _MOST_UNDER_WAY:
-            part = ceil(len(self._ready) / (_MOST_UNDER_WAY - self._under_way))
-            self._send_some(min(max(part, _LEAST_PART), _MOST_BLOCKS))
+        while self._ready and self._in_flight < _MAX_IN_FLIGHT:
+            part = ceil(len(self._ready) / (_MAX_IN_FLIGHT - self._in_flight))
+            self._send_some(min(max(part, _MIN_BLOCKS), _MAX_BLOCKS))
 
-    def _send_some(self, most: int = _MOST_BLOCKS) -> None:
+    def _send_some(self, most: int = _MAX_BLOCKS) -> None:
         ready = self._ready
         blocks: list[Block] = []
         size, changes, takes = 0, False, False
-        while ready and len(blocks) < most and size < _MOST_BYTES:
+        while ready and len(blocks) < most and size < _MAX_BYTES:
             try:
                 block = ready.popleft()()
             except Exception:  # the other blocks must be sent all the same
@@ -218,25 +218,25 @@ class Courier:
         done: list[bytes] = []
         if field or not blocks:
             # Calls that only read drop no records: if the backend refuses to drop them, the whole call fails.
-            done = self._done[:_MOST_DONE]
-            del self._done[:_MOST_DONE]
+            done = self._unneeded[:_MAX_DROPPED]
+            del self._unneeded[:_MAX_DROPPED]
         keys: list[bytes] = []
         arguments = [*self._header, b"", field, b"", b" ".join(done)]
         for block in blocks:
             keys += block.keys
-            arguments += (b"%d" % len(block.keys), b"%d" % len(block.arguments), block.how)
+            arguments += (b"%d" % len(block.keys), b"%d" % len(block.arguments), block.mode)
             arguments += block.arguments
         if self._records is not None:
             keys.append(self._records)
-        self._under_way += 1
+        self._in_flight += 1
         call = _Call(number, field, blocks, done, takes)
         self._link.call_script(keys, arguments, partial(self._received, call))
 
     def _received(self, call: _Call, reply: Any) -> None:
-        self._under_way -= 1
+        self._in_flight -= 1
         is_to_send, self._is_about_to_send = self._is_about_to_send, True
         try:
-            self._share(call, reply)
+            self._handle_reply(call, reply)
         finally:
             if not is_to_send and self._ready:
                 # Wait for the next commands of the clients just answered: two iterations of the loop later
@@ -245,7 +245,7 @@ class Courier:
             elif not is_to_send:
                 self._is_about_to_send = False
 
-    def _share(self, call: _Call, reply: Any) -> None:
+    def _handle_reply(self, call: _Call, reply: Any) -> None:
         """Hand the reply to the blocks of the call."""
         delivery: Delivery | None = None
         if type(reply) is list:
@@ -255,17 +255,17 @@ class Courier:
             if call.field and not reply[Reply.RECORDED]:
                 self._forget([call.field])
             elif call.field and call.takes:
-                delivery = Delivery(call.number, partial(self.done, call.field), self._owner.put_back)
+                delivery = Delivery(call.number, partial(self.record_done, call.field), self._owner.put_back)
             elif call.field:
-                self.done(call.field)
+                self.record_done(call.field)
             # The script ended the call before these blocks: they go first in the next one.
             for block in reversed(call.blocks[len(replies) :]):
                 self._ready.appendleft(partial(_same, block))
         else:
             replies = [reply] * len(call.blocks)
-            self._done += call.done
+            self._unneeded += call.done
             if call.done and self._dropping is None:
-                self._dropping = self._loop.call_later(_DROP_AGAIN_AFTER, self.drop_done)
+                self._dropping = self._loop.call_later(_DROP_RETRY_AFTER, self.drop_records)
             if call.field and isinstance(reply, OutcomeUnknownError):
                 self._owner.when_back(partial(self.recover, [call.field], partial(_resolve, call.blocks)))
             elif call.field:
@@ -289,7 +289,7 @@ class Courier:
         """Forget records that do not exist any longer."""
         self._kept.difference_update(fields)
         if not self._kept:
-            self._owner.has_no_records()
+            self._owner.records_are_gone()
 
 
 def _same(block: Block) -> Block:

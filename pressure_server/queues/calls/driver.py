@@ -1,6 +1,7 @@
 """The driver: the interface through which lanes use their surroundings.
 
-Lanes have no event loop, socket or clock of their own. `Lanes` implements this interface, and tests do.
+Lanes have no event loop, socket or clock of their own. `LaneDispatcher` implements this interface, and so do
+tests.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from pressure_server.queues.calls.block import Block
 from pressure_server.queues.operations.operation import Delivery, Operation
 from pressure_server.queues.operations.wait import Timer
 from pressure_server.queues.operations.wait_condition import WaitCondition
-from pressure_server.queues.operations.waiters import Waiters
+from pressure_server.queues.operations.waiters import WaiterCount
 from pressure_server.queues.policy import Policy
 
 
-class Source(Protocol):
+class DrivenLane(Protocol):
     """A lane, as its driver sees it."""
 
     name: bytes
@@ -32,15 +33,15 @@ class KeyListener(Protocol):
     def armed(self, name: bytes, watched: list[bytes], mask: int | None) -> None:
         """Note that the queue is watched.
 
-        `watched` are the suffixes of its watched keys. `mask` says which of them exist (see `possible`). If
-        the backend cannot watch, `mask` is None after a pause: try again now.
+        `watched` are the suffixes of its watched keys. `mask` says which of them exist (see `may_proceed`).
+        If the backend cannot watch, `mask` is None after a pause: try again now.
         """
 
     def changed(self, name: bytes) -> None:
         """Note that the queue has changed. It is not watched any longer."""
 
 
-class Watcher(Protocol):
+class KeyWatcher(Protocol):
     """Watches queues for changes that others make."""
 
     def arm(self, listener: KeyListener, name: bytes, watched: list[bytes], *, own: bool = False) -> None:
@@ -53,23 +54,23 @@ class Watcher(Protocol):
         """Stop telling the listener of a queue. `watched` are the suffixes still watched for it."""
 
 
-class Roles(Protocol):
+class RoleWaiter(Protocol):
     """Waits for the roles of queues in line with native clients."""
 
-    def ask(self, name: bytes, lack: WaitCondition, *, elsewhere: bool = False) -> None:
+    def ask(self, name: bytes, condition: WaitCondition, *, for_listeners: bool = False) -> None:
         """Wait for a role, then begin the turn of the queue's lane.
 
-        With `elsewhere`, tell the listeners to the queue instead; they act at once.
+        With `for_listeners`, tell the listeners to the queue instead; they act at once.
         """
 
-    def withdraw(self, name: bytes, lack: WaitCondition) -> None:
+    def withdraw(self, name: bytes, condition: WaitCondition) -> None:
         """Stop waiting for a role."""
 
     def give_back(self, name: bytes) -> None:
         """End this server's turns on a queue."""
 
 
-class Opener(Protocol):
+class Reserver(Protocol):
     """Keeps messages until their clients acknowledge them."""
 
     def keep(self, operation: Operation, number: int) -> Delivery:
@@ -80,34 +81,34 @@ class Driver(Protocol):
     """The driver of the lanes of one database."""
 
     policy: Policy
-    waiters: Waiters
+    waiters: WaiterCount
     # Whether the server is stopping, so that no operation may wait.
     is_stopping: bool
     # Whether changes must be durable before clients are answered.
     is_durable: bool
     # The number of other servers on the backend, whose clients may wait for the same messages.
-    neighbours: int
+    peer_count: int
 
     @property
-    def changes(self) -> Watcher:
+    def notifications(self) -> KeyWatcher:
         """The watcher of queues."""
 
     @property
-    def role_turns(self) -> Roles:
+    def role_turns(self) -> RoleWaiter:
         """The turns in roles that native clients hold."""
 
     @property
-    def opened(self) -> Opener:
+    def reservations(self) -> Reserver:
         """The messages that clients are still to acknowledge."""
 
-    def ready(self, lane: Source, *, goes_first: bool = False) -> None:
+    def ready(self, lane: DrivenLane, *, goes_first: bool = False) -> None:
         """Ask the lane for a block when the next call is sent; if it `goes_first`, before all others."""
 
-    def drop(self, lane: Source) -> None:
+    def drop(self, lane: DrivenLane) -> None:
         """Forget a lane that has nothing to send and on which no operation waits."""
 
-    def learn(self, name: bytes, found: int) -> None:
-        """Note whether a queue exists and has a bound; `found` is a reply's first value (batch.lua)."""
+    def note_bound(self, name: bytes, bound_state: int) -> None:
+        """Note whether a queue exists and has a bound; `bound_state` is a reply's first value (batch.lua)."""
 
     def submit(self, operation: Operation) -> None:
         """Do an operation after those submitted for its queue before."""
@@ -115,23 +116,23 @@ class Driver(Protocol):
     def call(self, block: Block) -> None:
         """Send a block with the next call, independently of the lanes' own blocks."""
 
-    def poke(self, names: Iterable[bytes]) -> None:
+    def wake_up(self, names: Iterable[bytes]) -> None:
         """Try the operations that wait on these queues again."""
 
-    def when_safe(self, follows: Callable[[BackendError | None], None]) -> None:
+    def when_durable(self, follows: Callable[[BackendError | None], None]) -> None:
         """Call `follows` when the backend's last replies are as durable as configured, or with an error."""
 
     def when_back(self, follows: Callable[[], None]) -> None:
         """Call `follows` when the backend is back; if it is up but has refused something, after a pause."""
 
-    def after(self, turns: int, follows: Callable[[], None]) -> None:
+    def after_iterations(self, iterations: int, follows: Callable[[], None]) -> None:
         """Call `follows` after so many iterations of the event loop."""
 
     def time(self) -> float:
         """Return the time of the driver's clock, in seconds."""
 
-    def at(self, when: float, follows: Callable[[Operation], None], operation: Operation) -> Timer:
+    def call_at(self, when: float, follows: Callable[[Operation], None], operation: Operation) -> Timer:
         """Call `follows` with the operation at the time `when`, by the driver's clock."""
 
-    def later(self, seconds: float, follows: Callable[[], None]) -> Timer:
+    def call_later(self, seconds: float, follows: Callable[[], None]) -> Timer:
         """Call `follows` after so many seconds."""

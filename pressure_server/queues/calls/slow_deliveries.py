@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Callable, Iterator
 
 from pressure_server.queues.operations.operation import Delivery
-from pressure_server.queues.operations.restoring import brought
+from pressure_server.queues.operations.put_back import messages_by_delivery
 
 # Seconds between checks.
-_PAUSE = 1.0
+_CHECK_EVERY = 1.0
 
 
 class SlowDeliveries:
@@ -38,9 +38,9 @@ class SlowDeliveries:
         missing = len(delivery.undelivered)
         self._slow[delivery] = missing, missing
         if self._timer is None:
-            self._timer = self._loop.call_later(_PAUSE, self._look)
+            self._timer = self._loop.call_later(_CHECK_EVERY, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         before, self._slow = self._slow, {}
         for delivery, (recorded, seen) in before.items():
             missing = len(delivery.undelivered)
@@ -53,11 +53,13 @@ class SlowDeliveries:
                 self._cut(delivery.number, list(self._left_of(delivery)))
                 recorded = missing
             self._slow[delivery] = recorded, missing
-        self._timer = self._loop.call_later(_PAUSE, self._look) if self._slow else None
+        self._timer = self._loop.call_later(_CHECK_EVERY, self._check) if self._slow else None
 
     def _left_of(self, delivery: Delivery) -> Iterator[bytes]:
         for operation, returning in delivery.undelivered.items():
-            words = dict(brought(operation)).get(delivery, []) if returning is None else returning
+            words = (
+                dict(messages_by_delivery(operation)).get(delivery, []) if returning is None else returning
+            )
             yield self._prefix + b":" + operation.name
             yield b"%d" % len(words)
             yield from words

@@ -10,17 +10,17 @@ from typing import Any
 from pressure_server.errors import OutcomeUnknownError
 from pressure_server.queues.calls.block import Block
 from pressure_server.queues.calls.driver import Driver
-from pressure_server.queues.deliveries.reservations import TURNS_TO_LEAVE
+from pressure_server.queues.deliveries.reservations import GATHER_ITERATIONS
 from pressure_server.queues.operations import batch
 from pressure_server.queues.operations.operation import Delivery, Operation
 from pressure_server.queues.operations.options import Custody
-from pressure_server.queues.operations.restoring import restoring
+from pressure_server.queues.operations.put_back import put_back_operations
 
 
 class PutBacks:
     """The put-backs of one lane."""
 
-    __slots__ = ("_base", "_driver", "_name", "_returning", "_send_first")
+    __slots__ = ("_base", "_driver", "_name", "_pending", "_send_first")
 
     def __init__(
         self, driver: Driver, name: bytes, base: bytes, send_first: Callable[[list[Operation]], None]
@@ -35,12 +35,12 @@ class PutBacks:
         self._send_first = send_first
         # Pending put-backs: the number of the call that took the messages, their operation's place in the
         # order in which operations ended, and the operation that puts them back.
-        self._returning: list[tuple[int, int, Operation]] = []
+        self._pending: list[tuple[int, int, Operation]] = []
 
     @property
-    def are_waiting(self) -> bool:
+    def are_pending(self) -> bool:
         """Whether messages are about to go back. Until then the lane sends nothing else."""
-        return bool(self._returning)
+        return bool(self._pending)
 
     def put_back(self, operation: Operation) -> None:
         """Put back the messages that an operation has taken.
@@ -51,14 +51,16 @@ class PutBacks:
         if operation.custody is Custody.UNTIL_ACKNOWLEDGED:
             operation.put_back()
             return
-        begins = not self._returning
-        self._returning += [(number, operation.ended_as, back) for number, back in restoring(operation)]
-        if begins and self._returning:
-            self._driver.after(TURNS_TO_LEAVE, self.restore)
+        begins = not self._pending
+        self._pending += [
+            (number, operation.end_order, back) for number, back in put_back_operations(operation)
+        ]
+        if begins and self._pending:
+            self._driver.after_iterations(GATHER_ITERATIONS, self.restore)
 
     def restore(self) -> None:
         """Send the put-backs that have gathered."""
-        returning, self._returning = self._returning, []
+        returning, self._pending = self._pending, []
         if returning:
             operations = [operation for _, _, operation in sorted(returning, key=itemgetter(0, 1))]
             self._send_first(operations[::-1])
@@ -101,4 +103,4 @@ class PutBacks:
     def _end(self, runs: Sequence[list[Operation]]) -> None:
         for operation in (operation for run in runs for operation in run):
             operation.owner.completed(operation)
-        self._driver.poke([self._name])
+        self._driver.wake_up([self._name])

@@ -13,14 +13,14 @@ from pressure_server.queues.calls.courier import Courier
 from pressure_server.queues.operations.operation import Delivery, Operation
 
 # Iterations of the event loop to wait, so that messages of clients that leave together go back together.
-TURNS_TO_LEAVE = 8
+GATHER_ITERATIONS = 8
 
 
 class Reservations:
     """The reservations of one database."""
 
     def __init__(self, courier: Courier, after: Callable[[int, Callable[[], None]], None]) -> None:
-        """Make an empty collection; `after` is that of Driver."""
+        """Make an empty collection; `after` is `after_iterations` of Driver."""
         self._courier = courier
         self._after = after
         # Pending put-backs: the call's number, and the message's number in the call.
@@ -33,18 +33,18 @@ class Reservations:
         """
         _flags, which, _message = operation.results[0].split(b" ", 2)
         field = _field(number, int(which))
-        self._courier.keep(field)
+        self._courier.add_record(field)
         delivery = Delivery(
-            number, partial(self._closed, field), lambda _: self._put_back(number, int(which))
+            number, partial(self._acknowledged, field), lambda _: self._put_back(number, int(which))
         )
-        delivery.expect(operation)
+        delivery.add(operation)
         delivery.release()
         return delivery
 
-    def _closed(self, field: bytes) -> None:
+    def _acknowledged(self, field: bytes) -> None:
         """Drop the record before the client is answered: an acknowledged message must not come back."""
-        self._courier.done(field)
-        self._courier.drop_done()
+        self._courier.record_done(field)
+        self._courier.drop_records()
 
     def _put_back(self, number: int, which: int) -> None:
         """Put the message back, together with others that are given up at the same time.
@@ -53,7 +53,7 @@ class Reservations:
         """
         self._returning.append((number, which))
         if len(self._returning) == 1:
-            self._after(TURNS_TO_LEAVE, self.restore)
+            self._after(GATHER_ITERATIONS, self.restore)
 
     def restore(self) -> None:
         """Send the put-backs that have gathered."""

@@ -9,5 +9,5 @@ others. Operations that lack a message, room or a role wait (see `waiting`). A l
 something to do.
 
 `Lane` uses no event loop, socket or clock: it asks a `Driver` (see `calls`), so tests can run it in memory.
-`Lanes` is the driver: it keeps the lanes of one database and connects them to the backend.
+`LaneDispatcher` is the driver: it keeps the lanes of one database and connects them to the backend.
 """

@@ -22,17 +22,17 @@ from pressure_server.queues.deliveries.put_backs import PutBacks
 from pressure_server.queues.operations import batch
 from pressure_server.queues.operations.operation import Delivery, Operation
 from pressure_server.queues.operations.options import Custody
-from pressure_server.queues.operations.refusals import refusal
+from pressure_server.queues.operations.refusals import exception_for
 from pressure_server.queues.operations.wait_condition import WaitCondition
-from pressure_server.queues.waiting.waiting import Waiting
+from pressure_server.queues.waiting.waiting_operations import WaitingOperations
 
 
 class Lane:
     """A queue's operations: packs them into blocks, one at a time, and hands out the replies."""
 
     __slots__ = (
-        "_driver", "_ended", "_poked", "_put_backs", "_runs", "base", "is_idle", "is_in_flight", "name",
-        "pending", "waiting",
+        "_driver", "_ended_count", "_is_woken", "_put_backs", "_runs", "base", "is_idle", "is_in_flight",
+        "name", "pending", "waiting",
     )  # fmt: skip
 
     def __init__(self, driver: Driver, name: bytes, base: bytes) -> None:
@@ -44,39 +44,39 @@ class Lane:
         self._runs: Sequence[list[Operation]] = ()
         self.is_idle = True  # nothing to send, nothing in flight
         self.is_in_flight = False
-        self._poked = False  # try the waiting operations with the next block
-        self._ended = 0
+        self._is_woken = False  # try the waiting operations with the next block
+        self._ended_count = 0
         # Created when an operation first waits, or when messages first go back.
-        self.waiting: Waiting | None = None
+        self.waiting: WaitingOperations | None = None
         self._put_backs: PutBacks | None = None
 
     def block(self) -> Block | None:
         """Return the queue's block for the next call; None if there is nothing to send now."""
-        if self.is_in_flight or (self._put_backs is not None and self._put_backs.are_waiting):
+        if self.is_in_flight or (self._put_backs is not None and self._put_backs.are_pending):
             return None  # the reply, or the put-back, asks for the next block
         operations = self._next()
         if not operations:
-            self._go_on()
+            self._schedule()
             return None
         # Fast path: with many queues nearly all blocks have one operation.
-        self._runs = runs = [operations] if len(operations) == 1 else batch.runs_of(operations)
+        self._runs = runs = [operations] if len(operations) == 1 else batch.fold(operations)
         keys, changes, takes, serves = [self.base], False, False, False
         for run in runs:
             verb = run[0].verb
             changes = changes or verb.changes
             takes = takes or verb.takes
-            serves = serves or bool(verb.serves)
+            serves = serves or bool(verb.wakes)
             if verb.moves:
                 keys += [operation.messages[0] for operation in run]  # the destination queue
         self.is_in_flight = True
         how, waiting = b"", self.waiting
         if waiting is not None and serves:
-            waiting.sent()
-        if self._driver.neighbours:
-            how = batch.sharing_of(operations, shares=waiting is None or waiting.shares)
+            waiting.note_sent()
+        if self._driver.peer_count:
+            how = batch.share_mode(operations, limit_to_share=waiting is None or waiting.leaves_share)
         if waiting is not None:
-            waiting.shares = True
-        resolved = partial(self.put_backs.resolved, runs) if operations[0].verb.restores else None
+            waiting.leaves_share = True
+        resolved = partial(self.put_backs.resolved, runs) if operations[0].verb.is_put_back else None
         return Block(keys, how, batch.pack(runs), self.received, changes, takes, resolved)
 
     def _next(self) -> list[Operation]:
@@ -86,79 +86,79 @@ class Lane:
             # Fast path for the most frequent case with many queues: it saves 1 of 14 microseconds per
             # request.
             operation = pending[0]
-            if operation.wait is None and not operation.cancelled and not operation.verb.restores:
+            if operation.wait is None and not operation.cancelled and not operation.verb.is_put_back:
                 self.pending = []
-                self._poked = False
-                operation.sealed = True
-                operation.sent = None
+                self._is_woken = False
+                operation.is_sealed = True
+                operation.commands_in_call = None
                 return pending
-        taken = batch.take(pending)
-        if taken and taken[0].verb.restores:
+        taken = batch.take_batch(pending)
+        if taken and taken[0].verb.is_put_back:
             # A put-back has a block of its own. The waiting operations are tried after it.
-            self._poked = True
+            self._is_woken = True
             return taken
         fresh = [
             o for o in taken if not (o.cancelled and _dropped(o)) and (o.wait is None or self._admits(o))
         ]
-        poked, self._poked = self._poked, False
-        return self.waiting.join(fresh, poked=poked) if self.waiting else fresh
+        poked, self._is_woken = self._is_woken, False
+        return self.waiting.next_operations(fresh, poked=poked) if self.waiting else fresh
 
     def _admits(self, operation: Operation) -> bool:
         wait = operation.wait
-        return wait is None or wait.ticket is None or self._open_waiting().admits(operation)
+        return wait is None or wait.ticket is None or self._ensure_waiting().admits(operation)
 
-    def _open_waiting(self) -> Waiting:
+    def _ensure_waiting(self) -> WaitingOperations:
         if self.waiting is None:
-            self.waiting = Waiting(self, self._driver)
+            self.waiting = WaitingOperations(self, self._driver)
         return self.waiting
 
     def received(self, reply: Any, delivery: Delivery | None) -> None:
         """Hand the reply to the operations of the block in flight. `Block` describes the arguments."""
         self.is_in_flight = False
         runs, self._runs = self._runs, ()
-        if isinstance(reply, Exception) and runs[0][0].verb.restores:
+        if isinstance(reply, Exception) and runs[0][0].verb.is_put_back:
             outcome = batch.Outcome([])
             self.put_backs.failed(runs, reply)
         elif isinstance(reply, Exception):
-            error = reply if isinstance(reply, BackendError) else refusal(self.name, str(reply))
-            outcome = batch.refused(runs, str(reply))
+            error = reply if isinstance(reply, BackendError) else exception_for(self.name, str(reply))
+            outcome = batch.outcome_of_refusal(runs, str(reply))
             for operation in outcome.ended:
                 is_lost = type(error) is OutcomeUnknownError and not operation.verb.changes
                 operation.fail(UnansweredError() if is_lost else error)
         else:
-            outcome = batch.share(runs, reply)
-            self._driver.learn(self.name, reply[0] if type(reply[0]) is int else reply[0][0])
+            outcome = batch.distribute(runs, reply)
+            self._driver.note_bound(self.name, reply[0] if type(reply[0]) is int else reply[0][0])
             if delivery is not None:
-                self._expect(runs, delivery)
-        if outcome.again:
-            self.pending[:0] = outcome.again
-            for operation in outcome.again:
+                self._register_deliveries(runs, delivery)
+        if outcome.resend:
+            self.pending[:0] = outcome.resend
+            for operation in outcome.resend:
                 if operation.has_taken:
-                    operation.owner.has_some(operation)
-        if outcome.lacking or self.waiting is not None:
-            self._poked = self._open_waiting().line_up(outcome) or self._poked
-        if self._driver.is_durable and _must_be_safe(runs, outcome):
-            self._driver.when_safe(partial(self._end_if_safe, outcome.ended))
+                    operation.owner.partly_taken(operation)
+        if outcome.must_wait or self.waiting is not None:
+            self._is_woken = self._ensure_waiting().requeue(outcome) or self._is_woken
+        if self._driver.is_durable and _needs_durability(runs, outcome):
+            self._driver.when_durable(partial(self._end_if_durable, outcome.ended))
         else:
             for operation in outcome.ended:
                 self.end(operation)
         if self.waiting is not None:
-            self.waiting.listen(outcome)
-        self._go_on()
+            self.waiting.watch(outcome)
+        self._schedule()
 
-    def _expect(self, runs: Sequence[list[Operation]], delivery: Delivery) -> None:
+    def _register_deliveries(self, runs: Sequence[list[Operation]], delivery: Delivery) -> None:
         """Note that these messages are in flight to their clients, until delivered or acknowledged."""
         for run in runs:
             if not run[0].verb.takes or (custody := run[0].custody) is Custody.NONE:
                 continue
             for operation in run:
                 if operation.results and custody is Custody.UNTIL_ACKNOWLEDGED:
-                    operation.came_with(self._driver.opened.keep(operation, delivery.number))
+                    operation.add_delivery(self._driver.reservations.keep(operation, delivery.number))
                 elif operation.results:
-                    delivery.expect(operation)
-                    operation.came_with(delivery)
+                    delivery.add(operation)
+                    operation.add_delivery(delivery)
 
-    def _end_if_safe(self, operations: list[Operation], error: BackendError | None) -> None:
+    def _end_if_durable(self, operations: list[Operation], error: BackendError | None) -> None:
         for operation in operations:
             if error is not None:
                 if operation.has_taken:
@@ -171,22 +171,22 @@ class Lane:
         """End an operation, and hand it to its owner."""
         wait = operation.wait
         if wait is not None:
-            self._driver.waiters.leave(wait)
+            self._driver.waiters.remove(wait)
             wait.end(served=bool(operation.results))
         if operation.error is not None and isinstance(operation.error, QueueInUseError):
-            self._open_waiting().finish_delete(operation)
-        self._ended += 1
-        operation.ended_as = self._ended
+            self._ensure_waiting().finish_delete(operation)
+        self._ended_count += 1
+        operation.end_order = self._ended_count
         operation.owner.completed(operation)
 
-    def _go_on(self) -> None:
+    def _schedule(self) -> None:
         """Ask the courier for another block, or become idle if there is nothing to send."""
-        if self.pending or self._poked:
-            self._driver.ready(self, goes_first=bool(self.pending) and self.pending[0].verb.restores)
+        if self.pending or self._is_woken:
+            self._driver.ready(self, goes_first=bool(self.pending) and self.pending[0].verb.is_put_back)
             return
         self.is_idle = True
         if self.waiting is not None:
-            self.waiting.rest()
+            self.waiting.end_unneeded_turns()
         if self.waiting is None and self._put_backs is None:
             self._driver.drop(self)
         else:
@@ -194,7 +194,7 @@ class Lane:
 
     def drop_if_done(self) -> None:
         """Drop the lane if it has nothing to send and no operation waits."""
-        if self.is_idle and not (self.pending or self.waiting or self.is_held):
+        if self.is_idle and not (self.pending or self.waiting or self.has_put_backs):
             if self.waiting is not None:
                 self.waiting.stop()
             # Break the reference cycles, so that the memory is freed without the garbage collector.
@@ -202,31 +202,31 @@ class Lane:
             self._put_backs = None
             self._driver.drop(self)
 
-    def forget(self, operation: Operation) -> None:
+    def cancel(self, operation: Operation) -> None:
         """Cancel an operation whose client has gone."""
         operation.cancelled = True
         if operation.wait is not None:
-            self._driver.waiters.leave(operation.wait)
+            self._driver.waiters.remove(operation.wait)
         if self.waiting is not None:
-            self.waiting.leave(operation)
+            self.waiting.remove(operation)
 
     def end_waits(self, error: PressureError) -> None:
         """End all waiting operations with `error`."""
         if self.waiting is not None:
             self.waiting.end_all(error)
 
-    def poke(self) -> None:
+    def wake_up(self) -> None:
         """Try the waiting operations again, with the next block."""
         if not self.waiting and not self.is_in_flight:
             return
-        self._poked = True
+        self._is_woken = True
         if self.is_idle:
             self.is_idle = False
             self._driver.ready(self)
 
     def take_turn(self, role: WaitCondition) -> None:
         """Begin a turn in `role`: its token has been parked for the operations that wait here."""
-        self._open_waiting().take_turn(role)
+        self._ensure_waiting().take_turn(role)
 
     @property
     def put_backs(self) -> PutBacks:
@@ -236,9 +236,9 @@ class Lane:
         return self._put_backs
 
     @property
-    def is_held(self) -> bool:
+    def has_put_backs(self) -> bool:
         """Whether messages are about to be put back. Until then the lane sends nothing else."""
-        return self._put_backs is not None and self._put_backs.are_waiting
+        return self._put_backs is not None and self._put_backs.are_pending
 
     def _send_first(self, operations: list[Operation]) -> None:
         """Send these operations, in this order, before all others of the queue."""
@@ -255,7 +255,7 @@ def _dropped(operation: Operation) -> bool:
     return operation.verb.takes
 
 
-def _must_be_safe(runs: Sequence[list[Operation]], outcome: batch.Outcome) -> bool:
+def _needs_durability(runs: Sequence[list[Operation]], outcome: batch.Outcome) -> bool:
     """Return whether the block has changed something, which must be durable before clients learn of it."""
     changes = any(run[0].verb.changes for run in runs)
     return changes and any(operation.results for operation in outcome.ended)

@@ -11,8 +11,8 @@ from operator import attrgetter
 from typing import Any
 
 from pressure_server.queues.operations.operation import Operation
-from pressure_server.queues.operations.options import name_of
-from pressure_server.queues.operations.refusals import lack_of, refusal
+from pressure_server.queues.operations.options import script_name
+from pressure_server.queues.operations.refusals import condition_for, exception_for
 from pressure_server.queues.operations.wait import Wait
 from pressure_server.queues.operations.wait_condition import WaitCondition
 
@@ -26,7 +26,7 @@ NOTE, SHARE = b"note", b"share"
 _what = attrgetter("verb", "options")
 
 
-def take(waiting: list[Operation]) -> list[Operation]:
+def take_batch(waiting: list[Operation]) -> list[Operation]:
     """Remove from the front of `waiting` the operations of the next call, and return them.
 
     The call has at least one operation, and more while MAX_MESSAGES and MAX_BYTES permit. No more commands
@@ -38,35 +38,35 @@ def take(waiting: list[Operation]) -> list[Operation]:
         messages += operation.wanted
         size += sum(map(len, operation.messages))
         # Put-backs get a call of their own: if it has no answer, it is sent again later.
-        if count and (messages > MAX_MESSAGES or size > MAX_BYTES or operation.verb.restores != restores):
+        if count and (messages > MAX_MESSAGES or size > MAX_BYTES or operation.verb.is_put_back != restores):
             break
-        restores = operation.verb.restores
-        operation.sealed = True
-        operation.sent = None
+        restores = operation.verb.is_put_back
+        operation.is_sealed = True
+        operation.commands_in_call = None
         count += 1
     batch = waiting[:count]
     del waiting[:count]
     return batch
 
 
-def runs_of(batch: Sequence[Operation]) -> list[list[Operation]]:
+def fold(batch: Sequence[Operation]) -> list[list[Operation]]:
     """Group neighbouring operations with the same verb and options; keep those that do not fold apart."""
     runs: list[list[Operation]] = []
     for _, group in groupby(batch, _what):
         run = list(group)
-        runs += [run] if run[0].folds else [[operation] for operation in run]
+        runs += [run] if run[0].can_fold else [[operation] for operation in run]
     return runs
 
 
-def sharing_of(operations: Sequence[Operation], *, shares: bool) -> bytes:
-    """Return SHARE for a call that puts, if `shares` is set and all its takes may wait; otherwise NOTE.
+def share_mode(operations: Sequence[Operation], *, limit_to_share: bool) -> bytes:
+    """Return SHARE for a call that puts and whose takes all may wait, if `limit_to_share`; otherwise NOTE.
 
     SHARE limits takes to this server's share of the messages. A take that may not wait must not be limited:
     it would report that the queue is empty.
     """
     puts = any(operation.verb.puts for operation in operations)
     all_wait = all(o.wait is None or o.wait.timeout != 0 for o in operations if o.verb.takes)
-    return SHARE if shares and puts and all_wait else NOTE
+    return SHARE if limit_to_share and puts and all_wait else NOTE
 
 
 def pack(runs: Sequence[Sequence[Operation]]) -> list[bytes]:
@@ -75,49 +75,49 @@ def pack(runs: Sequence[Sequence[Operation]]) -> list[bytes]:
     for run in runs:
         verb = run[0].verb
         packed = verb.pack(run)
-        arguments += (name_of(verb.name, run[0].options), b"%d" % len(packed), *packed)
+        arguments += (script_name(verb.name, run[0].options), b"%d" % len(packed), *packed)
     return arguments
 
 
 class Outcome:
     """What the reply to a call means for its operations.
 
-    `ended` have ended. `again` must be sent again at once, before other operations. `lacking` have to wait,
-    and their `wait` says for what. `held` are roles that native clients hold and that the lacking operations
-    need, too. If `left_for_others` is set, messages were left for clients of other servers; this server may
-    take those that the others do not take.
+    `ended` have ended. `resend` must be sent again at once, before other operations. `must_wait` have to
+    wait, and their `wait` says for what. `held_roles` are roles that native clients hold and that waiting
+    operations need, too. If `left_for_others` is set, messages were left for clients of other servers; this
+    server may take those that the others do not take.
     """
 
-    __slots__ = ("again", "ended", "held", "lacking", "left_for_others")
+    __slots__ = ("ended", "held_roles", "left_for_others", "must_wait", "resend")
 
     def __init__(
         self,
         ended: list[Operation],
-        again: Sequence[Operation] = (),
-        lacking: Sequence[Operation] = (),
-        held: Collection[WaitCondition] = (),
+        resend: Sequence[Operation] = (),
+        must_wait: Sequence[Operation] = (),
+        held_roles: Collection[WaitCondition] = (),
         *,
         left_for_others: bool = False,
     ) -> None:
         self.ended = ended
-        self.again = again
-        self.lacking = lacking
-        self.held = held
+        self.resend = resend
+        self.must_wait = must_wait
+        self.held_roles = held_roles
         self.left_for_others = left_for_others
 
 
-def share(runs: Sequence[list[Operation]], reply: list[Any]) -> Outcome:
+def distribute(runs: Sequence[list[Operation]], reply: list[Any]) -> Outcome:
     """Distribute a reply of batch.lua among the operations of its runs."""
     left, executed = reply[0], len(reply) - 1
     more: list[Any] = []
     if type(left) is list:
         left, more = left[0], left[1:]
     if len(runs) == 1:
-        unsure = [_share_run(runs[0], reply[1])]
+        unsure = [_distribute_run(runs[0], reply[1])]
         if left <= 0 and not (more or unsure[0]):
             return Outcome(runs[0])
     else:
-        unsure = [_share_run(run, result) for run, result in zip(runs, reply[1:], strict=False)]
+        unsure = [_distribute_run(run, result) for run, result in zip(runs, reply[1:], strict=False)]
     ended: list[Operation] = []
     again: list[Operation] = []
     lacking: list[Operation] = []
@@ -128,12 +128,12 @@ def share(runs: Sequence[list[Operation]], reply: list[Any]) -> Outcome:
             left_for_others = True
             continue
         if number == 0:
-            held.add(WaitCondition.PRODUCER if result == b"producer" else WaitCondition.CONSUMER)
+            held.add(WaitCondition.PRODUCER_ROLE if result == b"producer" else WaitCondition.CONSUMER_ROLE)
             continue
         for operation in runs[number - 1]:
             if operation.wait is not None:
-                operation.wait.lack = None
-        _share_run(runs[number - 1], result)
+                operation.wait.condition = None
+        _distribute_run(runs[number - 1], result)
     for number, run in enumerate(runs[:executed], 1):
         in_part = left > 0 and number == executed
         if unsure[number - 1] or in_part:
@@ -146,7 +146,7 @@ def share(runs: Sequence[list[Operation]], reply: list[Any]) -> Outcome:
     return Outcome(ended, again, lacking, held, left_for_others=left_for_others)
 
 
-def refused(runs: Sequence[Sequence[Operation]], error: str) -> Outcome:
+def outcome_of_refusal(runs: Sequence[Sequence[Operation]], error: str) -> Outcome:
     """Return what becomes of a call that the backend has refused as a whole with this error.
 
     Out of memory, the backend refuses puts. With a full disk or too few replicas, it refuses all changes. It
@@ -168,25 +168,25 @@ def _is_refused(operation: Operation, error: str) -> bool:
     return verb.changes and error.startswith(("MISCONF", "NOREPLICAS"))
 
 
-def _share_run(run: Sequence[Operation], result: Any) -> bool:
+def _distribute_run(run: Sequence[Operation], result: Any) -> bool:
     """Distribute a run's result or error. Return whether some of its operations may have to wait."""
     if not isinstance(result, Exception):
-        return run[0].verb.share(run, result)
+        return run[0].verb.distribute(run, result)
     text = str(result)
     elsewhere = text.startswith("OTHER ")
     first = run[0]
-    name = first.wait.other if elsewhere and first.wait is not None else first.name
-    error = refusal(name, text.removeprefix("OTHER "))
-    lack = lack_of(text)
+    name = first.wait.destination if elsewhere and first.wait is not None else first.name
+    error = exception_for(name, text.removeprefix("OTHER "))
+    condition = condition_for(text)
     for operation in run:
-        if lack is None or operation.verb.line is None or (operation.verb.takes and operation.results):
+        if condition is None or operation.verb.line is None or (operation.verb.takes and operation.results):
             operation.fail(error)
         else:
             wait = operation.wait = operation.wait or Wait()
-            wait.lack, wait.reason, wait.elsewhere = lack, error, elsewhere
-            if lack is not WaitCondition.ABSENCE:
-                operation.stay(elsewhere=elsewhere)
-    return lack is not None
+            wait.condition, wait.timeout_error, wait.at_destination = condition, error, elsewhere
+            if condition is not WaitCondition.REMOVED:
+                operation.require_existing(at_destination=elsewhere)
+    return condition is not None
 
 
 def _list_for(
@@ -199,8 +199,8 @@ def _list_for(
 ) -> list[Operation]:
     if operation.error is not None:
         return ended
-    if in_part and operation.verb.rest(operation) > 0:
+    if in_part and operation.verb.units_left(operation) > 0:
         return again
-    if operation.wait is not None and operation.wait.lack is not None:
+    if operation.wait is not None and operation.wait.condition is not None:
         return lacking
-    return ended if operation.is_satisfied else again
+    return ended if operation.can_end else again

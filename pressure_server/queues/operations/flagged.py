@@ -25,7 +25,7 @@ def flags_of(message: bytes) -> bytes:
     return message.flags if type(message) is Flagged else _NONE
 
 
-def with_flags(reply: list[bytes]) -> list[bytes]:
+def attach_flags(reply: list[bytes]) -> list[bytes]:
     """Return the messages of a reply, with the flags that get.lua puts after the last message.
 
     `reply` is changed.
@@ -41,6 +41,6 @@ def with_flags(reply: list[bytes]) -> list[bytes]:
     ]
 
 
-def word_of(message: bytes) -> bytes:
+def recovery_form(message: bytes) -> bytes:
     """Return the message preceded by its flags, which is how recovery.lua identifies it."""
     return flags_of(message) + b" " + message

@@ -14,7 +14,13 @@ from enum import Enum
 from typing import Any, Protocol
 
 from pressure_server.errors import PressureError
-from pressure_server.queues.operations.options import DEFAULT, Custody, Options, existing, into_existing
+from pressure_server.queues.operations.options import (
+    DEFAULT,
+    Custody,
+    Options,
+    requiring_destination,
+    requiring_queue,
+)
 from pressure_server.queues.operations.wait import Wait
 
 # Makes the replies of an operation that has ended.
@@ -30,19 +36,19 @@ class Owner(Protocol):
 
     __slots__ = ()
 
-    def waits(self, operation: Operation) -> None:
+    def wait_began(self, operation: Operation) -> None:
         """Note that the operation has begun to wait."""
         return
 
-    def has_some(self, operation: Operation) -> None:
+    def partly_taken(self, operation: Operation) -> None:
         """Note that a call has brought some of what the operation takes, and another call is to follow."""
         return
 
     def completed(self, operation: Operation) -> None:
         """Take over the ended operation and the messages that it has taken.
 
-        Its `results` and `error` are final. If it `has_taken` messages, call its `delivered` after they have
-        been handed over, or its `put_back`, exactly once. Until then the backend keeps a record of them.
+        Its `results` and `error` are final. If it `has_taken` messages, call its `acknowledge` after they
+        have been handed over, or its `put_back`, exactly once. Until then the backend keeps a record of them.
         """
 
 
@@ -60,27 +66,28 @@ class Operation:
     * get, move: the messages, fewer than wanted if the queue was empty or the time was up
     * other verbs: the single value, once per command
 
-    `reply` makes the replies of all commands, in order. `encoded` keeps these replies while earlier
-    operations are not answered yet. `ended_as` is the operation's position in the order in which operations
-    on the queue ended. A `sealed` operation cannot be extended. `sent` is how many of the commands that are
-    left go with the call in flight; None means all. Pass a `Wait` to override how the operation waits.
+    `encode` makes the replies of all commands, in order. `encoded_reply` keeps these replies while earlier
+    operations are not answered yet. `end_order` is the operation's position in the order in which
+    operations on the queue ended. If it `is_sealed`, it cannot be extended. `commands_in_call` is how many
+    of the commands that are left go with the call in flight; None means all. Pass a `Wait` to override how
+    the operation waits.
     """
 
     __slots__ = (
         "cancelled",
+        "commands_in_call",
         "deliveries",
-        "encoded",
-        "ended_as",
+        "encode",
+        "encoded_reply",
+        "end_order",
         "error",
-        "handed",
+        "is_sealed",
         "messages",
+        "messages_handed_over",
         "name",
         "options",
         "owner",
-        "reply",
         "results",
-        "sealed",
-        "sent",
         "sizes",
         "verb",
         "wait",
@@ -94,7 +101,7 @@ class Operation:
         messages: list[bytes],
         size: int,
         owner: Owner,
-        reply: Reply = _no_reply,
+        encode: Reply = _no_reply,
         commands: int = 1,
         wait: Wait | None = None,
         options: Options = DEFAULT,
@@ -106,30 +113,30 @@ class Operation:
         self.sizes = [size] if commands == 1 else [size] * commands
         self.wanted = size * commands
         self.owner = owner
-        self.reply = reply
-        self.encoded: bytes | None = None
+        self.encode = encode
+        self.encoded_reply: bytes | None = None
         self.results: list[Any] = []
         self.error: PressureError | None = None
-        self.sealed = False
-        self.sent: int | None = None
+        self.is_sealed = False
+        self.commands_in_call: int | None = None
         self.cancelled = False
-        self.ended_as = 0
+        self.end_order = 0
         # Each delivery, with the number of results after its messages were added.
         self.deliveries: list[tuple[Delivery, int]] | None = None
         # How many of its messages have been handed over, if only some have been.
-        self.handed = 0
+        self.messages_handed_over = 0
         self.wait = wait
 
-    def may_extend(self, verb: Verb, name: bytes, reply: Reply, options: Options) -> bool:
+    def may_extend(self, verb: Verb, name: bytes, encode: Reply, options: Options) -> bool:
         """Return whether more commands like these can become part of this operation."""
         return (
-            not self.sealed
+            not self.is_sealed
             and self.verb is verb
             and self.name == name
-            and self.reply is reply
+            and self.encode is encode
             and self.wait is None
             and self.options == options
-            and self.folds
+            and self.can_fold
         )
 
     def extend(self, messages: list[bytes], size: int, commands: int) -> None:
@@ -138,27 +145,29 @@ class Operation:
         self.sizes += [size] * commands
         self.wanted += size * commands
 
-    def stay(self, *, elsewhere: bool = False) -> None:
+    def require_existing(self, *, at_destination: bool = False) -> None:
         """Wait only on the present queue from now on: do not create the queue or wait for its creation.
 
-        With `elsewhere`, this is about the destination of a move.
+        With `at_destination`, this is about the destination of a move.
         """
-        self.options = into_existing(self.options) if elsewhere else existing(self.options)
+        self.options = (
+            requiring_destination(self.options) if at_destination else requiring_queue(self.options)
+        )
 
-    def came_with(self, delivery: Delivery) -> None:
+    def add_delivery(self, delivery: Delivery) -> None:
         """Note that a call has brought the messages just added to `results`."""
         if self.deliveries is None:
             self.deliveries = [(delivery, len(self.results))]
         else:
             self.deliveries.append((delivery, len(self.results)))
 
-    def delivered(self) -> None:
+    def acknowledge(self) -> None:
         """Note that the messages taken have been handed over."""
         deliveries, self.deliveries = self.deliveries, None
         for delivery, _ in deliveries or ():
-            delivery.has_arrived(self)
+            delivery.complete_part(self)
 
-    def hand_over(self, size: int) -> None:
+    def note_handed_over(self, size: int) -> None:
         """Note that only the first `size` bytes of the replies were handed over before the connection ended.
 
         `put_back` then leaves out the messages of the commands whose replies are complete.
@@ -170,10 +179,10 @@ class Operation:
         def length(commands: int) -> int:
             first.sizes = self.sizes[:commands]
             first.results = self.results[: sum(first.sizes)]
-            return len(self.reply(first))
+            return len(self.encode(first))
 
         commands = bisect_right(range(len(self.sizes)), size, lo=1, key=length) - 1
-        self.handed = sum(self.sizes[:commands])
+        self.messages_handed_over = sum(self.sizes[:commands])
 
     def put_back(self) -> None:
         """Put back the messages taken, if any: there is no client to receive them."""
@@ -196,12 +205,12 @@ class Operation:
         return bool(self.results) and self.custody is not Custody.NONE
 
     @property
-    def folds(self) -> bool:
+    def can_fold(self) -> bool:
         """Whether it can share a run with equal operations."""
-        return self.verb.folds and not self.options.several and not self.options.otherwise
+        return self.verb.can_fold and not self.options.wait_for_first and not self.options.if_none_taken
 
     @property
-    def is_satisfied(self) -> bool:
+    def can_end(self) -> bool:
         """Whether the operation has all it needs to end, provided that it lacks nothing to wait for."""
         if self.verb.puts:
             return not self.commands_left()
@@ -216,27 +225,27 @@ class Operation:
         return self.wanted - len(self.results)
 
     @property
-    def units_sent(self) -> int:
-        """How much goes with the call in flight, in the units of the verb's `rest`."""
-        rest = self.verb.rest(self)
-        return rest if self.sent is None else min(rest, self.sent)
+    def units_in_call(self) -> int:
+        """How much goes with the call in flight, in the units of the verb's `units_left`."""
+        rest = self.verb.units_left(self)
+        return rest if self.commands_in_call is None else min(rest, self.commands_in_call)
 
-    def size_sent(self) -> int:
+    def bytes_in_call(self) -> int:
         """Return the size in bytes of the messages that go with the call in flight."""
         done = len(self.results)
         first = sum(self.sizes[:done])
-        last = first + sum(self.sizes[done : done + self.units_sent])
+        last = first + sum(self.sizes[done : done + self.units_in_call])
         return sum(map(len, self.messages[first:last]))
 
     def fail(self, error: PressureError) -> None:
         """Fail the commands that are not done; results of earlier calls stay."""
-        in_part = self.wait.messages if self.wait is not None else 0
+        in_part = self.wait.messages_done if self.wait is not None else 0
         if in_part:
             self.results.append(error.after(in_part))
         if not self.results:
             self.error = error
-        elif self.verb.folds and not self.verb.takes:
-            self.results += [error] * self.verb.rest(self)
+        elif self.verb.can_fold and not self.verb.takes:
+            self.results += [error] * self.verb.units_left(self)
 
 
 class Delivery:
@@ -248,14 +257,14 @@ class Delivery:
     is held. Its creator must `release` it when all operations that have some of it are known.
     """
 
-    __slots__ = ("_arrived", "_holds", "number", "put_back", "undelivered")
+    __slots__ = ("_holds", "_on_arrival", "number", "put_back", "undelivered")
 
     def __init__(
-        self, number: int, arrived: Callable[[], None], put_back: Callable[[Operation], None]
+        self, number: int, on_arrival: Callable[[], None], put_back: Callable[[Operation], None]
     ) -> None:
-        """`arrived` is called when all messages have arrived; `put_back` puts those of an operation back."""
+        """Call `on_arrival` when all messages have arrived; `put_back` puts an operation's messages back."""
         self.number = number
-        self._arrived = arrived
+        self._on_arrival = on_arrival
         self.put_back = put_back
         self.undelivered: dict[Operation, list[bytes] | None] = {}
         self._holds = 1
@@ -270,19 +279,19 @@ class Delivery:
         """Whether all messages have arrived."""
         return not self.undelivered and not self._holds
 
-    def expect(self, operation: Operation) -> None:
+    def add(self, operation: Operation) -> None:
         """Note that the operation has some of the messages."""
         self.undelivered[operation] = None
 
-    def returns(self, operation: Operation, words: list[bytes]) -> None:
-        """Note that these messages are being put back; call `has_arrived` when that is done."""
-        self.undelivered[operation] = words
+    def begin_put_back(self, operation: Operation, recovery_forms: list[bytes]) -> None:
+        """Note that these messages are being put back; call `complete_part` when that is done."""
+        self.undelivered[operation] = recovery_forms
 
-    def has_arrived(self, operation: Operation) -> None:
+    def complete_part(self, operation: Operation) -> None:
         """Note that the operation's messages have been handed over, or are back in the queue."""
         del self.undelivered[operation]
         if not (self.undelivered or self._holds):
-            self._arrived()
+            self._on_arrival()
 
     def hold(self) -> None:
         """Keep the delivery incomplete until `release`, as more operations may be added."""
@@ -292,7 +301,7 @@ class Delivery:
         """End one hold."""
         self._holds -= 1
         if self.is_complete:
-            self._arrived()
+            self._on_arrival()
 
 
 class Line(Enum):
@@ -306,28 +315,28 @@ class Line(Enum):
 class Verb:
     """How operations of one verb are packed for the script, and how a reply is distributed among them.
 
-    `pack` returns the run's arguments. `share` adds the run's reply to the operations' results; it returns
-    whether an operation may have to wait, and that operation's `wait` then says for what. `rest` returns how
-    much of an operation is not done, in the units in which the script reports what it left undone.
+    `pack` returns the run's arguments. `distribute` adds the run's reply to the operations' results; it
+    returns whether an operation may have to wait, and that operation's `wait` then says for what.
+    `units_left` returns how much of an operation is not done, in the units in which the script reports it.
 
-    `line` is the line in which operations wait. `serves` are the lines of which operations may go on after
-    this one: as many as it has messages, or all if `serves_all` is set. `folds`: equal operations share a
-    run. `changes`: the operation must not be done twice. `restores`: its messages exist nowhere else.
+    `line` is the line in which operations wait. `wakes` are the lines of which operations may go on after
+    this one: as many as it has messages, or all if `wakes_all` is set. `can_fold`: equal operations share a
+    run. `changes`: the operation must not be done twice. `is_put_back`: its messages exist nowhere else.
     """
 
     name: bytes
     pack: Callable[[Sequence[Operation]], list[bytes]]
-    share: Callable[[Sequence[Operation], Any], bool]
-    rest: Callable[[Operation], int] = lambda _: 0
+    distribute: Callable[[Sequence[Operation], Any], bool]
+    units_left: Callable[[Operation], int] = lambda _: 0
     puts: bool = False
     takes: bool = False
     moves: bool = False
-    restores: bool = False
-    folds: bool = True
+    is_put_back: bool = False
+    can_fold: bool = True
     changes: bool = True
     line: Line | None = None
-    serves: tuple[Line, ...] = ()
-    serves_all: bool = False
+    wakes: tuple[Line, ...] = ()
+    wakes_all: bool = False
 
     def __repr__(self) -> str:
         """Return the verb's name."""

@@ -1,6 +1,6 @@
 """Options: how an operation does what its verb says; custody: how long the backend keeps what it takes.
 
-Pure. The script's names of the options are in `name_of` and in lua/batch.lua.
+Pure. The script's names of the options are in `script_name` and in lua/batch.lua.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from functools import cache
 from typing import NamedTuple
 
 
-class Room(Enum):
+class OnFull(Enum):
     """What a put does if the queue is full; the value is the script's word for it."""
 
     # Options are looked up by hash for each operation; the hash of Enum takes 0.2 microseconds.
@@ -18,8 +18,8 @@ class Room(Enum):
 
     CONFIGURED = b""  # as the queue is configured
     WAIT = b"wait"
-    NEVER_WAIT = b"now"
-    NOT_NEEDED = b"overfill"
+    FAIL = b"now"
+    EXCEED_BOUND = b"overfill"
 
 
 class Custody(Enum):
@@ -33,26 +33,26 @@ class Custody(Enum):
 class Options(NamedTuple):
     """The options of an operation. Each is off by default, and applies to the verbs in brackets only.
 
-    * `existing`: do not create the queue (put); do not wait for its creation (get, move)
+    * `must_exist`: do not create the queue (put); do not wait for its creation (get, move)
     * `unique`: put only messages that are not queued yet (put, move)
-    * `room`: what to do if the queue is full (put)
-    * `flags`: messages have flags, and may expire (put, get)
+    * `on_full`: what to do if the queue is full (put)
+    * `has_flags`: messages have flags, and may expire (put, get)
     * `waits`: wait for a message (get, move)
-    * `several`: one command wants up to this many messages, and waits for the first only (get)
-    * `otherwise`: take nothing if an earlier run of the same take has taken something (get, in transactions)
+    * `wait_for_first`: one command wants up to this many messages, and waits for the first only (get)
+    * `if_none_taken`: take nothing if an earlier run of the take has taken something (get, in transactions)
     * `acknowledged`: the client acknowledges what it has taken (get)
-    * `into_existing`: do not create the destination queue (move)
+    * `destination_must_exist`: do not create the destination queue (move)
     """
 
-    existing: bool = False
+    must_exist: bool = False
     unique: bool = False
-    room: Room = Room.CONFIGURED
-    flags: bool = False
+    on_full: OnFull = OnFull.CONFIGURED
+    has_flags: bool = False
     waits: bool = False
-    several: bool = False
-    otherwise: bool = False
+    wait_for_first: bool = False
+    if_none_taken: bool = False
     acknowledged: bool = False
-    into_existing: bool = False
+    destination_must_exist: bool = False
 
 
 DEFAULT = Options()
@@ -60,31 +60,31 @@ UNIQUE = Options(unique=True)
 WAITS = Options(waits=True)
 
 _WORDS = {
-    "existing": b"existing",
+    "must_exist": b"existing",
     "unique": b"unique",
-    "flags": b"flags",
+    "has_flags": b"flags",
     "waits": b"waits",
-    "several": b"several",
-    "otherwise": b"otherwise",
+    "wait_for_first": b"several",
+    "if_none_taken": b"otherwise",
     "acknowledged": b"acknowledged",
-    "into_existing": b"into",
+    "destination_must_exist": b"into",
 }
 
 
 @cache
-def name_of(verb: bytes, options: Options) -> bytes:
+def script_name(verb: bytes, options: Options) -> bytes:
     """Return the script's name for a verb with these options: the verb, and a word for each option."""
     words = [word for option, word in _WORDS.items() if getattr(options, option)]
-    return b" ".join([verb, *words, *([options.room.value] if options.room.value else [])])
+    return b" ".join([verb, *words, *([options.on_full.value] if options.on_full.value else [])])
 
 
 @cache
-def existing(options: Options) -> Options:
+def requiring_queue(options: Options) -> Options:
     """Return the same options, for a queue that must exist."""
-    return options._replace(existing=True)
+    return options._replace(must_exist=True)
 
 
 @cache
-def into_existing(options: Options) -> Options:
+def requiring_destination(options: Options) -> Options:
     """Return the same options, for a destination queue that must exist."""
-    return options._replace(into_existing=True)
+    return options._replace(destination_must_exist=True)

@@ -1,7 +1,7 @@
 """Owners of operations other than a client's connection: they are told of waits and of the end.
 
 When an operation ends, its owner gets the messages in the same step. From then on the owner must call
-`delivered` or `put_back` exactly once, even if it is cancelled. Before that, the lane has the messages.
+`acknowledge` or `put_back` exactly once, even if it is cancelled. Before that, the lane has the messages.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ class Client(Protocol):
     def end_wait(self) -> None:
         """Note that the client does not wait any longer."""
 
-    def has_some(self, operation: Operation) -> None:
+    def partly_taken(self, operation: Operation) -> None:
         """Note that a call has brought some of what the operation takes, and another call is to follow."""
 
-    def took(self, operation: Operation) -> None:
+    def take_over(self, operation: Operation) -> None:
         """Take over the messages that the operation has taken; the reply that follows contains them."""
 
 
-class Completion(Owner):
+class CoroutineOwner(Owner):
     """The owner of operations that a coroutine waits for.
 
-    `ended` is a future with the queue name of the first operation that ends. Its messages go to the client at
-    once. Operations that end later put their messages back. The coroutine must call `end` when it ends in any
-    way.
+    `first_ended` is a future with the queue name of the first operation that ends. Its messages go to the
+    client at once. Operations that end later put their messages back. The coroutine must call `end` when it
+    ends in any way.
     """
 
-    __slots__ = ("_client", "_has_ended", "_loop", "_tried", "_waits", "_was_tried", "ended")
+    __slots__ = ("_client", "_has_ended", "_loop", "_tried", "_waits", "_was_tried", "first_ended")
 
     def __init__(self, client: Client | None) -> None:
         """`client` is told when the coroutine waits and what was taken; None if there is no client."""
@@ -45,20 +45,20 @@ class Completion(Owner):
         self._client = client
         self._waits = False
         self._has_ended = False
-        # Whether the last submitted operation has been tried, and the future that `tried` awaits.
+        # Whether the last submitted operation has been tried, and the future that `wait_until_tried` awaits.
         self._was_tried = False
         self._tried: asyncio.Future[None] | None = None
         # Not the operation, which refers to its owner: cycles stay in memory until a garbage collection.
-        self.ended: asyncio.Future[bytes] = self._loop.create_future()
+        self.first_ended: asyncio.Future[bytes] = self._loop.create_future()
 
-    async def tried(self) -> None:
+    async def wait_until_tried(self) -> None:
         """Return when the last submitted operation has ended or waits; at once if this is so already."""
-        if not (self.ended.done() or self._was_tried):
+        if not (self.first_ended.done() or self._was_tried):
             self._tried = self._loop.create_future()
             await self._tried
         self._was_tried = False
 
-    def waits(self, _operation: Operation) -> None:
+    def wait_began(self, _operation: Operation) -> None:
         """Note that the operation has begun to wait."""
         if self._client is not None and not self._waits:
             self._waits = True
@@ -68,20 +68,20 @@ class Completion(Owner):
     def completed(self, operation: Operation) -> None:
         """Take over the ended operation, or put back its messages if it is not the first one."""
         self._has_tried()
-        if self._has_ended or self.ended.done():
+        if self._has_ended or self.first_ended.done():
             operation.put_back()
             return
         if operation.has_taken:
             if self._client is None:
-                operation.delivered()
+                operation.acknowledge()
             else:
-                self._client.took(operation)
-        self.ended.set_result(operation.name)
+                self._client.take_over(operation)
+        self.first_ended.set_result(operation.name)
 
-    def has_some(self, operation: Operation) -> None:
+    def partly_taken(self, operation: Operation) -> None:
         """Tell the client: see Client."""
         if self._client is not None:
-            self._client.has_some(operation)
+            self._client.partly_taken(operation)
 
     def end(self) -> None:
         """Note that the coroutine has ended."""
@@ -96,13 +96,13 @@ class Completion(Owner):
             self._tried.set_result(None)
 
 
-class OnSuccess(Owner):
+class NotifyOnSuccess(Owner):
     """The owner of an operation without a client; it calls a function if the operation succeeds."""
 
     __slots__ = ("_follows",)
 
-    def __init__(self, follows: Callable[[bytes], None] = lambda _: None) -> None:
-        self._follows = follows
+    def __init__(self, on_success: Callable[[bytes], None] = lambda _: None) -> None:
+        self._follows = on_success
 
     def completed(self, operation: Operation) -> None:
         """Call the function with the queue's name, unless the operation failed."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pressure_server.queues.operations.operation import Operation
 
 
-def commands(operations: Sequence[Operation]) -> list[bytes]:
+def pack_commands(operations: Sequence[Operation]) -> list[bytes]:
     """Return the sizes of the commands, empty if each has one message, and then their messages."""
     if len(operations) == 1 and operations[0].wanted == 1:
         # By far the most frequent case with many queues.
@@ -21,10 +21,10 @@ def commands(operations: Sequence[Operation]) -> list[bytes]:
     for operation in operations:
         done = len(operation.results)
         wait = operation.wait
-        if done or operation.sent is not None or (wait is not None and wait.messages):
-            ahead = wait.messages if wait is not None else 0
+        if done or operation.commands_in_call is not None or (wait is not None and wait.messages_done):
+            ahead = wait.messages_done if wait is not None else 0
             first = sum(operation.sizes[:done]) + ahead
-            rest = operation.sizes[done : done + operation.units_sent]
+            rest = operation.sizes[done : done + operation.units_in_call]
             rest[0] -= ahead
             sizes += rest
             arguments += operation.messages[first : first + sum(rest)]
@@ -36,7 +36,7 @@ def commands(operations: Sequence[Operation]) -> list[bytes]:
     return arguments
 
 
-def messages(operations: Sequence[Operation]) -> list[bytes]:
+def pack_messages(operations: Sequence[Operation]) -> list[bytes]:
     """Return the messages that have no result yet."""
     arguments: list[bytes] = []
     for operation in operations:
@@ -44,18 +44,18 @@ def messages(operations: Sequence[Operation]) -> list[bytes]:
     return arguments
 
 
-def count(operations: Sequence[Operation]) -> list[bytes]:
+def pack_count(operations: Sequence[Operation]) -> list[bytes]:
     """Return how many messages are still wanted."""
     if len(operations) == 1:
         return [b"%d" % operations[0].messages_left()]
     return [b"%d" % sum([operation.messages_left() for operation in operations])]
 
 
-def arguments(operations: Sequence[Operation]) -> list[bytes]:
+def pack_arguments(operations: Sequence[Operation]) -> list[bytes]:
     """Return the arguments of the run's only operation."""
     return operations[0].messages
 
 
-def nothing(_operations: Sequence[Operation]) -> list[bytes]:
+def pack_nothing(_operations: Sequence[Operation]) -> list[bytes]:
     """Return no arguments: the verb needs none."""
     return []

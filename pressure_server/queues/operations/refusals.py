@@ -17,7 +17,7 @@ from pressure_server.queues.names import printable
 from pressure_server.queues.operations.wait_condition import WaitCondition
 
 
-def refusal(name: bytes, text: str) -> PressureError:
+def exception_for(name: bytes, text: str) -> PressureError:
     """Return the exception for an error of the script: a code, followed by details for some codes."""
     queue = printable(name)
     code, _, rest = text.partition(" ")
@@ -43,13 +43,13 @@ def refusal(name: bytes, text: str) -> PressureError:
     return BackendError(f"the backend answered for queue '{queue}': {text}")
 
 
-def lack_of(error: Any) -> WaitCondition | None:
+def condition_for(error: Any) -> WaitCondition | None:
     """Return the condition to wait for after this error of the script; None if waiting does not help."""
     text = str(error)
     if text.startswith("OTHER "):
         text = text[6:]
     if text.startswith("INUSE producer"):
-        return WaitCondition.PRODUCER
+        return WaitCondition.PRODUCER_ROLE
     if text.startswith("INUSE consumer"):
-        return WaitCondition.CONSUMER
-    return {"CREATING": WaitCondition.CREATION, "DELETING": WaitCondition.ABSENCE}.get(text)
+        return WaitCondition.CONSUMER_ROLE
+    return {"CREATING": WaitCondition.CREATED, "DELETING": WaitCondition.REMOVED}.get(text)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pressure_server.queues.operations import packing, sharing
+from pressure_server.queues.operations import packing, results
 from pressure_server.queues.operations.operation import Line, Operation, Verb
 
 
@@ -16,88 +16,98 @@ def _share_deleted(operations: Sequence[Operation], reply: Any) -> bool:
     if reply == b"begun":
         operations[0].verb = FINISH_DELETE
         return True
-    return sharing.one(operations, reply)
+    return results.repeat_value(operations, reply)
 
 
 def _asking(
-    name: bytes, pack: Callable[[Sequence[Operation]], list[bytes]] = packing.nothing, *, folds: bool = True
+    name: bytes,
+    pack: Callable[[Sequence[Operation]], list[bytes]] = packing.pack_nothing,
+    *,
+    folds: bool = True,
 ) -> Verb:
-    return Verb(name, pack, sharing.one, folds=folds, changes=False)
+    return Verb(name, pack, results.repeat_value, can_fold=folds, changes=False)
 
 
 def _living(
     name: bytes,
     line: Line | None = None,
     *,
-    pack: Callable[[Sequence[Operation]], list[bytes]] = packing.nothing,
-    share: Callable[[Sequence[Operation], Any], bool] = sharing.one,
+    pack: Callable[[Sequence[Operation]], list[bytes]] = packing.pack_nothing,
+    share: Callable[[Sequence[Operation], Any], bool] = results.repeat_value,
 ) -> Verb:
     return Verb(
-        name, pack, share, folds=False, line=line, serves=(Line.PRODUCERS, Line.CONSUMERS), serves_all=True
+        name, pack, share, can_fold=False, line=line, wakes=(Line.PRODUCERS, Line.CONSUMERS), wakes_all=True
     )
 
 
 PUT = Verb(
     b"put",
-    packing.commands,
-    sharing.put,
+    packing.pack_commands,
+    results.distribute_counts,
     Operation.commands_left,
     puts=True,
     line=Line.PRODUCERS,
-    serves=(Line.CONSUMERS,),
+    wakes=(Line.CONSUMERS,),
 )
 GET = Verb(
     b"get",
-    packing.count,
-    sharing.got,
+    packing.pack_count,
+    results.distribute_messages,
     Operation.messages_left,
     takes=True,
     line=Line.CONSUMERS,
-    serves=(Line.PRODUCERS,),
+    wakes=(Line.PRODUCERS,),
 )
 MOVE = Verb(
     b"move",
-    packing.arguments,
-    sharing.moved,
+    packing.pack_arguments,
+    results.distribute_moved,
     Operation.messages_left,
     takes=True,
     moves=True,
-    folds=False,
+    can_fold=False,
     line=Line.CONSUMERS,
-    serves=(Line.PRODUCERS,),
+    wakes=(Line.PRODUCERS,),
 )
 REMOVE = Verb(
     b"remove",
-    packing.messages,
-    sharing.values,
+    packing.pack_messages,
+    results.distribute_values,
     Operation.messages_left,
     line=Line.CONSUMERS,
-    serves=(Line.PRODUCERS,),
+    wakes=(Line.PRODUCERS,),
 )
 PUT_BACK = Verb(
-    b"put_back", packing.arguments, sharing.one, restores=True, folds=False, serves=(Line.CONSUMERS,)
+    b"put_back",
+    packing.pack_arguments,
+    results.repeat_value,
+    is_put_back=True,
+    can_fold=False,
+    wakes=(Line.CONSUMERS,),
 )
 
 # Verbs that change nothing.
-CONTAINS = Verb(b"contains", packing.messages, sharing.values, Operation.messages_left, changes=False)
+CONTAINS = Verb(
+    b"contains", packing.pack_messages, results.distribute_values, Operation.messages_left, changes=False
+)
 LENGTH = _asking(b"length")
 EXISTS = _asking(b"exists")
 INFO = _asking(b"info")
 VERSION = _asking(b"version")
 EXAMINE = _asking(b"examine")
-RANGE = _asking(b"range", packing.arguments, folds=False)
-SCAN = _asking(b"scan", packing.arguments, folds=False)
-SAMPLE = _asking(b"sample", packing.arguments, folds=False)
+RANGE = _asking(b"range", packing.pack_arguments, folds=False)
+SCAN = _asking(b"scan", packing.pack_arguments, folds=False)
+SAMPLE = _asking(b"sample", packing.pack_arguments, folds=False)
 # Peek drops expired messages, which makes room. It may be done twice without harm.
-PEEK = Verb(b"peek", packing.nothing, sharing.peeked, changes=False, serves=(Line.PRODUCERS,))
+PEEK = Verb(b"peek", packing.pack_nothing, results.distribute_peeked, changes=False, wakes=(Line.PRODUCERS,))
 
 # Verbs that create, empty, repair or delete a queue.
-CREATE = _living(b"create", Line.PRODUCERS, pack=packing.arguments)
+CREATE = _living(b"create", Line.PRODUCERS, pack=packing.pack_arguments)
 CLOSE = _living(b"close", Line.PRODUCERS)
 DELETE = _living(b"delete", Line.CONSUMERS, share=_share_deleted)
 FINISH_DELETE = _living(b"finish_delete", Line.CONSUMERS)
 FLUSH = _living(b"flush", Line.CONSUMERS)
-REPAIR = _living(b"repair", pack=packing.arguments)
+REPAIR = _living(b"repair", pack=packing.pack_arguments)
 TURN = _living(b"turn")
 # Puts back what a server of version 0.1.0 had taken.
-TAKE_OVER = _living(b"take_over", pack=packing.arguments)
+TAKE_OVER = _living(b"take_over", pack=packing.pack_arguments)

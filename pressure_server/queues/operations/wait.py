@@ -31,33 +31,33 @@ class Wait:
     """How an operation waits, and how far it has come.
 
     `timeout` is in seconds, for a message or for room: None waits forever, 0 does not wait. `for_role` is
-    whether it waits for a role that a native client holds; `endless` removes the limit of that wait. `ticket`
-    is shared by operations of which only one may take.
+    whether it waits for a role that a native client holds; `waits_forever_for_role` removes the limit of that
+    wait. `ticket` is shared by operations of which only one may take.
     """
 
     timeout: float | None = AS_CONFIGURED
     for_role: bool = True
-    endless: bool = False
+    waits_forever_for_role: bool = False
     ticket: Ticket | None = None
     # How many messages of the next command have been put, and how many of these were new.
-    messages: int = 0
-    new: int = 0
-    lack: WaitCondition | None = None
+    messages_done: int = 0
+    new_done: int = 0
+    condition: WaitCondition | None = None
     # The destination of a move, and whether the operation waits for something there.
-    other: bytes = b""
-    elsewhere: bool = False
+    destination: bytes = b""
+    at_destination: bool = False
     # The error if it waits in vain; None if it ends without a message instead.
-    reason: PressureError | None = None
+    timeout_error: PressureError | None = None
     # Deadlines by the loop's clock: of the wait as a whole, and of the wait for a role.
-    until: float | None = None
-    role_until: float | None = None
+    deadline_at: float | None = None
+    role_deadline_at: float | None = None
     timer: Timer | None = None
-    # Whether `until` is the deadline that the timer is set to, or that has passed.
+    # Whether `deadline_at` is the deadline that the timer is set to, or that has passed.
     out_of_time: bool = False
     in_line: bool = False
     is_counted: bool = False
     # Only some of its commands were sent, and all of these are done.
-    was_cut: bool = False
+    has_unsent: bool = False
     expired: bool = False
 
     def end(self, *, served: bool) -> None:
@@ -74,18 +74,22 @@ class Wait:
 
         The first call starts the timeouts, which are in seconds.
         """
-        if self.until is None and timeout is not None:
-            self.until = now + timeout
-        if self.lack in (WaitCondition.MESSAGE, WaitCondition.ROOM):
-            self.role_until = None
-            return self.until
-        if self.endless:
+        if self.deadline_at is None and timeout is not None:
+            self.deadline_at = now + timeout
+        if self.condition in (WaitCondition.MESSAGE, WaitCondition.ROOM):
+            self.role_deadline_at = None
+            return self.deadline_at
+        if self.waits_forever_for_role:
             return None
         if not self.for_role:
             return now
-        if self.role_until is None:
-            self.role_until = now + role_timeout
-        return self.role_until if self.until is None else min(self.until, self.role_until)
+        if self.role_deadline_at is None:
+            self.role_deadline_at = now + role_timeout
+        return (
+            self.role_deadline_at
+            if self.deadline_at is None
+            else min(self.deadline_at, self.role_deadline_at)
+        )
 
 
 @dataclass(slots=True)
@@ -95,27 +99,27 @@ class Ticket:
     While one of them is in flight, the others are passed over. Their queues are told when it is back.
     """
 
-    under_way: object | None = None
+    holder: object | None = None
     served: bool = False
-    passed: list[Callable[[], None]] = field(default_factory=list)
+    on_release: list[Callable[[], None]] = field(default_factory=list)
 
-    def admits(self, operation: object, passed: Callable[[], None]) -> bool:
-        """Return whether the operation may be sent. If not, `passed` is called when it can be tried again.
+    def try_acquire(self, operation: object, on_release: Callable[[], None]) -> bool:
+        """Return whether the operation may be sent. If not, call `on_release` when it can be tried again.
 
-        If the ticket has been served, `passed` is not called.
+        A ticket that has been served never calls `on_release`.
         """
         if self.served:
             return False
-        if self.under_way is None or self.under_way is operation:
-            self.under_way = operation
+        if self.holder is None or self.holder is operation:
+            self.holder = operation
             return True
-        if passed not in self.passed:
-            self.passed.append(passed)
+        if on_release not in self.on_release:
+            self.on_release.append(on_release)
         return False
 
     def release(self) -> None:
         """Note that no operation is in flight any longer, and tell the queues that were passed over."""
-        self.under_way = None
-        passed, self.passed = self.passed, []
+        self.holder = None
+        passed, self.on_release = self.on_release, []
         for tell in passed:
             tell()

@@ -16,21 +16,21 @@ class WaitCondition(Enum):
 
     MESSAGE = (b"", CLOSED)
     ROOM = (NOT_FULL, CLOSED)
-    PRODUCER = (PRODUCER_FREE,)
-    CONSUMER = (CONSUMER_FREE,)
+    PRODUCER_ROLE = (PRODUCER_FREE,)
+    CONSUMER_ROLE = (CONSUMER_FREE,)
     # A native client has created the queue: this token comes last.
-    CREATION = (NOT_FULL,)
+    CREATED = (NOT_FULL,)
     # The queue's deletion has ended: none of these keys is left.
-    ABSENCE = (b"", CLOSED, NOT_FULL, PRODUCER_FREE, CONSUMER_FREE)
+    REMOVED = (b"", CLOSED, NOT_FULL, PRODUCER_FREE, CONSUMER_FREE)
 
 
 # Watched for every condition: a queue exists exactly when this key does.
 _EXISTENCE = BOUND
 
 
-def suffixes(lacks: Iterable[WaitCondition]) -> list[bytes]:
-    """Return the suffixes of the keys to watch, in the order of the bits in the mask of `possible`."""
-    return [*dict.fromkeys(suffix for lack in lacks for suffix in lack.value), _EXISTENCE]
+def watched_suffixes(conditions: Iterable[WaitCondition]) -> list[bytes]:
+    """Return the suffixes of the keys to watch, in the order of the bits in the mask of `may_proceed`."""
+    return [*dict.fromkeys(suffix for condition in conditions for suffix in condition.value), _EXISTENCE]
 
 
 def watched_keys(base: bytes, watched: list[bytes]) -> list[bytes]:
@@ -38,7 +38,7 @@ def watched_keys(base: bytes, watched: list[bytes]) -> list[bytes]:
     return [base + suffix for place, suffix in enumerate(watched) for _ in range(1 << place)]
 
 
-def possible(lacks: Iterable[WaitCondition], watched: list[bytes], mask: int, existed: bool) -> bool:
+def may_proceed(conditions: Iterable[WaitCondition], watched: list[bytes], mask: int, existed: bool) -> bool:
     """Return whether an operation may go on, by the mask of keys that exist.
 
     `existed` is whether the queue existed when the operation was tried.
@@ -47,6 +47,6 @@ def possible(lacks: Iterable[WaitCondition], watched: list[bytes], mask: int, ex
     if (_EXISTENCE in present) is not existed:
         return True
     return any(
-        not present if lack is WaitCondition.ABSENCE else any(suffix in present for suffix in lack.value)
-        for lack in lacks
+        not present if one is WaitCondition.REMOVED else any(suffix in present for suffix in one.value)
+        for one in conditions
     )

@@ -1,30 +1,30 @@
-"""Waiters: how many operations wait for messages, room or roles on all queues, and how many may."""
+"""WaiterCount: how many operations wait for messages, room or roles on all queues, and how many may."""
 
 from __future__ import annotations
 
 from pressure_server.queues.operations.wait import Wait
 
 
-class Waiters:
-    """The count of waiting operations, at most `most`. Endless waits are the server's own, and unlimited."""
+class WaiterCount:
+    """The count of waiting operations, at most `limit`. Endless waits are the server's own, and unlimited."""
 
     def __init__(self, most: int) -> None:
-        self.most = most
+        self.limit = most
         self._count = 0
 
     def __len__(self) -> int:
         """Return how many operations wait."""
         return self._count
 
-    def enter(self, wait: Wait) -> bool:
+    def try_add(self, wait: Wait) -> bool:
         """Count an operation that is about to wait. Return False if it may not wait, as too many do."""
-        if self._count >= self.most and not wait.endless:
+        if self._count >= self.limit and not wait.waits_forever_for_role:
             return False
         wait.is_counted = True
         self._count += 1
         return True
 
-    def leave(self, wait: Wait) -> None:
+    def remove(self, wait: Wait) -> None:
         """Stop counting an operation, if it was counted."""
         if wait.is_counted:
             wait.is_counted = False

@@ -30,8 +30,8 @@ class AutoRepair:
     def __init__(self, broker: Broker, seconds: float) -> None:
         self._broker = broker
         self._seconds = seconds
-        self._complaints = WarnOnce(logger, "could not be repaired")
-        self._patients: dict[Database, dict[bytes, Case]] = {}
+        self._warnings = WarnOnce(logger, "could not be repaired")
+        self._cases: dict[Database, dict[bytes, Case]] = {}
         self._next_round = 0.0
         self._task: asyncio.Task[None] | None = None
 
@@ -53,16 +53,18 @@ class AutoRepair:
             if is_round:
                 self._next_round = loop.time() + max(_SHORTEST_PAUSE, self._seconds / 2)
             for database in self._broker.databases:
-                cases = self._patients.setdefault(database, {})
+                cases = self._cases.setdefault(database, {})
                 try:
                     await self._visit(database, cases, is_round)
                 except PressureError as error:
                     # Queues may change while they cannot be examined.
                     cases.clear()
-                    logger.debug("auto-repair cannot examine database %d: %s", database.number, error)
+                    logger.debug(
+                        "auto-repair cannot examine database %d: %s", database.database_number, error
+                    )
                 except Exception:
                     cases.clear()
-                    logger.exception("auto-repair of database %d failed", database.number)
+                    logger.exception("auto-repair of database %d failed", database.database_number)
             # Random, so as not to be in step with a client that acts at regular intervals.
             await asyncio.sleep(pause * random.uniform(0.8, 1.2))
 
@@ -70,21 +72,21 @@ class AutoRepair:
         doctor = Doctor(database, self._seconds)
         await doctor.look_again(cases)
         for name, case in list(cases.items()):
-            findings = doctor.mendable(case)
+            findings = doctor.fixable(case)
             if not findings:
                 continue
             del cases[name]
             try:
-                done = await doctor.mend(case)
+                done = await doctor.fix(case)
             except BackendError as error:
-                await self._complaints.hear(database, name, error)
+                await self._warnings.warn(database, name, error)
                 continue
             if done:
                 logger.warning(
                     "queue '%s' had a problem for %.1f seconds: %s. Auto-repair %s",
                     printable(name),
-                    case.seen - min(case.since[finding.trouble] for finding in findings),
-                    "; ".join(finding.seen for finding in findings),
+                    case.examined_at - min(case.since[finding.problem] for finding in findings),
+                    "; ".join(finding.evidence for finding in findings),
                     ", ".join(done),
                 )
         if is_round:

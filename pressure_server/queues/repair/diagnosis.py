@@ -19,8 +19,8 @@ from pressure_server.queues.repair.snapshot import Role, Snapshot
 class Finding:
     """A problem of a queue, and the evidence for it, in words."""
 
-    trouble: Problem
-    seen: str
+    problem: Problem
+    evidence: str
 
 
 def diagnose(before: Snapshot, after: Snapshot) -> list[Finding]:
@@ -91,7 +91,7 @@ def _parked(pick: Callable[[Snapshot], Role]) -> _Rule:
         if earlier.view != role.view or not role.parked or role.free:
             return ""
         # In its turn a server waits for the same as a native client, but does not write its name before.
-        if not before.has_come(earlier) or not after.has_come(role):
+        if not before.is_condition_met(earlier) or not after.is_condition_met(role):
             return ""
         return (
             f"the {role.name}'s token is parked for the turn of a pressure-server, but that server is "
@@ -130,8 +130,8 @@ def _not_full_on_full(before: Snapshot, after: Snapshot) -> str:
 
 
 def _statistics(before: Snapshot, after: Snapshot) -> str:
-    if after.garbled and after.garbled == before.garbled:
-        names = _listed([name.decode() for name in after.garbled])
+    if after.invalid and after.invalid == before.invalid:
+        names = _listed([name.decode() for name in after.invalid])
         return f"invalid value in {names}: not a number, or too large"
     # A client that holds a role may be about to count.
     lasts = before.view == after.view or (before.is_at_rest and after.is_at_rest)

@@ -32,40 +32,40 @@ class Case:
     """A queue with problems, for as long as it has any.
 
     `findings` are those on which the last two examinations agree, `since` says when each was seen first.
-    `seen` is the time of the last examination. Times are those of the event loop, in seconds.
+    `examined_at` is the time of the last examination. Times are those of the event loop, in seconds.
     """
 
     name: bytes
     snapshot: Snapshot
-    seen: float
+    examined_at: float
     findings: dict[Problem, Finding] = field(init=False)
     since: dict[Problem, float] = field(init=False)
     unchanged_since: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self.findings = {finding.trouble: finding for finding in suspicions(self.snapshot)}
-        self.since = dict.fromkeys(self.findings, self.seen)
-        self.unchanged_since = self.seen
+        self.findings = {finding.problem: finding for finding in suspicions(self.snapshot)}
+        self.since = dict.fromkeys(self.findings, self.examined_at)
+        self.unchanged_since = self.examined_at
 
-    def look(self, snapshot: Snapshot, now: float) -> None:
+    def update(self, snapshot: Snapshot, now: float) -> None:
         """Note a new examination of the queue."""
-        self.findings = {finding.trouble: finding for finding in diagnose(self.snapshot, snapshot)}
-        self.since = {trouble: self.since.get(trouble, self.seen) for trouble in self.findings}
+        self.findings = {finding.problem: finding for finding in diagnose(self.snapshot, snapshot)}
+        self.since = {trouble: self.since.get(trouble, self.examined_at) for trouble in self.findings}
         if snapshot.view != self.snapshot.view:
             self.unchanged_since = now
-        self.snapshot, self.seen = snapshot, now
+        self.snapshot, self.examined_at = snapshot, now
 
     def lasting(self, seconds: float) -> list[Finding]:
         """Return the findings that have lasted for that time."""
         return [
             finding
             for trouble, finding in self.findings.items()
-            if self.seen - self.since[trouble] >= seconds - _CLOCK
+            if self.examined_at - self.since[trouble] >= seconds - _CLOCK
         ]
 
-    def evidence(self, seconds: float) -> list[bytes]:
+    def views(self, seconds: float) -> list[bytes]:
         """Return the evidence that `repair` in doctor.lua checks before it changes anything."""
-        unchanged = self.seen - self.unchanged_since >= seconds - _CLOCK
+        unchanged = self.examined_at - self.unchanged_since >= seconds - _CLOCK
         snapshot = self.snapshot
         return [snapshot.producer.view, snapshot.consumer.view, snapshot.view, b"1" if unchanged else b""]
 
@@ -126,7 +126,7 @@ class Doctor:
         examined = dict(await self._examine(list(cases)))
         for name, case in list(cases.items()):
             if name in examined:
-                case.look(examined[name], now)
+                case.update(examined[name], now)
             if name not in examined or not case.findings:
                 del cases[name]
 
@@ -143,45 +143,45 @@ class Doctor:
             if not case.lasting(self.wait):
                 del cases[name]
 
-    async def mend(self, case: Case) -> list[str]:
+    async def fix(self, case: Case) -> list[str]:
         """Fix the problems that have lasted. Return what was done, in words; [] if the queue has changed."""
-        words = [mend.value for finding in self.mendable(case) for mend in finding.trouble.mends]
+        words = [mend.value for finding in self.fixable(case) for mend in finding.problem.fixes]
         if not words:
             return []
-        arguments = [*case.evidence(self.wait), *dict.fromkeys(words)]
+        arguments = [*case.views(self.wait), *dict.fromkeys(words)]
         done: list[bytes] = (await self._database.run(verbs.REPAIR, case.name, arguments))[0]
         return [_in_words(word.decode()) for word in done]
 
-    def mendable(self, case: Case) -> list[Finding]:
+    def fixable(self, case: Case) -> list[Finding]:
         """Return the findings that have lasted, except for a list that may belong to another program."""
         return [
             finding
             for finding in case.lasting(self.wait)
-            if finding.trouble is not LONE_LIST or case.name == self.named
+            if finding.problem is not LONE_LIST or case.name == self.named
         ]
 
-    async def treat(
-        self, cases: dict[bytes, Case], told: Callable[[Case, list[Finding], list[str]], None]
+    async def repair(
+        self, cases: dict[bytes, Case], report: Callable[[Case, list[Finding], list[str]], None]
     ) -> None:
         """Fix problems and examine again, until none is left; keep in `cases` what could not be fixed.
 
-        After each attempt `told` is called with the case, its findings, and what was done, in words.
+        After each attempt `report` is called with the case, its findings, and what was done, in words.
         """
         hopeless: set[bytes] = set()
         for _ in range(_ROUNDS):
             patients = {
-                name: case for name, case in cases.items() if name not in hopeless and self.mendable(case)
+                name: case for name, case in cases.items() if name not in hopeless and self.fixable(case)
             }
             if not patients:
                 return
             for name, case in patients.items():
                 try:
-                    done = await self.mend(case)
+                    done = await self.fix(case)
                 except BackendError as error:
                     await self._ping()
                     hopeless.add(name)
                     done = [f"nothing, because {error}"]
-                told(case, self.mendable(case), done)
+                report(case, self.fixable(case), done)
             treated = patients.keys() - hopeless
             for name in treated:
                 del cases[name]

@@ -49,7 +49,7 @@ class Problem:
     name: str
     means: str
     remedy: str
-    mends: tuple[Fix, ...]
+    fixes: tuple[Fix, ...]
 
 
 HALF_CREATED = Problem(

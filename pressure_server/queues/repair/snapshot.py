@@ -12,7 +12,7 @@ class Role:
     """The producer or consumer role of a queue.
 
     `free` is the number of tokens in :…_free, `parked` the number in :ext:…_turn. `holder` is the name of the
-    last holder, None if there is none. `messages` is the number it has counted. `garbled` are the names of
+    last holder, None if there is none. `messages` is the number it has counted. `invalid` are the names of
     its statistics that are not numbers; these count as 0. `view` is opaque: it changes when any of the others
     does, or the number of bytes counted.
     """
@@ -22,7 +22,7 @@ class Role:
     parked: int
     holder: bytes | None
     messages: int
-    garbled: tuple[bytes, ...]
+    invalid: tuple[bytes, ...]
     view: bytes
 
     @property
@@ -85,9 +85,9 @@ class Snapshot:
         return self.length - self.producer.messages + self.consumer.messages
 
     @property
-    def garbled(self) -> tuple[bytes, ...]:
+    def invalid(self) -> tuple[bytes, ...]:
         """The names of the statistics that are not numbers."""
-        return self.producer.garbled + self.consumer.garbled
+        return self.producer.invalid + self.consumer.invalid
 
     @property
     def is_at_rest(self) -> bool:
@@ -101,7 +101,7 @@ class Snapshot:
             role.holder is None and role.messages == 0 and role.parked == 0 for role in self.roles
         )
 
-    def has_come(self, role: Role) -> bool:
+    def is_condition_met(self, role: Role) -> bool:
         """Return whether the condition that a role's holder waits for is met (pressure 0.15, Put and Get).
 
         A producer waits for a token in :not_full, a consumer for a message; neither waits if the queue is
@@ -112,7 +112,7 @@ class Snapshot:
 
     def could_go_on(self, role: Role) -> bool:
         """Return whether a live native holder would not be waiting. It writes its name before it waits."""
-        return self.has_come(role) or role.holder is None
+        return self.is_condition_met(role) or role.holder is None
 
 
 def _role(name: str, reply: Sequence[Any]) -> Role:

@@ -12,17 +12,17 @@ _MOST_KEPT = 1000
 
 
 class WarnOnce:
-    """Warnings by one `logger` about up to 1000 queues; `left` says what is not done for such a queue."""
+    """Warnings by one `logger` about up to 1000 queues; `consequence` says what is not done for the queue."""
 
-    def __init__(self, logger: logging.Logger, left: str) -> None:
+    def __init__(self, logger: logging.Logger, consequence: str) -> None:
         self._logger = logger
-        self._left = left
-        self._made: set[tuple[int, bytes]] = set()
+        self._left = consequence
+        self._warned: set[tuple[int, bytes]] = set()
 
-    async def hear(self, database: Database, name: bytes, error: PressureError) -> None:
+    async def warn(self, database: Database, name: bytes, error: PressureError) -> None:
         """Log the queue's error, once. Raises BackendError if the backend is unavailable instead."""
         await database.command(b"PING")
-        about = (database.number, name)
-        if about not in self._made and len(self._made) < _MOST_KEPT:
-            self._made.add(about)
+        about = (database.database_number, name)
+        if about not in self._warned and len(self._warned) < _MOST_KEPT:
+            self._warned.add(about)
             self._logger.warning("queue '%s' %s: %s", printable(name), self._left, error)

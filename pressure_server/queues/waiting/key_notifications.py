@@ -8,7 +8,12 @@ from collections.abc import Iterable
 from pressure_server.backend.watch import Watch
 from pressure_server.queues.calls.driver import KeyListener
 from pressure_server.queues.names import base_key
-from pressure_server.queues.operations.wait_condition import WaitCondition, possible, suffixes, watched_keys
+from pressure_server.queues.operations.wait_condition import (
+    WaitCondition,
+    may_proceed,
+    watched_keys,
+    watched_suffixes,
+)
 
 
 class KeyNotifications:
@@ -48,43 +53,43 @@ class KeyNotifications:
             if not listeners:
                 del self._listeners[name]
 
-    def tell(self, name: bytes) -> None:
+    def notify(self, name: bytes) -> None:
         """Tell all listeners that a queue has changed."""
         for listener in self._listeners.pop(name, ()):
             listener.changed(name)
 
-    def lost(self) -> None:
+    def watch_lost(self) -> None:
         """Tell all listeners: no key is watched any longer, so every queue may have changed."""
         for name in list(self._listeners):
-            self.tell(name)
+            self.notify(name)
 
-    async def news_of(self, name: bytes, lack: WaitCondition, timeout: float) -> bool:
-        """Wait until `lack` may be satisfied on a queue; return False if not within `timeout` seconds."""
+    async def wait_for(self, name: bytes, condition: WaitCondition, timeout: float) -> bool:
+        """Wait until `condition` may be satisfied on a queue; return False after `timeout` seconds."""
         if timeout <= 0:
             return False
-        news = _News(lack, self._loop.create_future())
-        self.arm(news, name, suffixes([lack]))
+        news = _ConditionListener(condition, self._loop.create_future())
+        self.arm(news, name, watched_suffixes([condition]))
         try:
             async with asyncio.timeout(timeout):
-                await news.come
+                await news.reached
         except TimeoutError:
             return False
         finally:
-            self.leave(news, name, suffixes([lack]))
+            self.leave(news, name, watched_suffixes([condition]))
         return True
 
 
-class _News:
+class _ConditionListener:
     """A listener for a coroutine that waits for a condition of a queue."""
 
-    def __init__(self, lack: WaitCondition, come: asyncio.Future[None]) -> None:
-        self._lack = lack
-        self.come = come
+    def __init__(self, condition: WaitCondition, come: asyncio.Future[None]) -> None:
+        self._condition = condition
+        self.reached = come
 
     def armed(self, name: bytes, watched: list[bytes], mask: int | None) -> None:
-        if mask is None or possible([self._lack], watched, mask, existed=True):
+        if mask is None or may_proceed([self._condition], watched, mask, existed=True):
             self.changed(name)
 
     def changed(self, _name: bytes) -> None:
-        if not self.come.done():
-            self.come.set_result(None)
+        if not self.reached.done():
+            self.reached.set_result(None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from pressure_server.queues.calls.driver import Roles
+from pressure_server.queues.calls.driver import RoleWaiter
 from pressure_server.queues.operations.batch import Outcome
 from pressure_server.queues.operations.operation import Line, Operation
 from pressure_server.queues.operations.wait_condition import WaitCondition
@@ -16,21 +16,21 @@ from pressure_server.queues.waiting.waiting_line import WaitingLine
 
 # For each role: the line that needs it, and the condition for which a native client that holds it may wait.
 _NEEDED = {
-    WaitCondition.PRODUCER: (Line.PRODUCERS, WaitCondition.ROOM),
-    WaitCondition.CONSUMER: (Line.CONSUMERS, WaitCondition.MESSAGE),
+    WaitCondition.PRODUCER_ROLE: (Line.PRODUCERS, WaitCondition.ROOM),
+    WaitCondition.CONSUMER_ROLE: (Line.CONSUMERS, WaitCondition.MESSAGE),
 }
 
 
 class QueueTurns:
     """The turns of one lane."""
 
-    __slots__ = ("_asked", "_lines", "_name", "_ours", "_role_turns")
+    __slots__ = ("_asked", "_held", "_lines", "_name", "_role_turns")
 
-    def __init__(self, name: bytes, lines: Mapping[Line, WaitingLine], role_turns: Roles) -> None:
+    def __init__(self, name: bytes, lines: Mapping[Line, WaitingLine], role_turns: RoleWaiter) -> None:
         self._name = name
         self._lines = lines
         self._role_turns = role_turns
-        self._ours: frozenset[WaitCondition] = frozenset()
+        self._held: frozenset[WaitCondition] = frozenset()
         self._asked: frozenset[WaitCondition] = frozenset()
 
     def ask(self, outcome: Outcome) -> None:
@@ -39,16 +39,16 @@ class QueueTurns:
         This includes a role whose holder waits for the same message or room: Redis would always serve the
         holder first.
         """
-        for role in outcome.held:
+        for role in outcome.held_roles:
             if self._is_wanted(role):
                 self._ask(role)
-        for operation in outcome.lacking:
+        for operation in outcome.must_wait:
             wait = operation.wait
-            if wait is not None and wait.in_line and wait.lack in _NEEDED:
-                if wait.elsewhere:
-                    self._role_turns.ask(wait.other, wait.lack, elsewhere=True)
+            if wait is not None and wait.in_line and wait.condition in _NEEDED:
+                if wait.at_destination:
+                    self._role_turns.ask(wait.destination, wait.condition, for_listeners=True)
                 else:
-                    self._ask(wait.lack)
+                    self._ask(wait.condition)
 
     def _ask(self, role: WaitCondition) -> None:
         self._asked |= {role}
@@ -57,7 +57,7 @@ class QueueTurns:
     def begin(self, role: WaitCondition) -> None:
         """Begin a turn: the role's token has been parked for this server."""
         self._asked -= {role}
-        self._ours |= {role}
+        self._held |= {role}
 
     def end(self, ended: Iterable[Operation] = ()) -> None:
         """End the turns that operations in `ended` have used, and those no longer needed."""
@@ -65,14 +65,14 @@ class QueueTurns:
             if not self._is_wanted(role):
                 self._asked -= {role}
                 self._role_turns.withdraw(self._name, role)
-        if not self._ours:
+        if not self._held:
             return
         gone_on = {o.verb.line for o in ended if o.wait is not None and o.wait.in_line}
-        for role in self._ours:
+        for role in self._held:
             if _NEEDED[role][0] in gone_on or not self._is_wanted(role):
-                self._ours -= {role}
+                self._held -= {role}
                 self._role_turns.give_back(self._name)
 
     def _is_wanted(self, role: WaitCondition) -> bool:
         wanted = {(self._name, role), (self._name, _NEEDED[role][1])}
-        return any(not wanted.isdisjoint(line.lacks) for line in self._lines.values())
+        return any(not wanted.isdisjoint(line.conditions) for line in self._lines.values())

@@ -13,28 +13,28 @@ from pressure_server.errors import PressureError
 from pressure_server.queues.names import CONSUMER_TURN, PRODUCER_TURN, base_key
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Operation
-from pressure_server.queues.operations.owners import Completion, OnSuccess
+from pressure_server.queues.operations.owners import CoroutineOwner, NotifyOnSuccess
 from pressure_server.queues.operations.wait_condition import WaitCondition
 
 # The suffix of the key at which a role's token is parked during this server's turn.
-_PARKED = {WaitCondition.PRODUCER: PRODUCER_TURN, WaitCondition.CONSUMER: CONSUMER_TURN}
+_PARKED = {WaitCondition.PRODUCER_ROLE: PRODUCER_TURN, WaitCondition.CONSUMER_ROLE: CONSUMER_TURN}
 
 
-class Changes(Protocol):
+class Notifier(Protocol):
     """Tells listeners when a queue changes."""
 
-    def tell(self, name: bytes) -> None:
+    def notify(self, name: bytes) -> None:
         """Tell all listeners that a queue may have changed."""
 
 
-class Host(Protocol):
+class TurnHost(Protocol):
     """The lanes of one database."""
 
     prefix: bytes
-    number: int
+    database_number: int
 
     @property
-    def changes(self) -> Changes:
+    def notifications(self) -> Notifier:
         """The listeners to queues."""
 
     @property
@@ -44,81 +44,83 @@ class Host(Protocol):
     def submit(self, operation: Operation) -> None:
         """Do an operation."""
 
-    async def attempt(self, operation: Operation, call: Completion) -> list[Any] | PressureError:
-        """Do an operation, and wait until it ends; `call` is its owner."""
+    async def attempt(self, operation: Operation, owner: CoroutineOwner) -> list[Any] | PressureError:
+        """Do an operation, and wait until it ends; `owner` is told of its progress."""
 
     def take_turn(self, name: bytes, role: WaitCondition) -> None:
         """Begin the turn of a queue's lane in a role: its token has been parked."""
 
-    def after(self, turns: int, follows: Callable[[], None]) -> None:
+    def after_iterations(self, iterations: int, follows: Callable[[], None]) -> None:
         """Call `follows` after so many iterations of the event loop."""
 
-    def poke(self, names: Iterable[bytes]) -> None:
+    def wake_up(self, names: Iterable[bytes]) -> None:
         """Try the operations that wait on these queues again."""
 
 
 class RoleTurns:
     """The turns of this server on the queues of one database."""
 
-    def __init__(self, lanes: Host, turns: Turns) -> None:
+    def __init__(self, lanes: TurnHost, turns: Turns) -> None:
         self._lanes = lanes
         self._turns = turns
         # Queues whose turns are to be given back; kept while the backend is away.
-        self._owed: set[bytes] = set()
+        self._to_give_back: set[bytes] = set()
 
-    def ask(self, name: bytes, lack: WaitCondition, *, elsewhere: bool = False) -> None:
+    def ask(self, name: bytes, condition: WaitCondition, *, for_listeners: bool = False) -> None:
         """Wait for a role in line with native clients, then begin the turn of the queue's lane.
 
-        With `elsewhere`, tell the listeners to the queue instead; they act at once.
+        With `for_listeners`, tell the listeners to the queue instead; they act at once.
         """
         base = base_key(self._lanes.prefix, name)
-        token, parked = base + lack.value[0], base + _PARKED[lack]
+        token, parked = base + condition.value[0], base + _PARKED[condition]
 
         def ended(has_come: bool) -> None:
-            if elsewhere and has_come:
-                self._lanes.changes.tell(name)
-                self._lanes.after(2, lambda: self.give_back(name))
+            if for_listeners and has_come:
+                self._lanes.notifications.notify(name)
+                self._lanes.after_iterations(2, lambda: self.give_back(name))
             elif has_come:
-                self._lanes.take_turn(name, lack)
+                self._lanes.take_turn(name, condition)
             else:
-                self._lanes.poke([name])
+                self._lanes.wake_up([name])
 
-        self._turns.ask(self._lanes.number, token, parked, ended)
+        self._turns.ask(self._lanes.database_number, token, parked, ended)
 
-    def withdraw(self, name: bytes, lack: WaitCondition) -> None:
+    def withdraw(self, name: bytes, condition: WaitCondition) -> None:
         """Stop waiting for a role for which the queue's lane has asked."""
-        self._turns.withdraw(self._lanes.number, base_key(self._lanes.prefix, name) + _PARKED[lack])
+        self._turns.withdraw(
+            self._lanes.database_number, base_key(self._lanes.prefix, name) + _PARKED[condition]
+        )
 
     def give_back(self, name: bytes) -> None:
         """End this server's turns on a queue.
 
         Operations that wait there act in the same call, before a native client gets the role.
         """
-        self._owed.add(name)
+        self._to_give_back.add(name)
         if self._lanes.is_up:
-            self._lanes.submit(Operation(verbs.TURN, name, [], 1, OnSuccess(self._given_back)))
+            self._lanes.submit(Operation(verbs.TURN, name, [], 1, NotifyOnSuccess(self._given_back)))
 
     def backend_is_back(self) -> None:
         """Give back the turns that could not be given back while the backend was away."""
-        for name in list(self._owed):
+        for name in list(self._to_give_back):
             self.give_back(name)
 
     def _given_back(self, name: bytes) -> None:
-        self._owed.discard(name)
+        self._to_give_back.discard(name)
         base = base_key(self._lanes.prefix, name)
         for suffix in _PARKED.values():
-            self._turns.given_back(self._lanes.number, base + suffix)
+            self._turns.given_back(self._lanes.database_number, base + suffix)
 
-    async def give_all_back(self) -> None:
+    async def end_noted_turns(self) -> None:
         """End all turns that are noted in the backend: a server that died may have left them.
 
         If a turn was that of a live server, that server asks for it again.
         """
         prefix = self._lanes.prefix + b":"
-        for parked in await self._turns.left_behind(self._lanes.number):
+        for parked in await self._turns.left_behind(self._lanes.database_number):
             for suffix in _PARKED.values():
                 if parked.startswith(prefix) and parked.endswith(suffix):
                     name = parked[len(prefix) : -len(suffix)]
-                    call = Completion(None)
+                    call = CoroutineOwner(None)
                     await self._lanes.attempt(Operation(verbs.TURN, name, [], 1, call), call)
                     self._given_back(name)

@@ -1,6 +1,6 @@
 """A waiting line: the operations that wait for the same role of a queue, first come, first served.
 
-Pure: it knows the order of the operations and what they lack. `Waiting` decides when they are tried.
+Pure: it knows the order of the operations and what they lack. `WaitingOperations` decides when to try them.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class WaitingLine:
     message took two thirds of the time.
     """
 
-    __slots__ = ("_allowance", "_for_existence", "_lacks", "_name", "_operations")
+    __slots__ = ("_allowance", "_conditions", "_for_existence", "_name", "_operations")
 
     def __init__(self, name: bytes) -> None:
         """Make an empty line for the queue `name`."""
         self._name = name
         self._operations: list[Operation] = []
         self._allowance = _FIRST_ALLOWANCE
-        self._lacks: dict[tuple[bytes, WaitCondition], int] = {}
+        self._conditions: dict[tuple[bytes, WaitCondition], int] = {}
         self._for_existence = 0
 
     def __len__(self) -> int:
@@ -43,9 +43,9 @@ class WaitingLine:
         return iter(self._operations)
 
     @property
-    def lacks(self) -> Iterable[tuple[bytes, WaitCondition]]:
+    def conditions(self) -> Iterable[tuple[bytes, WaitCondition]]:
         """The conditions for which operations wait, each once, with the queue where it is lacking."""
-        return self._lacks
+        return self._conditions
 
     @property
     def waits_for_existence(self) -> bool:
@@ -69,15 +69,15 @@ class WaitingLine:
     def clear(self) -> list[Operation]:
         """Remove and return all operations."""
         gone, self._operations = self._operations, []
-        self._lacks.clear()
+        self._conditions.clear()
         self._for_existence = 0
         return gone
 
-    def take_first(self, served: int, passed: Callable[[], None]) -> list[Operation]:
+    def take_first(self, served: int, on_admitted: Callable[[], None]) -> list[Operation]:
         """Remove and return the next operations to try: the line's allowance, and `served` more.
 
         Puts count in commands, other operations one each. An operation whose ticket is in use at another
-        queue stays; `passed` is called when it can be tried.
+        queue stays; `on_admitted` is called when it can be tried.
         """
         count, size = min(self._allowance + served, MAX_MESSAGES), 0
         first: list[Operation] = []
@@ -88,26 +88,26 @@ class WaitingLine:
                 break
             looked_at += 1
             wait = _wait_of(operation)
-            if wait.ticket is not None and not wait.ticket.admits(operation, passed):
+            if wait.ticket is not None and not wait.ticket.try_acquire(operation, on_admitted):
                 passed_over.append(operation)
                 continue
             self._count(operation, -1)
-            wait.lack, wait.was_cut = None, False
+            wait.condition, wait.has_unsent = None, False
             first.append(operation)
             if operation.verb.puts:
                 # A connection's puts are one operation: send only as many of its commands as may find room.
-                operation.sent = min(count, operation.verb.rest(operation))
-                size += operation.size_sent()
-                count -= operation.sent
+                operation.commands_in_call = min(count, operation.verb.units_left(operation))
+                size += operation.bytes_in_call()
+                count -= operation.commands_in_call
             else:
                 count -= 1
         self._operations[:looked_at] = passed_over
         return first
 
-    def take_back(self, again: Sequence[Operation], new: Sequence[Operation], went_on: int) -> bool:
+    def requeue(self, again: Sequence[Operation], new: Sequence[Operation], ended_count: int) -> bool:
         """Return operations tried in vain to the head of the line, and append the new ones.
 
-        `went_on` is how many of the operations that were tried have ended. Return whether to try more at
+        `ended_count` is how many of the operations that were tried have ended. Return whether to try more at
         once.
         """
         rest = bool(self._operations)
@@ -116,25 +116,25 @@ class WaitingLine:
         for operations in (again, new):
             for operation in operations:
                 self._count(operation, 1)
-        was_cut = any(_wait_of(operation).was_cut for operation in again)
+        was_cut = any(_wait_of(operation).has_unsent for operation in again)
         if again and not was_cut:
-            self._allowance = max(_FIRST_ALLOWANCE, went_on)
+            self._allowance = max(_FIRST_ALLOWANCE, ended_count)
             return False
-        if was_cut or (went_on and rest):
+        if was_cut or (ended_count and rest):
             self._allowance = min(MAX_MESSAGES, 2 * self._allowance)
             return True
         return False
 
     def _count(self, operation: Operation, change: int) -> None:
         wait = _wait_of(operation)
-        if wait.lack is not None:
-            lack = (wait.other if wait.elsewhere else self._name, wait.lack)
-            count = self._lacks.get(lack, 0) + change
+        if wait.condition is not None:
+            condition = (wait.destination if wait.at_destination else self._name, wait.condition)
+            count = self._conditions.get(condition, 0) + change
             if count:
-                self._lacks[lack] = count
+                self._conditions[condition] = count
             else:
-                del self._lacks[lack]
-        if not operation.options.existing:
+                del self._conditions[condition]
+        if not operation.options.must_exist:
             self._for_existence += change
 
 

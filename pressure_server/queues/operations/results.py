@@ -13,35 +13,35 @@ from typing import Any
 
 from pressure_server.errors import QueueFullError
 from pressure_server.queues.names import printable
-from pressure_server.queues.operations.flagged import with_flags
+from pressure_server.queues.operations.flagged import attach_flags
 from pressure_server.queues.operations.operation import Operation
 from pressure_server.queues.operations.wait import Wait
 from pressure_server.queues.operations.wait_condition import WaitCondition
 
 
 def _hand_out(operations: Sequence[Operation], values: list[Any]) -> None:
-    if len(operations) == 1 and operations[0].sent is None:
+    if len(operations) == 1 and operations[0].commands_in_call is None:
         operations[0].results += values
         return
     start = 0
     for operation in operations:
-        end = start + operation.units_sent
+        end = start + operation.units_in_call
         some = values[start:end]
         operation.results += some
-        if operation.sent is not None:
-            operation.sent -= len(some)
+        if operation.commands_in_call is not None:
+            operation.commands_in_call -= len(some)
         start = end
 
 
-def values(operations: Sequence[Operation], reply: list[Any]) -> bool:
+def distribute_values(operations: Sequence[Operation], reply: list[Any]) -> bool:
     """Give each operation as many values as it asked for, in order, while there are any."""
     _hand_out(operations, reply)
     return False
 
 
-def peeked(operations: Sequence[Operation], reply: list[bytes]) -> bool:
+def distribute_peeked(operations: Sequence[Operation], reply: list[bytes]) -> bool:
     """Give every command the list of the oldest message, with its flags; empty if there is none."""
-    return one(operations, with_flags(reply))
+    return repeat_value(operations, attach_flags(reply))
 
 
 def _sizes_left(operations: Sequence[Operation]) -> list[int]:
@@ -49,23 +49,23 @@ def _sizes_left(operations: Sequence[Operation]) -> list[int]:
     sizes: list[int] = []
     for operation in operations:
         done = len(operation.results)
-        sizes += operation.sizes[done : done + operation.units_sent]
-    begun = _begun(operations)
+        sizes += operation.sizes[done : done + operation.units_in_call]
+    begun = _wait_of_next(operations)
     if begun is not None:
-        sizes[0] -= begun.messages
+        sizes[0] -= begun.messages_done
     return sizes
 
 
-def _begun(operations: Sequence[Operation]) -> Wait | None:
+def _wait_of_next(operations: Sequence[Operation]) -> Wait | None:
     """Return the wait of the operation whose command is next: it says how much of the command is done."""
     return next((operation.wait for operation in operations if operation.commands_left()), None)
 
 
-def put(operations: Sequence[Operation], reply: Any) -> bool:
+def distribute_counts(operations: Sequence[Operation], reply: Any) -> bool:
     """Give each command a number: the queue's length, or with `unique` how many messages were new.
 
     If all messages were put, the reply is one value: the length before the first, or b"new" if all were new.
-    See `_counts` for other replies.
+    See `_distribute_counts` for other replies.
     """
     if reply == b"new":
         for operation in operations:
@@ -79,10 +79,10 @@ def put(operations: Sequence[Operation], reply: Any) -> bool:
         reply = _sizes_left(operations)
     elif isinstance(reply, int):
         reply = list(accumulate(_sizes_left(operations), initial=reply))[1:]
-    return _counts(operations, reply)
+    return _distribute_counts(operations, reply)
 
 
-def _counts(operations: Sequence[Operation], reply: list[Any]) -> bool:
+def _distribute_counts(operations: Sequence[Operation], reply: list[Any]) -> bool:
     """Give each command its number; -1 means that it found the queue full.
 
     If only part was done, the reply is b"part", how many messages of the next command were put, how many of
@@ -95,42 +95,44 @@ def _counts(operations: Sequence[Operation], reply: list[Any]) -> bool:
     if -1 in reply:
         full = QueueFullError(printable(operations[0].name))
         reply = [full if value == -1 else value for value in reply]
-    begun = _begun(operations)
+    begun = _wait_of_next(operations)
     if begun is not None and reply:
         if operations[0].options.unique and isinstance(reply[0], int):
-            reply[0] += begun.new
-        begun.messages = begun.new = 0
+            reply[0] += begun.new_done
+        begun.messages_done = begun.new_done = 0
     _hand_out(operations, reply)
-    if not in_part and all(operation.sent is None for operation in operations):
+    if not in_part and all(operation.commands_in_call is None for operation in operations):
         return False
     missing = [operation for operation in operations if operation.commands_left()]
     for operation in missing:
-        _lacks(operation, WaitCondition.ROOM).was_cut = not in_part
+        _set_condition(operation, WaitCondition.ROOM).has_unsent = not in_part
     if missing and missing[0].wait is not None:
-        missing[0].wait.messages += messages
-        missing[0].wait.new += new
+        missing[0].wait.messages_done += messages
+        missing[0].wait.new_done += new
     return bool(missing)
 
 
-def _lacks(operation: Operation, lack: WaitCondition) -> Wait:
+def _set_condition(operation: Operation, condition: WaitCondition) -> Wait:
     wait = operation.wait = operation.wait or Wait()
-    wait.lack = lack
-    if lack is WaitCondition.ROOM:
-        wait.reason = QueueFullError(printable(wait.other if wait.elsewhere else operation.name))
-    elif lack is WaitCondition.MESSAGE:
-        wait.reason = None
-    operation.stay()
+    wait.condition = condition
+    if condition is WaitCondition.ROOM:
+        wait.timeout_error = QueueFullError(
+            printable(wait.destination if wait.at_destination else operation.name)
+        )
+    elif condition is WaitCondition.MESSAGE:
+        wait.timeout_error = None
+    operation.require_existing()
     return wait
 
 
-def got(operations: Sequence[Operation], reply: list[Any] | None) -> bool:
+def distribute_messages(operations: Sequence[Operation], reply: list[Any] | None) -> bool:
     """Give out messages; the reply is None if there is no such queue.
 
     Operations that wait, and got no message, wait for one.
     """
     options = operations[0].options
-    if options.flags and reply:
-        reply = with_flags(reply)
+    if options.has_flags and reply:
+        reply = attach_flags(reply)
     _hand_out(operations, reply or [])
     if not options.waits:
         return False
@@ -141,30 +143,30 @@ def _wait_for_message(operations: Sequence[Operation], *, exists: bool) -> bool:
     hungry = [operation for operation in operations if not operation.results]
     for operation in hungry:
         options = operation.options
-        _lacks(operation, WaitCondition.MESSAGE)
+        _set_condition(operation, WaitCondition.MESSAGE)
         if not exists:
-            operation.options = options  # not `stay`: it may wait for the queue's creation
+            operation.options = options  # not `require_existing`: it may wait for the queue's creation
     return bool(hungry)
 
 
-def moved(operations: Sequence[Operation], reply: Any) -> bool:
+def distribute_moved(operations: Sequence[Operation], reply: Any) -> bool:
     """Give out the message, if there was one; the reply is -1 if the destination is full."""
     operation = operations[0]
     if reply == -1:
         operation.wait = operation.wait or Wait()
-        operation.wait.elsewhere = True
-        _lacks(operation, WaitCondition.ROOM)
-        operation.stay(elsewhere=True)
+        operation.wait.at_destination = True
+        _set_condition(operation, WaitCondition.ROOM)
+        operation.require_existing(at_destination=True)
         return True
     operation.results = reply or []
     if not operation.options.waits:
         return False
     if operation.wait is not None:
-        operation.wait.elsewhere = False  # it may have waited for room there before
+        operation.wait.at_destination = False  # it may have waited for room there before
     return _wait_for_message(operations, exists=reply is not None)
 
 
-def one(operations: Sequence[Operation], reply: Any) -> bool:
+def repeat_value(operations: Sequence[Operation], reply: Any) -> bool:
     """Give the single value to every command."""
     for operation in operations:
         operation.results = [reply] * len(operation.sizes)

@@ -12,8 +12,8 @@ from pressure_server.queues.calls.driver import Driver
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.batch import Outcome
 from pressure_server.queues.operations.operation import Line, Operation
-from pressure_server.queues.operations.options import Room
-from pressure_server.queues.operations.owners import OnSuccess
+from pressure_server.queues.operations.options import OnFull
+from pressure_server.queues.operations.owners import NotifyOnSuccess
 from pressure_server.queues.operations.wait import AS_CONFIGURED, Wait
 from pressure_server.queues.operations.wait_condition import WaitCondition
 from pressure_server.queues.waiting.queue_turns import QueueTurns
@@ -24,16 +24,16 @@ from pressure_server.queues.waiting.wake_up import WakeUp
 _FOR_OTHERS = 0.01
 # Seconds before an operation is tried again on a queue that a native client is deleting.
 _LOOK_AGAIN_AFTER = 0.1
-_MAY_WAIT_FOR_ROOM = (Room.CONFIGURED, Room.WAIT)
+_MAY_WAIT_FOR_ROOM = (OnFull.CONFIGURED, OnFull.WAIT)
 
 
-class Host(Protocol):
+class WaitingHost(Protocol):
     """The lane whose operations wait."""
 
     name: bytes
     is_in_flight: bool
 
-    def poke(self) -> None:
+    def wake_up(self) -> None:
         """Try the waiting operations again, with the next block."""
 
     def end(self, operation: Operation) -> None:
@@ -43,21 +43,21 @@ class Host(Protocol):
         """Drop the lane if it has nothing to send and no operation waits."""
 
 
-class Waiting:
+class WaitingOperations:
     """The waiting operations of one lane. Created when an operation first waits."""
 
-    __slots__ = ("_alarm", "_driver", "_has_left_some", "_host", "_lines", "_turns", "shares")
+    __slots__ = ("_driver", "_has_left_messages", "_host", "_lines", "_turns", "_wake_up", "leaves_share")
 
-    def __init__(self, host: Host, driver: Driver) -> None:
+    def __init__(self, host: WaitingHost, driver: Driver) -> None:
         self._host = host
         self._driver = driver
         self._lines = {line: WaitingLine(host.name) for line in Line}
         self._turns = QueueTurns(host.name, self._lines, driver.role_turns)
-        self._alarm: WakeUp | None = None
+        self._wake_up: WakeUp | None = None
         # Whether the next put leaves clients of other servers their share of the messages, and whether some
         # have been left for them.
-        self.shares = True
-        self._has_left_some = False
+        self.leaves_share = True
+        self._has_left_messages = False
 
     def __len__(self) -> int:
         """Return how many operations wait."""
@@ -68,33 +68,33 @@ class Waiting:
         return len(self._lines[line])
 
     @property
-    def lacks(self) -> dict[bytes, set[WaitCondition]]:
+    def conditions(self) -> dict[bytes, set[WaitCondition]]:
         """The conditions for which operations wait, by queue."""
-        lacks: dict[bytes, set[WaitCondition]] = {}
+        conditions: dict[bytes, set[WaitCondition]] = {}
         for line in self._lines.values():
-            for name, lack in line.lacks:
-                lacks.setdefault(name, set()).add(lack)
-        return lacks
+            for name, condition in line.conditions:
+                conditions.setdefault(name, set()).add(condition)
+        return conditions
 
     @property
     def existed(self) -> bool:
         """Whether the queue existed when the waiting operations were tried."""
         return not any(line.waits_for_existence for line in self._lines.values())
 
-    def join(self, fresh: list[Operation], *, poked: bool) -> list[Operation]:
+    def next_operations(self, fresh: list[Operation], *, poked: bool) -> list[Operation]:
         """Return the operations for the next block: waiting ones that may go on, and the `fresh` ones.
 
         With `poked` all lines are tried, else those that a fresh operation serves.
         """
         served: dict[Line, int] = {}
         for operation in fresh:
-            for line in operation.verb.serves:
-                some = len(self._lines[line]) if operation.verb.serves_all else operation.wanted
+            for line in operation.verb.wakes:
+                some = len(self._lines[line]) if operation.verb.wakes_all else operation.wanted
                 served[line] = served.get(line, 0) + some
         operations: list[Operation] = []
         for line, in_line in self._lines.items():
             if in_line and (poked or line in served):
-                operations += in_line.take_first(served.get(line, 0), self._host.poke)
+                operations += in_line.take_first(served.get(line, 0), self._host.wake_up)
         if self._lines[Line.PRODUCERS]:
             # Fresh puts join the line behind the operations that already wait for room.
             first = next(iter(self._lines[Line.PRODUCERS]))
@@ -102,90 +102,90 @@ class Waiting:
                 if operation.wait is not None and operation.wait.in_line:
                     continue
                 fresh.remove(operation)
-                self.stand(operation, WaitCondition.ROOM, first.wait)
+                self.append_untried(operation, WaitCondition.ROOM, first.wait)
         # TURN goes first, because it frees the role for the waiting operations. So do operations in progress.
         ahead = [o for o in fresh if o.verb is verbs.TURN or (o.wait is not None and o.wait.in_line)]
         return ahead + operations + [operation for operation in fresh if operation not in ahead]
 
-    def sent(self) -> None:
+    def note_sent(self) -> None:
         """Note that a call leaves that may change the queue, and so cause the next notification."""
-        if self._alarm is not None:
-            self._alarm.disturbed = True
+        if self._wake_up is not None:
+            self._wake_up.may_be_own_change = True
 
-    def line_up(self, outcome: Outcome) -> bool:
+    def requeue(self, outcome: Outcome) -> bool:
         """Requeue operations that could not finish; end those that may not wait, by adding them to `ended`.
 
         Return whether to try more operations at once.
         """
         again: dict[Line, list[Operation]] = {line: [] for line in Line}
         new: dict[Line, list[Operation]] = {line: [] for line in Line}
-        for operation in outcome.lacking:
+        for operation in outcome.must_wait:
             wait, line = _place_of(operation)
             was_in_line = wait.in_line
-            if self._may_wait(operation, wait):
+            if self._begin_wait(operation, wait):
                 (again if was_in_line else new)[line].append(operation)
                 if wait.ticket is not None:
                     wait.ticket.release()
-                if wait.lack is WaitCondition.ABSENCE:
+                if wait.condition is WaitCondition.REMOVED:
                     # The last keys that a Delete removes are not watched.
-                    self._driver.later(_LOOK_AGAIN_AFTER, self._host.poke)
+                    self._driver.call_later(_LOOK_AGAIN_AFTER, self._host.wake_up)
             else:
-                _give_up(operation, wait)
+                _fail_unserved(operation, wait)
                 outcome.ended.append(operation)
         are_more = False
         for line in Line:
-            went_on = sum(
+            ended_count = sum(
                 o.verb.line is line and o.wait is not None and o.wait.in_line for o in outcome.ended
             )
-            are_more = self._lines[line].take_back(again[line], new[line], went_on) or are_more
+            are_more = self._lines[line].requeue(again[line], new[line], ended_count) or are_more
         return are_more
 
-    def listen(self, outcome: Outcome) -> None:
+    def watch(self, outcome: Outcome) -> None:
         """Watch the keys that waiting operations need, and ask for roles that native clients hold."""
         if self:
-            if self._alarm is None:
-                self._alarm = WakeUp(self._host, self, self._driver.changes)
+            if self._wake_up is None:
+                self._wake_up = WakeUp(self._host, self, self._driver.notifications)
             if outcome.left_for_others:
-                self._alarm.forget_attempts()
-                if not self._has_left_some:
-                    self._has_left_some = True
-                    self._driver.later(_FOR_OTHERS, self._take_what_is_left)
-            self._alarm.set()
+                self._wake_up.forget_attempts()
+                if not self._has_left_messages:
+                    self._has_left_messages = True
+                    self._driver.call_later(_FOR_OTHERS, self._take_what_is_left)
+            self._wake_up.watch()
             self._turns.ask(outcome)
         self._turns.end(outcome.ended)
 
     def _take_what_is_left(self) -> None:
         """Take the messages left for clients of other servers: these have had their time."""
-        self._has_left_some = False
-        self.shares = False
-        self._host.poke()
+        self._has_left_messages = False
+        self.leaves_share = False
+        self._host.wake_up()
 
-    def _may_wait(self, operation: Operation, wait: Wait) -> bool:
+    def _begin_wait(self, operation: Operation, wait: Wait) -> bool:
         """Return whether the operation may wait. If so, count it as waiting, and set its timer."""
         if operation.cancelled or wait.expired:
             return False
         if self._driver.is_stopping:
-            wait.reason = StoppingError()
+            wait.timeout_error = StoppingError()
             return False
-        if not self._measure(operation, wait):
+        if not self._set_timer(operation, wait):
             return False
         if not wait.in_line:
             waiters = self._driver.waiters
-            if not waiters.enter(wait):
-                wait.reason, wait.out_of_time = TooManyWaitError(waiters.most), False
+            if not waiters.try_add(wait):
+                wait.timeout_error, wait.out_of_time = TooManyWaitError(waiters.limit), False
                 return False
             wait.in_line = True
-            operation.owner.waits(operation)
+            operation.owner.wait_began(operation)
         return True
 
-    def _measure(self, operation: Operation, wait: Wait) -> bool:
+    def _set_timer(self, operation: Operation, wait: Wait) -> bool:
         """Set the operation's timer to its deadline; return False if the deadline has passed."""
         now, policy, timeout = self._driver.time(), self._driver.policy, wait.timeout
         if timeout == AS_CONFIGURED:
             timeout = policy.put_timeout if operation.verb.puts or operation.verb.moves else None
         deadline = wait.deadline(now, timeout, policy.role_timeout)
         if deadline is not None and deadline <= now:
-            wait.out_of_time = wait.in_line and deadline == wait.until
+            wait.out_of_time = wait.in_line and deadline == wait.deadline_at
             return False
         if wait.timer is not None:
             if wait.timer.when() == deadline:
@@ -193,34 +193,36 @@ class Waiting:
             wait.timer.cancel()
             wait.timer = None
         if deadline is not None:
-            wait.out_of_time = deadline == wait.until
-            wait.timer = self._driver.at(deadline, self._expire, operation)
+            wait.out_of_time = deadline == wait.deadline_at
+            wait.timer = self._driver.call_at(deadline, self._expire, operation)
         return True
 
-    def stand(self, operation: Operation, lack: WaitCondition, like: Wait | None) -> None:
+    def append_untried(self, operation: Operation, condition: WaitCondition, like: Wait | None) -> None:
         """Append an operation to its line without trying it, or end it if it may not wait.
 
-        `lack` is the condition for which it waits. `like` is the wait of an operation before it in the line,
+        `condition` is that for which it waits. `like` is the wait of an operation before it in the line,
         which lacks the same; None if there is none.
         """
         wait = operation.wait = operation.wait or Wait()
-        wait.lack, wait.reason = (like.lack, like.reason) if like is not None else (lack, None)
+        wait.condition, wait.timeout_error = (
+            (like.condition, like.timeout_error) if like is not None else (condition, None)
+        )
         _, line = _place_of(operation)
-        if self._may_wait(operation, wait):
+        if self._begin_wait(operation, wait):
             if like is not None:
-                operation.stay()
+                operation.require_existing()
             self._lines[line].add(operation)
         else:
-            _give_up(operation, wait)
+            _fail_unserved(operation, wait)
             self._host.end(operation)
 
     def admits(self, operation: Operation) -> bool:
         """Return whether an operation may be tried. If another operation has its ticket, it waits instead."""
         wait = operation.wait
-        if wait is None or wait.ticket is None or wait.ticket.admits(operation, self._host.poke):
+        if wait is None or wait.ticket is None or wait.ticket.try_acquire(operation, self._host.wake_up):
             return True
         if not wait.ticket.served:
-            self.stand(operation, WaitCondition.MESSAGE, None)
+            self.append_untried(operation, WaitCondition.MESSAGE, None)
         return False
 
     def _expire(self, operation: Operation) -> None:
@@ -229,11 +231,11 @@ class Waiting:
         wait.expired = True
         wait.timer = None
         if self._lines[line].remove(operation):
-            _give_up(operation, wait)
+            _fail_unserved(operation, wait)
             self._host.end(operation)
             self._after_leaving()
 
-    def leave(self, operation: Operation) -> None:
+    def remove(self, operation: Operation) -> None:
         """Remove an operation from its line: its client has gone."""
         line = operation.verb.line
         if line is not None and self._lines[line].remove(operation):
@@ -250,8 +252,10 @@ class Waiting:
         Do nothing if operations never wait for roles (role timeout 0).
         """
         if given_up.verb is verbs.FINISH_DELETE and self._driver.policy.role_timeout:
-            wait = Wait(None, endless=True)
-            self._driver.submit(Operation(given_up.verb, self._host.name, [], 1, OnSuccess(), wait=wait))
+            wait = Wait(None, waits_forever_for_role=True)
+            self._driver.submit(
+                Operation(given_up.verb, self._host.name, [], 1, NotifyOnSuccess(), wait=wait)
+            )
 
     def _after_leaving(self) -> None:
         if not self._host.is_in_flight:
@@ -271,11 +275,11 @@ class Waiting:
     def take_turn(self, role: WaitCondition) -> None:
         """Begin a turn in `role`, until an operation that needs the role has ended, or none needs it."""
         self._turns.begin(role)
-        self._host.poke()
+        self._host.wake_up()
         if not self._host.is_in_flight:
             self._turns.end()
 
-    def rest(self) -> None:
+    def end_unneeded_turns(self) -> None:
         """End the turns that no operation needs any longer: the lane is idle."""
         self._turns.end()
 
@@ -285,21 +289,21 @@ class Waiting:
         `existence` says that it was created or deleted, or that another server asks for waiting clients
         before the queue expires (housekeeping.lua).
         """
-        if self._alarm is not None:
+        if self._wake_up is not None:
             if existence:
-                self._alarm.disturbed = False
-            self._alarm.changed(self._host.name)
+                self._wake_up.may_be_own_change = False
+            self._wake_up.changed(self._host.name)
 
     def watch_lost(self) -> None:
         """Note that no key is watched any longer."""
-        if self._alarm is not None:
-            self._alarm.lost()
+        if self._wake_up is not None:
+            self._wake_up.watch_lost()
 
     def stop(self) -> None:
         """Stop listening to queues: the lane is dropped."""
-        if self._alarm is not None:
-            self._alarm.stop()
-            self._alarm = None
+        if self._wake_up is not None:
+            self._wake_up.stop()
+            self._wake_up = None
 
 
 def _place_of(operation: Operation) -> tuple[Wait, Line]:
@@ -310,17 +314,17 @@ def _place_of(operation: Operation) -> tuple[Wait, Line]:
 
 def _waits_for_room(operation: Operation) -> bool:
     wait = operation.wait
-    return operation.options.room in _MAY_WAIT_FOR_ROOM and (wait is None or wait.timeout != 0)
+    return operation.options.on_full in _MAY_WAIT_FOR_ROOM and (wait is None or wait.timeout != 0)
 
 
-def _give_up(operation: Operation, wait: Wait) -> None:
+def _fail_unserved(operation: Operation, wait: Wait) -> None:
     """Fail an operation that has waited in vain, with the reason for which it waited.
 
     A get that has waited long enough ends without a message instead. A move that has found a message, but no
     room for it, fails as a put does.
     """
-    if wait.reason is None or (
-        operation.verb.takes and wait.out_of_time and wait.lack is not WaitCondition.ROOM
+    if wait.timeout_error is None or (
+        operation.verb.takes and wait.out_of_time and wait.condition is not WaitCondition.ROOM
     ):
         return
-    operation.fail(wait.reason)
+    operation.fail(wait.timeout_error)

@@ -22,25 +22,25 @@ from pressure_server.errors import (
 from pressure_server.lua.layout import RECOVER
 from pressure_server.queues.calls.block import Block
 from pressure_server.queues.calls.courier import Courier
-from pressure_server.queues.calls.driver import Source
+from pressure_server.queues.calls.driver import DrivenLane
 from pressure_server.queues.deliveries.reservations import Reservations
 from pressure_server.queues.housekeeping import Housekeeping
 from pressure_server.queues.known_queues import KnownQueues
 from pressure_server.queues.lanes.lane import Lane
 from pressure_server.queues.names import BOUND, base_key, records_key, split_key
 from pressure_server.queues.operations.operation import Delivery, Line, Operation
-from pressure_server.queues.operations.owners import Completion
+from pressure_server.queues.operations.owners import CoroutineOwner
 from pressure_server.queues.operations.wait_condition import WaitCondition
-from pressure_server.queues.operations.waiters import Waiters
+from pressure_server.queues.operations.waiters import WaiterCount
 from pressure_server.queues.policy import Policy
 from pressure_server.queues.waiting.key_notifications import KeyNotifications
 from pressure_server.queues.waiting.role_turns import RoleTurns
 
 # Seconds before a put-back or recovery that the backend has refused is tried again.
-_AGAIN_AFTER = 1.0
+_RETRY_AFTER = 1.0
 
 
-class Lanes:
+class LaneDispatcher:
     """The lanes of one database, and their driver. A lane is made when a queue first needs one."""
 
     def __init__(
@@ -53,15 +53,15 @@ class Lanes:
         prefix: bytes,
         identity: bytes,
         policy: Policy,
-        waiters: Waiters,
+        waiters: WaiterCount,
     ) -> None:
         self.prefix = prefix
         self.waiters = waiters
-        self.number = link.number
+        self.database_number = link.number
         self.policy = policy
         self.is_stopping = False
         # The number of other servers on the backend, whose clients may wait for the same messages.
-        self.neighbours = 0
+        self.peer_count = 0
         self._link = link
         self._durability = durability
         # Whether changes must be durable before clients are answered.
@@ -69,21 +69,21 @@ class Lanes:
         bound = b"" if policy.create_bound is None else b"%d" % policy.create_bound
         self.identity = identity
         # Callbacks for when the backend is back; a dict keeps their order, and each only once.
-        self._when_back: dict[Callable[[], None], None] = {}
+        self._when_back_callbacks: dict[Callable[[], None], None] = {}
         self._dropped = asyncio.Event()
         # Without presence no other server would recover the records, so none are kept.
         records = records_key(prefix, identity) if link.presence is not None else None
         header = (identity, bound, policy.overflow.encode())
         self._courier = Courier(link, self, header, prefix, records)
         self._lanes: dict[bytes, Lane] = {}
-        self.known = KnownQueues(watch, link.number, prefix, self._clean)
-        self.learn = self.known.learn
+        self.known_queues = KnownQueues(watch, link.number, prefix, self._clean)
+        self.note_bound = self.known_queues.note_bound
         self.call = self._courier.call
         # End a client's read: the operations that it has added may be sent.
         self.flush = self._courier.end_of_read
         self.housekeeping = Housekeeping(link, prefix, identity)
-        self.opened = Reservations(self._courier, self.after)
-        self.changes = KeyNotifications(watch, link.number, prefix)
+        self.reservations = Reservations(self._courier, self.after_iterations)
+        self.notifications = KeyNotifications(watch, link.number, prefix)
         self.role_turns = RoleTurns(self, turns)
         link.is_back = self._backend_is_back
         self._loop = asyncio.get_running_loop()
@@ -126,10 +126,10 @@ class Lanes:
         operation.cancelled = True
         lane = self._lanes.get(operation.name)
         if lane is not None:
-            lane.forget(operation)
+            lane.cancel(operation)
 
-    async def attempt(self, operation: Operation, call: Completion) -> list[Any] | PressureError:
-        """Do an operation, and wait until it ends; `call` is its owner.
+    async def attempt(self, operation: Operation, owner: CoroutineOwner) -> list[Any] | PressureError:
+        """Do an operation, and wait until it ends; `owner` is told of its progress.
 
         Return its `results`, or the error with which it ended.
         """
@@ -138,18 +138,18 @@ class Lanes:
         except PressureError as error:
             return error
         try:
-            await call.ended
+            await owner.first_ended
         except asyncio.CancelledError:
             self.cancel(operation)
             raise
         finally:
-            call.end()
+            owner.end()
         return operation.error or operation.results
 
-    def try_all(self) -> None:
+    def retry_all_waiting(self) -> None:
         """Try all waiting operations again, so that queues with waiting clients do not expire."""
         for lane in list(self._lanes.values()):
-            lane.poke()
+            lane.wake_up()
 
     def waiting_on(self, name: bytes) -> dict[Line, int]:
         """Return how many operations of this server's clients wait on a queue, by line."""
@@ -162,21 +162,21 @@ class Lanes:
         self.is_stopping = True
         for lane in list(self._lanes.values()):
             lane.end_waits(StoppingError())
-        self.changes.lost()
+        self.notifications.watch_lost()
 
-    def restore(self) -> None:
+    def send_put_backs(self) -> None:
         """Send all pending put-backs at once."""
         for lane in list(self._lanes.values()):
-            if lane.is_held:
+            if lane.has_put_backs:
                 lane.put_backs.restore()
-        self.opened.restore()
+        self.reservations.restore()
 
     async def settle(self, timeout: float) -> bool:
         """Drop the records of delivered messages, and wait until no operation and no record is left.
 
         Return False if some are left after `timeout` seconds.
         """
-        self._courier.drop_done()
+        self._courier.drop_records()
         try:
             async with asyncio.timeout(timeout):
                 while self._lanes or self._courier.has_records:
@@ -186,17 +186,17 @@ class Lanes:
             return False
         return True
 
-    def send_back_first(self, names: Iterable[bytes]) -> None:
+    def flush_put_backs(self, names: Iterable[bytes]) -> None:
         """Send the pending put-backs of these queues before a request that bypasses their lanes."""
         for name in names:
             lane = self._lanes.get(name)
-            if lane is not None and lane.is_held:
+            if lane is not None and lane.has_put_backs:
                 lane.put_backs.restore()
         self._courier.flush()
 
     # For transactions, recovery and the courier.
 
-    async def call_now(
+    async def call_directly(
         self,
         keys: list[bytes],
         arguments: list[bytes],
@@ -218,7 +218,7 @@ class Lanes:
             if delivery is not None:
                 delivery.hold()
             if isinstance(value, list) and changes and value[0] != b"refused":
-                self.when_safe(partial(safe, value, delivery))
+                self.when_durable(partial(safe, value, delivery))
             else:
                 safe(value, delivery, None)
 
@@ -263,7 +263,7 @@ class Lanes:
             raise BackendReplyError(f"the backend answered: {reply}") from reply
         more, _, failed, why = reply[:4]
         back = dict(zip(reply[4::2], reply[5::2], strict=True))
-        self.are_back(list(back))
+        self.messages_are_back(list(back))
         return more == 1, failed, why, back
 
     def put_back(self, operation: Operation) -> None:
@@ -271,43 +271,43 @@ class Lanes:
         lane = self._lanes.get(operation.name) or self._new_lane(operation.name)
         lane.put_backs.put_back(operation)
 
-    def are_back(self, bases: Sequence[bytes]) -> None:
+    def messages_are_back(self, bases: Sequence[bytes]) -> None:
         """Try the operations that wait on the queues with these base keys: messages are back."""
-        self.poke(base[len(self.prefix) + 1 :] for base in bases)
+        self.wake_up(base[len(self.prefix) + 1 :] for base in bases)
 
-    def has_no_records(self) -> None:
+    def records_are_gone(self) -> None:
         """Note that the backend has no records of this server left."""
         self._dropped.set()
 
-    def poke(self, names: Iterable[bytes]) -> None:
+    def wake_up(self, names: Iterable[bytes]) -> None:
         """Try the operations that wait on these queues again."""
         for name in names:
             lane = self._lanes.get(name)
             if lane is not None:
-                lane.poke()
+                lane.wake_up()
 
     # The other methods of Driver.
 
-    def ready(self, lane: Source, *, goes_first: bool = False) -> None:
+    def ready(self, lane: DrivenLane, *, goes_first: bool = False) -> None:
         """See Driver."""
         self._courier.ready(lane.block, goes_first=goes_first)
 
-    def when_safe(self, follows: Follows) -> None:
+    def when_durable(self, follows: Follows) -> None:
         """See Driver."""
-        self._durability.when_safe(self._link.run, follows)
+        self._durability.when_durable(self._link.run, follows)
 
     def when_back(self, follows: Callable[[], None]) -> None:
         """See Driver."""
         if self._link.is_up:
-            self.later(max(_AGAIN_AFTER, self._link.rest), follows)
+            self.call_later(max(_RETRY_AFTER, self._link.rest), follows)
         else:
-            self._when_back[follows] = None
+            self._when_back_callbacks[follows] = None
 
-    def later(self, seconds: float, follows: Callable[[], None]) -> asyncio.TimerHandle:
+    def call_later(self, seconds: float, follows: Callable[[], None]) -> asyncio.TimerHandle:
         """See Driver."""
         return self._loop.call_later(seconds, follows)
 
-    def at(
+    def call_at(
         self, when: float, follows: Callable[[Operation], None], operation: Operation
     ) -> asyncio.TimerHandle:
         """See Driver."""
@@ -317,10 +317,10 @@ class Lanes:
         """See Driver."""
         return self._loop.time()
 
-    def after(self, turns: int, follows: Callable[[], None]) -> None:
+    def after_iterations(self, iterations: int, follows: Callable[[], None]) -> None:
         """See Driver."""
-        if turns:
-            self._loop.call_soon(self.after, turns - 1, follows)
+        if iterations:
+            self._loop.call_soon(self.after_iterations, iterations - 1, follows)
         else:
             follows()
 
@@ -332,7 +332,7 @@ class Lanes:
         else:
             self.role_turns.give_back(name)
 
-    def drop(self, lane: Source) -> None:
+    def drop(self, lane: DrivenLane) -> None:
         """See Driver."""
         if self._lanes.get(lane.name) is lane:
             del self._lanes[lane.name]
@@ -343,10 +343,10 @@ class Lanes:
 
     def _backend_is_back(self) -> None:
         self.role_turns.backend_is_back()
-        when_back, self._when_back = self._when_back, {}
+        when_back, self._when_back_callbacks = self._when_back_callbacks, {}
         for follows in when_back:
             if self._link.rest:
-                self.later(self._link.rest, follows)
+                self.call_later(self._link.rest, follows)
             else:
                 follows()
 
@@ -355,17 +355,17 @@ class Lanes:
         if not key.startswith(self.prefix + b":"):
             return
         name, suffix = split_key(self.prefix, key)
-        if suffix == BOUND and self.known.forget(name):
+        if suffix == BOUND and self.known_queues.forget(name):
             self._clean(name)
         lane = self._lanes.get(name)
         if lane is not None and lane.waiting is not None:
             lane.waiting.changed(existence=suffix == BOUND)
-        self.changes.tell(name)
+        self.notifications.notify(name)
 
     def watch_lost(self) -> None:
         """Note that no key is watched any longer."""
-        self.known.forget_all()
-        self.changes.lost()
+        self.known_queues.forget_all()
+        self.notifications.watch_lost()
         for lane in list(self._lanes.values()):
             if lane.waiting is not None:
                 lane.waiting.watch_lost()

@@ -1,0 +1,340 @@
+"""The parsers of all protocols, as tests see them: input, possible output, and work."""
+
+from __future__ import annotations
+
+import re
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import pairwise
+from operator import attrgetter
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+
+from handlers.memcached import parser as memcached
+from handlers.resp import errors
+from handlers.resp import parser as resp
+from handlers.resp.replies import CommandError, error
+from tests.support.waiters import packed
+
+# Of a message, where the test does not say otherwise.
+MOST = 1 << 20
+SPLITS = st.lists(st.integers(0, 1 << 20), max_size=12)
+# A stream and the requests in it; and a request.
+Stream = tuple[list[Any], bytes]
+
+
+@dataclass(frozen=True)
+class Codec:
+    """One protocol's parser, which is made for a largest message.
+
+    `flat` makes a list of single requests and errors, which can be compared, of what a parser returns.
+    """
+
+    name: str
+    parser: Callable[[int], Any]
+    # The same, but for its attribute looked_at: how many bytes it has looked at, each time that it has.
+    counting: Callable[[int], Any]
+    most_looks: int
+    flat: Callable[[list[Any]], list[Any]]
+    is_fatal: Callable[[Any], bool]
+    # Raises AssertionError if this cannot come out of the parser.
+    check: Callable[[Any], None]
+    # The bytes of messages in a request, and what the parser may hold after so many bytes.
+    size: Callable[[Any], int]
+    most_held: Callable[[int], int]
+    # The beginning of a put, without its message; and requests of which reading is much work.
+    announce: Callable[[int], bytes]
+    work: dict[str, Callable[[], bytes]] = field(repr=False)
+    tokens: list[bytes] = field(repr=False)
+    broken: list[bytes] = field(repr=False)
+    streams: st.SearchStrategy[Stream] = field(repr=False)
+
+    def fed(self, *pieces: bytes, most: int = MOST) -> list[Any]:
+        """Return what comes out for these pieces, up to an error that ends the connection."""
+        parser = self.parser(most)
+        found: list[Any] = []
+        for piece in pieces:
+            out = parser.feed(piece)
+            found += self.flat(out)
+            if out and self.is_fatal(out[-1]):
+                break
+        return found
+
+
+def cut(stream: bytes, places: list[int]) -> list[bytes]:
+    """Return the stream in pieces, cut at these places."""
+    ends = [0, *sorted({place % (len(stream) + 1) for place in places}), len(stream)]
+    return [stream[start:end] for start, end in pairwise(ends) if start != end]
+
+
+def bytewise(stream: bytes) -> list[bytes]:
+    return [stream[i : i + 1] for i in range(len(stream))]
+
+
+@contextmanager
+def traced_memory() -> Iterator[Callable[[], tuple[int, int]]]:
+    """Yield a function that returns the bytes which were allocated since, and their peak."""
+    tracemalloc.start()
+    try:
+        yield tracemalloc.get_traced_memory
+    finally:
+        tracemalloc.stop()
+
+
+# ---------------------------------------------------------------- RESP
+
+
+def quoted(word: bytes) -> bytes:
+    """Return the word as redis-cli writes it."""
+    return b'"' + b"".join(b"\\x%02x" % byte for byte in word) + b'"'
+
+
+_WORDS = st.one_of(
+    st.sampled_from([b"", b"\r\n", b"*1\r\n$4\r\nPING\r\n", b"$3\r\n", b"\r", b"\n", b"$-1\r\n", b"\0\xff"]),
+    st.binary(max_size=12),
+    st.binary(min_size=4090, max_size=4100),
+)
+_COMMANDS = st.lists(st.lists(_WORDS, min_size=1, max_size=5), max_size=6)
+_NOISE = st.sampled_from([b"", b"*0\r\n", b"*-1\r\n", b"\r\n", b"\n", b"   \r\n"])
+
+
+@st.composite
+def _resp_streams(draw: st.DrawFn) -> Stream:
+    """Draw arrays, inline commands, and requests for nothing."""
+    commands, stream = draw(_COMMANDS), b""
+    for command in commands:
+        stream += draw(_NOISE)
+        if draw(st.booleans()) or sum(map(len, command)) > 1000:
+            stream += packed(*command)
+        else:
+            stream += b" ".join(map(quoted, command)) + draw(st.sampled_from([b"\n", b"\r\n", b" \r\n"]))
+    return commands, stream + draw(_NOISE)
+
+
+class CountingResp(resp.RequestParser):
+    """Counts the bytes that are looked at."""
+
+    __slots__ = ("looked_at",)
+
+    def __init__(self, limits: resp.Limits) -> None:
+        super().__init__(limits)
+        self.looked_at = 0
+
+    def _split(self, data: bytes, commands: list[Any]) -> bytes:
+        self.looked_at += len(data)
+        return super()._split(data, commands)
+
+    def _read(self, data: bytes, commands: list[Any], *, stop_after_one: bool = False) -> bytes:
+        self.looked_at += len(data)
+        return super()._read(data, commands, stop_after_one=stop_after_one)
+
+
+def _resp_flat(items: list[Any]) -> list[Any]:
+    found: list[Any] = []
+    for item in items:
+        found += item.commands() if isinstance(item, resp.Repeated) else [item]
+    return [str(item) if isinstance(item, resp.RequestError) else item for item in found]
+
+
+def _check_resp(item: Any) -> None:
+    if isinstance(item, resp.RequestError):
+        assert str(item).startswith("Protocol error: ")
+        _check_line(CommandError(f"ERR {item}"))
+    elif isinstance(item, resp.Repeated):
+        commands = item.commands()
+        assert len(commands) == item.count
+        assert all(command[: len(item.words)] == item.words for command in commands)
+    else:
+        assert type(item) is list
+        assert item
+        assert all(type(word) is bytes for word in item)
+        _check_line(errors.unknown_command(item))
+
+
+def _check_line(refusal: CommandError) -> None:
+    assert re.fullmatch(rb"-[^\r\n]+\r\n", error(refusal))
+
+
+# Made once for all parsers, as the server does: they hold a table.
+_limits = cache(resp.Limits)
+
+RESP = Codec(
+    name="resp",
+    parser=lambda most: resp.RequestParser(_limits(most)),
+    counting=lambda most: CountingResp(_limits(most)),
+    # A few bytes of a length that is not complete are looked at more than once; no payload is.
+    most_looks=12,
+    flat=_resp_flat,
+    is_fatal=lambda item: isinstance(item, resp.RequestError),
+    check=_check_resp,
+    size=lambda item: sum(map(len, item)) if type(item) is list else 0,
+    most_held=lambda sent: (1 + resp.ARGUMENT_COST) * sent,
+    announce=lambda size: b"*%d\r\n$%d\r\n" % (resp.MAX_ARGUMENTS, size),
+    work={
+        "1 MB message": lambda: packed("SADD", "q", b"x" * MOST),
+        "100k messages": lambda: packed("SADD", "q", *[b"m%d" % number for number in range(100_000)]),
+    },
+    tokens=[b"*", b"$", b"1", b"2", b"3", b"-", b"\r\n", b"\r", b"\n", b"a", b'"', b" "],
+    broken=[
+        b"*x\r\n",
+        b"*1048577\r\n",
+        b"*99999999999999999999\r\n",
+        b"*1\r\n+OK\r\n",
+        b"*2\r\n$1\r\na\r\n$-1\r\n",
+        b"*1\r\n$1048577\r\n",
+        b'"unbalanced\r\n',
+        b"*" + b"1" * (resp.MAX_LINE + 1),
+        b"x" * (resp.MAX_LINE + 1),
+    ],
+    streams=_resp_streams(),
+)
+
+
+# ---------------------------------------------------------------- memcached
+
+_KEYS = st.one_of(
+    st.sampled_from([b"q", b"noreply", b"q/open", b"k" * memcached.MAX_KEY, b"\xff", b"set"]),
+    st.from_regex(rb"\A[!-~\x80-\xff]{1,20}\Z"),
+)
+_DATA = st.one_of(
+    st.sampled_from(
+        [b"", b"\r\n", b"\n", b"\r", b"set q 0 0 1\r\nx\r\n", b"END\r\n", b"\x80", b"\0\xff", b"x" * 4096]
+    ),
+    st.binary(max_size=40),
+)
+_STORING = st.sampled_from([b"set", b"add", b"replace", b"append", b"prepend"])
+_ALONE = st.sampled_from([b"version", b"stats", b"quit", b"nonsense", b"\xff\xfe", b"GET"])
+# Other data than commands, in the place of a message.
+EVIL = b"flush_all\r\nset q 0 0 4\r\nevil\r\n"
+
+
+@st.composite
+def _memcached_request(draw: st.DrawFn) -> tuple[memcached.Request, bytes]:
+    kind = draw(st.sampled_from(["store", "cas", "get", "delete", "alone"]))
+    is_quiet, data = False, None
+    if kind in ("store", "cas"):
+        name, data = b"cas" if kind == "cas" else draw(_STORING), draw(_DATA)
+        words = [name, draw(_KEYS), b"0", b"0", b"%d" % len(data), *([b"7"] if kind == "cas" else [])]
+        is_quiet = draw(st.booleans())
+    elif kind == "get":
+        keys = draw(st.lists(_KEYS, min_size=1, max_size=5))
+        words = [draw(st.sampled_from([b"get", b"gets", b"incr"])), *keys]
+        if words[0] == b"incr" and words[-1] == b"noreply":
+            words.append(b"1")
+    elif kind == "delete":
+        words, is_quiet = [b"delete", draw(_KEYS)], draw(st.booleans())
+    else:
+        words = [draw(_ALONE)]
+    line = draw(st.sampled_from([b"", b" "])) + draw(st.sampled_from([b" ", b"  "])).join(words)
+    line += b" noreply" * is_quiet + draw(st.sampled_from([b"\r\n", b"\n"]))
+    return memcached.Request(words, data, is_quiet), line + (b"" if data is None else data + b"\r\n")
+
+
+@st.composite
+def _memcached_streams(draw: st.DrawFn) -> Stream:
+    """Draw requests, each as often as not in a row; what takes much is sent once."""
+    expected: list[Any] = []
+    stream = b""
+    for _ in range(draw(st.integers(0, 5))):
+        request, data = draw(_memcached_request())
+        times = draw(st.sampled_from([1, 1, 1, 2, 3, 600])) if len(data) < 200 else 1
+        expected += [request] * times
+        stream += data * times
+    return expected, stream
+
+
+class CountingMemcached(memcached.RequestParser):
+    """Counts the bytes that are looked at."""
+
+    __slots__ = ("looked_at",)
+
+    def __init__(self, most_bytes: int) -> None:
+        super().__init__(most_bytes)
+        self.looked_at = 0
+
+    def _read(self, data: bytes, parsed: list[memcached.Parsed]) -> int:
+        self.looked_at += len(data)
+        return super()._read(data, parsed)
+
+
+def memcached_flat(parsed: list[memcached.Parsed]) -> list[memcached.Request | memcached.RequestError]:
+    found: list[memcached.Request | memcached.RequestError] = []
+    for item in parsed:
+        found += item.requests() if isinstance(item, memcached.Repeated) else [item]
+    return found
+
+
+_REFUSALS = (
+    b"",
+    b"ERROR\r\n",
+    memcached.BAD_FORMAT,
+    memcached.TOO_LARGE,
+    memcached.BAD_CHUNK,
+    memcached.LINE_TOO_LONG,
+)
+
+
+def _check_memcached(item: Any) -> None:
+    if isinstance(item, memcached.Repeated):
+        assert len(item.requests()) == item.count
+    elif isinstance(item, memcached.Request):
+        assert item.words
+        assert all(type(word) is bytes for word in item.words)
+        assert b"\n" not in b"".join(item.words)
+        assert item.data is None or type(item.data) is bytes
+    elif item.reply[:1] == b"\x81":
+        assert item.closes
+    else:
+        assert item.reply in _REFUSALS
+        assert item.reply or not item.closes
+
+
+MEMCACHED = Codec(
+    name="memcached",
+    parser=memcached.RequestParser,
+    counting=CountingMemcached,
+    # A line that is not complete is looked at again when its end has come, or it may have another limit.
+    most_looks=3,
+    flat=memcached_flat,
+    is_fatal=lambda item: isinstance(item, memcached.RequestError) and item.closes,
+    check=_check_memcached,
+    size=lambda item: len(item.data or b"") if isinstance(item, memcached.Request) else 0,
+    most_held=lambda sent: sent,
+    announce=lambda size: b"set q 0 0 %d\r\n" % size,
+    work={
+        "1 MB message": lambda: (
+            b"set q 0 0 %d\r\n" % MOST + b"set q 0 0 1\r\n" * 80_659 + b"x" * 9 + b"\r\n"
+        ),
+        "message of line ends": lambda: b"set q 0 0 %d\r\n" % MOST + b"\n" * MOST + b"\r\n",
+        "64 KiB of keys": lambda: (
+            (b"get " + b"k " * memcached.MAX_KEYS_LINE)[: memcached.MAX_KEYS_LINE - 2] + b"\r\n"
+        ),
+        "refused message": lambda: b"set \x01 0 0 %d\r\n" % MOST + EVIL.ljust(MOST) + b"\r\n",
+        "message behind its end": lambda: b"set q 0 0 1\r\n" + b"x" * MOST + b"\r\n",
+        "100k small requests": lambda: b"get q\r\n" * 50_000 + b"set q 0 0 1\r\nx\r\n" * 50_000,
+    },
+    tokens=[
+        b"set", b"add", b"cas", b"get", b"gets", b"delete", b"sismember", b"flush_all", b" ", b" ", b"q",
+        b"0", b"1", b"k" * 251, b" 0 0 ", b"2", b"5", b"-1", b"1048577", b"9999999999", b"99999999999",
+        b"noreply", b"\r\n", b"\r\n", b"\n", b"\r", b"x", b"set q 0 0 1\r\n", b"x\r\n", b"\0", b"\xff",
+        b"a " * 600, b"set q 0 0 1\r\nxyz\r\nversion\r\n", b"set q 0 0 1048577\r\nversion\r\n",
+    ],
+    broken=[
+        b"set q 0 0 x\r\n",
+        b"set q 0 0 99999999999\r\n",
+        b"set q\r\n",
+        b"x" * (memcached.MAX_LINE + 1),
+        b"get " + b"k " * memcached.MAX_KEYS_LINE,
+        b"\x80" + bytes(23),
+    ],
+    streams=_memcached_streams(),
+)  # fmt: skip
+
+
+CODECS = (RESP, MEMCACHED)
+each_codec = pytest.mark.parametrize("codec", CODECS, ids=attrgetter("name"))

@@ -1,0 +1,362 @@
+"""The protocols that the server speaks, as tests see them: what clients send, and what the server replies.
+
+`PROTOCOLS` has one instance for each. A suite that all protocols share is marked `each_protocol`; a new
+protocol takes part in all of them as soon as its instance is here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import select
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from operator import attrgetter
+from types import TracebackType
+from typing import Self
+
+import pytest
+
+from tests.support.programs import TIMEOUT, Server
+from tests.support.waiters import packed
+
+
+@dataclass(frozen=True, eq=False)
+class Protocol:
+    """One wire protocol.
+
+    Requests are complete; replies are without their last line end. `name` is the scheme of its listeners.
+    """
+
+    name: str
+    read_reply: Callable[[Wire], bytes]
+    # A command that works always, and its reply.
+    ping: bytes
+    pong: re.Pattern[bytes]
+    # By queue and message; the reply by the number of messages that are queued then.
+    put: Callable[[bytes, bytes], bytes]
+    stored: Callable[[int], bytes]
+    # By queue: a get that replies at once, and one that waits for a message; the message in their replies.
+    get: Callable[[bytes], bytes]
+    get_waiting: Callable[[bytes], bytes]
+    got: Callable[[bytes, bytes], bytes]
+    nothing: bytes
+    message_in: Callable[[bytes], bytes | None]
+    # The number of messages of a queue.
+    size: Callable[[bytes], bytes]
+    sized: Callable[[int], bytes]
+    ready: bytes
+    # By user and password.
+    log_in: Callable[[bytes, bytes], bytes]
+    logged_in: bytes
+    login_failed: bytes
+    unauthenticated: bytes
+    no_permission: bytes
+    # A put whose message has so many bytes, and does not come.
+    announce: Callable[[int], bytes]
+    # Requests that the server refuses, and goes on; and those after which it closes the connection.
+    refused: dict[bytes, bytes]
+    fatal: dict[bytes, bytes]
+    # Requests that are too large for a client that has not logged in, and the beginning of the reply.
+    too_large_before_login: tuple[bytes, ...]
+    refused_before_login: bytes
+    too_many_clients: bytes
+    out_of_memory: bytes
+    protected_mode: bytes
+    stopping: bytes
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def url(self) -> str:
+        """A listener's URL; the system picks the port."""
+        return f"{self.name}://127.0.0.1:0"
+
+
+class Wire:
+    """A plain connection: what a client sends, and when and how it leaves, is up to the test."""
+
+    def __init__(
+        self,
+        protocol: Protocol,
+        server: Server | None = None,
+        *,
+        connected: socket.socket | None = None,
+        small_buffers: bool = False,
+    ) -> None:
+        """Connect to the server's first listener for the protocol, or speak over `connected`."""
+        self.protocol = protocol
+        if connected is None:
+            assert server is not None
+            connected = socket.socket()
+            if small_buffers:
+                connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+            connected.settimeout(TIMEOUT)
+            connected.connect(("127.0.0.1", server.port_of(protocol.name)))
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connected.settimeout(TIMEOUT)
+        self.socket = connected
+        self._unread = bytearray()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.close()
+
+    def __call__(self, request: bytes) -> bytes:
+        """Send a request and return the reply. Raises ConnectionError if the server closes."""
+        self.send(request)
+        return self.reply()
+
+    def put(self, queue: bytes, message: bytes) -> None:
+        """Put a message. Raises AssertionError if the server refuses it."""
+        self.send(self.protocol.put(queue, message))
+        reply = self.reply()
+        assert reply in map(self.protocol.stored, range(1, 100)), reply
+
+    def get(self, queue: bytes) -> bytes | None:
+        """Take a message, None if there is none. Raises AssertionError if the server refuses."""
+        self.send(self.protocol.get(queue))
+        return self.message()
+
+    def message(self) -> bytes | None:
+        """Return the message in the next reply."""
+        return self.protocol.message_in(self.reply())
+
+    def log_in(self, user: str, password: str) -> Self:
+        """Log in. Raises AssertionError if the server refuses."""
+        self.send(self.protocol.log_in(user.encode(), password.encode()))
+        assert self.reply() == self.protocol.logged_in
+        return self
+
+    def send(self, data: bytes) -> None:
+        """Send all of it, unless the server closes first."""
+        with contextlib.suppress(ConnectionError):
+            self.socket.sendall(data)
+
+    def send_until_blocked(self, data: bytes) -> int:
+        """Send until there is no room for a second; return the number of bytes that were sent."""
+        self.socket.setblocking(False)
+        sent = 0
+        with contextlib.suppress(ConnectionError):
+            while sent < len(data) and select.select([], [self.socket], [], 1.0)[1]:
+                sent += self.socket.send(data[sent : sent + 65536])
+        self.socket.settimeout(TIMEOUT)
+        return sent
+
+    def reply(self) -> bytes:
+        """Return the next reply. Raises ConnectionError if the server closes first."""
+        return self.protocol.read_reply(self).removesuffix(b"\r\n")
+
+    def read(self, size: int) -> bytes:
+        """Return so many bytes, or fewer if the server closes first."""
+        while len(self._unread) < size and self.receive():
+            pass
+        return self._take(size)
+
+    def exactly(self, size: int) -> bytes:
+        """Return so many bytes. Raises ConnectionError if the server closes first."""
+        found = self.read(size)
+        if len(found) < size:
+            raise ConnectionResetError("the server closed the connection")
+        return found
+
+    def read_line(self) -> bytes:
+        """Return a line with its end, or what there is if the server closes first."""
+        while b"\n" not in self._unread and self.receive():
+            pass
+        return self._take(self._unread.find(b"\n") + 1 or len(self._unread))
+
+    def line(self) -> bytes:
+        """Return a line with its end. Raises ConnectionError if the server closes first."""
+        found = self.read_line()
+        if not found.endswith(b"\r\n"):
+            raise ConnectionResetError("the server closed the connection")
+        return found
+
+    def rest(self) -> bytes:
+        """Return everything that comes until the server closes."""
+        while self.receive():
+            pass
+        return self._take(len(self._unread))
+
+    def is_closed(self) -> bool:
+        """Wait for the next byte or the end, and return whether the server has closed."""
+        return self.read(1) == b""
+
+    def has_reply(self) -> bool:
+        """Whether anything has come that was not read yet."""
+        return bool(self._unread or select.select([self.socket], [], [], 0)[0])
+
+    def reset(self) -> None:
+        """Close so that the server gets an RST."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close()
+
+    def half_close(self) -> bytes:
+        """Send nothing more, read to the end, and close. Return what came."""
+        with contextlib.suppress(OSError):  # if the server was faster
+            self.socket.shutdown(socket.SHUT_WR)
+        found = self.rest()
+        self.close()
+        return found
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def receive(self) -> bool:
+        """Wait for bytes, keep them, and return whether there were any before the server closed."""
+        received = b""
+        with contextlib.suppress(ConnectionError):
+            received = self.socket.recv(1 << 16)
+        self._unread += received
+        return bool(received)
+
+    def _take(self, size: int) -> bytes:
+        found = bytes(self._unread[:size])
+        del self._unread[:size]
+        return found
+
+
+# ---------------------------------------------------------------- RESP
+
+
+def _resp_reply(wire: Wire) -> bytes:
+    line = wire.line()
+    if line[:1] in b"$=!" and line[1:2] != b"-":
+        return line + wire.exactly(int(line[1:]) + 2)
+    if line[:1] in b"*~>%" and line[1:2] != b"-":
+        count = int(line[1:]) * (2 if line[:1] == b"%" else 1)
+        return line + b"".join(_resp_reply(wire) for _ in range(count))
+    return line
+
+
+def _resp_message(reply: bytes) -> bytes | None:
+    if reply in (b"$-1", b"*-1"):
+        return None
+    # LPOP replies with a message, BLPOP with the queue's name and a message.
+    found = re.fullmatch(rb"(?:\*2\r\n\$\d+\r\n.+?\r\n)?\$\d+\r\n(.*)", reply, re.DOTALL)
+    assert found, reply
+    return found[1]
+
+
+RESP = Protocol(
+    name="resp",
+    read_reply=_resp_reply,
+    ping=packed("PING"),
+    pong=re.compile(rb"\+PONG"),
+    put=lambda queue, message: packed("RPUSH", queue, message),
+    stored=lambda length: b":%d" % length,
+    get=lambda queue: packed("LPOP", queue),
+    get_waiting=lambda queue: packed("BLPOP", queue, 0),
+    got=lambda _queue, message: b"$%d\r\n%b" % (len(message), message),
+    nothing=b"$-1",
+    message_in=_resp_message,
+    size=lambda queue: packed("LLEN", queue),
+    sized=lambda length: b":%d" % length,
+    ready=packed("PRESSURE.READY"),
+    log_in=lambda user, password: packed("AUTH", user, password),
+    logged_in=b"+OK",
+    login_failed=b"-WRONGPASS invalid username-password pair or user is disabled.",
+    unauthenticated=b"-NOAUTH Authentication required.",
+    no_permission=b"-NOPERM this user has no permissions to ",
+    announce=lambda size: b"*3\r\n$5\r\nRPUSH\r\n$1\r\nq\r\n$%d\r\n" % size,
+    refused={
+        packed("LPOP"): b"-ERR wrong number of arguments for 'lpop' command",
+        packed("nonsense"): b"-ERR unknown command 'nonsense', with args beginning with: ",
+    },
+    fatal={
+        b"*x\r\n": b"-ERR Protocol error: invalid multibulk length",
+        b"*1\r\n$33554433\r\n": b"-ERR Protocol error: invalid bulk length",
+        b"A" * 70_000: b"-ERR Protocol error: too big inline request",
+    },
+    too_large_before_login=(
+        b"*2\r\n$4\r\nAUTH\r\n$33554432\r\n",
+        b"*3\r\n$5\r\nRPUSH\r\n$1\r\nq\r\n$30000000\r\n",
+        b"*1000000\r\n" + b"$1\r\na\r\n" * 1000,
+    ),
+    refused_before_login=b"-ERR Protocol error: unauthenticated bulk or multibulk length",
+    too_many_clients=b"-ERR max number of clients reached",
+    out_of_memory=b"-OOM ",
+    protected_mode=b"-DENIED ",
+    stopping=b"-STOPPING ",
+)
+
+
+# ---------------------------------------------------------------- memcached
+
+
+def _memcached_reply(wire: Wire) -> bytes:
+    found = line = wire.line()
+    while line.startswith((b"VALUE ", b"STAT ")):
+        if line.startswith(b"VALUE "):
+            found += wire.exactly(int(line.split()[3]) + 2)
+        line = wire.line()
+        found += line
+    return found
+
+
+def _memcached_message(reply: bytes) -> bytes | None:
+    head, _, rest = reply.partition(b"\r\n")
+    assert head == b"END" or head.startswith(b"VALUE "), reply
+    return rest.removesuffix(b"\r\nEND") if rest else None
+
+
+def stored(key: bytes, data: bytes, *, name: bytes = b"set", more: bytes = b"0 0") -> bytes:
+    """Return memcached's `set`, or another storage command; `more` are flags and expiry."""
+    return b"%b %b %b %d\r\n%b\r\n" % (name, key, more, len(data), data)
+
+
+_BAD_FORMAT = b"CLIENT_ERROR bad command line format"
+
+MEMCACHED = Protocol(
+    name="memcached",
+    read_reply=_memcached_reply,
+    ping=b"version\r\n",
+    pong=re.compile(rb"VERSION \S+"),
+    put=stored,
+    stored=lambda _length: b"STORED",
+    get=lambda queue: b"get %b\r\n" % queue,
+    get_waiting=lambda queue: b"get %b/t=60000\r\n" % queue,
+    got=lambda queue, message: b"VALUE %b 0 %d\r\n%b\r\nEND" % (queue, len(message), message),
+    nothing=b"END",
+    message_in=_memcached_message,
+    size=lambda queue: b"scard %b\r\n" % queue,
+    sized=lambda length: b"%d" % length,
+    ready=b"ready\r\n",
+    log_in=lambda user, password: stored(b"any", b"%b %b" % (user, password)),
+    logged_in=b"STORED",
+    login_failed=b"CLIENT_ERROR authentication failure",
+    unauthenticated=b"CLIENT_ERROR unauthenticated",
+    no_permission=b"CLIENT_ERROR this user has no permission ",
+    announce=lambda size: b"set q 0 0 %d\r\n" % size,
+    refused={b"set q x 0 1\r\nm\r\n": _BAD_FORMAT, b"nonsense\r\n": b"ERROR"},
+    fatal={
+        b"set q 0 0 x\r\n": _BAD_FORMAT,
+        b"set q 0 0 99999999999\r\n": _BAD_FORMAT,
+        b"A" * 70_000: b"CLIENT_ERROR line too long",
+    },
+    too_large_before_login=(
+        b"set any 0 0 3136\r\n",
+        b"set any 0 0 30000000\r\n",
+        b"set any 0 0 33554433\r\n",
+        b"add any 0 0 30000000\r\n",
+        b"get " + b"k " * 10_000,
+    ),
+    refused_before_login=b"CLIENT_ERROR unauthenticated",
+    too_many_clients=b"ERROR Too many open connections",
+    out_of_memory=b"SERVER_ERROR OOM ",
+    protected_mode=b"SERVER_ERROR DENIED ",
+    stopping=b"SERVER_ERROR STOPPING ",
+)
+
+
+PROTOCOLS = (RESP, MEMCACHED)
+each_protocol = pytest.mark.parametrize("protocol", PROTOCOLS, ids=attrgetter("name"))
+# What a server is started with that listens for all of them: each has a listener for RESP.
+LISTEN = tuple(part for each in PROTOCOLS if each is not RESP for part in ("--listen", each.url))

@@ -1,0 +1,70 @@
+"""The URLs of listeners, in memory: what they say, and which cannot be."""
+
+from __future__ import annotations
+
+import pytest
+
+from pressure_server.net.handler import find_handler
+from pressure_server.net.listen import Listen, SettingsError
+from tests.support.programs import run_here
+
+WRONG_LISTENERS = [
+    ("memcached://127.0.0.1:0?mode=x", "mode must be one of queue, kv"),
+    ("memcached://127.0.0.1:0?mode=", "mode must be one of queue, kv"),
+    ("memcached://127.0.0.1:0?mode=QUEUE", "mode must be one of queue, kv"),
+    ("memcached://127.0.0.1:0?nope=1", "no such option 'nope': there are flush_all, mode"),
+    ("memcached+unix:///tmp/x.sock?nope=1", "no such option 'nope'"),
+    ("memcached://127.0.0.1:0?flush_all=1", "flush_all must be yes or no"),
+    ("memcached://127.0.0.1:0?mode", "cannot be listened on"),
+    ("memcached://127.0.0.1:0?mode=queue&mode=kv", "is given twice"),
+    ("memcached://127.0.0.1", "cannot be listened on"),
+    ("memcache://127.0.0.1:0", "there is no handler 'memcache': there are memcached, resp"),
+    ("resp://127.0.0.1:0?mode=kv", "a RESP listener has no options"),
+    ("resp+unix:///tmp/x.sock?x=", "a RESP listener has no options"),
+]
+
+
+def check(url: str) -> None:
+    listen = Listen.parse(url)
+    find_handler(listen.handler).check(listen)
+
+
+@pytest.mark.parametrize(("url", "complaint"), WRONG_LISTENERS, ids=[url for url, _ in WRONG_LISTENERS])
+def test_a_listener_that_cannot_be_is_refused_in_one_line(url: str, complaint: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        check(url)
+    assert complaint in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("command", [[], ["ping"]], ids=["serve", "ping"])
+@pytest.mark.parametrize(
+    ("url", "complaint"), [WRONG_LISTENERS[0], WRONG_LISTENERS[6], WRONG_LISTENERS[9], WRONG_LISTENERS[10]]
+)
+def test_a_wrong_listener_ends_the_command_with_status_2(
+    command: list[str], url: str, complaint: str
+) -> None:
+    environment = {"PRESSURE_BACKEND": "redis://127.0.0.1:1"}
+    refused = run_here(*command, "--listen", url, environment=environment)
+    assert refused.returncode == 2
+    assert complaint in refused.stderr
+    assert refused.stderr.count("\n") == 1
+    assert refused.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("url", "listen"),
+    [
+        ("resp://127.0.0.1:1", Listen("resp", "127.0.0.1", 1)),
+        ("redis://127.0.0.1:1", Listen("resp", "127.0.0.1", 1)),
+        ("rediss://localhost:1", Listen("resp", "localhost", 1, tls=True)),
+        ("memcacheds://[::1]:0", Listen("memcached", "::1", 0, tls=True)),
+        (
+            "memcached+unix:///a/b.sock?mode=kv",
+            Listen("memcached", path="/a/b.sock", options=(("mode", "kv"),)),
+        ),
+    ],
+)
+def test_a_url_says_where_to_listen_and_how(url: str, listen: Listen) -> None:
+    assert Listen.parse(url) == listen
+    assert Listen.parse(str(listen)) == listen

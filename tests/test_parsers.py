@@ -1,0 +1,121 @@
+"""The parsers of all protocols: however bytes arrive the same requests come out, for little work and memory.
+
+test_resp_parser.py and test_memcached_parser.py have what only one of them can read.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.codecs import CODECS, MOST, SPLITS, Codec, bytewise, cut, each_codec, traced_memory
+
+LARGEST = 512 << 20
+
+
+@pytest.mark.slow
+@each_codec
+@settings(max_examples=300, deadline=None)
+@given(data=st.data(), places=SPLITS)
+def test_a_stream_in_any_pieces_is_the_same_requests(
+    codec: Codec, data: st.DataObject, places: list[int]
+) -> None:
+    expected, stream = data.draw(codec.streams)
+    assert codec.fed(stream) == expected
+    assert codec.fed(*cut(stream, places)) == expected
+
+
+@pytest.mark.slow
+@each_codec
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_a_stream_in_single_bytes_is_the_same_requests(codec: Codec, data: st.DataObject) -> None:
+    expected, stream = data.draw(codec.streams)
+    assert codec.fed(*bytewise(stream)) == expected
+
+
+@each_codec
+@settings(max_examples=100, deadline=None)
+@given(data=st.data(), places=SPLITS)
+def test_an_error_that_ends_a_stream_follows_the_requests_before_it(
+    codec: Codec, data: st.DataObject, places: list[int]
+) -> None:
+    expected, stream = data.draw(codec.streams)
+    broken = data.draw(st.sampled_from(codec.broken))
+    *requests, reason = codec.fed(stream + broken)
+    assert requests == expected
+    assert [reason] == codec.fed(broken)
+    assert codec.fed(*cut(stream + broken, places)) == [*requests, reason]
+
+
+@pytest.mark.slow
+@each_codec
+@settings(max_examples=1000, deadline=None)
+@given(data=st.data(), places=SPLITS)
+def test_nonsense_in_any_pieces_is_the_same_nonsense(
+    codec: Codec, data: st.DataObject, places: list[int]
+) -> None:
+    stream = b"".join(data.draw(st.lists(st.sampled_from(codec.tokens), max_size=30)))
+    whole = codec.fed(stream)
+    assert codec.fed(*cut(stream, places)) == whole
+    assert codec.fed(*bytewise(stream)) == whole
+
+
+@pytest.mark.slow
+@each_codec
+@settings(max_examples=600, deadline=None)
+@given(data=st.data(), places=SPLITS)
+def test_any_bytes_are_requests_or_errors_and_little_is_held(
+    codec: Codec, data: st.DataObject, places: list[int]
+) -> None:
+    tokens = st.lists(st.one_of(st.sampled_from(codec.tokens), st.binary(max_size=6)), max_size=30)
+    stream = data.draw(st.one_of(st.binary(max_size=300), tokens.map(b"".join)))
+    parser = codec.parser(MOST)
+    for piece in cut(stream, places):
+        out = parser.feed(piece)
+        for item in out:
+            codec.check(item)
+        assert parser.unparsed <= codec.most_held(len(stream))
+        assert sum(map(codec.size, codec.flat(out))) <= len(stream)
+        if out and codec.is_fatal(out[-1]):
+            break
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1, 2, 1000])
+@pytest.mark.parametrize(
+    ("codec", "name"),
+    [(codec, name) for codec in CODECS for name in codec.work],
+    ids=[f"{codec.name}-{name}" for codec in CODECS for name in codec.work],
+)
+def test_small_pieces_are_not_read_again_and_again(codec: Codec, name: str, size: int) -> None:
+    stream, parser, found = codec.work[name](), codec.counting(32 << 20), []
+    for start in range(0, len(stream), size):
+        found += parser.feed(stream[start : start + size])
+    assert codec.flat(found) == codec.fed(stream, most=32 << 20)
+    assert parser.looked_at < codec.most_looks * len(stream) + 2048
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1, 2, 16, 1460])
+@each_codec
+def test_small_pieces_take_no_more_memory_than_large_ones(codec: Codec, size: int) -> None:
+    message = MOST // 4
+    stream, parser = codec.announce(message) + bytes(message - 1), codec.parser(MOST)
+    with traced_memory() as traced:
+        for start in range(0, len(stream), size):
+            assert parser.feed(stream[start : start + size]) == []
+        kept, _ = traced()
+    assert message - 1 <= parser.unparsed <= len(stream) + 64
+    assert kept < 2.5 * len(stream)
+
+
+@each_codec
+def test_a_message_that_is_announced_takes_no_memory(codec: Codec) -> None:
+    parser = codec.parser(LARGEST)
+    with traced_memory() as traced:
+        assert parser.feed(codec.announce(LARGEST)) == []
+        assert parser.feed(b"x") == []
+        kept, _ = traced()
+    assert kept < 10_000
