@@ -95,7 +95,7 @@ class DrainingError(PressureError):
         super().__init__("the server is draining: connect to another one")
 
 
-class TooManyWaitError(PressureError):
+class WaitLimitError(PressureError):
     """The operation would have to wait, but the limit of waiting operations is reached."""
 
     code = "OVERLOAD"
@@ -106,7 +106,7 @@ class TooManyWaitError(PressureError):
         )
 
 
-class OutOfMemoryError(PressureError):
+class BufferLimitError(PressureError):
     """The memory budget is exceeded, and this client has the most bytes buffered: it is disconnected."""
 
     code = "OOM"

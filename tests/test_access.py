@@ -28,7 +28,7 @@ SPECS = {
     for entered in COMMANDS.values()
     for spec in (entered.subcommands.values() if entered.subcommands else [entered])
 }
-ON_QUEUES = [name for name, spec in SPECS.items() if spec.is_on_queues]
+ON_QUEUES = [name for name, spec in SPECS.items() if spec.names_queues]
 OURS, THEIRS = b"ours:1", b"theirs:1"
 NO_COMMAND = "NOPERM this user has no permissions to run the '{}' command"
 NO_QUEUE = "NOPERM this user has no permissions to access one of the keys used as arguments"
@@ -81,9 +81,9 @@ def test_needs_are_what_redis_s_flags_say() -> None:
 
 def test_each_right_that_a_command_needs_is_needed_and_no_other() -> None:
     for spec in SPECS.values():
-        assert refusal(User("u", may=spec.needs), spec, plain(spec)) is None, spec.name
+        assert refusal(User("u", rights=spec.needs), spec, plain(spec)) is None, spec.name
         for right in spec.needs:
-            lacking = User("u", may=frozenset(RIGHTS) - {right})
+            lacking = User("u", rights=frozenset(RIGHTS) - {right})
             assert refusal(lacking, spec, plain(spec)) is Refusal.COMMAND, spec.name
 
 

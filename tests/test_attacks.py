@@ -21,7 +21,7 @@ from statistics import median
 
 import pytest
 
-from pressure_server.auth.users import RIGHTS, User, Users, digest_of
+from pressure_server.auth.users import RIGHTS, User, Users, password_digest
 from tests.support.bystander import served
 from tests.support.guards import Authority, port_of, users_toml
 from tests.support.measures import MB, memory
@@ -251,7 +251,7 @@ def _guesses(target: Target) -> None:
 
 @attack("telling users that exist from others by the time it takes", "there is no difference")
 def _timing(_target: Target) -> None:
-    users = Users([User("ada", frozenset([digest_of(PASSWORD.encode())]))])
+    users = Users([User("ada", frozenset([password_digest(PASSWORD.encode())]))])
     times: dict[str, list[int]] = {"ada": [], "nobody": []}
     for _ in range(5000):
         for name, taken in times.items():
@@ -301,7 +301,7 @@ def _nearly(target: Target) -> None:
 
 @attack("a password's hash in place of the password", "`-WRONGPASS`")
 def _hash(target: Target) -> None:
-    digest = digest_of(PASSWORD.encode())
+    digest = password_digest(PASSWORD.encode())
     assert_wrong(target, digest.hex(), digest)
 
 
@@ -592,7 +592,7 @@ def target(tmp_path_factory: pytest.TempPathFactory, shared_backend: Valkey) -> 
         yield attacked
         wait_for(lambda: memory(server) - before < GROWTH, "memory to be freed")
         assert len(server.log.splitlines()) < 200
-        hashed = digest_of(PASSWORD.encode()).hex()
+        hashed = password_digest(PASSWORD.encode()).hex()
         assert not [secret for secret in (PASSWORD, WRONG, hashed) if secret in server.log + mutual.log]
         server.end_well()
         mutual.end_well()

@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from pressure_server.app.option_types import Seconds
-from pressure_server.app.settings import backend_from_specification
+from pressure_server.app.settings import backend_from_redis_variables
 from pressure_server.net.listen import SettingsError
 from tests.support.programs import (
     TIMEOUT,
@@ -429,14 +429,14 @@ def test_logs_can_be_json(start_server: StartServer, backend: Valkey) -> None:
 def test_the_variables_of_the_specification_select_redis(
     environment: dict[str, str], url: str | None
 ) -> None:
-    assert backend_from_specification(environment) == url
+    assert backend_from_redis_variables(environment) == url
 
 
 @pytest.mark.parametrize("name", ["REDIS_PORT", "REDIS_DB"])
 def test_a_variable_that_is_no_number_is_refused(name: str) -> None:
     # Kubernetes sets REDIS_PORT so, for a service named redis.
     with pytest.raises(SettingsError, match=f"{name}='tcp://10.0.0.1:6379' must be a number"):
-        backend_from_specification({name: "tcp://10.0.0.1:6379"})
+        backend_from_redis_variables({name: "tcp://10.0.0.1:6379"})
 
 
 def test_no_auto_create_and_default_bound(start_server: StartServer, backend: Valkey) -> None:

@@ -42,7 +42,7 @@ def test_every_command_on_queues_says_which(client: Client) -> None:
     """By its positions, or, where these depend on its words, by COMMAND GETKEYS, and the flag says so."""
     commands.load()
     described = client.command()
-    on_queues = [name.decode().lower() for name, spec in COMMANDS.items() if spec.is_on_queues]
+    on_queues = [name.decode().lower() for name, spec in COMMANDS.items() if spec.names_queues]
     movable = {name for name in on_queues if "movablekeys" in described[name]["flags"]}
     assert movable == {"lmpop", "blmpop", "sintercard"}
     assert {name for name in on_queues if described[name]["first_key_pos"] == 0} == movable

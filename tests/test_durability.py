@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from pressure_server.backend.levels import CannotBeDurableError, Level
+from pressure_server.backend.levels import DurabilityUnavailableError, Level
 from tests.support.backend_relay import BackendRelay
 from tests.support.crowd import Crowd, Member
 from tests.support.faults import kill, stopped
@@ -100,7 +100,7 @@ def test_unknown_settings_need_a_confirmation() -> None:
 def test_a_backend_that_cannot_confirm_is_refused_with_the_reason(
     level: Level, config: Mapping[str, str] | None, why: str
 ) -> None:
-    with pytest.raises(CannotBeDurableError, match=why):
+    with pytest.raises(DurabilityUnavailableError, match=why):
         level.wait_for(config, has_waitaof=False, replicas=2)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -58,6 +59,30 @@ def test_a_second_server_on_the_same_data_is_refused(start_server: StartServer, 
     assert len(second.stderr.strip().splitlines()) == 1
     with first.client() as client:
         assert client.ping()
+
+
+def test_the_command_that_the_error_gives_repairs_a_damaged_append_only_file(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    first = start_server("--data-dir", str(data))
+    with first.client() as client:
+        for number in range(100):
+            client.sadd("q", number)
+    assert first.stop() == 0
+    (file,) = (data / "appendonlydir").glob("*.incr.aof")
+    content = bytearray(file.read_bytes())
+    middle = content.index(b"*", len(content) // 2)
+    content[middle] = 0
+    file.write_bytes(content)
+    failed = run_command("serve", "--listen", "resp://127.0.0.1:0", "--data-dir", str(data))
+    assert failed.returncode == 1
+    command = re.search(r"then run (bash -c '.* --fix .*'); see ", failed.stderr)
+    assert command is not None, failed.stderr
+    subprocess.run(command[1], shell=True, input="y\n", text=True, check=True, capture_output=True)
+    second = start_server("--data-dir", str(data))
+    with second.client() as client:
+        assert 0 < client.scard("q") < 100
 
 
 @pytest.mark.slow

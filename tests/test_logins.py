@@ -21,8 +21,8 @@ import pytest
 from pressure_server.app.process_title import without_secrets
 from pressure_server.auth.access import AccessError, AccessPolicy
 from pressure_server.auth.log_throttle import LogThrottle
-from pressure_server.auth.logins import LONGEST_DELAY, MOST_FAILURES, Logins, delay_after
-from pressure_server.auth.peer_address import house_of, is_local
+from pressure_server.auth.logins import LONGEST_DELAY, MAX_FAILURES, Logins, delay_after
+from pressure_server.auth.peer_address import is_local, network_of
 from pressure_server.auth.users import NOBODY
 from tests.support.guards import reload, settings_of, users_toml
 from tests.support.measures import MB, memory
@@ -71,7 +71,7 @@ def test_a_password_can_be_given_in_many_ways(tmp_path: Path, password_file: Pat
         "variable for the file": ([], {"PRESSURE_PASSWORD_FILE": str(password_file)}),
         "TOML": (["--config", str(tmp_path / "config.toml")], {}),
     }[by]
-    users = settings_of(*arguments, environment=environment).doors.read_users()
+    users = settings_of(*arguments, environment=environment).access_policy.read_users()
     assert users.initial is NOBODY
     assert users.log_in("default", SECRET.encode()) is not None
     assert users.log_in("default", WRONG.encode()) is None
@@ -246,7 +246,7 @@ def test_failures_are_slowed_and_the_fifth_closes(locked: Server, protocol: Prot
     with Wire(protocol, locked) as guessing, locked.client(password=SECRET) as other:
         other.ping()
         taken = []
-        for number in range(MOST_FAILURES):
+        for number in range(MAX_FAILURES):
             began = time.monotonic()
             guessing.send(protocol.log_in(b"default", WRONG.encode()))
             assert other.ping()
@@ -260,7 +260,7 @@ def test_failures_are_slowed_and_the_fifth_closes(locked: Server, protocol: Prot
         with Wire(protocol, locked) as another:
             another.log_in("default", SECRET)
         assert time.monotonic() - began < taken[-1]
-        assert other.info("stats")["acl_access_denied_auth"] == MOST_FAILURES
+        assert other.info("stats")["acl_access_denied_auth"] == MAX_FAILURES
     assert locked.log.count("failed login") == 1
 
 
@@ -275,7 +275,7 @@ def test_commands_behind_a_wrong_login_are_refused(locked: Server, protocol: Pro
         assert [guessing.reply() for _ in range(100)] == [protocol.unauthenticated] * 100
     with Wire(protocol, locked) as guessing:
         guessing.send(wrong * 100)
-        assert guessing.rest() == (protocol.login_failed + b"\r\n") * MOST_FAILURES
+        assert guessing.rest() == (protocol.login_failed + b"\r\n") * MAX_FAILURES
     with locked.client(password=SECRET) as owner:
         assert owner.llen("q") == 1
 
@@ -321,7 +321,7 @@ def test_the_delay_grows_and_is_bounded() -> None:
     delays = [delay_after(failures) for failures in range(1, 100)]
     assert delays[0] > 0
     assert delays == sorted(delays)
-    assert all(one < two for one, two in pairwise(delays[:MOST_FAILURES]))
+    assert all(one < two for one, two in pairwise(delays[:MAX_FAILURES]))
     assert delays[-1] == LONGEST_DELAY
 
 
@@ -352,7 +352,9 @@ def test_a_local_client_is_recognised_by_its_address(peer: object, local: bool) 
 
 
 def test_an_ipv6_network_counts_as_one_address() -> None:
-    one, two, three = (house_of(Transport((f"2001:db8::{net}:1", 1, 0, 0))) for net in ("1", "2", "1:0:0:0"))
+    one, two, three = (
+        network_of(Transport((f"2001:db8::{net}:1", 1, 0, 0))) for net in ("1", "2", "1:0:0:0")
+    )
     assert one == two != three
 
 
@@ -375,7 +377,7 @@ def test_a_bounded_number_of_addresses_is_remembered(monkeypatch: pytest.MonkeyP
             await logins.fail(
                 Transport((f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", 1)), b"x", 0
             )
-        return len(logins._houses)
+        return len(logins._failures_by_network)
 
     assert asyncio.run(fail_often()) == 10_000
 

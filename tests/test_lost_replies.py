@@ -20,7 +20,7 @@ import hiredis
 import pytest
 
 from pressure_server.backend.address import Address
-from pressure_server.backend.link import Patience
+from pressure_server.backend.link import Timeouts
 from pressure_server.errors import BackendError
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.lanes.lane import Lane
@@ -312,7 +312,7 @@ def test_a_long_outage_leaves_no_lane_behind(
             prefix="p",
             peer_detection=PeerDetection(),
             policy=Policy(),
-            patience=Patience(grace=0),
+            timeouts=Timeouts(grace=0),
         )
         await broker.start()
         database = broker.default_database

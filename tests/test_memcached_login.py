@@ -19,7 +19,7 @@ from handlers.memcached import commands, login
 from handlers.memcached.client import QUEUE
 from handlers.memcached.parser import Request
 from handlers.memcached.table import COMMANDS
-from pressure_server.auth.users import NOBODY, RIGHTS, digest_of, users_with_password
+from pressure_server.auth.users import NOBODY, RIGHTS, password_digest, users_with_password
 from tests.support.guards import reload, users_toml
 from tests.support.memcached_wire import MemcachedWire
 from tests.support.programs import Client, Server, StartServer, Valkey, run_here
@@ -86,7 +86,7 @@ LOGINS = {
     "a zero behind it": (f"default {SECRET}\0", b"default", False),
     "two spaces": (f"default  {SECRET}", b"default", False),
     "upper case": (f"default {SECRET.upper()}", b"default", False),
-    "the hash": (f"default {digest_of(SECRET.encode()).hex()}", b"default", False),
+    "the hash": (f"default {password_digest(SECRET.encode()).hex()}", b"default", False),
     "no password": ("default ", b"default", False),
     "no space": ("default", b"default", False),
     "2 KB": ("default " + "x" * 2000, b"default", False),

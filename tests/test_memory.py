@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from pressure_server.app import memory_limit
-from pressure_server.errors import OutOfMemoryError
+from pressure_server.errors import BufferLimitError
 from pressure_server.net.memory import Memory
 
 MB = 1 << 20
@@ -51,17 +51,17 @@ class _Clock:
 
 class _Holder:
     def __init__(self) -> None:
-        self.wants_more = True
+        self.can_proceed = True
         self.is_deferred = False
-        self.why: OutOfMemoryError | None = None
+        self.why: BufferLimitError | None = None
 
-    def defer(self) -> None:
+    def throttle(self) -> None:
         self.is_deferred = True
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self.is_deferred = False
 
-    def evict(self, why: OutOfMemoryError) -> None:
+    def evict(self, why: BufferLimitError) -> None:
         self.why = why
 
 
@@ -79,7 +79,7 @@ def memory(clock: _Clock) -> Memory:
 def test_no_client_is_throttled_below_the_limit(memory: Memory) -> None:
     holders = [_Holder() for _ in range(75)]
     for holder in holders:
-        memory.holds(holder, MB)
+        memory.update(holder, MB)
     assert memory.held == 75 * MB
     assert not any(holder.is_deferred for holder in holders)
 
@@ -87,23 +87,23 @@ def test_no_client_is_throttled_below_the_limit(memory: Memory) -> None:
 def test_throttled_clients_go_on_in_order_as_there_is_room(memory: Memory, clock: _Clock) -> None:
     holders = [_Holder() for _ in range(8)]
     for holder in holders:
-        memory.holds(holder, 10 * MB - 1)
+        memory.update(holder, 10 * MB - 1)
     assert all(holder.is_deferred for holder in holders)
     clock.pass_(0.1)
     assert [holder.is_deferred for holder in holders] == [False] * 2 + [True] * 6
-    memory.holds(holders[1], 0)
+    memory.update(holders[1], 0)
     clock.pass_(0.1)
     assert not any(holder.is_deferred for holder in holders)
 
 
 def test_a_client_that_wants_no_more_gets_no_turn(memory: Memory, clock: _Clock) -> None:
     holders = [_Holder() for _ in range(9)]
-    holders[0].wants_more = False
+    holders[0].can_proceed = False
     for holder in holders:
-        memory.holds(holder, 10 * MB)
+        memory.update(holder, 10 * MB)
     clock.pass_(0.1)
     assert [holder.is_deferred for holder in holders] == [True, False] + [True] * 7
-    holders[1].wants_more = False
+    holders[1].can_proceed = False
     clock.pass_(0.1)
     assert [holder.is_deferred for holder in holders] == [True, True, False] + [True] * 6
 
@@ -111,10 +111,10 @@ def test_a_client_that_wants_no_more_gets_no_turn(memory: Memory, clock: _Clock)
 def test_a_client_that_does_not_use_its_turn_is_evicted(memory: Memory, clock: _Clock) -> None:
     holders = [_Holder() for _ in range(9)]
     for holder in holders:
-        memory.holds(holder, 10 * MB - 2 * MB)
-    memory.holds(holders[8], 16 * MB)
+        memory.update(holder, 10 * MB - 2 * MB)
+    memory.update(holders[8], 16 * MB)
     clock.pass_(6)
-    memory.holds(holders[0], 9 * MB)
+    memory.update(holders[0], 9 * MB)
     clock.pass_(6)
     assert [holder.why is not None for holder in holders] == [False, True] + [False] * 7
     assert memory.evicted == 1
@@ -124,23 +124,23 @@ def test_a_client_that_does_not_use_its_turn_is_evicted(memory: Memory, clock: _
 def test_above_the_limit_the_client_that_holds_most_is_evicted(memory: Memory) -> None:
     holders = [_Holder() for _ in range(5)]
     for number, holder in enumerate(holders):
-        memory.holds(holder, (number + 10) * MB)
-    memory.holds(holders[1], 60 * MB)
+        memory.update(holder, (number + 10) * MB)
+    memory.update(holders[1], 60 * MB)
     assert [holder.why is not None for holder in holders] == [False, True, False, False, False]
     assert str(holders[1].why).startswith("closing this connection: the limit of 104857600 bytes")
     assert memory.held == 49 * MB
-    memory.holds(holders[1], 0)  # as when its connection has ended
+    memory.update(holders[1], 0)  # as when its connection has ended
     assert memory.held == 49 * MB
 
 
 def test_throttled_clients_do_not_all_go_on_at_once(memory: Memory, clock: _Clock) -> None:
     """What each may bring in one read must have room."""
     large, small = _Holder(), [_Holder() for _ in range(100)]
-    memory.holds(large, 70 * MB)
+    memory.update(large, 70 * MB)
     for holder in small:
-        memory.holds(holder, 60 << 10)
+        memory.update(holder, 60 << 10)
     assert sum(holder.is_deferred for holder in small) == 100
-    memory.holds(large, 65 * MB)
+    memory.update(large, 65 * MB)
     clock.pass_(0.06)
     assert 60 < sum(holder.is_deferred for holder in small) < 100
     clock.pass_(1)
@@ -165,6 +165,6 @@ def test_a_container_s_memory_limit_is_found(
         (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "groups" / name).write_text(text)
     (tmp_path / "own").write_text(own)
-    whole = memory_limit.memory(tmp_path / "none", tmp_path / "none")
+    whole = memory_limit.memory_limit(tmp_path / "none", tmp_path / "none")
     assert whole > 64 * MB
-    assert memory_limit.memory(tmp_path / "groups", tmp_path / "own") == (found or whole)
+    assert memory_limit.memory_limit(tmp_path / "groups", tmp_path / "own") == (found or whole)

@@ -270,6 +270,19 @@ def test_watched_names_and_queued_commands_have_a_limit(
         wait_for(lambda: stats(client, "memory", "buffered_bytes") == 0, "it to be freed")
 
 
+def test_a_name_that_is_watched_again_is_counted_once(backend: Valkey, start_server: StartServer) -> None:
+    server = start_server(
+        "--backend", backend.url, "--max-message-bytes", str(MESSAGE), "--max-buffered-bytes", "1gb"
+    )
+    with Waiter(server.port) as waiter:
+        for _ in range(80):
+            assert waiter("WATCH", bytes(MB)) == b"OK"
+        names = [b"%d" % number + bytes(MB) for number in range(120)]
+        assert waiter("WATCH", *names[:60]) == b"OK"
+        assert "too many watched queues" in str(waiter("WATCH", *names[60:]))
+        assert waiter("WATCH", "q") == b"OK"  # the refused names are not counted
+
+
 def test_a_single_client_may_fill_the_limit_with_a_transaction(limited: Server) -> None:
     """Beyond three quarters of the limit it is slowed, and has its turn."""
     with limited.client() as client, Waiter(limited.port) as waiter:

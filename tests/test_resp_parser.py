@@ -206,7 +206,7 @@ def test_a_request_is_bounded_as_a_whole() -> None:
 def test_a_command_larger_than_a_login_is_recognised_by_its_beginning(begun: bytes, is_much: bool) -> None:
     parser = RequestParser(Limits(MAX_BULK))
     parser.feed(begun)
-    assert parser.waits_for_much is is_much
+    assert parser.exceeds_login_limits is is_much
 
 
 # ---------------------------------------------------------------- numbers

@@ -326,7 +326,7 @@ def wrong_files(authority: Authority) -> dict[str, Path]:
 def test_a_file_that_cannot_be_used_is_named_in_one_line(
     wrong_files: dict[str, Path], options: str, complaint: str
 ) -> None:
-    policy = settings_of(*options.format(**wrong_files).split()).doors
+    policy = settings_of(*options.format(**wrong_files).split()).access_policy
     with pytest.raises(AccessError) as refused:
         policy.read_tls()
     assert complaint in str(refused.value)

@@ -24,16 +24,16 @@ def test_who_stands_in_line_again_is_noted(backend: Valkey, direct: Client, give
     async def main() -> None:
         turns, came = Turns(Address(backend.url), NOTE), asyncio.Event()
         if given_back_first:
-            turns.given_back(0, PARKED)
-        turns.ask(0, TOKEN, PARKED, lambda _has_come: came.set())
+            turns.forget_note(0, PARKED)
+        turns.wait_in_line(0, TOKEN, PARKED, lambda _has_come: came.set())
         if not given_back_first:
-            turns.given_back(0, PARKED)
+            turns.forget_note(0, PARKED)
         await asyncio.to_thread(wait_for, is_in_line, "it to stand in line")
-        assert await turns.left_behind(0) == [PARKED]
+        assert await turns.noted_keys(0) == [PARKED]
         direct.lpush(TOKEN, 1)
         await asyncio.wait_for(came.wait(), TIMEOUT)
-        assert await turns.left_behind(0) == [PARKED]
-        turns.given_back(0, PARKED)
+        assert await turns.noted_keys(0) == [PARKED]
+        turns.forget_note(0, PARKED)
         await asyncio.to_thread(wait_for, lambda: not direct.exists(NOTE), "the note to be gone")
         await turns.close()
         await turns.disconnect()

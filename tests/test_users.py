@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pressure_server.auth.users import (
-    MOST_PASSWORD_BYTES,
+    MAX_PASSWORD_BYTES,
     NOBODY,
     RIGHTS,
     User,
     Users,
     UsersError,
-    digest_of,
-    everybody,
     parse_users,
+    password_digest,
     users_with_password,
+    users_without_login,
 )
 from pressure_server.queues.glob import glob_regex
 
@@ -39,10 +39,10 @@ def test_a_users_file_says_who_may_do_what() -> None:
     user = users.log_in("ada", b"other")
     assert user is not None
     assert user is users.log_in("ada", b"password")
-    assert user.may == {"put", "get"}
-    assert user.admits(b"q:1")
-    assert not user.admits(b"r")
-    assert not user.is_free
+    assert user.rights == {"put", "get"}
+    assert user.may_access(b"q:1")
+    assert not user.may_access(b"r")
+    assert not user.is_unrestricted
     assert users.initial is NOBODY
 
 
@@ -126,20 +126,20 @@ def test_a_password_that_is_nearly_right_is_wrong(name: str) -> None:
 
 @given(st.text(max_size=8).filter(lambda name: name != "default"), PASSWORDS)
 def test_without_users_everybody_is_the_default_user(name: str, tried: bytes) -> None:
-    users = everybody()
-    assert users.initial.is_free
+    users = users_without_login()
+    assert users.initial.is_unrestricted
     assert users.log_in("default", tried) is users.initial
     assert users.log_in(name, tried) is None
 
 
-@pytest.mark.parametrize("size", [MOST_PASSWORD_BYTES, MOST_PASSWORD_BYTES + 1])
+@pytest.mark.parametrize("size", [MAX_PASSWORD_BYTES, MAX_PASSWORD_BYTES + 1])
 def test_a_password_has_a_longest_length(size: int) -> None:
-    longest = b"a" * MOST_PASSWORD_BYTES
+    longest = b"a" * MAX_PASSWORD_BYTES
     users = users_with_password(longest)
-    assert (users.log_in("default", b"a" * size) is not None) == (size == MOST_PASSWORD_BYTES)
+    assert (users.log_in("default", b"a" * size) is not None) == (size == MAX_PASSWORD_BYTES)
 
 
-@pytest.mark.parametrize("password", [b"", b"a" * (MOST_PASSWORD_BYTES + 1)])
+@pytest.mark.parametrize("password", [b"", b"a" * (MAX_PASSWORD_BYTES + 1)])
 def test_a_password_that_cannot_be_one_is_refused(password: bytes) -> None:
     with pytest.raises(UsersError, match="from 1 to 1024 bytes"):
         users_with_password(password)
@@ -159,12 +159,12 @@ def test_the_default_user_s_password_is_given_once() -> None:
 def test_a_queue_is_admitted_if_a_pattern_matches(patterns: list[str], queue: bytes) -> None:
     user = User("ada", queues=tuple(patterns))
     expected = any(glob_regex(pattern.encode()).fullmatch(queue) for pattern in patterns)
-    assert user.admits(queue) == bool(expected)
+    assert user.may_access(queue) == bool(expected)
 
 
 def test_a_name_of_megabytes_is_for_users_of_all_queues() -> None:
-    assert User("ada").admits(b"a" * 10**6)
-    assert not User("ada", queues=("a*",)).admits(b"a" * 10**6)
+    assert User("ada").may_access(b"a" * 10**6)
+    assert not User("ada", queues=("a*",)).may_access(b"a" * 10**6)
 
 
 RIGHT_SETS = st.sets(st.sampled_from(RIGHTS)).map(frozenset)
@@ -172,11 +172,11 @@ RIGHT_SETS = st.sets(st.sampled_from(RIGHTS)).map(frozenset)
 
 @given(RIGHT_SETS, st.lists(st.sampled_from(["*", "a*"]), max_size=2))
 def test_a_free_user_has_every_right_on_every_queue(may: frozenset[str], queues: list[str]) -> None:
-    user = User("ada", queues=tuple(queues), may=may)
-    assert user.is_free == (may == set(RIGHTS) and "*" in queues)
+    user = User("ada", queues=tuple(queues), rights=may)
+    assert user.is_unrestricted == (may == set(RIGHTS) and "*" in queues)
 
 
-DIGESTS = st.sets(st.sampled_from([digest_of(bytes([n])) for n in range(3)])).map(frozenset)
+DIGESTS = st.sets(st.sampled_from([password_digest(bytes([n])) for n in range(3)])).map(frozenset)
 
 
 @given(DIGESTS, DIGESTS, st.booleans(), st.booleans())
@@ -190,4 +190,4 @@ def test_a_user_whose_login_is_no_longer_valid_has_no_successor(
     assert heir is (new.by_name["ada"] if valid else None)
     assert Users([]).successor_of(old) is None
     assert Users([]).successor_of(NOBODY) is NOBODY
-    assert everybody().successor_of(NOBODY) is not NOBODY
+    assert users_without_login().successor_of(NOBODY) is not NOBODY

@@ -13,9 +13,9 @@ def check(client: MemcachedClient, spec: Spec, words: list[bytes]) -> None:
     A command that needs `administer` and names no key requires access to all keys.
     """
     user = client.user
-    if user.is_free or not spec.needs:
+    if user.is_unrestricted or not spec.needs:
         return
-    if not user.may.issuperset(spec.needs):
+    if not user.rights.issuperset(spec.needs):
         client.clients.access.refused["cmd"] += 1
         raise ClientError(f"this user has no permission to {spec.name}")
     keys = spec.keys_of(words)
@@ -25,6 +25,6 @@ def check(client: MemcachedClient, spec: Spec, words: list[bytes]) -> None:
     # Only `get` and `gets` have options; in other commands `/open` is part of the name.
     if client.options.mode == QUEUE and spec.takes_many:
         keys = [queue_of(key) for key in keys]
-    if not all(map(user.admits, keys)):
+    if not all(map(user.may_access, keys)):
         client.clients.access.refused["key"] += 1
         raise ClientError("this user has no permission for one of these keys")

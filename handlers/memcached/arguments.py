@@ -13,7 +13,7 @@ _SIGNED = re.compile(rb"-?\d{1,11}")
 _MOST_FLAGS = 2**32 - 1
 # As in memcached: up to this many seconds count from now; a larger number is a Unix time.
 _LONGEST_FROM_NOW = 60 * 60 * 24 * 30
-LONG_PAST = b"1"
+PAST = b"1"
 
 
 def key_of(word: bytes) -> bytes:
@@ -39,7 +39,7 @@ def expiry_of(word: bytes, otherwise: str = _BAD_FORMAT) -> bytes:
         raise ClientError(otherwise)
     seconds = int(word)
     if seconds < 0:
-        return LONG_PAST
+        return PAST
     return b"+%d" % seconds if 0 < seconds <= _LONGEST_FROM_NOW else b"%d" % seconds
 
 

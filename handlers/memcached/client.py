@@ -83,7 +83,7 @@ class MemcachedClient(Connection):
         self.open_reads = OpenReads()
 
     @property
-    def kept(self) -> int:
+    def extra_bytes(self) -> int:
         """The bytes kept for the client's open reads."""
         return self.open_reads.size
 

@@ -21,7 +21,7 @@ from pressure_server.net.handler import Context
 logger = logging.getLogger(__name__)
 
 # First words of HTTP lines: a web page can make a browser send commands in the body of a POST.
-_OF_HTTP = (b"post", b"host:")
+_HTTP_WORDS = (b"post", b"host:")
 
 
 class MemcachedConnection(MemcachedClient):
@@ -72,11 +72,11 @@ class MemcachedConnection(MemcachedClient):
         if type(command) is Repeated:
             self._execute_repeated(spec, command)
             return None
-        if spec is None and command.words[0].lower() in _OF_HTTP:
+        if spec is None and command.words[0].lower() in _HTTP_WORDS:
             self.break_off()
             return None
         try:
-            if self.user is NOBODY and command.words[0] not in login.OPEN_TO_ALL:
+            if self.user is NOBODY and command.words[0] not in login.BEFORE_LOGIN:
                 return login.log_in(self, command)
             if spec is None:
                 self.reply(ERROR)
@@ -84,7 +84,7 @@ class MemcachedConnection(MemcachedClient):
             self._check(spec, command)
             coroutine = spec.function(self, command)
         except Exception as reason:
-            self.reply(b"" if command.is_quiet else self.failed(reason))
+            self.reply(b"" if command.is_quiet else self.error_reply(reason))
             return None
         return self._quietly(coroutine) if command.is_quiet and coroutine is not None else coroutine
 
@@ -93,7 +93,7 @@ class MemcachedConnection(MemcachedClient):
         try:
             await coroutine
         except Exception as reason:
-            logger.debug("a command with noreply failed: %s", self.failed(reason))
+            logger.debug("a command with noreply failed: %s", self.error_reply(reason))
         return b""
 
     def _check(self, spec: Spec, command: Request | Repeated) -> None:
@@ -114,14 +114,14 @@ class MemcachedConnection(MemcachedClient):
             self._check(spec, command)
             spec.repeated(self, command)
         except Exception as reason:
-            self.reply(b"" if command.is_quiet else self.failed(reason) * command.count)
+            self.reply(b"" if command.is_quiet else self.error_reply(reason) * command.count)
 
     def encode(self, value: Any) -> bytes:
         """See Connection. A coroutine returns the reply itself."""
         reply: bytes = value
         return reply
 
-    def failed(self, error: Exception) -> bytes:
+    def error_reply(self, error: Exception) -> bytes:
         """See Connection. Log errors that are not an expected result of a command."""
         if isinstance(error, WordCountError):
             return ERROR
@@ -132,7 +132,7 @@ class MemcachedConnection(MemcachedClient):
             error = PressureError("internal error: the server's log has the details")
         return server_error(error)
 
-    def refused(self) -> bytes:
+    def too_many_clients_reply(self) -> bytes:
         """See Connection. Return memcached's text."""
         return b"ERROR Too many open connections\r\n"
 

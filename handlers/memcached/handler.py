@@ -12,7 +12,7 @@ from handlers.memcached.sweeper import Sweeper
 from handlers.memcached.values import Values
 from pressure_server.net.handler import Context
 from pressure_server.net.listen import Listen, SettingsError
-from pressure_server.net.ping import ask
+from pressure_server.net.ping import request_line
 
 _OPTIONS = {"mode", "flush_all"}
 _YES_OR_NO = {"yes": True, "no": False}
@@ -60,7 +60,7 @@ class MemcachedHandler:
     @staticmethod
     def ping(listen: Listen, timeout: float, *, ready: bool) -> None:
         """Send `version`, or the command `ready`. Raise OSError with the reason for a negative reply."""
-        reply = ask(listen, b"ready\r\n" if ready else b"version\r\n", timeout)
+        reply = request_line(listen, b"ready\r\n" if ready else b"version\r\n", timeout)
         # A server that demands a login is healthy.
         if not reply.startswith(("VERSION", "OK", "CLIENT_ERROR unauthenticated")):
             raise OSError(reply or "the server closed the connection")

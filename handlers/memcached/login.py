@@ -5,14 +5,14 @@ from __future__ import annotations
 from handlers.memcached.client import MemcachedClient
 from handlers.memcached.parser import Parsed, Request, RequestError
 from handlers.memcached.replies import STORED, client_error
-from pressure_server.auth.logins import MOST_FAILURES
-from pressure_server.auth.users import MOST_PASSWORD_BYTES
+from pressure_server.auth.logins import MAX_FAILURES
+from pressure_server.auth.users import MAX_PASSWORD_BYTES
 
 UNAUTHENTICATED = client_error("unauthenticated")
 # The largest request before a login, in bytes: a line, a user's name and a password.
-MOST_BYTES = 2048 + 64 + MOST_PASSWORD_BYTES
+MOST_BYTES = 2048 + 64 + MAX_PASSWORD_BYTES
 # Commands allowed before a login. Health checks have no password.
-OPEN_TO_ALL = (b"ready", b"quit")
+BEFORE_LOGIN = (b"ready", b"quit")
 
 
 def may_log_in(request: Parsed) -> bool:
@@ -35,6 +35,6 @@ async def log_in(client: MemcachedClient, request: Request) -> bytes:
         name = b""
     await access.logins.fail(client.transport, name, client.failures)
     client.failures += 1
-    if client.failures >= MOST_FAILURES:
+    if client.failures >= MAX_FAILURES:
         client.close_when_replied()
     return client_error("authentication failure")

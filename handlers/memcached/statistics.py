@@ -36,7 +36,7 @@ class Counts:
         self.gets = self.hits = self.sets = self.peeks = self.touches = self.flushes = 0
 
 
-def of_queue(about: list[Any], waiters: int, open_reads: int) -> dict[str, int]:
+def queue_statistics(about: list[Any], waiters: int, open_reads: int) -> dict[str, int]:
     """Return a queue's numbers under kestrel's names, in its order. `about` is the reply to verbs.INFO."""
     length, produced, produced_bytes, consumed_bytes = about[1], about[7], about[8], about[10]
     return {

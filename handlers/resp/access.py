@@ -50,13 +50,13 @@ def refusal(user: User, spec: Spec, words: Command) -> Refusal | None:
     A command that names no queue acts on the whole server. To administer the server, a user needs the right
     to all queues. To read it, a user does not: commands that list queues show only those the user may use.
     """
-    if not user.may.issuperset(spec.needs):
+    if not user.rights.issuperset(spec.needs):
         return Refusal.COMMAND
     if user.has_all_queues or not spec.needs:
         return None
-    if not spec.is_on_queues:
+    if not spec.names_queues:
         return Refusal.COMMAND if "administer" in spec.needs else None
-    return None if all(map(user.admits, queues_of(spec, words))) else Refusal.QUEUE
+    return None if all(map(user.may_access, queues_of(spec, words))) else Refusal.QUEUE
 
 
 def check(client: RespClient, spec: Spec, words: Command, *, by_exec: bool = False) -> None:

@@ -27,7 +27,7 @@ def integer_of(word: bytes) -> int:
     return number
 
 
-def count_of(word: bytes) -> int:
+def count_from_zero(word: bytes) -> int:
     """Return a count of 0 or more. A count above 2^53 becomes 2^53."""
     number = integer_from(word)
     if number is None or number < 0:
@@ -35,7 +35,7 @@ def count_of(word: bytes) -> int:
     return min(number, _LONGEST)
 
 
-def how_many(word: bytes) -> int:
+def positive_count(word: bytes) -> int:
     """Return a count of 1 or more. A count above 2^53 becomes 2^53."""
     number = integer_from(word)
     if number is None or number < 1:

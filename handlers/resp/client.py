@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from handlers.resp.parser import ARGUMENT_COST, Command, Limits, Repeated
 from handlers.resp.replies import NULL, CommandError, encode, error
 from handlers.resp.syntax import Argument
-from pressure_server.auth.logins import MOST_FAILURES
+from pressure_server.auth.logins import MAX_FAILURES
 from pressure_server.auth.users import DEFAULT
 from pressure_server.errors import PressureError
 from pressure_server.net.connection import Connection, Encode
@@ -83,7 +83,7 @@ class Spec:
     subcommands: dict[bytes, Spec] = field(default_factory=dict)
 
     @property
-    def is_on_queues(self) -> bool:
+    def names_queues(self) -> bool:
         """Whether the command has arguments that name queues."""
         return any(argument.type == "key" for argument in self.arguments)
 
@@ -157,13 +157,13 @@ class RespClient(Connection):
         self.transaction = QueuedCommands(self._limits.most_bytes)
 
     async def log_in(self, name: bytes, password: bytes) -> None:
-        """Act as this user from now on. Raise CommandError if the login fails; close after MOST_FAILURES."""
+        """Act as this user from now on. Raise CommandError if the login fails; close after MAX_FAILURES."""
         access = self.clients.access
         user = access.users.log_in(name.decode("utf-8", "replace"), password)
         if user is None:
             await access.logins.fail(self.transport, name, self.failures)
             self.failures += 1
-            if self.failures >= MOST_FAILURES:
+            if self.failures >= MAX_FAILURES:
                 self.close_when_replied()
             raise CommandError("WRONGPASS invalid username-password pair or user is disabled.")
         self.user = user
@@ -185,9 +185,11 @@ class RespClient(Connection):
 
         Raise CommandError if all watched names together exceed the limit.
         """
-        self.watched_bytes += sum(map(len, names)) + _WATCHED_COST * len(names)
-        if self.watched_bytes > self._limits.most_bytes:
+        new = set(names) - self.watched.get(self.database, {}).keys()
+        watched_bytes = self.watched_bytes + sum(map(len, new)) + _WATCHED_COST * len(new)
+        if watched_bytes > self._limits.most_bytes:
             raise CommandError("ERR too many watched queues")
+        self.watched_bytes = watched_bytes
         return self.watched.setdefault(self.database, {})
 
     def unwatch(self) -> None:
@@ -200,13 +202,13 @@ class RespClient(Connection):
         """See Caller. The client is its own connection."""
         return self
 
-    def speak(self, protocol: int) -> None:
+    def set_protocol(self, protocol: int) -> None:
         """Use this version of RESP for later replies."""
         self.protocol = protocol
         self.null = NULL[protocol]
 
     @property
-    def kept(self) -> int:
+    def extra_bytes(self) -> int:
         """The bytes of queued commands and watched names."""
         return self.watched_bytes + (self.transaction.size if self.transaction is not None else 0)
 
@@ -214,7 +216,7 @@ class RespClient(Connection):
         """See Connection."""
         return encode(value, self.protocol)
 
-    def failed(self, reason: Exception) -> bytes:
+    def error_reply(self, reason: Exception) -> bytes:
         """See Connection. Log an unexpected error, and reply with an internal error instead."""
         if not isinstance(reason, CommandError | PressureError):
             logger.error("command failed with an unexpected error; the client gets -ERR", exc_info=reason)

@@ -22,7 +22,7 @@ from pressure_server.net.handler import Context
 
 # Words that begin lines of an HTTP request. A web page can hide commands in its body, so the server closes
 # the connection, as Redis does.
-_OF_HTTP = (b"post", b"host:")
+_HTTP_WORDS = (b"post", b"host:")
 # Commands that are executed at once even in a transaction.
 _NEVER_QUEUED = {"multi", "exec", "discard", "watch", "quit", "reset"}
 _QUEUED = b"+QUEUED\r\n"
@@ -53,7 +53,7 @@ class RespConnection(RespClient):
     def parse(self, data: bytes) -> list[Any]:
         """Return the complete requests. After bytes that cannot be parsed, the last one is a RequestError."""
         requests = self._parser.feed(data)
-        if self.user is NOBODY and self._parser.waits_for_much and not any(map(_may_log_in, requests)):
+        if self.user is NOBODY and self._parser.exceeds_login_limits and not any(map(_may_log_in, requests)):
             requests.append(RequestError("Protocol error: unauthenticated bulk or multibulk length"))
         for request in requests:
             if type(request) is Repeated:
@@ -68,13 +68,13 @@ class RespConnection(RespClient):
         spec = BY_SPELLING.get(command[0]) or COMMANDS.get(command[0].upper())
         try:
             if spec is None:
-                if command[0].lower() in _OF_HTTP:
+                if command[0].lower() in _HTTP_WORDS:
                     self.break_off()
                     return None
                 raise errors.unknown_command(command)
             if not spec.accepts(len(command)):
                 raise errors.wrong_arity(spec.name)
-            if not self.user.is_free:
+            if not self.user.is_unrestricted:
                 check(self, spec, command)
             if self.transaction is not None and spec.name not in _NEVER_QUEUED:
                 # COMMAND may also be called without a subcommand.
@@ -95,7 +95,7 @@ class RespConnection(RespClient):
             reason = errors.exec_refused(reason)
         elif self.transaction is not None:
             self.transaction.is_broken = True
-        return self.failed(reason)
+        return self.error_reply(reason)
 
     def _execute_special(self, command: Repeated | RequestError) -> None:
         if type(command) is RequestError:
@@ -111,18 +111,18 @@ class RespConnection(RespClient):
                 or spec is None
                 or spec.repeated is None
                 or not spec.accepts(3 if command.thirds else 2)
-                or not (self.user.is_free or self._may(spec, command.words))
+                or not (self.user.is_unrestricted or self._may(spec, command.words))
             ):
                 self.execute_instead(command.commands())
                 return
             try:
                 spec.repeated(self, command)
             except Exception as reason:
-                self.reply(self.failed(reason) * command.count)
+                self.reply(self.error_reply(reason) * command.count)
 
     def _may(self, spec: Spec, words: Command) -> bool:
         return self.user is not NOBODY and refusal(self.user, spec, words) is None
 
-    def refused(self) -> bytes:
+    def too_many_clients_reply(self) -> bytes:
         """See Connection. The text is Redis's."""
         return b"-ERR max number of clients reached\r\n"

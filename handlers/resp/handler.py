@@ -7,7 +7,7 @@ from handlers.resp.connection import RespConnection
 from handlers.resp.parser import Limits
 from pressure_server.net.handler import Context
 from pressure_server.net.listen import Listen, SettingsError
-from pressure_server.net.ping import ask
+from pressure_server.net.ping import request_line
 
 
 class RespHandler:
@@ -31,7 +31,7 @@ class RespHandler:
     @staticmethod
     def ping(listen: Listen, timeout: float, *, ready: bool) -> None:
         """Send PING, or PRESSURE.READY if `ready` is set. Raise OSError with the reason if it fails."""
-        reply = ask(listen, b"PRESSURE.READY\r\n" if ready else b"PING\r\n", timeout)
+        reply = request_line(listen, b"PRESSURE.READY\r\n" if ready else b"PING\r\n", timeout)
         # A server that asks for a login is alive.
         if not reply.startswith(("+", "-NOAUTH")):
             raise OSError(reply.removeprefix("-") or "the server closed the connection")

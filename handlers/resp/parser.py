@@ -90,7 +90,7 @@ class RequestParser:
         self._announced = 0  # the command's size in bytes, by its lengths so far
 
     @property
-    def waits_for_much(self) -> bool:
+    def exceeds_login_limits(self) -> bool:
         """Whether the incomplete command exceeds Redis's limits for a client that has not logged in."""
         return self._missing + len(self._arguments) > _LOGIN_ARGUMENTS or self._awaited > _LOGIN_BYTES
 

@@ -37,12 +37,12 @@ class TransactionCaller(Owner):
     It owns the operation, so it has the attributes of a client that encoders use.
     """
 
-    __slots__ = ("connection", "database", "entry")
+    __slots__ = ("connection", "database", "outcome")
 
     def __init__(self, connection: RespClient, database: Database | Transaction) -> None:
         self.connection = connection
         self.database = database
-        self.entry: bytes | Operation = b""
+        self.outcome: bytes | Operation = b""
 
     @property
     def protocol(self) -> int:
@@ -56,7 +56,7 @@ class TransactionCaller(Owner):
 
     def reply(self, data: bytes) -> None:
         """See Connection.reply."""
-        self.entry = data
+        self.outcome = data
 
     def submit(
         self,
@@ -71,8 +71,8 @@ class TransactionCaller(Owner):
         options: Options = DEFAULT,
     ) -> None:
         """See Connection.submit. `wait` is ignored: nothing waits in a transaction."""
-        self.entry = Operation(verb, name, messages, size, self, encode, commands, options=options)
-        self.database.submit(self.entry)
+        self.outcome = Operation(verb, name, messages, size, self, encode, commands, options=options)
+        self.database.submit(self.outcome)
 
     def wait_began(self, _operation: Operation) -> None:
         """Raise AssertionError: nothing waits in a transaction."""
@@ -96,38 +96,38 @@ async def execute(
     for database, versions in watched.items():
         await Transaction(database, connection).commit(versions)
     replies: list[bytes] = []
-    for on_queues, group in groupby(queued, lambda command: command[0].is_on_queues):
+    for on_queues, group in groupby(queued, lambda command: command[0].names_queues):
         if sum(map(len, replies)) > _MOST_REPLIED:
-            replies += [connection.failed(CommandError(_TOO_MUCH))] * len(list(group))
+            replies += [connection.error_reply(CommandError(_TOO_MUCH))] * len(list(group))
         elif on_queues:
             commands = list(group)
             try:
-                replies += await _together(connection, commands, here)
+                replies += await _execute_in_one_call(connection, commands, here)
             except PressureError as reason:
                 if not replies:
                     raise
-                replies += [connection.failed(reason)] * len(commands)
+                replies += [connection.error_reply(reason)] * len(commands)
             here = {}
         else:
             if here:
                 await Transaction(connection.database, connection).commit(here)
                 here = {}
             for spec, words in group:
-                begun = _begin(TransactionCaller(connection, connection.database), spec, words)
+                begun = _start(TransactionCaller(connection, connection.database), spec, words)
                 replies.append(await _reply_of(connection, begun))
     if here:
         await Transaction(connection.database, connection).commit(here)
     return replies
 
 
-async def _together(
+async def _execute_in_one_call(
     connection: RespClient, commands: list[Queued], unchanged: dict[bytes, bytes]
 ) -> list[bytes]:
     transaction = Transaction(connection.database, connection)
     begun: list[Begun] = []
     try:
         for spec, words in commands:
-            begun.append(_begin(TransactionCaller(connection, transaction), spec, words))
+            begun.append(_start(TransactionCaller(connection, transaction), spec, words))
             if isinstance(begun[-1], asyncio.Task):
                 # When the task first waits, it has submitted all its operations.
                 await asyncio.sleep(0)
@@ -139,14 +139,14 @@ async def _together(
                 entry.cancel()
 
 
-def _begin(caller: TransactionCaller, spec: Spec, words: Command) -> Begun:
+def _start(caller: TransactionCaller, spec: Spec, words: Command) -> Begun:
     try:
-        if not caller.connection.user.is_free:
+        if not caller.connection.user.is_unrestricted:
             check(caller.connection, spec, words, by_exec=True)
         coroutine = spec.function(caller, words)
     except Exception as reason:
-        return caller.connection.failed(reason)
-    return caller.entry if coroutine is None else asyncio.create_task(coroutine)
+        return caller.connection.error_reply(reason)
+    return caller.outcome if coroutine is None else asyncio.create_task(coroutine)
 
 
 async def _reply_of(connection: RespClient, begun: Begun) -> bytes:
@@ -158,4 +158,4 @@ async def _reply_of(connection: RespClient, begun: Begun) -> bytes:
             return reply
         return connection.encode(await begun)
     except Exception as reason:
-        return connection.failed(reason)
+        return connection.error_reply(reason)

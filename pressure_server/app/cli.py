@@ -14,11 +14,11 @@ from pressure_server import __version__
 from pressure_server.app import logs
 from pressure_server.app.doctor_command import examine
 from pressure_server.app.option_types import Seconds
-from pressure_server.app.options import Command, check_variables, shared_options
+from pressure_server.app.options import Command, check_environment, shared_options
 from pressure_server.app.process_title import hide_secrets
 from pressure_server.app.server import StartError, serve
 from pressure_server.app.settings import Settings, Store
-from pressure_server.auth.users import MOST_PASSWORD_BYTES, digest_of
+from pressure_server.auth.users import MAX_PASSWORD_BYTES, password_digest
 from pressure_server.errors import BackendError
 from pressure_server.net.handler import find_handler
 from pressure_server.net.listen import Listen, SettingsError
@@ -53,7 +53,7 @@ def serve_command(log_level: str, log_format: str, **values: Any) -> None:
     5s, 10m, 1h, 1d). Sizes are in bytes or have a unit (64mb, 1kb). If an option is set more than once,
     the command line takes precedence over the environment, and the environment over the --config file.
     """
-    check_variables(os.environ)
+    check_environment(os.environ)
     try:
         settings = Settings(**values)
         logs.configure(log_level, log_format)
@@ -78,7 +78,7 @@ def ping_command(listen: tuple[Listen, ...], ready: bool) -> None:
 
     Exit status: 0 if every server is healthy (with --ready: ready), 1 if one is not.
     """
-    check_variables(os.environ)
+    check_environment(os.environ)
     wanted = "ready" if ready else "healthy"
     for where in listen:
         try:
@@ -111,7 +111,7 @@ def doctor_command(queue: str | None, repair: bool, wait: float, **values: Any) 
     Exit status: 0 if there are no problems or all were repaired, 1 if problems remain, 2 if the queues
     could not be checked.
     """
-    check_variables(os.environ)
+    check_environment(os.environ)
     try:
         return uvloop.run(examine(Store(**values), queue, repair=repair, wait=wait, say=click.echo))
     except (SettingsError, BackendError) as error:
@@ -130,9 +130,9 @@ def hash_password_command() -> None:
         password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True).encode()
     else:
         password = sys.stdin.buffer.read().removesuffix(b"\n").removesuffix(b"\r")
-    if not 0 < len(password) <= MOST_PASSWORD_BYTES or b"\n" in password:
-        raise click.UsageError(f"the password must be one line of 1 to {MOST_PASSWORD_BYTES} bytes")
-    click.echo(digest_of(password).hex())
+    if not 0 < len(password) <= MAX_PASSWORD_BYTES or b"\n" in password:
+        raise click.UsageError(f"the password must be one line of 1 to {MAX_PASSWORD_BYTES} bytes")
+    click.echo(password_digest(password).hex())
 
 
 def run() -> None:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from pressure_server.app.settings import EMBEDDED, Store
 from pressure_server.backend.address import Address
 from pressure_server.backend.embedded import Embedded
-from pressure_server.backend.link import Patience
+from pressure_server.backend.link import Timeouts
 from pressure_server.net.listen import SettingsError
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.names import is_queue_name, printable
@@ -31,7 +31,7 @@ async def examine(
     SettingsError if the queue does not exist, and BackendError if the backend fails.
     """
     async with _backend(store) as address:
-        broker = Broker(address, prefix=store.prefix, policy=Policy(), patience=Patience(grace=0))
+        broker = Broker(address, prefix=store.prefix, policy=Policy(), timeouts=Timeouts(grace=0))
         try:
             await broker.start(to_look=True)
             doctor = Doctor(broker.default_database, wait, None if queue is None else os.fsencode(queue))

@@ -10,7 +10,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 _LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
 
 
-def memory(cgroups: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")) -> int:
+def memory_limit(cgroups: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")) -> int:
     """Return the machine's memory in bytes, or the lowest limit of the process's cgroups if that is less."""
     found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for folder in _folders(cgroups, own):

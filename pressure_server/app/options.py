@@ -19,14 +19,14 @@ from click.core import ParameterSource
 
 from pressure_server.app import logs
 from pressure_server.app.option_types import Bytes, Durability, Integer, Seconds
-from pressure_server.app.settings import DEFAULT_LISTEN, EMBEDDED, backend_from_specification
+from pressure_server.app.settings import DEFAULT_LISTEN, EMBEDDED, backend_from_redis_variables
 from pressure_server.net.handler import find_handler
 from pressure_server.net.listen import Listen, SettingsError
 from pressure_server.queues.policy import BLOCK, ERROR, Policy
 
 _FILE = click.Path(path_type=Path)
 # By the type of an option's default: the TOML types that it accepts besides strings.
-_KINDS: dict[type, tuple[type, ...]] = {bool: (bool,), int: (int,), float: (int, float)}
+_TOML_TYPES: dict[type, tuple[type, ...]] = {bool: (bool,), int: (int,), float: (int, float)}
 
 
 def _read_config(ctx: click.Context, _parameter: click.Parameter, path: Path | None) -> None:
@@ -50,7 +50,7 @@ def _read_config(ctx: click.Context, _parameter: click.Parameter, path: Path | N
             likely = difflib.get_close_matches(key, options, 1)
             hint = f": did you mean {likely[0]}?" if likely else ""
             raise click.UsageError(f"{where}: unknown option {key}{hint}")
-        kinds = (str, *_KINDS.get(type(option.default), ()))
+        kinds = (str, *_TOML_TYPES.get(type(option.default), ()))
         several = value if option.multiple and isinstance(value, list) else [value]
         if not several or any(type(one) not in kinds for one in several):
             # Do not show the value: the URL of a backend may contain a password.
@@ -84,12 +84,12 @@ def _backend(ctx: click.Context, _parameter: click.Parameter, value: str) -> str
     if ctx.get_parameter_source("backend") not in (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP):
         return value
     try:
-        return backend_from_specification(os.environ) or value
+        return backend_from_redis_variables(os.environ) or value
     except SettingsError as error:
         raise click.UsageError(str(error)) from error
 
 
-_OURS = "PRESSURE_"
+_VARIABLE_PREFIX = "PRESSURE_"
 
 
 class Option(click.Option):
@@ -111,7 +111,7 @@ class Command(click.Command):
 
 
 def _option(flag: str, help_text: str, **attributes: Any) -> Option:
-    variable = _OURS + flag.split("/")[0].lstrip("-").upper().replace("-", "_")
+    variable = _VARIABLE_PREFIX + flag.split("/")[0].lstrip("-").upper().replace("-", "_")
     attributes = {"show_default": True, **attributes}
     return Option([flag], help=help_text, envvar=variable, show_envvar=True, **attributes)
 
@@ -226,6 +226,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "reconnects.",
             5.0,
             "5s",
+            least=0.001,
         ),
         _time(
             "--backend-grace",
@@ -375,17 +376,21 @@ for _group, _options in _GROUPS.items():
 _OPTIONS = [option for options in _GROUPS.values() for option in options]
 
 # Variables that Kubernetes and Docker links set for a service whose name begins with `pressure`.
-_OF_LINKS = re.compile(r"(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_\w+)?|NAME|ENV_\w+)")
+_LINK_VARIABLE = re.compile(r"(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_\w+)?|NAME|ENV_\w+)")
 
 
-def check_variables(names: Iterable[str]) -> None:
+def check_environment(names: Iterable[str]) -> None:
     """Raise click.UsageError if a variable PRESSURE_… belongs to no option."""
-    known = [str(option.envvar).removeprefix(_OURS) for option in _OPTIONS]
+    known = [str(option.envvar).removeprefix(_VARIABLE_PREFIX) for option in _OPTIONS]
     for name in sorted(names):
-        of_ours = name.removeprefix(_OURS)
-        if of_ours != name and of_ours not in known and not _OF_LINKS.fullmatch(of_ours):
-            likely = difflib.get_close_matches(of_ours, known, 1)
-            hint = f"did you mean {_OURS}{likely[0]}?" if likely else "see pressure-server serve --help"
+        suffix = name.removeprefix(_VARIABLE_PREFIX)
+        if suffix != name and suffix not in known and not _LINK_VARIABLE.fullmatch(suffix):
+            likely = difflib.get_close_matches(suffix, known, 1)
+            hint = (
+                f"did you mean {_VARIABLE_PREFIX}{likely[0]}?"
+                if likely
+                else "see pressure-server serve --help"
+            )
             raise click.UsageError(f"unknown variable {name} in the environment: {hint}")
 
 

@@ -19,7 +19,7 @@ from pressure_server.backend.embedded import Embedded
 from pressure_server.backend.greeting import BackendRefusedError
 from pressure_server.net.clients import Clients
 from pressure_server.net.handler import Context, Handler, find_handler
-from pressure_server.net.handshakes import MOST_UNDER_WAY
+from pressure_server.net.handshakes import MAX_HANDSHAKES
 from pressure_server.net.listen import Listen
 from pressure_server.net.listener import Listener
 from pressure_server.net.memory import Memory
@@ -31,7 +31,7 @@ from pressure_server.queues.repair.auto_repair import AutoRepair
 logger = logging.getLogger(__name__)
 
 # The part of the drain timeout for answering clients; the rest is for putting undelivered messages back.
-_FOR_CLIENTS = 0.8
+_CLIENTS_PART = 0.8
 # File descriptors of a client over TLS: its socket and a copy, see tcp_info.TlsRecords.
 _FILES_OF_TLS = 2
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
@@ -58,7 +58,7 @@ async def serve(settings: Settings) -> None:
         loop.add_signal_handler(number, stop.set)
     handlers = {listen: find_handler(listen.handler) for listen in settings.listen}
     try:
-        access = Access(settings.doors)
+        access = Access(settings.access_policy)
     except AccessError as error:
         raise StartError(str(error)) from error
     loop.add_signal_handler(signal.SIGHUP, access.reload)
@@ -67,7 +67,7 @@ async def serve(settings: Settings) -> None:
     )
     try:
         if embedded is not None:
-            await _unless(stop, embedded.start())
+            await _run_until_stopped(stop, embedded.start())
         address = Address(embedded.url) if embedded is not None else settings.address()
         await _serve_on(address, settings, handlers, access, embedded, stop)
     except _StoppedError:
@@ -83,7 +83,7 @@ async def serve(settings: Settings) -> None:
     logger.info("stopped")
 
 
-async def _unless(stop: asyncio.Event, starting: Coroutine[Any, Any, None]) -> None:
+async def _run_until_stopped(stop: asyncio.Event, starting: Coroutine[Any, Any, None]) -> None:
     """Await `starting`. If `stop` is set first, cancel it and raise _StoppedError."""
     started, stopped = asyncio.create_task(starting), asyncio.create_task(stop.wait())
     await asyncio.wait((started, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -107,7 +107,7 @@ async def _serve_on(
         address,
         prefix=settings.prefix,
         policy=settings.policy,
-        patience=settings.patience,
+        timeouts=settings.timeouts,
         peer_detection=PeerDetection(settings.proxy_timeout, peers_possible=embedded is None),
         durability=settings.durability,
         allow_eviction=settings.allow_eviction,
@@ -116,16 +116,16 @@ async def _serve_on(
     repairs = AutoRepair(broker, settings.repair_after)
     listeners: list[Listener] = []
     try:
-        await _unless(stop, broker.start())
+        await _run_until_stopped(stop, broker.start())
         expiry.start()
         repairs.start()
-        memory = Memory(settings.buffered_bytes(memory_limit.memory()), settings.max_message_bytes)
-        handshakes = MOST_UNDER_WAY * sum(listen.tls for listen in settings.listen)
+        memory = Memory(settings.buffered_bytes(memory_limit.memory_limit()), settings.max_message_bytes)
+        handshakes = MAX_HANDSHAKES * sum(listen.tls for listen in settings.listen)
         each = _FILES_OF_TLS if any(listen.tls for listen in settings.listen) else 1
         most = _clients_possible(settings.max_clients, each, _OTHER_FILES + handshakes)
         clients = Clients(most, settings.idle_timeout, access, memory)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, access.reload, clients.connected)
-        context = Context(settings.for_handlers, broker, clients)
+        context = Context(settings.handler_settings, broker, clients)
         for listen, handler in handlers.items():
             try:
                 listeners.append(await Listener.open(listen, handler(context, listen).connect, access.tls))
@@ -146,7 +146,7 @@ async def _serve_on(
         for listener in listeners:
             listener.close()
         broker.end_waits()
-        seconds = _FOR_CLIENTS * settings.drain_timeout
+        seconds = _CLIENTS_PART * settings.drain_timeout
         if cut_off := await clients.drain(seconds):
             logger.warning("disconnected %d clients that did not finish within %g seconds", cut_off, seconds)
         if not await broker.settle(settings.drain_timeout - seconds):

@@ -12,14 +12,14 @@ from pressure_server.auth.access import AccessPolicy, read_password
 from pressure_server.auth.tls import TlsFiles
 from pressure_server.backend.address import Address
 from pressure_server.backend.levels import Level
-from pressure_server.backend.link import Patience
+from pressure_server.backend.link import Timeouts
 from pressure_server.net.handler import HandlerSettings
 from pressure_server.net.listen import Listen, SettingsError
 from pressure_server.queues.policy import Policy
 
 EMBEDDED = "embedded:"
 DEFAULT_LISTEN = ("resp://127.0.0.1:4000",)
-LEAST_BUFFERED = 64 << 20
+MIN_BUFFERED_BYTES = 64 << 20
 # Seconds. The default of --auto-repair-after with --allow-eviction, because eviction leaves queues stuck.
 _REPAIR_AFTER_EVICTION = 30.0
 
@@ -106,23 +106,23 @@ class Settings(Store):
                 raise SettingsError("--tls-key and --tls-client-ca have no effect without --tls-certificate")
 
     @property
-    def doors(self) -> AccessPolicy:
+    def access_policy(self) -> AccessPolicy:
         """The access policy: passwords, users, protected mode and TLS."""
         tls = self.tls_certificate and TlsFiles(self.tls_certificate, self.tls_key, self.tls_client_ca)
         password = None if self.password is None else os.fsencode(self.password)
         return AccessPolicy(password, self.password_file, self.users, self.protected_mode, tls or None)
 
     @property
-    def for_handlers(self) -> HandlerSettings:
+    def handler_settings(self) -> HandlerSettings:
         """The settings that handlers need."""
         return HandlerSettings(
             self.prefix, self.max_message_bytes, self.idle_timeout, is_embedded=self.backend == EMBEDDED
         )
 
     @property
-    def patience(self) -> Patience:
+    def timeouts(self) -> Timeouts:
         """The timeouts of the backend."""
-        return Patience(answer=self.backend_timeout, grace=self.backend_grace)
+        return Timeouts(answer=self.backend_timeout, grace=self.backend_grace)
 
     @property
     def repair_after(self) -> float:
@@ -142,7 +142,7 @@ class Settings(Store):
 
     def buffered_bytes(self, memory: int) -> int:
         """Return the memory budget in bytes for all clients, on a machine with `memory` bytes."""
-        return self.max_buffered_bytes or max(LEAST_BUFFERED, memory // 4)
+        return self.max_buffered_bytes or max(MIN_BUFFERED_BYTES, memory // 4)
 
 
 def _with_password(url: str, password: bytes) -> str:
@@ -152,7 +152,7 @@ def _with_password(url: str, password: bytes) -> str:
     return urlunsplit(parts._replace(netloc=f"{user.rstrip(':')}:{quote(password, safe='')}@{host}"))
 
 
-def backend_from_specification(environment: Mapping[str, str]) -> str | None:
+def backend_from_redis_variables(environment: Mapping[str, str]) -> str | None:
     """Return the URL of the backend that the variables of pressure 0.15 (Message Brokers) select.
 
     Any of REDIS_SERVER, REDIS_PORT and REDIS_DB selects Redis; the others have defaults. Return None if none

@@ -14,7 +14,14 @@ from typing import Protocol
 from pressure_server.auth.logins import Logins
 from pressure_server.auth.peer_address import is_local
 from pressure_server.auth.tls import TlsError, TlsFiles
-from pressure_server.auth.users import User, Users, UsersError, everybody, parse_users, users_with_password
+from pressure_server.auth.users import (
+    User,
+    Users,
+    UsersError,
+    parse_users,
+    users_with_password,
+    users_without_login,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +30,7 @@ class AccessError(ValueError):
     """A setting, or a file that it names, cannot be used; the text gives the reason and shows no secret."""
 
 
-class Guest(Protocol):
+class ConnectedUser(Protocol):
     """A client's connection: its user, and a way to end it."""
 
     user: User
@@ -55,7 +62,7 @@ class AccessPolicy:
                 users = users_with_password(password, users)
         except UsersError as error:
             raise AccessError(f"{self.users or self.password_file or '--password'}: {error}") from error
-        return users if users is not None else everybody()
+        return users if users is not None else users_without_login()
 
     def read_tls(self) -> SSLContext | None:
         """Read the TLS files and return the context, or None without TLS. Raise AccessError."""
@@ -68,11 +75,11 @@ class AccessPolicy:
 class Access:
     """The users and the TLS context that are in force, the logins, and a count of denied commands."""
 
-    def __init__(self, doors: AccessPolicy) -> None:
+    def __init__(self, access_policy: AccessPolicy) -> None:
         """Read the files that the policy names. Raise AccessError if one cannot be used."""
-        self._doors = doors
-        self.users = doors.read_users()
-        self._tls = doors.read_tls()
+        self._policy = access_policy
+        self.users = access_policy.read_users()
+        self._tls = access_policy.read_tls()
         self.logins = Logins()
         # Denied commands, by statistic of INFO: "cmd" (no right to the command), "key" (none to the queue).
         self.refused = Counter[str]()
@@ -85,16 +92,16 @@ class Access:
 
     def admits(self, transport: asyncio.BaseTransport) -> bool:
         """Return whether protected mode admits the client: it is local, or clients must log in."""
-        return not self._doors.protected or not self.users.initial.may or is_local(transport)
+        return not self._policy.protected or not self.users.initial.rights or is_local(transport)
 
-    def reload(self, guests: Iterable[Guest] = ()) -> None:
+    def reload(self, guests: Iterable[ConnectedUser] = ()) -> None:
         """Read the files again. If one cannot be used, log that and keep the users and TLS context in force.
 
         `guests` are the connections to update: each gets its user's new rights for its next command. A
         connection is ended if its user is gone or one of the user's passwords was removed.
         """
         try:
-            users, tls = self._doors.read_users(), self._doors.read_tls()
+            users, tls = self._policy.read_users(), self._policy.read_tls()
         except AccessError as error:
             logger.error("reload failed, the previous users and TLS files stay in force: %s", error)
             return

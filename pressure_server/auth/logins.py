@@ -12,19 +12,19 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from pressure_server.auth.log_throttle import LogThrottle
-from pressure_server.auth.peer_address import address_of, house_of
+from pressure_server.auth.peer_address import address_of, network_of
 from pressure_server.queues.names import printable
 
 logger = logging.getLogger(__name__)
 
 # Failed logins after which a connection is closed.
-MOST_FAILURES = 5
+MAX_FAILURES = 5
 # Seconds until a failure is answered: the first delay, doubled with each further failure, up to the longest.
 _FIRST_DELAY = 0.05
 LONGEST_DELAY = 2.0
 # Seconds without a failure after which an address is forgotten, and the most addresses remembered.
 _FORGET_AFTER = 300.0
-_MOST_HOUSES = 10_000
+_MAX_NETWORKS = 10_000
 
 
 @dataclass(slots=True)
@@ -43,28 +43,28 @@ class Logins:
 
     def __init__(self) -> None:
         self.denied = 0
-        self._houses: OrderedDict[str, _Failures] = OrderedDict()
+        self._failures_by_network: OrderedDict[str, _Failures] = OrderedDict()
         self._log = LogThrottle(logger, "failed logins")
 
-    async def fail(self, transport: asyncio.BaseTransport, name: bytes, before: int) -> None:
+    async def fail(self, transport: asyncio.BaseTransport, name: bytes, earlier_failures: int) -> None:
         """Note a failed login as `name`, after `before` failures on the same connection.
 
         Return after the delay, when the failure may be answered.
         """
         self.denied += 1
         self._log.warn(f"failed login as '{printable(name)}' from {address_of(transport)}")
-        failures = max(before + 1, self._count(house_of(transport)))
+        failures = max(earlier_failures + 1, self._count(network_of(transport)))
         await asyncio.sleep(delay_after(failures))
 
     def _count(self, house: str) -> int:
         """Count a failure. Return how many the address has had recently."""
         now = asyncio.get_running_loop().time()
-        failures = self._houses.pop(house, None)
+        failures = self._failures_by_network.pop(house, None)
         if failures is None or now - failures.last > _FORGET_AFTER:
             failures = _Failures(0, now)
         failures.count += 1
         failures.last = now
-        self._houses[house] = failures
-        if len(self._houses) > _MOST_HOUSES:
-            self._houses.popitem(last=False)
+        self._failures_by_network[house] = failures
+        if len(self._failures_by_network) > _MAX_NETWORKS:
+            self._failures_by_network.popitem(last=False)
         return failures.count

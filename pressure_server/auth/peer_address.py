@@ -22,7 +22,7 @@ def is_local(transport: asyncio.BaseTransport) -> bool:
     return address is None or address.is_loopback
 
 
-def house_of(transport: asyncio.BaseTransport) -> str:
+def network_of(transport: asyncio.BaseTransport) -> str:
     """Return the address by which to count a client: its IPv4 address, or its IPv6 /64 network.
 
     One IPv6 client can use every address of its /64 network.

@@ -1,4 +1,4 @@
-"""Users: their passwords, the queues they may use, and their rights. No I/O.
+"""Users: tsuccessor passwords, the queues they may use, and tsuccessor rights. No I/O.
 
 Passwords are kept as SHA-256 digests, as in Redis. docs/guides/security.md gives the reasons against a slower
 hash.
@@ -21,7 +21,7 @@ from pressure_server.queues.glob import glob_regex
 RIGHTS = ("put", "get", "read", "administer")
 DEFAULT = "default"
 # Longer passwords are rejected, because hashing megabytes would block the event loop.
-MOST_PASSWORD_BYTES = 1024
+MAX_PASSWORD_BYTES = 1024
 # Together these bound the time to match a name with any pattern. Names can come from attackers.
 _MOST_PATTERN_BYTES = 256
 _MOST_NAME_BYTES = 4096
@@ -34,13 +34,13 @@ class UsersError(ValueError):
     """A users file or password cannot be used; the text says which part, and shows no password or hash."""
 
 
-def digest_of(password: bytes) -> bytes:
+def password_digest(password: bytes) -> bytes:
     """Return the SHA-256 digest of a password."""
     return hashlib.sha256(password).digest()
 
 
 # A digest that no password has. The passwords of unknown users are compared with it.
-_NONE = bytes(32)
+_NO_DIGEST = bytes(32)
 
 
 @dataclass(frozen=True)
@@ -53,14 +53,14 @@ class User:
 
     name: str
     digests: frozenset[bytes] = field(default=frozenset(), repr=False)
-    needs_none: bool = False
+    needs_no_password: bool = False
     queues: tuple[str, ...] = (_EVERY_QUEUE,)
-    may: frozenset[str] = frozenset(RIGHTS)
+    rights: frozenset[str] = frozenset(RIGHTS)
 
     @cached_property
-    def is_free(self) -> bool:
+    def is_unrestricted(self) -> bool:
         """Whether the user has all rights on all queues."""
-        return self.has_all_queues and self.may == frozenset(RIGHTS)
+        return self.has_all_queues and self.rights == frozenset(RIGHTS)
 
     @cached_property
     def has_all_queues(self) -> bool:
@@ -71,21 +71,21 @@ class User:
     def _patterns(self) -> list[re.Pattern[bytes]]:
         return [glob_regex(pattern.encode()) for pattern in self.queues]
 
-    def admits(self, queue: bytes) -> bool:
+    def may_access(self, queue: bytes) -> bool:
         """Return whether the user may use a queue of that name, and see that it exists."""
         if self.has_all_queues:
             return True
         return len(queue) <= _MOST_NAME_BYTES and any(one.fullmatch(queue) for one in self._patterns)
 
-    def is_password(self, password: bytes) -> bool:
+    def accepts_password(self, password: bytes) -> bool:
         """Return whether the password is one of the user's, in a time independent of its content."""
-        digest = digest_of(password[:MOST_PASSWORD_BYTES])
-        equal = [hmac.compare_digest(digest, known) for known in self.digests or (_NONE,)]
-        return self.needs_none or (any(equal) and len(password) <= MOST_PASSWORD_BYTES)
+        digest = password_digest(password[:MAX_PASSWORD_BYTES])
+        equal = [hmac.compare_digest(digest, known) for known in self.digests or (_NO_DIGEST,)]
+        return self.needs_no_password or (any(equal) and len(password) <= MAX_PASSWORD_BYTES)
 
 
 # A user without rights: of clients that have not logged in, and in place of unknown users.
-NOBODY = User("", queues=(), may=frozenset())
+NOBODY = User("", queues=(), rights=frozenset())
 
 
 class Users:
@@ -98,12 +98,12 @@ class Users:
     def initial(self) -> User:
         """The user of a client that has not logged in: `default` if it needs no password, or NOBODY."""
         user = self.by_name.get(DEFAULT, NOBODY)
-        return user if user.needs_none else NOBODY
+        return user if user.needs_no_password else NOBODY
 
     def log_in(self, name: str, password: bytes) -> User | None:
         """Return the user if the name and password are correct. Unknown names take the same time."""
         user = self.by_name.get(name, NOBODY)
-        return user if user.is_password(password) else None
+        return user if user.accepts_password(password) else None
 
     def successor_of(self, user: User) -> User | None:
         """Return the new user of a client that acted as `user` before a reload; None to disconnect it.
@@ -112,15 +112,16 @@ class Users:
         """
         if user is NOBODY:
             return self.initial
-        heir = self.by_name.get(user.name)
-        if heir is None:
+        successor = self.by_name.get(user.name)
+        if successor is None:
             return None
-        return heir if heir.needs_none or (not user.needs_none and user.digests <= heir.digests) else None
+        has_all_digests = not user.needs_no_password and user.digests <= successor.digests
+        return successor if successor.needs_no_password or has_all_digests else None
 
 
-def everybody() -> Users:
+def users_without_login() -> Users:
     """Return the users of a server without passwords: a default user that has all rights and needs none."""
-    return Users([User(DEFAULT, needs_none=True)])
+    return Users([User(DEFAULT, needs_no_password=True)])
 
 
 def users_with_password(password: bytes, users: Users | None = None) -> Users:
@@ -128,12 +129,12 @@ def users_with_password(password: bytes, users: Users | None = None) -> Users:
 
     Raise UsersError if the password's length is invalid, or the users already contain a default user.
     """
-    if not 0 < len(password) <= MOST_PASSWORD_BYTES:
-        raise UsersError(f"the password must have from 1 to {MOST_PASSWORD_BYTES} bytes")
+    if not 0 < len(password) <= MAX_PASSWORD_BYTES:
+        raise UsersError(f"the password must have from 1 to {MAX_PASSWORD_BYTES} bytes")
     others = users.by_name if users is not None else {}
     if DEFAULT in others:
         raise UsersError(f"the users file already has a user '{DEFAULT}': set its password there instead")
-    return Users([User(DEFAULT, frozenset([digest_of(password)])), *others.values()])
+    return Users([User(DEFAULT, frozenset([password_digest(password)])), *others.values()])
 
 
 def parse_users(text: str) -> Users:

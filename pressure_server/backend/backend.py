@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 from pressure_server.backend.address import Address
 from pressure_server.backend.durability import Durability
-from pressure_server.backend.eviction import Eviction
+from pressure_server.backend.eviction import EvictionCheck
 from pressure_server.backend.greeting import BackendRefusedError
 from pressure_server.backend.levels import Level
-from pressure_server.backend.link import Link, Patience
+from pressure_server.backend.link import Link, Timeouts
 from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
 from pressure_server.errors import BackendError
@@ -29,7 +29,7 @@ class Backend:
         identity: str,
         prefix: bytes,
         script: bytes,
-        patience: Patience,
+        timeouts: Timeouts,
         durability: Level,
         allow_eviction: bool,
         changed: Callable[[bytes], None],
@@ -43,13 +43,13 @@ class Backend:
         self.address = address
         self._identity = identity
         self._script = script
-        self._patience = patience
+        self._timeouts = timeouts
         self._allow_eviction = allow_eviction
-        self._eviction: Eviction | None = None
-        self.watch = Watch(address, identity, changed, watch_lost, patience.answer)
+        self._eviction: EvictionCheck | None = None
+        self.watch = Watch(address, identity, changed, watch_lost, timeouts.answer)
         # Server-wide keys: no key of a queue begins with the prefix and `!`.
         self.turns = Turns(address, prefix + b"!turns")
-        self.durability = Durability(address, identity, prefix + b"!durability", durability, patience)
+        self.durability = Durability(address, identity, prefix + b"!durability", durability, timeouts)
 
     @property
     def default_database(self) -> int:
@@ -58,7 +58,7 @@ class Backend:
 
     def link(self, number: int) -> Link:
         """Return a link to a database; the caller opens it."""
-        return Link(self.address, number, self._script, self._identity, self._patience)
+        return Link(self.address, number, self._script, self._identity, self._timeouts)
 
     async def start(self, link: Link, *, to_look: bool) -> None:
         """Open the link to the default database, and start the shared objects.
@@ -76,7 +76,7 @@ class Backend:
                 raise
             link.keep_open()
         if not to_look:
-            self._eviction = Eviction(link, self.address, is_allowed=self._allow_eviction)
+            self._eviction = EvictionCheck(link, self.address, is_allowed=self._allow_eviction)
             await self._eviction.start()
         await self.durability.start()
         self.watch.start()

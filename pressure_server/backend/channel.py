@@ -19,14 +19,18 @@ class Channel(BackendConnection):
     """A link's connection to its database."""
 
     def __init__(
-        self, script: bytes, patience: float, epoch: int, tell: Callable[[Channel, Exception | None], None]
+        self,
+        script: bytes,
+        answer_timeout: float,
+        epoch: int,
+        tell: Callable[[Channel, Exception | None], None],
     ) -> None:
-        """Prepare a channel; `patience` is as for BackendConnection.
+        """Prepare a channel; `answer_timeout` is as for BackendConnection.
 
         `epoch` must be greater than that of all earlier channels to the database. `tell` is called with the
         channel and the reason when the connection is lost.
         """
-        super().__init__(patience)
+        super().__init__(answer_timeout)
         self.epoch = epoch
         self.batch_script = Script(script)
         self._tell = tell

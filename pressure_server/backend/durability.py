@@ -16,9 +16,9 @@ from typing import Any
 from pressure_server.backend.address import Address
 from pressure_server.backend.backoff import Backoff
 from pressure_server.backend.greeting import BackendRefusedError, greet
-from pressure_server.backend.levels import CannotBeDurableError, Level
-from pressure_server.backend.link import Patience
-from pressure_server.backend.resp import BackendConnection, asks_for_patience
+from pressure_server.backend.levels import DurabilityUnavailableError, Level
+from pressure_server.backend.link import Timeouts
+from pressure_server.backend.resp import BackendConnection, is_retryable
 from pressure_server.errors import BackendError, BackendReplyError, NotSafeError
 
 logger = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 # Called with None if the changes are safe, else with the error.
 Follows = Callable[[BackendError | None], None]
 # The part of the answer timeout that WAIT may take: less than all, after which the connection is aborted.
-_PART_OF_PATIENCE = 0.8
+_PART_OF_TIMEOUT = 0.8
 # Seconds between checks of the backend's settings, which decide whether a reply alone proves an fsync.
 _CHECK_EVERY = 1.0
 # The TTL in seconds of the key that is written, for when no server writes it any longer.
@@ -44,13 +44,13 @@ _SETTINGS = ("appendonly", "appendfsync", "no-appendfsync-on-rewrite")
 class Durability:
     """The durability of one backend's answers. `key` is written before each wait."""
 
-    def __init__(self, address: Address, name: str, key: bytes, level: Level, patience: Patience) -> None:
+    def __init__(self, address: Address, name: str, key: bytes, level: Level, timeouts: Timeouts) -> None:
         self._address = address
         self._name = name
         self._key = key
         self._level = level
-        self.is_wanted = level != Level()
-        self._patience = patience
+        self.is_enabled = level != Level()
+        self._timeouts = timeouts
         self._connection: _Connection | None = None
         self._run = ""
         self._command: tuple[bytes, ...] | None = None
@@ -70,12 +70,12 @@ class Durability:
 
         Raises BackendRefusedError if the backend cannot be used, or cannot provide the level.
         """
-        if not self.is_wanted:
+        if not self.is_enabled:
             return
         self._loop = asyncio.get_running_loop()
         try:
             await self._open()
-        except (CannotBeDurableError, BackendRefusedError) as error:
+        except (DurabilityUnavailableError, BackendRefusedError) as error:
             raise BackendRefusedError(str(error)) from error
         except BackendError as error:
             self._why_down = error
@@ -97,7 +97,7 @@ class Durability:
 
         That is at once if replies alone are proof. If the backend does not confirm, `follows` gets an error.
         """
-        if not self.is_wanted or (self._connection is not None and self._is_proof(run)):
+        if not self.is_enabled or (self._connection is not None and self._is_proof(run)):
             follows(None)
             return
         self._answered.append((run, self._loop.time(), follows))
@@ -126,7 +126,7 @@ class Durability:
 
     def _milliseconds(self) -> bytes:
         # WAIT takes 0 for no timeout.
-        return b"%d" % max(1, 1000 * _PART_OF_PATIENCE * self._patience.answer)
+        return b"%d" % max(1, 1000 * _PART_OF_TIMEOUT * self._timeouts.answer)
 
     def _written(self, reply: Any) -> None:
         self._unwritten = reply if isinstance(reply, Exception) else None
@@ -135,7 +135,7 @@ class Durability:
         if isinstance(reply, BackendError):
             return  # the connection is lost; the next one covers the same answers
         failed = reply if isinstance(reply, Exception) else self._unwritten
-        if self._connection is not None and failed is not None and asks_for_patience(failed):
+        if self._connection is not None and failed is not None and is_retryable(failed):
             self._connection.abort(failed)
             return
         held, self._under_way = self._under_way, []
@@ -143,7 +143,7 @@ class Durability:
         if failed is not None:
             self._fail_aloud(held, f"the backend answered: {failed}")
         elif reached < (self._level.replicas or 1):
-            seconds = _PART_OF_PATIENCE * self._patience.answer
+            seconds = _PART_OF_TIMEOUT * self._timeouts.answer
             self._fail_aloud(held, f"no confirmation within {seconds:g} seconds")
         else:
             self._say("")
@@ -175,7 +175,7 @@ class Durability:
 
     def _begin_to_give_up(self) -> None:
         if self._giving_up is None and self._answered:
-            until = self._answered[0][1] + self._patience.grace
+            until = self._answered[0][1] + self._timeouts.grace
             self._giving_up = self._loop.call_at(until, self._give_up)
 
     def _give_up(self) -> None:
@@ -183,7 +183,7 @@ class Durability:
         self._giving_up = None
         if self._connection is not None:
             return
-        late = self._loop.time() - self._patience.grace
+        late = self._loop.time() - self._timeouts.grace
         held = [one for one in self._answered if one[1] <= late]
         self._answered = [one for one in self._answered if one[1] > late]
         self._fail(held, str(self._why_down))
@@ -200,7 +200,7 @@ class Durability:
                 # One log line per outage is enough: the link logs why there is no connection.
                 if type(error) is not BackendError or not self._said:
                     self._say(str(error))
-                if isinstance(error, BackendReplyError) and not asks_for_patience(error):
+                if isinstance(error, BackendReplyError) and not is_retryable(error):
                     # The backend answers, but refuses to confirm, for example because its disk is full.
                     held, self._answered = self._answered, []
                     self._fail(held, str(error))
@@ -235,13 +235,13 @@ class Durability:
                 if not reached[0]:
                     return
             self._command = command
-        except CannotBeDurableError as error:
+        except DurabilityUnavailableError as error:
             connection.abort(error)
         except BackendError as error:
             logger.debug("cannot read the backend's settings: %s", error)
 
     async def _open(self) -> None:
-        connection = _Connection(self._patience.answer)
+        connection = _Connection(self._timeouts.answer)
         try:
             await self._address.open(connection)
             greeting = await greet(connection, self._address, 0, self._name, None)
@@ -255,17 +255,22 @@ class Durability:
         self._cover()
 
     async def _try_out(self, connection: _Connection, command: tuple[bytes, ...]) -> None:
-        """Write and wait once. Raises CannotBeDurableError if that will never work, or BackendError."""
+        """Write and wait once. Raises DurabilityUnavailableError if that will never work, or BackendError."""
         try:
             await connection.command(*self._write())
             await connection.command(*command, b"1")
         except BackendReplyError as error:
             if str(error.__cause__).startswith(("NOPERM", "ERR")):
-                raise CannotBeDurableError(f"durability {self._level} is not available: {error}") from error
+                raise DurabilityUnavailableError(
+                    f"durability {self._level} is not available: {error}"
+                ) from error
             raise
 
     async def _check(self, connection: _Connection) -> tuple[bytes, ...] | None:
-        """Return what Level.wait_for returns for the backend. Raises CannotBeDurableError or BackendError."""
+        """Return what Level.wait_for returns for the backend.
+
+        Raises DurabilityUnavailableError or BackendError.
+        """
         info = (await connection.command(b"INFO", b"replication")).decode()
         found = re.search(r"^connected_slaves:(\d+)", info, re.MULTILINE)
         config: dict[str, str] | None = {}
@@ -287,8 +292,8 @@ class Durability:
 class _Connection(BackendConnection):
     """The connection for writes and waits. `ended` is set when it is lost."""
 
-    def __init__(self, patience: float) -> None:
-        super().__init__(patience)
+    def __init__(self, answer_timeout: float) -> None:
+        super().__init__(answer_timeout)
         self.ended = asyncio.Event()
 
     def lost(self, why: Exception | None) -> None:

@@ -37,15 +37,19 @@ _STOP_TIMEOUT = 60.0
 # Seconds before a restart: none before the first, then doubled until Valkey has run for _WELL_AFTER.
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 5.0
-_WELL_AFTER = 30.0
+_STABLE_AFTER = 30.0
 # Seconds between checks of a Valkey that runs with `everysec` for now, and how many in a row must succeed
 # before it gets `always` again.
-_LOOK_EVERY = 1.0
-_GOOD_LOOKS = 3
+_CHECK_EVERY = 1.0
+_HEALTHY_CHECKS = 3
 # Bytes that must fit on the disk for a check to succeed.
 _ROOM = 1 << 20
 # A line of Valkey's log: process, role, time and text.
 _LOG_LINE = re.compile(r"^\d+:\w \d+ \w+ \d+ [\d:.]+ [-.*#] (.*\S)", re.MULTILINE)
+# The append-only file that Valkey cannot read, as its log names it. The repair tool cannot read the
+# manifest that the log suggests, because that also names a base file in a format that the tool does not
+# know.
+_DAMAGED_FILE = re.compile(r"appendonly\.aof\.\d+\.incr\.aof")
 # The end of the log says why Valkey ended: how many lines are quoted, and how many bytes are searched.
 _LAST_LINES = 2
 _LAST_BYTES = 4096
@@ -195,12 +199,13 @@ class Embedded:
 
         The repair tool that Valkey's log names is Valkey itself, under another name.
         """
-        if "check-aof" not in self._last_words():
+        damaged = _DAMAGED_FILE.search(self._last_words())
+        if damaged is None:
             return ""
-        manifest = self.data_dir / "appendonlydir" / "appendonly.aof.manifest"
+        path = self.data_dir / "appendonlydir" / damaged[0]
         return (
             f". To repair it, back up {self.data_dir}, then run "
-            f"bash -c 'exec -a valkey-check-aof {_binary()} --fix {manifest}'; "
+            f"bash -c 'exec -a valkey-check-aof {_binary()} --fix {path}'; "
             "see docs/guides/repair.md for what is lost"
         )
 
@@ -211,7 +216,7 @@ class Embedded:
         while self._process is not None:
             started = time.monotonic()
             status = await self._end_of(self._process)
-            if time.monotonic() - started > _WELL_AFTER:
+            if time.monotonic() - started > _STABLE_AFTER:
                 pause = 0.0
                 said.clear()
             self._syncs_always = False
@@ -239,16 +244,16 @@ class Embedded:
         try:
             while not ending.done():
                 is_careful = self._fsync and not self._syncs_always
-                await asyncio.wait({ending}, timeout=_LOOK_EVERY if is_careful else None)
+                await asyncio.wait({ending}, timeout=_CHECK_EVERY if is_careful else None)
                 if is_careful and not ending.done():
-                    good_looks = good_looks + 1 if await self._is_well() else 0
-                    if good_looks >= _GOOD_LOOKS:
+                    good_looks = good_looks + 1 if await self._is_healthy() else 0
+                    if good_looks >= _HEALTHY_CHECKS:
                         await self._sync_always()
             return ending.result()
         finally:
             ending.cancel()
 
-    async def _is_well(self) -> bool:
+    async def _is_healthy(self) -> bool:
         """Return whether Valkey's last write has succeeded, and the disk has space."""
         if await asyncio.to_thread(self._why_not_writable):
             return False

@@ -23,7 +23,7 @@ _LOOK_EVERY = 5.0
 _OF_ANY_KEY = re.compile(rb"^maxmemory_policy:(allkeys-\w+)", re.MULTILINE)
 
 
-class Eviction:
+class EvictionCheck:
     """A periodic check of the backend's `maxmemory-policy`."""
 
     def __init__(self, link: Link, address: Address, *, is_allowed: bool) -> None:
@@ -45,7 +45,7 @@ class Eviction:
                     self.check_readiness()
                 except BackendError as error:
                     raise BackendRefusedError(str(error)) from error
-        self._looking = asyncio.create_task(self._look_on())
+        self._looking = asyncio.create_task(self._check_periodically())
 
     def stop(self) -> None:
         """Stop checking."""
@@ -60,7 +60,7 @@ class Eviction:
                 "is full: set `maxmemory-policy noeviction` in the backend, or pass --allow-eviction"
             )
 
-    async def _look_on(self) -> None:
+    async def _check_periodically(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_EVERY)
             await self._look()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pressure_server.backend.address import Address
-from pressure_server.backend.resp import BackendConnection, is_passing
+from pressure_server.backend.resp import BackendConnection, is_temporary
 from pressure_server.errors import BackendError, BackendReplyError
 
 OLDEST_REDIS = (6, 2)
@@ -65,7 +65,7 @@ async def _must(channel: BackendConnection, address: Address, *command: bytes) -
     try:
         return await channel.command(*command)
     except BackendReplyError as error:
-        if is_passing(error):
+        if is_temporary(error):
             raise
         raise BackendRefusedError(f"{address}: {error}") from error
 

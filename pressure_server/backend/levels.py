@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pressure_server.errors import BackendError
 
 
-class CannotBeDurableError(BackendError):
+class DurabilityUnavailableError(BackendError):
     """The backend cannot provide the level; the text says why."""
 
 
@@ -50,22 +50,22 @@ class Level:
         """Return the command that waits for the level, without its timeout; None if a reply alone is proof.
 
         `config` has the backend's settings for its append-only file, or is None if it does not reveal them.
-        `replicas` is the number of connected replicas. Raises CannotBeDurableError.
+        `replicas` is the number of connected replicas. Raises DurabilityUnavailableError.
         """
         if self.replicas:
             if replicas < self.replicas:
-                raise CannotBeDurableError(
+                raise DurabilityUnavailableError(
                     f"durability {self} needs {self.replicas} connected replicas; the backend has {replicas}"
                 )
             return (b"WAIT", b"%d" % self.replicas)
         if not self.fsync:
             return None
         if config is not None and config.get("appendonly") != "yes":
-            raise CannotBeDurableError(
+            raise DurabilityUnavailableError(
                 "durability fsync needs an append-only file: set `appendonly yes` in the backend"
             )
         if config is not None and config.get("appendfsync") == "no":
-            raise CannotBeDurableError(
+            raise DurabilityUnavailableError(
                 "durability fsync needs `appendfsync always` or `everysec` in the backend, which has `no`"
             )
         # With `always`, the backend replies after its fsync.
@@ -77,7 +77,7 @@ class Level:
             return None
         if has_waitaof:
             return (b"WAITAOF", b"1", b"0")
-        raise CannotBeDurableError(
+        raise DurabilityUnavailableError(
             "durability fsync needs `appendfsync always` and `no-appendfsync-on-rewrite no` in the backend, "
             "or Redis 7.2 or Valkey, which have WAITAOF"
             + ("" if config is not None else "; the backend refuses CONFIG GET, so its settings are unknown")

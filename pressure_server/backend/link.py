@@ -21,18 +21,18 @@ from pressure_server.backend.backoff import Backoff
 from pressure_server.backend.channel import Channel
 from pressure_server.backend.greeting import Greeting, greet
 from pressure_server.backend.refusals import BackendRefusals
-from pressure_server.backend.requests import HandlerCall, Reading, ReadingTogether, Request, ScriptCall
-from pressure_server.backend.resp import Received, asks_for_patience, is_buried, is_passing, reply_to
+from pressure_server.backend.requests import HandlerCall, ReadCommand, ReadTransaction, Request, ScriptCall
+from pressure_server.backend.resp import Received, is_retryable, is_stale_epoch, is_temporary, wait_for_reply
 from pressure_server.errors import BackendDiedError, BackendError, BackendReplyError, OutcomeUnknownError
 from pressure_server.lua.script import Script
 
 logger = logging.getLogger(__name__)
 
 # A request that was in flight at this many deaths of the backend is not sent again.
-_MOST_DEATHS = 3
+_MAX_DEATHS = 3
 # A call whose epoch has ended is sent again at most this often. After that, the reason can only be that the
 # backend refuses new epochs.
-_MOST_BURIALS = 3
+_MAX_EPOCH_RETRIES = 3
 # Seconds for which housekeeping leaves a backend alone that dies of calls: doubled at each further death, and
 # 0 again after the backend has lived for _WELL_AFTER longer.
 _FIRST_REST = 1.0
@@ -41,14 +41,14 @@ _WELL_AFTER = 30.0
 
 
 @dataclass(frozen=True)
-class Patience:
+class Timeouts:
     """Timeouts in seconds: `answer` for a reply of the backend, `grace` for its return after it was lost."""
 
     answer: float = 5.0
     grace: float = 5.0
 
 
-class Presence(Protocol):
+class Heartbeats(Protocol):
     """The heartbeats of this server on one database."""
 
     def heartbeat(self, epoch: int | None = None) -> tuple[Script, Sequence[bytes], Sequence[bytes]]:
@@ -67,33 +67,33 @@ class Presence(Protocol):
 class Link:
     """The connection to one database of the backend, which survives the loss of channels.
 
-    While the backend is away, requests are held for up to `patience.grace` seconds. If it comes back in time,
+    While the backend is away, requests are held for up to `timeouts.grace` seconds. If it comes back in time,
     they are sent again; those that may have been done too, unless they are marked `once`. After that time,
     requests fail at once with BackendError until the backend is back.
     """
 
-    def __init__(self, address: Address, number: int, script: bytes, name: str, patience: Patience) -> None:
+    def __init__(self, address: Address, number: int, script: bytes, name: str, timeouts: Timeouts) -> None:
         """Prepare, but do not connect. `script` is the batch script, `name` the connections' client name.
 
         If `presence` is set, its heartbeat goes first on each new channel. If the answer differs from the
         last one, a peer has recovered this server's records. `is_back` is called after each reconnect.
         """
-        self.presence: Presence | None = None
+        self.heartbeats: Heartbeats | None = None
         self.is_back: Callable[[], None] | None = None
         self._address = address
         self.number = number
         self._script = script
         self._name = name
-        self._patience = patience
+        self._timeouts = timeouts
         self._channel: Channel | None = None
         self._greeting: Greeting | None = None
         self._epoch = 0
-        self._signed: Any = None
+        self._last_heartbeat_reply: Any = None
         # The error if the backend refused the last heartbeat: then no epoch has begun.
-        self._sign_refusal: BaseException | None = None
+        self._heartbeat_refusal: BaseException | None = None
         self._why_down: BackendError = BackendError(f"{address} has not been reached yet")
         # The reasons for the present outage that are in the log.
-        self._said: set[str] = set()
+        self._logged_reasons: set[str] = set()
         self._reopening: asyncio.Task[None] | None = None
         self._held: list[Request] = []
         # When this run of the backend was first reached, and the pause for housekeeping (see `rest`).
@@ -102,7 +102,7 @@ class Link:
         self._giving_up: asyncio.TimerHandle | None = None
         self._has_given_up = False
         self._closed = False
-        self._denials = BackendRefusals(number)
+        self._refusals = BackendRefusals(number)
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -116,7 +116,7 @@ class Link:
         return self._why_down
 
     @property
-    def rest(self) -> float:
+    def pause_after_deaths(self) -> float:
         """For how many seconds put-backs and housekeeping must leave the backend alone, as it dies of calls.
 
         Put-backs are repeated until they succeed: one that kills the backend is repeated less and less often.
@@ -140,12 +140,12 @@ class Link:
         Raises BackendRefusedError, or BackendError if a retry may help.
         """
         self._epoch += 1
-        channel = Channel(self._script, self._patience.answer, self._epoch, self._channel_lost)
+        channel = Channel(self._script, self._timeouts.answer, self._epoch, self._channel_lost)
         try:
             await self._address.open(channel)
             greeting = await greet(channel, self._address, self.number, self._name, self._greeting)
             await channel.command(b"SCRIPT", b"LOAD", self._script)
-            signed = await self._sign(channel, self.presence) if self.presence is not None else None
+            signed = await self._sign(channel, self.heartbeats) if self.heartbeats is not None else None
         except BackendError as error:
             channel.close()
             if type(error) is OutcomeUnknownError:
@@ -158,27 +158,27 @@ class Link:
             raise
         is_new = self._greeting is None or self._greeting.run != greeting.run
         # A peer has taken this server for dead, and recovered the records that would tell what was done.
-        was_buried = signed != self._signed
-        self._channel, self._greeting, self._signed = channel, greeting, signed
+        was_buried = signed != self._last_heartbeat_reply
+        self._channel, self._greeting, self._last_heartbeat_reply = channel, greeting, signed
         self._has_given_up = False
         if self._giving_up is not None:
             self._giving_up.cancel()
             self._giving_up = None
         held, self._held = self._held, []
-        most_deaths = self._count_death(held) if is_new else _MOST_DEATHS
+        most_deaths = self._count_death(held) if is_new else _MAX_DEATHS
         for request in held:
             if request.may_be_done and request.changes and was_buried:
                 request.received(OutcomeUnknownError())
             elif request.deaths >= most_deaths:
                 request.received(BackendDiedError(request.deaths))
             else:
-                self._ask(request)
+                self._send_or_hold(request)
 
     def _count_death(self, held: Sequence[Request]) -> int:
         """Count a death of the backend. Return at how many deaths a request is not sent again."""
-        self._rest = self.rest
+        self._rest = self.pause_after_deaths
         self._alive_since = self._loop.time()
-        most = 1 if self._rest else _MOST_DEATHS
+        most = 1 if self._rest else _MAX_DEATHS
         for request in held:
             request.deaths += request.may_be_done
         fatal = sum(request.deaths >= most for request in held)
@@ -192,22 +192,22 @@ class Link:
             self._rest = min(max(2 * self._rest, _FIRST_REST), _LONGEST_REST)
         return most
 
-    async def _sign(self, channel: Channel, presence: Presence) -> Any:
+    async def _sign(self, channel: Channel, presence: Heartbeats) -> Any:
         """Send a heartbeat and return the answer; if the backend refuses it, the last answer."""
         script, keys, arguments = presence.heartbeat(channel.epoch)
         try:
-            signed = await reply_to(
+            signed = await wait_for_reply(
                 (b"EVALSHA",), lambda received: channel.call(script, keys, arguments, received)
             )
         except BackendReplyError as error:
-            if is_passing(error) or asks_for_patience(error):
+            if is_temporary(error) or is_retryable(error):
                 raise
             # Reads may still be answered, for example if the backend's disk is full.
             presence.heartbeat_answered(error)
-            self._sign_refusal = error.__cause__ or error
-            return self._signed
+            self._heartbeat_refusal = error.__cause__ or error
+            return self._last_heartbeat_reply
         presence.heartbeat_answered(None)
-        self._sign_refusal = None
+        self._heartbeat_refusal = None
         return signed
 
     def keep_open(self) -> None:
@@ -222,13 +222,13 @@ class Link:
             try:
                 await self.open()
             except BackendError as error:
-                if str(error) not in self._said:
-                    self._said.add(str(error))
+                if str(error) not in self._logged_reasons:
+                    self._logged_reasons.add(str(error))
                     logger.warning("backend database %d: %s; trying again", self.number, error)
                 await backoff.pause()
             else:
                 self._reopening = None
-                self._said.clear()
+                self._logged_reasons.clear()
                 seconds = time.monotonic() - down_since
                 logger.info("backend database %d is back after %.1f seconds", self.number, seconds)
                 if self.is_back is not None:
@@ -240,7 +240,7 @@ class Link:
             return
         self._channel = None
         self._why_down = self._lost_for(exc)
-        self._said.add(str(self._why_down))
+        self._logged_reasons.add(str(self._why_down))
         logger.warning("backend database %d: %s", self.number, self._why_down)
         self.keep_open()
 
@@ -253,14 +253,16 @@ class Link:
         `received` gets the reply; if there is none, OutcomeUnknownError if the call may have been done, else
         BackendError.
         """
-        self._ask(ScriptCall(received, keys, arguments))
+        self._send_or_hold(ScriptCall(received, keys, arguments))
 
     async def command(self, *arguments: bytes) -> Any:
         """Send a command that only reads, and return its reply.
 
         Raises BackendReplyError for an error reply, BackendError if there is no reply.
         """
-        return await reply_to(arguments, lambda received: self._ask(Reading(received, arguments)))
+        return await wait_for_reply(
+            arguments, lambda received: self._send_or_hold(ReadCommand(received, arguments))
+        )
 
     async def read_together(self, commands: Sequence[Sequence[bytes]]) -> list[Any]:
         """Send commands that only read, as one transaction, and return the reply to each.
@@ -268,8 +270,8 @@ class Link:
         The error reply to a single command is an exception in the list. Raises BackendReplyError for an error
         reply to the transaction, BackendError if there is no reply.
         """
-        replies: list[Any] = await reply_to(
-            (b"EXEC",), lambda received: self._ask(ReadingTogether(received, commands))
+        replies: list[Any] = await wait_for_reply(
+            (b"EXEC",), lambda received: self._send_or_hold(ReadTransaction(received, commands))
         )
         return replies
 
@@ -281,16 +283,16 @@ class Link:
         With `once`, the call is not sent again if it may have been done: then OutcomeUnknownError is raised.
         Raises BackendReplyError for an error reply, BackendError if there is no reply.
         """
-        return await reply_to(
+        return await wait_for_reply(
             (b"EVALSHA",),
-            lambda received: self._ask(HandlerCall(received, script, keys, arguments, once=once)),
+            lambda received: self._send_or_hold(HandlerCall(received, script, keys, arguments, once=once)),
         )
 
-    def _ask(self, request: Request) -> None:
+    def _send_or_hold(self, request: Request) -> None:
         """Send a request; hold it while the backend is away, or fail it if the grace is over."""
         channel = self._channel
         if channel is not None and channel.is_open:
-            if self.presence is not None and self.presence.is_overdue():
+            if self.heartbeats is not None and self.heartbeats.is_overdue():
                 self.begin_epoch()
             request.send(channel, partial(self._answered, request, channel))
         elif channel is None and (self._has_given_up or self._closed):
@@ -306,44 +308,44 @@ class Link:
             self._hold(request)
             return
         for error in request.errors_in(reply):
-            if asks_for_patience(error):
+            if is_retryable(error):
                 # Nothing has been done. After READONLY, a new connection may lead to the promoted replica.
                 self._hold(request)
                 channel.abort(error)
                 return
-            if is_buried(error) and request.burials < _MOST_BURIALS:
-                request.burials += 1
+            if is_stale_epoch(error) and request.epoch_retries < _MAX_EPOCH_RETRIES:
+                request.epoch_retries += 1
                 if request.epoch == channel.epoch:
                     self.begin_epoch()
-                self._ask(request)
+                self._send_or_hold(request)
                 return
-            if is_buried(error) and self._sign_refusal is not None:
-                reply = self._sign_refusal
-            self._denials.hear(error)
+            if is_stale_epoch(error) and self._heartbeat_refusal is not None:
+                reply = self._heartbeat_refusal
+            self._refusals.hear(error)
         request.received(reply)
 
     def begin_epoch(self) -> None:
         """Begin a new epoch: a peer may have taken this server for dead, or the backend's data are gone."""
         channel = self._channel
-        if self.presence is None or channel is None or not channel.is_open:
+        if self.heartbeats is None or channel is None or not channel.is_open:
             return
 
-        presence = self.presence
+        presence = self.heartbeats
 
         def signed(reply: Any) -> None:
-            if isinstance(reply, hiredis.ReplyError) and not (is_passing(reply) or asks_for_patience(reply)):
-                self._sign_refusal = reply
+            if isinstance(reply, hiredis.ReplyError) and not (is_temporary(reply) or is_retryable(reply)):
+                self._heartbeat_refusal = reply
                 presence.heartbeat_answered(BackendReplyError(f"the backend answered EVALSHA with: {reply}"))
             elif isinstance(reply, Exception):
                 # A new channel repeats the heartbeat.
                 channel.abort(reply)
             else:
-                self._sign_refusal = None
-                self._signed = reply
+                self._heartbeat_refusal = None
+                self._last_heartbeat_reply = reply
 
         self._epoch += 1
         channel.epoch = self._epoch
-        script, keys, arguments = self.presence.heartbeat(channel.epoch)
+        script, keys, arguments = self.heartbeats.heartbeat(channel.epoch)
         # If the script had to be loaded first, requests sent next would arrive before the heartbeat.
         channel.send(None, b"SCRIPT", b"LOAD", script.text)
         channel.call(script, keys, arguments, signed)
@@ -354,10 +356,10 @@ class Link:
         self._held.append(request)
 
     def _begin_grace(self) -> None:
-        if not self._patience.grace:
+        if not self._timeouts.grace:
             self._has_given_up = True
         if self._giving_up is None:
-            self._giving_up = self._loop.call_later(self._patience.grace, self._give_up)
+            self._giving_up = self._loop.call_later(self._timeouts.grace, self._give_up)
 
     def _give_up(self) -> None:
         """Fail all held requests: the grace is over."""
@@ -372,7 +374,7 @@ class Link:
     async def close(self) -> None:
         """Close the channel, stop reconnecting, and fail all held requests."""
         self._closed = True
-        self._denials.close()
+        self._refusals.close()
         if self._reopening is not None:
             self._reopening.cancel()
         if self._giving_up is not None:

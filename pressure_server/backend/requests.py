@@ -30,7 +30,7 @@ class Request(ABC):
     received: Received
     once: bool = field(default=False, kw_only=True)
     epoch: int = field(default=0, init=False)
-    burials: int = field(default=0, init=False)
+    epoch_retries: int = field(default=0, init=False)
     may_be_done: bool = field(default=False, init=False)
     deaths: int = field(default=0, init=False)
 
@@ -68,7 +68,7 @@ class ScriptCall(Request):
 
 
 @dataclass(eq=False)
-class Reading(Request):
+class ReadCommand(Request):
     """A plain command that only reads, or that may safely be done twice."""
 
     changes = False
@@ -81,7 +81,7 @@ class Reading(Request):
 
 
 @dataclass(eq=False)
-class ReadingTogether(Request):
+class ReadTransaction(Request):
     """Plain commands that only read, as one transaction. Its reply is a list of their replies."""
 
     changes = False

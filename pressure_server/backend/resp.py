@@ -19,7 +19,7 @@ import hiredis
 from pressure_server.errors import BackendError, BackendReplyError, OutcomeUnknownError
 
 # Progress checks per timeout.
-_LOOKS = 2
+_CHECKS_PER_TIMEOUT = 2
 
 # The most characters of an error reply that are shown.
 _LONGEST_ERROR = 200
@@ -34,12 +34,12 @@ _PASSING = re.compile(r"(LOADING|BUSY|MASTERDOWN|CLUSTERDOWN|TRYAGAIN)\b|ERR max
 _PATIENCE = re.compile(r"(LOADING|BUSY|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|READONLY|NOAUTH)\b")
 
 
-def asks_for_patience(error: Exception) -> bool:
+def is_retryable(error: Exception) -> bool:
     """Return whether the command has not been done, and may work later or on a new connection."""
     return bool(_PATIENCE.match(_as_it_came(error)))
 
 
-def is_buried(error: Exception) -> bool:
+def is_stale_epoch(error: Exception) -> bool:
     """Return whether the call has not been done because its epoch has ended (records.lua)."""
     return _as_it_came(error).startswith("BURIED ")
 
@@ -48,7 +48,7 @@ def _as_it_came(error: Exception) -> str:
     return str(error.__cause__ if isinstance(error, BackendReplyError) else error)
 
 
-def is_passing(error: Exception) -> bool:
+def is_temporary(error: Exception) -> bool:
     """Return whether the error is temporary, and not about the command."""
     return bool(_PASSING.match(_as_it_came(error)))
 
@@ -63,7 +63,7 @@ def unsent_bytes(transport: asyncio.WriteTransport) -> int:
     return unsent + int(struct.unpack("i", in_kernel)[0])
 
 
-async def reply_to(arguments: Sequence[bytes], ask: Callable[[Received], None]) -> Any:
+async def wait_for_reply(arguments: Sequence[bytes], ask: Callable[[Received], None]) -> Any:
     """Call `ask` with a callback for the reply, and return the reply. Errors name `arguments[0]`.
 
     Raises BackendReplyError for an error reply, with the original error as its cause; BackendError if there
@@ -94,12 +94,12 @@ class BackendConnection(asyncio.Protocol):
     connection is lost first. `lost` is called once, after all callbacks, with the reason.
     """
 
-    def __init__(self, patience: float) -> None:
-        """Prepare. The connection is aborted if a reply is due, and nothing comes for `patience` seconds."""
-        self._patience = patience
+    def __init__(self, answer_timeout: float) -> None:
+        """Prepare. If a reply is due and nothing comes for `answer_timeout` seconds, abort the connection."""
+        self._answer_timeout = answer_timeout
         self._loop = asyncio.get_running_loop()
         self._watching: asyncio.TimerHandle | None = None
-        self._heard = 0.0
+        self._last_received = 0.0
         self._written = 0
         # At the last check: how many bytes had reached the backend, and how many had not.
         self._left = self._unsent = 0
@@ -132,16 +132,18 @@ class BackendConnection(asyncio.Protocol):
         if self._transport is None:
             raise BackendError("the connection to the backend was lost")
         if not self._callbacks:
-            self._heard = self._loop.time()
+            self._last_received = self._loop.time()
             self._unsent = 0
             if self._watching is None:
-                self._watching = self._loop.call_later(self._patience / _LOOKS, self._look)
+                self._watching = self._loop.call_later(
+                    self._answer_timeout / _CHECKS_PER_TIMEOUT, self._check_progress
+                )
         self._callbacks.append(received)
         data = hiredis.pack_command(arguments)  # type: ignore[arg-type] # its stub says tuple of one
         self._written += len(data)
         self._write(data)
 
-    def _look(self) -> None:
+    def _check_progress(self) -> None:
         """Abort the connection if the backend has been silent for too long."""
         self._watching = None
         if not self._callbacks or self._transport is None:
@@ -149,13 +151,15 @@ class BackendConnection(asyncio.Protocol):
         unsent = unsent_bytes(self._transport)
         if self._unsent and self._written - unsent > self._left:
             # The network is slow: the backend cannot answer a command that has not reached it.
-            self._heard = self._loop.time()
+            self._last_received = self._loop.time()
         self._left, self._unsent = self._written - unsent, unsent
-        left = self._heard + self._patience - self._loop.time()
+        left = self._last_received + self._answer_timeout - self._loop.time()
         if left <= 0:
-            self.abort(BackendError(f"it has not answered for {self._patience:g} seconds"))
+            self.abort(BackendError(f"it has not answered for {self._answer_timeout:g} seconds"))
         else:
-            self._watching = self._loop.call_later(min(left, self._patience / _LOOKS), self._look)
+            self._watching = self._loop.call_later(
+                min(left, self._answer_timeout / _CHECKS_PER_TIMEOUT), self._check_progress
+            )
 
     def _write(self, data: bytes) -> None:
         if self._transport is not None:
@@ -163,7 +167,7 @@ class BackendConnection(asyncio.Protocol):
 
     async def command(self, *arguments: bytes) -> Any:
         """Send a command and return its reply. Raises the errors of `reply_to`."""
-        return await reply_to(arguments, lambda received: self.send(received, *arguments))
+        return await wait_for_reply(arguments, lambda received: self.send(received, *arguments))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Note that the connection is open (called by asyncio)."""
@@ -173,7 +177,7 @@ class BackendConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Pass replies to their callbacks (called by asyncio)."""
         reader, callbacks = self._reader, self._callbacks
-        self._heard = self._loop.time()
+        self._last_received = self._loop.time()
         try:
             reader.feed(data)
             while (reply := reader.gets()) is not False:

@@ -49,7 +49,7 @@ class Turns:
         self._blocked: dict[tuple[int, bytes], int] = {}
         self._withdrawing: dict[tuple[int, bytes], asyncio.Task[None]] = {}
 
-    def ask(self, number: int, token: bytes, parked: bytes, ended: Callable[[bool], None]) -> None:
+    def wait_in_line(self, number: int, token: bytes, parked: bytes, ended: Callable[[bool], None]) -> None:
         """Wait in line for a role in database `number`, to have its `token` moved to `parked`.
 
         `ended` is called with True when the token is parked, or with False after _LONGEST_IN_LINE seconds. It
@@ -106,7 +106,7 @@ class Turns:
             # BLMOVE has not been sent yet.
             await asyncio.sleep(_UNBLOCK_PAUSE)
 
-    def given_back(self, number: int, parked: bytes) -> None:
+    def forget_note(self, number: int, parked: bytes) -> None:
         """Delete the note of a turn: no token is parked at `parked` any longer."""
         given_back = (number, parked)
         if given_back not in self._asked and given_back not in self._forgetting:
@@ -120,7 +120,7 @@ class Turns:
         except _LOST as error:
             logger.debug("cannot delete the note of a turn: %s", error)
 
-    async def left_behind(self, number: int) -> list[bytes]:
+    async def noted_keys(self, number: int) -> list[bytes]:
         """Return the noted keys of a database, at which a server that died may have left a token.
 
         The list is empty if the backend does not answer.
@@ -137,7 +137,7 @@ class Turns:
         return self._clients[number]
 
     @property
-    def are_wanted(self) -> bool:
+    def are_used(self) -> bool:
         """Whether a turn has been asked for, or noted turns have been read."""
         return bool(self._clients)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from pressure_server.backend.address import Address
 from pressure_server.backend.backoff import LONGEST_PAUSE, Backoff
-from pressure_server.backend.resp import BackendConnection, is_passing
+from pressure_server.backend.resp import BackendConnection, is_temporary
 from pressure_server.errors import BackendError, BackendReplyError
 
 logger = logging.getLogger(__name__)
@@ -58,11 +58,11 @@ class Watch:
         name: str,
         changed: Callable[[bytes], None],
         lost: Callable[[], None],
-        patience: float,
+        answer_timeout: float,
     ) -> None:
-        """Prepare, but do not connect. If no reply comes for `patience` seconds, the watch reconnects."""
+        """Prepare, but do not connect. If no reply comes for `answer_timeout` seconds, reconnect."""
         self._address = address
-        self._patience = patience
+        self._answer_timeout = answer_timeout
         self._name = name
         self._changed = changed
         self._lost = lost
@@ -143,7 +143,7 @@ class Watch:
     async def _keep(self) -> None:
         backoff = Backoff()
         while True:
-            connection = _Connection(self._told, self._patience)
+            connection = _Connection(self._told, self._answer_timeout)
             try:
                 await self._address.open(connection)
                 if not await self._greet(connection):
@@ -176,7 +176,7 @@ class Watch:
                 try:
                     await connection.command(*command)
                 except BackendReplyError as error:
-                    if is_passing(error):
+                    if is_temporary(error):
                         raise
                     if not self._has_warned:
                         logger.warning(
@@ -195,8 +195,8 @@ class Watch:
 class _Connection(BackendConnection):
     """The connection on which the backend reports changed keys. `forgotten` is set when it is lost."""
 
-    def __init__(self, changed: Callable[[bytes], None], patience: float) -> None:
-        super().__init__(patience)
+    def __init__(self, changed: Callable[[bytes], None], answer_timeout: float) -> None:
+        super().__init__(answer_timeout)
         self._changed = changed
         self._to_send: list[bytes] = []
         self._loop = asyncio.get_running_loop()

@@ -11,10 +11,10 @@ from pressure_server.auth.users import User
 from pressure_server.errors import DeniedError
 from pressure_server.net.deliveries import Deliveries
 from pressure_server.net.disconnects import DisconnectWatch, Watched
-from pressure_server.net.memory import Holder, Memory
+from pressure_server.net.memory import AccountedConnection, Memory
 
 
-class Connected(Watched, Holder, Protocol):
+class Connected(Watched, AccountedConnection, Protocol):
     """A client's connection, as seen by the objects that manage all connections."""
 
     active: float
@@ -28,10 +28,10 @@ class Connected(Watched, Holder, Protocol):
     def is_waiting(self) -> bool:
         """Whether the client waits for a message, for room or for a role."""
 
-    def failed(self, error: Exception) -> bytes:
+    def error_reply(self, error: Exception) -> bytes:
         """Return the reply for an error."""
 
-    def refused(self) -> bytes:
+    def too_many_clients_reply(self) -> bytes:
         """Return the reply for a client that exceeds the maximum number of clients."""
 
     def close_if_idle(self) -> None:
@@ -73,12 +73,12 @@ class Clients:
         self._emptied = asyncio.Event()
         self._ticking = self._loop.create_task(self._tick())
 
-    def refusal(self, connection: Connected) -> bytes:
+    def admit(self, connection: Connected) -> bytes:
         """Admit the connection and return an empty reply, or return the error reply that refuses it."""
         denied = not self.access.admits(connection.transport)
         if denied or len(self.connected) >= self.max_clients:
             self.rejected += 1
-            return connection.failed(DeniedError()) if denied else connection.refused()
+            return connection.error_reply(DeniedError()) if denied else connection.too_many_clients_reply()
         connection.active = self.now
         connection.user = self.access.users.initial
         self.accepted += 1
@@ -86,11 +86,11 @@ class Clients:
         self.disconnects.watch(connection)
         return b""
 
-    def leave(self, connection: Connected) -> None:
+    def remove(self, connection: Connected) -> None:
         """Remove a connection that has ended."""
         self.connected.discard(connection)
         self.disconnects.unwatch(connection)
-        self.memory.holds(connection, 0)
+        self.memory.update(connection, 0)
         if not self.connected:
             self._emptied.set()
 

@@ -81,11 +81,11 @@ class Connection(ClientStream):
         """Return the reply for a value that a coroutine returned."""
 
     @abstractmethod
-    def failed(self, error: Exception) -> bytes:
+    def error_reply(self, error: Exception) -> bytes:
         """Return the reply for an error that a coroutine raised."""
 
     @abstractmethod
-    def refused(self) -> bytes:
+    def too_many_clients_reply(self) -> bytes:
         """Return the reply to a connection that exceeds `--max-clients`."""
 
     @property
@@ -98,7 +98,7 @@ class Connection(ClientStream):
         """Free the incomplete request. Nothing is parsed after this."""
 
     @property
-    def kept(self) -> int:
+    def extra_bytes(self) -> int:
         """The bytes kept for the client besides its requests and replies."""
         return 0
 
@@ -237,8 +237,8 @@ class Connection(ClientStream):
         self.recount()
 
     @property
-    def wants_more(self) -> bool:
-        """See memory.Holder."""
+    def can_proceed(self) -> bool:
+        """See memory.AccountedConnection."""
         is_stuck = self._waiting or self._writing_is_paused or self._closing
         return not is_stuck and (bool(self._backlog) or not self._replies)
 
@@ -247,19 +247,21 @@ class Connection(ClientStream):
         if not (self._replies or self._backlog or self._alone is not None):
             self._request_bytes = self.unparsed
         # Ready replies count twice: the messages in them, and their encoding.
-        return self._request_bytes + _REPLY_COST * len(self._replies) + self.kept + 2 * self._ready_bytes
+        return (
+            self._request_bytes + _REPLY_COST * len(self._replies) + self.extra_bytes + 2 * self._ready_bytes
+        )
 
     def evict(self, why: PressureError) -> None:
-        """See memory.Holder. A client that does not read its replies receives no error."""
+        """See memory.AccountedConnection. A client that does not read its replies receives no error."""
         self._evicted = True
         self.acknowledge_sent()
-        self._deferred = False
+        self._is_throttled = False
         self._execute_no_more()
         self.forget_unparsed()
         if self.transport.get_write_buffer_size():
             self.break_off()
             return
-        self.write(self.failed(why))
+        self.write(self.error_reply(why))
         if self._replies or self._alone is not None:
             self.transport.close()
         else:
@@ -319,7 +321,7 @@ class Connection(ClientStream):
             if (
                 self._alone is not None
                 or self._writing_is_paused
-                or self._deferred
+                or self._is_throttled
                 or self._closing
                 or self._waiting
                 or self._unanswered >= self._max_unanswered
@@ -352,7 +354,7 @@ class Connection(ClientStream):
             self._backlog
             or self._alone is not None
             or self._waiting
-            or self._deferred
+            or self._is_throttled
             or (self._request_bytes > REQUEST_BYTES and self._replies)
         ):
             self.pause_reading()
@@ -364,7 +366,7 @@ class Connection(ClientStream):
             data = self.encode(await command)
         except Exception as error:
             self._put_back(self._taken)
-            data = self.failed(error)
+            data = self.error_reply(error)
         self._alone = None
         took, self._taken = self._taken, []
         # All these messages are in one reply: they are delivered together or not at all.
@@ -382,7 +384,7 @@ class Connection(ClientStream):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by asyncio: a client has connected."""
         self.open(cast(asyncio.Transport, transport))
-        if refusal := self.clients.refusal(self):
+        if refusal := self.clients.admit(self):
             self._closing = True
             self.transport.write(refusal)
             self.transport.close()
@@ -426,7 +428,7 @@ class Connection(ClientStream):
         Messages whose replies were not sent are put back. Operations that wait are cancelled.
         """
         self._closing = True
-        self.clients.leave(self)
+        self.clients.remove(self)
         self._outbox.end(exc)
         replies, self._replies = self._replies, []
         for reply in replies:

@@ -25,7 +25,7 @@ class Watched(Protocol):
     def socket(self) -> Any:
         """The connection's socket. If it has copies, close it last: epoll would keep it registered."""
 
-    def client_left(self) -> None:
+    def client_disconnected(self) -> None:
         """Note that the client has closed its side, or that the connection is broken. Called once."""
 
 
@@ -76,7 +76,7 @@ class DisconnectWatch:
                 peer = self._watched.get(number)
                 if peer is not None:
                     self.unwatch(peer)
-                    peer.client_left()
+                    peer.client_disconnected()
 
     def close(self) -> None:
         """Stop watching all connections."""

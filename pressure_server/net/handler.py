@@ -18,7 +18,7 @@ from pressure_server.net.connection import Connection
 from pressure_server.net.listen import Listen, SettingsError
 from pressure_server.queues.broker import Broker
 
-GROUP = "pressure_server.handlers"
+ENTRY_POINT_GROUP = "pressure_server.handlers"
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Handler(Protocol):
 
 def find_handler(name: str) -> type[Handler]:
     """Return the handler of that name. Raise SettingsError if there is none."""
-    found = entry_points(group=GROUP)
+    found = entry_points(group=ENTRY_POINT_GROUP)
     if name not in found.names:
         names = ", ".join(sorted(found.names))
         raise SettingsError(f"there is no handler '{name}': choose from {names}; append an s for TLS")

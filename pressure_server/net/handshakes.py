@@ -21,10 +21,10 @@ from pressure_server.net.connection import Connection
 logger = logging.getLogger(__name__)
 
 # The most handshakes in progress on one listener, and seconds for one handshake.
-MOST_UNDER_WAY = 256
+MAX_HANDSHAKES = 256
 _TIMEOUT = 10.0
 # Seconds for a client to answer a TLS close notification.
-_GOODBYE_TIMEOUT = 2.0
+_SHUTDOWN_TIMEOUT = 2.0
 
 
 class Handshakes:
@@ -46,7 +46,7 @@ class Handshakes:
 
     def begin(self, client: socket.socket, address: str) -> None:
         """Start a handshake with a client. If too many are in progress, cancel the oldest."""
-        if len(self._under_way) >= MOST_UNDER_WAY:
+        if len(self._under_way) >= MAX_HANDSHAKES:
             oldest = next(iter(self._under_way))
             self._log.warn(f"TLS handshake with {self._under_way.pop(oldest)} cancelled: too many at once")
             oldest.cancel()
@@ -66,7 +66,7 @@ class Handshakes:
                 client,
                 ssl=self._context(),
                 ssl_handshake_timeout=_TIMEOUT,
-                ssl_shutdown_timeout=_GOODBYE_TIMEOUT,
+                ssl_shutdown_timeout=_SHUTDOWN_TIMEOUT,
             )
         except asyncio.CancelledError:
             # uvloop would keep the socket open until the timeout.

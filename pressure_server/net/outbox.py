@@ -24,23 +24,31 @@ _MOST_DISCARDED = 16
 class Outbox:
     """The outbox of one connection, created when the client connects."""
 
-    __slots__ = ("_beneath", "_broken_off", "_handed", "_records", "_transport", "_unsent", "written")
+    __slots__ = (
+        "_accepted",
+        "_broken_off",
+        "_records",
+        "_transport",
+        "_unaccepted",
+        "_writable_poll",
+        "written",
+    )
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self.written = 0
-        self._handed = 0  # bytes of `written` that the kernel had accepted at the last check
+        self._accepted = 0  # bytes of `written` that the kernel had accepted at the last check
         # The offsets in the written bytes at which replies with messages begin and end, and their operations.
-        self._unsent: list[tuple[int, int, Operation]] = []
+        self._unaccepted: list[tuple[int, int, Operation]] = []
         self._broken_off = False
         # The buffer of TLS does not tell its size, so its records are counted. If that is not possible, the
         # buffer is assumed to be empty when the socket is writable.
         self._records: TlsRecords | None = None
-        self._beneath: select.poll | None = None
+        self._writable_poll: select.poll | None = None
         if transport.get_extra_info("sslcontext") is not None:
             self._records = TlsRecords.of(transport)
-            self._beneath = select.poll()
-            self._beneath.register(transport.get_extra_info("socket"), select.POLLOUT)
+            self._writable_poll = select.poll()
+            self._writable_poll.register(transport.get_extra_info("socket"), select.POLLOUT)
 
     @property
     def socket(self) -> Any:
@@ -54,9 +62,9 @@ class Outbox:
             self._records.wrote(len(data))
         self._transport.write(data)
 
-    def expect(self, replies: Sequence[tuple[int, int, Operation]]) -> None:
+    def register_replies(self, replies: Sequence[tuple[int, int, Operation]]) -> None:
         """Register replies with messages: their start and end in the next `write`, and their operations."""
-        written, unsent = self.written, self._unsent
+        written, unsent = self.written, self._unaccepted
         for start, end, operation in replies:
             unsent.append((written + start, written + end, operation))
 
@@ -68,37 +76,37 @@ class Outbox:
     @property
     def has_messages(self) -> bool:
         """Whether messages are in the outbox that the kernel has not accepted yet."""
-        return bool(self._unsent)
+        return bool(self._unaccepted)
 
-    def look(self) -> int:
+    def update_delivered(self) -> int:
         """Mark operations as delivered whose replies the kernel has accepted. Return `size`."""
         size = self._transport.get_write_buffer_size()
-        if not size and self._beneath is None:
+        if not size and self._writable_poll is None:
             # The common case. This fast path saves a twentieth of the cost of a get.
-            self._handed = self.written
-            unsent, self._unsent = self._unsent, []
+            self._accepted = self.written
+            unsent, self._unaccepted = self._unaccepted, []
             for _, _, operation in unsent:
                 operation.acknowledge()
             return 0
         if self._records is not None:
-            self._handed = max(self._handed, self._records.taken())
-        elif self._beneath is None:
-            self._handed = self.written - size
-        elif not size and self._beneath.poll(0):
-            self._handed = self.written
+            self._accepted = max(self._accepted, self._records.taken())
+        elif self._writable_poll is None:
+            self._accepted = self.written - size
+        elif not size and self._writable_poll.poll(0):
+            self._accepted = self.written
         done = 0
-        for _, end, operation in self._unsent:
-            if end > self._handed:
+        for _, end, operation in self._unaccepted:
+            if end > self._accepted:
                 break
             operation.acknowledge()
             done += 1
-        del self._unsent[:done]
+        del self._unaccepted[:done]
         return size
 
     def break_off(self) -> None:
         """End the connection at once. Replies that the kernel has not accepted are not sent any more."""
         if not self._transport.is_closing():
-            self.look()
+            self.update_delivered()
             self._discard_input()
         self._broken_off = True
         self._transport.abort()
@@ -118,15 +126,15 @@ class Outbox:
         """
         if self._records is not None:
             taken = self._records.taken_at_the_end(is_broken=error is not None)
-            self._handed = max(self._handed, taken)
-        elif error is None and self._beneath is None and not self._broken_off:
-            self._handed = self.written
+            self._accepted = max(self._accepted, taken)
+        elif error is None and self._writable_poll is None and not self._broken_off:
+            self._accepted = self.written
         else:
-            self._handed = max(self._handed, bytes_sent(self._transport) or 0)
-        unsent, self._unsent = self._unsent, []
+            self._accepted = max(self._accepted, bytes_sent(self._transport) or 0)
+        unsent, self._unaccepted = self._unaccepted, []
         for start, end, operation in unsent:
-            if end <= self._handed:
+            if end <= self._accepted:
                 operation.acknowledge()
             else:
-                operation.note_handed_over(self._handed - start)
+                operation.note_handed_over(self._accepted - start)
                 operation.put_back()

@@ -10,7 +10,7 @@ from pressure_server.net.listen import Listen
 _LONGEST_REPLY = 1000
 
 
-def ask(listen: Listen, request: bytes, timeout: float) -> str:
+def request_line(listen: Listen, request: bytes, timeout: float) -> str:
     """Send the request and return the first line of the reply; empty if the server closes the connection.
 
     `timeout` is in seconds. Raise OSError if the connection fails.

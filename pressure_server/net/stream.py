@@ -30,17 +30,17 @@ class ClientStream(asyncio.Protocol, ABC):
     __slots__ = (
         "_closing",
         "_counted",
-        "_deferred",
         "_drains",
         "_evicted",
         "_has_hung_up",
+        "_is_throttled",
         "_next_count",
         "_outbox",
         "_reading",
         "_unsent_bytes",
         "_waiting",
         "clients",
-        "has_left",
+        "has_disconnected",
         "is_muted",
         "transport",
     )
@@ -53,7 +53,7 @@ class ClientStream(asyncio.Protocol, ABC):
         self._unsent_bytes = 0  # written, and in memory until the socket has taken everything
         self._next_count = LEAST_COUNTED  # count unsent bytes after this many have been written
         self._counted = 0  # bytes in the memory account
-        self._deferred = False  # until the memory account has room
+        self._is_throttled = False  # until the memory account has room
         self._evicted = False  # the memory account no longer counts this connection
         self._reading = True
         self._closing = False
@@ -62,7 +62,7 @@ class ClientStream(asyncio.Protocol, ABC):
         self._waiting = 0
         # Whether the client has closed its side. Once a reply with messages cannot be delivered, the stream
         # is muted: later replies are dropped, as the client could not tell which command they answer.
-        self.has_left = False
+        self.has_disconnected = False
         self.is_muted = False
 
     @abstractmethod
@@ -75,21 +75,21 @@ class ClientStream(asyncio.Protocol, ABC):
 
     @property
     @abstractmethod
-    def wants_more(self) -> bool:
-        """See memory.Holder."""
+    def can_proceed(self) -> bool:
+        """See memory.AccountedConnection."""
 
     @abstractmethod
     def evict(self, why: PressureError) -> None:
-        """See memory.Holder."""
+        """See memory.AccountedConnection."""
 
-    def defer(self) -> None:
-        """See memory.Holder."""
-        self._deferred = True
+    def throttle(self) -> None:
+        """See memory.AccountedConnection."""
+        self._is_throttled = True
         self.pause_reading()
 
-    def go_on(self) -> None:
-        """See memory.Holder."""
-        self._deferred = False
+    def resume(self) -> None:
+        """See memory.AccountedConnection."""
+        self._is_throttled = False
         self.proceed()
 
     def open(self, transport: asyncio.Transport) -> None:
@@ -110,7 +110,7 @@ class ClientStream(asyncio.Protocol, ABC):
         self._waiting += 1
         if self._waiting == 1 and not self.transport.is_closing():
             self.pause_reading()
-            if self.has_left:
+            if self.has_disconnected:
                 self.break_off()
 
     def end_wait(self) -> None:
@@ -122,9 +122,9 @@ class ClientStream(asyncio.Protocol, ABC):
         """Whether the client waits for something."""
         return self._waiting > 0
 
-    def client_left(self) -> None:
+    def client_disconnected(self) -> None:
         """See disconnects.Watched. Commands already received are still done, but take no message."""
-        self.has_left = True
+        self.has_disconnected = True
         if self._waiting:
             self.break_off()
 
@@ -135,7 +135,7 @@ class ClientStream(asyncio.Protocol, ABC):
         messages are put back and the stream is muted.
         """
         self.clients.disconnects.refresh()
-        if self.has_left and not self.is_muted:
+        if self.has_disconnected and not self.is_muted:
             self.is_muted = True
         return not (self.is_muted or self.transport.is_closing())
 
@@ -146,7 +146,7 @@ class ClientStream(asyncio.Protocol, ABC):
                 for _, _, operation in taken:
                     operation.put_back()
                 return
-            self._outbox.expect(taken)
+            self._outbox.register_replies(taken)
             self.clients.deliveries.watch(self)
         if self.is_muted or self.transport.is_closing():
             return
@@ -163,7 +163,7 @@ class ClientStream(asyncio.Protocol, ABC):
         if self.transport.is_closing():
             return True  # connection_lost knows more
         outbox = self._outbox
-        unsent = outbox.look()
+        unsent = outbox.update_delivered()
         if unsent or self._unsent_bytes:
             self._count_unsent()
         if outbox.has_messages:
@@ -187,7 +187,7 @@ class ClientStream(asyncio.Protocol, ABC):
         counted = size if size > LEAST_COUNTED else 0
         if counted != self._counted and not self._evicted:
             self._counted = counted
-            self.clients.memory.holds(self, counted)
+            self.clients.memory.update(self, counted)
 
     def pause_reading(self) -> None:
         """Stop reading from the client, if it is read."""

@@ -28,7 +28,7 @@ _OVERHEAD_13 = 22
 _OVERHEADS_12 = {"GCM": 29, "CHACHA20": 21}
 
 
-class Sent(NamedTuple):
+class TcpCounts(NamedTuple):
     """Bytes of a TCP connection, without retransmissions: those sent, and those the kernel has accepted."""
 
     sent: int
@@ -46,7 +46,7 @@ def bytes_sent(transport: asyncio.Transport) -> int | None:
     return found.sent if found is not None else None
 
 
-def _look(connected: Any) -> Sent | None:
+def _look(connected: Any) -> TcpCounts | None:
     if sys.platform != "linux" or connected is None or connected.family == socket.AF_UNIX:
         return None
     info = connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _SENT_OFFSET + _SENT.size)
@@ -54,7 +54,7 @@ def _look(connected: Any) -> Sent | None:
         return None
     sent, sent_again = _SENT.unpack_from(info, _SENT_OFFSET)
     (not_sent,) = _NOT_SENT.unpack_from(info, _NOT_SENT_OFFSET)
-    return Sent(sent - sent_again, sent - sent_again + not_sent)
+    return TcpCounts(sent - sent_again, sent - sent_again + not_sent)
 
 
 class TlsRecords:

@@ -13,7 +13,7 @@ from pressure_server.backend.address import Address
 from pressure_server.backend.backend import Backend
 from pressure_server.backend.greeting import NoSuchDatabaseError
 from pressure_server.backend.levels import Level
-from pressure_server.backend.link import Link, Patience
+from pressure_server.backend.link import Link, Timeouts
 from pressure_server.errors import BackendError, PressureError
 from pressure_server.lua.scripts import batch_script
 from pressure_server.queues.database import Database
@@ -39,7 +39,7 @@ class Broker:
         *,
         prefix: str,
         policy: Policy,
-        patience: Patience | None = None,
+        timeouts: Timeouts | None = None,
         peer_detection: PeerDetection | None = None,
         durability: Level | None = None,
         allow_eviction: bool = False,
@@ -63,7 +63,7 @@ class Broker:
             identity=self.identity,
             prefix=self._prefix,
             script=batch_script(),
-            patience=patience or Patience(),
+            timeouts=timeouts or Timeouts(),
             durability=durability or Level(),
             allow_eviction=allow_eviction,
             changed=self._changed,
@@ -143,7 +143,7 @@ class Broker:
             ours = (link, self._prefix, self.identity.encode(), self._neighbours)
             self._peers[link] = Peers(*ours)
             self._old_peers[link] = OldPeers(*ours)
-            link.presence = self._peers[link]
+            link.heartbeats = self._peers[link]
         return link
 
     def _add(self, link: Link) -> Database:
@@ -208,7 +208,7 @@ class Broker:
         await self._backend.stop_asking()
         for servers in (*self._peers.values(), *self._old_peers.values()):
             await servers.stop()
-        if self._backend.turns.are_wanted and self.is_up and self._is_settled:
+        if self._backend.turns.are_used and self.is_up and self._is_settled:
             for database in self._databases.values():
                 await database.role_turns.end_noted_turns()
         await self._backend.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from handlers.memcached.arguments import LONG_PAST, expiry_of, key_of
+from handlers.memcached.arguments import PAST, expiry_of, key_of
 from handlers.memcached.client import QUEUE, MemcachedClient
 from handlers.memcached.commands.encoders import number
 from handlers.memcached.parser import Request
@@ -13,7 +13,7 @@ from handlers.memcached.table import command
 from pressure_server.errors import PressureError, QueueDoesNotExistError
 from pressure_server.queues.operations import verbs
 
-_AT_ONCE = (b"0", LONG_PAST)
+_AT_ONCE = (b"0", PAST)
 
 
 @command("scard <queue>", "Returns the number of messages in the queue.", modes=(QUEUE,), needs="read")

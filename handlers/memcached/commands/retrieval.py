@@ -59,7 +59,7 @@ def _get(client: MemcachedClient, request: Request) -> Coroutine[Any, Any, bytes
         return _get_many(client, keys, with_unique=with_unique)
     queue, options = split_key(keys[0])
     if options is not None:
-        return _get_as_told(client, keys[0], queue, options, with_unique=with_unique)
+        return _get_with_options(client, keys[0], queue, options, with_unique=with_unique)
     _submit(client, name, queue, 1)
     return None
 
@@ -95,7 +95,7 @@ async def _get_many(client: MemcachedClient, keys: list[bytes], *, with_unique: 
     return b"".join(items) + END
 
 
-async def _get_as_told(
+async def _get_with_options(
     client: MemcachedClient, key: bytes, queue: bytes, options: ReadOptions, *, with_unique: bool
 ) -> bytes:
     """Execute a get with options. As in kestrel, /close and /abort come before the next read."""
@@ -108,7 +108,7 @@ async def _get_as_told(
         client.open_reads.close(queue)
         if not options.opens:
             if was_open:
-                await _wait_for_turn(client, queue)
+                await _wait_for_acknowledgement(client, queue)
             return END
     if options.peeks:
         found = await _peek(client, queue, options.timeout)
@@ -129,7 +129,7 @@ async def _get_as_told(
     return b"".join([item(key, message, with_unique=with_unique) for message in found]) + END
 
 
-async def _wait_for_turn(client: MemcachedClient, queue: bytes) -> None:
+async def _wait_for_acknowledgement(client: MemcachedClient, queue: bytes) -> None:
     """Return after the backend has deleted the record of the closed message.
 
     After the reply to /close, the message must not be put back if the server dies.

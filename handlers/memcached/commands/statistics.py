@@ -11,7 +11,7 @@ from collections import Counter
 from handlers.memcached.client import MODES, QUEUE, MemcachedClient
 from handlers.memcached.parser import Request
 from handlers.memcached.replies import END, ERROR, statistics
-from handlers.memcached.statistics import of_queue
+from handlers.memcached.statistics import queue_statistics
 from handlers.memcached.table import command
 from handlers.memcached.version import FOLLOWED_VERSION
 from pressure_server import __version__
@@ -101,13 +101,13 @@ def _settings(client: MemcachedClient) -> dict[str, object]:
         "idle_timeout": f"{settings.idle_timeout:g}",
         "cas_enabled": "yes",
         "flush_enabled": "yes" if client.options.flush_all else "no",
-        "auth_enabled_ascii": "no" if client.clients.access.users.initial.may else "yes",
+        "auth_enabled_ascii": "no" if client.clients.access.users.initial.rights else "yes",
     }
 
 
 async def _queues(client: MemcachedClient) -> dict[str, dict[str, int]]:
     """Return statistics by queue, for up to _MOST_QUEUES queues that the user may see."""
-    names = sorted(filter(client.user.admits, (await client.database.sample_queues())[0]))[:_MOST_QUEUES]
+    names = sorted(filter(client.user.may_access, (await client.database.sample_queues())[0]))[:_MOST_QUEUES]
     opened = Counter(
         queue
         for one in client.clients.connected
@@ -119,5 +119,5 @@ async def _queues(client: MemcachedClient) -> dict[str, dict[str, int]]:
         if not isinstance(about, PressureError):
             waiters = client.database.waiting_on(name)[Line.CONSUMERS]
             text = _NOT_VISIBLE.sub("_", name.decode("ascii", "backslashreplace"))
-            found[text] = of_queue(about, waiters, opened[name])
+            found[text] = queue_statistics(about, waiters, opened[name])
     return found

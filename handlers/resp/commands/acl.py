@@ -32,7 +32,7 @@ async def acl_list(client: Caller, _words: Command) -> list[bytes]:
     """Reply almost as Redis does. Hashes of passwords are hidden, as they would help to guess passwords."""
     lines = []
     for name, user in sorted(client.connection.clients.access.users.by_name.items()):
-        words = ["user", name, "on", "nopass" if user.needs_none else "#(hidden)"]
-        words += [f"~{pattern}" for pattern in user.queues] + [f"+{right}" for right in sorted(user.may)]
+        words = ["user", name, "on", "nopass" if user.needs_no_password else "#(hidden)"]
+        words += [f"~{pattern}" for pattern in user.queues] + [f"+{right}" for right in sorted(user.rights)]
         lines.append(" ".join(words).encode())
     return lines

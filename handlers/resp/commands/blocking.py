@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
-from handlers.resp.arguments import ENDS, how_many, numbered_keys, timeout_of
+from handlers.resp.arguments import ENDS, numbered_keys, positive_count, timeout_of
 from handlers.resp.client import Caller
 from handlers.resp.commands.encoders import queue_and_message
 from handlers.resp.errors import syntax_error
@@ -63,7 +63,7 @@ async def _mpop(client: Caller, words: Command, timeout: bytes | None) -> object
     if len(rest) > 1:
         if len(rest) != 3 or rest[1].upper() != b"COUNT":
             raise syntax_error()
-        count = how_many(rest[2])
+        count = positive_count(rest[2])
     seconds = 0 if timeout is None else timeout_of(timeout)
     taken = await _take(client, queues, seconds, count)
     return NullArray() if taken is None else [taken[0], taken[1]]

@@ -55,7 +55,7 @@ def quit_(client: Caller, _words: Command) -> None:
 async def reset(client: Caller, _words: Command) -> str:
     """Reply as Redis does. Select the database that the backend's URL names."""
     connection = client.connection
-    connection.speak(2)
+    connection.set_protocol(2)
     connection.name = b""
     connection.user = connection.clients.access.users.initial
     connection.end_transaction()
@@ -139,7 +139,7 @@ async def hello(client: Caller, words: Command) -> dict[str | bytes, object]:
             "<user> <pass> option can be used to authenticate the client and select the RESP protocol "
             "version at the same time"
         )
-    connection.speak(protocol)
+    connection.set_protocol(protocol)
     connection.name = name
     return {
         b"server": b"redis",

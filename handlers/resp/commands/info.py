@@ -46,7 +46,7 @@ async def _clients(client: RespClient) -> _Fields:
         "connected_clients": len(client.clients.connected),
         "maxclients": client.clients.max_clients,
         "blocked_clients": sum(connected.is_waiting for connected in client.clients.connected),
-        "slowed_clients": client.clients.memory.deferred,
+        "slowed_clients": client.clients.memory.throttled,
         "waiting_operations": len(client.context.broker.waiters),
         "max_waiting": client.context.broker.waiters.limit,
     }
@@ -124,7 +124,7 @@ async def _backend(client: RespClient) -> _Fields:
 async def _some_queues(client: RespClient) -> tuple[list[bytes], bool]:
     """Return queues that the user may use, and whether the scan has seen all queues."""
     names, complete = await client.database.sample_queues()
-    return list(filter(client.user.admits, names)), complete
+    return list(filter(client.user.may_access, names)), complete
 
 
 async def _keyspace(client: RespClient) -> _Fields:

@@ -115,7 +115,7 @@ async def scan(client: Caller, words: Command) -> list[object]:
     after, queues = await client.connection.database.scan(b"%d" % cursor, options.count * _KEYS_OF_A_QUEUE)
     if options.type != b"set":
         queues = []
-    admits = client.connection.user.admits
+    admits = client.connection.user.may_access
     return [after, [queue for queue in queues if options.matches(queue) and admits(queue)]]
 
 

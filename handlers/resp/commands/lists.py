@@ -5,7 +5,7 @@ A push adds the newest message, a pop takes the oldest one, and positions count 
 
 from __future__ import annotations
 
-from handlers.resp.arguments import count_of, position_of
+from handlers.resp.arguments import count_from_zero, position_of
 from handlers.resp.client import Caller, RespClient
 from handlers.resp.commands.encoders import integers, message_lists, one_message
 from handlers.resp.commands.reading import long_reply, messages_between
@@ -34,7 +34,7 @@ def _pop(client: Caller, words: Command) -> None:
     if len(words) == 2:
         client.submit(verbs.GET, words[1], [], 1, one_message)
     elif len(words) == 3:
-        client.submit(verbs.GET, words[1], [], count_of(words[2]), message_lists)
+        client.submit(verbs.GET, words[1], [], count_from_zero(words[2]), message_lists)
     else:
         raise wrong_arity(words[0].lower().decode())
 

@@ -57,7 +57,7 @@ async def admitted_queues(client: Caller) -> AsyncIterator[bytes]:
     """Yield the queues of the selected database that the client's user may use."""
     connection = client.connection
     async for queue in connection.database.queues():
-        if connection.user.admits(queue):
+        if connection.user.may_access(queue):
             yield queue
 
 

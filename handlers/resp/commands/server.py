@@ -114,7 +114,7 @@ async def command_getkeys(_client: Caller, words: Command) -> list[bytes]:
     if not spec.accepts(len(words) - 2):
         raise CommandError("ERR Invalid number of arguments specified for command")
     described = words[2:]
-    if not spec.is_on_queues:
+    if not spec.names_queues:
         raise CommandError("ERR The command has no key arguments")
     try:
         return queues_of(spec, described)

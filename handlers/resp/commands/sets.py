@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from handlers.resp.arguments import count_of, cursor_of, integer_of
+from handlers.resp.arguments import count_from_zero, cursor_of, integer_of
 from handlers.resp.client import Caller, RespClient
 from handlers.resp.commands.encoders import flags, integers, message_sets, one_message, sums
 from handlers.resp.commands.reading import long_reply, messages_between, read, scan_options
@@ -68,7 +68,7 @@ def spop(client: Caller, words: Command) -> None:
     if len(words) == 2:
         client.submit(verbs.GET, words[1], [], 1, one_message)
     elif len(words) == 3:
-        client.submit(verbs.GET, words[1], [], count_of(words[2]), message_sets)
+        client.submit(verbs.GET, words[1], [], count_from_zero(words[2]), message_sets)
     else:
         raise syntax_error()
 

@@ -65,14 +65,14 @@ class LaneDispatcher:
         self._link = link
         self._durability = durability
         # Whether changes must be durable before clients are answered.
-        self.is_durable = durability.is_wanted
+        self.is_durable = durability.is_enabled
         bound = b"" if policy.create_bound is None else b"%d" % policy.create_bound
         self.identity = identity
         # Callbacks for when the backend is back; a dict keeps their order, and each only once.
         self._when_back_callbacks: dict[Callable[[], None], None] = {}
         self._dropped = asyncio.Event()
         # Without presence no other server would recover the records, so none are kept.
-        records = records_key(prefix, identity) if link.presence is not None else None
+        records = records_key(prefix, identity) if link.heartbeats is not None else None
         header = (identity, bound, policy.overflow.encode())
         self._courier = Courier(link, self, header, prefix, records)
         self._lanes: dict[bytes, Lane] = {}
@@ -299,7 +299,7 @@ class LaneDispatcher:
     def when_back(self, follows: Callable[[], None]) -> None:
         """See Driver."""
         if self._link.is_up:
-            self.call_later(max(_RETRY_AFTER, self._link.rest), follows)
+            self.call_later(max(_RETRY_AFTER, self._link.pause_after_deaths), follows)
         else:
             self._when_back_callbacks[follows] = None
 
@@ -345,8 +345,8 @@ class LaneDispatcher:
         self.role_turns.backend_is_back()
         when_back, self._when_back_callbacks = self._when_back_callbacks, {}
         for follows in when_back:
-            if self._link.rest:
-                self.call_later(self._link.rest, follows)
+            if self._link.pause_after_deaths:
+                self.call_later(self._link.pause_after_deaths, follows)
             else:
                 follows()
 

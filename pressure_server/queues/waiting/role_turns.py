@@ -83,7 +83,7 @@ class RoleTurns:
             else:
                 self._lanes.wake_up([name])
 
-        self._turns.ask(self._lanes.database_number, token, parked, ended)
+        self._turns.wait_in_line(self._lanes.database_number, token, parked, ended)
 
     def withdraw(self, name: bytes, condition: WaitCondition) -> None:
         """Stop waiting for a role for which the queue's lane has asked."""
@@ -109,7 +109,7 @@ class RoleTurns:
         self._to_give_back.discard(name)
         base = base_key(self._lanes.prefix, name)
         for suffix in _PARKED.values():
-            self._turns.given_back(self._lanes.database_number, base + suffix)
+            self._turns.forget_note(self._lanes.database_number, base + suffix)
 
     async def end_noted_turns(self) -> None:
         """End all turns that are noted in the backend: a server that died may have left them.
@@ -117,7 +117,7 @@ class RoleTurns:
         If a turn was that of a live server, that server asks for it again.
         """
         prefix = self._lanes.prefix + b":"
-        for parked in await self._turns.left_behind(self._lanes.database_number):
+        for parked in await self._turns.noted_keys(self._lanes.database_number):
             for suffix in _PARKED.values():
                 if parked.startswith(prefix) and parked.endswith(suffix):
                     name = parked[len(prefix) : -len(suffix)]

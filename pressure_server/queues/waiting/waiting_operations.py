@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from pressure_server.errors import PressureError, StoppingError, TooManyWaitError
+from pressure_server.errors import PressureError, StoppingError, WaitLimitError
 from pressure_server.queues.calls.driver import Driver
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.batch import Outcome
@@ -172,7 +172,7 @@ class WaitingOperations:
         if not wait.in_line:
             waiters = self._driver.waiters
             if not waiters.try_add(wait):
-                wait.timeout_error, wait.out_of_time = TooManyWaitError(waiters.limit), False
+                wait.timeout_error, wait.out_of_time = WaitLimitError(waiters.limit), False
                 return False
             wait.in_line = True
             operation.owner.wait_began(operation)
