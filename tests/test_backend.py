@@ -163,7 +163,7 @@ def test_what_is_in_flight_at_sigterm_is_finished(
         connection.sendall(b"SADD q a\r\n")
         wait_for(lambda: _received(server.port) == 0, "the command to be read")
         server.process.send_signal(signal.SIGTERM)
-        wait_for(lambda: "stopping" in server.log, "the drain to begin")
+        wait_for(lambda: "draining" in server.log, "the drain to begin")
         valkey.process.send_signal(signal.SIGCONT)
         assert connection.recv(100) == b":1\r\n"
         assert connection.recv(100) == b""

@@ -53,7 +53,7 @@ def test_messages_that_a_client_has_not_read_are_put_back(
         with contextlib.suppress(ConnectionError):
             while True:
                 received.append(lazy.message())
-    assert "1 clients were cut off" in server.log
+    assert "did not finish within" in server.log
     second = start_server(*arguments)
     with second.client() as client:
         left = client.lrange("q", 0, -1)
@@ -76,7 +76,7 @@ def test_a_server_that_stops_leaves_only_the_queues(
         waiter.send(protocol.get_waiting(b"empty"))
         wait_for_blocked(client, 1)
         assert client.spop("q") == b"a"
-        identity = re.findall(r"we are '(.+)'", server.log)[0]
+        identity = re.findall(r"the name of this server is '(.+)'", server.log)[0]
         assert direct.hexists("__pressure__!peers", identity)
         began = time.monotonic()
         assert server.stop() == 0
@@ -142,13 +142,13 @@ def test_a_server_that_drains_is_not_ready_and_goes_on_to_serve(
     urls = {each: f"{each.name}://127.0.0.1:{server.port_of(each.name)}" for each in PROTOCOLS}
     strangers = {each: Wire(each, server) for each in PROTOCOLS}
     for protocol, url in urls.items():
-        assert run_here("ping", "--listen", url).stdout == f"{url} is well\n"
+        assert run_here("ping", "--listen", url).stdout == f"{url} is healthy\n"
         assert run_here("ping", "--listen", url, "--ready").stdout == f"{url} is ready\n"
         assert strangers[protocol](protocol.ready) in (b"+OK", b"OK")
     with server.client(password=password or None) as client:
         client.ping()
         server.process.send_signal(signal.SIGTERM)
-        wait_for(lambda: "not ready any longer" in server.log, "the server to be told to stop")
+        wait_for(lambda: "not ready for new clients" in server.log, "the server to be told to stop")
         for protocol, url in urls.items():
             not_ready = protocol.stopping.decode() + DRAINING
             assert strangers[protocol](protocol.ready).decode() == not_ready

@@ -120,7 +120,7 @@ def test_a_password_is_given_once(tmp_path: Path, password_file: Path) -> None:
     twice = run_here("--password", SECRET, "--password-file", str(password_file))
     assert (twice.returncode, "given twice" in twice.stderr, SECRET in twice.stderr) == (2, True, False)
     (tmp_path / "users.toml").write_text(users_toml({"default": (SECRET, ["*"], ["put"])}))
-    with pytest.raises(AccessError, match="must stand there") as refused:
+    with pytest.raises(AccessError, match="set its password there instead") as refused:
         AccessPolicy(SECRET.encode(), users=tmp_path / "users.toml").read_users()
     assert SECRET not in str(refused.value)
 

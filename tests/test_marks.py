@@ -54,10 +54,10 @@ class Opened:
     def end_wait(self) -> None:
         pass
 
-    def has_some(self, operation: Operation) -> None:
+    def partly_taken(self, operation: Operation) -> None:
         pass
 
-    def took(self, operation: Operation) -> None:
+    def take_over(self, operation: Operation) -> None:
         self.operations.append(operation)
 
 

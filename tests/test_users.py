@@ -49,28 +49,28 @@ def test_a_users_file_says_who_may_do_what() -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("", "holds no table"),
-        ("users = 5", "holds no table"),
-        ("users = {}", "holds no table"),
-        ("[users", "it is no TOML"),
-        ("colour = 1\n" + table(), "nothing but tables"),
-        ("[users]\nada = 5", "nothing but may, nopass"),
-        (table(colour="1"), "nothing but may, nopass"),
-        (table(queues=""), "lacks queues"),
-        (table(queues="", may=""), "lacks may and queues"),
+        ("", "there is no table"),
+        ("users = 5", "there is no table"),
+        ("users = {}", "there is no table"),
+        ("[users", "this is not valid TOML"),
+        ("colour = 1\n" + table(), "only tables"),
+        ("[users]\nada = 5", "only these keys: may, nopass"),
+        (table(colour="1"), "only these keys: may, nopass"),
+        (table(queues=""), "must have queues"),
+        (table(queues="", may=""), "must have may and queues"),
         (table(password_sha256=""), "either password-sha256 or nopass"),
         (table(nopass="true"), "either password-sha256 or nopass"),
         (table(nopass='"yes"', password_sha256=""), "nopass must be true or false"),
         (table(password_sha256='"s3cret"'), "64 hexadecimal digits"),
         (table(password_sha256=f'"{HASH[:-1]}"'), "64 hexadecimal digits"),
         (table(password_sha256=f'"{HASH}0"'), "64 hexadecimal digits"),
-        (table(password_sha256="5"), "must be a text or a list"),
-        (table(password_sha256=f'["{HASH}", 5]'), "must be a text or a list"),
+        (table(password_sha256="5"), "must be a string or a list"),
+        (table(password_sha256=f'["{HASH}", 5]'), "must be a string or a list"),
         (
             table(may='["put", "rule"]'),
             "unknown right 'rule' for user 'ada': choose from put, get, read, administer",
         ),
-        (table(may="true"), "must be a text or a list"),
+        (table(may="true"), "must be a string or a list"),
         (table(queues='["' + "a" * 257 + '"]'), "256 bytes at most"),
         (table(queues='["' + "a" * 5000 + '"]'), "pattern is too long"),
         (table("a b"), "1 to 64 visible"),
@@ -146,7 +146,7 @@ def test_a_password_that_cannot_be_one_is_refused(password: bytes) -> None:
 
 
 def test_the_default_user_s_password_is_given_once() -> None:
-    with pytest.raises(UsersError, match="must stand there"):
+    with pytest.raises(UsersError, match="set its password there instead"):
         users_with_password(b"password", parse_users(table("default")))
     both = users_with_password(b"password", parse_users(table()))
     assert set(both.by_name) == {"default", "ada"}

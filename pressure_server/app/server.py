@@ -148,7 +148,9 @@ async def _serve_on(
         broker.end_waits()
         seconds = _CLIENTS_PART * settings.drain_timeout
         if cut_off := await clients.drain(seconds):
-            logger.warning("disconnected %d clients that did not finish within %g seconds", cut_off, seconds)
+            logger.warning(
+                "clients that did not finish within %g seconds, and were disconnected: %d", seconds, cut_off
+            )
         if not await broker.settle(settings.drain_timeout - seconds):
             logger.warning(
                 "undelivered messages could not all be put back: another server, or this one after its "
