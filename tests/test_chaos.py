@@ -1,11 +1,9 @@
-"""Chaos, for a short while; and that its ledger, its causes and its verdict find what is wrong."""
+"""A short chaos run; and its ledger, its causes and its verdict find what is wrong."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,25 +11,22 @@ import pytest
 from tests.chaos import hang_ups, plan, report
 from tests.chaos.causes import Incident, cause
 from tests.chaos.evidence import follow
-from tests.chaos.ledger import Duplicate, Ledger, Lost, Put, Receipt, Strange
+from tests.chaos.ledger import NamedLedger
 from tests.chaos.memcached import Item, MemcachedError, MemcachedReader
 from tests.chaos.messages import flags_of, message, name, name_of
 from tests.chaos.plan import Fault, Kind, Timeouts
-from tests.chaos.relay import Relay
 from tests.chaos.run import Outcome, Settings, run
-from tests.support.programs import TIMEOUT as PATIENCE
+from tests.support.ledger import Doubled, Event, Strange
 from tests.support.waiters import packed
 
 # As short as faults that last longer allow; where nothing but connections break, no proxy is taken for dead.
 TIMEOUTS = Timeouts(proxy=3.0, backend=0.5, grace=0.5)
 SEED = 4
 
-Open = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
-
 FIRST, SECOND, THIRD = (name(1, number) for number in range(3))
-PUT = Put(1.0, "q", "producer", "a")
-RECEIPT = Receipt(2.0, "q", "consumer", "a")
-AGAIN = Receipt(9.0, "q", "other consumer", "b")
+SENT = Event("producer", "q", "a", 1.0)
+RECEIPT = Event("consumer", "q", "a", 2.0)
+AGAIN = Event("other consumer", "q", "b", 9.0)
 
 
 def wanted(folder: Path, faults: Sequence[Fault] = (), messages: int = 0, proxies: int = 2) -> Settings:
@@ -39,7 +34,7 @@ def wanted(folder: Path, faults: Sequence[Fault] = (), messages: int = 0, proxie
 
 
 def outcome_of(settings: Settings) -> Outcome:
-    """Of a run; what it reports is shown where a test fails."""
+    """Run, print the report, and return the outcome."""
     outcome = asyncio.run(run(settings, print))
     print("\n".join(report.lines(outcome)))
     return outcome
@@ -48,7 +43,7 @@ def outcome_of(settings: Settings) -> Outcome:
 # What is pure.
 
 
-def test_a_message_that_was_changed_is_noticed() -> None:
+def test_a_changed_message_is_recognised() -> None:
     messages = [message(name(3, number)) for number in range(1000)]
     assert [name_of(data) for data in messages] == [name(3, number) for number in range(1000)]
     assert max(map(len, messages)) > 1000
@@ -57,62 +52,33 @@ def test_a_message_that_was_changed_is_noticed() -> None:
             name_of(wrong)
 
 
-def test_the_ledger_finds_what_was_acknowledged_and_never_received() -> None:
-    ledger = Ledger()
-    ledger.sending([FIRST, SECOND, THIRD], PUT)
-    ledger.acknowledge([FIRST, SECOND])
-    ledger.receive(message(FIRST), RECEIPT)
-    assert ledger.lost() == [Lost(SECOND, PUT)]
-    assert (ledger.acknowledged, ledger.received, ledger.unsure, ledger.unsure_received) == (2, 1, 1, 0)
-    ledger.receive(message(SECOND), RECEIPT)
-    assert not ledger.lost()
-
-
-def test_who_is_unsure_of_a_message_may_have_put_it() -> None:
-    ledger = Ledger()
-    ledger.sending([FIRST, SECOND], PUT)
-    ledger.receive(message(FIRST), RECEIPT)
-    assert (ledger.unsure, ledger.unsure_received) == (2, 1)
-    assert not ledger.lost()
-    assert not ledger.strange
-
-
-def test_the_ledger_finds_what_was_received_twice() -> None:
-    ledger = Ledger()
-    ledger.sending([FIRST, SECOND], PUT)
-    ledger.acknowledge([FIRST, SECOND])
-    for first in (FIRST, SECOND):
-        ledger.receive(message(first), RECEIPT)
-    ledger.receive(message(SECOND), AGAIN)
-    assert ledger.duplicates() == [Duplicate(SECOND, [RECEIPT, AGAIN])]
-    assert ledger.received == 2
-
-
-def test_the_ledger_finds_what_nobody_has_sent() -> None:
-    ledger = Ledger()
-    ledger.sending([FIRST], PUT)
-    for data in (message(SECOND), message(FIRST) + b"x"):
-        ledger.receive(data, RECEIPT)
+def test_a_message_that_nobody_sent_or_that_was_changed_is_strange() -> None:
+    ledger = NamedLedger()
+    ledger.send([FIRST], SENT)
+    for data in (message(SECOND), message(FIRST) + b"x", message(FIRST)):
+        ledger.read(data, RECEIPT)
     assert ledger.strange == [Strange(message(SECOND), RECEIPT), Strange(message(FIRST) + b"x", RECEIPT)]
+    assert ledger.received == 1
 
 
-def test_the_ledger_finds_flags_that_a_message_was_not_given() -> None:
-    ledger = Ledger()
+def test_a_message_received_with_other_flags_is_strange() -> None:
+    ledger = NamedLedger()
     flagged = name(1, 3, 7)
-    ledger.sending([FIRST, flagged], PUT)
-    ledger.receive(message(FIRST), RECEIPT, 0)
-    ledger.receive(message(flagged), RECEIPT)
+    ledger.put([FIRST, flagged], SENT)
+    ledger.read(message(FIRST), RECEIPT, 0)
+    ledger.read(message(flagged), RECEIPT)
     ledger.see(message(flagged), RECEIPT, 7)
     assert not ledger.strange
     ledger.see(message(FIRST), RECEIPT, 7)
-    ledger.receive(message(flagged), AGAIN, 0)
+    ledger.read(message(flagged), AGAIN, 0)
     assert ledger.strange == [Strange(message(FIRST), RECEIPT, 7), Strange(message(flagged), AGAIN, 0)]
-    assert ledger.duplicates() == [Duplicate(flagged, [RECEIPT, AGAIN])]
+    assert ledger.doubled() == [Doubled(flagged, [RECEIPT, AGAIN])]
+    assert not ledger.lost()
     assert [flags_of(called) for called in (FIRST, flagged)] == [0, 7]
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
-def test_memcached_s_replies_are_read_however_they_come(size: int) -> None:
+def test_replies_of_memcached_are_read_in_pieces_of_any_size(size: int) -> None:
     sent = (
         b"STORED\r\nVALUE a 7 4\r\n\r\nab\r\nVALUE b 0 0\r\n\r\nEND\r\nSERVER_ERROR FULL\r\nEND\r\nVALUE c 0"
     )
@@ -131,7 +97,7 @@ def incident(kind: Kind, began: float, ended: float, proxy: str = "") -> Inciden
 
 
 # First received through proxy a at 2 s, then through proxy b at 9 s.
-DUPLICATE = Duplicate(FIRST, [RECEIPT, AGAIN])
+DUPLICATE = Doubled(FIRST, [RECEIPT, AGAIN])
 
 
 @pytest.mark.parametrize(
@@ -156,17 +122,17 @@ def test_a_broken_process_explains_a_duplicate(explains: Incident) -> None:
         incident(plan.PROXY_KILLED, 9.1, 9.2, "a"),
     ],
 )
-def test_nothing_else_does(does_not: Incident) -> None:
+def test_other_faults_explain_no_duplicate(does_not: Incident) -> None:
     assert cause(DUPLICATE, [does_not], TIMEOUTS.proxy) is None
 
 
-def test_a_proxy_cannot_say_what_it_has_delivered_while_the_backend_is_away() -> None:
+def test_a_stalled_backend_line_explains_an_earlier_delivery() -> None:
     killed = incident(plan.PROXY_KILLED, 5.0, 6.0, "a")
     assert cause(DUPLICATE, [incident(plan.BACKEND_SILENT, 1.9, 4.5, "a"), killed], TIMEOUTS.proxy) == killed
     assert cause(DUPLICATE, [incident(plan.BACKEND_SILENT, 1.9, 4.5, "b"), killed], TIMEOUTS.proxy) is None
 
 
-def test_what_the_backend_did_with_a_message_is_in_its_file(tmp_path: Path) -> None:
+def test_the_append_only_file_tells_the_fate_of_a_message(tmp_path: Path) -> None:
     file = tmp_path / "appendonly.aof"
     step: list[tuple[str | bytes | int, ...]] = [
         ("LPUSH", "q", message(FIRST), message(SECOND)),
@@ -182,7 +148,7 @@ def test_what_the_backend_did_with_a_message_is_in_its_file(tmp_path: Path) -> N
     assert (len(found[SECOND]), found[THIRD]) == (1, [])
 
 
-def test_a_seed_is_a_plan() -> None:
+def test_a_seed_makes_the_same_plan() -> None:
     def made(seed: int) -> list[Fault]:
         return plan.make(plan.KINDS, 100, 2, TIMEOUTS, seed)
 
@@ -191,107 +157,23 @@ def test_a_seed_is_a_plan() -> None:
     assert not any(kind.breaks_a_process for kind in plan.kinds(only_connections=True))
 
 
-def test_fewer_than_asked_for_is_a_failure(tmp_path: Path) -> None:
+def test_a_run_with_too_few_messages_or_faults_fails(tmp_path: Path) -> None:
     faults = plan.make(plan.KINDS, 2, 2, TIMEOUTS, SEED)
     outcome = Outcome(wanted(tmp_path, faults, messages=3))
     assert report.failures(outcome) == ["3 messages fewer than asked for", "2 faults fewer than asked for"]
-
-
-def through_a_relay(show: Callable[[Relay, Open], Awaitable[None]]) -> None:
-    """Show it of a relay to somebody who says everything again."""
-
-    async def again(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionResetError):
-            while data := await reader.read(100):
-                writer.write(data)
-        writer.close()
-
-    async def all_of_it() -> None:
-        server = await asyncio.start_server(again, "127.0.0.1", 0)
-        address = server.sockets[0].getsockname()
-
-        async def connect() -> socket.socket:
-            connection = socket.socket()
-            connection.setblocking(False)
-            await asyncio.get_running_loop().sock_connect(connection, address)
-            return connection
-
-        relay = Relay(connect)
-        async with asyncio.timeout(PATIENCE):
-            await show(relay, lambda: asyncio.open_connection("127.0.0.1", relay.port))
-        await relay.close()
-        server.close()
-
-    asyncio.run(all_of_it())
-
-
-def test_a_relay_holds_everything_and_lets_it_go() -> None:
-    async def show(relay: Relay, connect: Open) -> None:
-        reader, writer = await connect()
-        writer.write(b"one")
-        assert await reader.readexactly(3) == b"one"
-        relay.stall()
-        writer.write(b"two")
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(reader.read(1), 0.1)
-        relay.heal()
-        assert await reader.readexactly(3) == b"two"
-        writer.close()
-
-    through_a_relay(show)
-
-
-def test_a_relay_cuts_in_the_middle_of_a_reply() -> None:
-    async def show(relay: Relay, connect: Open) -> None:
-        reader, writer = await connect()
-        writer.write(b"one")
-        assert await reader.readexactly(3) == b"one"
-        relay.cut_after(4)
-        writer.write(b"second")
-        assert await reader.read() == b"seco"
-        writer.close()
-
-    through_a_relay(show)
-
-
-@pytest.mark.parametrize("rudely", [False, True])
-def test_a_relay_cuts_and_refuses(rudely: bool) -> None:
-    async def show(relay: Relay, connect: Open) -> None:
-        reader, writer = await connect()
-        writer.write(b"one")
-        assert await reader.readexactly(3) == b"one"
-        relay.cut(rudely=rudely)
-        if rudely:
-            with pytest.raises(ConnectionResetError):
-                await reader.read()
-        else:
-            assert await reader.read() == b""
-        writer.close()
-        relay.refuse()
-        reader, writer = await connect()
-        with pytest.raises(ConnectionResetError):
-            await reader.read()
-        writer.close()
-        relay.heal()
-        reader, writer = await connect()
-        writer.write(b"two")
-        assert await reader.readexactly(3) == b"two"
-        writer.close()
-
-    through_a_relay(show)
 
 
 # What takes a while.
 
 
 @pytest.mark.slow
-def test_harm_done_behind_the_servers_back_is_found_out(tmp_path: Path) -> None:
+def test_sabotage_is_found_out(tmp_path: Path) -> None:
     faults = [
         Fault(kind, place=0, pause=0.1, seconds=0.0, overlaps=False, seed=SEED) for kind in plan.SABOTAGE
     ]
     outcome = outcome_of(wanted(tmp_path, faults, messages=2000, proxies=1))
     ledger = outcome.ledger
-    assert (len(ledger.lost()), len(ledger.duplicates()), len(ledger.strange)) == (1, 1, 1)
+    assert (len(ledger.lost()), len(ledger.doubled()), len(ledger.strange)) == (1, 1, 1)
     assert {"1 messages lost", "1 strange messages", "1 duplicates without a cause"} <= {
         *report.failures(outcome)
     }
@@ -299,7 +181,7 @@ def test_harm_done_behind_the_servers_back_is_found_out(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.slow
-def test_nothing_is_lost_whatever_breaks(tmp_path: Path) -> None:
+def test_no_message_is_lost_whatever_breaks(tmp_path: Path) -> None:
     faults = plan.make(plan.KINDS, len(plan.KINDS), 2, TIMEOUTS, SEED)
     outcome = outcome_of(wanted(tmp_path, faults, messages=5000))
     assert report.failures(outcome) == []
@@ -307,23 +189,23 @@ def test_nothing_is_lost_whatever_breaks(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.slow
-def test_clients_that_hang_up_in_a_stall_lose_nothing(tmp_path: Path) -> None:
+def test_clients_that_hang_up_in_a_stall_lose_no_message(tmp_path: Path) -> None:
     faults = [
         Fault(plan.CLIENTS_HANG_UP, place=0, pause=0.2, seconds=0.2, overlaps=False, seed=SEED + number)
         for number in range(4)
     ]
     outcome = outcome_of(wanted(tmp_path, faults, messages=1000, proxies=1))
     assert report.failures(outcome) == []
-    assert outcome.ledger.duplicates() == []
+    assert outcome.ledger.doubled() == []
     in_stalls = [text for text in outcome.journal.hang_ups if text.startswith("in a stall")]
     assert len(in_stalls) == len(hang_ups.PATHS)
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.slow
-def test_nothing_is_doubled_where_connections_break(tmp_path: Path) -> None:
+def test_no_message_is_doubled_if_only_connections_break(tmp_path: Path) -> None:
     kinds = plan.kinds(only_connections=True)
     faults = plan.make(kinds, len(kinds), 2, TIMEOUTS, SEED)
     outcome = outcome_of(wanted(tmp_path, faults, messages=3000))
     assert report.failures(outcome) == []
-    assert outcome.ledger.duplicates() == []
+    assert outcome.ledger.doubled() == []

@@ -1,7 +1,7 @@
-"""Servers that are killed: what they had taken, and not delivered, is back at the head of its queue soon.
+"""Killed servers: messages that they have not delivered go back to the heads of their queues.
 
-By a neighbour within --proxy-timeout, or by the next server on that backend. What a client may have read
-comes again; nothing is lost.
+A peer puts them back within --proxy-timeout, or the next server on that backend. Messages that a client may
+have read come again; none is lost.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ import pytest
 
 from pressure_server.lua.scripts import servers_script
 from tests.support.backend_relay import BackendRelay
+from tests.support.faults import kill, stopped
+from tests.support.large import fill, large, number_of, queued
+from tests.support.peers import heartbeats, identity
 from tests.support.programs import (
     Client,
     Server,
@@ -29,35 +32,8 @@ from tests.support.programs import (
     wait_until_settled,
 )
 from tests.support.waiters import Waiter, about, create, is_refused, packed
-from tests.test_disconnects import stopped
 
 TIMEOUT = 1.0
-SIZE = 100_000
-
-
-def message(number: int) -> bytes:
-    return b"%06d" % number + bytes(SIZE - 6)
-
-
-def fill(client: Client, count: int, queue: str = "q") -> None:
-    for number in range(count):
-        client.rpush(queue, message(number))
-
-
-def queued(direct: Client, queue: str = "q") -> list[int]:
-    """The numbers of the messages, oldest first."""
-    return [int(found[:6]) for found in reversed(direct.lrange(f"__pressure__:{queue}", 0, -1))]
-
-
-def signs(direct: Client) -> dict[bytes, bytes]:
-    """Who lives, by its own account."""
-    found: dict[bytes, bytes] = direct.hgetall("__pressure__!peers")
-    return found
-
-
-def identity(server: Server) -> bytes:
-    (found,) = re.findall(r"the name of this server is '(\S+)'", server.log)
-    return bytes(found.encode())
 
 
 def consumed(direct: Client, queue: str = "q") -> tuple[int, int]:
@@ -67,13 +43,13 @@ def consumed(direct: Client, queue: str = "q") -> tuple[int, int]:
 
 @pytest.fixture
 def backend(start_valkey: StartValkey) -> Valkey:
-    """One on which no other server signs."""
+    """Return a backend without other servers."""
     return start_valkey()
 
 
 @pytest.fixture
 def take(backend: Valkey) -> Iterator[Any]:
-    """Have messages taken that nobody reads; the connection stays open."""
+    """Take messages that nobody reads, on a connection that stays open."""
     with_messages: list[Waiter] = []
 
     def take(server: Server, *words: str | int, select: int = 0) -> Waiter:
@@ -105,7 +81,7 @@ def nothing_wrong_in_the_log(start_server: StartServer, tmp_path: Path) -> Itera
 
 
 @pytest.mark.alone
-def test_what_a_killed_server_had_taken_is_back_within_the_timeout(
+def test_messages_of_a_killed_server_are_back_within_the_timeout(
     neighbours: list[Server], direct: Client, take: Any
 ) -> None:
     dying, living = neighbours
@@ -122,7 +98,7 @@ def test_what_a_killed_server_had_taken_is_back_within_the_timeout(
         assert (len(queued(direct)), len(queued(direct, "r"))) == (15, 19)
         dying.process.kill()
         began = time.monotonic()
-        wait_for(lambda: identity(dying) not in signs(direct), "its end to be noticed")
+        wait_for(lambda: identity(dying) not in heartbeats(direct), "the recovery")
         took = time.monotonic() - began
         assert queued(direct) == list(range(200))
         assert queued(direct, "r") == list(range(100))
@@ -132,11 +108,11 @@ def test_what_a_killed_server_had_taken_is_back_within_the_timeout(
         assert living.log.count("has died: 266 messages that it had not delivered are back in 2 queues") == 1
         print(f"266 messages were back after {took:.2f} seconds, with a timeout of {TIMEOUT:g}")
         transaction.close()
-        assert client.lpop("q") == message(0)
+        assert client.lpop("q") == large(0)
         assert about(client, "q")[b"length"] == 199
 
 
-def test_the_next_server_finds_what_the_last_one_had_taken(
+def test_the_next_server_puts_the_messages_of_a_killed_one_back(
     start_server: StartServer, backend: Valkey, direct: Client, take: Any
 ) -> None:
     options = ("--backend", backend.url, "--proxy-timeout", str(TIMEOUT))
@@ -144,36 +120,34 @@ def test_the_next_server_finds_what_the_last_one_had_taken(
     with server.client() as client:
         fill(client, 50)
     take(server, "LPOP", "q", 50)
-    server.process.kill()
-    server.process.wait(TIMEOUT)
+    kill(server)
     assert queued(direct) == []
     start_server(*options)
     wait_for(lambda: queued(direct) == list(range(50)), "the messages")
-    wait_for(lambda: len(signs(direct)) == 1, "it to be forgotten")
+    wait_for(lambda: len(heartbeats(direct)) == 1, "the server to be forgotten")
     assert consumed(direct) == (0, 0)
 
 
-def test_the_embedded_backend_s_next_server_puts_them_back_at_once(
+def test_the_next_server_of_an_embedded_backend_puts_them_back_at_once(
     start_server: StartServer, tmp_path: Path, take: Any
 ) -> None:
-    """However long the timeout: nobody else can be there."""
+    """The timeout does not matter, because no other server can be alive."""
     options = ("--backend", "embedded:", "--data-dir", str(tmp_path / "data"), "--proxy-timeout", "600")
     server = start_server(*options)
     with server.client() as client:
         fill(client, 50)
     take(server, "LPOP", "q", 50)
-    server.process.kill()
-    server.process.wait(TIMEOUT)
+    kill(server)
     anew = start_server(*options)
     began = time.monotonic()
     with anew.client() as client:
         wait_for(lambda: client.llen("q") == 50, "the messages")
         print(f"back {time.monotonic() - began:.3f} seconds after it was ready")
-        assert [int(found[:6]) for found in client.lrange("q", 0, -1)] == list(range(50))
+        assert [number_of(found) for found in client.lrange("q", 0, -1)] == list(range(50))
         assert about(client, "q")[b"consumed_messages"] == 0
 
 
-def test_several_databases_are_looked_after(neighbours: list[Server], backend: Valkey, take: Any) -> None:
+def test_messages_go_back_in_every_database(neighbours: list[Server], backend: Valkey, take: Any) -> None:
     dying, living = neighbours
     numbers = (0, 3, 7)
     for number in numbers:
@@ -187,10 +161,10 @@ def test_several_databases_are_looked_after(neighbours: list[Server], backend: V
 
 
 def _is_back(direct: Client, living: Server) -> bool:
-    return queued(direct) == list(range(100)) and list(signs(direct)) == [identity(living)]
+    return queued(direct) == list(range(100)) and list(heartbeats(direct)) == [identity(living)]
 
 
-def test_who_opens_a_database_twice_at_once_is_not_taken_for_dead_there(
+def test_a_server_that_opens_a_database_twice_at_once_is_not_taken_for_dead(
     neighbours: list[Server], backend: Valkey
 ) -> None:
     ours, other = neighbours
@@ -201,56 +175,56 @@ def test_who_opens_a_database_twice_at_once_is_not_taken_for_dead_there(
             for waiter in waiting:
                 waiter.send("SELECT", 5)
         assert [waiter.reply() for waiter in waiting] == [b"OK"] * 5
-        before = signs(direct)[identity(ours)]
-        wait_for(lambda: signs(direct)[identity(ours)] != before, "another sign")
+        before = heartbeats(direct)[identity(ours)]
+        wait_for(lambda: heartbeats(direct)[identity(ours)] != before, "another heartbeat")
         for waiter in waiting:
             waiter.close()
     assert "has died" not in other.log
 
 
 @pytest.mark.parametrize("leaves", [True, False], ids=["its client leaves", "its client reads on"])
-def test_a_server_that_comes_back_after_it_was_taken_for_dead_loses_nothing_and_puts_nothing_back_twice(
+def test_a_server_that_was_taken_for_dead_puts_no_message_back_twice(
     neighbours: list[Server], direct: Client, take: Any, leaves: bool
 ) -> None:
     stopping, living = neighbours
     with living.client() as client:
         fill(client, 100)
         waiter = take(stopping, "LPOP", "q", 90)
-        sign = signs(direct)[identity(stopping)]
+        sign = heartbeats(direct)[identity(stopping)]
         with stopped(stopping.process):
-            wait_for(lambda: identity(stopping) not in signs(direct), "it to be taken for dead")
+            wait_for(lambda: identity(stopping) not in heartbeats(direct), "the server to be taken for dead")
             assert queued(direct) == list(range(100))
             if leaves:
                 waiter.reset()
-        wait_for(lambda: signs(direct).get(identity(stopping), sign) != sign, "it to live again")
-        received = [] if leaves else [int(found[:6]) for found in waiter.reply()]
-        # What it would put back is refused: it has been put back before.
+        wait_for(lambda: heartbeats(direct).get(identity(stopping), sign) != sign, "it to live again")
+        received = [] if leaves else [number_of(found) for found in waiter.reply()]
+        # The server cannot put them back again: a peer has done that.
         with stopping.client() as again:
             wait_for(lambda: again.info("clients")["connected_clients"] == 2 - leaves, "the client to leave")
             again.rpush("other", "x")
             assert again.lpop("other") == b"x"
         wait_until_settled(direct)
         assert queued(direct) == list(range(100))
-        assert received == ([] if leaves else list(range(90)))  # doubled, and counted so
+        assert received == ([] if leaves else list(range(90)))  # these are doubled
         assert consumed(direct) == (0, 0)
     assert stopping.stop() == 0
-    wait_for(lambda: list(signs(direct)) == [identity(living)], "it to sign off")
+    wait_for(lambda: list(heartbeats(direct)) == [identity(living)], "it to sign off")
 
 
-def test_a_server_killed_right_after_it_came_back_is_buried_again(
+def test_a_server_that_is_killed_after_it_came_back_is_recovered_again(
     neighbours: list[Server], direct: Client, take: Any
 ) -> None:
     stopping, living = neighbours
     with living.client() as client:
         fill(client, 100)
         with stopped(stopping.process):
-            wait_for(lambda: identity(stopping) not in signs(direct), "it to be taken for dead")
+            wait_for(lambda: identity(stopping) not in heartbeats(direct), "the server to be taken for dead")
         take(stopping, "LPOP", "q", 90)
         stopping.process.kill()
         wait_for(lambda: queued(direct) == list(range(100)), "the messages")
 
 
-def test_a_server_that_signs_while_it_is_buried_is_not_forgotten(direct: Client) -> None:
+def test_a_server_with_a_new_heartbeat_is_not_forgotten(direct: Client) -> None:
     def call(*words: str) -> Any:
         return direct.eval(servers_script(), 3, "who lives", "a is dead", "what a has taken", *words)
 
@@ -290,48 +264,19 @@ def test_a_server_that_signs_while_it_is_buried_is_not_forgotten(direct: Client)
 
 
 @pytest.mark.slow
-def test_a_put_that_had_no_answer_when_its_server_was_taken_for_dead_is_not_done_again(
-    start_server: StartServer, backend: Valkey, direct: Client
+@pytest.mark.parametrize("is_over", [True, False], ids=["after the recovery", "during the recovery"])
+def test_a_put_without_a_reply_is_not_done_again_after_its_server_was_taken_for_dead(
+    start_server: StartServer, backend: Valkey, direct: Client, is_over: bool
 ) -> None:
-    """Though the server has signed before the connection broke on which it would have had the answer."""
-    living = start_server("--backend", backend.url, "--proxy-timeout", str(TIMEOUT))
-    with BackendRelay(backend.socket) as relay:
+    """The server goes on, and sends a heartbeat, before the connection breaks that owes it the reply."""
+    with BackendRelay(backend.socket) as relay, BackendRelay(backend.socket) as recovering:
         server = start_server("--backend", relay.url, "--proxy-timeout", str(TIMEOUT))
+        living = start_server("--backend", recovering.url, "--proxy-timeout", str(TIMEOUT))
 
         def is_before_the_break(_reply: bytes) -> bool:
             return direct.llen("__pressure__:q") == 2 and "was lost" not in server.log
 
-        with Waiter(server.port) as waiter, Waiter(server.port) as other:
-            assert waiter("RPUSH", "q", "a") == 1
-            wait_until_settled(direct)
-            relay.hold(is_before_the_break)
-            waiter.send("RPUSH", "q", "b")
-            wait_for(lambda: direct.llen("__pressure__:q") == 2, "the call to be done")
-            with stopped(server.process):
-                wait_for(lambda: "has died" in living.log, "it to be taken for dead")
-                other.send("RPUSH", "other", "x")
-            wait_for(lambda: direct.llen("__pressure__:other"), "it to sign, and go on")
-            relay.cuts = is_before_the_break
-            relay.release()
-            reply = waiter.reply()
-        assert is_refused(reply, "BACKEND"), reply
-        assert direct.lrange("__pressure__:q", 0, -1) == [b"b", b"a"]
-        assert server.stop() == 0
-
-
-@pytest.mark.slow
-def test_nor_where_the_server_is_back_while_it_is_buried(
-    start_server: StartServer, backend: Valkey, direct: Client
-) -> None:
-    """What was kept for it is gone before whoever buries it knows that it lives."""
-    with BackendRelay(backend.socket) as relay, BackendRelay(backend.socket) as burying:
-        server = start_server("--backend", relay.url, "--proxy-timeout", str(TIMEOUT))
-        start_server("--backend", burying.url, "--proxy-timeout", str(TIMEOUT))
-
-        def is_before_the_break(_reply: bytes) -> bool:
-            return direct.llen("__pressure__:q") == 2 and "was lost" not in server.log
-
-        def is_gone() -> bool:
+        def has_no_records() -> bool:
             epoch: bytes = direct.hget(f"__pressure__!calls:{identity(server).decode()}", "epoch")
             return epoch == b"0"
 
@@ -342,21 +287,25 @@ def test_nor_where_the_server_is_back_while_it_is_buried(
             waiter.send("RPUSH", "q", "b")
             wait_for(lambda: direct.llen("__pressure__:q") == 2, "the call to be done")
             with stopped(server.process):
-                burying.hold(lambda _: is_gone())
-                wait_for(is_gone, "it to be buried")
+                if is_over:
+                    wait_for(lambda: "has died" in living.log, "the end of the recovery")
+                else:
+                    # The peer does not learn that it has deleted the records.
+                    recovering.hold(lambda _: has_no_records())
+                    wait_for(has_no_records, "the records to be deleted")
                 other.send("RPUSH", "other", "x")
-            wait_for(lambda: direct.llen("__pressure__:other"), "it to sign, and go on")
+            wait_for(lambda: direct.llen("__pressure__:other"), "the server to go on")
             relay.cuts = is_before_the_break
             relay.release()
             reply = waiter.reply()
-            burying.release()
+            recovering.release()
         assert is_refused(reply, "BACKEND"), reply
         assert direct.lrange("__pressure__:q", 0, -1) == [b"b", b"a"]
         assert server.stop() == 0
 
 
 @pytest.mark.slow
-def test_neighbours_that_bury_the_same_server_double_nothing(
+def test_peers_that_recover_the_same_server_double_no_message(
     start_server: StartServer, backend: Valkey, direct: Client, take: Any
 ) -> None:
     servers = [start_server("--backend", backend.url, "--proxy-timeout", str(TIMEOUT)) for _ in range(4)]
@@ -367,13 +316,13 @@ def test_neighbours_that_bury_the_same_server_double_nothing(
             fill(client, 70, queue)
     for queue in queues:
         take(dying, "LPOP", queue, 60)
-    # At the same moment: each begins to count when all others have seen it, too.
+    # All peers notice the death at the same moment.
     for server in living:
         server.process.send_signal(signal.SIGSTOP)
     dying.process.kill()
     for server in living:
         server.process.send_signal(signal.SIGCONT)
-    wait_for(lambda: identity(dying) not in signs(direct), "it to be buried")
+    wait_for(lambda: identity(dying) not in heartbeats(direct), "the recovery")
     assert not records(direct)
     for queue in queues:
         assert queued(direct, queue) == list(range(70))
@@ -381,9 +330,7 @@ def test_neighbours_that_bury_the_same_server_double_nothing(
     assert sum(server.log.count("has died") for server in living) == 1
 
 
-def test_a_queue_deleted_meanwhile_gets_nothing_back(
-    neighbours: list[Server], direct: Client, take: Any
-) -> None:
+def test_no_message_goes_back_to_a_deleted_queue(neighbours: list[Server], direct: Client, take: Any) -> None:
     dying, living = neighbours
     with living.client() as client:
         for queue in "qrs":
@@ -392,14 +339,14 @@ def test_a_queue_deleted_meanwhile_gets_nothing_back(
         dying.process.kill()
         client.delete("q", "r")
         client.rpush("r", "anew")
-        wait_for(lambda: identity(dying) not in signs(direct), "it to be buried")
+        wait_for(lambda: identity(dying) not in heartbeats(direct), "the recovery")
         assert client.exists("q") == 0
         assert client.lrange("r", 0, -1) == [b"anew"]
         assert queued(direct, "s") == list(range(100))
         assert consumed(direct, "r") == (0, 0)
 
 
-def test_messages_come_back_also_where_the_backend_is_out_of_memory(
+def test_messages_go_back_when_the_backend_is_out_of_memory(
     neighbours: list[Server], direct: Client, take: Any
 ) -> None:
     dying, living = neighbours
@@ -407,10 +354,10 @@ def test_messages_come_back_also_where_the_backend_is_out_of_memory(
         fill(client, 100)
         direct.config_set("maxmemory", 1)
         try:
-            # It says that it lives, and takes, without memory.
+            # The heartbeat and gets need no memory.
             take(dying, "LPOP", "q", 50)
-            sign = signs(direct)[identity(dying)]
-            wait_for(lambda: signs(direct)[identity(dying)] != sign, "another sign")
+            sign = heartbeats(direct)[identity(dying)]
+            wait_for(lambda: heartbeats(direct)[identity(dying)] != sign, "another heartbeat")
             take(living, "LPOP", "q", 50).reset()
             dying.process.kill()
             wait_for(lambda: queued(direct) == list(range(100)), "the messages")
@@ -418,17 +365,17 @@ def test_messages_come_back_also_where_the_backend_is_out_of_memory(
             direct.config_set("maxmemory", 0)
 
 
-def test_a_record_that_cannot_be_read_keeps_its_server_in_mind(
+def test_a_server_with_an_unreadable_record_is_not_forgotten(
     neighbours: list[Server], direct: Client, take: Any
 ) -> None:
-    """What else it had taken comes back all the same, and the neighbour says once what is wrong."""
+    """Its other messages go back, and the peer logs the record once."""
     dying, living = neighbours
     with living.client() as client:
         fill(client, 100)
         fill(client, 100, "bad")
     take(dying, "LPOP", "q", 90)
     take(dying, "LPOP", "bad", 90)
-    # The first of its calls: what that had taken is to be the oldest again when the record can be read.
+    # The record of the first call: its messages are the oldest again when it can be read.
     field, key, record = min(
         (int(field), key, record) for (key, field), record in records(direct).items() if b":bad" in record
     )
@@ -436,15 +383,15 @@ def test_a_record_that_cannot_be_read_keeps_its_server_in_mind(
     dying.process.kill()
     wait_for(lambda: queued(direct) == list(range(100)), "the messages")
     wait_for(lambda: "1 records of its messages cannot be put back yet" in living.log, "the complaint")
-    assert identity(dying) in signs(direct)
+    assert identity(dying) in heartbeats(direct)
     direct.hset(key, field, record)
     wait_for(lambda: queued(direct, "bad") == list(range(100)), "the others")
-    wait_for(lambda: identity(dying) not in signs(direct), "it to be forgotten")
+    wait_for(lambda: identity(dying) not in heartbeats(direct), "the server to be forgotten")
     assert living.log.count("cannot be put back yet") == 1
-    assert identity(living) in signs(direct)
+    assert identity(living) in heartbeats(direct)
 
 
-def test_nothing_is_kept_when_all_has_arrived_and_nobody_is_left_when_all_have_stopped(
+def test_no_record_and_no_heartbeat_outlives_its_use(
     start_server: StartServer, backend: Valkey, direct: Client
 ) -> None:
     server = start_server("--backend", backend.url)
@@ -464,7 +411,7 @@ def test_nothing_is_kept_when_all_has_arrived_and_nobody_is_left_when_all_have_s
             wait_until_settled(direct)
             wait_until_settled(there)
             latest = max(latest, time.monotonic() - done)
-        assert signs(direct).keys() == signs(there).keys() == {identity(server)}
+        assert heartbeats(direct).keys() == heartbeats(there).keys() == {identity(server)}
         assert server.stop() == 0
         assert not direct.keys("*!peers")
         assert not there.keys("*!peers")
@@ -473,10 +420,10 @@ def test_nothing_is_kept_when_all_has_arrived_and_nobody_is_left_when_all_have_s
     assert latest < 1
 
 
-def test_who_polls_an_empty_queue_leaves_nothing_in_doubt(
+def test_a_client_that_polls_an_empty_queue_leaves_no_record(
     start_server: StartServer, backend: Valkey, direct: Client
 ) -> None:
-    """Though the queue is never idle."""
+    """The queue is never idle."""
     server = start_server("--backend", backend.url)
     with server.client() as client, Waiter(server.port) as polling:
         client.rpush("q", "a", "b")
@@ -491,10 +438,10 @@ def test_who_polls_an_empty_queue_leaves_nothing_in_doubt(
 
 @pytest.mark.alone
 @pytest.mark.parametrize(("clients", "most"), [(1, 1.1), (50, 0.5)])
-def test_what_acknowledging_costs_under_load(
+def test_the_next_call_acknowledges_a_delivery(
     start_server: StartServer, backend: Valkey, direct: Client, clients: int, most: float
 ) -> None:
-    """Calls of the backend for a get: the next one acknowledges."""
+    """A get needs about one call of the backend."""
     server = start_server("--backend", backend.url)
     each = 3000 // clients
     with server.client() as client:
@@ -520,7 +467,7 @@ def _calls(direct: Client) -> int:
 
 
 @pytest.mark.slow
-def test_of_what_one_call_has_brought_only_what_has_not_arrived_comes_back(
+def test_only_the_undelivered_messages_of_a_call_go_back(
     neighbours: list[Server], backend: Valkey, direct: Client
 ) -> None:
     """Ten clients that do not read, and one that does, share calls."""
@@ -534,7 +481,7 @@ def test_of_what_one_call_has_brought_only_what_has_not_arrived_comes_back(
         with stopped(backend.process):
             fast.socket.sendall(packed("LPOP", "q") * 500)
             for number, waiter in enumerate(slow):
-                # The reply that brings a message is behind one that is not read.
+                # The reply with a message comes after one that is not read.
                 waiter.socket.sendall(packed("LPOP", f"large-{number}", 8) + packed("LPOP", "q"))
             fast.socket.sendall(packed("LPOP", "q") * 1000)
         taken = [int(fast.reply()) for _ in range(1500)]
@@ -547,7 +494,7 @@ def test_of_what_one_call_has_brought_only_what_has_not_arrived_comes_back(
     before = recorded()
     wait_for(lambda: recorded() <= 10, "records to be cut down")
     dying.process.kill()
-    wait_for(lambda: identity(dying) not in signs(direct), "it to be buried")
+    wait_for(lambda: identity(dying) not in heartbeats(direct), "the recovery")
     back = [int(found) for found in direct.lrange("__pressure__:q", 0, -1)][::-1]
     assert sorted(back + taken) == list(range(2000))
     assert back == sorted(back)
@@ -566,10 +513,10 @@ def record_of(base: str, message: str) -> bytes:
 
 @pytest.mark.timeout(600)
 @pytest.mark.slow
-def test_a_hundred_thousand_queues_and_one_dead_server(
+def test_recovery_from_a_hundred_thousand_queues_keeps_the_peers_alive(
     start_server: StartServer, start_valkey: StartValkey
 ) -> None:
-    """Those who bury it go on saying that they live."""
+    """The peers send heartbeats during the recovery."""
     valkey = start_valkey()
     dying, living, third = (
         start_server("--backend", valkey.url, "--proxy-timeout", str(TIMEOUT)) for _ in range(3)
@@ -586,7 +533,7 @@ def test_a_hundred_thousand_queues_and_one_dead_server(
                 pipeline.execute()
         fill(client, 100)
         client.rpush("small", "a")
-        # Its reply is behind another, which is not read. As if one of each tenth queue had been taken so.
+        # The second reply comes after one that is not read. Records for each tenth queue are added below.
         waiter = Waiter(dying.port)
         waiter.socket.sendall(packed("LPOP", "q", 90) + packed("LPOP", "small"))
         wait_for(lambda: direct.llen("__pressure__:small") == 0, "the record")
@@ -599,28 +546,28 @@ def test_a_hundred_thousand_queues_and_one_dead_server(
             pipeline.execute()
         dying.process.kill()
         began = time.monotonic()
-        wait_for(lambda: identity(dying) not in signs(direct), "it to be buried", 120)
+        wait_for(lambda: identity(dying) not in heartbeats(direct), "the recovery", 120)
         took = time.monotonic() - began
         assert queued(direct) == list(range(100))
         assert direct.lrange("__pressure__:q10", 0, -1) == [b"y", b"x", b"a"]
         assert not records(direct)
-        assert signs(direct).keys() == {identity(living), identity(third)}
+        assert heartbeats(direct).keys() == {identity(living), identity(third)}
         waiter.close()
     print(f"{count} queues, 10002 of them with a record: buried after {took:.1f} seconds")
     for server in (living, third):
         assert server.log.count("has died") <= 1
 
 
-def test_a_server_that_was_stopped_signs_before_it_takes_anything(
+def test_a_server_that_was_stopped_sends_a_heartbeat_before_it_takes_a_message(
     neighbours: list[Server], direct: Client
 ) -> None:
-    """Or what it takes would be in nobody's name, should it die before it signs."""
+    """Else no peer would recover the message if the server died before its heartbeat."""
     stopped, living = neighbours
     with living.client() as client, Waiter(stopped.port) as waiting:
         client.rpush("q", "a")
         name = identity(stopped).decode()
         stopped.process.send_signal(signal.SIGSTOP)
-        wait_for(lambda: identity(stopped) not in signs(direct), "it to be buried")
+        wait_for(lambda: identity(stopped) not in heartbeats(direct), "the recovery")
         waiting.send("LPOP", "q")
         signs_first: list[bool] = []
         with direct.monitor() as monitor:

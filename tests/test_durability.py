@@ -1,12 +1,9 @@
-"""Durability: who is refused it, that no reply comes before its proof, and what comes of what has none."""
+"""Durability: no reply comes before the change is confirmed, and a backend that cannot confirm is refused."""
 
 from __future__ import annotations
 
-import asyncio
-import signal
 import socket
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -15,8 +12,9 @@ import redis
 
 from pressure_server.backend.levels import DurabilityUnavailableError, Level
 from tests.support.backend_relay import BackendRelay
+from tests.support.crowd import Crowd, Member
+from tests.support.faults import kill, stopped
 from tests.support.programs import (
-    TIMEOUT,
     Client,
     Server,
     StartServer,
@@ -26,7 +24,7 @@ from tests.support.programs import (
     wait_for,
 )
 from tests.support.requirements import need
-from tests.support.waiters import AsyncWaiter, Waiter, Words, create, is_refused, wait_for_blocked, waiters
+from tests.support.waiters import Waiter, Words, create, is_refused, wait_for_blocked, waiters
 
 EVERYSEC = ("--appendonly", "yes", "--appendfsync", "everysec")
 ALWAYS = ("--appendonly", "yes", "--appendfsync", "always")
@@ -47,7 +45,7 @@ BASE = "__pressure__:q"
         ("replica:100", Level(replicas=100)),
     ],
 )
-def test_a_level_is_read(text: str, level: Level) -> None:
+def test_a_level_is_parsed(text: str, level: Level) -> None:
     assert Level.parse(text) == level
     assert Level.parse(str(level)) == level
 
@@ -56,7 +54,7 @@ def test_a_level_is_read(text: str, level: Level) -> None:
     "text",
     ["", "None", "replica:", "replica:0", "replica:101", "replica:-1", "replica:²", "fsync:1", "none:1"],
 )
-def test_what_is_no_level_is_refused(text: str) -> None:
+def test_an_unknown_level_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="must be none, replica"):
         Level.parse(text)
 
@@ -77,14 +75,14 @@ def test_what_is_no_level_is_refused(text: str) -> None:
         ),
     ],
 )
-def test_what_a_level_waits_by(
+def test_a_level_and_the_backends_settings_decide_the_confirming_command(
     level: Level, changed: Mapping[str, str], has_waitaof: bool, command: tuple[bytes, ...] | None
 ) -> None:
     config = {**SETTINGS, **changed}
     assert level.wait_for(config, has_waitaof=has_waitaof, replicas=2) == command
 
 
-def test_where_the_settings_are_not_told_it_is_waited() -> None:
+def test_unknown_settings_need_a_confirmation() -> None:
     waits_by = Level(fsync=True).wait_for(None, has_waitaof=True, replicas=0)
     assert waits_by == (b"WAITAOF", b"1", b"0")
 
@@ -99,7 +97,9 @@ def test_where_the_settings_are_not_told_it_is_waited() -> None:
         (Level(fsync=True), None, "the backend refuses CONFIG GET, so its settings are unknown"),
     ],
 )
-def test_what_a_backend_cannot_do(level: Level, config: Mapping[str, str] | None, why: str) -> None:
+def test_a_backend_that_cannot_confirm_is_refused_with_the_reason(
+    level: Level, config: Mapping[str, str] | None, why: str
+) -> None:
     with pytest.raises(DurabilityUnavailableError, match=why):
         level.wait_for(config, has_waitaof=False, replicas=2)
 
@@ -124,13 +124,13 @@ def assert_refused(backend: Valkey, level: str, why: str) -> None:
         ((), "replica", "durability replica:1 needs 1 connected replicas; the backend has 0"),
     ],
 )
-def test_a_backend_that_cannot_is_refused_with_the_reason(
+def test_a_server_does_not_start_on_a_backend_that_cannot_confirm(
     start_valkey: StartValkey, options: tuple[str, ...], level: str, why: str
 ) -> None:
     assert_refused(start_valkey(*options), level, why)
 
 
-def test_a_backend_that_does_not_tell_its_settings_is_tried_out(
+def test_a_backend_with_unknown_settings_is_tried_out(
     start_valkey: StartValkey, start_server: StartServer
 ) -> None:
     cannot, can = start_valkey(), start_valkey(*EVERYSEC)
@@ -145,7 +145,9 @@ def test_a_backend_that_does_not_tell_its_settings_is_tried_out(
 
 
 @pytest.mark.parametrize("command", ["-eval", "-waitaof"])
-def test_a_backend_that_may_not_be_asked_is_refused(start_valkey: StartValkey, command: str) -> None:
+def test_a_server_does_not_start_if_it_may_not_ask_for_a_confirmation(
+    start_valkey: StartValkey, command: str
+) -> None:
     backend = start_valkey(*EVERYSEC)
     with backend.client() as direct:
         direct.execute_command("ACL", "SETUSER", "default", command)
@@ -153,7 +155,7 @@ def test_a_backend_that_may_not_be_asked_is_refused(start_valkey: StartValkey, c
 
 
 @pytest.mark.clients
-def test_redis_7_0_is_refused_unless_it_writes_always(tmp_path: Path, start_server: StartServer) -> None:
+def test_redis_7_0_is_refused_unless_it_syncs_every_write(tmp_path: Path, start_server: StartServer) -> None:
     binary = need("redis-server", "redis-server")
     for options in (EVERYSEC, ALWAYS):
         folder = tmp_path / options[-1]
@@ -174,11 +176,11 @@ def durable(start_server: StartServer, url: str, level: str, *options: str) -> S
 
 
 def calls_of(direct: Client, command: str) -> int:
-    """How often the backend has been given that command."""
+    """Return how often the backend has received that command."""
     return int(direct.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"])
 
 
-def test_the_embedded_backend_writes_always_where_that_is_asked_for(
+def test_the_embedded_backend_syncs_every_write_with_durability_fsync(
     start_server: StartServer, tmp_path: Path
 ) -> None:
     for level, policy in (("fsync", "always"), ("none", "everysec")):
@@ -192,10 +194,10 @@ def test_the_embedded_backend_writes_always_where_that_is_asked_for(
             assert calls_of(direct, "waitaof") == 0
 
 
-def test_it_is_noticed_when_the_backend_s_settings_change(
+def test_a_change_of_the_backend_s_settings_is_noticed(
     start_valkey: StartValkey, start_server: StartServer
 ) -> None:
-    """No reply is taken for a proof any longer that is none, and none is waited for that is."""
+    """The server looks at the settings again, and waits for a confirmation only if it is needed."""
     backend = start_valkey(*EVERYSEC)
     server = durable(start_server, backend.url, "fsync", "--backend-grace", "0.2")
     with server.client() as client, Waiter(server.port) as waiting, backend.client() as direct:
@@ -217,7 +219,7 @@ def test_it_is_noticed_when_the_backend_s_settings_change(
         assert server.log.count(why) == 1
 
 
-def test_where_nothing_is_asked_for_nothing_is_done(
+def test_without_durability_no_confirmation_is_asked_for(
     start_valkey: StartValkey, start_server: StartServer
 ) -> None:
     backend = start_valkey(*EVERYSEC)
@@ -235,7 +237,7 @@ def test_where_nothing_is_asked_for_nothing_is_done(
 
 
 def is_proof(data: bytes) -> bool:
-    """Whether bytes from the backend have an answer to WAITAOF."""
+    """Return whether bytes from the backend have a reply to WAITAOF."""
     return b"*2\r\n:1\r\n:0\r\n" in data
 
 
@@ -259,7 +261,7 @@ CHANGES: dict[str, tuple[list[Words], list[object]]] = {
 @pytest.fixture(scope="module")
 def held(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Valkey, BackendRelay, Server]]:
     folder = tmp_path_factory.mktemp("held")
-    # Written every second, but asked for more often than that: WAITAOF itself takes its time.
+    # The backend syncs every second, so each WAITAOF takes some time.
     backend = Valkey(folder, *EVERYSEC)
     with BackendRelay(backend.socket) as relay:
         server = Server(folder / "log", "--backend", relay.url, "--durability", "fsync")
@@ -269,7 +271,7 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Valkey, Bac
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_no_reply_comes_before_the_backend_has_confirmed_it(
+def test_no_reply_comes_before_the_backend_has_confirmed_the_change(
     held: tuple[Valkey, BackendRelay, Server], change: str
 ) -> None:
     backend, relay, server = held
@@ -284,7 +286,7 @@ def test_no_reply_comes_before_the_backend_has_confirmed_it(
             waiting.send(*command)
         wait_for(lambda: state(direct) != before, "the backend to have done it")
         wait_for(lambda: relay.held > held_before, "the backend to have confirmed it")
-        assert client.scard("other") in (0, 1, 2)  # a question waits for nothing
+        assert client.scard("other") in (0, 1, 2)  # a question waits for no confirmation
         if len(words) > 1:
             assert [waiting.reply() for _ in words[:-1]] == replies[:-1]
         assert not waiting.has_reply()
@@ -293,14 +295,16 @@ def test_no_reply_comes_before_the_backend_has_confirmed_it(
 
 
 def state(direct: Client) -> dict[bytes, object]:
-    """The messages of every queue, and which there are."""
+    """Return the keys of all queues with their values."""
     keys = sorted(key for key in direct.keys("__pressure__:*") if b":ext:" not in key)
     return {
         key: direct.lrange(key, 0, -1) if direct.type(key) == b"list" else direct.get(key) for key in keys
     }
 
 
-def test_what_is_handed_to_who_waits_is_confirmed_before(held: tuple[Valkey, BackendRelay, Server]) -> None:
+def test_a_waiting_client_gets_its_message_after_the_confirmation(
+    held: tuple[Valkey, BackendRelay, Server],
+) -> None:
     backend, relay, server = held
     with (
         server.client() as client,
@@ -325,7 +329,7 @@ def test_what_is_handed_to_who_waits_is_confirmed_before(held: tuple[Valkey, Bac
         assert putting.reply() == 1
 
 
-def test_where_the_proof_is_lost_on_its_way_it_is_asked_for_again(
+def test_a_lost_confirmation_is_asked_for_again(
     held: tuple[Valkey, BackendRelay, Server],
 ) -> None:
     _, relay, server = held
@@ -344,7 +348,7 @@ def test_where_the_proof_is_lost_on_its_way_it_is_asked_for_again(
         assert len(cut) == 3
 
 
-def test_who_kills_the_connection_that_waits_only_makes_it_ask_again(
+def test_a_killed_confirming_connection_asks_again(
     held: tuple[Valkey, BackendRelay, Server],
 ) -> None:
     backend, _, server = held
@@ -365,7 +369,7 @@ def test_who_kills_the_connection_that_waits_only_makes_it_ask_again(
 
 
 class Replicated:
-    """A backend with one replica, and a server that waits for it."""
+    """A backend with one replica."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -386,16 +390,7 @@ class Replicated:
 
     def __exit__(self, *_exception: object) -> None:
         for valkey in (self.main, self.replica):
-            valkey.process.kill()
-            valkey.process.wait(TIMEOUT)
-
-    @contextmanager
-    def stopped(self) -> Iterator[None]:
-        self.replica.process.send_signal(signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            self.replica.process.send_signal(signal.SIGCONT)
+            kill(valkey)
 
 
 @pytest.fixture
@@ -410,7 +405,7 @@ def test_replies_wait_for_a_replica_that_is_stopped(
     server = durable(start_server, replicated.main.url, "replica:1")
     with server.client() as client, Waiter(server.port) as waiting, replicated.main.client() as direct:
         assert client.sadd("q", "a", "b") == 2
-        with replicated.stopped():
+        with stopped(replicated.replica.process):
             waiting.send("SPOP", "q")
             wait_for(lambda: direct.llen(BASE) == 1, "the backend to have done it")
             assert client.scard("q") == 1
@@ -422,7 +417,7 @@ def test_replies_wait_for_a_replica_that_is_stopped(
 
 
 @pytest.mark.slow
-def test_what_no_replica_confirms_in_time_is_an_error_and_what_was_taken_is_back(
+def test_a_change_that_no_replica_confirms_in_time_is_an_error_and_its_messages_go_back(
     replicated: Replicated, start_server: StartServer
 ) -> None:
     server = durable(start_server, replicated.main.url, "replica", "--backend-timeout", "1")
@@ -430,7 +425,7 @@ def test_what_no_replica_confirms_in_time_is_an_error_and_what_was_taken_is_back
     why = f"this has been done, but is not known to be safe (durability replica:1): {late}"
     with server.client() as client, Waiter(server.port) as waiting:
         assert client.sadd("q", "a", "b") == 2
-        with replicated.stopped():
+        with stopped(replicated.replica.process):
             for words in (("SPOP", "q"), ("LPUSH", "q", "c"), ("SPOP", "q")):
                 reply = waiting(*words)
                 assert str(reply) == f"BACKEND {why}"
@@ -447,7 +442,7 @@ def test_what_no_replica_confirms_in_time_is_an_error_and_what_was_taken_is_back
 
 
 @pytest.mark.slow
-def test_a_replica_that_is_gone_is_told_of_once_and_so_is_its_return(
+def test_a_lost_replica_is_logged_once_and_so_is_its_return(
     replicated: Replicated, start_server: StartServer
 ) -> None:
     server = durable(
@@ -473,16 +468,16 @@ def test_a_replica_that_is_gone_is_told_of_once_and_so_is_its_return(
     assert server.log.count("WARNING") <= 1 + again
 
 
-def test_one_wait_covers_what_many_clients_have_asked_for(
+def test_one_wait_confirms_the_changes_of_many_clients(
     replicated: Replicated, start_server: StartServer
 ) -> None:
-    """While the replica stands still all the clients put: one WAIT is under way, the next is for the rest."""
+    """All clients put while the replica is stopped: one WAIT is in flight, the next is for the rest."""
     server = durable(start_server, replicated.main.url, "replica")
     clients, each = 50, 20
     with waiters(server, clients) as waiting, replicated.main.client() as direct:
         before = calls_of(direct, "wait")
         for message in range(1, each + 1):
-            with replicated.stopped():
+            with stopped(replicated.replica.process):
                 for number, waiter in enumerate(waiting):
                     waiter.send("SADD", "q", f"{number}-{message}")
                 wait_for(partial(has_length, direct, message * clients), "the puts to be done")
@@ -501,50 +496,21 @@ def has_length(direct: Client, length: int) -> bool:
 
 
 @pytest.mark.slow
-def test_what_was_answered_is_there_after_the_backend_was_killed(
+def test_an_acknowledged_message_survives_a_kill_of_the_backend(
     start_valkey: StartValkey, start_server: StartServer
 ) -> None:
     backend = start_valkey(*EVERYSEC)
     server = durable(start_server, backend.url, "fsync")
-    rounds, writers = 5, 20
-    acknowledged: set[bytes] = set()
-    told: list[str] = []
-
-    async def write(number: int, stop: asyncio.Event) -> None:
-        waiter = await AsyncWaiter.connect(server.port)
-        count = 0
-        while not stop.is_set():
-            message = f"{number}-{count}"
-            count += 1
-            reply = await waiter("SADD", "q", message)
-            if reply in (0, 1):
-                acknowledged.add(message.encode())
-            else:
-                told.append(str(reply))
-        waiter.close()
-
-    def has(enough: int) -> bool:
-        return len(acknowledged) >= enough
-
-    async def main() -> None:
-        for kill in range(rounds):
-            stop, enough = asyncio.Event(), len(acknowledged) + 3 * writers
-            writing = [asyncio.create_task(write(1000 * kill + n, stop)) for n in range(writers)]
-            await asyncio.to_thread(wait_for, partial(has, enough), "writes")
-            await asyncio.to_thread(backend.kill)
-            await asyncio.to_thread(backend.start)
-            stop.set()
-            await asyncio.gather(*writing)
-
-    asyncio.run(main())
-    with server.client() as client:
-        found = set(client.smembers("q"))
-    print(f"{len(acknowledged)} acknowledged, {rounds} kills, {len(told)} told: {set(told)}")
-    assert acknowledged - found == set()
-    assert all("not known to be safe" in reply for reply in told), set(told)
+    with Crowd(server, clients=20, work=Member.put) as writers:
+        for _ in range(5):
+            writers.wait_for_success()
+            backend.kill()
+            backend.start()
+    writers.assert_nothing_lost()
+    assert writers.errors_of("not known to be safe") == writers.errors.total(), writers.errors
 
 
-def test_a_backend_out_of_memory_still_lets_messages_be_taken(
+def test_messages_can_be_taken_when_the_backend_is_out_of_memory(
     start_valkey: StartValkey, start_server: StartServer
 ) -> None:
     backend = start_valkey(*EVERYSEC)

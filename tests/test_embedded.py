@@ -1,4 +1,4 @@
-"""The embedded backend: data that stays, one server a directory, and what a killed server leaves behind."""
+"""The embedded backend: its data survives restarts and kills, and a directory has one server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.programs import TIMEOUT, Client, StartServer, run_command, wa
 from tests.support.waiters import packed
 
 
-def test_what_was_queued_is_there_at_the_next_start(start_server: StartServer, tmp_path: Path) -> None:
+def test_queued_messages_survive_a_restart(start_server: StartServer, tmp_path: Path) -> None:
     data = str(tmp_path / "data")
     first = start_server("--data-dir", data)
     with first.client() as client:
@@ -31,7 +31,9 @@ def test_what_was_queued_is_there_at_the_next_start(start_server: StartServer, t
     assert second.stop() == 0
 
 
-def test_it_says_what_it_listens_on_and_where_its_data_is(start_server: StartServer, tmp_path: Path) -> None:
+def test_the_log_tells_the_listeners_and_the_data_directory(
+    start_server: StartServer, tmp_path: Path
+) -> None:
     server = start_server("--data-dir", str(tmp_path / "data"))
     assert f"listening on resp://127.0.0.1:{server.port}" in server.log
     assert f"backend: embedded Valkey 9.1.2, data in {tmp_path / 'data'}" in server.log
@@ -39,7 +41,7 @@ def test_it_says_what_it_listens_on_and_where_its_data_is(start_server: StartSer
     assert " ready" in server.log.strip().splitlines()[-1]
 
 
-def test_the_backend_listens_on_its_socket_only(start_server: StartServer, tmp_path: Path) -> None:
+def test_the_embedded_backend_listens_on_its_socket_only(start_server: StartServer, tmp_path: Path) -> None:
     start_server("--data-dir", str(tmp_path / "data"))
     with redis.Redis(unix_socket_path=str(tmp_path / "data" / "valkey.sock")) as valkey:
         assert valkey.config_get("port") == {"port": "0"}
@@ -84,7 +86,7 @@ def test_the_command_that_the_error_gives_repairs_a_damaged_append_only_file(
 
 
 @pytest.mark.slow
-def test_after_kill_9_the_next_start_stops_the_orphan_and_loses_nothing(
+def test_a_start_after_a_kill_stops_the_orphan_and_loses_no_message(
     start_server: StartServer, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"
@@ -102,7 +104,7 @@ def test_after_kill_9_the_next_start_stops_the_orphan_and_loses_nothing(
     assert second.stop() == 0
 
 
-def test_the_backend_is_started_again_when_it_dies(start_server: StartServer, tmp_path: Path) -> None:
+def test_a_dead_backend_is_started_again(start_server: StartServer, tmp_path: Path) -> None:
     server = start_server("--data-dir", str(tmp_path / "data"))
     with server.client() as client:
         client.sadd("q", "a")
@@ -113,7 +115,7 @@ def test_the_backend_is_started_again_when_it_dies(start_server: StartServer, tm
     assert "starting it again" in server.log
 
 
-def test_a_backend_that_dies_again_and_again_is_started_less_and_less_often(
+def test_a_backend_that_dies_repeatedly_is_started_with_growing_pauses(
     start_server: StartServer, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"
@@ -133,7 +135,7 @@ def test_a_backend_that_dies_again_and_again_is_started_less_and_less_often(
 
 
 def _process_of(direct: Client, before: int) -> int:
-    """The backend's process, once it is another one than before."""
+    """Return the backend's process when it is another one than before."""
 
     def found() -> int:
         try:
@@ -145,10 +147,10 @@ def _process_of(direct: Client, before: int) -> int:
     return int(wait_for(found, "it to run"))
 
 
-def test_where_a_backend_was_left_behind_that_cannot_be_found_it_is_not_joined_by_another(
+def test_a_server_does_not_start_beside_an_orphan_that_it_cannot_find(
     start_server: StartServer, tmp_path: Path
 ) -> None:
-    """As on a full disk, where it cannot write its process number."""
+    """Its process number is unknown, as on a full disk."""
     data = tmp_path / "data"
     first = start_server("--data-dir", str(data))
     valkey = int((data / "valkey.pid").read_text())
@@ -169,9 +171,7 @@ def _size(client: Client) -> int | None:
         return None
 
 
-def test_ctrl_c_reaches_the_process_group_but_the_backend_outlives_the_drain(
-    start_server: StartServer, tmp_path: Path
-) -> None:
+def test_the_backend_outlives_a_drain_by_ctrl_c(start_server: StartServer, tmp_path: Path) -> None:
     server = start_server("--data-dir", str(tmp_path / "data"))
     with server.client() as client:
         client.sadd("q", "a")
@@ -184,7 +184,7 @@ def test_ctrl_c_reaches_the_process_group_but_the_backend_outlives_the_drain(
 
 
 @pytest.mark.slow
-def test_a_signal_while_the_data_is_loaded_stops_it_and_nothing_is_announced(tmp_path: Path) -> None:
+def test_a_signal_while_the_data_is_loaded_stops_server_and_backend(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir(mode=0o700)
     (data / "appendonly.aof").write_bytes(packed("EVAL", "for i = 1, 1e10 do end", 0))

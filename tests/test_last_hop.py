@@ -1,4 +1,4 @@
-"""The last hop: what was taken for a client that goes before it was handed to its socket is queued again.
+"""The last hop: messages that were not handed to the socket of a client that leaves go back to their queue.
 
 What the kernel has by then is gone: how much that is at most is known, and what comes back is all the rest,
 in order. tests/test_disconnects.py has those who leave while they wait.
@@ -21,6 +21,8 @@ import pytest
 import uvloop
 
 from pressure_server.net.tcp_info import bytes_sent
+from tests.support.faults import stopped
+from tests.support.large import SIZE, fill, large, number_of, queued
 from tests.support.native import NativeSteps, QueueClosedError, step_until
 from tests.support.programs import (
     Client,
@@ -33,19 +35,17 @@ from tests.support.programs import (
     wait_until_settled,
 )
 from tests.support.waiters import Waiter, about, blocked, packed, wait_for_waiting
-from tests.test_disconnects import stopped
 
 SEED = int(os.environ.get("PRESSURE_SEED", "1"))
 ROUNDS = int(os.environ.get("PRESSURE_LAST_HOPS", "50"))
 
-SIZE = 100_000
-MESSAGES = [b"%06d" % number + bytes(SIZE - 6) for number in range(300)]
+COUNT = 300
 # What kernels may hold of a connection, in messages: send and receive buffers.
 IN_KERNEL = {"tcp": 120, "unix": 5}
 
 
 class Reader(Waiter):
-    """A connection that reads only what it is told to."""
+    """A connection with a small buffer, which reads only when the test says so."""
 
     def __init__(self, address: int | Path) -> None:
         is_port = isinstance(address, int)
@@ -61,7 +61,7 @@ class Reader(Waiter):
 
 @pytest.fixture
 def backend(start_valkey: StartValkey) -> Valkey:
-    """One on which no other server signs."""
+    """Return a backend without other servers."""
     return start_valkey()
 
 
@@ -72,23 +72,13 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def ours(start_server: StartServer, backend: Valkey, path: Path) -> Server:
-    """A server that listens on a port and on a unix socket, and has no patience with the idle."""
-    return start_server("--backend", backend.url, "--listen", f"resp+unix://{path}", "--idle-timeout", "1")
-
-
-def fill(client: Client, *queues: str) -> None:
-    for queue in queues:
-        for first in range(0, len(MESSAGES), 20):
-            client.rpush(queue, *MESSAGES[first : first + 20])
-
-
-def queued(direct: Client, queue: str = "q") -> list[int]:
-    """The numbers of the messages, oldest first."""
-    return [int(message[:6]) for message in reversed(direct.lrange(f"__pressure__:{queue}", 0, -1))]
+    """Start a server that listens on a port and on a unix socket, and closes idle clients."""
+    timeouts = ("--idle-timeout", "1", "--drain-timeout", "1")
+    return start_server("--backend", backend.url, "--listen", f"resp+unix://{path}", *timeouts)
 
 
 def is_right(client: Client, queue: str, length: int) -> bool:
-    """Whether the statistics agree with the length."""
+    """Return whether the statistics agree with the length."""
     found = about(client, queue)
     messages = found[b"produced_messages"] - found[b"consumed_messages"]
     size = found[b"produced_bytes"] - found[b"consumed_bytes"]
@@ -123,23 +113,23 @@ ENDS: dict[str, Callable[[Reader, Client], None]] = {
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 @pytest.mark.parametrize("transport", ["tcp", "unix"])
-def test_what_was_not_handed_to_the_socket_is_queued_again_in_order(
+def test_messages_not_yet_handed_to_the_socket_go_back_in_order(
     ours: Server, direct: Client, path: Path, transport: str, end: Callable[[Reader, Client], None]
 ) -> None:
     with ours.client() as client:
-        fill(client, "q")
+        fill(client, COUNT, "q")
         reader = Reader(path if transport == "unix" else ours.port)
-        reader.send_often(len(MESSAGES), "SPOP", "q")
-        read = [int(reader.reply()[:6]) for _ in range(7)]
+        reader.send_often(COUNT, "SPOP", "q")
+        read = [number_of(reader.reply()) for _ in range(7)]
         assert read == list(range(7))
         _wait_until_stuck(direct)
-        taken = len(MESSAGES) - direct.llen("__pressure__:q")
+        taken = COUNT - direct.llen("__pressure__:q")
         end(reader, client)
         wait_for(lambda: client.info("clients")["connected_clients"] == 1, "the client to be gone")
         wait_until_settled(direct)
         left = queued(direct)
-        assert left == list(range(len(MESSAGES)))[-len(left) :]
-        gone = len(MESSAGES) - len(left)
+        assert left == list(range(COUNT))[-len(left) :]
+        gone = COUNT - len(left)
         assert 7 <= gone <= 7 + IN_KERNEL[transport]
         assert gone < taken
         assert is_right(client, "q", len(left))
@@ -158,45 +148,43 @@ def _wait_until_stuck(direct: Client) -> None:
     wait_for(is_stuck, "the server to stop taking")
 
 
-def test_a_client_that_closes_one_direction_and_reads_on_gets_what_was_taken_for_it(
-    ours: Server, direct: Client
-) -> None:
+def test_a_client_that_half_closes_and_reads_on_gets_its_messages(ours: Server, direct: Client) -> None:
     with ours.client() as client:
-        fill(client, "q")
+        fill(client, COUNT, "q")
         reader = Reader(ours.port)
-        reader.send_often(len(MESSAGES), "SPOP", "q")
+        reader.send_often(COUNT, "SPOP", "q")
         _wait_until_stuck(direct)
-        received = [int(reply[:6]) for reply in reader.half_close()]
+        received = [number_of(reply) for reply in reader.half_close()]
         assert received == list(range(len(received)))
         wait_until_settled(direct)
-        assert received + queued(direct) == list(range(len(MESSAGES)))
-        assert is_right(client, "q", len(MESSAGES) - len(received))
+        assert received + queued(direct) == list(range(COUNT))
+        assert is_right(client, "q", COUNT - len(received))
 
 
 @pytest.mark.parametrize("transport", ["tcp", "unix"])
-def test_many_messages_in_one_reply_come_back_together(
+def test_all_messages_of_an_unread_reply_go_back(
     ours: Server, direct: Client, path: Path, transport: str
 ) -> None:
     with ours.client() as client:
-        fill(client, "q")
+        fill(client, COUNT, "q")
         with Reader(path if transport == "unix" else ours.port) as reader:
             reader.send("SPOP", "q", 200)
             wait_for(lambda: reader.has_reply(), "the reply to begin")
             assert direct.llen("__pressure__:q") == 100
             reader.reset()
         wait_until_settled(direct)
-        assert queued(direct) == list(range(len(MESSAGES)))
-        assert is_right(client, "q", len(MESSAGES))
+        assert queued(direct) == list(range(COUNT))
+        assert is_right(client, "q", COUNT)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["reset", "stop"])
 @pytest.mark.parametrize("queues", [("q",), ("q", "r")], ids=["one queue", "two queues"])
-def test_what_a_transaction_has_taken_and_nobody_reads_comes_back(
+def test_unread_messages_of_a_transaction_go_back(
     ours: Server, backend: Valkey, direct: Client, queues: tuple[str, ...], how: str
 ) -> None:
     with ours.client() as client:
-        fill(client, *queues)
+        fill(client, COUNT, *queues)
     reader = Reader(ours.port)
     reader.send("MULTI")
     for queue in queues:
@@ -214,31 +202,29 @@ def test_what_a_transaction_has_taken_and_nobody_reads_comes_back(
         assert not [name for name in direct.hkeys("__pressure__!peers") if name.decode() in ours.log]
     wait_until_settled(direct)
     for queue in queues:
-        assert queued(direct, queue) == list(range(len(MESSAGES)))
+        assert queued(direct, queue) == list(range(COUNT))
         assert int(direct.get(f"__pressure__:{queue}:stats:consumed_messages")) == 0
     reader.close()
 
 
-def test_a_get_that_takes_several_calls_leaves_nothing_behind_in_the_first_of_them(
+def test_a_get_of_several_calls_gives_the_messages_of_all_calls_back(
     ours: Server, backend: Valkey, direct: Client
 ) -> None:
     """It is 30 MB, and a call brings one."""
     with ours.client() as client:
-        fill(client, "q")
+        fill(client, COUNT, "q")
         reader = Reader(ours.port)
-        reader.send("SPOP", "q", len(MESSAGES))
-        wait_for(lambda: direct.llen("__pressure__:q") < len(MESSAGES), "the first call")
+        reader.send("SPOP", "q", COUNT)
+        wait_for(lambda: direct.llen("__pressure__:q") < COUNT, "the first call")
         with stopped(backend.process):
             reader.reset()
             wait_for(lambda: client.info("clients")["connected_clients"] == 1, "the client to be gone")
         wait_until_settled(direct)
-        assert queued(direct) == list(range(len(MESSAGES)))
-        assert is_right(client, "q", len(MESSAGES))
+        assert queued(direct) == list(range(COUNT))
+        assert is_right(client, "q", COUNT)
 
 
-def test_what_a_transaction_has_taken_while_it_waits_for_the_end_of_a_delete_comes_back(
-    ours: Server, direct: Client
-) -> None:
+def test_messages_of_a_transaction_that_waits_for_a_delete_go_back(ours: Server, direct: Client) -> None:
     native = NativeSteps(direct, "r", "native")
     with ours.client() as client:
         client.rpush("q", "a", "b")
@@ -257,20 +243,20 @@ def test_what_a_transaction_has_taken_while_it_waits_for_the_end_of_a_delete_com
             collections.deque(steps)
 
 
-def test_a_message_that_was_moved_is_where_it_was_moved_to(ours: Server, direct: Client) -> None:
+def test_a_moved_message_does_not_go_back(ours: Server, direct: Client) -> None:
     with ours.client() as client:
-        fill(client, "q")
+        fill(client, COUNT, "q")
         reader = Reader(ours.port)
-        reader.send_often(len(MESSAGES), "LMOVE", "q", "r", "LEFT", "RIGHT")
+        reader.send_often(COUNT, "LMOVE", "q", "r", "LEFT", "RIGHT")
         _wait_until_stuck(direct)
         reader.reset()
         wait_for(lambda: client.info("clients")["connected_clients"] == 1, "the client to be gone")
         wait_until_settled(direct)
-        assert queued(direct, "r") + queued(direct, "q") == list(range(len(MESSAGES)))
+        assert queued(direct, "r") + queued(direct, "q") == list(range(COUNT))
         assert is_right(client, "q", len(queued(direct)))
 
 
-def test_what_stands_behind_a_get_that_waits_is_not_taken(ours: Server, direct: Client) -> None:
+def test_commands_after_a_waiting_get_take_nothing(ours: Server, direct: Client) -> None:
     with ours.client() as client:
         client.rpush("q", "a", "b")
         client.rpush("empty", "x")
@@ -284,10 +270,10 @@ def test_what_stands_behind_a_get_that_waits_is_not_taken(ours: Server, direct: 
             assert client.lrange("q", 0, -1) == [b"a", b"b"]
 
 
-def test_a_queue_that_was_deleted_gets_nothing_back(ours: Server, direct: Client) -> None:
+def test_no_message_goes_back_to_a_deleted_queue(ours: Server, direct: Client) -> None:
     """Neither where it is there again: what was taken from it is gone with it."""
     with ours.client() as client:
-        fill(client, "q", "r")
+        fill(client, COUNT, "q", "r")
         readers = [Reader(ours.port) for _ in "qr"]
         for reader, queue in zip(readers, "qr", strict=True):
             reader.send("LPOP", queue, 100)
@@ -306,15 +292,15 @@ def test_a_queue_that_was_deleted_gets_nothing_back(ours: Server, direct: Client
 
 
 @pytest.mark.slow
-def test_an_unused_queue_is_not_deleted_while_its_last_message_is_on_its_way(
+def test_an_unused_queue_is_not_deleted_while_its_last_message_is_in_flight(
     start_server: StartServer, backend: Valkey, direct: Client
 ) -> None:
     server = start_server("--backend", backend.url, "--implicit-queue-ttl", "0.2")
     with server.client() as client:
-        fill(client, "q")
+        fill(client, COUNT, "q")
         client.rpush("witness", "x")
         reader = Reader(server.port)
-        reader.send("LPOP", "q", len(MESSAGES))
+        reader.send("LPOP", "q", COUNT)
         wait_for(reader.has_reply, "the reply to begin")
         client.lpop("witness")
         wait_for(lambda: not client.exists("witness"), "an unused queue to go")
@@ -322,18 +308,18 @@ def test_an_unused_queue_is_not_deleted_while_its_last_message_is_on_its_way(
         wait_for(lambda: not client.exists("witness"), "it to go again")
         reader.reset()
         wait_until_settled(direct)
-        assert queued(direct) == list(range(len(MESSAGES)))
+        assert queued(direct) == list(range(COUNT))
 
 
 @pytest.mark.slow
-def test_clients_that_reset_while_they_read_double_nothing(ours: Server, direct: Client) -> None:
+def test_clients_that_reset_while_they_read_double_no_message(ours: Server, direct: Client) -> None:
     """At any moment, also between two looks of the server at what was sent."""
     chance = random.Random(SEED)
     read = gone = 0
     with ours.client() as client:
         for _ in range(ROUNDS):
             direct.flushall()
-            some = MESSAGES[:80]
+            some = [large(number) for number in range(80)]
             client.rpush("q", *some)
             reader = Reader(ours.port)
             reader.send_often(len(some), "SPOP", "q")
@@ -348,7 +334,7 @@ def test_clients_that_reset_while_they_read_double_nothing(ours: Server, direct:
             parser.feed(b"".join(pieces))
             received = []
             while (reply := parser.gets()) is not False:
-                received.append(int(reply[:6]))
+                received.append(number_of(reply))
             wait_for(lambda: client.info("clients")["connected_clients"] == 1, "the client to be gone")
             wait_until_settled(direct)
             left = queued(direct)
@@ -377,7 +363,7 @@ class Writer(asyncio.Protocol):
         self.broken.set_result((bytes_sent(self._transport), self.size - left))
 
 
-def test_the_kernel_says_how_much_was_sent_when_the_transport_no_longer_does() -> None:
+def test_the_kernel_tells_the_bytes_sent_on_a_broken_connection() -> None:
     async def run() -> tuple[int, int | None, int]:
         loop = asyncio.get_running_loop()
         writer = Writer()

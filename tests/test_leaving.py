@@ -1,7 +1,7 @@
-"""Every command that takes, every way to leave, every moment: no message is lost, and none is doubled.
+"""Clients that leave: every command that takes, every way to leave and every moment loses no message.
 
-Each message is read by its client in a complete reply, or queued again in its place. What a cell does is in
-tests/support/leaving.py. PRESSURE_LEAVING=full runs all cells; a sample of them runs otherwise.
+Each message is read by its client in a complete reply, or queued again in its place. tests/support/leaving.py
+runs the cells. PRESSURE_LEAVING=full runs all cells; a sample of them runs otherwise.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def _name(value: object) -> str:
         if cells[3]
     ],
 )
-def test_nothing_is_lost_or_doubled(
+def test_a_client_that_leaves_loses_and_doubles_no_message(
     place: Place, total: Tally, transport: str, way: Way, moment: Moment, takers: list[Taker], count: int
 ) -> None:
     _run(Group(place, transport, way, moment, takers, count), total)
@@ -195,7 +195,7 @@ def test_nothing_is_lost_or_doubled(
     KNOWN,
     ids=[", ".join(names).replace("; PING" * 50, "; 50 PING") for names in KNOWN],
 )
-def test_what_was_lost_or_doubled_once_no_longer_is(
+def test_cells_that_once_failed_lose_and_double_no_message(
     place: Place, total: Tally, taker: str, way: str, moment: str, transport: str
 ) -> None:
     (takers,) = [[found] for found in TAKERS if str(found) == taker]
@@ -209,7 +209,7 @@ def test_what_was_lost_or_doubled_once_no_longer_is(
         _run(Group(place, transport, chosen_way, chosen_moment, takers, count), total)
 
 
-def test_servers_have_logged_nothing_wrong(place: Place) -> None:
+def test_the_servers_have_logged_no_error(place: Place) -> None:
     for server in (place.server, place.other, place.impatient):
         assert "Traceback" not in server.log
         assert "ERROR" not in server.log

@@ -1,7 +1,7 @@
-"""Replies of the backend that get lost: clients see a pause, and everything is done once.
+"""Lost replies of the backend: clients see a pause, and every operation is done once.
 
-Each operation is done twice on the same queues: with a connection that holds, and with one that is cut while
-the call is on its way. Replies and keys must be the same.
+Each operation is done twice on the same queues: on a whole connection, and on one that is cut while the call
+is in flight. Replies and keys must be the same.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import os
 import random
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
@@ -28,7 +27,8 @@ from pressure_server.queues.lanes.lane import Lane
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.peers import PeerDetection
 from pressure_server.queues.policy import Policy
-from tests.support.cuts import LATE, NO_ANSWER, UNHEARD, Cut, Cuts
+from tests.support.call_relay import LATE, NO_ANSWER, UNHEARD, CallRelay, Cut
+from tests.support.ledger import Ledger
 from tests.support.native import NativeClient
 from tests.support.programs import (
     TIMEOUT,
@@ -46,16 +46,16 @@ from tests.support.programs import (
 from tests.support.waiters import Waiter, about, create, packed, wait_for_waiting
 
 SEED = int(os.environ.get("PRESSURE_SEED", "1"))
-# How many operations of each client meet cuts at random.
+# The number of operations of each client that meet random cuts.
 OPERATIONS = int(os.environ.get("PRESSURE_LOST_REPLIES", "150"))
 
 Setup = tuple[str, ...]
-# What is done on a server: it calls the second right before what is to be cut, and returns replies.
+# Does something on a server, calls the second argument right before the operation to cut, returns replies.
 Act = Callable[[Server, Callable[[], None]], list[Any]]
 
 
 def sends(*commands: str) -> Act:
-    """Send commands at once, on one connection; their replies."""
+    """Send commands at once, on one connection, and return their replies."""
 
     def act(server: Server, begins: Callable[[], None]) -> list[Any]:
         with Waiter(server.port) as waiter:
@@ -67,7 +67,7 @@ def sends(*commands: str) -> Act:
 
 
 def waits(waiting: str, line: str, other: str) -> Act:
-    """One command waits in line; another, on a connection of its own, lets it go on. Both replies."""
+    """Let a command wait until another command, on another connection, ends the wait. Return both replies."""
 
     def act(server: Server, begins: Callable[[], None]) -> list[Any]:
         with Waiter(server.port) as waiter, Waiter(server.port) as acting, server.client() as client:
@@ -80,12 +80,12 @@ def waits(waiting: str, line: str, other: str) -> Act:
 
 
 def do(server: Server, *commands: str) -> list[Any]:
-    """Send commands; their replies."""
+    """Send commands, and return their replies."""
     return sends(*commands)(server, lambda: None)
 
 
 def in_plain(reply: Any) -> Any:
-    """The reply; errors, which are equal to no others, as text."""
+    """Return the reply, with errors as text, because errors compare unequal."""
     if isinstance(reply, list):
         return [in_plain(value) for value in reply]
     return str(reply) if isinstance(reply, Exception) else reply
@@ -129,15 +129,14 @@ cases = pytest.mark.parametrize(("setup", "act"), CASES.values(), ids=CASES)
 
 
 @pytest.fixture(scope="module")
-def cuts(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cuts]:
-    opened = Cuts(tmp_path_factory.mktemp("cuts") / "socket", shared_backend.socket)
-    yield opened
-    opened.close()
+def cuts(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CallRelay]:
+    with CallRelay(shared_backend.socket, tmp_path_factory.mktemp("cuts") / "socket") as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")
-def behind(cuts: Cuts, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server whose connections to the backend can be cut."""
+def behind(cuts: CallRelay, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Start a server whose connections to the backend can be cut."""
     server = Server(tmp_path_factory.mktemp("behind") / "log", "--backend", cuts.url)
     yield server
     assert server.stop() == 0
@@ -146,7 +145,7 @@ def behind(cuts: Cuts, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
 
 
 def keys_of(direct: Client) -> dict[bytes, Any]:
-    """All that the backend has, but for when a queue was made, and which other servers wait."""
+    """Return all that the backend has, except the times of queues and the servers that wait."""
     found: dict[bytes, Any] = {}
     for key in direct.keys("__pressure__:*"):
         if key.endswith((b":ext:settings", b":ext:waiting", b":ext:made")):
@@ -158,9 +157,9 @@ def keys_of(direct: Client) -> dict[bytes, Any]:
 
 
 class Stage:
-    """Plays an operation on queues that look the same each time."""
+    """Does an operation on queues that are the same each time."""
 
-    def __init__(self, server: Server, cuts: Cuts, direct: Client) -> None:
+    def __init__(self, server: Server, cuts: CallRelay, direct: Client) -> None:
         self.server = server
         self.cuts = cuts
         self.direct = direct
@@ -185,12 +184,12 @@ class Stage:
 
 
 @pytest.fixture
-def stage(behind: Server, cuts: Cuts, backend: Valkey, direct: Client) -> Stage:
+def stage(behind: Server, cuts: CallRelay, backend: Valkey, direct: Client) -> Stage:
     return Stage(behind, cuts, direct)
 
 
 @cases
-def test_an_operation_whose_connection_is_cut_is_done_once(stage: Stage, setup: Setup, act: Act) -> None:
+def test_an_operation_on_a_cut_connection_is_done_once(stage: Stage, setup: Setup, act: Act) -> None:
     expected = stage.play(setup, act)
     planned = [
         [UNHEARD], [Cut(asked=40)], [Cut(asked=-1)],
@@ -200,14 +199,14 @@ def test_an_operation_whose_connection_is_cut_is_done_once(stage: Stage, setup: 
     for some in planned:
         made = stage.cuts.made
         assert stage.play(setup, act, *some) == expected, some
-        # One is counted behind the cut itself. Of two, one may fall to another call on the queue (where what
-        # the server has kept is dropped, or cleaned up), on the connection that the other one breaks.
+        # Of two cuts, one may hit another call on the queue (a clean-up), on the connection that the other
+        # one breaks.
         wait_for(partial(stage.has_cut_since, made), "a cut to be counted")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["SPOP n", "SADD", "EXEC on two queues", "BLPOP that waits"])
-def test_a_reply_that_is_cut_at_any_byte_is_asked_for_again(stage: Stage, name: str) -> None:
+def test_a_call_whose_reply_is_cut_at_any_byte_is_sent_again(stage: Stage, name: str) -> None:
     setup, act = CASES[name]
     stage.cuts.seen.clear()
     expected = stage.play(setup, act, Cut())
@@ -216,7 +215,7 @@ def test_a_reply_that_is_cut_at_any_byte_is_asked_for_again(stage: Stage, name: 
 
 
 @cases
-def test_a_call_is_found_done_also_when_the_backend_has_forgotten_its_scripts(
+def test_a_call_on_a_cut_connection_is_done_once_though_the_backend_forgets_its_scripts(
     stage: Stage, setup: Setup, act: Act
 ) -> None:
     expected = stage.play(setup, act)
@@ -224,7 +223,7 @@ def test_a_call_is_found_done_also_when_the_backend_has_forgotten_its_scripts(
         assert stage.play(setup, act, *planned[-1:], before=stage.direct.script_flush) == expected
 
 
-def test_what_native_clients_do_while_the_connection_is_away_comes_behind(stage: Stage) -> None:
+def test_operations_of_native_clients_during_an_outage_come_after_the_call(stage: Stage) -> None:
     client = NativeClient(stage.direct, "q")
     stage.direct.flushall()
     do(stage.server, "RPUSH q a b c")
@@ -246,8 +245,8 @@ def test_what_native_clients_do_while_the_connection_is_away_comes_behind(stage:
     assert (found[b"produced_messages"], found[b"consumed_messages"]) == (5, 3)
 
 
-def test_a_queue_deleted_while_the_connection_is_away_takes_no_answer_with_it(stage: Stage) -> None:
-    """And what the same call has taken from another queue is neither lost nor taken twice."""
+def test_a_queue_deleted_during_an_outage_does_not_change_the_reply(stage: Stage) -> None:
+    """The call's message of another queue is neither lost nor taken twice."""
     wait_until_settled(stage.direct)
     stage.direct.delete("no key", *keys_left(stage.direct))
     do(stage.server, "RPUSH q a b", "RPUSH r x y")
@@ -267,7 +266,7 @@ def test_a_queue_deleted_while_the_connection_is_away_takes_no_answer_with_it(st
         assert about(ours, "r")[b"consumed_messages"] == 1
 
 
-def test_a_request_that_is_late_is_not_done_after_it_was_sent_again(stage: Stage) -> None:
+def test_a_late_request_is_not_done_after_it_was_sent_again(stage: Stage) -> None:
     stage.direct.flushall()
     do(stage.server, "RPUSH q a b c")
     wait_until_settled(stage.direct)
@@ -279,8 +278,8 @@ def test_a_request_that_is_late_is_not_done_after_it_was_sent_again(stage: Stage
         assert ours.lrange("q", 0, -1) == [b"b", b"c"]
 
 
-def test_a_late_call_is_refused_where_its_connection_cannot_be_closed(
-    start_server: StartServer, cuts: Cuts, backend: Valkey, direct: Client
+def test_a_late_call_is_refused_if_its_connection_cannot_be_closed(
+    start_server: StartServer, cuts: CallRelay, backend: Valkey, direct: Client
 ) -> None:
     direct.execute_command("ACL", "SETUSER", "weak", "on", ">secret", "~*", "&*", "+@all", "-client|kill")
     url = cuts.url.replace("unix://", "unix://weak:secret@")
@@ -297,10 +296,10 @@ def test_a_late_call_is_refused_where_its_connection_cannot_be_closed(
     assert not records(direct)
 
 
-def test_an_outage_leaves_nothing_behind_however_long_it_was(
+def test_a_long_outage_leaves_no_lane_behind(
     start_valkey: StartValkey,
 ) -> None:
-    """Neither lanes of the queues that were asked for, nor anything to be done when it is over."""
+    """Nor does the server keep anything to do for the end of the outage."""
 
     def lanes() -> list[Lane]:
         gc.collect()
@@ -339,7 +338,7 @@ def test_an_outage_leaves_nothing_behind_however_long_it_was(
 
 
 @pytest.fixture(scope="module")
-def impatient(cuts: Cuts, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def impatient(cuts: CallRelay, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     log = tmp_path_factory.mktemp("impatient") / "log"
     server = Server(log, "--backend", cuts.url, "--backend-grace", "0.2")
     yield server
@@ -348,7 +347,7 @@ def impatient(cuts: Cuts, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 class GivenUp(NamedTuple):
-    """An operation that is given up; what is in q and r where it was done, and where it was not."""
+    """An operation that is given up; the messages of q and r if it was done, and if it was not."""
 
     setup: Setup
     act: Act
@@ -389,10 +388,10 @@ GIVEN_UP = {
 
 @pytest.mark.parametrize("cut", [NO_ANSWER, UNHEARD], ids=["done", "not done"])
 @pytest.mark.parametrize("given_up", GIVEN_UP.values(), ids=GIVEN_UP)
-def test_what_was_taken_by_a_call_that_is_given_up_goes_back(
-    impatient: Server, cuts: Cuts, direct: Client, given_up: GivenUp, cut: Cut
+def test_messages_taken_by_a_call_that_is_given_up_go_back(
+    impatient: Server, cuts: CallRelay, direct: Client, given_up: GivenUp, cut: Cut
 ) -> None:
-    """What it put is there once, or not at all."""
+    """A message that the call puts is there once, or not at all."""
     do(impatient, "RPUSH first x", *given_up.setup)  # by which it learns that the backend has been emptied
     wait_until_settled(direct)
     replies = given_up.act(impatient, lambda: cuts.plan(cut, stays_shut=True))
@@ -419,18 +418,15 @@ def test_what_was_taken_by_a_call_that_is_given_up_goes_back(
 
 
 class Chance:
-    """Cuts at random, and clients that keep a ledger."""
+    """Random cuts, and clients with a ledger."""
 
     queues = ("q0", "q1", "q2")
 
-    def __init__(self, server: Server, cuts: Cuts) -> None:
+    def __init__(self, server: Server, cuts: CallRelay) -> None:
         self.server = server
         self.cuts = cuts
-        self.put: Counter[bytes] = Counter()
-        self.received: Counter[bytes] = Counter()
+        self.ledger = Ledger()
         self.errors: list[Any] = []
-        self.kinds: Counter[str] = Counter()
-        self._working = 0
         self._lock = threading.Lock()
 
     def run(self, clients: int) -> None:
@@ -461,12 +457,12 @@ class Chance:
 
     def _client(self, number: int) -> None:
         chance = random.Random(f"{SEED} {number}")
-        put: Counter[bytes] = Counter()
-        received: Counter[bytes] = Counter()
         with Waiter(self.server.port) as waiter:
             for turn in range(OPERATIONS):
                 queue, other = chance.sample(self.queues, 2)
                 some = [f"{number}-{turn}-{n}" for n in range(chance.choice([1, 1, 3]))]
+                with self._lock:
+                    self.ledger.send(message.encode() for message in some)
                 commands: list[list[str]] = chance.choice(
                     [
                         [["SADD", queue, *some]],
@@ -482,30 +478,25 @@ class Chance:
                 )
                 waiter.socket.sendall(b"".join(packed(*words) for words in commands))
                 replies = [waiter.reply() for _ in commands]
-                for words, reply in zip(commands, replies, strict=True):
-                    if words[0] == "EXEC":
-                        self._note(commands[1], reply[0], put, received)
-                        self._note(commands[2], reply[1], put, received)
-                        self._note(commands[3], reply[2], put, received)
-                    elif commands[0] != ["MULTI"]:
-                        self._note(words, reply, put, received)
-        with self._lock:
-            self.put += put
-            self.received += received
+                if commands[-1] == ["EXEC"]:
+                    commands, replies = commands[1:-1], replies[-1]
+                with self._lock:
+                    for words, reply in zip(commands, replies, strict=True):
+                        self._note(words, reply)
 
-    def _note(self, words: list[str], reply: Any, put: Counter[bytes], received: Counter[bytes]) -> None:
+    def _note(self, words: list[str], reply: Any) -> None:
         if isinstance(reply, hiredis.ReplyError):
             self.errors.append((words, reply))
         elif words[0] in ("SADD", "RPUSH"):
-            put.update(word.encode() for word in words[2:])
+            self.ledger.acknowledge(word.encode() for word in words[2:])
             if words[0] == "SADD" and reply != len(words) - 2:
                 self.errors.append((words, reply))
         elif words[0] != "LMOVE" and reply is not None:
             messages = reply[1:] if words[0] == "BLPOP" else reply if isinstance(reply, list) else [reply]
-            received.update(messages)
+            self.ledger.receive(messages)
 
 
-def test_random_operations_that_meet_random_cuts_keep_the_ledger(stage: Stage) -> None:
+def test_random_operations_on_cut_connections_lose_no_message(stage: Stage) -> None:
     stage.direct.flushall()
     chance = Chance(stage.server, stage.cuts)
     made = stage.cuts.made
@@ -516,16 +507,12 @@ def test_random_operations_that_meet_random_cuts_keep_the_ledger(stage: Stage) -
             create(client, queue)
         chance.run(6)
         wait_until_settled(stage.direct)
-        left: Counter[bytes] = Counter()
         for queue in chance.queues:
             messages = client.lrange(queue, 0, -1)
-            left.update(messages)
+            chance.ledger.receive(messages)
             found = about(client, queue)
             assert found[b"produced_messages"] - found[b"consumed_messages"] == len(messages)
-    print(
-        f"seed {SEED}: {stage.cuts.made - made} cuts, {chance.put.total()} put, "
-        f"{chance.received.total()} received, {left.total()} left"
-    )
+    print(f"seed {SEED}: {stage.cuts.made - made} cuts")
     assert not chance.errors
-    assert chance.received + left == chance.put
+    chance.ledger.check()
     assert stage.cuts.made - made >= 20

@@ -1,10 +1,9 @@
-"""Kestrel's open reads: whoever dies, what was open is back at the head once; what was closed never is."""
+"""Kestrel's open reads: an open message goes back once if a client or a server dies, a closed one never."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -13,7 +12,10 @@ from random import Random
 
 import pytest
 
+from tests.support.faults import kill, stopped
 from tests.support.kestrel import Item, Kestrel, RefusedError
+from tests.support.ledger import Ledger
+from tests.support.peers import heartbeats, identity
 from tests.support.programs import (
     Client,
     Server,
@@ -25,8 +27,6 @@ from tests.support.programs import (
     wait_until_settled,
 )
 from tests.support.waiters import about, wait_for_blocked, wait_for_waiting
-from tests.test_dead_servers import identity, signs
-from tests.test_disconnects import stopped
 
 LISTEN = ("--listen", "memcached://127.0.0.1:0")
 TIMEOUT = 1.0
@@ -43,20 +43,20 @@ def open_reads_server(shared_backend: Valkey, tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture
 def server(backend: Valkey, open_reads_server: Server) -> Server:
-    """One with a memcached listener, on a backend without data."""
+    """Return a server with a memcached listener, on a backend without data."""
     return open_reads_server
 
 
 @pytest.fixture
 def connect() -> Iterator[Callable[[Server], Kestrel]]:
-    """Connect to a server; the connection ends with the test."""
+    """Return a function that connects to a server until the test ends."""
     with ExitStack() as stack:
         yield lambda server: stack.enter_context(Kestrel(server))
 
 
 @pytest.fixture(params=["redis", "embedded"])
 def arguments(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
-    """What a server is started with, on either kind of backend, so that another is its successor."""
+    """Return the arguments of a server and of its successor, for either kind of backend."""
     if request.param == "embedded":
         return ["--data-dir", str(tmp_path / "data"), *LISTEN]
     valkey: Valkey = request.getfixturevalue("start_valkey")()
@@ -69,7 +69,7 @@ def fill(server: Server, *items: Item, queue: str = "q") -> None:
 
 
 def left(server: Server, queue: str = "q") -> list[Item]:
-    """What is queued, which is taken."""
+    """Take all messages of a queue."""
     with Kestrel(server) as kestrel:
         return kestrel.drain(queue)
 
@@ -87,7 +87,7 @@ def messages(items: list[Item]) -> list[bytes]:
 
 
 @pytest.mark.parametrize("leave", [Kestrel.close, Kestrel.reset, Kestrel.half_close])
-def test_what_is_open_when_its_client_leaves_is_the_next_one_delivered(
+def test_an_open_message_whose_client_leaves_is_the_next_one_delivered(
     leave: Callable[[Kestrel], None], server: Server, client: Client, direct: Client
 ) -> None:
     fill(server, *ITEMS)
@@ -102,7 +102,7 @@ def test_what_is_open_when_its_client_leaves_is_the_next_one_delivered(
     wait_until_settled(direct)
 
 
-def test_a_waiting_client_gets_it(
+def test_an_open_message_whose_client_leaves_goes_to_a_waiting_client(
     server: Server, client: Client, connect: Callable[[Server], Kestrel]
 ) -> None:
     fill(server, ITEMS[3])
@@ -120,7 +120,7 @@ def test_a_waiting_client_gets_it(
     assert length(client) == 0
 
 
-def test_several_of_different_queues(server: Server, client: Client, direct: Client) -> None:
+def test_a_client_may_open_messages_of_several_queues(server: Server, client: Client, direct: Client) -> None:
     queues = [f"q{number}" for number in range(20)]
     leaving = Kestrel(server)
     for queue in queues:
@@ -146,7 +146,7 @@ def test_several_of_different_queues(server: Server, client: Client, direct: Cli
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
-def test_the_order_is_kept_when_several_leave_at_once(
+def test_open_messages_of_clients_that_leave_at_once_keep_their_order(
     order: tuple[int, ...], server: Server, client: Client
 ) -> None:
     fill(server, *ITEMS)
@@ -160,7 +160,7 @@ def test_the_order_is_kept_when_several_leave_at_once(
     assert left(server) == ITEMS
 
 
-def test_one_who_leaves_later_gets_his_to_the_head(server: Server, client: Client) -> None:
+def test_the_message_of_a_client_that_leaves_later_goes_to_the_head(server: Server, client: Client) -> None:
     fill(server, *ITEMS[:3])
     first, second = Kestrel(server), Kestrel(server)
     assert (first.get("q/open"), second.get("q/open")) == (ITEMS[0], ITEMS[1])
@@ -171,7 +171,9 @@ def test_one_who_leaves_later_gets_his_to_the_head(server: Server, client: Clien
     assert left(server) == ITEMS[:3]
 
 
-def test_abort_and_close(server: Server, client: Client, connect: Callable[[Server], Kestrel]) -> None:
+def test_abort_puts_an_open_message_back_and_close_removes_it(
+    server: Server, client: Client, connect: Callable[[Server], Kestrel]
+) -> None:
     fill(server, *ITEMS[:2])
     kestrel, other = connect(server), connect(server)
     for option in ("close", "abort"):
@@ -198,7 +200,9 @@ def test_abort_and_close(server: Server, client: Client, connect: Callable[[Serv
     assert about(client, "q")[b"consumed_messages"] == 2
 
 
-def test_what_is_put_between_comes_behind(server: Server, client: Client, direct: Client) -> None:
+def test_messages_put_meanwhile_come_after_an_open_one_that_goes_back(
+    server: Server, client: Client, direct: Client
+) -> None:
     fill(server, *ITEMS[:2])
     leaving = Kestrel(server)
     assert leaving.get("q/open") == ITEMS[0]
@@ -211,7 +215,7 @@ def test_what_is_put_between_comes_behind(server: Server, client: Client, direct
 
 
 @pytest.mark.slow
-def test_what_one_call_has_opened_comes_back_in_order(
+def test_messages_opened_by_one_call_go_back_in_order(
     start_server: StartServer, arguments: list[str], connect: Callable[[Server], Kestrel]
 ) -> None:
     server = start_server(*arguments)
@@ -223,15 +227,14 @@ def test_what_one_call_has_opened_comes_back_in_order(
             one.send("get q/open")
     # Whoever was first, each has another.
     assert sorted(one.item() or Item(b"") for one in several) == many
-    server.process.kill()
-    server.process.wait(TIMEOUT)
+    kill(server)
     server = start_server(*arguments)
     with server.client() as client:
         wait_for_length(client, len(many))
     assert left(server) == many
 
 
-def test_after_kill_9_and_a_restart_it_is_there(
+def test_open_messages_go_back_after_a_kill_and_a_restart(
     start_server: StartServer, arguments: list[str], connect: Callable[[Server], Kestrel]
 ) -> None:
     server = start_server(*arguments)
@@ -240,8 +243,7 @@ def test_after_kill_9_and_a_restart_it_is_there(
     several = [connect(server) for _ in range(3)]
     assert [one.get("q/open") for one in several] == ITEMS[:3]
     assert [one.get("r/open") for one in several[::-1]] == ITEMS[:3]
-    server.process.kill()
-    server.process.wait(TIMEOUT)
+    kill(server)
     server = start_server(*arguments)
     with server.client() as client:
         for queue in ("q", "r"):
@@ -252,7 +254,7 @@ def test_after_kill_9_and_a_restart_it_is_there(
 
 
 @pytest.mark.slow
-def test_what_was_closed_does_not_come_back_after_kill_9(
+def test_a_closed_message_does_not_come_again_after_a_kill(
     start_server: StartServer, arguments: list[str], connect: Callable[[Server], Kestrel]
 ) -> None:
     server = start_server(*arguments)
@@ -263,15 +265,14 @@ def test_what_was_closed_does_not_come_back_after_kill_9(
         assert other.get("q/open") == ITEMS[1]
         assert kestrel.get("q/close/open") == ITEMS[2]
         assert kestrel.get("q/close") is None
-        server.process.kill()
-        server.process.wait(TIMEOUT)
+        kill(server)
         server = start_server(*arguments)
         with server.client() as client:
             wait_for(partial(length, client), "what is open to be back")
             assert left(server) == ITEMS[1:2], f"in round {round_}"
 
 
-def test_a_neighbour_puts_it_back(
+def test_a_peer_puts_the_open_messages_of_a_dead_server_back(
     start_server: StartServer, backend: Valkey, direct: Client, connect: Callable[[Server], Kestrel]
 ) -> None:
     options = ("--backend", backend.url, "--proxy-timeout", str(TIMEOUT), *LISTEN)
@@ -288,7 +289,7 @@ def test_a_neighbour_puts_it_back(
         dying.process.kill()
         assert waiting.item() == Item(b"once", 9)
         took = time.monotonic() - began
-        wait_for(lambda: identity(dying) not in signs(direct), "its end to be noticed")
+        wait_for(lambda: identity(dying) not in heartbeats(direct), "its end to be noticed")
         assert length(client) == 4
     assert took < 2.5 * TIMEOUT
     print(f"delivered again after {took:.2f} seconds, with a timeout of {TIMEOUT:g}")
@@ -297,7 +298,7 @@ def test_a_neighbour_puts_it_back(
     assert left(living) == [ITEMS[0], *ITEMS[2:]]
 
 
-def test_sigterm_puts_it_back_at_once(
+def test_sigterm_puts_open_messages_back_at_once(
     start_server: StartServer, backend: Valkey, direct: Client, connect: Callable[[Server], Kestrel]
 ) -> None:
     server = start_server("--backend", backend.url, *LISTEN)
@@ -316,7 +317,7 @@ def test_sigterm_puts_it_back_at_once(
 
 @pytest.mark.parametrize("when", ["while it is away", "when it is back"])
 @pytest.mark.parametrize("end", ["close", "abort", "leave"])
-def test_the_backend_dies_while_it_is_open(
+def test_an_open_message_survives_a_kill_of_the_backend(
     end: str, when: str, start_server: StartServer, start_valkey: StartValkey
 ) -> None:
     backend = start_valkey(*KEPT_BY)
@@ -347,7 +348,7 @@ def test_the_backend_dies_while_it_is_open(
 
 
 @pytest.mark.parametrize("leave", [Kestrel.close, Kestrel.reset])
-def test_a_client_that_has_left_before_it_could_be_told(
+def test_a_message_opened_for_a_client_that_left_goes_back(
     leave: Callable[[Kestrel], None], server: Server, client: Client, direct: Client
 ) -> None:
     fill(server, *ITEMS)
@@ -363,7 +364,7 @@ def test_a_client_that_has_left_before_it_could_be_told(
     assert left(server) == ITEMS
 
 
-def test_a_client_that_has_stopped_waiting_has_nothing_open(server: Server, client: Client) -> None:
+def test_a_client_that_leaves_while_it_waits_opens_nothing(server: Server, client: Client) -> None:
     kestrel = Kestrel(server)
     kestrel.send("get q/open/t=60000")
     wait_for_blocked(client, 1)
@@ -373,7 +374,9 @@ def test_a_client_that_has_stopped_waiting_has_nothing_open(server: Server, clie
     assert left(server) == ITEMS
 
 
-def test_a_queue_that_is_deleted_takes_nothing_back(server: Server, client: Client, direct: Client) -> None:
+def test_an_open_message_of_a_deleted_queue_does_not_go_back(
+    server: Server, client: Client, direct: Client
+) -> None:
     for end in ("close", "abort", "leave"):
         fill(server, *ITEMS)
         with Kestrel(server) as kestrel:
@@ -388,7 +391,9 @@ def test_a_queue_that_is_deleted_takes_nothing_back(server: Server, client: Clie
         assert left(server) == [ITEMS[4]]
 
 
-def test_what_has_expired_while_it_was_open_is_gone(server: Server, client: Client, direct: Client) -> None:
+def test_a_message_that_expires_while_it_is_open_does_not_go_back(
+    server: Server, client: Client, direct: Client
+) -> None:
     with Kestrel(server) as other:
         other.put("q", ITEMS[1], expires=1)
         other.put("q", ITEMS[2], expires=100)
@@ -401,14 +406,19 @@ def test_what_has_expired_while_it_was_open_is_gone(server: Server, client: Clie
         assert other.drain("q") == [ITEMS[2]]
 
 
-class Consumers:
-    """Clients that open messages, and close them, abort, or leave, whatever becomes of their server."""
+def named(item: Item) -> bytes:
+    """Return the item's name in the ledger: with other flags it is another message."""
+    return b"%d %b" % (item.flags, item.message)
 
-    def __init__(self, server: Server, count: int) -> None:
+
+class Consumers:
+    """Clients that open messages and close them, abort, or leave, even if their server dies."""
+
+    def __init__(self, server: Server, items: list[Item], count: int) -> None:
         self.server = server
-        self.closed: Counter[Item] = Counter()
-        # Their end was not replied: they may come again, or not.
-        self.doubtful: set[Item] = set()
+        self.ledger = Ledger()
+        self.ledger.put(map(named, items))
+        # Messages that were open once more after they had been closed.
         self.came_again: list[Item] = []
         self.is_over = threading.Event()
         self._lock = threading.Lock()
@@ -420,7 +430,7 @@ class Consumers:
 
     def have_closed(self, count: int) -> bool:
         with self._lock:
-            return len(self.closed.keys() | self.doubtful) >= count
+            return self.ledger.settled >= count
 
     def end(self) -> None:
         self.is_over.set()
@@ -439,7 +449,7 @@ class Consumers:
         if item is None:
             return
         with self._lock:
-            if self.closed[item]:
+            if named(item) in self.ledger.receipts:
                 self.came_again.append(item)
         end = random.choice(["close", "close", "close", "abort", "leave"])
         if end == "leave":
@@ -448,31 +458,30 @@ class Consumers:
             assert kestrel.get(f"q/{end}") is None
         except OSError:
             with self._lock:
-                self.doubtful.add(item)
+                self.ledger.doubt([named(item)])
             raise
         if end == "close":
             with self._lock:
-                self.closed[item] += 1
+                self.ledger.receive([named(item)])
 
 
 @pytest.mark.slow
-def test_nothing_is_lost_or_comes_again_when_servers_and_clients_die(
+def test_no_message_is_lost_or_doubled_when_servers_and_clients_die(
     start_server: StartServer, arguments: list[str]
 ) -> None:
     items = [Item(b"%04d" % number, number) for number in range(200)]
     server = start_server(*arguments)
     fill(server, *items)
-    consumers = Consumers(server, 6)
+    consumers = Consumers(server, items, 6)
     try:
         for death in (1, 2):
             wait_for(partial(consumers.have_closed, death * 60), "some to be closed")
-            server.process.kill()
-            server.process.wait(TIMEOUT)
+            kill(server)
             consumers.server = server = start_server(*arguments)
         wait_for(partial(consumers.have_closed, len(items)), "all to be closed", 40)
     finally:
         consumers.end()
     assert not consumers.came_again
-    assert set(consumers.closed.values()) == {1}
-    assert set(left(server)) <= consumers.doubtful - consumers.closed.keys()
+    consumers.ledger.receive(map(named, left(server)))
+    consumers.ledger.check()
     assert server.stop() == 0

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 import redis
 
+from tests.support.faults import stopped
+from tests.support.peers import heartbeats, identity
 from tests.support.programs import Client, Server, StartServer, StartValkey, Valkey, records, wait_for
 from tests.support.waiters import Waiter, packed
-from tests.test_dead_servers import identity, signs
-from tests.test_disconnects import stopped
 
 _SECONDS = float(os.environ.get("PRESSURE_OUT_OF_MEMORY_SECONDS", "4"))
 
@@ -182,7 +182,7 @@ def test_many_slow_clients(
     wait_for(lambda: not _fast_ones(direct, taken), "what has arrived to leave the records")
     name = identity(dying)
     dying.process.kill()
-    wait_for(lambda: name not in signs(direct), "it to be buried")
+    wait_for(lambda: name not in heartbeats(direct), "it to be buried")
     back = [int(found) for found in direct.lrange("__pressure__:q", 0, -1)]
     assert sorted(back + taken) == list(range(3 * count))
     assert not records(direct)

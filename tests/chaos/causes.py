@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tests.chaos.ledger import Duplicate
 from tests.chaos.plan import Kind, Target
+from tests.support.ledger import Doubled
 
 # Seconds after which a delivery has been acknowledged, where the backend can be reached; and for which a
 # broken process has an effect after it has been mended.
@@ -22,7 +22,7 @@ class Incident(NamedTuple):
     ended: float
 
 
-def cause(duplicate: Duplicate, incidents: Sequence[Incident], proxy_timeout: float) -> Incident | None:
+def cause(duplicate: Doubled, incidents: Sequence[Incident], proxy_timeout: float) -> Incident | None:
     """The broken process that explains it; None where there is none.
 
     A proxy that dies, or that is taken for dead, has delivered what goes back: shortly before, unless it

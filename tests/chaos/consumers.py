@@ -12,10 +12,11 @@ import time
 from typing import Any
 
 from tests.chaos.caller import Caller
-from tests.chaos.ledger import Ledger, Receipt
+from tests.chaos.ledger import NamedLedger
 from tests.chaos.memcached import Item
 from tests.chaos.messages import message
 from tests.chaos.producers import Pace, Sender
+from tests.support.ledger import Event
 from tests.support.waiters import Words
 
 # What names of queues begin with into which consumers move what they take.
@@ -31,31 +32,31 @@ _ROUNDS = 20
 class Receiver:
     """Tells the ledger what one client has read."""
 
-    def __init__(self, caller: Caller, ledger: Ledger) -> None:
+    def __init__(self, caller: Caller, ledger: NamedLedger) -> None:
         self._caller = caller
         self._ledger = ledger
 
     def receive(self, messages: list[bytes], queue: str) -> None:
         """They have been read."""
         for data in messages:
-            self._ledger.receive(data, self._receipt(queue))
+            self._ledger.read(data, self._receipt(queue))
 
     def receive_item(self, item: Item, queue: str) -> None:
         """It has been read."""
-        self._ledger.receive(item.data, self._receipt(queue), item.flags)
+        self._ledger.read(item.data, self._receipt(queue), item.flags)
 
     def see_item(self, item: Item, queue: str) -> None:
         """It has been read, and will be again: it stays in the queue, or goes back."""
         self._ledger.see(item.data, self._receipt(queue), item.flags)
 
-    def _receipt(self, queue: str) -> Receipt:
-        return Receipt(time.monotonic(), queue, self._caller.name, self._caller.proxy)
+    def _receipt(self, queue: str) -> Event:
+        return Event(self._caller.name, queue, self._caller.proxy, time.monotonic())
 
 
 class Taker:
     """Takes by `SPOP`, `LPOP`, `BLPOP` and `BLMPOP`, on a connection that is not cut."""
 
-    def __init__(self, caller: Caller, ledger: Ledger, queues: list[str], chance: random.Random) -> None:
+    def __init__(self, caller: Caller, ledger: NamedLedger, queues: list[str], chance: random.Random) -> None:
         self._caller = caller
         self._receiver = Receiver(caller, ledger)
         self._queues = queues
@@ -110,7 +111,7 @@ class Exchanger:
     def __init__(
         self,
         caller: Caller,
-        ledger: Ledger,
+        ledger: NamedLedger,
         sender: Sender,
         queues: list[str],
         pace: Pace,
@@ -150,7 +151,7 @@ class BesideClosed:
     """Takes in transactions that name a closed, empty queue before an open one. Its connection is not cut."""
 
     def __init__(
-        self, caller: Caller, ledger: Ledger, closed: str, queues: list[str], chance: random.Random
+        self, caller: Caller, ledger: NamedLedger, closed: str, queues: list[str], chance: random.Random
     ) -> None:
         self._caller = caller
         self._receiver = Receiver(caller, ledger)
@@ -180,7 +181,7 @@ class Reliable:
     Looks there first when it was broken off.
     """
 
-    def __init__(self, caller: Caller, ledger: Ledger, queues: list[str], chance: random.Random) -> None:
+    def __init__(self, caller: Caller, ledger: NamedLedger, queues: list[str], chance: random.Random) -> None:
         self.own = OWN + caller.name
         self._caller = caller
         self._receiver = Receiver(caller, ledger)

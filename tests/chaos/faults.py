@@ -9,7 +9,7 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
 from datetime import datetime, timedelta
 
 from tests.chaos import plan
@@ -18,9 +18,17 @@ from tests.chaos.consumers import OWN
 from tests.chaos.hang_ups import HangUps
 from tests.chaos.messages import flags_of, name_of
 from tests.chaos.plan import Fault, Kind, Target
-from tests.chaos.relay import Relay
 from tests.chaos.stand import Proxy, Stand
+from tests.support.faults import (
+    SCRIPTS_FLUSHED,
+    SUBSCRIBERS_DISCONNECTED,
+    BackendFault,
+    hanging,
+    killed,
+    stopped,
+)
 from tests.support.programs import Client
+from tests.support.relay import Relay
 from tests.support.waiters import packed
 
 _PREFIX = b"__pressure__:"
@@ -82,49 +90,17 @@ class Faults:
         await proxy.start()
 
     async def _stop_proxy(self, fault: Fault, _chance: random.Random) -> None:
-        proxy = self._proxy(fault)
-        proxy.signal(signal.SIGSTOP)
-        await asyncio.sleep(fault.seconds)
-        proxy.signal(signal.SIGCONT)
+        async with _in_a_thread(stopped(self._proxy(fault).process)):
+            await asyncio.sleep(fault.seconds)
 
-    async def _kill_backend(self, fault: Fault, _chance: random.Random) -> None:
-        await asyncio.to_thread(self._stand.backend.kill)
-        await asyncio.sleep(fault.seconds)
-        await asyncio.to_thread(self._stand.backend.start)
-
-    async def _stop_backend(self, fault: Fault, _chance: random.Random) -> None:
-        self._stand.backend.process.send_signal(signal.SIGSTOP)
-        await asyncio.sleep(fault.seconds)
-        self._stand.backend.process.send_signal(signal.SIGCONT)
+    async def _break_backend(self, fault: Fault, _chance: random.Random) -> None:
+        async with _in_a_thread(_BACKEND_FAULTS[fault.kind](self._stand.backend)):
+            await asyncio.sleep(fault.seconds)
 
     async def _hang_up(self, fault: Fault, chance: random.Random) -> None:
         """Let clients send and close while the backend stands still, so no reply can be on its way."""
-        backend = self._stand.backend
-        async with self._hang_ups.prepared(fault.place):
-            backend.process.send_signal(signal.SIGSTOP)
-            try:
-                while not backend.is_stopped:  # noqa: ASYNC110 -- the kernel sends no notice of it
-                    await asyncio.sleep(_AGAIN)
-                await self._hang_ups.send_and_close(fault.seconds, chance)
-            finally:
-                backend.process.send_signal(signal.SIGCONT)
-
-    async def _kill_clients(self, _fault: Fault, _chance: random.Random) -> None:
-        def kill(control: Client) -> None:
-            for kind in ("normal", "pubsub"):
-                control.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
-
-        await self._control(kill)
-
-    async def _flush_scripts(self, _fault: Fault, _chance: random.Random) -> None:
-        await self._control(lambda control: control.script_flush())
-
-    async def _control(self, action: Callable[[Client], object]) -> None:
-        def act() -> None:
-            with self._stand.backend.client() as control:
-                action(control)
-
-        await asyncio.to_thread(act)
+        async with self._hang_ups.prepared(fault.place), _in_a_thread(hanging(self._stand.backend)):
+            await self._hang_ups.send_and_close(fault.seconds, chance)
 
     def _relay(self, fault: Fault) -> Relay:
         proxy = self._proxy(fault)
@@ -193,6 +169,17 @@ class Faults:
         return await asyncio.to_thread(act)
 
 
+@asynccontextmanager
+async def _in_a_thread(fault: AbstractContextManager[None]) -> AsyncIterator[None]:
+    """Begin and end a fault without blocking the loop."""
+    with ExitStack() as stack:
+        await asyncio.to_thread(stack.enter_context, fault)
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(stack.close)
+
+
 def _queues(control: Client) -> list[bytes]:
     """Keys of queues; not of those with what has been received already."""
     bases = [key.removesuffix(b":bound") for key in control.keys(_PREFIX + b"*:bound")]
@@ -223,19 +210,23 @@ _JUNK = (
     b"\x80\x01\x00\x03",
 )
 
+_BACKEND_FAULTS: dict[Kind, BackendFault] = {
+    plan.BACKEND_KILLED: killed,
+    plan.BACKEND_AWAY: killed,
+    plan.BACKEND_STOPPED: hanging,
+    plan.BACKEND_HANGS: hanging,
+    plan.CLIENTS_KILLED: SUBSCRIBERS_DISCONNECTED,
+    plan.SCRIPTS_FLUSHED: SCRIPTS_FLUSHED,
+}
+
 _WAYS: dict[Kind, Callable[[Faults, Fault, random.Random], Awaitable[None]]] = {
     plan.PROXY_KILLED: Faults._end_proxy,
     plan.PROXY_DEAD: Faults._end_proxy,
     plan.PROXY_ENDED: Faults._end_proxy,
     plan.PROXY_STOPPED: Faults._stop_proxy,
     plan.PROXY_ZOMBIE: Faults._stop_proxy,
-    plan.BACKEND_KILLED: Faults._kill_backend,
-    plan.BACKEND_AWAY: Faults._kill_backend,
-    plan.BACKEND_STOPPED: Faults._stop_backend,
-    plan.BACKEND_HANGS: Faults._stop_backend,
+    **dict.fromkeys(_BACKEND_FAULTS, Faults._break_backend),
     plan.CLIENTS_HANG_UP: Faults._hang_up,
-    plan.CLIENTS_KILLED: Faults._kill_clients,
-    plan.SCRIPTS_FLUSHED: Faults._flush_scripts,
     plan.BACKEND_CUT: Faults._cut,
     plan.BACKEND_HALF_CUT: Faults._half_cut,
     plan.BACKEND_STALLED: Faults._stall,

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from tests.chaos.caller import Caller
 from tests.chaos.consumers import IDLE, Receiver, read
 from tests.chaos.journal import Journal
-from tests.chaos.ledger import Ledger
+from tests.chaos.ledger import NamedLedger
 from tests.chaos.memcached import MemcachedCaller
 from tests.chaos.messages import message
 from tests.chaos.producers import Sender
@@ -89,7 +89,7 @@ class HangUps:
     def __init__(
         self,
         proxies: list[Proxy],
-        ledger: Ledger,
+        ledger: NamedLedger,
         journal: Journal,
         producer: Caller,
         sender: Sender,
@@ -170,7 +170,7 @@ class Leaver:
         self,
         name: str,
         proxy: Proxy,
-        ledger: Ledger,
+        ledger: NamedLedger,
         journal: Journal,
         queues: list[str],
         chance: random.Random,

@@ -7,7 +7,7 @@ import random
 import time
 
 from tests.chaos.consumers import IDLE, Receiver
-from tests.chaos.ledger import Ledger
+from tests.chaos.ledger import NamedLedger
 from tests.chaos.memcached import MemcachedCaller
 from tests.chaos.messages import message
 from tests.chaos.producers import Pace, Sender
@@ -70,7 +70,7 @@ class Reader:
     """Takes from these queues, and tells the ledger of what it has read."""
 
     def __init__(
-        self, caller: MemcachedCaller, ledger: Ledger, queues: list[str], chance: random.Random
+        self, caller: MemcachedCaller, ledger: NamedLedger, queues: list[str], chance: random.Random
     ) -> None:
         self._caller = caller
         self._receiver = Receiver(caller, ledger)

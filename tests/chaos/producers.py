@@ -9,8 +9,8 @@ from typing import Any
 
 from tests.chaos.caller import Caller
 from tests.chaos.journal import Journal
-from tests.chaos.ledger import Ledger, Put
 from tests.chaos.messages import message, name
+from tests.support.ledger import Event, Ledger
 from tests.support.waiters import Words
 
 _LOOK_AGAIN = 0.01
@@ -50,7 +50,7 @@ class Sender:
         """Names of messages that are about to be put into that queue, with these flags."""
         names = [name(self._number, self._made + n, flags) for n in range(count)]
         self._made += count
-        self._ledger.sending(names, Put(time.monotonic(), queue, self._caller.name, self._caller.proxy))
+        self._ledger.send(names, Event(self._caller.name, queue, self._caller.proxy, time.monotonic()))
         return names
 
     def replied(self, words: Words, names: list[bytes], reply: Any) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tests.chaos.causes import Incident, at_the_time, cause
 from tests.chaos.evidence import follow
-from tests.chaos.ledger import Duplicate, Lost, Receipt, Strange
 from tests.chaos.run import Outcome
+from tests.support.ledger import Doubled, Event, Lost, Strange
 
 _EXAMPLES = 20
 
@@ -29,11 +29,11 @@ def failures(outcome: Outcome) -> list[str]:
     return [f"{count} {what}" for count, what in found if count > 0]
 
 
-def explain(outcome: Outcome) -> list[tuple[Duplicate, Incident | None]]:
+def explain(outcome: Outcome) -> list[tuple[Doubled, Incident | None]]:
     """Each duplicate and its cause; None where it has none."""
     return [
         (duplicate, cause(duplicate, outcome.incidents, outcome.settings.timeouts.proxy))
-        for duplicate in outcome.ledger.duplicates()
+        for duplicate in outcome.ledger.doubled()
     ]
 
 
@@ -51,7 +51,7 @@ def lines(outcome: Outcome) -> Iterator[str]:
     for name, count in Counter(_name(incident) for _, incident in duplicates).most_common():
         yield f"  {count:5}  {name}"
     yield f"lost            {len(lost)}"
-    for queue, count in sorted(Counter(one.put.queue for one in lost).items()):
+    for queue, count in sorted(Counter(one.sent.queue for one in lost).items()):
         yield f"  {count:5}  {queue}"
     yield f"strange         {len(ledger.strange)}"
     yield f"faults          {len(outcome.incidents)}"
@@ -73,10 +73,10 @@ def lines(outcome: Outcome) -> Iterator[str]:
 
 
 def _details(
-    outcome: Outcome, lost: list[Lost], duplicates: list[tuple[Duplicate, Incident | None]]
+    outcome: Outcome, lost: list[Lost], duplicates: list[tuple[Doubled, Incident | None]]
 ) -> Iterator[str]:
     unexplained = [duplicate for duplicate, incident in duplicates if incident is None]
-    names = [one.name for one in lost[:_EXAMPLES]] + [one.name for one in unexplained[:_EXAMPLES]]
+    names = [one.message for one in lost[:_EXAMPLES]] + [one.message for one in unexplained[:_EXAMPLES]]
     names += [_begin(one) for one in outcome.ledger.strange[:_EXAMPLES]]
     steps = follow(names, outcome.written)
     yield from _examples("lost", [_lost(one, outcome, steps) for one in lost])
@@ -106,17 +106,17 @@ def _examples(title: str, found: Sequence[str]) -> Iterator[str]:
 
 
 def _lost(one: Lost, outcome: Outcome, steps: Mapping[bytes, list[str]]) -> str:
-    put = one.put
+    put = one.sent
     text = (
-        f"{one.name.decode()}: put into {put.queue} by {put.by} through {put.proxy} at "
+        f"{one.message.decode()}: put into {put.queue} by {put.by} through {put.proxy} at "
         f"{put.when - outcome.began:.2f} s"
     )
-    return text + _around(put.when, put.when, outcome) + _steps(steps.get(one.name, []))
+    return text + _around(put.when, put.when, outcome) + _steps(steps.get(one.message, []))
 
 
-def _unexplained(one: Duplicate, outcome: Outcome, steps: Mapping[bytes, list[str]]) -> str:
+def _unexplained(one: Doubled, outcome: Outcome, steps: Mapping[bytes, list[str]]) -> str:
     around = _around(one.receipts[0].when, one.receipts[-1].when, outcome)
-    return _duplicate(one, outcome) + around + _steps(steps.get(one.name, []))
+    return _duplicate(one, outcome) + around + _steps(steps.get(one.message, []))
 
 
 def _strange(one: Strange, outcome: Outcome, steps: Mapping[bytes, list[str]]) -> str:
@@ -131,15 +131,15 @@ def _begin(one: Strange) -> bytes:
     return one.data.partition(b":")[0]
 
 
-def _duplicate(one: Duplicate, outcome: Outcome) -> str:
-    return f"{one.name.decode()}: {'; '.join(_receipt(receipt, outcome) for receipt in one.receipts)}"
+def _duplicate(one: Doubled, outcome: Outcome) -> str:
+    return f"{one.message.decode()}: {'; '.join(_receipt(receipt, outcome) for receipt in one.receipts)}"
 
 
 def _steps(steps: list[str]) -> str:
     return "".join(f"\n      backend: {step}" for step in steps)
 
 
-def _receipt(receipt: Receipt, outcome: Outcome) -> str:
+def _receipt(receipt: Event, outcome: Outcome) -> str:
     return (
         f"received from {receipt.queue} by {receipt.by} through {receipt.proxy} at "
         f"{receipt.when - outcome.began:.2f} s"

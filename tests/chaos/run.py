@@ -18,7 +18,7 @@ from tests.chaos.faults import Faults
 from tests.chaos.hang_ups import PATHS, HangUps, Leaver
 from tests.chaos.journal import Journal
 from tests.chaos.kestrel import Kestrel
-from tests.chaos.ledger import Ledger
+from tests.chaos.ledger import NamedLedger
 from tests.chaos.memcached import MemcachedCaller
 from tests.chaos.memcached_clients import Getter, Setter
 from tests.chaos.plan import Fault, Timeouts
@@ -65,7 +65,7 @@ class Outcome:
     """What came of it. Times are of `time.monotonic`; `seconds` is without the drain."""
 
     settings: Settings
-    ledger: Ledger = field(default_factory=Ledger)
+    ledger: NamedLedger = field(default_factory=NamedLedger)
     journal: Journal = field(default_factory=Journal)
     began: float = field(default_factory=time.monotonic)
     seconds: float = 0.0

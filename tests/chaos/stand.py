@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, Signals
+from subprocess import Popen
 
 from tests.chaos.journal import Journal
 from tests.chaos.plan import Timeouts
-from tests.chaos.relay import Relay
 from tests.support.programs import Server, Valkey
+from tests.support.relay import Relay, connected
 
 # What no proxy may write into its log.
 _COMPLAINT = re.compile(
@@ -57,11 +58,11 @@ class Proxy:
         self.port = self._server.port
         self.memcached_port = self._server.port_of("memcached")
 
-    def signal(self, number: Signals) -> None:
-        """Send it to the process."""
+    @property
+    def process(self) -> Popen[bytes]:
+        """The process."""
         assert self._server is not None
-        if self._server.process.poll() is None:
-            self._server.process.send_signal(number)
+        return self._server.process
 
     async def end(self, number: Signals) -> None:
         """End the process with that signal; `start` starts another."""
@@ -83,11 +84,11 @@ class Proxy:
 
     async def connect(self) -> socket.socket:
         """A connection to it, for RESP. Raises OSError."""
-        return await _connected(socket.AF_INET, ("127.0.0.1", self.port))
+        return await connected(("127.0.0.1", self.port))
 
     async def connect_memcached(self) -> socket.socket:
         """A connection to it, for memcached. Raises OSError."""
-        return await _connected(socket.AF_INET, ("127.0.0.1", self.memcached_port))
+        return await connected(("127.0.0.1", self.memcached_port))
 
 
 class Stand:
@@ -116,8 +117,9 @@ class Stand:
         )  # fmt: skip
         self._last.callback(self.backend.stop)
         for proxy in self.proxies:
-            proxy.behind = Relay(self._connect_to_backend)
-            proxy.before = Relay(proxy.connect)
+            proxy.behind, proxy.before = Relay(), Relay()
+            proxy.behind.listen(self._connect_to_backend)
+            proxy.before.listen(proxy.connect)
             proxy.memcached_before = proxy.before.listen(proxy.connect_memcached)
             self._last.callback(proxy.kill_what_is_left)
         await asyncio.gather(*(proxy.start() for proxy in self.proxies))
@@ -152,17 +154,4 @@ class Stand:
         return self.folder / "faults.txt"
 
     async def _connect_to_backend(self) -> socket.socket:
-        return await _connected(socket.AF_UNIX, str(self.backend.socket))
-
-
-async def _connected(family: socket.AddressFamily, address: tuple[str, int] | str) -> socket.socket:
-    connection = socket.socket(family)
-    connection.setblocking(False)
-    try:
-        if family == socket.AF_INET:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        await asyncio.get_running_loop().sock_connect(connection, address)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+        return await connected(str(self.backend.socket))

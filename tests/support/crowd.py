@@ -1,4 +1,4 @@
-"""A crowd of clients that put and take all the time, and keep a ledger, while a test makes trouble."""
+"""A crowd of clients that put and take all the time, with a ledger, while a test makes trouble."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import asyncio
 import re
 import threading
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
+from tests.support.ledger import Event, Ledger
 from tests.support.programs import Server, join, wait_for
 from tests.support.waiters import AsyncWaiter
 
@@ -17,18 +19,64 @@ from tests.support.waiters import AsyncWaiter
 _AFTER_ERROR = 0.02
 
 
-class Crowd:
-    """So many clients of a server, at work until the block ends; each puts a message, then takes one."""
+class Member:
+    """One client of a crowd."""
 
-    def __init__(self, server: Server, clients: int = 50, queue: str = "q") -> None:
+    def __init__(self, crowd: Crowd, waiter: AsyncWaiter, number: int) -> None:
+        self._crowd = crowd
+        self._waiter = waiter
+        self._event = Event(str(number))
+        self._number = number
+        self._count = 0
+
+    async def put(self) -> bool:
+        """Put a message. Return whether that succeeded."""
+        message = b"%d-%d" % (self._number, self._count)
+        self._count += 1
+        self._crowd.ledger.send([message], self._event)
+        # 0 says that the queue has the message already, as after a retry.
+        is_put = await self._ask("SADD", self._crowd.queue, message) in (0, 1)
+        if is_put:
+            self._crowd.ledger.acknowledge([message])
+        return is_put
+
+    async def put_and_take(self) -> bool:
+        """Put a message and take one, the same or another. Return whether there was one."""
+        await self.put()
+        taken = await self._ask("SPOP", self._crowd.queue)
+        if taken is not None:
+            self._crowd.ledger.receive([taken], self._event)
+        return taken is not None
+
+    async def _ask(self, *words: str | bytes) -> Any:
+        """Return the reply, None for an error, which is counted."""
+        reply = await self._waiter(*words)
+        if isinstance(reply, Exception):
+            self._crowd.errors[str(reply)] += 1
+            await asyncio.sleep(_AFTER_ERROR)
+            return None
+        return reply
+
+
+class Crowd:
+    """Clients of a server, which do the same work again and again until the block ends."""
+
+    def __init__(
+        self,
+        server: Server,
+        clients: int = 50,
+        queue: str = "q",
+        work: Callable[[Member], Awaitable[bool]] = Member.put_and_take,
+    ) -> None:
+        self.queue = queue
+        self.ledger = Ledger()
+        # The error replies, and how often each came.
+        self.errors: Counter[str] = Counter()
         self._server = server
         self._clients = clients
-        self._queue = queue
-        self._going = True
-        self.acknowledged: set[bytes] = set()
-        self.taken: Counter[bytes] = Counter()
-        # The errors' texts, and how often each came.
-        self.errors: Counter[str] = Counter()
+        self._work = work
+        self._successes = 0
+        self._goes_on = True
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._failed: Exception | None = None
 
@@ -38,63 +86,50 @@ class Crowd:
         return self
 
     def __exit__(self, *_exception: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self._going = False
+        self._goes_on = False
         join(self._thread)
         if self._failed is not None:
             raise self._failed
 
     def wait_for_success(self) -> None:
-        """Return when a few more have put and taken."""
-        before = self.taken.total()
-        wait_for(lambda: self.taken.total() >= before + 2 * self._clients, "messages to be put and taken")
+        """Return when the clients have succeeded twice more, on average."""
+        before = self._successes
+        wait_for(lambda: self._successes >= before + 2 * self._clients, "the clients to succeed")
 
-    def wait_for_errors(self, code: str = "BACKEND") -> None:
-        """Return when there are more errors of that code."""
-        before = self.errors_of(code)
-        wait_for(lambda: self.errors_of(code) > before + self._clients, f"errors {code}")
+    def wait_for_errors(self, pattern: str) -> None:
+        """Return when the clients have received one more such error reply, on average."""
+        before = self.errors_of(pattern)
+        wait_for(lambda: self.errors_of(pattern) > before + self._clients, f"errors {pattern}")
 
-    def errors_of(self, code: str) -> int:
-        return sum(count for text, count in self.errors.items() if re.search(code, text))
+    def errors_of(self, pattern: str) -> int:
+        """Return the number of error replies in which the pattern is found."""
+        return sum(count for text, count in list(self.errors.items()) if re.search(pattern, text))
 
     def _run(self) -> None:
         try:
-            asyncio.run(self._work())
+            asyncio.run(self._work_all())
         except Exception as error:
             self._failed = error
 
-    async def _work(self) -> None:
-        await asyncio.gather(*[self._client(number) for number in range(self._clients)])
+    async def _work_all(self) -> None:
+        await asyncio.gather(*[self._work_one(number) for number in range(self._clients)])
 
-    async def _client(self, number: int) -> None:
+    async def _work_one(self, number: int) -> None:
         waiter = await AsyncWaiter.connect(self._server.port)
-        count = 0
-        while self._going:
-            message = b"%d-%d" % (number, count)
-            count += 1
-            if await self._told(waiter, "SADD", self._queue, message) == 1:
-                self.acknowledged.add(message)
-            taken = await self._told(waiter, "SPOP", self._queue)
-            if taken is not None:
-                self.taken[taken] += 1
+        member = Member(self, waiter, number)
+        while self._goes_on:
+            succeeded = await self._work(member)
+            self._successes += succeeded
         waiter.close()
 
-    async def _told(self, waiter: AsyncWaiter, *words: str | bytes) -> Any:
-        reply = await waiter(*words)
-        if isinstance(reply, Exception):
-            self.errors[str(reply)] += 1
-            await asyncio.sleep(_AFTER_ERROR)
-            return None
-        return reply
-
     def assert_nothing_lost(self) -> None:
-        """Take what is left: all that was acknowledged has come, and nothing twice."""
+        """Take what is left. Raise AssertionError if a message was lost, doubled or is strange."""
         with self._server.client() as client:
 
             def take_the_rest() -> bool:
-                self.taken.update(client.spop(self._queue, 100_000))
-                return self.acknowledged <= self.taken.keys()
+                self.ledger.receive(client.spop(self.queue, 100_000))
+                return not self.ledger.lost()
 
             with suppress(AssertionError):
-                wait_for(take_the_rest, "all that was acknowledged")
-        assert self.acknowledged - self.taken.keys() == set(), "lost"
-        assert [message for message, count in self.taken.items() if count > 1] == []
+                wait_for(take_the_rest, "all messages that were acknowledged")
+        self.ledger.check()

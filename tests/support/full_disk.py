@@ -1,4 +1,4 @@
-"""Disks that a test fills, and that have room again when it says so, for an embedded backend's data."""
+"""Disks for the data of an embedded backend that a test can fill and free."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _ROOT = () if os.geteuid() == 0 else ("sudo", "-n")
 
 
 class Disk(Protocol):
-    """`data_dir` is on it; `environment` is for the server."""
+    """A disk: `data_dir` is on it, and the server needs `environment`."""
 
     data_dir: Path
     environment: dict[str, str]
 
     def fill(self, server: Server) -> None:
-        """Leave no room on it, or next to none."""
+        """Fill the disk."""
 
     def free(self, server: Server) -> None:
-        """Leave room on it again."""
+        """Free the disk."""
 
 
 class SmallDisk:
-    """A file system of its own, in memory."""
+    """A file system in memory."""
 
     def __init__(self, folder: Path) -> None:
         self.environment: dict[str, str] = {}
@@ -52,10 +52,10 @@ class SmallDisk:
 
 
 class LimitedFiles:
-    """No disk of its own, but a limit on the size of files: for those who may not mount anything.
+    """A limit on the size of files, for users who may not mount a file system.
 
-    The kernel kills a process at that limit, where it does not ignore the signal; then it is an error. So
-    Valkey is started by a script that ignores it.
+    At that limit the kernel kills a process, unless it ignores the signal: then the write fails. So a script
+    that ignores the signal starts Valkey.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -86,7 +86,7 @@ class LimitedFiles:
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[SmallDisk]:
-    """A disk of 8 MiB, until the block ends."""
+    """Mount a disk of 8 MiB, until the block ends."""
     folder.mkdir()
     mount = (
         *_ROOT,

@@ -1,4 +1,4 @@
-"""A plain memcached connection, in kestrel's words: what it sends, and how it leaves, is up to the test."""
+"""A plain memcached connection of a kestrel client: the test decides what it sends and how it leaves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.programs import TIMEOUT, Server
 
 
 class RefusedError(Exception):
-    """An error that the server has replied; the text is its line."""
+    """An error reply; the text is its line."""
 
 
 class Item(NamedTuple):
@@ -24,7 +24,7 @@ class Item(NamedTuple):
 
 
 def memcached_port(server: Server, options: str = "") -> int:
-    """Where the server's memcached listener is; `options` are those in its URL, with the question mark."""
+    """Return the port of the memcached listener with these URL options, which begin with a question mark."""
     found = re.search(r"listening on memcached://127\.0\.0\.1:(\d+)" + re.escape(options) + r"\s", server.log)
     assert found, server.log
     return int(found[1])
@@ -44,33 +44,33 @@ class Kestrel:
         self.close()
 
     def put(self, queue: str, *items: Item, expires: int = 0) -> None:
-        """Put them, oldest first. Raises RefusedError."""
+        """Put the items, oldest first. Raises RefusedError."""
         for message, flags in items:
             self.send(f"set {queue} {flags} {expires} {len(message)}")
             self.socket.sendall(message + b"\r\n")
             assert self.line() == b"STORED"
 
     def get(self, key: str) -> Item | None:
-        """The message of `get key`, None where there is none. Raises RefusedError."""
+        """Return the message of `get key`, None if there is none. Raises RefusedError."""
         self.send(f"get {key}")
         return self.item()
 
     def drain(self, queue: str) -> list[Item]:
-        """Take all that is queued."""
+        """Take all messages of a queue."""
         return list(iter(lambda: self.get(queue), None))
 
     def stats(self) -> dict[str, str]:
-        """What stats says."""
+        """Return the reply of stats."""
         self.send("stats")
         lines = iter(self.line, b"END")
         return dict(line.decode().removeprefix("STAT ").split(" ", 1) for line in lines)
 
     def send(self, line: str) -> None:
-        """Send a line; its reply is not read."""
+        """Send a line, and read no reply."""
         self.socket.sendall(line.encode() + b"\r\n")
 
     def item(self) -> Item | None:
-        """The reply to a get of one message. Raises RefusedError, or ConnectionError where there is none."""
+        """Return the reply to a get of one message. Raises RefusedError, or ConnectionError at the end."""
         line = self.line()
         if line == b"END":
             return None
@@ -80,7 +80,7 @@ class Kestrel:
         return Item(message, int(flags))
 
     def line(self) -> bytes:
-        """The next line. Raises RefusedError where it is an error, ConnectionError at the end."""
+        """Return the next line. Raises RefusedError if it is an error, ConnectionError at the end."""
         line = self._file.readline()
         if not line.endswith(b"\r\n"):
             raise ConnectionResetError("the server closed the connection")
@@ -89,7 +89,7 @@ class Kestrel:
         return line[:-2]
 
     def has_reply(self) -> bool:
-        """Whether anything has come that was not read yet."""
+        """Return whether unread bytes have come."""
         return bool(select.select([self.socket], [], [], 0)[0])
 
     def close(self) -> None:
@@ -97,12 +97,12 @@ class Kestrel:
         self.socket.close()
 
     def reset(self) -> None:
-        """Close the rude way: the server gets an RST."""
+        """Close with an RST."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.close()
 
     def half_close(self) -> None:
-        """Say that nothing more will be sent, and wait until the server closes, too."""
+        """Send no more (FIN), wait until the server closes, and close."""
         self.socket.shutdown(socket.SHUT_WR)
         assert self._file.read() == b""
         self.close()

@@ -1,4 +1,4 @@
-"""Clients that leave: runs cells of the matrix in tests/test_leaving.py, and counts their messages.
+"""Clients that leave: this module runs the cells of the matrix in tests/test_leaving.py.
 
 A cell is a command that takes, a way to leave and a moment. All cells of a way and a moment run together:
 each command has queues of its own, and each queue several clients.
@@ -13,21 +13,20 @@ import socket
 import ssl
 import struct
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import hiredis
 import redis
 
+from tests.support.faults import stopped
 from tests.support.guards import Authority
+from tests.support.ledger import Event, Ledger
 from tests.support.programs import TIMEOUT, Client, Server, Valkey, records, wait_for
 from tests.support.waiters import packed
-from tests.test_disconnects import stopped
 
 SMALL, LARGE = 12, 100_000
 # Seconds: the timeout of a command that times out, and of one that does not.
@@ -55,7 +54,7 @@ class Taker:
 
     @property
     def ends_apart(self) -> bool:
-        """Whether what was taken for clients that leave at the same time may go back one by one.
+        """Whether the messages of clients that leave at the same time may go back one by one.
 
         Open reads do, each to the head. Transactions do not go through the queue's lane, so what an earlier
         one has taken may be back when a later one ends.
@@ -104,7 +103,7 @@ class Moment:
 
 
 def misfit(taker: Taker, way: Way, moment: Moment) -> str:
-    """Why the three make no sense together; empty if they do."""
+    """Return why the three make no sense together, "" if they do."""
     if moment.waits and not taker.waits:
         return "the command does not wait"
     if moment.waits and "create" not in moment.steps and taker.commands.startswith("PRESSURE"):
@@ -124,7 +123,7 @@ def misfit(taker: Taker, way: Way, moment: Moment) -> str:
 
 @dataclass
 class Tally:
-    """What became of messages. `disordered` and `wrong` are queues; `stuck` are calls kept for nobody."""
+    """The sums of ledgers. `disordered` and `wrong` are queues; `stuck` are calls kept for nobody."""
 
     cells: int = 0
     clients: int = 0
@@ -132,6 +131,7 @@ class Tally:
     read: int = 0
     lost: int = 0
     doubled: int = 0
+    strange: int = 0
     disordered: int = 0
     wrong: int = 0
     stuck: int = 0
@@ -142,15 +142,16 @@ class Tally:
         return self
 
     def is_clean(self, may_lose: int = 0) -> bool:
-        """Whether all is well, but for so many messages."""
-        return self.lost <= may_lose and not (self.doubled or self.disordered or self.wrong or self.stuck)
+        """Return whether nothing went wrong, except that so many messages may be lost."""
+        wrong = self.doubled, self.strange, self.disordered, self.wrong, self.stuck
+        return self.lost <= may_lose and not any(wrong)
 
     def __str__(self) -> str:
         return ", ".join(f"{field.name} {getattr(self, field.name)}" for field in fields(self))
 
 
 class Place:
-    """A backend; a server, another that puts while the first stands still, one that closes idle clients."""
+    """A backend with a server, one for puts while that is stopped, and one that closes idle clients."""
 
     def __init__(self, folder: Path) -> None:
         self.authority = Authority(folder / "authority")
@@ -221,24 +222,24 @@ class Leaver:
             self.id = int(reply[1:])
 
     def close(self) -> None:
-        """FIN, where nothing is unread."""
+        """Read what has come, and close (FIN)."""
         self.read_now()
         self.socket.close()
 
     def reset(self) -> None:
-        """RST."""
+        """Read what has come, and close with an RST."""
         self.read_now()
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.socket.close()
 
     def half_close(self) -> None:
-        """FIN, but read on."""
+        """Send a FIN, but read on."""
         # Not ssl's own shutdown, which would end the decryption, too.
         with contextlib.suppress(OSError):
             socket.socket.shutdown(self.socket, socket.SHUT_WR)
 
     def send_some(self, data: bytes) -> None:
-        """Send what the sockets take at once."""
+        """Send as much as the sockets take at once."""
         self.socket.setblocking(False)
         with contextlib.suppress(BlockingIOError, ssl.SSLWantWriteError, ConnectionError):
             while data:
@@ -263,7 +264,7 @@ class Leaver:
         self.received = b"".join(pieces)
 
     def messages(self) -> list[bytes]:
-        """Those in replies that have come completely."""
+        """Return the messages in complete replies."""
         return list(_in_values(self.received) if self.memcached else _in_replies(self.received))
 
 
@@ -312,7 +313,7 @@ class Cell:
         }
 
     def request(self, client: int, before: str, timeout: float) -> bytes:
-        """What the client of that number sends."""
+        """Return the request of the client of that number."""
         seconds, own = str(timeout), self.put["q"][client].decode()
         if self.taker.memcached:
             seconds = str(int(timeout * 1000))
@@ -328,28 +329,30 @@ class Cell:
         return b"".join(packed(*command.split()) for command in commands)
 
     def tally(self, queued: dict[str, list[bytes]], figures: dict[str, tuple[int, int, int]]) -> Tally:
-        """Compare what was put with what the clients have read and what is queued."""
-        seen: Counter[bytes] = Counter()
-        tally = Tally(1, len(self.clients))
+        """Compare the messages put with those that the clients have read and those queued."""
+        ledger = Ledger()
+        for role, messages in self.put.items():
+            ledger.put(messages, Event(queue=role))
+        tally = Tally(cells=1, clients=len(self.clients), messages=ledger.sent)
         for client in self.clients:
             for message in client.messages():
-                # What was moved, or only opened, is in a queue, whoever has read it.
+                # A message that was moved, or only opened, is in a queue as well.
                 if (found := _MESSAGE.fullmatch(message)) and (
                     found[1] == b"g" or not (self.taker.moves or self.taker.opens)
                 ):
-                    seen[message] += 1
+                    ledger.receive([message])
                     tally.read += 1
         for role, messages in queued.items():
-            seen.update(messages)
-            # What one client gives back is in order, in any case.
-            breaks = sum(first > second for first, second in pairwise(messages)) if role in self.put else 0
+            before = len(ledger.disordered)
+            ledger.receive(messages, Event(f"queue {role}"))
+            # Messages that one client gives back are in order, in any case.
+            breaks = len(ledger.disordered) - before if role in self.put else 0
             tally.disordered += breaks > (len(self.clients) - 1 if self._apart else 0)
             length, produced, consumed = figures[role]
             tally.wrong += not length == produced - consumed == len(messages)
-        put = [message for messages in self.put.values() for message in messages]
-        tally.messages = len(put)
-        tally.lost = sum(message not in seen for message in put)
-        tally.doubled = sum(seen.values()) - len(seen)
+        tally.lost = len(ledger.lost())
+        tally.doubled = sum(len(one.receipts) - 1 for one in ledger.doubled())
+        tally.strange = len(ledger.strange)
         return tally
 
 
@@ -375,13 +378,13 @@ class Group:
         self._killed = 0
 
     def may_lose(self, taker: Taker, clients: int) -> int:
-        """How many messages may be lost: those of a twentieth of the clients, which leave too late."""
+        """Return how many messages may be lost: those of a twentieth of the clients, which leave too late."""
         if self.way.reads or not self.moment.may_lose:
             return 0
         return -(-clients // 20) * taker.takes
 
     def run(self) -> dict[Taker, Tally]:
-        """Take all steps; by taker what became of the messages."""
+        """Take all steps. Return a tally for each taker."""
         with ExitStack() as stack:
             self._backend_stops = stack.enter_context(ExitStack())
             self._server_stops = stack.enter_context(ExitStack())
@@ -419,7 +422,7 @@ class Group:
     # The steps of moments.
 
     def create(self) -> None:
-        """Create the queues, which a put does otherwise."""
+        """Create the queues before anything is put."""
         with self.client.pipeline(transaction=False) as pipeline:
             for cell in self.cells:
                 for role in "qrmg":
@@ -437,14 +440,14 @@ class Group:
             pipeline.execute()
 
     def send(self) -> None:
-        """Each client sends its commands."""
+        """Let each client send its commands."""
         for cell in self.cells:
             before = self.moment.before[cell.taker.memcached]
             for number, leaver in enumerate(cell.clients):
                 leaver.socket.sendall(cell.request(number, before, SHORT if self.way.times_out else LONG))
 
     def leave(self) -> None:
-        """Each client leaves."""
+        """Let each client leave."""
         way = self.way
         if way.times_out or way.idles:
             getattr(self, way.action)()
@@ -461,11 +464,11 @@ class Group:
             self._await_kills()
 
     def let_time_out(self) -> None:
-        """Let the time pass that the commands may wait."""
+        """Wait until the timeout of the commands has passed."""
         time.sleep(1.5 * SHORT)  # nothing else ends this wait: the backend stands still, so no reply comes
 
     def be_idle(self) -> None:
-        """Return when one that was idle for a shorter time has been closed."""
+        """Return when a client that was idle for a shorter time has been closed."""
         with self.place.connect(self.server, "tcp", memcached=False, size=SMALL) as witness:
             assert witness.recv(1) == b""
 
@@ -481,7 +484,7 @@ class Group:
             wait_for(lambda: self._info("blocked_clients") == count, f"{count} clients to wait")
 
     def answered(self) -> None:
-        """Return when nothing more is taken: all is answered, or what is answered is not read."""
+        """Return when nothing more is taken: every command has its reply, or the replies are not read."""
         lengths: list[list[int]] = [[]]
 
         def is_stable() -> bool:
@@ -498,7 +501,7 @@ class Group:
         self._backend_stops.enter_context(stopped(self.place.backend.process))
 
     def continue_backend(self) -> None:
-        """Let the backend go on; and if the server stands still, until it has answered."""
+        """Let the backend go on. If the server is stopped, wait until the backend has answered it."""
         self._backend_stops.close()
         for _ in range(2):
             self.place.direct.ping()
@@ -523,7 +526,7 @@ class Group:
         self._killed = 0
 
     def _end(self) -> None:
-        """Return when all clients are gone, and nothing is under way for them."""
+        """Return when all clients are gone, and nothing is in flight for them."""
         self._await_kills()
         if self.way.idles:
             self._wait_until_gone()
@@ -567,7 +570,7 @@ def _ours(cell: Cell) -> list[bytes]:
 
 
 def _figures(found: Any) -> tuple[int, int, int]:
-    """A queue's length, and how many messages were put and taken, from PRESSURE.INFO."""
+    """Return the length of a queue, and the numbers of messages put and taken, from PRESSURE.INFO."""
     if isinstance(found, redis.ResponseError):
         return 0, 0, 0  # there is no such queue
     about = found if isinstance(found, dict) else dict(zip(found[::2], found[1::2], strict=True))

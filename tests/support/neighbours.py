@@ -1,4 +1,4 @@
-"""Native clients and ours on one queue, while native ones are stopped and killed: who has put and taken what.
+"""Native clients and clients of a server on one queue, while native ones are stopped and killed.
 
 A `Neighbourhood` has them all. Native ones have a seat each: when one dies, the next takes its seat and goes
 on with the message of which Redis never got to know.
@@ -20,9 +20,10 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+from tests.support.ledger import Event, Ledger
 from tests.support.native_process import VERSIONS, NativeProcess
+from tests.support.native_relay import Command, NativeRelay
 from tests.support.programs import Server, Valkey
-from tests.support.relay import Command, Relay
 from tests.support.waiters import AsyncWaiter, is_refused, packed
 
 QUEUE = "q"
@@ -45,7 +46,7 @@ _GETS: list[tuple[str, ...]] = [
 
 @dataclass
 class Plan:
-    """So many clients of each kind; `messages` go through a queue of that `bound`, 0 for none.
+    """The numbers of clients of each kind; `messages` go through a queue of that `bound`, 0 for none.
 
     `fates` is about how often a native client is stopped, or killed, or both. With
     `auto_repair` the server mends what they leave, else the doctor is called again and again.
@@ -66,7 +67,7 @@ class Plan:
 
     @property
     def native_passages(self) -> int:
-        """How often something passes a relay, about."""
+        """The approximate number of commands and replies that pass a relay."""
         consumers = self.native_consumers + self.our_consumers
         share = self.native_producers / self.producers + self.native_consumers / consumers
         return int(self.messages * share * _PASSAGES_PER_MESSAGE)
@@ -74,11 +75,10 @@ class Plan:
 
 @dataclass
 class Outcome:
-    """What has come of it. `taken` is a list of messages for each client, in its order."""
+    """What came of a plan. The ledger knows each producer and each consumer by its name."""
 
     seconds: float = 0.0
-    put: Counter[str] = field(default_factory=Counter)
-    taken: list[list[bytes]] = field(default_factory=list)
+    ledger: Ledger = field(default_factory=Ledger)
     by_native: int = 0
     stopped: int = 0
     # The command during which, or after which, each died.
@@ -88,13 +88,8 @@ class Outcome:
     in_use: int = 0
     mended: Counter[str] = field(default_factory=Counter)
 
-    @property
-    def messages(self) -> Counter[bytes]:
-        """How often each was taken."""
-        return Counter(message for messages in self.taken for message in messages)
-
     def __str__(self) -> str:
-        total = sum(len(messages) for messages in self.taken)
+        total = self.ledger.received
         places = ", ".join(f"{place} {count}" for place, count in self.deaths.most_common())
         mends = ", ".join(f"{mend} {count}" for mend, count in self.mended.most_common())
         return (
@@ -108,15 +103,15 @@ class Outcome:
 
 
 class Seat:
-    """Where one native client sits after the other; `work` says what the next has to do."""
+    """A place for one native client after the other; `work` returns the arguments of the next one."""
 
     def __init__(
         self, here: Neighbourhood, name: str, version: str, work: Callable[[Seat], list[str]]
     ) -> None:
         self.put = 0
-        self.taken: list[list[bytes]] = []
         self._here = here
         self._name = name
+        self._event = Event(name)
         self._version = version
         self._work = work
         self._fated = False
@@ -125,18 +120,18 @@ class Seat:
         self._process: NativeProcess | None = None
 
     async def keep(self) -> None:
-        """Seat clients until one of them comes to the end of its work."""
+        """Start one client after the other, until one comes to the end of its work."""
         here, status, number = self._here, -signal.SIGKILL, 0
         while status == -signal.SIGKILL:
             number += 1
             identity = f"{self._name}.{number}"
-            relay = Relay(here.folder / identity, here.backend.socket, self._asked, self._answered)
-            await relay.open()
+            self._event = Event(identity)
+            relay = NativeRelay(here.folder / identity, here.backend.socket, self._asked, self._answered)
             self._relay, self._holds_a_message, self._fated = relay, False, False
-            self.taken.append([])
             process = NativeProcess(relay.path, QUEUE, identity, *self._work(self), version=self._version)
             self._process = process
             await relay.ended.wait()
+            await relay.close()
             await asyncio.to_thread(process.outcome)
             status = process.status or 0
             if status == -signal.SIGKILL:
@@ -145,7 +140,7 @@ class Seat:
         assert status == 0, f"{identity} ended with {status}"
 
     def leave(self) -> None:
-        """End whoever sits there."""
+        """Kill the client of this seat."""
         if self._process is not None:
             self._process.kill()
             self._process.outcome()
@@ -161,7 +156,8 @@ class Seat:
         if command[:2] == [b"LPUSH", _BASE] and isinstance(reply, int):
             self.put += 1
         elif command[0] == b"BRPOP" and reply is not None and reply[0] == _BASE:
-            self.taken[-1].append(reply[1])
+            self._here.outcome.ledger.receive([reply[1]], self._event)
+            self._here.outcome.by_native += 1
             self._holds_a_message = True
         elif command[:2] == [b"LPUSH", _BASE + b":consumer_free"]:
             self._holds_a_message = False
@@ -197,7 +193,7 @@ class Seat:
 
 
 class Neighbourhood:
-    """All clients on one queue, from its creation until it is closed and empty."""
+    """All clients of a plan, from the creation of the queue until it is closed and empty."""
 
     def __init__(self, plan: Plan, backend: Valkey, server: Server, folder: Path) -> None:
         self.plan = plan
@@ -214,13 +210,13 @@ class Neighbourhood:
         self._all_are_seated = asyncio.Event()
 
     def is_seated(self) -> None:
-        """Another native client has begun; ours wait until all have."""
+        """Note that another native client has begun; clients of the server wait until all have."""
         self._taken_seats += 1
         if self._taken_seats == self.plan.native_producers + self.plan.native_consumers:
             self._all_are_seated.set()
 
     def next_fate(self) -> str | None:
-        """What is done to the client whose command passes, or the reply to it; nothing most of the time."""
+        """Return what is done to the client whose command or reply passes, None most of the time."""
         self._passages_to_fate -= 1
         if self._passages_to_fate > 0:
             return None
@@ -228,11 +224,11 @@ class Neighbourhood:
         return next(self._fates)
 
     def progress(self) -> None:
-        """Something has happened."""
+        """Note that the clients are not stuck."""
         self._last_progress = self.loop.time()
 
     async def live(self) -> Outcome:
-        """Let all of them work to their end. Raises an ExceptionGroup where one fails, or nothing happens."""
+        """Let all clients work to their end. Raises an ExceptionGroup if one fails, or all are stuck."""
         self.loop = asyncio.get_running_loop()
         start = self.loop.time()
         self.progress()
@@ -247,9 +243,6 @@ class Neighbourhood:
                 seat.leave()
         outcome = self.outcome
         outcome.seconds = self.loop.time() - start
-        for seat in self._seats:
-            outcome.taken += seat.taken
-            outcome.by_native += sum(map(len, seat.taken))
         for done in re.findall(r"Auto-repair (.*)", self.server.log):
             outcome.mended.update(_mends(done))
         return outcome
@@ -279,7 +272,7 @@ class Neighbourhood:
         for number in range(plan.producers):
             name = f"p{number}"
             count = len(range(number, plan.messages, plan.producers))
-            self.outcome.put[name] = count
+            self.outcome.ledger.put([f"{name}-{each}".encode() for each in range(count)], Event(name))
             if number < plan.native_producers:
                 working.append(self._seat(name, number, rest(name, count)))
             else:
@@ -291,7 +284,8 @@ class Neighbourhood:
             self._seat(f"c{number}", number + 1, lambda _: ["consume"])
             for number in range(self.plan.native_consumers)
         ]
-        return natives + [self._consume() for _ in range(self.plan.our_consumers)]
+        ours = range(self.plan.native_consumers, self.plan.native_consumers + self.plan.our_consumers)
+        return natives + [self._consume(Event(f"c{number}")) for number in ours]
 
     def _seat(self, name: str, number: int, work: Callable[[Seat], list[str]]) -> Coroutine[Any, Any, None]:
         self._seats.append(Seat(self, name, VERSIONS[number % len(VERSIONS)], work))
@@ -307,27 +301,25 @@ class Neighbourhood:
             assert reply > 0
         waiter.close()
 
-    async def _consume(self) -> None:
+    async def _consume(self, event: Event) -> None:
         waiter = await AsyncWaiter.connect(self.server.port)
-        taken: list[bytes] = []
-        self.outcome.taken.append(taken)
         await self._all_are_seated.wait()
         while not is_refused(reply := await self._ask(waiter, *random.choice(_GETS)), "CLOSED"):
             if is_in_use(reply):
                 self.outcome.in_use += 1
             elif reply is not None:
                 assert not isinstance(reply, Exception), reply
-                taken.append(reply if isinstance(reply, bytes) else reply[1])
+                self.outcome.ledger.receive([reply if isinstance(reply, bytes) else reply[1]], event)
                 self.progress()
         waiter.close()
 
     async def _ask(self, waiter: AsyncWaiter, *words: str) -> Any:
-        """A reply, however long it takes: `_watch` sees to it that this is not for ever."""
+        """Return a reply, however long it takes: `_watch` notices if all clients are stuck."""
         await waiter.send(packed(*words))
         return await waiter.reply(timeout=None)
 
     async def _watch(self) -> None:
-        """Raises AssertionError when nothing happens any longer."""
+        """Raise AssertionError when all clients are stuck."""
         left = _STUCK_AFTER
         while left > 0:
             await asyncio.sleep(left)
@@ -335,7 +327,7 @@ class Neighbourhood:
         raise AssertionError(f"nothing has happened for {_STUCK_AFTER} seconds")
 
     async def _repair(self) -> None:
-        """Call the doctor, again and again."""
+        """Run the doctor again and again."""
         while not self.plan.auto_repair:
             _, said = await doctor(self.backend)
             for done in re.findall(r"  done: (.*)", said):
@@ -343,7 +335,7 @@ class Neighbourhood:
 
 
 async def doctor(backend: Valkey) -> tuple[int, str]:
-    """`pressure-server doctor --repair`: its exit status, and what it says."""
+    """Run `pressure-server doctor --repair`. Return its exit status and its output."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "pressure_server", "doctor", "--repair",
         "--backend", backend.url, "--wait", str(DEAD_AFTER),
@@ -370,5 +362,5 @@ def _in_words(command: Command) -> str:
 
 
 def _mends(done: str) -> list[str]:
-    """What was done, without numbers."""
+    """Return the repairs, without numbers."""
     return [re.sub(r"\d+ ", "", mend) for mend in done.split(", ")]

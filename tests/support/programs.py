@@ -92,12 +92,6 @@ class Valkey:
         self.process.send_signal(number)
         self.process.wait(TIMEOUT)
 
-    @property
-    def is_stopped(self) -> bool:
-        """Whether a SIGSTOP has taken effect."""
-        status = Path(f"/proc/{self.process.pid}/stat").read_text()
-        return status.rpartition(")")[2].split()[0] == "T"
-
     def stop(self) -> None:
         if self.process.poll() is None:
             self.kill(signal.SIGTERM)

@@ -1,126 +1,206 @@
-"""A relay between one native client and its Redis: who kills the client knows what Redis has answered it.
-
-It passes every command and every reply on, and tells of each before it does. When the client is gone, Redis
-is heard to the end: a message that was on its way to a dead client is not forgotten.
-"""
+"""A relay: it passes connections on, and stalls, slows, cuts and refuses them when a test says so."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, cast
+import contextlib
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from functools import partial
 
-import hiredis
-import redis.asyncio
+_PIECE = 1 << 14
 
-from tests.support.waiters import packed
+# Opens a connection to the target. Raises OSError.
+Connect = Callable[[], Awaitable[socket.socket]]
 
-Command = list[bytes]
+
+class Link:
+    """One connection through a relay: `near` leads to the client, `far` to the target."""
+
+    def __init__(self, relay: Relay, near: socket.socket, far: socket.socket) -> None:
+        self.near = near
+        self.far = far
+        # Bytes of replies that pass before the link breaks; None if it does not.
+        self.left: int | None = None
+        self._relay = relay
+        self._loop = asyncio.get_running_loop()
+
+    async def run(self) -> None:
+        """Pass on until both sides have ended, or one has failed."""
+        pumps = [asyncio.create_task(self.requests()), asyncio.create_task(self.replies())]
+        try:
+            await asyncio.wait(pumps, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+
+    async def requests(self) -> None:
+        """Pass requests on until the client sends no more."""
+        while data := await self._loop.sock_recv(self.near, _PIECE):
+            await self._relay.let_pass(data, is_reply=False)
+            await self.request(data)
+        await self._relay.let_pass(b"", is_reply=False)
+        self.far.shutdown(socket.SHUT_WR)
+
+    async def replies(self) -> None:
+        """Pass replies on until the target sends no more."""
+        while data := await self._loop.sock_recv(self.far, _PIECE):
+            await self._relay.let_pass(data, is_reply=True)
+            await self.reply(data)
+        await self._relay.let_pass(b"", is_reply=True)
+        self.near.shutdown(socket.SHUT_WR)
+
+    async def request(self, data: bytes) -> None:
+        """Pass bytes of requests on. Raise OSError to break the link."""
+        await self.send(self.far, data)
+
+    async def reply(self, data: bytes) -> None:
+        """Pass bytes of replies on. Raise OSError to break the link."""
+        if self.left is not None:
+            data = data[: self.left]
+            self.left -= len(data)
+        await self.send(self.near, data)
+        if self.left == 0:
+            raise ConnectionAbortedError("cut in the middle")
+
+    async def send(self, side: socket.socket, data: bytes) -> None:
+        """Send all of it."""
+        await self._loop.sock_sendall(side, data)
 
 
 class Relay:
-    """Listens at `path` for one connection.
+    """Listens in the running loop. An order holds for open and for new connections, until `heal`."""
 
-    `asked` is called with each command before Redis gets it, `answered` with a command and its reply before
-    the client gets that. `ended` is set when the client has gone and nothing is unanswered.
-    """
+    new_link: type[Link] = Link
 
-    def __init__(
-        self,
-        path: Path,
-        backend: Path,
-        asked: Callable[[Command], None],
-        answered: Callable[[Command, Any], None],
-    ) -> None:
-        self.path = path
-        self.ended = asyncio.Event()
-        # Whether Redis learns at once that the client has gone; else it holds it for alive while it blocks.
-        self.tells_of_the_end = True
-        self._backend = backend
-        self._asked = asked
-        self._answered = answered
-        self._unanswered: deque[Command] = deque()
-        self._silence = asyncio.Event()
-        self._silence.set()
-        self._client = _Side(self._from_client, self._client_gone)
-        self._redis = _Side(self._from_redis, self.ended.set)
-        self._identity = 0
-        self._ending: asyncio.Task[None] | None = None
+    def __init__(self) -> None:
+        # The first port it listens at.
+        self.port = 0
+        # The number of times that something was held.
+        self.held = 0
+        self._listening: list[socket.socket] = []
+        self._accepting: list[asyncio.Task[None]] = []
+        self._links: dict[asyncio.Task[None], Link | None] = {}
+        self._flows = asyncio.Event()
+        self._flows.set()
+        self._holds: Callable[[bytes, bool], bool] = _always
+        self._refuses = False
+        self._delay = self._rate = 0.0
 
-    async def open(self) -> None:
-        """Listen. The connection to Redis is there before the client's."""
-        loop = asyncio.get_running_loop()
-        await loop.create_unix_connection(lambda: self._redis, str(self._backend))
-        identified: asyncio.Future[int] = loop.create_future()
-        self._redis.received = lambda replies, _: identified.set_result(replies[0])
-        self._redis.send(packed("CLIENT", "ID"))
-        self._identity = await identified
-        self._redis.received = self._from_redis
-        self._server = await loop.create_unix_server(lambda: self._client, str(self.path))
+    def listen(self, connect: Connect, listening: socket.socket | None = None) -> int:
+        """Listen on that socket, or on a port of 127.0.0.1. Return the port, 0 for a unix socket."""
+        listening = listening or socket.create_server(("127.0.0.1", 0), backlog=1024)
+        listening.setblocking(False)
+        self._listening.append(listening)
+        self._accepting.append(asyncio.create_task(self._accept(listening, connect)))
+        port = 0 if listening.family == socket.AF_UNIX else int(listening.getsockname()[1])
+        self.port = self.port or port
+        return port
 
-    def _from_client(self, commands: list[Command], data: bytes) -> None:
-        for command in commands:
-            self._unanswered.append(command)
-            self._silence.clear()
-            self._asked(command)
-        self._redis.send(data)
+    def cut(self, *, rudely: bool) -> None:
+        """Break every connection; `rudely` with an RST, which destroys bytes in flight."""
+        for task, link in self._links.items():
+            if rudely and link is not None:
+                for side in (link.near, link.far):
+                    side.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            task.cancel()
 
-    def _from_redis(self, replies: list[Any], data: bytes) -> None:
-        for reply in replies:
-            self._answered(self._unanswered.popleft(), reply)
-        if not self._unanswered:
-            self._silence.set()
-        self._client.send(data)
+    def cut_after(self, count: int) -> None:
+        """Break each connection after so many more bytes of replies."""
+        for link in self._links.values():
+            if link is not None:
+                link.left = count
 
-    def _client_gone(self) -> None:
-        self._server.close()
-        self._ending = asyncio.create_task(self._end())
+    def stall(self) -> None:
+        """Hold every byte, and every end of a connection."""
+        self._holds = _always
+        self._flows.clear()
 
-    async def _end(self) -> None:
-        """Close when all is answered.
+    def hold(self, replies: Callable[[bytes], bool]) -> None:
+        """Hold replies for which this is true, and everything that follows them on their connection."""
+        self._holds = lambda data, is_reply: is_reply and data != b"" and replies(data)
+        self._flows.clear()
 
-        Not at once: Redis throws a reply away that it has not sent when it sees the connection closed, and
-        nobody would know what it has popped. A command that still blocks is made to end instead.
-        """
-        if self.tells_of_the_end:
-            async with redis.asyncio.Redis(unix_socket_path=str(self._backend)) as control:
-                # Again, where the command has not reached Redis yet.
-                while self._unanswered:
-                    await control.client_unblock(self._identity)
-        await self._silence.wait()
-        self._redis.close()
+    def slow(self, delay: float, rate: float) -> None:
+        """Let each piece take `delay` seconds, and `rate` bytes a second pass in each direction."""
+        self._delay, self._rate = delay, rate
+
+    def refuse(self) -> None:
+        """Break every connection, and each new one at once."""
+        self._refuses = True
+        self.cut(rudely=True)
+
+    def heal(self) -> None:
+        """Pass everything on that was held, and everything from now on."""
+        self._flows.set()
+        self._refuses = False
+        self._delay = self._rate = 0.0
+        for link in self._links.values():
+            if link is not None:
+                link.left = None
+
+    async def close(self) -> None:
+        """Break everything and listen no more."""
+        for accepting in self._accepting:
+            accepting.cancel()
+        self.cut(rudely=False)
+        await asyncio.gather(*self._accepting, *self._links, return_exceptions=True)
+        for listening in self._listening:
+            listening.close()
+
+    async def let_pass(self, data: bytes, *, is_reply: bool) -> None:
+        """Return when these bytes may go on; b"" stands for the end of a connection."""
+        if not self._flows.is_set() and self._holds(data, is_reply):
+            self.held += 1
+            await self._flows.wait()
+        if self._delay:
+            await asyncio.sleep(self._delay)
+        if self._rate:
+            await asyncio.sleep(len(data) / self._rate)
+
+    async def _accept(self, listening: socket.socket, connect: Connect) -> None:
+        while True:
+            near, _ = await asyncio.get_running_loop().sock_accept(listening)
+            near.setblocking(False)
+            if self._refuses:
+                near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                near.close()
+                continue
+            task = asyncio.create_task(self._pass_on(near, connect))
+            self._links[task] = None
+            task.add_done_callback(self._links.pop)
+            # A task that is cancelled before it begins closes nothing.
+            task.add_done_callback(partial(_close, near))
+
+    async def _pass_on(self, near: socket.socket, connect: Connect) -> None:
+        with contextlib.suppress(OSError), near, await connect() as far:
+            link = self.new_link(self, near, far)
+            task = asyncio.current_task()
+            assert task is not None
+            self._links[task] = link
+            await link.run()
 
 
-class _Side(asyncio.Protocol):
-    """One of the two connections: what comes is given to `received`, whole values and the bytes they are."""
+def _always(_data: bytes, _is_reply: bool) -> bool:
+    return True
 
-    def __init__(self, received: Callable[[list[Any], bytes], None], gone: Callable[[], Any]) -> None:
-        self.received = received
-        self._gone = gone
-        self._reader = hiredis.Reader()
-        self._transport: asyncio.WriteTransport | None = None
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.WriteTransport, transport)
+def _close(side: socket.socket, _: asyncio.Task[None]) -> None:
+    side.close()
 
-    def data_received(self, data: bytes) -> None:
-        self._reader.feed(data)
-        values = []
-        while (value := self._reader.gets()) is not False:
-            values.append(value)
-        self.received(values, data)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
-        self._gone()
-
-    def send(self, data: bytes) -> None:
-        """Send, unless it is gone."""
-        if self._transport is not None:
-            self._transport.write(data)
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
+async def connected(address: str | tuple[str, int]) -> socket.socket:
+    """Open a connection to a unix socket, or to a host and port. Raises OSError."""
+    is_unix = isinstance(address, str)
+    connection = socket.socket(socket.AF_UNIX if is_unix else socket.AF_INET)
+    connection.setblocking(False)
+    try:
+        if not is_unix:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await asyncio.get_running_loop().sock_connect(connection, address)
+    except BaseException:
+        connection.close()
+        raise
+    return connection

@@ -1,4 +1,4 @@
-"""Plain connections to memcached, and to our server: bytes of requests, and all that is replied to them."""
+"""Plain connections to memcached and to a server with values; requests and replies are bytes."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from types import TracebackType
 
 from tests.support.programs import TIMEOUT, Server
 
-# What is asked behind a request, so that its end is seen, whatever and how much it is replied.
+# Sent after a request: its reply marks the end of all replies before.
 _KEY = b"the-end-of-a-reply"
 _ASK = b"set %b 0 0 0\r\n\r\nget %b\r\n" % (_KEY, _KEY)
 _END = b"STORED\r\nVALUE %b 0 0\r\n\r\nEND\r\n" % _KEY
 
 
 def port_of(server: Server, mode: str) -> int:
-    """The port of its memcached listener in that mode."""
+    """Return the port of the server's memcached listener in that mode."""
     found = re.search(rf"listening on memcached://127\.0\.0\.1:(\d+)\?mode={mode}", server.log)
     assert found, server.log
     return int(found[1])
 
 
 class ValuesWire:
-    """One connection, to a port of this machine or to a unix socket's path."""
+    """A connection to a port of this machine, or to the path of a unix socket."""
 
     def __init__(self, address: int | str) -> None:
         if isinstance(address, str):
@@ -39,7 +39,7 @@ class ValuesWire:
         self.socket.close()
 
     def __call__(self, request: bytes) -> bytes:
-        """Send requests to a server with values; everything that is replied. Raises ConnectionError."""
+        """Send requests to a server with values, and return all replies. Raises ConnectionError."""
         self.socket.sendall(request + _ASK)
         replied = self.until(_END)
         return replied[: -len(_END)]
@@ -48,11 +48,11 @@ class ValuesWire:
         self.socket.sendall(request)
 
     def line(self) -> bytes:
-        """One line, where nothing comes behind it."""
+        """Return one line; nothing may come after it."""
         return self.until(b"\r\n")
 
     def until(self, end: bytes) -> bytes:
-        """All that comes, which is to end so. Raises ConnectionError, or TimeoutError."""
+        """Return everything up to this end. Raises ConnectionError, or TimeoutError."""
         replied = bytearray()
         while not replied.endswith(end):
             received = self.socket.recv(1 << 20)
@@ -62,7 +62,7 @@ class ValuesWire:
         return bytes(replied)
 
     def rest(self) -> bytes:
-        """All that comes until the other side closes."""
+        """Return everything until the other side closes."""
         replied = b""
         while received := self.socket.recv(1 << 16):
             replied += received

@@ -1,4 +1,4 @@
-"""Plain connections that wait: what they send and how they leave is up to the test, byte by byte."""
+"""Plain RESP connections: the test decides what they send, and when and how they leave."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Words = tuple[str | bytes | int | float, ...]
 
 
 def packed(*words: str | bytes | int | float) -> bytes:
-    """A request."""
+    """Return a request of these words."""
     return bytes(hiredis.pack_command(words))  # type: ignore[arg-type] # its stub says tuple of one
 
 
 class Waiter:
-    """A connection to a server; replies are read when asked for, errors are returned and not raised."""
+    """A connection to a server. It reads a reply when the test asks for it, and returns an error reply."""
 
     def __init__(self, port: int, *, resp3: bool = False) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), TIMEOUT)
@@ -42,7 +42,7 @@ class Waiter:
         self.socket.close()
 
     def __call__(self, *words: str | bytes | int | float) -> Any:
-        """Send a command; its reply."""
+        """Send a command, and return its reply."""
         self.send(*words)
         return self.reply()
 
@@ -50,7 +50,7 @@ class Waiter:
         self.socket.sendall(packed(*words))
 
     def reply(self, timeout: float = TIMEOUT) -> Any:
-        """The next reply. Raises TimeoutError, or ConnectionError where the server has closed."""
+        """Return the next reply. Raises TimeoutError, or ConnectionError if the server has closed."""
         self.socket.settimeout(timeout)
         while (reply := self._reader.gets()) is False:
             received = self.socket.recv(1 << 16)
@@ -60,19 +60,19 @@ class Waiter:
         return reply
 
     def has_reply(self) -> bool:
-        """Whether anything has come that was not read yet."""
+        """Return whether unread bytes have come."""
         return self._reader.has_data() or bool(select.select([self.socket], [], [], 0)[0])
 
     def close(self) -> None:
         self.socket.close()
 
     def reset(self) -> None:
-        """Close the rude way: the server gets an RST."""
+        """Close with an RST."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.socket.close()
 
     def half_close(self) -> list[Any]:
-        """Say that nothing more will be sent; all replies that come until the server closes."""
+        """Send no more (FIN), and return all replies that come until the server closes."""
         replies: list[Any] = []
         with contextlib.suppress(ConnectionError):
             with contextlib.suppress(OSError):  # where the server was faster
@@ -83,7 +83,7 @@ class Waiter:
         return replies
 
     def replies_now(self) -> list[Any]:
-        """The replies that have come, without waiting."""
+        """Return the replies that have come, without waiting."""
         replies: list[Any] = []
         self.socket.settimeout(0)
         with contextlib.suppress(BlockingIOError, ConnectionError):
@@ -96,30 +96,30 @@ class Waiter:
 
 @contextmanager
 def waiters(server: Server, count: int) -> Iterator[list[Waiter]]:
-    """So many connections, until the block ends."""
+    """Open so many connections, until the block ends."""
     with ExitStack() as stack:
         yield [stack.enter_context(Waiter(server.port)) for _ in range(count)]
 
 
 def is_refused(reply: Any, code: str) -> bool:
-    """Whether the reply is an error of that code."""
+    """Return whether the reply is an error of that code."""
     return isinstance(reply, hiredis.ReplyError) and str(reply).startswith(f"{code} ")
 
 
 def all_are_refused(waiting: list[Waiter], *codes: str) -> None:
-    """Each gets an error of one of these codes."""
+    """Raise AssertionError unless each gets an error of one of these codes."""
     for waiter in waiting:
         reply = waiter.reply()
         assert any(is_refused(reply, code) for code in codes), reply
 
 
 def create(client: Client, queue: str, *options: str | int) -> None:
-    """PRESSURE.CREATE."""
+    """Create a queue by PRESSURE.CREATE."""
     client.execute_command("PRESSURE.CREATE", queue, *options)
 
 
 def about(client: Client, queue: str) -> dict[bytes, Any]:
-    """PRESSURE.INFO."""
+    """Return the reply of PRESSURE.INFO."""
     values = client.execute_command("PRESSURE.INFO", queue)
     return dict(values) if isinstance(values, dict) else dict(zip(values[::2], values[1::2], strict=True))
 
@@ -135,7 +135,7 @@ def wait_for_waiting(client: Client, queue: str, *, consumers: int = 0, producer
 
 
 def blocked(client: Client) -> int:
-    """How many clients of the server wait."""
+    """Return the number of clients of the server that wait."""
     return int(client.info("clients")["blocked_clients"])
 
 
@@ -145,7 +145,7 @@ def wait_for_blocked(client: Client, count: int, timeout: float = TIMEOUT) -> No
 
 
 class AsyncWaiter:
-    """A `Waiter` of asyncio: between its look at what has come and its leaving nothing else runs."""
+    """A `Waiter` for asyncio. It reads what has come and closes in one step."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
@@ -161,7 +161,7 @@ class AsyncWaiter:
         return cls(connected)
 
     async def __call__(self, *words: str | bytes | int | float) -> Any:
-        """Send a command; its reply."""
+        """Send a command, and return its reply."""
         await self.send(packed(*words))
         return await self.reply()
 
@@ -169,7 +169,7 @@ class AsyncWaiter:
         await self._loop.sock_sendall(self._socket, data)
 
     async def reply(self, timeout: float | None = TIMEOUT) -> Any:
-        """The next reply. Raises TimeoutError, or ConnectionError where the server has closed."""
+        """Return the next reply. Raises TimeoutError, or ConnectionError if the server has closed."""
         async with asyncio.timeout(timeout):
             while (reply := self._reader.gets()) is False:
                 received = await self._loop.sock_recv(self._socket, 1 << 16)
@@ -179,7 +179,7 @@ class AsyncWaiter:
         return reply
 
     async def half_close(self) -> list[Any]:
-        """Say that nothing more will be sent; all replies that come until the server closes."""
+        """Send no more (FIN), and return all replies that come until the server closes."""
         replies: list[Any] = []
         with contextlib.suppress(ConnectionError):
             with contextlib.suppress(OSError):  # where the server was faster
@@ -190,7 +190,7 @@ class AsyncWaiter:
         return replies
 
     def close_now(self, *, reset: bool) -> list[Any]:
-        """Close, the rude way on demand; the replies that had come until then."""
+        """Close, with an RST if `reset`, and return the replies that had come."""
         replies: list[Any] = []
         if reset:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -1,0 +1,208 @@
+"""Faults: what tests do to a process or to a backend. Each lasts for a `with` block, or for a moment."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+import pytest
+import redis
+
+from tests.support.programs import TIMEOUT, Client, Server, Valkey, join, wait_for
+
+# Done to a backend while the block runs, or before the block begins.
+BackendFault = Callable[[Valkey], AbstractContextManager[None]]
+
+
+# Processes.
+
+
+@contextmanager
+def stopped(process: Popen[Any]) -> Iterator[None]:
+    """Stop every thread of a process (SIGSTOP), until the block ends."""
+    os.kill(process.pid, signal.SIGSTOP)
+    try:
+        end = time.monotonic() + TIMEOUT
+        while any(_state(task) != "T" for task in Path(f"/proc/{process.pid}/task").iterdir()):
+            assert time.monotonic() < end, "the process does not stop"  # it takes some microseconds
+        yield
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+
+
+def _state(task: Path) -> str:
+    """Return a thread's state, a letter; T is stopped."""
+    return (task / "stat").read_text().rpartition(")")[2].split()[0]
+
+
+def kill(program: Server | Valkey) -> None:
+    """Kill the program, and wait for its end."""
+    program.process.kill()
+    program.process.wait(TIMEOUT)
+
+
+@contextmanager
+def supervised(valkey: Valkey) -> Iterator[list[float]]:
+    """Start the backend again whenever it dies, until the block ends. Yield the times of its deaths."""
+    deaths: list[float] = []
+    goes_on = True
+
+    def supervise() -> None:
+        while True:
+            valkey.process.wait()
+            if not goes_on:
+                return
+            deaths.append(time.monotonic())
+            valkey.launch()
+
+    supervisor = threading.Thread(target=supervise)
+    supervisor.start()
+    try:
+        yield deaths
+    finally:
+        goes_on = False
+        valkey.process.kill()
+        supervisor.join()
+
+
+# Backends.
+
+
+@contextmanager
+def killed(valkey: Valkey) -> Iterator[None]:
+    """Kill the backend, and start it again."""
+    valkey.kill()
+    try:
+        yield
+    finally:
+        valkey.start()
+
+
+@contextmanager
+def hanging(valkey: Valkey) -> Iterator[None]:
+    """Stop the backend's process."""
+    with stopped(valkey.process):
+        yield
+
+
+@contextmanager
+def loading(valkey: Valkey) -> Iterator[None]:
+    """Kill the backend, which needs an append-only file, and let it load its data slowly."""
+    with valkey.client() as direct, direct.pipeline(transaction=False) as pipeline:
+        for number in range(150):
+            pipeline.set(f"somebody's {number}", "x" * 100)
+        pipeline.execute()
+        direct.bgrewriteaof()
+        wait_for(lambda: not direct.info("persistence")["aof_rewrite_in_progress"], "the rewriting")
+    valkey.kill()
+    slowly = "--key-load-delay", "10000", "--loading-process-events-interval-bytes", "1024"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(valkey, "_command", [*valkey._command, *slowly])
+        starting = threading.Thread(target=valkey.start, daemon=True)
+        starting.start()
+        try:
+            yield
+        finally:
+            join(starting)
+
+
+@contextmanager
+def busy(valkey: Valkey) -> Iterator[None]:
+    """Run a script that does not end."""
+    with valkey.client() as direct, valkey.client() as foreign:
+        direct.config_set("busy-reply-threshold", 100)
+        endless = threading.Thread(target=_run_until_killed, args=(foreign,), daemon=True)
+        endless.start()
+        try:
+            yield
+        finally:
+            direct.script_kill()
+            join(endless)
+
+
+def _run_until_killed(foreign: Client) -> None:
+    with pytest.raises(redis.ResponseError, match="killed"):
+        foreign.eval("while true do end", 0)
+
+
+@contextmanager
+def unable_to_save(valkey: Valkey) -> Iterator[None]:
+    """Let a snapshot fail. It needs `--save` and `--enable-protected-configs yes`."""
+    folder = valkey.folder / "gone"
+    folder.mkdir()
+    with valkey.client() as direct:
+        direct.config_set("dir", str(folder))
+        folder.rmdir()
+        direct.bgsave()
+        try:
+            yield
+        finally:
+            direct.config_set("dir", str(valkey.folder))
+            direct.bgsave()
+
+
+@contextmanager
+def changed(commands: list[tuple[str, ...]], back: list[tuple[str, ...]], valkey: Valkey) -> Iterator[None]:
+    """Send these commands to the backend, and those at the end of the block."""
+    with valkey.client() as direct:
+        for command in commands:
+            direct.execute_command(*command)
+        try:
+            yield
+        finally:
+            for command in back:
+                direct.execute_command(*command)
+
+
+def commanded(*commands: str, back: str = "") -> BackendFault:
+    """Return the fault of these commands; `back` undoes them."""
+    return partial(changed, [tuple(each.split()) for each in commands], [tuple(back.split())] if back else [])
+
+
+_CLOSE_ALL = "CLIENT KILL TYPE normal SKIPME yes"
+DISCONNECTED = commanded(_CLOSE_ALL)
+SUBSCRIBERS_DISCONNECTED = commanded(_CLOSE_ALL, "CLIENT KILL TYPE pubsub SKIPME yes")
+SCRIPTS_FLUSHED = commanded("SCRIPT FLUSH")
+FLUSHED = commanded("FLUSHALL")
+ASLEEP = commanded("DEBUG SLEEP 0.6")
+# While it pauses all clients, a backend accepts no command to end that.
+PAUSED = commanded("CLIENT PAUSE 4000 ALL", back="PING")
+WRITES_PAUSED = commanded("CLIENT PAUSE 60000 WRITE", back="CLIENT UNPAUSE")
+TOO_MANY_CLIENTS = commanded("CONFIG SET maxclients 1", _CLOSE_ALL, back="CONFIG SET maxclients 10000")
+OUT_OF_MEMORY = commanded("CONFIG SET maxmemory 1", back="CONFIG SET maxmemory 0")
+TOO_FEW_REPLICAS = commanded("CONFIG SET min-replicas-to-write 1", back="CONFIG SET min-replicas-to-write 0")
+NO_SCRIPTS = commanded("ACL SETUSER default -evalsha", back="ACL SETUSER default +evalsha")
+
+
+class Impostor:
+    """A server on a unix socket that answers everything with the same bytes."""
+
+    def __init__(self, path: Path, reply: bytes) -> None:
+        self.path = path
+        self._reply = reply
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        self._listener.listen()
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            connection, _ = self._listener.accept()
+            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+
+    def _answer(self, connection: socket.socket) -> None:
+        with connection:
+            try:
+                while connection.recv(65536):
+                    connection.sendall(self._reply)
+            except OSError:
+                return  # the other side has closed
