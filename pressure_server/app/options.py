@@ -199,7 +199,8 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         _time(
             "--role-timeout",
             "How long an operation waits if a native client, which uses the backend directly, holds the "
-            "producer or consumer role of the queue. After that it fails with -INUSE. 0: fail at once.",
+            "producer or consumer role of the queue. After that it fails with -INUSE. 0: fail at once. A get "
+            "on an empty queue waits for its own timeout instead.",
             Policy.role_timeout,
             "5s",
         ),
@@ -214,7 +215,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "--auto-repair-after",
             "How long a queue must be stuck before the server repairs it. A native client that dies while "
             "it holds a role leaves its queue stuck. Use a time longer than any pause of a live client. "
-            "0: never repair, or after 30 seconds with --allow-eviction.",
+            "0: never repair; with --allow-eviction, repair after 30 seconds.",
             0.0,
             "0",
         ),
@@ -237,9 +238,9 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         ),
         _time(
             "--proxy-timeout",
-            "How long another pressure-server on the same backend may give no sign of life before it is "
-            "considered dead and its undelivered messages are put back. If the times of two servers differ, "
-            "the longer one applies.",
+            "The time within which undelivered messages of a dead server on the same backend are put back. A "
+            "server is considered dead after 0.7 of it without a heartbeat. If the times of two servers "
+            "differ, the longer one applies.",
             15.0,
             "15s",
             least=0.1,
@@ -263,7 +264,8 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
     "Limits": (
         _option(
             "--max-clients",
-            "The maximum number of connected clients. Further clients are refused.",
+            "The maximum number of connected clients. Further clients are refused. A low limit on open files "
+            "lowers it.",
             default=10000,
             type=Integer(1, 1_000_000),
         ),
@@ -285,7 +287,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         _option(
             "--max-buffered-bytes",
             "The maximum size of buffered requests and replies, for all clients together. Above three "
-            "quarters of it, the heaviest clients are throttled. Above it, the client with the largest "
+            "quarters of it, clients with more than 4kb are throttled. Above it, the client with the largest "
             "buffers receives -OOM and is disconnected. 0: a quarter of the memory of the machine or "
             "container, but at least 64mb.",
             default=0,
@@ -318,7 +320,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         ),
         _option(
             "--protected-mode/--no-protected-mode",
-            "Whether to refuse clients of other machines as long as clients need not log in.",
+            "Refuse clients on other machines unless a password or users are set.",
             default=True,
         ),
         _option(

@@ -7,8 +7,8 @@
 --
 -- A call that puts leaves the other servers their share. The put wakes them up, and they take it in calls
 -- that do not put, which have no limit. If they do not come, this server's clients take it: in its next call
--- if that does not put, else after 10 ms (queues/waiting/waiting.py). An outdated note costs this delay, but
--- loses no message.
+-- if that does not put, else after 10 ms (queues/waiting/waiting_operations.py). An outdated note costs this
+-- delay, but loses no message.
 
 -- Seconds after which a server's note is ignored. A server renews its own at half that age.
 local NOTE_LIFETIME = 60

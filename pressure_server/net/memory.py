@@ -36,7 +36,7 @@ class AccountedConnection(Protocol):
         """Whether the connection could proceed if it had a turn: it waits for nothing else."""
 
     def throttle(self) -> None:
-        """Stop reading and executing commands until `go_on`."""
+        """Stop reading and executing commands until `resume`."""
 
     def resume(self) -> None:
         """Resume reading and executing commands."""
@@ -114,7 +114,8 @@ class Memory:
             return
         self._is_throttling = True
         self._warn(
-            "buffers hold %d of %d MiB (--max-buffered-bytes): throttling the heaviest clients", self.held
+            "buffers hold %d of %d MiB (--max-buffered-bytes): throttling clients with more than 4 KiB",
+            self.held,
         )
         for other in list(self._holders):
             self._defer(other)

@@ -25,7 +25,7 @@ LAST_WORDS = 1.0
 
 
 class ClientStream(asyncio.Protocol, ABC):
-    """The byte stream to one client, from `connected` on."""
+    """The byte stream to one client, from `open` on."""
 
     __slots__ = (
         "_closing",

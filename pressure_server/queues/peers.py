@@ -40,7 +40,7 @@ _SEARCH = "the search for dead servers"
 
 @dataclass(frozen=True)
 class PeerDetection:
-    """How to recognise dead peers: one is dead after `timeout` seconds without a heartbeat.
+    """How to recognise dead peers: one is dead after 0.7 of `timeout` seconds without a heartbeat.
 
     If not `peers_possible` (an embedded backend), every other server in the hash is dead.
     """

@@ -1,7 +1,7 @@
 """The courier: packs the blocks of many queues into few calls of the batch script, and sends them.
 
-A call costs the backend 15 microseconds before it does anything, and each block 5. So while enough calls are
-in flight, ready blocks wait, and go together in the next call.
+A call costs the backend 15 microseconds before it does anything, and each block 5. While three calls are in
+flight, ready blocks wait, and leave together in the next one.
 
 The courier also keeps track of records (records.lua). It drops a call's record, along with a later call, when
 all messages that the call brought have been delivered.
@@ -69,7 +69,7 @@ class CourierOwner(Protocol):
 
 @dataclass(slots=True)
 class _Call:
-    """A call in flight. `field` names its record, empty for none; `drops` are the records that it drops."""
+    """A call in flight. `field` names its record, empty for none; `done` are the records that it drops."""
 
     number: int
     field: bytes

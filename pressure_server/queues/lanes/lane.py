@@ -100,8 +100,8 @@ class Lane:
         fresh = [
             o for o in taken if not (o.cancelled and _dropped(o)) and (o.wait is None or self._admits(o))
         ]
-        poked, self._is_woken = self._is_woken, False
-        return self.waiting.next_operations(fresh, poked=poked) if self.waiting else fresh
+        woken, self._is_woken = self._is_woken, False
+        return self.waiting.next_operations(fresh, woken=woken) if self.waiting else fresh
 
     def _admits(self, operation: Operation) -> bool:
         wait = operation.wait
@@ -193,7 +193,7 @@ class Lane:
             self.drop_if_done()
 
     def drop_if_done(self) -> None:
-        """Drop the lane if it has nothing to send and no operation waits."""
+        """Drop the lane if it has nothing to send or to put back, and no operation waits."""
         if self.is_idle and not (self.pending or self.waiting or self.has_put_backs):
             if self.waiting is not None:
                 self.waiting.stop()

@@ -1,4 +1,4 @@
-"""Sharing: the batch script's reply to a run, distributed among the operations of the run.
+"""Results: the batch script's reply to a run, distributed among the operations of the run.
 
 Pure. Each function adds to the operations' results. It returns whether an operation may have to wait, and
 that operation's `wait` then says for what. batch.lua defines the format of replies; verbs.py says which verb

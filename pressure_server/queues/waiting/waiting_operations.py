@@ -81,10 +81,10 @@ class WaitingOperations:
         """Whether the queue existed when the waiting operations were tried."""
         return not any(line.waits_for_existence for line in self._lines.values())
 
-    def next_operations(self, fresh: list[Operation], *, poked: bool) -> list[Operation]:
+    def next_operations(self, fresh: list[Operation], *, woken: bool) -> list[Operation]:
         """Return the operations for the next block: waiting ones that may go on, and the `fresh` ones.
 
-        With `poked` all lines are tried, else those that a fresh operation serves.
+        If `woken`, try both lines; otherwise only those that a new operation can serve.
         """
         served: dict[Line, int] = {}
         for operation in fresh:
@@ -93,7 +93,7 @@ class WaitingOperations:
                 served[line] = served.get(line, 0) + some
         operations: list[Operation] = []
         for line, in_line in self._lines.items():
-            if in_line and (poked or line in served):
+            if in_line and (woken or line in served):
                 operations += in_line.take_first(served.get(line, 0), self._host.wake_up)
         if self._lines[Line.PRODUCERS]:
             # Fresh puts join the line behind the operations that already wait for room.
@@ -113,7 +113,7 @@ class WaitingOperations:
             self._wake_up.may_be_own_change = True
 
     def requeue(self, outcome: Outcome) -> bool:
-        """Requeue operations that could not finish; end those that may not wait, by adding them to `ended`.
+        """Requeue unfinished operations; add those that may not wait to `outcome.ended`.
 
         Return whether to try more operations at once.
         """
@@ -200,8 +200,8 @@ class WaitingOperations:
     def append_untried(self, operation: Operation, condition: WaitCondition, like: Wait | None) -> None:
         """Append an operation to its line without trying it, or end it if it may not wait.
 
-        `condition` is that for which it waits. `like` is the wait of an operation before it in the line,
-        which lacks the same; None if there is none.
+        `condition` is that for which it waits. `like` is the wait of an operation ahead of it in the line
+        that waits for the same thing; None if there is none.
         """
         wait = operation.wait = operation.wait or Wait()
         wait.condition, wait.timeout_error = (
