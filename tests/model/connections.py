@@ -135,13 +135,13 @@ class ModelTurns:
 class ModelDurability:
     """Plays Durability: what has been done is confirmed at some time."""
 
-    def __init__(self, *, is_wanted: bool) -> None:
-        self.is_wanted = is_wanted
+    def __init__(self, *, is_enabled: bool) -> None:
+        self.is_enabled = is_enabled
         self._waiting: deque[Callable[[BackendError | None], None]] = deque()
 
     def when_durable(self, _run: str, follows: Callable[[BackendError | None], None]) -> None:
         """See Durability."""
-        if self.is_wanted:
+        if self.is_enabled:
             self._waiting.append(follows)
         else:
             follows(None)
