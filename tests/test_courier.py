@@ -365,7 +365,7 @@ def test_an_operation_that_comes_alone_leaves_at_the_end_of_its_read() -> None:
         link = PlayedLanesLink()
         lanes = LaneDispatcher(
             cast(Link, link), cast(Watch, ModelWatch()), cast(Turns, ModelTurns()),
-            cast(Durability, ModelDurability(is_wanted=False)),
+            cast(Durability, ModelDurability(is_enabled=False)),
             prefix=b"p", identity=b"me", policy=Policy(), waiters=WaiterCount(1),
         )  # fmt: skip
 

@@ -109,7 +109,7 @@ class World:
         self._watch = ModelWatch()
         self._backend = self._watch.backend = Backend(self._chance, self._watch.changed)
         self._link = ModelLink(self._backend)
-        self._durability = ModelDurability(is_wanted=self._chance.random() < 0.2)
+        self._durability = ModelDurability(is_enabled=self._chance.random() < 0.2)
         self._clients: list[Client] = []
         self._names = 0
         self.has_faults = self.has_moves = False
