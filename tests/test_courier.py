@@ -356,7 +356,7 @@ class PlayedLanesLink(PlayedLink):
     number = 0
     rest = 0.0
     is_up = True
-    presence = object()
+    heartbeats = object()
     is_back: Callable[[], None] | None = None
 
 

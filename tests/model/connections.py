@@ -27,9 +27,9 @@ class ModelLink:
 
     number = 0
     run = ""
-    rest = 0.0
+    pause_after_deaths = 0.0
     is_up = True
-    presence = object()
+    heartbeats = object()
 
     def __init__(self, backend: Backend) -> None:
         self.is_back: Callable[[], None] | None = None
@@ -122,13 +122,13 @@ class ModelWatch:
 class ModelTurns:
     """Plays Turns: our turn never comes, because those that hold a role give it up to all."""
 
-    def ask(self, number: int, token: bytes, parked: bytes, ended: Callable[[bool], None]) -> None:
+    def wait_in_line(self, number: int, token: bytes, parked: bytes, ended: Callable[[bool], None]) -> None:
         """See Turns."""
 
     def withdraw(self, number: int, parked: bytes) -> None:
         """See Turns."""
 
-    def given_back(self, number: int, parked: bytes) -> None:
+    def forget_note(self, number: int, parked: bytes) -> None:
         """See Turns."""
 
 
