@@ -354,7 +354,7 @@ class PlayedLanesLink(PlayedLink):
     """With what lanes ask of a link, too."""
 
     number = 0
-    rest = 0.0
+    pause_after_deaths = 0.0
     is_up = True
     heartbeats = object()
     is_back: Callable[[], None] | None = None
