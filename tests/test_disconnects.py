@@ -307,7 +307,7 @@ class Storm:
             await (self.pause(0.01) if waits_for else asyncio.sleep(0))
 
     def check(self, *, may_lose: int = 0) -> None:
-        """Print who has left; check the ledger."""
+        """Print a summary of the clients that left, and check the ledger."""
         print(f"seed {SEED}: {self.left.total()} left {dict(self.left)}")
         self.ledger.check(may_lose=may_lose)
 

@@ -82,8 +82,8 @@ def test_a_login_is_a_set_of_a_name_and_a_password(locked: Server, owner: Client
 
 LOGINS = {
     "right": (f"default {SECRET}", b"default", True),
-    "a line end behind it": (f"default {SECRET}\n", b"default", False),
-    "a zero behind it": (f"default {SECRET}\0", b"default", False),
+    "a line end after it": (f"default {SECRET}\n", b"default", False),
+    "a zero after it": (f"default {SECRET}\0", b"default", False),
     "two spaces": (f"default  {SECRET}", b"default", False),
     "upper case": (f"default {SECRET.upper()}", b"default", False),
     "the hash": (f"default {password_digest(SECRET.encode()).hex()}", b"default", False),

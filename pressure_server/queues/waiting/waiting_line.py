@@ -44,7 +44,7 @@ class WaitingLine:
 
     @property
     def conditions(self) -> Iterable[tuple[bytes, WaitCondition]]:
-        """The conditions for which operations wait, each once, with the queue where it is lacking."""
+        """The conditions for which operations wait, each once, with the queue that does not meet it."""
         return self._conditions
 
     @property

@@ -96,7 +96,7 @@ class WaitingOperations:
             if in_line and (woken or line in served):
                 operations += in_line.take_first(served.get(line, 0), self._host.wake_up)
         if self._lines[Line.PRODUCERS]:
-            # Fresh puts join the line behind the operations that already wait for room.
+            # New puts join the line after the operations that already wait for room.
             first = next(iter(self._lines[Line.PRODUCERS]))
             for operation in [o for o in fresh if o.verb.puts and _waits_for_room(o)]:
                 if operation.wait is not None and operation.wait.in_line:
