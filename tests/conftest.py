@@ -11,7 +11,7 @@ import pytest
 
 from handlers.resp.version import FOLLOWED_VERSION
 from tests.support.hostile import Victim, started_victim, victim_of
-from tests.support.programs import TIMEOUT, Client, Server, StartServer, StartValkey, Valkey
+from tests.support.programs import TIMEOUT, Client, Server, StartServer, StartValkey, Valkey, wait_for
 from tests.support.requirements import need, require
 from tests.support.side_by_side import Pair
 from tests.support.waiters import Waiter
@@ -52,8 +52,9 @@ def shared_server(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture
 def backend(shared_backend: Valkey) -> Valkey:
-    """A backend without data."""
+    """A backend without data, and without clients of the previous test that wait for a token."""
     with shared_backend.client() as client:
+        wait_for(lambda: client.info("clients")["blocked_clients"] == 0, "blocked clients to go")
         client.flushall()
     return shared_backend
 

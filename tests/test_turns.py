@@ -41,6 +41,26 @@ def test_who_stands_in_line_again_is_noted(backend: Valkey, direct: Client, give
     asyncio.run(main())
 
 
+def test_a_turn_withdrawn_before_the_server_blocks_takes_no_token(backend: Valkey, direct: Client) -> None:
+    """Otherwise the token would be parked for a moment, though nothing needs the role."""
+
+    async def main() -> bool:
+        direct.lpush(TOKEN, 1)
+        turns = Turns(Address(backend.url), NOTE)
+        has_come: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        turns.wait_in_line(0, TOKEN, PARKED, has_come.set_result)
+        turns.withdraw(0, PARKED)
+        try:
+            return await asyncio.wait_for(has_come, TIMEOUT)
+        finally:
+            await turns.close()
+            await turns.disconnect()
+
+    assert asyncio.run(main()) is False
+    assert direct.llen(TOKEN) == 1
+    assert not direct.exists(NOTE)
+
+
 def test_a_turn_that_nobody_waits_for_is_withdrawn(client: Client, direct: Client, waiter: Waiter) -> None:
     create(client, "q")
     token = direct.rpop("__pressure__:q:producer_free")

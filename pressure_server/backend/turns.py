@@ -62,7 +62,7 @@ class Turns:
             self._asked[asked] = task
 
     async def _wait(self, number: int, token: bytes, parked: bytes, ended: Callable[[bool], None]) -> None:
-        client = self._client(number)
+        client, moved = self._client(number), None
         try:
             # A pending SREM runs on another connection, and must not delete the new note.
             forgetting = self._forgetting.get((number, parked))
@@ -72,9 +72,10 @@ class Turns:
             async with client.client() as blocked:
                 with suppress(ResponseError):  # not permitted: the turn cannot be withdrawn
                     self._blocked[number, parked] = await blocked.execute_command("CLIENT", "ID")
-                moved = await blocked.execute_command(
-                    "BLMOVE", token, parked, "RIGHT", "LEFT", _LONGEST_IN_LINE
-                )
+                if (number, parked) not in self._withdrawing:
+                    moved = await blocked.execute_command(
+                        "BLMOVE", token, parked, "RIGHT", "LEFT", _LONGEST_IN_LINE
+                    )
             if moved is None:
                 await client.execute_command("SREM", self._note, parked)
         except _LOST as error:

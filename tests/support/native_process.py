@@ -144,6 +144,7 @@ _WORK: dict[str, Callable[..., bytes | None]] = {
 def _main(socket: str, queue: str, identity: str, version: str, stop_after: str, *work: str) -> None:
     # redis-py would do a command again whose reply is late, as it is when the process is stopped.
     client = redis.Redis(unix_socket_path=socket, socket_timeout=None, retry=Retry(NoBackoff(), 0))
+    client.ping()  # a relay waits for the connection, even if there is nothing left to do
     native = _VersionedSteps(client, queue, identity, version, stop_after)
     try:
         result = _WORK[work[0]](native, *work[1:])
