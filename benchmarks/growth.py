@@ -19,7 +19,7 @@ from benchmarks.subjects import ours
 
 _QUEUE = "bench:growth"
 _FILL_AT_ONCE = 1_000
-_MOST_GROWTH = 1.5
+_MAX_GROWTH = 1.5
 _OPERATIONS = ("SADD and SPOP", "SISMEMBER, a hit", "SISMEMBER, a miss")
 _CLOCKS = ("the client's time", "the script's time")
 
@@ -101,5 +101,5 @@ def _row(samples: Samples, columns: list[str], name: str, clock: str) -> Row:
     of = (name, clock)
     growth = samples.ratio(of, columns[-1], columns[0])
     values = (*(samples.median(of, column) for column in columns), growth)
-    target = Target("x the shortest", growth, at_most=_MOST_GROWTH)
+    target = Target("x the shortest", growth, at_most=_MAX_GROWTH)
     return Row(f"{name}, {clock}", values, target, samples.of(of))

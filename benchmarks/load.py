@@ -19,7 +19,7 @@ from benchmarks.plan import BenchmarkError
 _TIMEOUT = 20.0
 # The replies to a connection's first write are checked, and then those to one write of this many.
 _ONE_IN = 16
-_MOST_RECEIVED = 1 << 18
+_MAX_RECEIVED = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class _Connection(socket.socket):
 
     def is_answered(self) -> bool:
         """Receive replies. Return whether all have arrived, so that the next write may be sent."""
-        received = self.recv(_MOST_RECEIVED)
+        received = self.recv(_MAX_RECEIVED)
         self._missing -= received.count(b"\n")
         if not self._looks_in:
             self._replies += received

@@ -11,11 +11,11 @@ from benchmarks.subjects import Subject, program
 # redis-benchmark replaces this with a random number of twelve digits, a new one each time.
 RANDOM = "__rand_int__"
 # The largest range of these numbers.
-MOST = 1_000_000_000
+MAX_NUMBERS = 1_000_000_000
 _SECONDS = 90
 
 
-def requests_per_second(subject: Subject, load: Load, *command: str, numbers: int = MOST) -> float:
+def requests_per_second(subject: Subject, load: Load, *command: str, numbers: int = MAX_NUMBERS) -> float:
     """Return the rate at which the subject executes the command. Each RANDOM in it is below `numbers`.
 
     Raise BenchmarkError if redis-benchmark fails. It counts error replies like others, so check the effect of
@@ -24,7 +24,7 @@ def requests_per_second(subject: Subject, load: Load, *command: str, numbers: in
     return rate(start(subject, load, *command, numbers=numbers))
 
 
-def start(subject: Subject, load: Load, *command: str, numbers: int = MOST) -> subprocess.Popen[str]:
+def start(subject: Subject, load: Load, *command: str, numbers: int = MAX_NUMBERS) -> subprocess.Popen[str]:
     """Start a redis-benchmark, which may run beside others. Pass the result to `rate`."""
     arguments = [
         program("redis-benchmark"), "-p", str(subject.port), "-n", str(load.requests), "-r", str(numbers),

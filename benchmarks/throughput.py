@@ -16,7 +16,7 @@ from typing import NamedTuple
 from benchmarks.client import Client
 from benchmarks.plan import BenchmarkError, Case, Plan
 from benchmarks.processor import processor_time
-from benchmarks.redis_benchmark import MOST, RANDOM, requests_per_second
+from benchmarks.redis_benchmark import MAX_NUMBERS, RANDOM, requests_per_second
 from benchmarks.results import Row, Samples, Table, Target
 from benchmarks.subjects import Server, Subject, empty_proxy, ours, redis_server, twemproxy
 
@@ -24,9 +24,9 @@ _SUBJECTS = ("ours", "redis", "twemproxy", "empty proxy")
 # The messages in every queue before the measurement, so that SPOP and RPOP rarely find an empty queue.
 _QUEUED = ("first", "second")
 _AT_ONCE = 1_000
-# A message consists of random numbers of twelve digits, at most _MOST_RANDOM, and padding.
-_MOST_RANDOM = 7
-_LENGTH = 12 * _MOST_RANDOM
+# A message consists of random numbers of twelve digits, at most _MAX_RANDOM, and padding.
+_MAX_RANDOM = 7
+_LENGTH = 12 * _MAX_RANDOM
 _MESSAGE = "(message)"
 # The fraction of puts and takes that may have no effect: the message is queued already, or none is left.
 _TOLERANCE = 0.05
@@ -48,7 +48,7 @@ _LEAST_RATIOS = {
     (100_000, 50, 16): {"SADD": 0.1, "SPOP": 0.12},
 }
 # Targets by the same: the most microseconds of pressure-server in user mode per SADD.
-_MOST_USER_TIME = {(1, 1, 1): 30.0, (1, 50, 1): 4.5}
+_MAX_USER_TIME = {(1, 1, 1): 30.0, (1, 50, 1): 4.5}
 
 
 class _Command(NamedTuple):
@@ -145,7 +145,7 @@ def _measure(subject: Subject, case: Case) -> Iterator[tuple[str, _Measured]]:
 
 
 def _do(subject: Subject, case: Case, prefix: str, command: _Command) -> _Measured:
-    numbers = MOST if case.queues == 1 else case.queues
+    numbers = MAX_NUMBERS if case.queues == 1 else case.queues
     key = f"{prefix}{0:012}" if case.queues == 1 else prefix + RANDOM
     words = [_message(numbers) if word == _MESSAGE else word for word in command.arguments]
     backend = subject.store
@@ -168,7 +168,7 @@ def _do(subject: Subject, case: Case, prefix: str, command: _Command) -> _Measur
 
 def _message(numbers: int) -> str:
     """Return a message of fixed length that redis-benchmark makes different in each request."""
-    count = min(_MOST_RANDOM, math.ceil(math.log(MOST, numbers)))
+    count = min(_MAX_RANDOM, math.ceil(math.log(MAX_NUMBERS, numbers)))
     return RANDOM * count + "x" * (_LENGTH - 12 * count)
 
 
@@ -218,6 +218,6 @@ def _times(samples: Samples, command: str, case: Case) -> Row:
     *times, calls = (samples.median(of, column) for column in columns)
     values = (*times, 1 / calls if calls else 0.0)
     load = case.load
-    most = _MOST_USER_TIME.get((case.queues, load.clients, load.pipeline)) if command == "SADD" else None
+    most = _MAX_USER_TIME.get((case.queues, load.clients, load.pipeline)) if command == "SADD" else None
     target = Target("µs of ours, user", values[0], at_most=most) if most else None
     return Row(f"{command}, {case}", values, target, {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pressure_server.net.handler import find_handler
-from pressure_server.net.listen import Listen, SettingsError
+from pressure_server.net.listen import ListenerUrl, SettingsError
 from tests.support.programs import run_here
 
 WRONG_LISTENERS = [
@@ -25,7 +25,7 @@ WRONG_LISTENERS = [
 
 
 def check(url: str) -> None:
-    listen = Listen.parse(url)
+    listen = ListenerUrl.parse(url)
     find_handler(listen.handler).check(listen)
 
 
@@ -55,16 +55,16 @@ def test_a_wrong_listener_ends_the_command_with_status_2(
 @pytest.mark.parametrize(
     ("url", "listen"),
     [
-        ("resp://127.0.0.1:1", Listen("resp", "127.0.0.1", 1)),
-        ("redis://127.0.0.1:1", Listen("resp", "127.0.0.1", 1)),
-        ("rediss://localhost:1", Listen("resp", "localhost", 1, tls=True)),
-        ("memcacheds://[::1]:0", Listen("memcached", "::1", 0, tls=True)),
+        ("resp://127.0.0.1:1", ListenerUrl("resp", "127.0.0.1", 1)),
+        ("redis://127.0.0.1:1", ListenerUrl("resp", "127.0.0.1", 1)),
+        ("rediss://localhost:1", ListenerUrl("resp", "localhost", 1, tls=True)),
+        ("memcacheds://[::1]:0", ListenerUrl("memcached", "::1", 0, tls=True)),
         (
             "memcached+unix:///a/b.sock?mode=kv",
-            Listen("memcached", path="/a/b.sock", options=(("mode", "kv"),)),
+            ListenerUrl("memcached", path="/a/b.sock", options=(("mode", "kv"),)),
         ),
     ],
 )
-def test_a_url_says_where_to_listen_and_how(url: str, listen: Listen) -> None:
-    assert Listen.parse(url) == listen
-    assert Listen.parse(str(listen)) == listen
+def test_a_url_says_where_to_listen_and_how(url: str, listen: ListenerUrl) -> None:
+    assert ListenerUrl.parse(url) == listen
+    assert ListenerUrl.parse(str(listen)) == listen

@@ -21,7 +21,7 @@ import pytest
 from pressure_server.app.process_title import without_secrets
 from pressure_server.auth.access import AccessError, AccessPolicy
 from pressure_server.auth.log_throttle import LogThrottle
-from pressure_server.auth.logins import LONGEST_DELAY, MAX_FAILURES, Logins, delay_after
+from pressure_server.auth.logins import MAX_DELAY, MAX_FAILURES, Logins, delay_after
 from pressure_server.auth.peer_address import is_local, network_of
 from pressure_server.auth.users import NOBODY
 from tests.support.guards import reload, settings_of, users_toml
@@ -322,7 +322,7 @@ def test_the_delay_grows_and_is_bounded() -> None:
     assert delays[0] > 0
     assert delays == sorted(delays)
     assert all(one < two for one, two in pairwise(delays[:MAX_FAILURES]))
-    assert delays[-1] == LONGEST_DELAY
+    assert delays[-1] == MAX_DELAY
 
 
 class Transport(asyncio.Transport):

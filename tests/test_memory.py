@@ -11,7 +11,7 @@ import pytest
 
 from pressure_server.app import memory_limit
 from pressure_server.errors import BufferLimitError
-from pressure_server.net.memory import Memory
+from pressure_server.net.memory import MemoryAccount
 
 MB = 1 << 20
 
@@ -71,12 +71,12 @@ def clock() -> _Clock:
 
 
 @pytest.fixture
-def memory(clock: _Clock) -> Memory:
+def memory(clock: _Clock) -> MemoryAccount:
     """100 MiB, of which 75 are enough; the largest request has 10."""
-    return Memory(100 * MB, 10 * MB, clock)
+    return MemoryAccount(100 * MB, 10 * MB, clock)
 
 
-def test_no_client_is_throttled_below_the_limit(memory: Memory) -> None:
+def test_no_client_is_throttled_below_the_limit(memory: MemoryAccount) -> None:
     holders = [_Holder() for _ in range(75)]
     for holder in holders:
         memory.update(holder, MB)
@@ -84,7 +84,7 @@ def test_no_client_is_throttled_below_the_limit(memory: Memory) -> None:
     assert not any(holder.is_deferred for holder in holders)
 
 
-def test_throttled_clients_go_on_in_order_as_there_is_room(memory: Memory, clock: _Clock) -> None:
+def test_throttled_clients_go_on_in_order_as_there_is_room(memory: MemoryAccount, clock: _Clock) -> None:
     holders = [_Holder() for _ in range(8)]
     for holder in holders:
         memory.update(holder, 10 * MB - 1)
@@ -96,7 +96,7 @@ def test_throttled_clients_go_on_in_order_as_there_is_room(memory: Memory, clock
     assert not any(holder.is_deferred for holder in holders)
 
 
-def test_a_client_that_wants_no_more_gets_no_turn(memory: Memory, clock: _Clock) -> None:
+def test_a_client_that_wants_no_more_gets_no_turn(memory: MemoryAccount, clock: _Clock) -> None:
     holders = [_Holder() for _ in range(9)]
     holders[0].can_proceed = False
     for holder in holders:
@@ -108,7 +108,7 @@ def test_a_client_that_wants_no_more_gets_no_turn(memory: Memory, clock: _Clock)
     assert [holder.is_deferred for holder in holders] == [True, True, False] + [True] * 6
 
 
-def test_a_client_that_does_not_use_its_turn_is_evicted(memory: Memory, clock: _Clock) -> None:
+def test_a_client_that_does_not_use_its_turn_is_evicted(memory: MemoryAccount, clock: _Clock) -> None:
     holders = [_Holder() for _ in range(9)]
     for holder in holders:
         memory.update(holder, 10 * MB - 2 * MB)
@@ -121,7 +121,7 @@ def test_a_client_that_does_not_use_its_turn_is_evicted(memory: Memory, clock: _
     assert memory.held == 73 * MB
 
 
-def test_above_the_limit_the_client_that_holds_most_is_evicted(memory: Memory) -> None:
+def test_above_the_limit_the_client_that_holds_most_is_evicted(memory: MemoryAccount) -> None:
     holders = [_Holder() for _ in range(5)]
     for number, holder in enumerate(holders):
         memory.update(holder, (number + 10) * MB)
@@ -133,7 +133,7 @@ def test_above_the_limit_the_client_that_holds_most_is_evicted(memory: Memory) -
     assert memory.held == 49 * MB
 
 
-def test_throttled_clients_do_not_all_go_on_at_once(memory: Memory, clock: _Clock) -> None:
+def test_throttled_clients_do_not_all_go_on_at_once(memory: MemoryAccount, clock: _Clock) -> None:
     """What each may bring in one read must have room."""
     large, small = _Holder(), [_Holder() for _ in range(100)]
     memory.update(large, 70 * MB)

@@ -470,7 +470,7 @@ def test_who_waits_for_a_message_uses_the_queue(
     in_its_turn: bool,
 ) -> None:
     """And says so: a server notes since when one is unused, and deletes it after a while."""
-    monkeypatch.setattr("pressure_server.client.steps._LONGEST_WITHOUT_NEWS", 0.1)
+    monkeypatch.setattr("pressure_server.client.steps._MAX_SILENCE", 0.1)
     queue.create()
     if in_its_turn:
         direct.rpop(f"{BASE}:consumer_free")

@@ -163,7 +163,7 @@ def test_clients_with_half_requests_are_throttled_and_then_evicted(limited: Serv
             sent = send_what_goes(
                 [waiter.socket for waiter in waiters], packed("LPUSH", "q", bytes(MESSAGE))[:-9]
             )
-            slowed = stats(client, "clients", "slowed_clients")
+            slowed = stats(client, "clients", "throttled_clients")
             held = stats(client, "memory", "buffered_bytes")
             # One has its turn, and does not get on.
             wait_for(lambda: stats(client, "stats", "evicted_clients"), "the first to be closed", timeout=30)

@@ -36,7 +36,7 @@ def test_info_has_redis_s_sections_and_ours(client: Client) -> None:
     assert info["queue_q"]["length"] == 1
     assert set(client.info("clients")) == {
         *("connected_clients", "maxclients", "blocked_clients"),
-        *("slowed_clients", "waiting_operations", "max_waiting"),
+        *("throttled_clients", "waiting_operations", "max_waiting"),
     }
 
 

@@ -10,9 +10,9 @@ from handlers.memcached.replies import ClientError
 _BAD_FORMAT = "bad command line format"
 _UNSIGNED = re.compile(rb"\d{1,20}")
 _SIGNED = re.compile(rb"-?\d{1,11}")
-_MOST_FLAGS = 2**32 - 1
+_MAX_FLAGS = 2**32 - 1
 # As in memcached: up to this many seconds count from now; a larger number is a Unix time.
-_LONGEST_FROM_NOW = 60 * 60 * 24 * 30
+_MAX_RELATIVE_TIME = 60 * 60 * 24 * 30
 PAST = b"1"
 
 
@@ -25,7 +25,7 @@ def key_of(word: bytes) -> bytes:
 
 def flags_of(word: bytes) -> int:
     """Return an item's flags, an unsigned number of 32 bits that only clients interpret."""
-    if not _UNSIGNED.fullmatch(word) or int(word) > _MOST_FLAGS:
+    if not _UNSIGNED.fullmatch(word) or int(word) > _MAX_FLAGS:
         raise ClientError(_BAD_FORMAT)
     return int(word)
 
@@ -40,7 +40,7 @@ def expiry_of(word: bytes, otherwise: str = _BAD_FORMAT) -> bytes:
     seconds = int(word)
     if seconds < 0:
         return PAST
-    return b"+%d" % seconds if 0 < seconds <= _LONGEST_FROM_NOW else b"%d" % seconds
+    return b"+%d" % seconds if 0 < seconds <= _MAX_RELATIVE_TIME else b"%d" % seconds
 
 
 def number_of(word: bytes, otherwise: str = _BAD_FORMAT) -> int:

@@ -51,7 +51,7 @@ class MemcachedConnection(MemcachedClient):
         parsed: list[Any] = list(self._parser.feed(data))
         if (
             self.user is NOBODY
-            and self._parser.awaited > login.MOST_BYTES
+            and self._parser.awaited > login.MAX_LOGIN_BYTES
             and not any(map(login.may_log_in, parsed))
         ):
             parsed.append(RequestError(login.UNAUTHENTICATED, closes=True))

@@ -11,14 +11,14 @@ from handlers.memcached.statistics import Counts
 from handlers.memcached.sweeper import Sweeper
 from handlers.memcached.values import Values
 from pressure_server.net.handler import Context
-from pressure_server.net.listen import Listen, SettingsError
+from pressure_server.net.listen import ListenerUrl, SettingsError
 from pressure_server.net.ping import request_line
 
 _OPTIONS = {"mode", "flush_all"}
 _YES_OR_NO = {"yes": True, "no": False}
 
 
-def options_of(listen: Listen) -> ListenerOptions:
+def options_of(listen: ListenerUrl) -> ListenerOptions:
     """Return the options in the listener's URL. Raise SettingsError if they are invalid."""
     options = dict(listen.options)
     if len(options) < len(listen.options):
@@ -39,7 +39,7 @@ def options_of(listen: Listen) -> ListenerOptions:
 class MemcachedHandler:
     """See pressure_server.net.handler.Handler."""
 
-    def __init__(self, context: Context, listen: Listen) -> None:
+    def __init__(self, context: Context, listen: ListenerUrl) -> None:
         commands.load()
         self._context = context
         self._listener_options = options_of(listen)
@@ -53,12 +53,12 @@ class MemcachedHandler:
         return MemcachedConnection(self._context, self._listener_options, self._counts, self._values)
 
     @staticmethod
-    def check(listen: Listen) -> None:
+    def check(listen: ListenerUrl) -> None:
         """Raise SettingsError if the listener's options are invalid."""
         options_of(listen)
 
     @staticmethod
-    def ping(listen: Listen, timeout: float, *, ready: bool) -> None:
+    def ping(listen: ListenerUrl, timeout: float, *, ready: bool) -> None:
         """Send `version`, or the command `ready`. Raise OSError with the reason for a negative reply."""
         reply = request_line(listen, b"ready\r\n" if ready else b"version\r\n", timeout)
         # A server that demands a login is healthy.

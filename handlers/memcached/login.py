@@ -10,7 +10,7 @@ from pressure_server.auth.users import MAX_PASSWORD_BYTES
 
 UNAUTHENTICATED = client_error("unauthenticated")
 # The largest request before a login, in bytes: a line, a user's name and a password.
-MOST_BYTES = 2048 + 64 + MAX_PASSWORD_BYTES
+MAX_LOGIN_BYTES = 2048 + 64 + MAX_PASSWORD_BYTES
 # Commands allowed before a login. Health checks have no password.
 BEFORE_LOGIN = (b"ready", b"quit")
 

@@ -25,9 +25,9 @@ _KEY = re.compile(rb"[^\x00-\x20\x7f]{1,%d}" % MAX_KEY)
 _BINARY = 0x80
 _BINARY_HEADER = 24
 # The most equal requests in a row that become one Repeated.
-_MOST_REPEATED = 512
+_MAX_REPEATED = 512
 # A line with more words is not kept for comparison: many keys would take a megabyte per client.
-_MOST_WORDS_KEPT = 8
+_MAX_WORDS_KEPT = 8
 
 BAD_FORMAT = b"CLIENT_ERROR bad command line format\r\n"
 TOO_LARGE = b"SERVER_ERROR object too large for cache\r\n"
@@ -174,14 +174,14 @@ class RequestParser:
                     self._skip = max(0, position - end)
                     continue
                 line = found
-                self._line = found if len(found.words) <= _MOST_WORDS_KEPT else _NO_LINE
+                self._line = found if len(found.words) <= _MAX_WORDS_KEPT else _NO_LINE
             position = self._repeat(line, data, position, parsed)
             if self._awaited:
                 return position
         return end
 
     def _repeat(self, line: _Line, data: bytes, position: int, parsed: list[Parsed]) -> int:
-        """Read up to _MOST_REPEATED requests with that line. Return the position of the next request.
+        """Read up to _MAX_REPEATED requests with that line. Return the position of the next request.
 
         `data` has the line at `position`. Set `_awaited` if the data of a request is incomplete.
         """
@@ -190,11 +190,11 @@ class RequestParser:
         blocks: list[bytes] = []
         count = 0
         if size < 0:
-            while data.startswith(text, position) and count < _MOST_REPEATED:
+            while data.startswith(text, position) and count < _MAX_REPEATED:
                 position += step
                 count += 1
         else:
-            while data.startswith(text, position) and count < _MOST_REPEATED:
+            while data.startswith(text, position) and count < _MAX_REPEATED:
                 first = position + step
                 last = first + size
                 ending = data[last : last + 2]

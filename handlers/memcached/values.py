@@ -12,8 +12,8 @@ from pressure_server.queues.database import Database
 from pressure_server.queues.names import keys_pattern
 
 # The most values that one call reads, and the bytes after which it reads no further value.
-_MOST_VALUES = 1000
-_MOST_BYTES = 1 << 20
+_MAX_VALUES = 1000
+_MAX_BYTES = 1 << 20
 _SWEPT_AT_ONCE = b"1000"
 _NO_EXPIRY = b""
 
@@ -46,14 +46,14 @@ class Values:
     async def read(self, names: Sequence[bytes], expiry: bytes | None = None) -> list[Value | None]:
         """Return the values of the first keys, at least one; None for a key without a value.
 
-        The list ends early at _MOST_VALUES or _MOST_BYTES, to bound the size of the reply. If an `expiry` is
+        The list ends early at _MAX_VALUES or _MAX_BYTES, to bound the size of the reply. If an `expiry` is
         given, each value read gets it.
         """
         touches = expiry is not None
         found: list[bytes | None] = await self._database.call_script(
             self._script,
-            [self._state, *map(self._key, names[:_MOST_VALUES])],
-            [b"get", b"%d" % _MOST_BYTES, _NO_EXPIRY if expiry is None else expiry],
+            [self._state, *map(self._key, names[:_MAX_VALUES])],
+            [b"get", b"%d" % _MAX_BYTES, _NO_EXPIRY if expiry is None else expiry],
             once=touches,
         )
         return [kept if kept is None else Value(*kept.split(b" ", 2)) for kept in found]

@@ -14,7 +14,7 @@ from handlers.resp.parser import integer_from
 from handlers.resp.replies import CommandError
 
 # The largest integer that Lua represents exactly. No queue is that long.
-_LONGEST = 2**53
+_MAX_NUMBER = 2**53
 # The ends of a list. A queue is first in, first out, whichever end is named.
 ENDS = (b"LEFT", b"RIGHT")
 
@@ -32,7 +32,7 @@ def count_from_zero(word: bytes) -> int:
     number = integer_from(word)
     if number is None or number < 0:
         raise must_be_positive()
-    return min(number, _LONGEST)
+    return min(number, _MAX_NUMBER)
 
 
 def positive_count(word: bytes) -> int:
@@ -40,12 +40,12 @@ def positive_count(word: bytes) -> int:
     number = integer_from(word)
     if number is None or number < 1:
         raise CommandError("ERR count should be greater than 0")
-    return min(number, _LONGEST)
+    return min(number, _MAX_NUMBER)
 
 
 def position_of(word: bytes) -> int:
     """Return a position in a queue: 0 is the oldest message, -1 the newest."""
-    return max(-_LONGEST, min(integer_of(word), _LONGEST))
+    return max(-_MAX_NUMBER, min(integer_of(word), _MAX_NUMBER))
 
 
 def cursor_of(word: bytes) -> int:
@@ -53,20 +53,20 @@ def cursor_of(word: bytes) -> int:
     number = integer_from(word)
     if number is None or number < 0:
         raise invalid_cursor()
-    return min(number, _LONGEST)
+    return min(number, _MAX_NUMBER)
 
 
 def bound_of(word: bytes) -> int:
     """Return a queue's bound in messages; 0 means no bound."""
     number = integer_from(word)
-    if number is None or not 0 <= number <= _LONGEST:
+    if number is None or not 0 <= number <= _MAX_NUMBER:
         raise CommandError("ERR bound is not an integer or out of range")
     return number
 
 
 # The numbers that strtold reads, except hexadecimal ones and infinity.
 _SECONDS = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?")
-_LONGEST_WAIT = Decimal(2**53) / 1000
+_MAX_WAIT = Decimal(2**53) / 1000
 # strtold reads a number nearer to 0 than this as 0, which would mean forever. Redis refuses it.
 _SHORTEST_WAIT = Decimal("1.83e-4951")
 
@@ -78,7 +78,7 @@ def timeout_of(word: bytes) -> float | None:
     seconds = Decimal(word.decode())
     if 0 < abs(seconds) < _SHORTEST_WAIT:
         raise CommandError("ERR timeout is not a float or out of range")
-    if seconds > _LONGEST_WAIT:
+    if seconds > _MAX_WAIT:
         raise CommandError("ERR timeout is out of range")
     if seconds < 0:
         raise CommandError("ERR timeout is negative")

@@ -17,10 +17,10 @@ from handlers.resp.syntax import Argument
 from pressure_server.auth.logins import MAX_FAILURES
 from pressure_server.auth.users import DEFAULT
 from pressure_server.errors import PressureError
-from pressure_server.net.connection import Connection, Encode
+from pressure_server.net.connection import Connection
 from pressure_server.net.handler import Context
 from pressure_server.queues.database import Database
-from pressure_server.queues.operations.operation import Verb
+from pressure_server.queues.operations.operation import Encode, Verb
 from pressure_server.queues.operations.options import DEFAULT as DEFAULT_OPTIONS
 from pressure_server.queues.operations.options import Options
 from pressure_server.queues.operations.wait import Wait

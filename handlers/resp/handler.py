@@ -6,14 +6,14 @@ from handlers.resp import commands
 from handlers.resp.connection import RespConnection
 from handlers.resp.parser import Limits
 from pressure_server.net.handler import Context
-from pressure_server.net.listen import Listen, SettingsError
+from pressure_server.net.listen import ListenerUrl, SettingsError
 from pressure_server.net.ping import request_line
 
 
 class RespHandler:
     """See pressure_server.net.handler.Handler."""
 
-    def __init__(self, context: Context, _listen: Listen) -> None:
+    def __init__(self, context: Context, _listen: ListenerUrl) -> None:
         commands.load()
         self._context = context
         self._limits = Limits(context.settings.max_message_bytes)
@@ -23,13 +23,13 @@ class RespHandler:
         return RespConnection(self._context, self._limits)
 
     @staticmethod
-    def check(listen: Listen) -> None:
+    def check(listen: ListenerUrl) -> None:
         """See Handler. A RESP listener has no options."""
         if listen.options:
             raise SettingsError(f"{listen}: a RESP listener has no options")
 
     @staticmethod
-    def ping(listen: Listen, timeout: float, *, ready: bool) -> None:
+    def ping(listen: ListenerUrl, timeout: float, *, ready: bool) -> None:
         """Send PING, or PRESSURE.READY if `ready` is set. Raise OSError with the reason if it fails."""
         reply = request_line(listen, b"PRESSURE.READY\r\n" if ready else b"PING\r\n", timeout)
         # A server that asks for a login is alive.

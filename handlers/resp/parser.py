@@ -28,7 +28,7 @@ _COUNTS = {b"*%d" % count: count for count in range(1, 65)}
 _SHORT = 4096
 # Only reads of at least this many tokens are searched for repeated commands.
 _WORTH_A_LOOK = 20
-_MOST_REPEATED = 512
+_MAX_REPEATED = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class RequestParser:
         """
         if stride not in (5, 7):
             return None
-        count = min((last - start) // stride, _MOST_REPEATED)
+        count = min((last - start) // stride, _MAX_REPEATED)
         end = start + count * stride
         lengths = self._limits.lengths.get
         for column in range(5):

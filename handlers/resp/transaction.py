@@ -15,15 +15,14 @@ from handlers.resp.client import RespClient, Spec
 from handlers.resp.parser import Command
 from handlers.resp.replies import CommandError
 from pressure_server.errors import PressureError
-from pressure_server.net.connection import Encode
 from pressure_server.queues.database import Database
-from pressure_server.queues.operations.operation import Operation, Owner, Verb
+from pressure_server.queues.operations.operation import Encode, Operation, Owner, Verb
 from pressure_server.queues.operations.options import DEFAULT, Options
 from pressure_server.queues.operations.wait import Wait
 from pressure_server.queues.transaction import Transaction
 
 # In bytes. batch.lua limits the replies of one call; after this many bytes, no further call is made.
-_MOST_REPLIED = 64 << 20
+_MAX_REPLIED = 64 << 20
 _TOO_MUCH = "ERR the replies of the transaction exceed 64 MiB: this command was not executed"
 
 Queued = tuple[Spec, Command]
@@ -97,7 +96,7 @@ async def execute(
         await Transaction(database, connection).commit(versions)
     replies: list[bytes] = []
     for on_queues, group in groupby(queued, lambda command: command[0].names_queues):
-        if sum(map(len, replies)) > _MOST_REPLIED:
+        if sum(map(len, replies)) > _MAX_REPLIED:
             replies += [connection.error_reply(CommandError(_TOO_MUCH))] * len(list(group))
         elif on_queues:
             commands = list(group)

@@ -21,7 +21,7 @@ from pressure_server.app.settings import Settings, Store
 from pressure_server.auth.users import MAX_PASSWORD_BYTES, password_digest
 from pressure_server.errors import BackendError
 from pressure_server.net.handler import find_handler
-from pressure_server.net.listen import Listen, SettingsError
+from pressure_server.net.listen import ListenerUrl, SettingsError
 
 
 class _ServeByDefault(click.Group):
@@ -71,7 +71,7 @@ def serve_command(log_level: str, log_format: str, **values: Any) -> None:
     help="Check readiness for new clients instead. A server is not ready while it is stopping or its "
     "backend is unavailable.",
 )
-def ping_command(listen: tuple[Listen, ...], ready: bool) -> None:
+def ping_command(listen: tuple[ListenerUrl, ...], ready: bool) -> None:
     """Check that a running server answers.
 
     Sends a request to each --listen address.

@@ -16,12 +16,13 @@ from typing import Any
 
 import click
 from click.core import ParameterSource
+from click.types import OptionHelpExtra
 
 from pressure_server.app import logs
 from pressure_server.app.option_types import Bytes, Durability, Integer, Seconds
 from pressure_server.app.settings import DEFAULT_LISTEN, EMBEDDED, backend_from_redis_variables
 from pressure_server.net.handler import find_handler
-from pressure_server.net.listen import Listen, SettingsError
+from pressure_server.net.listen import ListenerUrl, SettingsError
 from pressure_server.queues.policy import BLOCK, ERROR, Policy
 
 _FILE = click.Path(path_type=Path)
@@ -68,10 +69,12 @@ def _line_of(key: str, text: str) -> int:
     return text.count("\n", 0, found.end()) + 1 if found else 1
 
 
-def _listens(ctx: click.Context, parameter: click.Parameter, urls: tuple[str, ...]) -> tuple[Listen, ...]:
+def _listens(
+    ctx: click.Context, parameter: click.Parameter, urls: tuple[str, ...]
+) -> tuple[ListenerUrl, ...]:
     """Parse listener URLs, and check each with its handler."""
     try:
-        listens = tuple(Listen.parse(url) for url in urls)
+        listens = tuple(ListenerUrl.parse(url) for url in urls)
         for listen in listens:
             find_handler(listen.handler).check(listen)
     except SettingsError as error:
@@ -96,6 +99,17 @@ class Option(click.Option):
     """An option that belongs to a `group` of the help."""
 
     group = ""
+
+    def get_help_extra(self, ctx: click.Context) -> OptionHelpExtra:
+        """Return the default without click's parentheses, and the least value of a time with its unit."""
+        extra = super().get_help_extra(ctx)
+        if isinstance(self.show_default, str):
+            extra["default"] = self.show_default
+        if isinstance(self.type, Seconds):
+            del extra["range"]
+            if self.type.min:
+                extra["range"] = f"at least {self.type.min:g}s"
+        return extra
 
 
 class Command(click.Command):

@@ -20,9 +20,9 @@ from pressure_server.backend.greeting import BackendRefusedError
 from pressure_server.net.clients import Clients
 from pressure_server.net.handler import Context, Handler, find_handler
 from pressure_server.net.handshakes import MAX_HANDSHAKES
-from pressure_server.net.listen import Listen
+from pressure_server.net.listen import ListenerUrl
 from pressure_server.net.listener import Listener
-from pressure_server.net.memory import Memory
+from pressure_server.net.memory import MemoryAccount
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.expiry import Expiry
 from pressure_server.queues.peers import PeerDetection
@@ -98,7 +98,7 @@ async def _run_until_stopped(stop: asyncio.Event, starting: Coroutine[Any, Any, 
 async def _serve_on(
     address: Address,
     settings: Settings,
-    handlers: dict[Listen, type[Handler]],
+    handlers: dict[ListenerUrl, type[Handler]],
     access: Access,
     embedded: Embedded | None,
     stop: asyncio.Event,
@@ -119,7 +119,9 @@ async def _serve_on(
         await _run_until_stopped(stop, broker.start())
         expiry.start()
         repairs.start()
-        memory = Memory(settings.buffered_bytes(memory_limit.memory_limit()), settings.max_message_bytes)
+        memory = MemoryAccount(
+            settings.buffered_bytes(memory_limit.memory_limit()), settings.max_message_bytes
+        )
         handshakes = MAX_HANDSHAKES * sum(listen.tls for listen in settings.listen)
         each = _FILES_OF_TLS if any(listen.tls for listen in settings.listen) else 1
         most = _clients_possible(settings.max_clients, each, _OTHER_FILES + handshakes)

@@ -14,7 +14,7 @@ from pressure_server.backend.address import Address
 from pressure_server.backend.levels import Level
 from pressure_server.backend.link import Timeouts
 from pressure_server.net.handler import HandlerSettings
-from pressure_server.net.listen import Listen, SettingsError
+from pressure_server.net.listen import ListenerUrl, SettingsError
 from pressure_server.queues.policy import Policy
 
 EMBEDDED = "embedded:"
@@ -64,7 +64,7 @@ class Store:
 class Settings(Store):
     """All settings of `pressure-server serve`; times in seconds, sizes in bytes."""
 
-    listen: tuple[Listen, ...]
+    listen: tuple[ListenerUrl, ...]
     default_bound: int
     auto_create: bool
     overflow: str

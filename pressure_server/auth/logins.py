@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 MAX_FAILURES = 5
 # Seconds until a failure is answered: the first delay, doubled with each further failure, up to the longest.
 _FIRST_DELAY = 0.05
-LONGEST_DELAY = 2.0
+MAX_DELAY = 2.0
 # Seconds without a failure after which an address is forgotten, and the most addresses remembered.
 _FORGET_AFTER = 300.0
 _MAX_NETWORKS = 10_000
@@ -35,7 +35,7 @@ class _Failures:
 
 def delay_after(failures: int) -> float:
     """Return the seconds by which the reply to the nth failure is delayed (n from 1)."""
-    return min(LONGEST_DELAY, _FIRST_DELAY * 2.0 ** min(failures - 1, 16))
+    return min(MAX_DELAY, _FIRST_DELAY * 2.0 ** min(failures - 1, 16))
 
 
 class Logins:

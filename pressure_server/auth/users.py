@@ -23,8 +23,8 @@ DEFAULT = "default"
 # Longer passwords are rejected, because hashing megabytes would block the event loop.
 MAX_PASSWORD_BYTES = 1024
 # Together these bound the time to match a name with any pattern. Names can come from attackers.
-_MOST_PATTERN_BYTES = 256
-_MOST_NAME_BYTES = 4096
+_MAX_PATTERN_BYTES = 256
+_MAX_NAME_BYTES = 4096
 _EVERY_QUEUE = "*"
 _NAME = re.compile(r"[!-~]{1,64}")
 _HASH = re.compile(r"[0-9a-fA-F]{64}")
@@ -75,7 +75,7 @@ class User:
         """Return whether the user may use a queue of that name, and see that it exists."""
         if self.has_all_queues:
             return True
-        return len(queue) <= _MOST_NAME_BYTES and any(one.fullmatch(queue) for one in self._patterns)
+        return len(queue) <= _MAX_NAME_BYTES and any(one.fullmatch(queue) for one in self._patterns)
 
     def accepts_password(self, password: bytes) -> bool:
         """Return whether the password is one of the user's, in a time independent of its content."""
@@ -198,6 +198,6 @@ def _checked_pattern(name: str, pattern: str) -> str:
         glob_regex(pattern.encode())
     except PatternError as error:
         raise UsersError(f"user '{name}': {error}") from error
-    if len(pattern.encode()) > _MOST_PATTERN_BYTES:
-        raise UsersError(f"user '{name}': a pattern may have {_MOST_PATTERN_BYTES} bytes at most")
+    if len(pattern.encode()) > _MAX_PATTERN_BYTES:
+        raise UsersError(f"user '{name}': a pattern may have {_MAX_PATTERN_BYTES} bytes at most")
     return pattern

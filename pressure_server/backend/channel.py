@@ -12,7 +12,7 @@ from pressure_server.backend.resp import BackendConnection, Received
 from pressure_server.lua.script import Script
 
 # A script is loaded at most this often for one call.
-_MOST_LOADS = 100
+_MAX_LOADS = 100
 
 
 class Channel(BackendConnection):
@@ -49,7 +49,7 @@ class Channel(BackendConnection):
         `received` gets the reply. Raises BackendError if there is no connection.
         """
         words = (b"EVALSHA", script.digest, b"%d" % len(keys), *keys, *arguments)
-        self.send(partial(self._answered, script, words, received, _MOST_LOADS), *words)
+        self.send(partial(self._answered, script, words, received, _MAX_LOADS), *words)
 
     def _answered(
         self, script: Script, words: tuple[bytes, ...], received: Received, loads: int, reply: Any

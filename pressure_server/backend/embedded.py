@@ -36,7 +36,7 @@ _SAY_EVERY = 5.0
 _STOP_TIMEOUT = 60.0
 # Seconds before a restart: none before the first, then doubled until Valkey has run for _WELL_AFTER.
 _FIRST_PAUSE = 0.1
-_LONGEST_PAUSE = 5.0
+_MAX_PAUSE = 5.0
 _STABLE_AFTER = 30.0
 # Seconds between checks of a Valkey that runs with `everysec` for now, and how many in a row must succeed
 # before it gets `always` again.
@@ -230,7 +230,7 @@ class Embedded:
                     said.add(problem)
                     logger.error("%s; starting it again", problem)
                 await asyncio.sleep(pause)
-                pause = min(max(2 * pause, _FIRST_PAUSE), _LONGEST_PAUSE)
+                pause = min(max(2 * pause, _FIRST_PAUSE), _MAX_PAUSE)
                 try:
                     await self._launch()
                     break

@@ -36,7 +36,7 @@ _MAX_EPOCH_RETRIES = 3
 # Seconds for which housekeeping leaves a backend alone that dies of calls: doubled at each further death, and
 # 0 again after the backend has lived for _WELL_AFTER longer.
 _FIRST_REST = 1.0
-_LONGEST_REST = 60.0
+_MAX_REST = 60.0
 _WELL_AFTER = 30.0
 
 
@@ -189,7 +189,7 @@ class Link:
                 self.number, most, fatal,
             )  # fmt: skip
         if fatal:
-            self._rest = min(max(2 * self._rest, _FIRST_REST), _LONGEST_REST)
+            self._rest = min(max(2 * self._rest, _FIRST_REST), _MAX_REST)
         return most
 
     async def _sign(self, channel: Channel, presence: Heartbeats) -> Any:

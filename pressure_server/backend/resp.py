@@ -22,7 +22,7 @@ from pressure_server.errors import BackendError, BackendReplyError, OutcomeUnkno
 _CHECKS_PER_TIMEOUT = 2
 
 # The most characters of an error reply that are shown.
-_LONGEST_ERROR = 200
+_MAX_ERROR = 200
 
 Received = Callable[[Any], None]
 
@@ -82,7 +82,7 @@ async def wait_for_reply(arguments: Sequence[bytes], ask: Callable[[Received], N
     if isinstance(reply, Exception):
         text = str(reply)
         # A service that is not Redis may echo everything that it was sent.
-        text = text if len(text) <= _LONGEST_ERROR else text[:_LONGEST_ERROR] + "…"
+        text = text if len(text) <= _MAX_ERROR else text[:_MAX_ERROR] + "…"
         raise BackendReplyError(f"the backend answered {arguments[0].decode()} with: {text}") from reply
     return reply
 

@@ -22,12 +22,12 @@ logger = logging.getLogger(__name__)
 
 # The most turns to wait for at a time: each blocks a connection. Other operations that need a role try when
 # they are notified of its token.
-_MOST = 16
+_MAX_TURNS = 16
 _ANSWER_TIMEOUT = 2.0
 # What redis-py raises if there is no reply. RuntimeError is uvloop's, for a connection that was just closed.
 _LOST = (RedisError, RuntimeError)
 # Seconds in line before the caller checks whether waiting still makes sense. This costs the place in line.
-_LONGEST_IN_LINE = 10.0
+_LINE_TIMEOUT = 10.0
 _UNBLOCK_PAUSE = 0.02
 
 
@@ -52,12 +52,12 @@ class Turns:
     def wait_in_line(self, number: int, token: bytes, parked: bytes, ended: Callable[[bool], None]) -> None:
         """Wait in line for a role in database `number`, to have its `token` moved to `parked`.
 
-        `ended` is called with True when the token is parked, or with False after _LONGEST_IN_LINE seconds. It
+        `ended` is called with True when the token is parked, or with False after _LINE_TIMEOUT seconds. It
         is not called if the backend is lost, or if too many turns are waited for. After the token has been
         moved back, `given_back` must be called.
         """
         asked = (number, parked)
-        if asked not in self._asked and len(self._asked) < _MOST:
+        if asked not in self._asked and len(self._asked) < _MAX_TURNS:
             task = asyncio.create_task(self._wait(number, token, parked, ended))
             self._asked[asked] = task
 
@@ -74,7 +74,7 @@ class Turns:
                     self._blocked[number, parked] = await blocked.execute_command("CLIENT", "ID")
                 if (number, parked) not in self._withdrawing:
                     moved = await blocked.execute_command(
-                        "BLMOVE", token, parked, "RIGHT", "LEFT", _LONGEST_IN_LINE
+                        "BLMOVE", token, parked, "RIGHT", "LEFT", _LINE_TIMEOUT
                     )
             if moved is None:
                 await client.execute_command("SREM", self._note, parked)

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from pressure_server.backend.address import Address
-from pressure_server.backend.backoff import LONGEST_PAUSE, Backoff
+from pressure_server.backend.backoff import MAX_PAUSE, Backoff
 from pressure_server.backend.resp import BackendConnection, is_temporary
 from pressure_server.errors import BackendError, BackendReplyError
 
 logger = logging.getLogger(__name__)
 
 # The most watched keys that are no longer needed. Above it the oldest half is released, so many in a call.
-_MOST_UNNEEDED = 10_000
+_MAX_UNNEEDED = 10_000
 _RELEASED_AT_ONCE = 500
 # Redis stops watching a key only when it reports a change. So this script changes keys without a lasting
 # effect. If the write is refused, the key stays watched.
@@ -113,13 +113,13 @@ class Watch:
         """Note that these keys, which may be armed, are no longer needed."""
         for key in keys:
             self._unneeded[key] = number
-        if len(self._unneeded) > _MOST_UNNEEDED and self._connection is not None:
+        if len(self._unneeded) > _MAX_UNNEEDED and self._connection is not None:
             self._release(self._connection)
 
     def _release(self, connection: _Connection) -> None:
         """Release the oldest half of the unneeded keys: the backend has a table of all watched keys."""
         oldest: dict[int, list[bytes]] = {}
-        for key in list(self._unneeded)[: _MOST_UNNEEDED // 2]:
+        for key in list(self._unneeded)[: _MAX_UNNEEDED // 2]:
             oldest.setdefault(self._unneeded.pop(key), []).append(key)
         for number, keys in oldest.items():
             self._select(connection, number)
@@ -168,7 +168,7 @@ class Watch:
         login: list[bytes] = []
         if self._address.password is not None:
             login = [b"AUTH", (self._address.username or "default").encode(), self._address.password.encode()]
-        async with asyncio.timeout(5 * LONGEST_PAUSE):
+        async with asyncio.timeout(5 * MAX_PAUSE):
             for command in (
                 [b"HELLO", b"3", *login, b"SETNAME", self._name.encode()],
                 [b"CLIENT", b"TRACKING", b"ON", b"OPTIN"],

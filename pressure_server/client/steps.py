@@ -39,11 +39,11 @@ _RUNS = _BLOCK + len(BlockField)
 _TAKE = b"get existing waits"
 # Seconds in line for a role before the client checks whether waiting still makes sense: a Delete does not
 # wake clients in line (pressure 0.15), and a client of this library that died in its turn gives nothing back.
-_LONGEST_IN_LINE = 10.0
-_LONGEST_IN_LINE_OF_DELETED = 1.0
+_LINE_TIMEOUT = 10.0
+_LINE_TIMEOUT_OF_DELETED = 1.0
 # Seconds without news before the client tries again. Each try counts as use of the queue: servers delete
 # queues that have not been used for long (life.lua, expire).
-_LONGEST_WITHOUT_NEWS = 5.0
+_MAX_SILENCE = 5.0
 
 
 class QueueEmptyError(PressureError):
@@ -187,7 +187,7 @@ class QueueSteps:
             return
         try:
             for role in cycle((_PRODUCER, _CONSUMER)):
-                yield self._line(role, _LONGEST_IN_LINE_OF_DELETED)
+                yield self._line(role, _LINE_TIMEOUT_OF_DELETED)
                 with suppress(QueueInUseError):
                     yield from self._call(b"finish_delete")
                     return
@@ -237,7 +237,7 @@ class QueueSteps:
                 if BOUND in seen and not seen & {role.free, role.turn}:
                     # A native client holds the role, also while it waits for the same message or room.
                     stood_in_line = True
-                    yield self._line(role, _LONGEST_IN_LINE if left is None else min(left, _LONGEST_IN_LINE))
+                    yield self._line(role, _LINE_TIMEOUT if left is None else min(left, _LINE_TIMEOUT))
                     continue
                 try:
                     return (yield from attempt())
@@ -267,7 +267,7 @@ class QueueSteps:
     def _change(self, role: _Role, end: float | None) -> Steps[None]:
         """Wait until a key that matters for a role has changed, the time is up, or a new try is due."""
         keys = self._keys(role)
-        again = monotonic() + _LONGEST_WITHOUT_NEWS
+        again = monotonic() + _MAX_SILENCE
         until = again if end is None else min(again, end)
         while True:
             changed = yield News(max(0.0, until - monotonic()))

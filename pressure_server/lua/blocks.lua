@@ -7,10 +7,10 @@
 --          blocks: the call became too long, and the remaining blocks have not been done
 
 -- The estimated work of a call, in microseconds measured on one machine: for each block, message or argument,
--- and list entry walked over. Above MOST_WORK, or MOST_ANSWERED bytes of replies, the call begins no further
+-- and list entry walked over. Above MAX_WORK, or MAX_ANSWERED bytes of replies, the call begins no further
 -- block. The work is estimated because the clock of Redis 7.2 stands still inside a script.
 local FAST_BLOCK, BLOCK, MESSAGE, ENTRY = 6, 25, 0.5, 0.005
-local MOST_WORK, MOST_ANSWERED = 2000, 1048576
+local MAX_WORK, MAX_ANSWERED = 2000, 1048576
 
 local next_key, next_argument = 1, HEADER_SIZE + 1
 local work = 0
@@ -33,7 +33,7 @@ end
 
 -- Return whether the remaining blocks are left for the next call.
 local function is_long_enough()
-  return work > MOST_WORK or answered_in_call > MOST_ANSWERED
+  return work > MAX_WORK or answered_in_call > MAX_ANSWERED
 end
 
 -- Return the text of an error as Redis would reply it. pcall gives a table, or a string with a position.

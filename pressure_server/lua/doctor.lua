@@ -15,10 +15,10 @@ local function make_doctor()
 
   -- Statistics of bytes need a walk over the list, which blocks the backend: 20 milliseconds for 100000
   -- messages. Above these limits they are not corrected.
-  local MOST_COUNTED, MOST_WEIGHED = 100000, 64 * 1048576
+  local MAX_COUNTED, MAX_WEIGHED = 100000, 64 * 1048576
   -- Larger values are not valid statistics. Lua counts exactly up to 2^53, which matters only for messages;
   -- INCRBY counts up to 2^63.
-  local LARGEST = { messages = 2 ^ 53, bytes = 2 ^ 62 }
+  local MAX = { messages = 2 ^ 53, bytes = 2 ^ 62 }
 
   local function tokens(name)
     return call('LLEN', base .. name)
@@ -43,7 +43,7 @@ local function make_doctor()
     }
     for i, unit in ipairs({ 'messages', 'bytes' }) do
       local statistic = verb .. '_' .. unit
-      found[unit] = number_in(base .. ':stats:' .. statistic, values[i + 1], LARGEST[unit])
+      found[unit] = number_in(base .. ':stats:' .. statistic, values[i + 1], MAX[unit])
       if not found[unit] then
         found[unit] = 0
         found.garbled[#found.garbled + 1] = statistic
@@ -101,7 +101,7 @@ local function make_doctor()
     local bytes = 0
     for first = 0, queue.length - 1, 1000 do
       bytes = bytes + sum_of_bytes(call('LRANGE', base, first, first + 999))
-      if bytes > MOST_WEIGHED then
+      if bytes > MAX_WEIGHED then
         return nil
       end
     end
@@ -129,7 +129,7 @@ local function make_doctor()
     end
     if correct('messages', queue.length) or always then
       -- Native clients need not count bytes, so a difference in bytes alone is not corrected.
-      local queued = queue.length <= MOST_COUNTED and bytes_queued()
+      local queued = queue.length <= MAX_COUNTED and bytes_queued()
       if queued then correct('bytes', queued) end
     end
   end

@@ -13,9 +13,9 @@
 -- gone. The shift is then stored as the drift, so copies are counted once. A copy can get another's marks
 -- only if equal messages have different marks and native clients have put or taken some of them.
 
-local MOST_PLAIN = 64
+local MAX_PLAIN = 64
 -- Fields allowed beyond twice the number of queued messages before stale ones are dropped.
-local MOST_STALE = 1000
+local MAX_STALE = 1000
 local now -- milliseconds since 1970 by the backend's clock, once it has been read
 
 local function clock()
@@ -51,7 +51,7 @@ local function make_marks()
   end
 
   local function field_of(message)
-    return #message <= MOST_PLAIN and 'm' .. message or 'h' .. redis.sha1hex(message)
+    return #message <= MAX_PLAIN and 'm' .. message or 'h' .. redis.sha1hex(message)
   end
 
   local function read(text)
@@ -84,7 +84,7 @@ local function make_marks()
 
   -- Drop the fields of copies that native clients have taken, if these are the majority.
   local function drop_stale()
-    if call('HLEN', key) <= 2 * (queue.length + removed) + MOST_STALE then
+    if call('HLEN', key) <= 2 * (queue.length + removed) + MAX_STALE then
       return
     end
     local all = call('HGETALL', key)

@@ -232,7 +232,7 @@ local function make_recovery()
         reply[3], reply[4] = reply[3] + 1, why
         if not is_all then break end -- the call's record is needed: it tells which messages the call opened
       end
-      if is_all and work > MOST_WORK and i < #fields then
+      if is_all and work > MAX_WORK and i < #fields then
         reply[1] = 1
         break
       end

@@ -11,7 +11,7 @@ from pressure_server.auth.users import User
 from pressure_server.errors import DeniedError
 from pressure_server.net.deliveries import Deliveries
 from pressure_server.net.disconnects import DisconnectWatch, Watched
-from pressure_server.net.memory import AccountedConnection, Memory
+from pressure_server.net.memory import AccountedConnection, MemoryAccount
 
 
 class Connected(Watched, AccountedConnection, Protocol):
@@ -55,7 +55,7 @@ class Clients:
     `idle_timeout` seconds (0: never).
     """
 
-    def __init__(self, max_clients: int, idle_timeout: float, access: Access, memory: Memory) -> None:
+    def __init__(self, max_clients: int, idle_timeout: float, access: Access, memory: MemoryAccount) -> None:
         self.access = access
         self.max_clients = max_clients
         self.memory = memory

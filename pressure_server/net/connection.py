@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from itertools import islice
 from typing import Any, cast
 
@@ -19,7 +19,7 @@ from pressure_server.net.clients import Clients
 from pressure_server.net.stream import LAST_WORDS, LEAST_COUNTED, ClientStream
 from pressure_server.queues.database import Database
 from pressure_server.queues.operations.batch import MAX_BYTES
-from pressure_server.queues.operations.operation import Operation, Verb
+from pressure_server.queues.operations.operation import Encode, Operation, Verb
 from pressure_server.queues.operations.options import DEFAULT, Options
 from pressure_server.queues.operations.wait import Wait
 
@@ -34,7 +34,6 @@ REQUEST_BYTES = 4 << 20
 # Estimated bytes for a command besides its words, and for an operation or a reply in the queue of replies.
 _COMMAND_COST = 512
 _REPLY_COST = 512
-Encode = Callable[[Operation], bytes]
 
 
 class Connection(ClientStream):

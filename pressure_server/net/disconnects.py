@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Any, Protocol
 
 # The most events of one poll.
-_MOST_EVENTS = 64
+_MAX_EVENTS = 64
 # Seconds after a poll during which `refresh` does not poll again: a poll costs a quarter of a get.
 _FRESH = 100e-6
 
@@ -67,10 +67,10 @@ class DisconnectWatch:
     def poll(self) -> None:
         """Notify each connection whose client has disconnected since the last poll."""
         self._polled = monotonic()
-        count = _MOST_EVENTS
+        count = _MAX_EVENTS
         # Process all events, because `refresh` does not poll again for a while.
-        while self._epoll is not None and count == _MOST_EVENTS:
-            events = self._epoll.poll(0, _MOST_EVENTS)
+        while self._epoll is not None and count == _MAX_EVENTS:
+            events = self._epoll.poll(0, _MAX_EVENTS)
             count = len(events)
             for number, _events in events:
                 peer = self._watched.get(number)

@@ -15,7 +15,7 @@ from typing import Protocol, cast
 from pressure_server.errors import DrainingError
 from pressure_server.net.clients import Clients
 from pressure_server.net.connection import Connection
-from pressure_server.net.listen import Listen, SettingsError
+from pressure_server.net.listen import ListenerUrl, SettingsError
 from pressure_server.queues.broker import Broker
 
 ENTRY_POINT_GROUP = "pressure_server.handlers"
@@ -38,7 +38,7 @@ class Context:
     settings: HandlerSettings
     broker: Broker
     clients: Clients
-    listening: list[Listen] = field(default_factory=list)
+    listening: list[ListenerUrl] = field(default_factory=list)
     started: float = field(default_factory=time)
     is_stopping: bool = False
     # Background tasks of handlers. The event loop holds only weak references to tasks.
@@ -54,17 +54,17 @@ class Context:
 class Handler(Protocol):
     """A wire protocol. The server creates one handler for each listener."""
 
-    def __init__(self, context: Context, listen: Listen) -> None: ...
+    def __init__(self, context: Context, listen: ListenerUrl) -> None: ...
 
     @staticmethod
-    def check(listen: Listen) -> None:
+    def check(listen: ListenerUrl) -> None:
         """Raise SettingsError if the handler does not support the options of the listener."""
 
     def connect(self) -> Connection:
         """Return the connection object for a new client."""
 
     @staticmethod
-    def ping(listen: Listen, timeout: float, *, ready: bool) -> None:
+    def ping(listen: ListenerUrl, timeout: float, *, ready: bool) -> None:
         """Check that a server of this protocol answers, or that it is `ready` for new clients.
 
         Raise OSError with the reason if not. `timeout` is in seconds.

@@ -14,7 +14,7 @@ class SettingsError(ValueError):
 
 
 @dataclass(frozen=True)
-class Listen:
+class ListenerUrl:
     """A listener's URL in parts: `HANDLER://HOST:PORT` or `HANDLER+unix:///PATH`.
 
     An "s" after the handler's name (`resps://…`) means TLS. `options` (`?NAME=VALUE&…` at the end) are for
@@ -37,7 +37,7 @@ class Listen:
         return f"{scheme}://{host}:{self.port}{options}"
 
     @classmethod
-    def parse(cls, url: str) -> Listen:
+    def parse(cls, url: str) -> ListenerUrl:
         """Parse a URL. Raise SettingsError if it is invalid."""
         form = f"invalid listener URL '{url}': write HANDLER://HOST:PORT or HANDLER+unix:///PATH"
         if url and "://" not in url:

@@ -12,7 +12,7 @@ from ssl import SSLContext
 
 from pressure_server.net.connection import Connection
 from pressure_server.net.handshakes import Handshakes
-from pressure_server.net.listen import Listen
+from pressure_server.net.listen import ListenerUrl
 
 _BACKLOG = 1024
 
@@ -20,7 +20,7 @@ _BACKLOG = 1024
 class Listener:
     """One listening socket. `listen` is its URL, with the chosen port if port 0 was requested."""
 
-    def __init__(self, server: asyncio.Server, listen: Listen, handshakes: Handshakes | None) -> None:
+    def __init__(self, server: asyncio.Server, listen: ListenerUrl, handshakes: Handshakes | None) -> None:
         self._server = server
         self._handshakes = handshakes
         self.listen = listen
@@ -28,9 +28,9 @@ class Listener:
 
     @classmethod
     async def open(
-        cls, listen: Listen, connect: Callable[[], Connection], tls: Callable[[], SSLContext]
+        cls, listen: ListenerUrl, connect: Callable[[], Connection], tls: Callable[[], SSLContext]
     ) -> Listener:
-        """Listen, and create a connection with `connect` for each client. Raise OSError.
+        """ListenerUrl, and create a connection with `connect` for each client. Raise OSError.
 
         If the listener uses TLS, `tls` returns the SSL context for each handshake.
         """

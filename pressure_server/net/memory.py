@@ -55,7 +55,7 @@ class Clock(Protocol):
         """Call `callback` after `delay` seconds."""
 
 
-class Memory:
+class MemoryAccount:
     """The memory account: the bytes buffered for each connection, and the budget `limit`.
 
     Above three quarters of the limit, connections in the account are throttled: they wait in a line for a

@@ -18,7 +18,7 @@ from pressure_server.queues.operations.operation import Operation
 
 # Unread input is discarded in pieces of this many bytes. No kernel buffer holds more pieces than this.
 _PIECE = 1 << 20
-_MOST_DISCARDED = 16
+_MAX_DISCARDED = 16
 
 
 class Outbox:
@@ -115,7 +115,7 @@ class Outbox:
         """Discard unread input. If a socket is closed with unread input, the kernel drops unsent output."""
         number = self.socket.fileno()
         with suppress(OSError):  # BlockingIOError after the last piece
-            for _ in range(_MOST_DISCARDED):
+            for _ in range(_MAX_DISCARDED):
                 if not os.read(number, _PIECE):
                     break
 

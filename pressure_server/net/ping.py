@@ -5,22 +5,22 @@ from __future__ import annotations
 import socket
 import ssl
 
-from pressure_server.net.listen import Listen
+from pressure_server.net.listen import ListenerUrl
 
-_LONGEST_REPLY = 1000
+_MAX_REPLY = 1000
 
 
-def request_line(listen: Listen, request: bytes, timeout: float) -> str:
+def request_line(listen: ListenerUrl, request: bytes, timeout: float) -> str:
     """Send the request and return the first line of the reply; empty if the server closes the connection.
 
     `timeout` is in seconds. Raise OSError if the connection fails.
     """
     with _connected(listen, timeout) as client, client.makefile("rb") as replies:
         client.sendall(request)
-        return replies.readline(_LONGEST_REPLY).decode("utf-8", "replace").strip()
+        return replies.readline(_MAX_REPLY).decode("utf-8", "replace").strip()
 
 
-def _connected(listen: Listen, timeout: float) -> socket.socket:
+def _connected(listen: ListenerUrl, timeout: float) -> socket.socket:
     if listen.path:
         client = socket.socket(socket.AF_UNIX)
         client.settimeout(timeout)

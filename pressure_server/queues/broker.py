@@ -23,7 +23,7 @@ from pressure_server.queues.policy import Policy
 from pressure_server.queues.upgrade import OldPeers
 
 # Redis's default is 16 databases. Larger numbers than this are refused without asking the backend.
-_LARGEST_DATABASE = 9999
+_MAX_DATABASE = 9999
 
 
 class DatabaseNumberError(PressureError):
@@ -119,7 +119,7 @@ class Broker:
         """
         if number in self._databases:
             return self._databases[number]
-        if not 0 <= number <= _LARGEST_DATABASE or number in self._nonexistent:
+        if not 0 <= number <= _MAX_DATABASE or number in self._nonexistent:
             raise DatabaseNumberError("DB index is out of range")
         link = self._link(number)
         try:

@@ -20,7 +20,7 @@ from pressure_server.queues.queue_operations import QueueOperations
 
 _SCAN_COUNT = 1000
 # Most SCAN steps of `sample_queues`: the backend may hold millions of other keys.
-_MOST_SCAN_STEPS = 20
+_MAX_SCAN_STEPS = 20
 # Queues that are operated on, or read from, at the same time: each takes some memory.
 _AT_ONCE = 100
 # Ranges of fewer messages may be read at the same time.
@@ -195,7 +195,7 @@ class Database(LaneDispatcher, QueueOperations):
         """
         names: dict[bytes, None] = {}
         cursor = b"0"
-        for _ in range(_MOST_SCAN_STEPS):
+        for _ in range(_MAX_SCAN_STEPS):
             cursor, found = await self.scan(cursor)
             names.update(dict.fromkeys(found))
             if cursor == b"0":

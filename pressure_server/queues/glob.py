@@ -7,7 +7,7 @@ import re
 from pressure_server.errors import PatternError
 
 # In bytes. A compiled pattern takes about a hundred times its length in memory.
-_LONGEST = 4096
+_MAX_PATTERN_BYTES = 4096
 
 
 def glob_regex(pattern: bytes) -> re.Pattern[bytes]:
@@ -15,8 +15,8 @@ def glob_regex(pattern: bytes) -> re.Pattern[bytes]:
 
     Raises PatternError for a pattern of more than 4096 bytes.
     """
-    if len(pattern) > _LONGEST:
-        raise PatternError(f"pattern is too long: at most {_LONGEST} bytes")
+    if len(pattern) > _MAX_PATTERN_BYTES:
+        raise PatternError(f"pattern is too long: at most {_MAX_PATTERN_BYTES} bytes")
     parts: list[list[bytes]] = [[]]  # the parts between stars
     position = 0
     while position < len(pattern):

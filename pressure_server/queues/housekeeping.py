@@ -15,7 +15,7 @@ from pressure_server.queues.names import base_key
 logger = logging.getLogger(__name__)
 
 # Queues in one call: they keep the backend busy for about two milliseconds.
-MOST_AT_ONCE = 200
+MAX_AT_ONCE = 200
 
 
 class Housekeeping:
@@ -74,5 +74,5 @@ class Housekeeping:
 
 def portions(names: Sequence[bytes]) -> Iterable[Sequence[bytes]]:
     """Yield the names in portions for one call each."""
-    for first in range(0, len(names), MOST_AT_ONCE):
-        yield names[first : first + MOST_AT_ONCE]
+    for first in range(0, len(names), MAX_AT_ONCE):
+        yield names[first : first + MAX_AT_ONCE]

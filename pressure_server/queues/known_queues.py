@@ -13,8 +13,8 @@ _NO_BOUND, _BOUND, _NO_QUEUE = 0, -1, -2
 # Slots of the table of hashes, 8 bytes each.
 _SLOTS = 1 << 19
 # At most this many queues are watched, with names of at most this many bytes.
-_MOST_WATCHED = 20_000
-_LONGEST_WATCHED = 256
+_MAX_WATCHED = 20_000
+_MAX_WATCHED_NAME = 256
 
 
 class KnownQueues:
@@ -58,7 +58,7 @@ class KnownQueues:
             self._watch.arm(self._number, [self._key(name)], lambda there: self._armed(name, there))
 
     def _may_watch(self, name: bytes) -> bool:
-        return len(self._watched) < _MOST_WATCHED and len(name) <= _LONGEST_WATCHED and self._watch.is_up
+        return len(self._watched) < _MAX_WATCHED and len(name) <= _MAX_WATCHED_NAME and self._watch.is_up
 
     def _key(self, name: bytes) -> bytes:
         return base_key(self._prefix, name) + BOUND

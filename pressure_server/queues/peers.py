@@ -14,16 +14,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from pressure_server.backend.link import Link
 from pressure_server.errors import BackendError, BackendReplyError
 from pressure_server.lua.script import Script
 from pressure_server.lua.scripts import servers_script
+from pressure_server.queues.database import Database
 from pressure_server.queues.names import printable, records_key
-
-if TYPE_CHECKING:
-    from pressure_server.queues.database import Database
 
 logger = logging.getLogger(__name__)
 

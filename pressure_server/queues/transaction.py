@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pressure_server.errors import (
     PressureError,
@@ -19,6 +19,7 @@ from pressure_server.errors import (
     QueueInUseError,
     StoppingError,
 )
+from pressure_server.queues.database import Database
 from pressure_server.queues.names import base_key
 from pressure_server.queues.operations import batch, verbs
 from pressure_server.queues.operations.operation import Delivery, Line, Operation, Verb
@@ -27,9 +28,6 @@ from pressure_server.queues.operations.owners import Client, CoroutineOwner
 from pressure_server.queues.operations.refusals import condition_for, exception_for
 from pressure_server.queues.operations.wait_condition import WaitCondition
 from pressure_server.queues.queue_operations import QueueOperations
-
-if TYPE_CHECKING:
-    from pressure_server.queues.database import Database
 
 _ROLES = {Line.PRODUCERS: b"producer", Line.CONSUMERS: b"consumer"}
 

@@ -10,15 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from pressure_server.errors import BackendReplyError, PressureError
+from pressure_server.queues.database import Database
 from pressure_server.queues.names import is_queue_name, keys_pattern
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.peers import Peers
-
-if TYPE_CHECKING:
-    from pressure_server.queues.database import Database
 
 logger = logging.getLogger(__name__)
 

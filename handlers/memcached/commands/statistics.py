@@ -23,7 +23,7 @@ from pressure_server.queues.operations.operation import Line
 # than ASCII are escaped, because python-memcached stops reading at them.
 _NOT_VISIBLE = re.compile(r"[\x00-\x20\x7f]")
 # Limits the reply: monitoring asks every few seconds, and each queue takes about ten lines.
-_MOST_QUEUES = 1000
+_MAX_QUEUES = 1000
 # Statistics about memcached's memory and connections: empty here.
 _NOT_HERE = {"items", "slabs", "sizes", "conns", "cachedump", "detail"}
 
@@ -106,8 +106,8 @@ def _settings(client: MemcachedClient) -> dict[str, object]:
 
 
 async def _queues(client: MemcachedClient) -> dict[str, dict[str, int]]:
-    """Return statistics by queue, for up to _MOST_QUEUES queues that the user may see."""
-    names = sorted(filter(client.user.may_access, (await client.database.sample_queues())[0]))[:_MOST_QUEUES]
+    """Return statistics by queue, for up to _MAX_QUEUES queues that the user may see."""
+    names = sorted(filter(client.user.may_access, (await client.database.sample_queues())[0]))[:_MAX_QUEUES]
     opened = Counter(
         queue
         for one in client.clients.connected

@@ -9,8 +9,8 @@ from handlers.memcached.parser import Repeated, Request
 from handlers.memcached.queue_options import queue_of
 from handlers.memcached.replies import ClientError
 from handlers.memcached.table import command
-from pressure_server.net.connection import Encode
 from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.operation import Encode
 from pressure_server.queues.operations.options import OnFull, Options
 
 

@@ -86,11 +86,11 @@ local function change(key, flags, data)
 end
 
 -- Lua cannot hold numbers of 64 bits exactly, so each is split into two of ten digits.
-local MOST_DIGITS, MOST, TEN_DIGITS = 20, '18446744073709551615', 1e10
-local MOST_HIGH, MOST_LOW = 1844674407, 3709551615
+local MAX_DIGITS, MAX_VALUE, TEN_DIGITS = 20, '18446744073709551615', 1e10
+local MAX_HIGH, MAX_LOW = 1844674407, 3709551615
 
 local function halves(digits)
-  digits = rep('0', MOST_DIGITS - #digits) .. digits
+  digits = rep('0', MAX_DIGITS - #digits) .. digits
   return tonumber(sub(digits, 1, 10)), tonumber(sub(digits, 11))
 end
 
@@ -105,8 +105,8 @@ local function sum(one, other)
   if low >= TEN_DIGITS then
     high, low = high + 1, low - TEN_DIGITS
   end
-  if high > MOST_HIGH or (high == MOST_HIGH and low > MOST_LOW) then
-    high, low = high - MOST_HIGH, low - MOST_LOW - 1
+  if high > MAX_HIGH or (high == MAX_HIGH and low > MAX_LOW) then
+    high, low = high - MAX_HIGH, low - MAX_LOW - 1
     if low < 0 then
       high, low = high - 1, low + TEN_DIGITS
     end
@@ -134,7 +134,7 @@ local function number_in(data)
   if digits == '' or (behind ~= '' and not match(behind, '[%s%z]')) or (sign == '-' and digits ~= '0') then
     return nil
   end
-  return (#digits < MOST_DIGITS or (#digits == MOST_DIGITS and digits <= MOST)) and digits or nil
+  return (#digits < MAX_DIGITS or (#digits == MAX_DIGITS and digits <= MAX_VALUE)) and digits or nil
 end
 
 local function count(by, compute)

@@ -20,14 +20,14 @@ from pressure_server.queues.operations.options import WAITS
 from pressure_server.queues.operations.wait import Wait
 
 # Each queue needs an operation, which may wait.
-_MOST_QUEUES = 1000
+_MAX_QUEUES = 1000
 
 
 async def _take(
     client: Caller, queues: list[bytes], timeout: float | None, count: int = 1
 ) -> tuple[bytes, list[bytes]] | None:
-    if len(queues) > _MOST_QUEUES:
-        raise CommandError(f"ERR too many queues: at most {_MOST_QUEUES}")
+    if len(queues) > _MAX_QUEUES:
+        raise CommandError(f"ERR too many queues: at most {_MAX_QUEUES}")
     return await client.database.take(queues, timeout, count, client.connection)
 
 

@@ -15,7 +15,7 @@ from pressure_server.queues.broker import DatabaseNumberError
 
 _PONG = b"+PONG\r\n"
 # In bytes. Redis has no limit, but the server keeps each name, and CLIENT LIST shows it to other clients.
-_LONGEST_NAME = 1024
+_MAX_NAME_BYTES = 1024
 
 
 @command("PING [message]", "Returns PONG, or the message.", group="connection", needs="nothing", flags="fast")
@@ -155,8 +155,8 @@ async def hello(client: Caller, words: Command) -> dict[str | bytes, object]:
 def _checked_name(name: bytes) -> bytes:
     if any(byte < ord("!") or byte > ord("~") for byte in name):
         raise CommandError("ERR Client names cannot contain spaces, newlines or special characters.")
-    if len(name) > _LONGEST_NAME:
-        raise CommandError(f"ERR Client names cannot be longer than {_LONGEST_NAME} bytes.")
+    if len(name) > _MAX_NAME_BYTES:
+        raise CommandError(f"ERR Client names cannot be longer than {_MAX_NAME_BYTES} bytes.")
     return name
 
 
@@ -210,8 +210,8 @@ async def client_setinfo(client: Caller, words: Command) -> str:
     if any(byte < ord("!") or byte > ord("~") for byte in words[3]):
         shown = attribute.decode().lower()
         raise CommandError(f"ERR {shown} cannot contain spaces, newlines or special characters.")
-    if len(words[3]) > _LONGEST_NAME:
-        raise CommandError(f"ERR {attribute.decode().lower()} cannot be longer than {_LONGEST_NAME} bytes.")
+    if len(words[3]) > _MAX_NAME_BYTES:
+        raise CommandError(f"ERR {attribute.decode().lower()} cannot be longer than {_MAX_NAME_BYTES} bytes.")
     name, version = client.connection.library or (b"", b"")
     client.connection.library = (words[3], version) if attribute == b"LIB-NAME" else (name, words[3])
     return OK

@@ -46,7 +46,7 @@ async def _clients(client: RespClient) -> _Fields:
         "connected_clients": len(client.clients.connected),
         "maxclients": client.clients.max_clients,
         "blocked_clients": sum(connected.is_waiting for connected in client.clients.connected),
-        "slowed_clients": client.clients.memory.throttled,
+        "throttled_clients": client.clients.memory.throttled,
         "waiting_operations": len(client.context.broker.waiters),
         "max_waiting": client.context.broker.waiters.limit,
     }

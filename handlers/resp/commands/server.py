@@ -16,8 +16,8 @@ from handlers.resp.table import COMMANDS, command, container, dispatch, help_of
 from pressure_server.queues.glob import glob_regex
 
 # The most names in COMMAND INFO: each adds a description to the reply, even if it is repeated.
-_MOST_NAMES = 1000
-_MOST_PARAMETERS = 64
+_MAX_NAMES = 1000
+_MAX_PARAMETERS = 64
 
 
 @command(
@@ -76,8 +76,8 @@ async def command_info_(_client: Caller, words: Command) -> list[object]:
     """Reply as Redis does: null for an unknown name."""
     if len(words) == 2:
         return await _all_commands()
-    if len(words) > _MOST_NAMES:
-        raise CommandError(f"ERR too many command names: at most {_MOST_NAMES}")
+    if len(words) > _MAX_NAMES:
+        raise CommandError(f"ERR too many command names: at most {_MAX_NAMES}")
     found = [_find(name) for name in words[2:]]
     return [command_info(spec) if spec is not None else None for spec in found]
 
@@ -149,8 +149,8 @@ async def config_get(client: Caller, words: Command) -> dict[bytes, bytes]:
         "save": "",
         "timeout": f"{settings.idle_timeout:g}",
     }
-    if len(words) > _MOST_PARAMETERS:
-        raise CommandError(f"ERR too many parameters: at most {_MOST_PARAMETERS}")
+    if len(words) > _MAX_PARAMETERS:
+        raise CommandError(f"ERR too many parameters: at most {_MAX_PARAMETERS}")
     found: dict[bytes, bytes] = {}
     for word in words[2:]:
         pattern = glob_regex(word.lower())

@@ -16,7 +16,7 @@ from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.options import UNIQUE
 
 # Redis has no such limit: it would return billions of messages.
-_MOST_PICKS = 1_000_000
+_MAX_PICKS = 1_000_000
 
 
 def _sadd_repeated(client: RespClient, commands: Repeated) -> None:
@@ -161,7 +161,7 @@ async def srandmember(client: Caller, words: Command) -> object:
     if len(words) > 3:
         raise syntax_error()
     count = integer_of(words[2]) if len(words) == 3 else 1
-    if count < -_MOST_PICKS:
+    if count < -_MAX_PICKS:
         raise out_of_range()
     seed = random.getrandbits(31)
     picked = await read(client, verbs.SAMPLE, words[1], [b"%d" % seed, b"%d" % min(count, 2**53)], missing=[])

@@ -23,8 +23,8 @@ from pressure_server.queues.operations.options import (
 )
 from pressure_server.queues.operations.wait import Wait
 
-# Makes the replies of an operation that has ended.
-Reply = Callable[["Operation"], bytes]
+# Encodes the replies to an operation that has ended.
+Encode = Callable[["Operation"], bytes]
 
 
 def _no_reply(_operation: Operation) -> bytes:
@@ -101,7 +101,7 @@ class Operation:
         messages: list[bytes],
         size: int,
         owner: Owner,
-        encode: Reply = _no_reply,
+        encode: Encode = _no_reply,
         commands: int = 1,
         wait: Wait | None = None,
         options: Options = DEFAULT,
@@ -127,7 +127,7 @@ class Operation:
         self.messages_handed_over = 0
         self.wait = wait
 
-    def may_extend(self, verb: Verb, name: bytes, encode: Reply, options: Options) -> bool:
+    def may_extend(self, verb: Verb, name: bytes, encode: Encode, options: Options) -> bool:
         """Return whether more commands like these can become part of this operation."""
         return (
             not self.is_sealed

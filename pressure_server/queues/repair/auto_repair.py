@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 _SHORTEST_PAUSE = 0.5
 # Queues with problems that are watched at the same time; further ones after some of these have been fixed.
-_MOST_CASES = 10_000
+_MAX_CASES = 10_000
 
 
 class AutoRepair:
@@ -91,5 +91,5 @@ class AutoRepair:
                 )
         if is_round:
             async for names in doctor.queues():
-                if len(cases) < _MOST_CASES:
+                if len(cases) < _MAX_CASES:
                     await doctor.look_for(names, cases)

@@ -22,7 +22,7 @@ LOOKS = 10
 _ROUNDS = 8
 _AT_ONCE = 100
 _SCAN_COUNT = b"1000"
-_MOST_UNREADABLE = 100
+_MAX_UNREADABLE = 100
 # Seconds by which the event loop may wake up a task too early.
 _CLOCK = 0.001
 
@@ -205,7 +205,7 @@ class Doctor:
                     examined.append((name, Snapshot.of(reply)))
                     continue
                 await self._ping()
-                if len(self.unreadable) < _MOST_UNREADABLE:
+                if len(self.unreadable) < _MAX_UNREADABLE:
                     self.unreadable[name] = str(reply)
         return examined
 

@@ -8,7 +8,7 @@ from pressure_server.errors import PressureError
 from pressure_server.queues.database import Database
 from pressure_server.queues.names import printable
 
-_MOST_KEPT = 1000
+_MAX_KEPT = 1000
 
 
 class WarnOnce:
@@ -23,6 +23,6 @@ class WarnOnce:
         """Log the queue's error, once. Raises BackendError if the backend is unavailable instead."""
         await database.command(b"PING")
         about = (database.database_number, name)
-        if about not in self._warned and len(self._warned) < _MOST_KEPT:
+        if about not in self._warned and len(self._warned) < _MAX_KEPT:
             self._warned.add(about)
             self._logger.warning("queue '%s' %s: %s", printable(name), self._left, error)
