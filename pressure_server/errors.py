@@ -71,6 +71,17 @@ class QueueInUseError(PressureError):
         )
 
 
+class QueueTypeError(PressureError):
+    """The queue was created with a type that does not support the operation."""
+
+    code = "TYPE"
+
+    def __init__(self, queue: str) -> None:
+        super().__init__(
+            f"queue '{queue}' was created as a fifo: priorities and delays need a queue of the type jobs"
+        )
+
+
 class QueueChangedError(PressureError):
     """A queue that a transaction watches has changed."""
 

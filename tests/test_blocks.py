@@ -132,7 +132,7 @@ def test_messages_that_blocks_of_one_call_open_have_records_of_their_own(direct:
     names = [base(number) for number in range(3)]
     for name in names:
         call(direct, (name, [("put", "", "a", "b")]))
-    replies = call(direct, *((name, [("get waits acknowledged", "1")]) for name in names), number=7)
+    replies = call(direct, *((name, [("reserve waits", "=1 0")]) for name in names), number=7)
     assert [reply[1] for reply in replies] == [[b"0 1 a"], [b"0 2 a"], [b"0 3 a"]]
     assert {field for _, field in records(direct)} == {b"7", b"o7.1", b"o7.2", b"o7.3"}
     (reply,) = scripts.call(direct, Block([RECORDS], [("o7.2",)], "recover"))

@@ -135,7 +135,7 @@ def test_of_what_a_server_had_taken_the_latest_goes_back_first(direct: Client) -
     for base in (A, B):
         call(direct, on(base, ("put", "", *"abcdefghijklmn")))
     for number in range(1, 12):  # also more than one digit
-        call(direct, on(A, ("get", "1")), on(B, ("get waits acknowledged", "1")), number=number)
+        call(direct, on(A, ("get", "1")), on(B, ("reserve waits", "=1 0")), number=number)
     while recovered(direct)[0]:
         pass
     assert queued(direct, A) == queued(direct, B) == [bytes([letter]) for letter in b"abcdefghijklmn"]
@@ -146,8 +146,8 @@ def test_what_a_call_has_opened_goes_back_with_what_it_has_taken(direct: Client)
     call(direct, on(A, ("put", "", *"abcd")), on(B, ("put", "", "x", "y")))
     call(
         direct,
-        on(A, ("get", "1"), ("get waits acknowledged", "2")),
-        on(B, ("get waits acknowledged", "1")),
+        on(A, ("get", "1"), ("reserve waits", "=1 0", "=1 0")),
+        on(B, ("reserve waits", "=1 0")),
         number=3,
     )
     more, done, failed, _, *back = recovered(direct, "3")
@@ -238,7 +238,7 @@ def test_what_is_refused_is_not_taken_for_dropped(start_valkey: StartValkey) -> 
 def test_hundreds_that_were_opened_go_back_in_their_order(direct: Client) -> None:
     call(direct, on(A, ("put", "", *map(str, range(300)))))
     for number in range(1, 301):
-        call(direct, on(A, ("get waits acknowledged", "1")), number=number)
+        call(direct, on(A, ("reserve waits", "=1 0")), number=number)
     fields = tuple(f"o{number}.1" for number in range(300, 0, -1))
     (reply,) = call(direct, Block([RECORDS], [fields], "recover"))
     assert reply[2:] == [0, b"", A.encode(), 300]
@@ -248,7 +248,7 @@ def test_hundreds_that_were_opened_go_back_in_their_order(direct: Client) -> Non
 TAKING: dict[str, tuple[Run, ...]] = {
     "get": (("get", "1"),),
     "get_marked": (("get flags", "2"),),
-    "take_opened": (("get waits acknowledged", "2"),),
+    "take_opened": (("reserve waits", "=1 0", "=1 0"),),
     "mixed": (
         ("get", "1"),
         ("put", "", "new"),

@@ -1,13 +1,10 @@
-"""Open reads: messages taken with `get q/open`, until `/close`, `/abort` or the end of the connection.
-
-The backend keeps a record of each, so that the message is put back even if the server dies.
-"""
+"""Open reads: messages reserved with `get q/open`, until `/close`, `/abort` or the end of the connection."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pressure_server.queues.operations.operation import Operation
+from pressure_server.queues.operations.jobs import ReservedJob
 
 # The memory for an open read besides its message, in bytes.
 _COST = 1024
@@ -18,48 +15,32 @@ class OpenReads:
 
     def __init__(self) -> None:
         self.size = 0
-        self._operations: dict[bytes, Operation] = {}
+        self._jobs: dict[bytes, ReservedJob] = {}
 
     def __contains__(self, queue: bytes) -> bool:
         """Return whether a message of the queue is open."""
-        return queue in self._operations
+        return queue in self._jobs
 
     def __iter__(self) -> Iterator[bytes]:
         """Iterate over the queues with an open read."""
-        return iter(self._operations)
+        return iter(self._jobs)
 
     def __len__(self) -> int:
         """Return the number of open reads."""
-        return len(self._operations)
+        return len(self._jobs)
 
-    def add(self, operation: Operation) -> None:
-        """Add the open read of an operation that has taken a message."""
-        self._operations[operation.name] = operation
-        self.size += _size_of(operation)
+    def add(self, queue: bytes, job: ReservedJob) -> None:
+        """Add the open message of a queue."""
+        self._jobs[queue] = job
+        self.size += _size_of(job)
 
-    def close(self, queue: bytes) -> None:
-        """Acknowledge the queue's open message, if any."""
-        operation = self._pop(queue)
-        if operation is not None:
-            operation.acknowledge()
-
-    def abort(self, queue: bytes) -> None:
-        """Put back the queue's open message, if any, to the head of the queue."""
-        operation = self._pop(queue)
-        if operation is not None:
-            operation.put_back()
-
-    def abort_all(self) -> None:
-        """Put back all open messages, the latest first."""
-        for queue in reversed(list(self._operations)):
-            self.abort(queue)
-
-    def _pop(self, queue: bytes) -> Operation | None:
-        operation = self._operations.pop(queue, None)
-        if operation is not None:
-            self.size -= _size_of(operation)
-        return operation
+    def pop(self, queue: bytes) -> ReservedJob | None:
+        """Remove and return the open message of the queue, if any."""
+        job = self._jobs.pop(queue, None)
+        if job is not None:
+            self.size -= _size_of(job)
+        return job
 
 
-def _size_of(operation: Operation) -> int:
-    return _COST + sum(map(len, operation.results))
+def _size_of(job: ReservedJob) -> int:
+    return _COST + len(job.message)

@@ -10,8 +10,8 @@
 -- Runs that lack a message, or room, wait within the call. After each later run that has changed the queue
 -- they are tried again, first come, first served. If some got further, the first value of the reply is
 -- instead { left, run, result, run, result, … }, with what they got then; runs count from 1. Run 0 reports a
--- role that waiting runs need and a native client holds; or 'others', if messages were left for other servers
--- (waiting.lua).
+-- role that waiting runs need and a native client holds; 'others', if messages were left for other servers
+-- (waiting.lua); or 'due', and in how many milliseconds there may be another job (jobs.lua).
 --
 -- Three names are not operations and have no result. They make a transaction of the runs that follow:
 --   on         switch to the queue of that base key; no run waits from here on
@@ -30,11 +30,16 @@ local function slice_of(first, count)
   return slice
 end
 
+local function jobs_of_queue()
+  return open_jobs().operations
+end
+
 -- The verbs: the function that makes each, with its options; what the verb takes, if not up to two numbers;
 -- `optional` if it may be called without a queue; `long` if its answers may be long.
 local verbs = {
   put = { make_put, takes = 'sizes and messages', optional = true },
   get = { make_get, optional = true, long = true },
+  reserve = { make_get, takes = 'messages', optional = true, long = true },
   move = { make_move, takes = 'words', optional = true, long = true },
   remove = { make_get, takes = 'messages' },
   put_back = { make_recovery, takes = 'messages', optional = true },
@@ -48,6 +53,13 @@ local verbs = {
   delete = { make_life, optional = true }, finish_delete = { make_life, optional = true },
   clean = { make_life, optional = true }, turn = { make_life, optional = true },
   flush = { make_get }, restore = { make_get, takes = 'messages' },
+  delete_job = { jobs_of_queue, takes = 'messages' }, give_up = { jobs_of_queue, takes = 'messages', optional = true },
+  touch = { jobs_of_queue, takes = 'messages' }, bury = { jobs_of_queue, takes = 'messages' },
+  release = { jobs_of_queue, takes = 'messages' }, kick_job = { jobs_of_queue, takes = 'messages' },
+  kick = { jobs_of_queue }, pause = { jobs_of_queue, takes = 'messages' },
+  reserve_job = { jobs_of_queue, takes = 'messages', long = true },
+  peek_job = { jobs_of_queue, takes = 'messages', long = true }, job_info = { jobs_of_queue, takes = 'messages' },
+  convert = { jobs_of_queue },
   examine = { make_doctor, optional = true },
   repair = { make_doctor, takes = 'words', optional = true },
   take_over = { make_upgrade, takes = 'words', optional = true },
@@ -58,7 +70,8 @@ local function execute(verb, options, first, count)
   if not queue.bound and not about.optional then
     return { err = 'NOQUEUE' }
   end
-  local operation = about[1](options)[verb]
+  -- A queue of jobs has its own way to do some of the verbs.
+  local operation = queue.kind == 'jobs' and queue.jobs.operations[verb] or about[1](options)[verb]
   if about.takes == 'sizes and messages' then
     return operation(ARGV[first], slice_of(first + 1, count - 1))
   elseif about.takes == 'messages' then
@@ -158,7 +171,7 @@ local function do_block()
       local verb, options = read_name(name)
       local is_long = verbs[verb].long
       -- How the reply holds the messages taken; false if these have records of their own.
-      local taking = verb == 'get' and not options.acknowledged and (options.flags and 'marked' or 'plain')
+      local taking = verb == 'get' and (options.flags and 'marked' or 'plain')
       has_takers = has_takers or options.waits
       if has_taken and options.otherwise then
         result = {}
@@ -205,6 +218,10 @@ local function do_block()
       more[#more + 1], more[#more + 2] = 0, run.role
     end
   end
+  local due = #waiting > 0 and queue.jobs and queue.jobs.next_due()
+  if due then
+    more[#more + 1], more[#more + 2] = 0, string.format('due %.0f', due)
+  end
   if left_for_others then
     more[#more + 1], more[#more + 2] = 0, 'others'
   end
@@ -220,7 +237,6 @@ while is_left do
   local on_records = (block.how == 'recover' or block.how == 'cut') and make_recovery()[block.how]
   local is_done, answer = pcall(on_records or do_block)
   if not is_done then
-    for _, field in ipairs(opened) do try('HDEL', records, field) end
     make_recovery().undo(popped)
   end
   call_changed = call_changed or changed

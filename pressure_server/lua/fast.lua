@@ -15,7 +15,7 @@ local FAST_GET_MESSAGES, FAST_GET_BYTES = 1000, 1048576
 local function do_fast()
   local at, how = block.first, block.how
   local name, count = ARGV[at], block.last - at + 1
-  if not queue.bound then
+  if not queue.bound or queue.kind then
     return nil
   end
   -- `exact`: nothing is unmirrored or stale, and no other client has acted since mirror.lua wrote the index.

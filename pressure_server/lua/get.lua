@@ -7,8 +7,6 @@
 --   waits         wait for messages: one for each command, or with `several`, up to that many for one command
 --   flags         return the messages, then the flags of all as 'flags flags …', or '' if all are 0
 --                 (Flags before each message would copy it: 0.2 microseconds, or 5 for 4 KiB.)
---   acknowledged  return each message as 'flags number message', and open it: it gets a record of its own,
---                 o<number of the call>.<number>, until the client acknowledges it or it is recovered
 --
 -- Touches  the list, :consumer, :not_full, :stats:consumed_*, the records, the mirror, the marks.
 
@@ -17,38 +15,33 @@ local GET_BYTES = 1048576
 local GET_MESSAGES = 1000
 -- Expired messages dropped in one call: each takes some 12 microseconds.
 local GET_EXPIRED = 4000
+-- Jobs taken between two looks at these limits.
+local JOBS_AT_ONCE = 64
 
 local function make_get(options)
   local operations = {}
   options = options or {}
 
   local flags -- of the returned messages, if any has marks
+  local claims -- of the clients that reserve messages, instead of taking them for good (jobs.lua)
 
-  local function open(message, mark)
-    open_count = open_count + 1
-    local number, field = open_count, 'o' .. ARGV[HEADER_NUMBER] .. '.' .. open_count
-    opened[#opened + 1] = field
-    write_record(field, false, { { base, queue.made, 0, { { message } }, mark and { message, mark } or {} } })
-    return string.format('%s %d ', mark and mark[1] or '0', number) .. message
-  end
-
-  -- Return those of the messages that have not expired, and note their marks. They have just left the head.
+  -- Return those of the messages that have not expired, with their marks. They have just left the head.
   local function unexpired(messages, marks)
-    local some = {}
+    local some, their_marks = {}, {}
     flags = flags or {}
     local noted = taken_marks[base] or {}
     taken_marks[base] = noted
     for i, message in ipairs(messages) do
       local mark = marks[i]
       if not is_expired(mark) then
-        if not options.acknowledged then
+        if not claims then
           noted[#noted + 1], noted[#noted + 2] = message, mark or false
         end
-        some[#some + 1] = options.acknowledged and open(message, mark) or message
+        some[#some + 1], their_marks[#some + 1] = message, mark
         flags[#flags + 1] = mark and mark[1] or '0'
       end
     end
-    return some
+    return some, their_marks
   end
 
   local function with_flags(messages)
@@ -58,39 +51,65 @@ local function make_get(options)
     return messages
   end
 
+  -- Return how many messages can be taken now.
+  local function available()
+    return queue.kind == 'jobs' and queue.jobs.available() or queue.length
+  end
+
+  -- Pop up to `count` messages from the head of the list, about `most` bytes. Return them, and how many have
+  -- expired.
+  local function pop_from_list(count, most, marks)
+    if count > 1 then
+      -- Estimate by the oldest message. If later ones are larger, the next round is the last.
+      local weight = math.max(1, #call('LINDEX', base, -1))
+      count = math.max(1, math.min(count, math.floor(most / weight)))
+    end
+    local some, their_marks = call('RPOP', base, count), nil
+    note_popped(some)
+    local popped, position = #some, queue.consumed
+    queue.length = queue.length - popped
+    count_as('consumed', popped, sum_of_bytes(some))
+    if mirror and not pcall(mirror.forget_taken, some) then
+      mirror.start_over()
+    end
+    if marks or claims then
+      some, their_marks = unexpired(some, marks and marks.take(some, position) or {})
+    end
+    return claims and open_jobs().hold(some, their_marks, claims) or some, popped - #some
+  end
+
+  -- Take the best jobs. Return their messages, and how many have expired.
+  local function pop_jobs(count)
+    count = math.min(count, JOBS_AT_ONCE)
+    if claims then
+      return queue.jobs.reserve(claims, count)
+    end
+    local some, marks = queue.jobs.pop(count)
+    local popped = #some
+    some = unexpired(some, marks)
+    return some, popped - #some
+  end
+
   -- Take up to `wanted` messages. Return them, oldest first; and how many are left for another call.
   local function pop(wanted)
-    if queue.length == 0 then
+    local of_jobs = queue.kind == 'jobs'
+    if available() == 0 then
       return {}, 0
     end
-    local refusal = in_use('consumer')
+    local refusal = not of_jobs and in_use('consumer')
     if refusal then
       return refusal, 0
     end
-    local messages, bytes = {}, 0
+    local messages, bytes, expired = {}, 0, 0
     local most = patient and GET_BYTES or math.huge
-    local marks, changed_before = has_marks() and make_marks(), changed
-    local expired = 0
-    while queue.length > 0 and #messages < wanted and bytes < most and (expired < GET_EXPIRED or not patient) do
+    local marks, changed_before = not of_jobs and has_marks() and make_marks(), changed
+    while available() > 0 and #messages < wanted and bytes < most and (expired < GET_EXPIRED or not patient) do
       local count = math.min(wanted - #messages, GET_MESSAGES)
-      if count > 1 then
-        -- Estimate by the oldest message. If later ones are larger, the next round is the last.
-        local weight = math.max(1, #call('LINDEX', base, -1))
-        count = math.max(1, math.min(count, math.floor((most - bytes) / weight)))
-      end
-      local some = call('RPOP', base, count)
-      note_popped(some)
-      local weight, position = sum_of_bytes(some), queue.consumed
-      queue.length = queue.length - #some
-      count_as('consumed', #some, weight)
-      if mirror and not pcall(mirror.forget_taken, some) then
-        mirror.start_over()
-      end
-      bytes = bytes + weight
-      if marks or options.acknowledged then
-        local popped = #some
-        some = unexpired(some, marks and marks.take(some, position) or {})
-        expired = expired + popped - #some
+      local some, dropped = (of_jobs and pop_jobs or pop_from_list)(count, most - bytes, marks)
+      bytes = bytes + sum_of_bytes(some)
+      expired = expired + dropped
+      if claims then
+        claims = { unpack(claims, #some + 1) }
       end
       if #messages == 0 then
         messages = some
@@ -100,7 +119,9 @@ local function make_get(options)
     end
     -- Only now: a backend out of memory refuses a script whose first write is a SET, but not one that begins
     -- with RPOP.
-    act_as('consumer')
+    if not of_jobs then
+      act_as('consumer')
+    end
     if mirror then
       mirror.extend(SLICE)
     end
@@ -108,7 +129,7 @@ local function make_get(options)
     if #messages == 0 then
       changed = changed_before -- expired messages were dropped, but none was taken
     end
-    return messages, queue.length > 0 and wanted - #messages or 0
+    return messages, available() > 0 and wanted - #messages or 0
   end
 
   -- Take up to `wanted` messages, for commands that wait for one each.
@@ -116,15 +137,15 @@ local function make_get(options)
   -- Returns  the messages; an error if the queue is closed and empty; or false if there is no queue. Then how
   --          many are left for another call, and how many are waited for
   local function take(wanted)
-    if queue.bound and queue.length == 0 then
-      if call('EXISTS', base .. ':closed') == 1 then
+    if queue.bound and available() == 0 then
+      if call('EXISTS', base .. ':closed') == 1 and not (queue.jobs and queue.jobs.may_come()) then
         return { err = 'CLOSED' }, 0
       end
       call('HDEL', base .. ':ext:settings', 'since') -- a waiting client counts as use of the queue (life.lua)
     end
     local messages, left = {}, 0
     local most = queue.bound and allowed(wanted) or 0 -- without :bound, a native Delete is in progress
-    if queue.length > 0 and most > 0 then
+    if most > 0 and available() > 0 then
       messages, left = pop(most)
       if messages.err then
         return messages, 0
@@ -152,6 +173,14 @@ local function make_get(options)
     return messages, left, missing and function()
       return operations.get(missing)
     end
+  end
+
+  -- Reserve messages: takes and returns the same, but with a claim for each message (jobs.lua) in place of
+  -- their number; and each message is returned as 'id ttr flags reserves message'.
+  function operations.reserve(some_claims)
+    claims = some_claims
+    local messages, left, go_on = operations.get(#claims)
+    return messages, left, go_on
   end
 
   -- Drop expired messages from the head, unless a native client holds the consumer role.

@@ -17,6 +17,10 @@ for _, suffix in ipairs(extension_suffixes()) do suffixes[#suffixes + 1] = suffi
 
 -- Delete all keys of a queue; return 1. Takes a third of the time that life.lua needs.
 local function remove(key)
+  if call('EXISTS', key .. ':ext:blocks') == 1 then
+    read_queue(key)
+    make_life().drop_ids()
+  end
   local keys = {}
   for i, suffix in ipairs(suffixes) do keys[i] = key .. suffix end
   call('UNLINK', unpack(keys))

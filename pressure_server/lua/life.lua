@@ -12,6 +12,7 @@ local function extension_suffixes()
   return {
     ':ext:members', ':ext:copies', ':ext:index', ':ext:settings', ':ext:producer_turn', ':ext:consumer_turn',
     ':ext:made', ':ext:marks', ':ext:waiting',
+    ':ext:jobs', ':ext:ready', ':ext:delayed', ':ext:reserved', ':ext:buried', ':ext:same', ':ext:blocks',
     ':ext:calls', -- version 0.1.0 (upgrade.lua)
   }
 end
@@ -25,7 +26,18 @@ local function make_life()
   end
   local protocol_keys, extension_keys = with_base(protocol_suffixes()), with_base(extension_suffixes())
 
+  -- Drop the queue's blocks of ids from the index of all queues (jobs.lua).
+  function operations.drop_ids()
+    local index = call('HGET', base .. ':ext:settings', 'index')
+    local blocks = index and call('LRANGE', base .. ':ext:blocks', 0, -1) or {}
+    for first = 1, #blocks, CHUNK do
+      call('HDEL', index, unpack(blocks, first, math.min(first + CHUNK - 1, #blocks)))
+    end
+  end
+
   local function forget(bound)
+    operations.drop_ids()
+    queue.kind, queue.jobs = nil, nil
     queue.bound, queue.producer, queue.consumer, queue.length, queue.consumed = bound, false, false, 0, 0
     queue.made = false
     mirror = nil
@@ -128,6 +140,7 @@ local function make_life()
       end_turn('producer')
       end_turn('consumer')
     end
+    operations.drop_ids()
     return call('UNLINK', unpack(extension_keys))
   end
 

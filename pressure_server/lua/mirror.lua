@@ -271,6 +271,10 @@ local function make_mirror()
 end
 
 local function need_mirror()
+  if queue.kind == 'jobs' then
+    mirror = queue.jobs.index()
+    return mirror
+  end
   if not mirror then
     mirror = make_mirror()
   end
@@ -278,8 +282,13 @@ local function need_mirror()
   return mirror
 end
 
+local open_jobs, begin_jobs -- see jobs.lua
+
 local function load_mirror()
   mirror = nil
+  if queue.kind then
+    begin_jobs()
+  end
   if queue.index and queue.bound then
     mirror = make_mirror()
     mirror.load(queue.index)

@@ -18,14 +18,15 @@ local function make_move(options)
       return nil
     end
     if not wanted then
-      return call('LINDEX', base, -1)
+      return queue.kind == 'jobs' and queue.jobs.best_message() or call('LINDEX', base, -1) or nil
     end
     return need_mirror().queued({ wanted })[1] == 1 and wanted or nil
   end
 
   local function take_it(wanted)
     if wanted then
-      make_get().remove({ wanted })
+      local operations_of_kind = queue.kind == 'jobs' and queue.jobs.operations or make_get()
+      operations_of_kind.remove({ wanted })
     else
       block.is_moving = true -- the message is in the other queue already
       make_get().get(1)
@@ -68,7 +69,7 @@ local function make_move(options)
       end
       return queue.bound and {} or false, 0, again
     end
-    local refusal = in_use('consumer')
+    local refusal = queue.kind ~= 'jobs' and in_use('consumer')
     if refusal then
       return refusal, 0
     end

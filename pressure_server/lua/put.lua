@@ -9,6 +9,7 @@
 --   existing  do not create the queue
 --   unique    put only messages that are not queued
 --   flags     each message follows its marks (marks.lua); each command has one message and does not wait
+--   job       each message follows 'priority delay ttr flags expires ' (jobs.lua); the values are ids of jobs
 --   wait      wait for room, whatever the queue's overflow is
 --   now       never wait for room
 --   overfill  put even if there is no room
@@ -59,7 +60,7 @@ local function make_put(options)
     if call('EXISTS', base .. ':not_full', base .. ':consumer_free') == 0 then
       return 0
     end
-    if queue.length >= queue.bound then
+    if queue.length >= queue.bound and queue.kind ~= 'jobs' then
       make_get().drop_expired(noted)
     end
     return math.max(0, queue.bound - queue.length)
@@ -69,13 +70,20 @@ local function make_put(options)
     return patient and not (options.now or options.flags) and (options.wait or overflow() == 'block')
   end
 
-  local function push(messages)
-    if #messages > 0 then
+  -- Put messages; return their ids if they are jobs.
+  local function push(messages, marks_of)
+    local ids
+    if #messages > 0 and queue.kind == 'jobs' then
+      local bytes
+      ids, bytes = queue.jobs.push(messages, not options.job and (marks_of or {}) or nil)
+      count_as('produced', #messages, bytes)
+    elseif #messages > 0 then
       queue.length = queue.length + #messages
       call_with_all('LPUSH', base, messages)
       count_as('produced', #messages, sum_of_bytes(messages))
     end
     settle_not_full()
+    return ids
   end
 
   -- Store the marks of messages that have just been put. A native consumer counts a message after it has
@@ -146,15 +154,30 @@ local function make_put(options)
     return accepted, lengths
   end
 
+  -- Return the result of a put with the ids of the jobs in place of lengths.
+  local function with_ids(result, ids)
+    if type(result) ~= 'table' then
+      return ids
+    end
+    local values, at = result[1] == 'part' and result[4] or result, 0
+    for i, value in ipairs(values) do
+      if value ~= FULL then
+        at = at + 1
+        values[i] = ids[at]
+      end
+    end
+    return result
+  end
+
   -- Return the previous length if all messages are accepted; else the length after each command.
   function put(sizes_text, messages)
     local space = room() -- this may drop expired messages
     local before = queue.length
-    local refusal = in_use('producer')
+    local refusal = queue.kind ~= 'jobs' and in_use('producer')
     if refusal then
       -- A native producer holds the role, possibly because it waits for room, too.
       if space > 0 then return refusal, 0 end
-    elseif space > 0 then
+    elseif space > 0 and queue.kind ~= 'jobs' then
       act_as('producer')
     end
     local accepted, result, go_on = messages, before, nil
@@ -169,7 +192,10 @@ local function make_put(options)
         accepted, result = put_whole(sizes, messages, space)
       end
     end
-    if not refusal then
+    if queue.kind == 'jobs' then
+      local ids = push(accepted, marks)
+      result = options.job and with_ids(result, ids or {}) or result
+    elseif not refusal then
       push(accepted)
       note_marks(accepted, marks)
       if mirror then
@@ -261,7 +287,7 @@ local function make_put(options)
   -- Return how many messages of each command were new.
   function add(sizes_text, messages)
     local space = room()
-    local refusal = in_use('producer')
+    local refusal = queue.kind ~= 'jobs' and in_use('producer')
     local sizes = sizes_of(sizes_text, messages)
     if refusal then
       if space > 0 then return refusal, 0 end
@@ -272,7 +298,7 @@ local function make_put(options)
       end
       return select(2, put_whole(sizes, messages, 0)), 0
     end
-    if space > 0 then
+    if space > 0 and queue.kind ~= 'jobs' then
       act_as('producer')
     end
     need_mirror()
@@ -281,25 +307,28 @@ local function make_put(options)
     if #accepted > 0 then
       mirror.add(accepted)
     end
-    push(accepted)
     local marks_of = {}
     for i = marks and #messages or 0, 1, -1 do marks_of[messages[i]] = marks[i] end
     for i, message in ipairs(accepted) do marks_of[i] = marks_of[message] end
-    note_marks(accepted, marks_of)
+    push(accepted, marks_of)
+    if queue.kind ~= 'jobs' then note_marks(accepted, marks_of) end
     return result, left, go_on
   end
 
   local function unmark_all(marked)
     local messages = {}
-    marks, noted = {}, make_marks()
+    marks, noted = {}, queue.kind ~= 'jobs' and make_marks()
     for i, one in ipairs(marked) do messages[i], marks[i] = unmark(one) end
     return messages
   end
 
   function operations.put(sizes_text, messages)
     local refusal = put_refusal(options)
+    refusal = refusal or options.job and queue.kind ~= 'jobs' and open_jobs().convert()
     if refusal then
       return refusal, 0
+    elseif queue.kind == 'jobs' and queue.jobs.has_unadopted and patient then
+      return {}, #sizes_of(sizes_text, messages) -- so that older messages get lower ids
     end
     return (options.unique and add or put)(sizes_text, options.flags and unmark_all(messages) or messages)
   end

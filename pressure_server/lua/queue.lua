@@ -8,7 +8,9 @@
 --          :ext:producer_turn, :ext:consumer_turn  the token of a role while a pressure-server has its turn.
 --          The server waited for it in line with native clients; no other client takes it (backend/turns.py)
 --          :ext:settings  a hash: 'overflow' (block or error), 'implicit' if a put created the queue
---          :ext:made  when this script created the queue: tells it from earlier queues of that name
+--          :ext:made  when this script created the queue: tells it from earlier queues of that name; '-' if it
+--          did not. Then, after a space, the queue's kind, unless it is a plain list: 'jobs', or 'reserved' if
+--          clients have reserved messages of a list (jobs.lua)
 --
 -- All files are joined into one script, and Lua creates every function anew in each call. Functions are
 -- therefore created only when needed: this reduced 19 microseconds to 5. The variables below are reset at the
@@ -36,6 +38,11 @@ local function read_queue(key)
   queue.bound = values[1] and (tonumber(values[1]) or 0) -- false: there is no such queue
   queue.producer, queue.consumer, queue.index = values[2], values[3], values[4]
   queue.consumed, queue.made, queue.turn = tonumber(values[5]) or 0, values[6], nil
+  queue.kind, queue.jobs = nil, nil
+  if queue.made and string.byte(queue.made, -1) > 57 then -- does not end in a digit
+    queue.made, queue.kind = string.match(queue.made, '^(%S+) (%l+)$')
+    queue.made = queue.made ~= '-' and queue.made
+  end
   queue.length = call('LLEN', base)
 end
 

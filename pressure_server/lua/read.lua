@@ -41,20 +41,14 @@ local function make_read()
     return { string.format('%d', next_position), messages }
   end
 
-  -- Takes    a seed; the number of distinct positions to pick, or if negative, the number of picks with
-  --          repeats
-  -- Returns  the messages there; or an error if the repeats make the reply too large
-  function operations.sample(seed, count)
-    local picked = {}
+  -- Return random positions: distinct ones, or if `count` is negative, with repeats.
+  function operations.positions(seed, count)
+    local positions, taken = {}, {}
     if queue.length == 0 then
-      return picked
-    end
-    if count >= queue.length then
-      return operations.range(0, -1)
+      return positions
     end
     math.randomseed(seed)
-    local taken, bytes = {}, 0
-    for last = queue.length - math.abs(count), queue.length - 1 do
+    for last = queue.length - math.min(math.abs(count), count > 0 and queue.length or math.huge), queue.length - 1 do
       local position = math.random(0, queue.length - 1)
       if count > 0 then
         -- Robert Floyd's algorithm for a sample without repeats.
@@ -62,8 +56,22 @@ local function make_read()
         if taken[position] then position = last end
         taken[position] = true
       end
-      picked[#picked + 1] = call('LINDEX', base, position)
-      bytes = bytes + #picked[#picked]
+      positions[#positions + 1] = position
+    end
+    return positions
+  end
+
+  -- Takes    a seed; the number of distinct positions to pick, or if negative, the number of picks with
+  --          repeats
+  -- Returns  the messages there; or an error if the repeats make the reply too large
+  function operations.sample(seed, count)
+    if queue.length > 0 and count >= queue.length then
+      return operations.range(0, -1)
+    end
+    local picked, bytes = {}, 0
+    for i, position in ipairs(operations.positions(seed, count)) do
+      picked[i] = call('LINDEX', base, position)
+      bytes = bytes + #picked[i]
       if count < 0 and bytes > SAMPLE_BYTES then
         return { err = 'TOOLARGE' }
       end
@@ -74,9 +82,10 @@ local function make_read()
   -- Return a text that changes with every put, get, close, delete and create.
   function operations.version()
     local stats = call('MGET', base .. ':stats:produced_messages', base .. ':stats:consumed_messages')
+    local newest = call('LINDEX', base, 0)
     return string.format('%s %d %s %s %d %s %s', queue.bound and 'is' or 'is not', queue.length, stats[1] or '',
-      stats[2] or '', call('EXISTS', base .. ':closed'), queue.made or '', queue.length > 0 and redis.sha1hex(
-      call('LINDEX', base, 0)) .. redis.sha1hex(call('LINDEX', base, -1)) or '')
+      stats[2] or '', call('EXISTS', base .. ':closed'), queue.made or '', newest and redis.sha1hex(newest)
+      .. redis.sha1hex(call('LINDEX', base, -1)) or '')
   end
 
   -- Returns  bound, length, closed, for each role its tokens and last holder, the statistics, and overflow
@@ -88,7 +97,7 @@ local function make_read()
       call('EXISTS', base .. ':producer_free'), queue.producer or '',
       call('EXISTS', base .. ':consumer_free'), queue.consumer or '',
       tonumber(stats[1] or 0), tonumber(stats[2] or 0), tonumber(stats[3] or 0), tonumber(stats[4] or 0),
-      overflow(),
+      overflow(), queue.kind or 'fifo', unpack(queue.jobs and queue.jobs.counts() or { queue.length, 0, 0, 0, 0 }),
     }
   end
 

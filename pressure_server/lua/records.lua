@@ -9,8 +9,8 @@
 --          ARGV[HEADER_DONE]      fields of records that are not needed any longer, separated by spaces
 -- Touches  the records, a hash:
 --            epoch -> the epoch of the server's last connection; 0 after another server found this one dead
---            number -> { FORMAT, replies, entries, number of messages that the call opened }, packed
---            o<number>.<n> -> the same, for the n-th message that the call opened (get.lua)
+--            number -> { FORMAT, replies, entries, ids of the jobs that the call has reserved }, packed
+--            j<id> -> the base key of a job's queue, while a client of this server has it reserved (jobs.lua)
 --
 -- A late call, from a lost connection or from a server that was found dead, has another epoch. It is refused
 -- with BURIED before it has done anything.
@@ -27,12 +27,12 @@ local records = KEYS[#KEYS]
 local is_recorded = ARGV[HEADER_NUMBER] ~= ''
 local replies = { 0 } -- of the call (layout.py)
 local entries, call_changed = {}, false
-local open_count = 0 -- messages that the call has opened
+local reserved = {} -- ids of the jobs that the call has reserved
 local out_of_memory -- the error, if the backend is out of memory
 
 -- State of the block:
 local taken = {} -- entries for the messages that it has taken
-local taken_marks, opened = {}, {}
+local taken_marks = {}
 local popped = {} -- the same messages, to put back if an error ends the block
 
 -- Check that the call may be done. The first write is a probe: Redis refuses a script for lack of memory only
@@ -75,13 +75,13 @@ local function begin_call()
   end
 end
 
-local function write_record(field, some_replies, some_entries, has_opened)
-  return call('HSET', records, field, cmsgpack.pack({ FORMAT, some_replies, some_entries, has_opened }))
+local function write_record(field, some_replies, some_entries, some_reserved)
+  return call('HSET', records, field, cmsgpack.pack({ FORMAT, some_replies, some_entries, some_reserved }))
 end
 
 local function begin_records()
-  if #taken > 0 or #popped > 0 or #opened > 0 or next(taken_marks) then
-    taken, taken_marks, opened, popped = {}, {}, {}, {}
+  if #taken > 0 or #popped > 0 or next(taken_marks) then
+    taken, taken_marks, popped = {}, {}, {}
   end
 end
 
@@ -115,7 +115,7 @@ end
 local function end_call()
   if is_recorded and call_changed then
     replies[1] = 1
-    local is_done, reason = pcall(write_record, ARGV[HEADER_NUMBER], replies, entries, open_count)
+    local is_done, reason = pcall(write_record, ARGV[HEADER_NUMBER], replies, entries, reserved)
     if not is_done then
       return nil, error_reply(reason)
     end

@@ -8,6 +8,7 @@ local changed_records = {}
 
 local function make_recovery()
   local operations = {}
+  local JOB = string.byte('j') -- of a field j<id>
 
   -- Return the messages that an entry has taken, each with its mark and its `word`. The word identifies the
   -- message in a request to put it back; it begins with the flags if these were returned with the message.
@@ -145,15 +146,14 @@ local function make_recovery()
     end
   end
 
-  -- Sort later calls first, and within a call the messages opened last first (get.lua): then the message
-  -- taken first is the oldest again.
+  -- Sort jobs first, those with higher ids before; then the later calls: then the message taken first is the
+  -- oldest again.
   local function is_later(one, other)
-    local call_of_one, n_of_one = string.match(one, '^%l?(%d+)%.?(%d*)')
-    local call_of_other, n_of_other = string.match(other, '^%l?(%d+)%.?(%d*)')
-    if call_of_one ~= call_of_other then
-      return tonumber(call_of_one or 0) > tonumber(call_of_other or 0)
+    local is_job, other_is_job = string.byte(one) == JOB, string.byte(other) == JOB
+    if is_job ~= other_is_job then
+      return is_job
     end
-    return (tonumber(n_of_one) or 0) > (tonumber(n_of_other) or 0)
+    return tonumber(string.match(one, '%d+') or 0) > tonumber(string.match(other, '%d+') or 0)
   end
 
   -- Return the fields of all records of a server, the latest first.
@@ -166,18 +166,33 @@ local function make_recovery()
     return fields
   end
 
-  -- Return the fields that the block names, each after those of messages that its call opened; and the
+  -- Return the fields that the block names, each after those of the jobs that its call has reserved; and the
   -- replies in the first record.
   local function named_fields(key)
     local fields, first_replies = {}, nil
     for i = block.first, block.last do
       local packed = call('HGET', key, ARGV[i])
       local record = packed and cmsgpack.unpack(packed) or {}
-      for n = record[4] or 0, 1, -1 do fields[#fields + 1] = 'o' .. ARGV[i] .. '.' .. n end
+      for n = type(record[4]) == 'table' and #record[4] or 0, 1, -1 do fields[#fields + 1] = 'j' .. record[4][n] end
       fields[#fields + 1] = ARGV[i]
       first_replies = i == block.first and record[2] or first_replies
     end
     return fields, first_replies or { 0 }
+  end
+
+  -- Give up a reserved job, and count it by the base key of its queue. Return an error text, or nil.
+  local function give_up(key, field, job_base, counts)
+    local is_done, result = pcall(function()
+      enter(job_base)
+      work = work + BLOCK
+      return queue.bound and open_jobs().recover(string.sub(field, 2), string.match(key, '!calls:(.*)$')) or 0
+    end)
+    if not is_done then
+      base, mirror = nil, nil
+      return error_text(result)
+    end
+    counts[job_base] = (counts[job_base] or 0) + result
+    call('HDEL', key, field)
   end
 
   -- Put back the messages of a record, count them by base key, and delete it. Return an error text, or nil.
@@ -208,7 +223,7 @@ local function make_recovery()
   -- Put back what calls have taken whose replies will not arrive. Does the current block.
   --
   -- Takes    a key of records, which is the block's key; the fields of calls, the latest first, or '' for all
-  --          fields of a dead server. Messages that these calls opened are put back, too
+  --          fields of a dead server. Jobs that these calls have reserved are given up, too
   -- Returns  1 if there is more to do, or 2 if that server is alive, else 0; how many replies the first
   --          field's record had, 0 if there is none; how many records could not be put back, and why; then
   --          base keys, each with the number of messages put back
@@ -227,10 +242,10 @@ local function make_recovery()
     base, mirror = nil, nil
     for i, one in ipairs(fields) do
       local packed = call('HGET', key, one)
-      local why = packed and put_back_record(key, one, packed, counts)
+      local why = packed and (string.byte(one) == JOB and give_up or put_back_record)(key, one, packed, counts)
       if why then
         reply[3], reply[4] = reply[3] + 1, why
-        if not is_all then break end -- the call's record is needed: it tells which messages the call opened
+        if not is_all then break end -- the call's record is needed: it tells which jobs the call has reserved
       end
       if is_all and work > MAX_WORK and i < #fields then
         reply[1] = 1

@@ -21,6 +21,7 @@ _PARTS = (
     "get",
     "put",
     "move",
+    "jobs",
     "recovery",
     "upgrade",
     "doctor",

@@ -15,6 +15,7 @@ NOT_FULL = b":not_full"
 CLOSED = b":closed"
 PRODUCER_TURN = b":ext:producer_turn"
 CONSUMER_TURN = b":ext:consumer_turn"
+READY = b":ext:ready"
 PROTOCOL_SUFFIXES = (
     BOUND,
     b":producer",
@@ -28,7 +29,7 @@ PROTOCOL_SUFFIXES = (
     b":stats:consumed_messages",
     b":stats:consumed_bytes",
 )
-_WATCHED = (BOUND, PRODUCER_FREE, CONSUMER_FREE, NOT_FULL, CLOSED)
+_WATCHED = (BOUND, PRODUCER_FREE, CONSUMER_FREE, NOT_FULL, CLOSED, READY)
 _RESERVED_ENDS = (*PROTOCOL_SUFFIXES, b":ext")
 
 

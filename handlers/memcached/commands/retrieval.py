@@ -16,14 +16,13 @@ from handlers.memcached.replies import END, ClientError
 from handlers.memcached.table import command
 from pressure_server.errors import QueueClosedError, QueueDoesNotExistError
 from pressure_server.queues.operations import verbs
-from pressure_server.queues.operations.flagged import Flagged
-from pressure_server.queues.operations.options import Options
+from pressure_server.queues.operations.jobs import NO_DEADLINE, ReservedJob, claim, owned
+from pressure_server.queues.operations.options import WAITS, Options
 from pressure_server.queues.operations.wait import Wait
 from pressure_server.queues.operations.wait_condition import WaitCondition
 
 _FLAGS = Options(has_flags=True)
 _WAITS = Options(has_flags=True, waits=True)
-_OPENS = Options(waits=True, acknowledged=True)
 
 
 def _get_plain(client: MemcachedClient, words: list[bytes], commands: int) -> bool:
@@ -100,42 +99,42 @@ async def _get_with_options(
 ) -> bytes:
     """Execute a get with options. As in kestrel, /close and /abort come before the next read."""
     if options.aborts:
-        client.open_reads.abort(queue)
+        client.give_up(queue)
         client.database.reservations.restore()
         return END
     if options.closes:
-        was_open = queue in client.open_reads
-        client.open_reads.close(queue)
+        await _close(client, queue)
         if not options.opens:
-            if was_open:
-                await _wait_for_acknowledgement(client, queue)
             return END
     if options.peeks:
         found = await _peek(client, queue, options.timeout)
     else:
         _check_open(client, queue)
-        how = _OPENS if options.opens else _WAITS
         try:
-            found = await client.database.run(
-                verbs.GET, queue, wait=Wait(options.timeout), client=client, options=how
-            )
+            found = await _take(client, queue, options)
         except QueueClosedError:
             if options.timeout:
                 raise  # no message will come, so the client must not wait again
             found = []
         client.counts.got(len(found), 1 - len(found))
-        if options.opens:
-            found = [Flagged(message, flags) for flags, _, message in (one.split(b" ", 2) for one in found)]
     return b"".join([item(key, message, with_unique=with_unique) for message in found]) + END
 
 
-async def _wait_for_acknowledgement(client: MemcachedClient, queue: bytes) -> None:
-    """Return after the backend has deleted the record of the closed message.
+async def _take(client: MemcachedClient, queue: bytes, options: ReadOptions) -> list[bytes]:
+    wait = Wait(options.timeout)
+    if not options.opens:
+        return await client.database.run(verbs.GET, queue, wait=wait, client=client, options=_WAITS)
+    claims = [claim(client.owner, NO_DEADLINE)]
+    found = await client.database.run(verbs.RESERVE, queue, claims, wait=wait, client=client, options=WAITS)
+    return [ReservedJob.of(one).message for one in found]
 
-    After the reply to /close, the message must not be put back if the server dies.
-    """
-    with suppress(QueueDoesNotExistError):
-        await client.database.run(verbs.LENGTH, queue, client=client)
+
+async def _close(client: MemcachedClient, queue: bytes) -> None:
+    """Delete the open message of the queue, if any."""
+    job = client.open_reads.pop(queue)
+    if job is not None:
+        with suppress(QueueDoesNotExistError):
+            await client.database.run(verbs.DELETE_JOB, queue, [owned(job.id, client.owner)], client=client)
 
 
 async def _peek(client: MemcachedClient, queue: bytes, timeout: float) -> list[bytes]:

@@ -71,10 +71,10 @@ class RoleWaiter(Protocol):
 
 
 class Reserver(Protocol):
-    """Keeps messages until their clients acknowledge them."""
+    """Gives up jobs whose clients have gone."""
 
-    def keep(self, operation: Operation, number: int) -> Delivery:
-        """Return the delivery of the message that the operation has reserved in call `number`."""
+    def delivery(self, operation: Operation) -> Delivery:
+        """Return the delivery of the jobs that an operation has reserved: to put it back gives them up."""
 
 
 class Driver(Protocol):
@@ -99,7 +99,7 @@ class Driver(Protocol):
 
     @property
     def reservations(self) -> Reserver:
-        """The messages that clients are still to acknowledge."""
+        """The jobs that clients have reserved."""
 
     def ready(self, lane: DrivenLane, *, goes_first: bool = False) -> None:
         """Ask the lane for a block when the next call is sent; if it `goes_first`, before all others."""

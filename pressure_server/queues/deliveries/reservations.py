@@ -1,66 +1,93 @@
-"""Reservations: messages that clients have taken and may give back until they acknowledge them.
+"""Reservations: jobs that clients have reserved, and give up when they leave.
 
-Each has a record of its own in the backend (get.lua), apart from the record of its call. So if the server
-dies, only messages that are still reserved go back, and no others that came with them.
+The backend knows the owner of each, so a job that is given up twice, or too late, stays as it is. If this
+server dies, another one gives up its reservations (recovery.lua).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
 
-from pressure_server.queues.calls.courier import Courier
-from pressure_server.queues.operations.operation import Delivery, Operation
+from pressure_server.errors import BackendError
+from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.jobs import ReservedJob, owned
+from pressure_server.queues.operations.operation import Delivery, Operation, Owner
 
 # Iterations of the event loop to wait, so that messages of clients that leave together go back together.
 GATHER_ITERATIONS = 8
 
 
 class Reservations:
-    """The reservations of one database."""
+    """The reservations of one database that are being given up."""
 
-    def __init__(self, courier: Courier, after: Callable[[int, Callable[[], None]], None]) -> None:
-        """Make an empty collection; `after` is `after_iterations` of Driver."""
-        self._courier = courier
+    def __init__(
+        self,
+        submit: Callable[[Operation], None],
+        after: Callable[[int, Callable[[], None]], None],
+        when_back: Callable[[Callable[[], None]], None],
+    ) -> None:
+        """Make an empty collection. The arguments are methods of Driver."""
+        self._submit = submit
         self._after = after
-        # Pending put-backs: the call's number, and the message's number in the call.
-        self._returning: list[tuple[int, int]] = []
+        self._when_back = when_back
+        # By queue: jobs and their owners.
+        self._given_up: dict[bytes, list[bytes]] = {}
+        self._unconfirmed = 0
 
-    def keep(self, operation: Operation, number: int) -> Delivery:
-        """Return the delivery of the message that an operation has reserved in call `number`.
+    def __len__(self) -> int:
+        """Return how many queues have jobs that are being given up."""
+        return len(self._given_up) + self._unconfirmed
 
-        The record is kept until the client acknowledges the message or gives it back.
-        """
-        _flags, which, _message = operation.results[0].split(b" ", 2)
-        field = _field(number, int(which))
-        self._courier.add_record(field)
-        delivery = Delivery(
-            number, partial(self._acknowledged, field), lambda _: self._put_back(number, int(which))
-        )
+    def delivery(self, operation: Operation) -> Delivery:
+        """Return the delivery of the jobs that an operation has reserved: to put it back gives them up."""
+
+        def put_back(taken: Operation) -> None:
+            self.give_up(taken.name, [ReservedJob.of(one).id for one in taken.results], owner_of(taken))
+
+        delivery = Delivery(0, lambda: None, put_back)
         delivery.add(operation)
         delivery.release()
         return delivery
 
-    def _acknowledged(self, field: bytes) -> None:
-        """Drop the record before the client is answered: an acknowledged message must not come back."""
-        self._courier.record_done(field)
-        self._courier.drop_records()
+    def give_up(self, name: bytes, jobs: Sequence[bytes], owner: bytes) -> None:
+        """Give up jobs of a queue, together with others that are given up at the same time.
 
-    def _put_back(self, number: int, which: int) -> None:
-        """Put the message back, together with others that are given up at the same time.
-
-        The one that was reserved first goes back last, so it is at the head again.
+        In a fifo they go back to the head of the list: those that were reserved last go back first.
         """
-        self._returning.append((number, which))
-        if len(self._returning) == 1:
+        begins = not self._given_up
+        self._given_up.setdefault(name, []).extend(owned(job, owner) for job in jobs)
+        if begins:
             self._after(GATHER_ITERATIONS, self.restore)
 
     def restore(self) -> None:
-        """Send the put-backs that have gathered."""
-        returning, self._returning = self._returning, []
-        if returning:
-            self._courier.recover([_field(*one) for one in sorted(returning, reverse=True)])
+        """Give up the jobs that have gathered."""
+        given_up, self._given_up = self._given_up, {}
+        for name, jobs in given_up.items():
+            latest_first = sorted(jobs, key=lambda job: int(job.split(b" ", 1)[0]), reverse=True)
+            self._send(name, latest_first)
+
+    def _send(self, name: bytes, jobs: list[bytes]) -> None:
+        self._unconfirmed += 1
+        self._submit(Operation(verbs.GIVE_UP, name, jobs, len(jobs), _GivenUp(self._ended)))
+
+    def _ended(self, operation: Operation) -> None:
+        """Try again if the backend was away: nothing is given up twice."""
+        self._unconfirmed -= 1
+        if isinstance(operation.error, BackendError):
+            self._when_back(lambda: self._send(operation.name, operation.messages))
 
 
-def _field(number: int, which: int) -> bytes:
-    return b"o%d.%d" % (number, which)
+def owner_of(operation: Operation) -> bytes:
+    """Return the owner of the jobs that an operation has reserved."""
+    return operation.messages[-1].split(b" ", 1)[0]
+
+
+class _GivenUp(Owner):
+    """The owner of an operation that gives up jobs, for which no client waits."""
+
+    def __init__(self, ended: Callable[[Operation], None]) -> None:
+        self._ended = ended
+
+    def completed(self, operation: Operation) -> None:
+        """See Owner."""
+        self._ended(operation)

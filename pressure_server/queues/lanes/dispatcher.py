@@ -82,7 +82,7 @@ class LaneDispatcher:
         # End a client's read: the operations that it has added may be sent.
         self.flush = self._courier.end_of_read
         self.housekeeping = Housekeeping(link, prefix, identity)
-        self.reservations = Reservations(self._courier, self.after_iterations)
+        self.reservations = Reservations(self.submit, self.after_iterations, self.when_back)
         self.notifications = KeyNotifications(watch, link.number, prefix)
         self.role_turns = RoleTurns(self, turns)
         link.is_back = self._backend_is_back
@@ -179,7 +179,7 @@ class LaneDispatcher:
         self._courier.drop_records()
         try:
             async with asyncio.timeout(timeout):
-                while self._lanes or self._courier.has_records:
+                while self._lanes or self._courier.has_records or len(self.reservations):
                     self._dropped.clear()
                     await self._dropped.wait()
         except TimeoutError:

@@ -153,7 +153,8 @@ class Lane:
                 continue
             for operation in run:
                 if operation.results and custody is Custody.UNTIL_ACKNOWLEDGED:
-                    operation.add_delivery(self._driver.reservations.keep(operation, delivery.number))
+                    if operation.deliveries is None:
+                        operation.add_delivery(self._driver.reservations.delivery(operation))
                 elif operation.results:
                     delivery.add(operation)
                     operation.add_delivery(delivery)

@@ -85,10 +85,11 @@ class Outcome:
     `ended` have ended. `resend` must be sent again at once, before other operations. `must_wait` have to
     wait, and their `wait` says for what. `held_roles` are roles that native clients hold and that waiting
     operations need, too. If `left_for_others` is set, messages were left for clients of other servers; this
-    server may take those that the others do not take.
+    server may take those that the others do not take. `due_in` is the number of seconds after which there may
+    be another job; None if no job changes by itself.
     """
 
-    __slots__ = ("ended", "held_roles", "left_for_others", "must_wait", "resend")
+    __slots__ = ("due_in", "ended", "held_roles", "left_for_others", "must_wait", "resend")
 
     def __init__(
         self,
@@ -98,12 +99,14 @@ class Outcome:
         held_roles: Collection[WaitCondition] = (),
         *,
         left_for_others: bool = False,
+        due_in: float | None = None,
     ) -> None:
         self.ended = ended
         self.resend = resend
         self.must_wait = must_wait
         self.held_roles = held_roles
         self.left_for_others = left_for_others
+        self.due_in = due_in
 
 
 def distribute(runs: Sequence[list[Operation]], reply: list[Any]) -> Outcome:
@@ -123,9 +126,13 @@ def distribute(runs: Sequence[list[Operation]], reply: list[Any]) -> Outcome:
     lacking: list[Operation] = []
     held: set[WaitCondition] = set()
     left_for_others = False
+    due_in: float | None = None
     for number, result in zip(more[::2], more[1::2], strict=True):
         if number == 0 and result == b"others":
             left_for_others = True
+            continue
+        if number == 0 and result.startswith(b"due "):
+            due_in = int(result[4:]) / 1000
             continue
         if number == 0:
             held.add(WaitCondition.PRODUCER_ROLE if result == b"producer" else WaitCondition.CONSUMER_ROLE)
@@ -143,7 +150,7 @@ def distribute(runs: Sequence[list[Operation]], reply: list[Any]) -> Outcome:
             ended += run
     for run in runs[executed:]:
         again += run
-    return Outcome(ended, again, lacking, held, left_for_others=left_for_others)
+    return Outcome(ended, again, lacking, held, left_for_others=left_for_others, due_in=due_in)
 
 
 def outcome_of_refusal(runs: Sequence[Sequence[Operation]], error: str) -> Outcome:

@@ -64,6 +64,7 @@ class Operation:
       were new; or the error of that command alone
     * contains, remove: a 1 or 0 per message
     * get, move: the messages, fewer than wanted if the queue was empty or the time was up
+    * reserve: the jobs, fewer than wanted if too few were ready; see jobs.py
     * other verbs: the single value, once per command
 
     `encode` makes the replies of all commands, in order. `encoded_reply` keeps these replies while earlier
@@ -197,7 +198,7 @@ class Operation:
         """How long the backend keeps a record of the messages that this operation takes."""
         if not self.verb.takes or self.verb.moves:
             return Custody.NONE
-        return Custody.UNTIL_ACKNOWLEDGED if self.options.acknowledged else Custody.UNTIL_DELIVERED
+        return Custody.UNTIL_ACKNOWLEDGED if self.verb.reserves else Custody.UNTIL_DELIVERED
 
     @property
     def has_taken(self) -> bool:
@@ -321,7 +322,8 @@ class Verb:
 
     `line` is the line in which operations wait. `wakes` are the lines of which operations may go on after
     this one: as many as it has messages, or all if `wakes_all` is set. `can_fold`: equal operations share a
-    run. `changes`: the operation must not be done twice. `is_put_back`: its messages exist nowhere else.
+    run. `reserves`: takes jobs until the client acknowledges them. `changes`: the operation must not be done
+    twice. `is_put_back`: its messages exist nowhere else.
     """
 
     name: bytes
@@ -330,6 +332,7 @@ class Verb:
     units_left: Callable[[Operation], int] = lambda _: 0
     puts: bool = False
     takes: bool = False
+    reserves: bool = False
     moves: bool = False
     is_put_back: bool = False
     can_fold: bool = True

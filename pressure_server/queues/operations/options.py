@@ -37,10 +37,10 @@ class Options(NamedTuple):
     * `unique`: put only messages that are not queued yet (put, move)
     * `on_full`: what to do if the queue is full (put)
     * `has_flags`: messages have flags, and may expire (put, get)
-    * `waits`: wait for a message (get, move)
+    * `waits`: wait for a message (get, reserve, move)
     * `wait_for_first`: one command wants up to this many messages, and waits for the first only (get)
     * `if_none_taken`: take nothing if an earlier run of the take has taken something (get, in transactions)
-    * `acknowledged`: the client acknowledges what it has taken (get)
+    * `is_job`: the messages are jobs, with a priority, a delay and a time to run (put)
     * `destination_must_exist`: do not create the destination queue (move)
     """
 
@@ -51,7 +51,7 @@ class Options(NamedTuple):
     waits: bool = False
     wait_for_first: bool = False
     if_none_taken: bool = False
-    acknowledged: bool = False
+    is_job: bool = False
     destination_must_exist: bool = False
 
 
@@ -66,7 +66,7 @@ _WORDS = {
     "waits": b"waits",
     "wait_for_first": b"several",
     "if_none_taken": b"otherwise",
-    "acknowledged": b"acknowledged",
+    "is_job": b"job",
     "destination_must_exist": b"into",
 }
 

@@ -12,6 +12,7 @@ from pressure_server.errors import (
     QueueDoesNotExistError,
     QueueFullError,
     QueueInUseError,
+    QueueTypeError,
 )
 from pressure_server.queues.names import printable
 from pressure_server.queues.operations.wait_condition import WaitCondition
@@ -38,6 +39,8 @@ def exception_for(name: bytes, text: str) -> PressureError:
         return QueueInUseError(queue, "by a client that is creating it")
     if code == "DELETING":
         return QueueInUseError(queue, "by a client that is deleting it")
+    if code == "TYPE":
+        return QueueTypeError(queue)
     if code == "TOOLARGE":
         return PressureError(f"the reply for queue '{queue}' would exceed 64 MiB: ask for fewer messages")
     return BackendError(f"the backend answered for queue '{queue}': {text}")

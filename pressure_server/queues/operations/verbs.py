@@ -58,6 +58,25 @@ GET = Verb(
     line=Line.CONSUMERS,
     wakes=(Line.PRODUCERS,),
 )
+RESERVE = Verb(
+    b"reserve",
+    packing.pack_messages,
+    results.distribute_messages,
+    Operation.messages_left,
+    takes=True,
+    reserves=True,
+    line=Line.CONSUMERS,
+    wakes=(Line.PRODUCERS,),
+)
+RESERVE_JOB = Verb(
+    b"reserve_job",
+    packing.pack_arguments,
+    results.distribute_messages,
+    takes=True,
+    reserves=True,
+    can_fold=False,
+    wakes=(Line.PRODUCERS,),
+)
 MOVE = Verb(
     b"move",
     packing.pack_arguments,
@@ -86,6 +105,28 @@ PUT_BACK = Verb(
     wakes=(Line.CONSUMERS,),
 )
 
+
+def _job_event(name: bytes, *wakes: Line) -> Verb:
+    return Verb(name, packing.pack_messages, results.distribute_values, Operation.messages_left, wakes=wakes)
+
+
+# Events of jobs (jobs.lua): each message names a job and its owner (jobs.py), and has the result 1, or 0 if
+# the event is refused.
+DELETE_JOB = _job_event(b"delete_job", Line.PRODUCERS)
+RELEASE = _job_event(b"release", Line.CONSUMERS)
+GIVE_UP = _job_event(b"give_up", Line.CONSUMERS)
+BURY = _job_event(b"bury")
+TOUCH = _job_event(b"touch")
+KICK_JOB = _job_event(b"kick_job", Line.CONSUMERS)
+KICK = Verb(
+    b"kick",
+    packing.pack_arguments,
+    results.repeat_value,
+    can_fold=False,
+    wakes=(Line.CONSUMERS,),
+    wakes_all=True,
+)
+
 # Verbs that change nothing.
 CONTAINS = Verb(
     b"contains", packing.pack_messages, results.distribute_values, Operation.messages_left, changes=False
@@ -101,12 +142,17 @@ SAMPLE = _asking(b"sample", packing.pack_arguments, folds=False)
 # Peek drops expired messages, which makes room. It may be done twice without harm.
 PEEK = Verb(b"peek", packing.pack_nothing, results.distribute_peeked, changes=False, wakes=(Line.PRODUCERS,))
 
+PEEK_JOB = _asking(b"peek_job", packing.pack_arguments, folds=False)
+JOB_INFO = _asking(b"job_info", packing.pack_arguments, folds=False)
+
 # Verbs that create, empty, repair or delete a queue.
 CREATE = _living(b"create", Line.PRODUCERS, pack=packing.pack_arguments)
 CLOSE = _living(b"close", Line.PRODUCERS)
 DELETE = _living(b"delete", Line.CONSUMERS, share=_share_deleted)
 FINISH_DELETE = _living(b"finish_delete", Line.CONSUMERS)
 FLUSH = _living(b"flush", Line.CONSUMERS)
+PAUSE = _living(b"pause", pack=packing.pack_arguments)
+CONVERT = _living(b"convert")
 REPAIR = _living(b"repair", pack=packing.pack_arguments)
 TURN = _living(b"turn")
 # Puts back what a server of version 0.1.0 had taken.

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum
 
-from pressure_server.queues.names import BOUND, CLOSED, CONSUMER_FREE, NOT_FULL, PRODUCER_FREE
+from pressure_server.queues.names import BOUND, CLOSED, CONSUMER_FREE, NOT_FULL, PRODUCER_FREE, READY
 
 
 class WaitCondition(Enum):
     """What an operation waits for; the value has the suffixes of the keys that show it."""
 
-    MESSAGE = (b"", CLOSED)
+    MESSAGE = (b"", CLOSED, READY)
     ROOM = (NOT_FULL, CLOSED)
     PRODUCER_ROLE = (PRODUCER_FREE,)
     CONSUMER_ROLE = (CONSUMER_FREE,)

@@ -14,7 +14,7 @@ from pressure_server.queues.operations.batch import Outcome
 from pressure_server.queues.operations.operation import Line, Operation
 from pressure_server.queues.operations.options import OnFull
 from pressure_server.queues.operations.owners import NotifyOnSuccess
-from pressure_server.queues.operations.wait import AS_CONFIGURED, Wait
+from pressure_server.queues.operations.wait import AS_CONFIGURED, Timer, Wait
 from pressure_server.queues.operations.wait_condition import WaitCondition
 from pressure_server.queues.waiting.queue_turns import QueueTurns
 from pressure_server.queues.waiting.waiting_line import WaitingLine
@@ -46,7 +46,9 @@ class WaitingHost(Protocol):
 class WaitingOperations:
     """The waiting operations of one lane. Created when an operation first waits."""
 
-    __slots__ = ("_driver", "_has_left_messages", "_host", "_lines", "_turns", "_wake_up", "leaves_share")
+    __slots__ = (
+        "_driver", "_due", "_has_left_messages", "_host", "_lines", "_turns", "_wake_up", "leaves_share",
+    )  # fmt: skip
 
     def __init__(self, host: WaitingHost, driver: Driver) -> None:
         self._host = host
@@ -54,6 +56,8 @@ class WaitingOperations:
         self._lines = {line: WaitingLine(host.name) for line in Line}
         self._turns = QueueTurns(host.name, self._lines, driver.role_turns)
         self._wake_up: WakeUp | None = None
+        # When there may be another job: a delay, a reservation or a pause ends.
+        self._due: Timer | None = None
         # Whether the next put leaves clients of other servers their share of the messages, and whether some
         # have been left for them.
         self.leaves_share = True
@@ -152,7 +156,15 @@ class WaitingOperations:
                     self._driver.call_later(_FOR_OTHERS, self._take_what_is_left)
             self._wake_up.watch()
             self._turns.ask(outcome)
+            self._set_due(outcome.due_in)
         self._turns.end(outcome.ended)
+
+    def _set_due(self, seconds: float | None) -> None:
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+        if seconds is not None:
+            self._due = self._driver.call_later(seconds, self._host.wake_up)
 
     def _take_what_is_left(self) -> None:
         """Take the messages left for clients of other servers: these have had their time."""
@@ -300,7 +312,8 @@ class WaitingOperations:
             self._wake_up.watch_lost()
 
     def stop(self) -> None:
-        """Stop listening to queues: the lane is dropped."""
+        """Stop listening to queues, and to the clock: the lane is dropped."""
+        self._set_due(None)
         if self._wake_up is not None:
             self._wake_up.stop()
             self._wake_up = None

@@ -1,0 +1,60 @@
+"""Jobs: what operations on jobs say to the script, and what it replies (lua/jobs.lua). Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pressure_server.queues.operations.flagged import Flagged
+
+# A reservation that does not end by itself.
+NO_DEADLINE = 0.0
+# The numbers of a beanstalkd job: priority, delay and time to run are below this.
+LIMIT = 1 << 32
+
+
+def job_to_put(message: bytes, priority: int, delay: float, ttr: float) -> bytes:
+    """Return a message with what makes it a job, for a put with `is_job`; times in seconds."""
+    return b"%d %d %d 0 0 %b" % (priority, round(delay * 1000), round(ttr * 1000), message)
+
+
+def attached(token: int) -> bytes:
+    """Return the owner of reservations that end with a connection; `token` identifies it in this server."""
+    return b"=%d" % token
+
+
+def detached(token: bytes) -> bytes:
+    """Return the owner of reservations that outlive their connection; `token` has no spaces."""
+    return b"@" + token
+
+
+def claim(owner: bytes, ttr: float | None = None) -> bytes:
+    """Return the claim of a reservation, for `ttr` seconds instead of the job's own time to run."""
+    return owner if ttr is None else b"%b %d" % (owner, round(ttr * 1000))
+
+
+def owned(job: bytes, owner: bytes) -> bytes:
+    """Return the argument for an event of a job that `owner` has reserved; `job` is its id."""
+    return job + b" " + owner
+
+
+def released(job: bytes, owner: bytes, priority: int | None = None, delay: float = 0.0) -> bytes:
+    """Return the argument for RELEASE: the job keeps its priority if none is given; `delay` in seconds."""
+    return b"%b %b %b %d" % (job, owner, b"" if priority is None else b"%d" % priority, round(delay * 1000))
+
+
+@dataclass(frozen=True, slots=True)
+class ReservedJob:
+    """A job that a client has reserved. `ttr` is how long the reservation lasts, in seconds; 0: no limit."""
+
+    id: bytes
+    ttr: float
+    reserves: int
+    message: bytes
+
+    @classmethod
+    def of(cls, result: bytes) -> ReservedJob:
+        """Return the job of one result of RESERVE or RESERVE_JOB."""
+        job, ttr, flags, reserves, message = result.split(b" ", 4)
+        if flags != b"0":
+            message = Flagged(message, flags)
+        return cls(job, int(ttr) / 1000, int(reserves), message)
