@@ -15,9 +15,8 @@ from handlers.memcached.statistics import Counts
 from handlers.memcached.values import Values
 from pressure_server.net.connection import Connection
 from pressure_server.net.handler import Context
-from pressure_server.queues.operations.jobs import ReservedJob, attached
+from pressure_server.queues.operations.jobs import ReservedJob
 from pressure_server.queues.operations.operation import Operation
-from pressure_server.queues.operations.options import Custody
 
 QUEUE, KV = "queue", "kv"
 MODES = (QUEUE, KV)
@@ -72,7 +71,7 @@ class MemcachedClient(Connection):
     `open_reads` are the messages that the client has opened and not closed, `values` the items of mode kv.
     """
 
-    __slots__ = ("context", "counts", "failures", "open_reads", "options", "owner", "values")
+    __slots__ = ("context", "counts", "failures", "open_reads", "options", "values")
 
     def __init__(self, context: Context, options: ListenerOptions, counts: Counts, values: Values) -> None:
         super().__init__(context.clients, context.broker.default_database)
@@ -82,7 +81,6 @@ class MemcachedClient(Connection):
         self.values = values
         self.failures = 0
         self.open_reads = OpenReads()
-        self.owner = attached(next(context.clients.ids))
 
     @property
     def extra_bytes(self) -> int:
@@ -91,26 +89,19 @@ class MemcachedClient(Connection):
 
     def take_over(self, operation: Operation) -> None:
         """See owners.Client. Keep an open read until the client closes or aborts it."""
-        if operation.custody is Custody.UNTIL_ACKNOWLEDGED and not self.transport.is_closing():
+        super().take_over(operation)
+        if operation.verb.reserves and self.can_deliver():
             self.open_reads.add(operation.name, ReservedJob.of(operation.results[0]))
-            operation.acknowledge()
             self.recount()
-        else:
-            super().take_over(operation)
 
     def give_up(self, queue: bytes) -> None:
         """Put back the open message of the queue, if any, to the head of the queue."""
         job = self.open_reads.pop(queue)
         if job is not None:
-            self.database.reservations.give_up(queue, [job.id], self.owner)
+            self.reserved_jobs.discard(job.id)
+            self.database.reservations.give_up(queue, [job.id], self.job_owner)
 
     def completed(self, operation: Operation) -> None:
         """See Connection. Count the commands that have ended."""
         self.counts.add(operation)
         super().completed(operation)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Called by asyncio: the connection has ended. Put back the messages of open reads."""
-        super().connection_lost(exc)
-        for queue in list(self.open_reads):
-            self.give_up(queue)

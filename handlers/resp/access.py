@@ -8,7 +8,7 @@ from handlers.resp.arguments import numbered_keys
 from handlers.resp.client import RespClient, Spec
 from handlers.resp.parser import Command
 from handlers.resp.replies import CommandError
-from handlers.resp.syntax import position_of_numkeys
+from handlers.resp.syntax import option_tokens, position_of_numkeys
 from handlers.resp.table import find_subcommand
 from pressure_server.auth.users import NOBODY, User
 
@@ -26,7 +26,9 @@ def queues_of(spec: Spec, words: Command) -> list[bytes]:
     if counted_at:
         return numbered_keys(words[counted_at:])[0]
     first, last, step = spec.keys
-    return words[first : (last + 1 if last > 0 else len(words) + last + 1) : step] if first else []
+    keys = words[first : (last + 1 if last > 0 else len(words) + last + 1) : step] if first else []
+    tokens = option_tokens(spec.arguments) if last < 0 else ()
+    return keys[: next((at for at, word in enumerate(keys) if at and word.upper() in tokens), len(keys))]
 
 
 class Refusal(Enum):

@@ -85,6 +85,26 @@ def timeout_of(word: bytes) -> float | None:
     return math.ceil(seconds * 1000) / 1000 or None
 
 
+# The limits of beanstalkd: priorities, delays and times to run are below 2^32.
+_MAX_UINT32 = 2**32 - 1
+
+
+def priority_of(word: bytes) -> int:
+    """Return the priority of a job: 0 is the most urgent."""
+    number = integer_from(word)
+    if number is None or not 0 <= number <= _MAX_UINT32:
+        raise CommandError("ERR priority is not an integer or out of range")
+    return number
+
+
+def seconds_of(word: bytes) -> float:
+    """Return a delay or a time to run in seconds, rounded up to milliseconds."""
+    seconds = timeout_of(word) or 0.0
+    if seconds > _MAX_UINT32:
+        raise CommandError("ERR time is out of range")
+    return seconds
+
+
 def numbered_keys(words: list[bytes], too_many: str = "ERR syntax error") -> tuple[list[bytes], list[bytes]]:
     """Return the keys, whose number is the first word, and the words after the keys.
 

@@ -124,7 +124,6 @@ class RespClient(Connection):
         "_limits",
         "context",
         "failures",
-        "id",
         "library",
         "name",
         "null",
@@ -139,7 +138,6 @@ class RespClient(Connection):
         super().__init__(context.clients, context.broker.default_database)
         self.context = context
         self._limits = limits
-        self.id = next(context.clients.ids)
         self.name = b""
         self.library: tuple[bytes, bytes] | None = None
         self.failures = 0

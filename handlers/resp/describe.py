@@ -12,6 +12,7 @@ _TITLES = {
     "set": "A queue as a set",
     "list": "A queue as a list",
     "pressure": "The pressure protocol's operations",
+    "jobs": "Jobs",
     "generic": "Queues as keys",
     "transactions": "Transactions",
     "connection": "The connection",

@@ -44,6 +44,8 @@ _INTEGERS = {
     "bound",
     "limit",
     "count",
+    "priority",
+    "id",
     "cursor",
     "start",
     "stop",
@@ -104,13 +106,21 @@ def position_of_numkeys(arguments: tuple[Argument, ...], named: int) -> int:
     return 0
 
 
+def option_tokens(arguments: tuple[Argument, ...]) -> set[bytes]:
+    """Return the tokens of optional arguments, which end the keys of a command with any number of keys."""
+    return {argument.token.encode() for argument in arguments if argument.optional and argument.token}
+
+
 def keys_of(arguments: tuple[Argument, ...], named: int) -> tuple[int, int, int]:
-    """Return the positions of the first and last key, and the step between keys; zeros without keys."""
+    """Return the positions of the first and last key, and the step between keys; zeros without keys.
+
+    Options may follow any number of keys: see `option_tokens`.
+    """
     if position_of_numkeys(arguments, named):
         return (0, 0, 0)  # the positions depend on the request
     position, positions, behind = named, [], None
     for argument in arguments:
-        if behind is not None:
+        if behind is not None and not argument.optional:
             behind += argument.words
         if argument.type == "key":
             positions.append(position)

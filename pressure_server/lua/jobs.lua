@@ -667,6 +667,16 @@ local function make_jobs()
     return job and { job.id, job.message } or {}
   end
 
+  -- Returns  priority, when it was put, and id of the job that would be reserved next; a message of a list has
+  --          no id, and counts as put at the beginning; {} if there is none
+  function operations.best_job()
+    if queue.kind ~= 'jobs' then
+      return queue.length > 0 and { DEFAULT_PRIORITY, 0, '' } or {}
+    end
+    local job = self.available() > 0 and best(1)[1]
+    return job and { job.about[PRIORITY], job.made, job.id } or {}
+  end
+
   -- Takes    an id
   -- Returns  {}, or state, priority, age, delay, time to run, time left, reserves, timeouts, releases, buries
   --          and kicks; times in milliseconds
@@ -683,12 +693,11 @@ local function make_jobs()
     }
   end
 
-  -- Takes    the id of a job, and a claim
+  -- Takes    the id of a job, a claim, and 'ready' if the job must be ready
   -- Returns  { the job as `reserve` returns it }, or {} if it cannot be reserved
   function operations.reserve_job(words)
     local job = read(words[1])
-    local given = job and give(job, 'reserve_any', words[2])
-    return { given or nil }
+    return { job and give(job, words[3] and 'reserve' or 'reserve_any', words[2]) or nil }
   end
 
   -- Takes    for how long no job is reserved, in milliseconds

@@ -16,9 +16,12 @@ from typing import Any, cast
 from pressure_server.auth.users import NOBODY
 from pressure_server.errors import PressureError
 from pressure_server.net.clients import Clients
+from pressure_server.net.reserved_jobs import ReservedJobs
 from pressure_server.net.stream import LAST_WORDS, LEAST_COUNTED, ClientStream
 from pressure_server.queues.database import Database
+from pressure_server.queues.deliveries.reservations import owner_of
 from pressure_server.queues.operations.batch import MAX_BYTES
+from pressure_server.queues.operations.jobs import attached
 from pressure_server.queues.operations.operation import Encode, Operation, Verb
 from pressure_server.queues.operations.options import DEFAULT, Options
 from pressure_server.queues.operations.wait import Wait
@@ -42,12 +45,14 @@ class Connection(ClientStream):
     __slots__ = (
         "_alone", "_backlog", "_barrier", "_last", "_max_unanswered", "_position",
         "_ready_bytes", "_replies", "_reply_size", "_request_bytes", "_taken", "_unanswered",
-        "_writing_is_paused", "active", "database", "is_held", "user",
+        "_writing_is_paused", "active", "database", "id", "is_held", "reserved_jobs", "user",
     )  # fmt: skip
 
     def __init__(self, clients: Clients, database: Database) -> None:
         super().__init__(clients)
         self.database = database
+        self.id = next(clients.ids)
+        self.reserved_jobs = ReservedJobs()
         self.active = 0.0  # when the last command came, by the loop's clock
         self.user = NOBODY
         # Replies in the order of the commands; an operation stands for the reply that it will have.
@@ -179,6 +184,8 @@ class Connection(ClientStream):
         if operation is self._last:
             self._last = None
         data = operation.encode(operation)
+        if operation.verb.reserves:
+            self._reserve(operation)
         if self._max_unanswered < MAX_UNANSWERED or len(data) >= _SMALL_REPLY:
             self._adapt(len(data) // len(operation.sizes))
         if replies and replies[0] is operation:
@@ -201,6 +208,16 @@ class Connection(ClientStream):
         else:
             # The connection was lost while the operation was in flight.
             operation.put_back()
+
+    @property
+    def job_owner(self) -> bytes:
+        """The owner of the jobs that the client reserves, unless it names another one."""
+        return attached(self.id)
+
+    def _reserve(self, operation: Operation) -> None:
+        """Note the jobs that the client has reserved, if the reservation ends with its connection."""
+        if operation.results and owner_of(operation) == self.job_owner:
+            self.reserved_jobs.add(operation, self.database, asyncio.get_running_loop().time())
 
     def _join_ready(self, first: bytes, taken: list[tuple[int, int, Operation]]) -> bytes:
         """Return the first reply joined with the ready ones after it, and drop all these from `_replies`.
@@ -247,7 +264,11 @@ class Connection(ClientStream):
             self._request_bytes = self.unparsed
         # Ready replies count twice: the messages in them, and their encoding.
         return (
-            self._request_bytes + _REPLY_COST * len(self._replies) + self.extra_bytes + 2 * self._ready_bytes
+            self._request_bytes
+            + _REPLY_COST * len(self._replies)
+            + self.extra_bytes
+            + self.reserved_jobs.size
+            + 2 * self._ready_bytes
         )
 
     def evict(self, why: PressureError) -> None:
@@ -277,6 +298,8 @@ class Connection(ClientStream):
         if not self.can_deliver():
             operation.put_back()
             return
+        if operation.verb.reserves:
+            self._reserve(operation)
         self._taken.append(operation)
         # A command on many queues replies when it has all messages. Each counts twice: see `buffered_bytes`.
         self._request_bytes += 2 * sum(map(len, operation.results))
@@ -438,6 +461,7 @@ class Connection(ClientStream):
             else:
                 self.database.cancel(reply)
         self._put_back(self._taken)
+        self.reserved_jobs.give_up_all(self.job_owner)
         self._backlog = []
         self._position = 0
         if isinstance(self._alone, asyncio.Task):

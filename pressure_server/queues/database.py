@@ -57,9 +57,16 @@ class Database(LaneDispatcher, QueueOperations):
         return [result if isinstance(result, PressureError) else result[0] for result in results]
 
     async def take(
-        self, names: Sequence[bytes], timeout: float | None, count: int = 1, client: Client | None = None
+        self,
+        names: Sequence[bytes],
+        timeout: float | None,
+        count: int = 1,
+        client: Client | None = None,
+        claim: bytes | None = None,
     ) -> tuple[bytes, list[bytes]] | None:
         """Take up to `count` messages from the first queue that has any; wait `timeout` seconds for one.
+
+        With a `claim` (jobs.py), reserve them instead.
 
         A `timeout` of None waits forever. Queues are tried in the given order. A queue that does not exist is
         waited for. Returns the queue's name and at least one message, or None when the time is up. A take
@@ -67,21 +74,30 @@ class Database(LaneDispatcher, QueueOperations):
         queue is deleted.
         """
         options = WAITS if count == 1 else UP_TO_COUNT
+        verb, claims = (verbs.GET, []) if claim is None else (verbs.RESERVE, [claim] * count)
+
+        async def take_now(some: Sequence[bytes]) -> tuple[bytes, list[bytes]] | None:
+            for name in some:
+                try:
+                    messages = await self.run(verb, name, claims, count, Wait(0), client, options)
+                except QueueClosedError:
+                    continue  # closed, and empty
+                if messages:
+                    return name, messages
+            return None
+
         if timeout == 0:
-            return await self._take_now(options, names, count, client)
+            return await take_now(names)
         if len(names) == 1:
-            messages = await self.run(
-                verbs.GET, names[0], size=count, wait=Wait(timeout), client=client, options=options
-            )
+            messages = await self.run(verb, names[0], claims, count, Wait(timeout), client, options)
             return (names[0], messages) if messages else None
         ticket, call = Ticket(), CoroutineOwner(client)
         operations: dict[bytes, Operation] = {}
         tried: set[bytes] = set()
         try:
             for name in dict.fromkeys(names):
-                operation = Operation(
-                    verbs.GET, name, [], count, call, wait=Wait(timeout, ticket=ticket), options=options
-                )
+                wait = Wait(timeout, ticket=ticket)
+                operation = Operation(verb, name, claims[:], count, call, wait=wait, options=options)
                 operations[name] = operation
                 self.submit(operation)
                 await call.wait_until_tried()
@@ -95,9 +111,7 @@ class Database(LaneDispatcher, QueueOperations):
                 self.cancel(operation)
         if isinstance(first.error, QueueClosedError):
             # A later queue may have a message.
-            found = await self._take_now(
-                options, [name for name in names if name != first.name], count, client
-            )
+            found = await take_now([name for name in names if name != first.name])
             if found is not None:
                 return found
         if first.error is not None:
@@ -105,21 +119,39 @@ class Database(LaneDispatcher, QueueOperations):
         if first.results:
             return first.name, first.results
         # The time may have been up before all queues had been tried.
-        return await self._take_now(options, [name for name in names if name not in tried], count, client)
+        return await take_now([name for name in names if name not in tried])
 
-    async def _take_now(
-        self, options: Options, names: Sequence[bytes], count: int, client: Client | None
+    async def reserve(
+        self,
+        names: Sequence[bytes],
+        claim: bytes,
+        timeout: float | None,
+        count: int = 1,
+        client: Client | None = None,
     ) -> tuple[bytes, list[bytes]] | None:
-        for name in names:
-            try:
-                messages = await self.run(
-                    verbs.GET, name, size=count, wait=Wait(0), client=client, options=options
-                )
-            except QueueClosedError:
-                continue  # closed, and empty
-            if messages:
-                return name, messages
-        return None
+        """Reserve the best job of all queues: of the lowest priority, then the oldest. Otherwise as `take`.
+
+        With several queues, `count` more jobs are taken from the queue of the best one.
+        """
+        while len(names) > 1:
+            # Look first, then take that job if it is still there.
+            found = await self.run_each(verbs.BEST_JOB, names)
+            ready = [
+                (*best, name)
+                for best, name in zip(found, names, strict=True)
+                if isinstance(best, list) and best
+            ]
+            if not ready:
+                break
+            *_, job, name = min(ready)
+            if count > 1 or not job:
+                taken = await self.take([name], 0, count, client, claim)
+            else:
+                jobs = await self.run(verbs.RESERVE_JOB, name, [job, claim, b"ready"], client=client)
+                taken = (name, jobs) if jobs else None
+            if taken is not None:
+                return taken
+        return await self.take(names, timeout, count, client, claim)
 
     async def ranges(self, names: Sequence[bytes], first: int, last: int) -> list[list[bytes] | None]:
         """See QueueOperations.

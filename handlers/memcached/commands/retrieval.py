@@ -124,7 +124,7 @@ async def _take(client: MemcachedClient, queue: bytes, options: ReadOptions) -> 
     wait = Wait(options.timeout)
     if not options.opens:
         return await client.database.run(verbs.GET, queue, wait=wait, client=client, options=_WAITS)
-    claims = [claim(client.owner, NO_DEADLINE)]
+    claims = [claim(client.job_owner, NO_DEADLINE)]
     found = await client.database.run(verbs.RESERVE, queue, claims, wait=wait, client=client, options=WAITS)
     return [ReservedJob.of(one).message for one in found]
 
@@ -133,8 +133,11 @@ async def _close(client: MemcachedClient, queue: bytes) -> None:
     """Delete the open message of the queue, if any."""
     job = client.open_reads.pop(queue)
     if job is not None:
+        client.reserved_jobs.discard(job.id)
         with suppress(QueueDoesNotExistError):
-            await client.database.run(verbs.DELETE_JOB, queue, [owned(job.id, client.owner)], client=client)
+            await client.database.run(
+                verbs.DELETE_JOB, queue, [owned(job.id, client.job_owner)], client=client
+            )
 
 
 async def _peek(client: MemcachedClient, queue: bytes, timeout: float) -> list[bytes]:

@@ -9,6 +9,7 @@ _GROUPS = (
     "moving",
     "algebra",
     "pressure",
+    "jobs",
     "transactions",
     "keys",
     "connection",

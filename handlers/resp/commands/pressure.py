@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from handlers.resp.arguments import bound_of, timeout_of
+from typing import Any
+
+from handlers.resp.arguments import bound_of, priority_of, seconds_of, timeout_of
 from handlers.resp.client import Caller
 from handlers.resp.commands.encoders import message_or_null
 from handlers.resp.commands.reading import admitted_queues
 from handlers.resp.errors import syntax_error
 from handlers.resp.parser import Command
-from handlers.resp.replies import OK
+from handlers.resp.replies import OK, CommandError
 from handlers.resp.table import command
 from pressure_server.queues.glob import glob_regex
 from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.jobs import job_to_put
 from pressure_server.queues.operations.operation import Line
 from pressure_server.queues.operations.options import OnFull, Options
 from pressure_server.queues.operations.wait import AS_CONFIGURED, Wait
@@ -100,9 +103,11 @@ async def closed(client: Caller, words: Command) -> object:
 
 
 @command(
-    "PRESSURE.PUT key message [NX] [NOWAIT] [TIMEOUT seconds] [OVERFILL]",
+    "PRESSURE.PUT key message [NX] [NOWAIT] [TIMEOUT seconds] [OVERFILL] [PRIORITY priority] [DELAY seconds] "
+    "[TTR seconds]",
     "Puts a message and returns 1; with NX, returns 0 if it is queued already. If the queue is full, the "
-    "overflow setting applies; TIMEOUT waits for room, NOWAIT fails at once, OVERFILL exceeds the bound.",
+    "overflow setting applies; TIMEOUT waits for room, NOWAIT fails at once, OVERFILL exceeds the bound. With "
+    "PRIORITY, DELAY or TTR (time to run), the message is a job, and its id is returned.",
     group="pressure",
     needs="put",
     flags="write denyoom",
@@ -114,6 +119,7 @@ async def put(client: Caller, words: Command) -> int:
     """
     options, wait = Options(must_exist=True), Wait(AS_CONFIGURED)
     said: set[bytes] = set()
+    job: dict[str, Any] = {}
     rest = words[3:]
     while rest:
         word, *rest = rest
@@ -132,15 +138,23 @@ async def put(client: Caller, words: Command) -> int:
                 wait = Wait(timeout_of(rest.pop(0)))
                 if options.on_full is OnFull.CONFIGURED:
                     options = options._replace(on_full=OnFull.WAIT)
+            case b"PRIORITY" if rest:
+                job["priority"] = priority_of(rest.pop(0))
+            case b"DELAY" | b"TTR" if rest:
+                job[option.decode().lower()] = seconds_of(rest.pop(0))
             case _:
                 raise syntax_error()
-    ended = await client.database.run(
-        verbs.PUT, words[1], [words[2]], wait=wait, client=client.connection, options=options
+    message = words[2]
+    if job:
+        if options.unique:
+            raise CommandError("ERR NX cannot be combined with PRIORITY, DELAY or TTR")
+        options, message = options._replace(is_job=True), job_to_put(message, **job)
+    (result,) = await client.database.run(
+        verbs.PUT, words[1], [message], wait=wait, client=client.connection, options=options
     )
-    result = ended[0]
     if isinstance(result, Exception):
         raise result
-    return int(result) if options.unique else 1
+    return int(result) if options.unique or job else 1
 
 
 @command(
@@ -222,6 +236,12 @@ async def info(client: Caller, words: Command) -> dict[bytes, object]:
         b"consumed_bytes": about[10],
         b"waiting_producers": waiting[Line.PRODUCERS],
         b"waiting_consumers": waiting[Line.CONSUMERS],
+        b"type": about[12],
+        b"ready": about[13],
+        b"delayed": about[14],
+        b"reserved": about[15],
+        b"buried": about[16],
+        b"paused_ms": about[17],
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from pressure_server.queues.operations.flagged import Flagged
 
@@ -12,7 +13,14 @@ NO_DEADLINE = 0.0
 LIMIT = 1 << 32
 
 
-def job_to_put(message: bytes, priority: int, delay: float, ttr: float) -> bytes:
+# Of jobs that are put without.
+DEFAULT_PRIORITY = 1024
+DEFAULT_TTR = 60.0
+
+
+def job_to_put(
+    message: bytes, priority: int = DEFAULT_PRIORITY, delay: float = 0, ttr: float = DEFAULT_TTR
+) -> bytes:
     """Return a message with what makes it a job, for a put with `is_job`; times in seconds."""
     return b"%d %d %d 0 0 %b" % (priority, round(delay * 1000), round(ttr * 1000), message)
 
@@ -58,3 +66,28 @@ class ReservedJob:
         if flags != b"0":
             message = Flagged(message, flags)
         return cls(job, int(ttr) / 1000, int(reserves), message)
+
+
+@dataclass(frozen=True, slots=True)
+class JobInfo:
+    """A job's state and history. Times are in seconds; `time_left` is 0 unless it is delayed or reserved."""
+
+    state: bytes
+    priority: int
+    age: float
+    delay: float
+    ttr: float
+    time_left: float
+    reserves: int
+    timeouts: int
+    releases: int
+    buries: int
+    kicks: int
+
+    @classmethod
+    def of(cls, reply: list[Any]) -> JobInfo | None:
+        """Return the job that a reply of JOB_INFO describes; None if there is none."""
+        if not reply:
+            return None
+        state, priority, age, delay, ttr, time_left, *counts = reply
+        return cls(state, priority, age / 1000, delay / 1000, ttr / 1000, time_left / 1000, *counts)

@@ -1,0 +1,237 @@
+"""Jobs: commands that reserve messages, and those that end or change a reservation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from handlers.resp.arguments import count_from_zero, positive_count, priority_of, seconds_of, timeout_of
+from handlers.resp.client import Caller
+from handlers.resp.errors import syntax_error
+from handlers.resp.parser import Command
+from handlers.resp.replies import OK, CommandError, NullArray
+from handlers.resp.table import command
+from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.jobs import JobInfo, ReservedJob, claim, detached, owned, released
+from pressure_server.queues.operations.operation import Verb
+from pressure_server.queues.transaction import Transaction
+
+# Each queue needs an operation, which may wait.
+_MAX_QUEUES = 10_000
+_MAX_JOBS = 1000
+_STATES = {b"READY": b"ready", b"DELAYED": b"delayed", b"BURIED": b"buried"}
+
+
+def _token_of(word: bytes) -> bytes:
+    """Return a token, which must be a word of up to 128 printable bytes."""
+    if not 0 < len(word) <= 128 or any(byte <= 32 or byte > 126 for byte in word):
+        raise CommandError("ERR a token must be 1 to 128 printable characters without spaces")
+    return word
+
+
+_PARSERS: Mapping[bytes, Callable[[bytes], Any]] = {
+    b"TIMEOUT": timeout_of,
+    b"TTR": seconds_of,
+    b"COUNT": positive_count,
+    b"DETACHED": _token_of,
+    b"TOKEN": _token_of,
+    b"PRIORITY": priority_of,
+    b"DELAY": seconds_of,
+}
+
+
+def _options(words: list[bytes], *permitted: bytes) -> dict[bytes, Any]:
+    """Return the values of the options, each with its value in the next word."""
+    found: dict[bytes, Any] = {}
+    for name, value in zip(words[::2], [*words[1::2], None], strict=False):
+        option = name.upper()
+        if value is None or option not in permitted or option in found:
+            raise syntax_error()
+        found[option] = _PARSERS[option](value)
+    return found
+
+
+def _names_and_options(words: list[bytes], *permitted: bytes) -> tuple[list[bytes], dict[bytes, Any]]:
+    """Split the words of a command at the first option. There is at least one name."""
+    at = next((at for at, word in enumerate(words) if at and word.upper() in permitted), len(words))
+    return words[:at], _options(words[at:], *permitted)
+
+
+def _owner(client: Caller, options: dict[bytes, Any]) -> bytes:
+    token = options.get(b"DETACHED") or options.get(b"TOKEN")
+    return client.connection.job_owner if token is None else detached(token)
+
+
+def _job(queue: bytes, result: bytes) -> list[object]:
+    job = ReservedJob.of(result)
+    return [queue, int(job.id), job.message, job.reserves]
+
+
+@command(
+    "PRESSURE.RESERVE key [key ...] [TIMEOUT seconds] [TTR seconds] [COUNT count] [DETACHED token]",
+    "Reserves the best job of the queues: the lowest priority, then the oldest. Waits up to TIMEOUT seconds "
+    "(0: forever). Replies queue, id, message and the number of reservations so far; with COUNT a list of "
+    "these. The job returns to its queue after TTR seconds, or when the connection ends, unless the "
+    "reservation is DETACHED: then it belongs to the token.",
+    group="jobs",
+    needs="get",
+    flags="write blocking",
+)
+async def reserve(client: Caller, words: Command) -> object:
+    """Reserve jobs. In a queue that is not of the type jobs, reserve the oldest messages."""
+    names, options = _names_and_options(words[1:], b"TIMEOUT", b"TTR", b"COUNT", b"DETACHED")
+    count = options.get(b"COUNT", 1)
+    if len(names) > _MAX_QUEUES:
+        raise CommandError(f"ERR too many queues: at most {_MAX_QUEUES}")
+    if count > _MAX_JOBS:
+        raise CommandError(f"ERR too many jobs: at most {_MAX_JOBS}")
+    if isinstance(client.database, Transaction):
+        raise CommandError("ERR jobs cannot be reserved in a transaction")
+    wanted = claim(_owner(client, options), options.get(b"TTR"))
+    timeout = options.get(b"TIMEOUT", 0)
+    names = list(dict.fromkeys(names))
+    found = await client.database.reserve(names, wanted, timeout, count, client.connection)
+    if found is None:
+        return NullArray()
+    jobs = [_job(found[0], result) for result in found[1]]
+    return jobs if b"COUNT" in options else jobs[0]
+
+
+async def _each(client: Caller, words: Command, verb: Verb, *, ends: bool) -> object:
+    """Let an event happen to jobs of one queue; return for how many it did."""
+    ids, options = _names_and_options(words[2:], b"TOKEN")
+    owner = _owner(client, options)
+    jobs = [b"%d" % positive_count(word) for word in ids]
+    results = await client.database.run(verb, words[1], [owned(job, owner) for job in jobs], len(jobs))
+    if ends:
+        for job in jobs:
+            client.connection.reserved_jobs.discard(job)
+    return sum(results)
+
+
+@command(
+    "PRESSURE.ACK key id [id ...] [TOKEN token]",
+    "Deletes jobs that are done: those that the caller has reserved, and any that nobody has. Replies how many.",
+    group="jobs",
+    needs="get",
+    flags="write fast",
+)
+async def ack(client: Caller, words: Command) -> object:
+    """Delete jobs."""
+    return await _each(client, words, verbs.DELETE_JOB, ends=True)
+
+
+@command(
+    "PRESSURE.TOUCH key id [id ...] [TOKEN token]",
+    "Extends reservations: the time to run begins again. Replies how many.",
+    group="jobs",
+    needs="get",
+    flags="write fast",
+)
+async def touch(client: Caller, words: Command) -> object:
+    """Touch reserved jobs."""
+    return await _each(client, words, verbs.TOUCH, ends=False)
+
+
+@command(
+    "PRESSURE.RELEASE key id [PRIORITY priority] [DELAY seconds] [TOKEN token]",
+    "Gives a reserved job back: it is ready again, with a DELAY after so many seconds. Replies 1; 0 if the "
+    "caller has not reserved it.",
+    group="jobs",
+    needs="get",
+    flags="write fast",
+)
+async def release(client: Caller, words: Command) -> object:
+    """Release a reserved job. A priority or a delay makes the queue one of the type jobs."""
+    options = _options(words[3:], b"PRIORITY", b"DELAY", b"TOKEN")
+    job = b"%d" % positive_count(words[2])
+    argument = released(job, _owner(client, options), options.get(b"PRIORITY"), options.get(b"DELAY", 0))
+    (done,) = await client.database.run(verbs.RELEASE, words[1], [argument])
+    client.connection.reserved_jobs.discard(job)
+    return done
+
+
+@command(
+    "PRESSURE.BURY key id [PRIORITY priority] [TOKEN token]",
+    "Sets a reserved job aside until it is kicked. Replies 1; 0 if the caller has not reserved it.",
+    group="jobs",
+    needs="get",
+    flags="write fast",
+)
+async def bury(client: Caller, words: Command) -> object:
+    """Bury a reserved job."""
+    options = _options(words[3:], b"PRIORITY", b"TOKEN")
+    job, priority = b"%d" % positive_count(words[2]), options.get(b"PRIORITY")
+    argument = owned(job, _owner(client, options)) + (b"" if priority is None else b" %d" % priority)
+    (done,) = await client.database.run(verbs.BURY, words[1], [argument])
+    client.connection.reserved_jobs.discard(job)
+    return done
+
+
+@command(
+    "PRESSURE.KICK key [count]",
+    "Makes up to count buried jobs ready; if none are buried, delayed jobs. Replies how many.",
+    group="jobs",
+    needs="administer",
+    flags="write",
+)
+async def kick(client: Caller, words: Command) -> object:
+    """Kick jobs: 1 if no count is given."""
+    count = count_from_zero(words[2]) if len(words) > 2 else 1
+    return (await client.database.run(verbs.KICK, words[1], [b"%d" % count]))[0]
+
+
+@command(
+    "PRESSURE.PAUSE key seconds",
+    "Lets nobody take or reserve jobs of the queue for so many seconds; 0 ends the pause.",
+    group="jobs",
+    needs="administer",
+    flags="write",
+)
+async def pause(client: Caller, words: Command) -> str:
+    """Pause a queue of the type jobs; make the queue one if it is not."""
+    pause_for = round(seconds_of(words[2]) * 1000)
+    await client.database.run(verbs.PAUSE, words[1], [b"%d" % pause_for])
+    return OK
+
+
+@command(
+    "PRESSURE.PEEK key id|READY|DELAYED|BURIED",
+    "Replies id and message of that job, or of the next job in that state; nil if there is none.",
+    group="jobs",
+    needs="read",
+    flags="readonly",
+)
+async def peek(client: Caller, words: Command) -> object:
+    """Look at a job without taking it."""
+    which = _STATES.get(words[2].upper()) or b"%d" % positive_count(words[2])
+    (found,) = await client.database.run(verbs.PEEK_JOB, words[1], [which])
+    return [int(found[0]), found[1]] if found else NullArray()
+
+
+@command(
+    "PRESSURE.JOB key id",
+    "Describes a job: state, priority, times in seconds, and how often each event happened to it.",
+    group="jobs",
+    needs="read",
+    flags="readonly",
+)
+async def job(client: Caller, words: Command) -> object:
+    """Return the fields of a job; nil if there is no such job."""
+    (found,) = await client.database.run(verbs.JOB_INFO, words[1], [b"%d" % positive_count(words[2])])
+    about = JobInfo.of(found)
+    if about is None:
+        return NullArray()
+    return {
+        b"state": about.state,
+        b"priority": about.priority,
+        b"age": about.age,
+        b"delay": about.delay,
+        b"ttr": about.ttr,
+        b"time_left": about.time_left,
+        b"reserves": about.reserves,
+        b"timeouts": about.timeouts,
+        b"releases": about.releases,
+        b"buries": about.buries,
+        b"kicks": about.kicks,
+    }
