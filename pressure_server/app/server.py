@@ -126,8 +126,10 @@ async def _serve_on(
         each = _FILES_OF_TLS if any(listen.tls for listen in settings.listen) else 1
         most = _clients_possible(settings.max_clients, each, _OTHER_FILES + handshakes)
         clients = Clients(most, settings.idle_timeout, access, memory)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, access.reload, clients.connected)
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGHUP, access.reload, clients.connected)
         context = Context(settings.handler_settings, broker, clients)
+        loop.add_signal_handler(signal.SIGUSR1, _refuse_jobs, context)
         for listen, handler in handlers.items():
             try:
                 listeners.append(await Listener.open(listen, handler(context, listen).connect, access.tls))
@@ -168,6 +170,12 @@ async def _serve_on(
         for listener in listeners:
             listener.close()
         await broker.close()
+
+
+def _refuse_jobs(context: Context) -> None:
+    """Accept no more jobs from beanstalk clients, as beanstalkd does after SIGUSR1."""
+    context.is_draining = True
+    logger.info("drain mode (SIGUSR1): puts of beanstalk clients get DRAINING")
 
 
 def _announce(context: Context, embedded: Embedded | None, grace: float) -> None:

@@ -226,6 +226,7 @@ local function do_block()
   if due then
     more[#more + 1], more[#more + 2] = 0, string.format('due %.0f', due)
   end
+  if queue.jobs then queue.jobs.tell_others() end
   if left_for_others then
     more[#more + 1], more[#more + 2] = 0, 'others'
   end

@@ -350,6 +350,16 @@ local function make_jobs()
       self.has_unadopted = adopt()
     end
     promote()
+    if block.how ~= '' then self.due_before = self.next_due() or math.huge end
+  end
+
+  -- Wake up operations that wait at other servers, if something is due earlier than they know: change a key
+  -- that they watch.
+  function self.tell_others()
+    if self.due_before and (self.next_due() or math.huge) < self.due_before then
+      call('ZADD', set_of('ready'), 0, '-')
+      call('ZREM', set_of('ready'), '-')
+    end
   end
 
   -- Make this a queue of jobs. Its messages are adopted in the order of the list.
@@ -565,11 +575,13 @@ local function make_jobs()
     return found[1] and found[1].message
   end
 
-  -- Return how many jobs are ready, delayed, reserved and buried; and for how long the queue is paused yet.
+  -- Return how many jobs are ready, delayed, reserved and buried; for how long the queue is paused yet; and how
+  -- many of the ready jobs are urgent (beanstalkd: of a priority below 1024).
   function self.counts()
     local found = {}
     for i, state in ipairs(STATES) do found[i] = call('ZCARD', set_of(state)) end
     found[#found + 1] = math.max(0, tonumber(call('HGET', settings, 'paused') or 0) - clock())
+    found[#found + 1] = call('ZCOUNT', set_of('ready'), '-inf', '(' .. DEFAULT_PRIORITY)
     return found
   end
 
@@ -702,6 +714,10 @@ local function make_jobs()
 
   -- Takes    for how long no job is reserved, in milliseconds
   function operations.pause(words)
+    local refusal = queue.kind ~= 'jobs' and self.convert()
+    if refusal then
+      return refusal
+    end
     call('HSET', settings, 'paused', string.format('%.0f', clock() + tonumber(words[1])))
     changed = true
     return 1

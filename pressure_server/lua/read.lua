@@ -97,7 +97,7 @@ local function make_read()
       call('EXISTS', base .. ':producer_free'), queue.producer or '',
       call('EXISTS', base .. ':consumer_free'), queue.consumer or '',
       tonumber(stats[1] or 0), tonumber(stats[2] or 0), tonumber(stats[3] or 0), tonumber(stats[4] or 0),
-      overflow(), queue.kind == 'jobs' and 'jobs' or 'fifo', unpack(queue.jobs and queue.jobs.counts() or { queue.length, 0, 0, 0, 0 }),
+      overflow(), queue.kind == 'jobs' and 'jobs' or 'fifo', unpack(queue.jobs and queue.jobs.counts() or { queue.length, 0, 0, 0, 0, 0 }),
     }
   end
 

@@ -41,6 +41,8 @@ class Context:
     listening: list[ListenerUrl] = field(default_factory=list)
     started: float = field(default_factory=time)
     is_stopping: bool = False
+    # No new jobs from beanstalk clients (SIGUSR1).
+    is_draining: bool = False
     # Background tasks of handlers. The event loop holds only weak references to tasks.
     background: set[asyncio.Task[None]] = field(default_factory=set)
 

@@ -14,10 +14,14 @@ _COST = 300
 
 
 class Held(NamedTuple):
-    """A reserved job: its queue, and when the reservation ends by the loop's clock (inf: never)."""
+    """A reserved job: its queue, and its time to run in seconds; `deadline` is when the reservation ends.
+
+    Times are by the loop's clock; inf if the reservation does not end by itself.
+    """
 
     database: Database
     queue: bytes
+    ttr: float
     deadline: float
 
 
@@ -46,8 +50,8 @@ class ReservedJobs:
         """Add the jobs that an operation has reserved; `now` is the time by the loop's clock."""
         for result in operation.results:
             job = ReservedJob.of(result)
-            deadline = now + job.ttr if job.ttr else float("inf")
-            self._jobs[job.id] = Held(database, operation.name, deadline)
+            ttr = job.ttr or float("inf")
+            self._jobs[job.id] = Held(database, operation.name, ttr, now + ttr)
 
     def find(self, job: bytes) -> Held | None:
         """Return the job with that id; None if the client has not reserved it."""
@@ -57,14 +61,17 @@ class ReservedJobs:
         """Forget a job that the client has deleted, released or buried."""
         self._jobs.pop(job, None)
 
-    def touch(self, job: bytes, deadline: float) -> None:
-        """Note the new end of a reservation."""
+    def touch(self, job: bytes, now: float) -> None:
+        """Note that a reservation begins again."""
         held = self._jobs.get(job)
         if held is not None:
-            self._jobs[job] = held._replace(deadline=deadline)
+            self._jobs[job] = held._replace(deadline=now + held.ttr)
 
-    def first_deadline(self) -> float:
-        """Return when the first reservation ends; inf if there is none."""
+    def first_deadline(self, now: float) -> float:
+        """Return when the first reservation ends; inf if there is none. Forget those that have ended."""
+        ended = [job for job, held in self._jobs.items() if held.deadline <= now]
+        for job in ended:
+            del self._jobs[job]
         return min((held.deadline for held in self._jobs.values()), default=float("inf"))
 
     def give_up_all(self, owner: bytes) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from pressure_server.errors import BackendError, BackendReplyError, PressureError, QueueClosedError
 from pressure_server.lua.script import Script
 from pressure_server.queues.lanes.dispatcher import LaneDispatcher
-from pressure_server.queues.names import BOUND, base_key, existence_pattern, queue_name
+from pressure_server.queues.names import BOUND, MADE, OF_JOBS, base_key, existence_pattern, queue_name
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Operation, Verb
 from pressure_server.queues.operations.options import WAITS, Options
@@ -161,7 +161,7 @@ class Database(LaneDispatcher, QueueOperations):
         commands: list[tuple[bytes, ...]] = []
         for name in names:
             base = base_key(self.prefix, name)
-            commands.append((b"EXISTS", base + BOUND))
+            commands.append((b"MGET", base + BOUND, base + MADE))
             commands.append((b"LRANGE", base, b"%d" % (-1 - last), b"%d" % (-1 - first)))
         # Read long replies one at a time: they are in memory before the memory account counts them.
         is_short = 0 <= last - first < _SHORT_RANGE and (first < 0) == (last < 0) and len(names) < _AT_ONCE
@@ -169,11 +169,29 @@ class Database(LaneDispatcher, QueueOperations):
             self.flush_put_backs(names)
             replies = await self._link.read_together(commands)
         ranges: list[list[bytes] | None] = []
-        for exists, newest_first in zip(replies[::2], replies[1::2], strict=True):
+        if any(isinstance(made, list) and made[1] and made[1].endswith(OF_JOBS) for made in replies[::2]):
+            return await self._ranges_of_jobs(names, first, last)
+        for (exists, _), newest_first in zip(replies[::2], replies[1::2], strict=True):
             if isinstance(newest_first, Exception):
                 raise BackendReplyError(f"the backend answered: {newest_first}") from newest_first
             newest_first.reverse()
             ranges.append(newest_first if exists else None)
+        return ranges
+
+    async def _ranges_of_jobs(
+        self, names: Sequence[bytes], first: int, last: int
+    ) -> list[list[bytes] | None]:
+        """Return what `ranges` does; some of the queues have jobs, which only the script can read."""
+        arguments: list[bytes] = []
+        keys = [base_key(self.prefix, name) for name in names]
+        for key in keys:
+            arguments += (b"on", b"1", key, verbs.RANGE.name, b"2", b"%d" % first, b"%d" % last)
+        reply, _ = await self.call_directly(keys, arguments, lambda _reply, _delivery: None, changes=False)
+        ranges: list[list[bytes] | None] = []
+        for messages in reply[1:]:
+            if isinstance(messages, Exception) and not str(messages).startswith("NOQUEUE"):
+                raise BackendReplyError(f"the backend answered: {messages}") from messages
+            ranges.append(None if isinstance(messages, Exception) else messages)
         return ranges
 
     async def command(self, *arguments: bytes) -> Any:

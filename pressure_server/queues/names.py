@@ -16,6 +16,9 @@ CLOSED = b":closed"
 PRODUCER_TURN = b":ext:producer_turn"
 CONSUMER_TURN = b":ext:consumer_turn"
 READY = b":ext:ready"
+# When the queue was made; ends in OF_JOBS if it is a queue of jobs (lua/queue.lua).
+MADE = b":ext:made"
+OF_JOBS = b" jobs"
 PROTOCOL_SUFFIXES = (
     BOUND,
     b":producer",

@@ -211,7 +211,7 @@ async def peek(client: Caller, words: Command) -> object:
 
 @command(
     "PRESSURE.JOB key id",
-    "Describes a job: state, priority, times in seconds, and how often each event happened to it.",
+    "Describes a job: state, priority, times in milliseconds, and how often each event happened to it.",
     group="jobs",
     needs="read",
     flags="readonly",
@@ -225,10 +225,10 @@ async def job(client: Caller, words: Command) -> object:
     return {
         b"state": about.state,
         b"priority": about.priority,
-        b"age": about.age,
-        b"delay": about.delay,
-        b"ttr": about.ttr,
-        b"time_left": about.time_left,
+        b"age_ms": about.age,
+        b"delay_ms": about.delay,
+        b"ttr_ms": about.ttr,
+        b"time_left_ms": about.time_left,
         b"reserves": about.reserves,
         b"timeouts": about.timeouts,
         b"releases": about.releases,

@@ -70,14 +70,14 @@ class ReservedJob:
 
 @dataclass(frozen=True, slots=True)
 class JobInfo:
-    """A job's state and history. Times are in seconds; `time_left` is 0 unless it is delayed or reserved."""
+    """A job's state and history. Times are in milliseconds; `time_left` is 0 unless delayed or reserved."""
 
     state: bytes
     priority: int
-    age: float
-    delay: float
-    ttr: float
-    time_left: float
+    age: int
+    delay: int
+    ttr: int
+    time_left: int
     reserves: int
     timeouts: int
     releases: int
@@ -87,7 +87,4 @@ class JobInfo:
     @classmethod
     def of(cls, reply: list[Any]) -> JobInfo | None:
         """Return the job that a reply of JOB_INFO describes; None if there is none."""
-        if not reply:
-            return None
-        state, priority, age, delay, ttr, time_left, *counts = reply
-        return cls(state, priority, age / 1000, delay / 1000, ttr / 1000, time_left / 1000, *counts)
+        return cls(*reply) if reply else None

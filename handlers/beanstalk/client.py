@@ -1,0 +1,74 @@
+"""A beanstalk client, and the entry of a command in the table. They are in one module because they refer to
+each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from handlers.beanstalk.job_index import JobIndex
+from handlers.beanstalk.statistics import Statistics
+from pressure_server.net.connection import Connection
+from pressure_server.net.handler import Context
+
+DEFAULT_TUBE = b"default"
+# A command's function gets the arguments of its line. It calls client.reply or client.submit, or returns a
+# coroutine that returns the reply.
+Function = Callable[["BeanstalkClient", Any], Coroutine[Any, Any, bytes] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A command in the table: `parse` turns the rest of its line into arguments, or raises FormatError.
+
+    `needs` are the rights that a user must have.
+    """
+
+    name: str
+    function: Function
+    parse: Callable[[bytes], Any]
+    needs: frozenset[str]
+    takes_nothing: bool
+
+
+class DeniedCommandError(Exception):
+    """The user may not use the command, or the tube."""
+
+
+class BeanstalkClient(Connection):
+    """The part of a client's connection that commands use.
+
+    `used` is the tube of its puts, `watched` those of its reserves, in order. `max_job_size` is in bytes.
+    """
+
+    __slots__ = (
+        "context",
+        "failures",
+        "index",
+        "is_producer",
+        "is_worker",
+        "max_job_size",
+        "statistics",
+        "used",
+        "watched",
+    )
+
+    def __init__(self, context: Context, statistics: Statistics, index: JobIndex, max_job_size: int) -> None:
+        super().__init__(context.clients, context.broker.default_database)
+        self.context = context
+        self.statistics = statistics
+        self.index = index
+        self.max_job_size = max_job_size
+        self.failures = 0
+        self.is_producer = False
+        self.is_worker = False
+        self.used = DEFAULT_TUBE
+        self.watched: dict[bytes, None] = {DEFAULT_TUBE: None}
+
+    def permit_tube(self, tube: bytes) -> None:
+        """Raise DeniedCommandError if the user may not use the tube."""
+        if not self.user.is_unrestricted and not self.user.may_access(tube):
+            self.clients.access.refused["key"] += 1
+            raise DeniedCommandError

@@ -1,0 +1,11 @@
+"""The commands, in modules by subject. Importing a module enters its commands into the table."""
+
+from importlib import import_module
+
+_GROUPS = ("producers", "workers", "tubes", "peeking", "statistics", "access")
+
+
+def load() -> None:
+    """Enter all commands into the table."""
+    for group in _GROUPS:
+        import_module(f"{__name__}.{group}")

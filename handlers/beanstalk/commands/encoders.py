@@ -1,0 +1,56 @@
+"""Encoders: each returns the replies of an ended operation, one for each command that it stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+from handlers.beanstalk import replies
+from pressure_server.net.connection import Connection
+from pressure_server.queues.operations.jobs import ReservedJob
+from pressure_server.queues.operations.operation import Operation
+
+
+def _client_of(operation: Operation) -> Connection:
+    return cast(Connection, operation.owner)
+
+
+def _failed(operation: Operation) -> bytes:
+    reason = operation.error
+    if reason is None:
+        raise ValueError("the operation has not failed")
+    return _client_of(operation).error_reply(reason) * len(operation.sizes)
+
+
+def inserted(operation: Operation) -> bytes:
+    """Return a reply for each put."""
+    if operation.error is not None:
+        return _failed(operation)
+    client = _client_of(operation)
+    return b"".join(
+        [
+            client.error_reply(job) if isinstance(job, Exception) else b"INSERTED %b\r\n" % job
+            for job in operation.results
+        ]
+    )
+
+
+def reserved_job(operation: Operation) -> bytes:
+    """Return the job that was reserved by its id."""
+    if operation.error is not None:
+        return _failed(operation)
+    if not operation.results:
+        return replies.NOT_FOUND
+    job = ReservedJob.of(operation.results[0])
+    return replies.reserved(job.id, job.message)
+
+
+def event(done: bytes) -> Callable[[Operation], bytes]:
+    """Return the encoder for an event of a job: the reply is `done` if it has happened."""
+
+    def encode(operation: Operation) -> bytes:
+        if operation.error is not None:
+            return _failed(operation)
+        return b"".join([done if result == 1 else replies.NOT_FOUND for result in operation.results])
+
+    return encode

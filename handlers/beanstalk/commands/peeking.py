@@ -1,0 +1,33 @@
+"""Commands that look at jobs without taking them."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from handlers.beanstalk import replies
+from handlers.beanstalk.client import BeanstalkClient
+from handlers.beanstalk.table import UINT64, command, numbers
+from pressure_server.queues.operations import verbs
+
+
+@command("peek", numbers(UINT64), needs="read")
+async def peek(client: BeanstalkClient, arguments: tuple[int]) -> bytes:
+    """Return a job by its id."""
+    tube = await client.index.tube(arguments[0])
+    return await _peek(client, tube, b"%d" % arguments[0])
+
+
+async def _peek(client: BeanstalkClient, tube: bytes | None, which: bytes) -> bytes:
+    if tube is None:
+        return replies.NOT_FOUND
+    client.permit_tube(tube)
+    (found,) = await client.database.run(verbs.PEEK_JOB, tube, [which], client=client)
+    return replies.found(*found) if found else replies.NOT_FOUND
+
+
+async def _peek_next(client: BeanstalkClient, _nothing: None, *, state: bytes) -> bytes:
+    return await _peek(client, client.used, state)
+
+
+for _state in ("ready", "delayed", "buried"):
+    command(f"peek-{_state}", needs="read")(partial(_peek_next, state=_state.encode()))

@@ -1,0 +1,142 @@
+"""Statistics: of the server, of a tube, of a job; the keys and their order are beanstalkd's."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import time
+from collections import Counter
+from typing import Any
+
+from handlers.beanstalk import replies
+from handlers.beanstalk.client import BeanstalkClient
+from handlers.beanstalk.commands.tubes import tubes_in_use
+from handlers.beanstalk.table import UINT64, command, numbers, tube
+from handlers.beanstalk.version import FOLLOWED_VERSION
+from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.jobs import JobInfo
+from pressure_server.queues.operations.operation import Line
+
+_COUNTED = (
+    "put", "peek", "peek-ready", "peek-delayed", "peek-buried", "reserve", "reserve-with-timeout", "delete",
+    "release", "use", "watch", "ignore", "bury", "kick", "touch", "stats", "stats-job", "stats-tube",
+    "list-tubes", "list-tube-used", "list-tubes-watched", "pause-tube",
+)  # fmt: skip
+_STATES = ("urgent", "ready", "reserved", "delayed", "buried")
+
+
+def _jobs_of(about: list[Any]) -> dict[str, int]:
+    """Return the numbers of jobs by state, from a reply of INFO."""
+    ready, delayed, reserved, buried, _paused, urgent = about[13:19]
+    return dict(zip(_STATES, (urgent, ready, reserved, delayed, buried), strict=True))
+
+
+def _current(counts: dict[str, int]) -> dict[str, object]:
+    return {f"current-jobs-{state}": counts.get(state, 0) for state in _STATES}
+
+
+@command("stats-job", numbers(UINT64), needs="read")
+async def stats_job(client: BeanstalkClient, arguments: tuple[int]) -> bytes:
+    """Describe a job. Times are in whole seconds."""
+    job = arguments[0]
+    name = await client.index.tube(job)
+    if name is None:
+        return replies.NOT_FOUND
+    client.permit_tube(name)
+    (found,) = await client.database.run(verbs.JOB_INFO, name, [b"%d" % job], client=client)
+    about = JobInfo.of(found)
+    if about is None:
+        return replies.NOT_FOUND
+    return replies.yaml_dictionary(
+        {
+            "id": job,
+            "tube": name,
+            "state": about.state,
+            "pri": about.priority,
+            "age": about.age // 1000,
+            "delay": about.delay // 1000,
+            "ttr": about.ttr // 1000,
+            "time-left": about.time_left // 1000,
+            "file": 0,
+            "reserves": about.reserves,
+            "timeouts": about.timeouts,
+            "releases": about.releases,
+            "buries": about.buries,
+            "kicks": about.kicks,
+        }
+    )
+
+
+@command("stats-tube", tube, needs="read")
+async def stats_tube(client: BeanstalkClient, name: bytes) -> bytes:
+    """Describe a tube."""
+    client.permit_tube(name)
+    (about,) = await client.database.run_each(verbs.INFO, [name])
+    in_use = name in tubes_in_use(client)
+    if isinstance(about, Exception) and not in_use:
+        return replies.NOT_FOUND
+    others = [one for one in client.clients.connected if isinstance(one, BeanstalkClient)]
+    exists = isinstance(about, list)
+    paused = about[17] if exists else 0
+    counts = client.statistics.of_tube(name)
+    return replies.yaml_dictionary(
+        {
+            "name": name,
+            **_current(_jobs_of(about) if exists else {}),
+            "total-jobs": about[7] if exists else 0,
+            "current-using": sum(one.used == name for one in others),
+            "current-watching": sum(name in one.watched for one in others),
+            "current-waiting": client.database.waiting_on(name)[Line.CONSUMERS],
+            "cmd-delete": counts["cmd-delete"],
+            "cmd-pause-tube": counts["cmd-pause-tube"],
+            "pause": client.statistics.pauses.get(name, 0) if paused else 0,
+            "pause-time-left": paused // 1000,
+        }
+    )
+
+
+@command("stats", needs="read")
+async def stats(client: BeanstalkClient, _nothing: None) -> bytes:
+    """Describe the server. Numbers of jobs are those of all queues, also of other servers' clients."""
+    names = [queue async for queue in client.database.queues()]
+    jobs: Counter[str] = Counter()
+    total = 0
+    for about in await client.database.run_each(verbs.INFO, names):
+        if isinstance(about, list):
+            jobs.update(_jobs_of(about))
+            total += about[7]
+    clients = client.clients
+    others = [one for one in clients.connected if isinstance(one, BeanstalkClient)]
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    counts = client.statistics.commands
+    return replies.yaml_dictionary(
+        {
+            **_current(jobs),
+            **{f"cmd-{name}": counts[name] for name in _COUNTED},
+            "job-timeouts": 0,
+            "total-jobs": total,
+            "max-job-size": client.max_job_size,
+            "current-tubes": len(tubes_in_use(client).union(names)),
+            "current-connections": len(others),
+            "current-producers": sum(one.is_producer for one in others),
+            "current-workers": sum(one.is_worker for one in others),
+            "current-waiting": sum(one.is_waiting for one in others),
+            "total-connections": clients.accepted,
+            "pid": os.getpid(),
+            "version": f'"{FOLLOWED_VERSION}"',
+            "rusage-utime": f"{used.ru_utime:.6f}",
+            "rusage-stime": f"{used.ru_stime:.6f}",
+            "uptime": int(time.time() - client.context.started),
+            "binlog-oldest-index": 0,
+            "binlog-current-index": 0,
+            "binlog-records-migrated": 0,
+            "binlog-records-written": 0,
+            "binlog-max-size": 10485760,
+            "draining": str(client.context.is_draining).lower(),
+            "id": client.context.broker.identity.rpartition(":")[2],
+            "hostname": platform.node(),
+            "os": platform.version(),
+            "platform": platform.machine(),
+        }
+    )

@@ -1,0 +1,73 @@
+"""Commands about tubes: watch, ignore, list and pause."""
+
+from __future__ import annotations
+
+from handlers.beanstalk import replies
+from handlers.beanstalk.client import DEFAULT_TUBE, BeanstalkClient
+from handlers.beanstalk.table import command, tube, tube_and_number
+from pressure_server.errors import QueueDoesNotExistError
+from pressure_server.queues.operations import verbs
+
+
+@command("watch", tube, needs="get")
+def watch(client: BeanstalkClient, name: bytes) -> None:
+    """Reserve jobs of this tube, too."""
+    client.permit_tube(name)
+    client.watched[name] = None
+    client.reply(replies.watching(len(client.watched)))
+
+
+@command("ignore", tube, needs="get")
+def ignore(client: BeanstalkClient, name: bytes) -> None:
+    """Reserve no more jobs of this tube. The last watched tube stays."""
+    if name in client.watched and len(client.watched) == 1:
+        client.reply(replies.NOT_IGNORED)
+        return
+    client.watched.pop(name, None)
+    client.reply(replies.watching(len(client.watched)))
+
+
+@command("list-tube-used")
+def list_tube_used(client: BeanstalkClient, _nothing: None) -> None:
+    """Tell the used tube."""
+    client.reply(replies.using(client.used))
+
+
+@command("list-tubes-watched")
+def list_tubes_watched(client: BeanstalkClient, _nothing: None) -> None:
+    """List the watched tubes."""
+    client.reply(replies.yaml_list(client.watched))
+
+
+def tubes_in_use(client: BeanstalkClient) -> set[bytes]:
+    """Return the tubes that clients of this server use or watch. As in beanstalkd, these exist."""
+    tubes = {DEFAULT_TUBE}
+    for other in client.clients.connected:
+        if isinstance(other, BeanstalkClient):
+            tubes.add(other.used)
+            tubes.update(other.watched)
+    return tubes
+
+
+@command("list-tubes", needs="read")
+async def list_tubes(client: BeanstalkClient, _nothing: None) -> bytes:
+    """List all queues that the user may access, and the tubes in use."""
+    names = tubes_in_use(client) | {queue async for queue in client.database.queues()}
+    return replies.yaml_list(sorted(name for name in names if client.user.may_access(name)))
+
+
+@command("pause-tube", tube_and_number, needs="administer")
+async def pause_tube(client: BeanstalkClient, arguments: tuple[bytes, int]) -> bytes:
+    """Let no job of the tube be reserved for so many seconds."""
+    name, seconds = arguments
+    client.permit_tube(name)
+    try:
+        await client.database.run(verbs.PAUSE, name, [b"%d" % (seconds * 1000)], client=client)
+    except QueueDoesNotExistError:
+        if name not in tubes_in_use(client):
+            return replies.NOT_FOUND
+        await client.database.run(verbs.CREATE, name, [b"0"], client=client)
+        await client.database.run(verbs.PAUSE, name, [b"%d" % (seconds * 1000)], client=client)
+    client.statistics.pauses[name] = seconds
+    client.statistics.of_tube(name)["cmd-pause-tube"] += 1
+    return replies.PAUSED

@@ -1,0 +1,128 @@
+"""A beanstalk client's connection: parses requests and runs their commands."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from handlers.beanstalk import replies
+from handlers.beanstalk.client import BeanstalkClient, DeniedCommandError, Spec
+from handlers.beanstalk.commands.producers import put
+from handlers.beanstalk.job_index import JobIndex
+from handlers.beanstalk.parser import MAX_LINE, Put, Refused, Request, RequestParser
+from handlers.beanstalk.statistics import Statistics
+from handlers.beanstalk.table import COMMANDS, FormatError
+from pressure_server.auth.users import NOBODY
+from pressure_server.errors import (
+    BackendError,
+    BufferLimitError,
+    PressureError,
+    QueueClosedError,
+    QueueFullError,
+    StoppingError,
+)
+from pressure_server.net.handler import Context
+
+logger = logging.getLogger(__name__)
+
+_BEFORE_LOGIN = {"auth", "quit", "ready"}
+
+
+class BeanstalkConnection(BeanstalkClient):
+    """A beanstalk client's connection."""
+
+    __slots__ = ("_parser",)
+
+    def __init__(self, context: Context, statistics: Statistics, index: JobIndex, max_job_size: int) -> None:
+        super().__init__(context, statistics, index, max_job_size)
+        self._parser = RequestParser(max_job_size)
+
+    @property
+    def unparsed(self) -> int:
+        """See Connection."""
+        return self._parser.unparsed
+
+    def forget_unparsed(self) -> None:
+        """See Connection."""
+        self._parser = RequestParser(self.max_job_size)
+
+    def parse(self, data: bytes) -> list[Any]:
+        """See Connection. Refuse large requests from a client that has not logged in."""
+        requests: list[Any] = list(self._parser.feed(data))
+        if self.user is NOBODY and self._parser.unparsed > MAX_LINE:
+            self.forget_unparsed()
+            requests.append(Refused(replies.UNAUTHENTICATED))
+        return requests
+
+    def execute(self, command: Any) -> Coroutine[Any, Any, bytes] | None:
+        """See Connection. Check the request, and run its command."""
+        try:
+            if type(command) is Put:
+                self._permit("put")
+                self.permit_tube(self.used)
+                put(self, command)
+                return None
+            if type(command) is Refused:
+                self.reply(command.reply)
+                return None
+            return self._run(command)
+        except Exception as reason:
+            self.reply(self.error_reply(reason))
+            return None
+
+    def _run(self, request: Request) -> Coroutine[Any, Any, bytes] | None:
+        word, space, _ = request.line.partition(b" ")
+        spec = COMMANDS.get(word)
+        if spec is None or bool(space) is spec.takes_nothing:
+            self._refuse(request.line)
+            return None
+        arguments = spec.parse(request.line[len(word) :])
+        self._check(spec)
+        self.statistics.commands[spec.name] += 1
+        return spec.function(self, arguments)
+
+    def _refuse(self, line: bytes) -> None:
+        """Refuse a line as beanstalkd does: it looks whether the line begins with the name of a command."""
+        if line.startswith(b"quit"):
+            self.break_off()
+            return
+        garbled = line.startswith(b"put ") or any(spec.takes_nothing and line.startswith(name) for name, spec in COMMANDS.items())
+        self.reply(replies.BAD_FORMAT if garbled else replies.UNKNOWN_COMMAND)
+
+    def _check(self, spec: Spec) -> None:
+        if self.user is NOBODY and spec.name not in _BEFORE_LOGIN:
+            raise DeniedCommandError
+        self._permit(*spec.needs)
+
+    def _permit(self, *needs: str) -> None:
+        if not self.user.is_unrestricted and not self.user.rights.issuperset(needs):
+            self.clients.access.refused["cmd"] += 1
+            raise DeniedCommandError
+
+    def encode(self, value: Any) -> bytes:
+        """See Connection. A coroutine returns the reply itself."""
+        reply: bytes = value
+        return reply
+
+    def error_reply(self, error: Exception) -> bytes:
+        """See Connection. beanstalkd's errors are few: the log has the reason of an internal error."""
+        if isinstance(error, FormatError):
+            return replies.BAD_FORMAT
+        if isinstance(error, DeniedCommandError):
+            return replies.UNAUTHENTICATED if self.user is NOBODY else replies.DENIED
+        if isinstance(error, QueueFullError | BufferLimitError) or "OOM" in str(error):
+            return replies.OUT_OF_MEMORY
+        if isinstance(error, QueueClosedError | StoppingError):
+            return replies.DRAINING
+        if isinstance(error, BackendError):
+            logger.debug("the reply is INTERNAL_ERROR: %s", error)
+        elif isinstance(error, PressureError):
+            logger.info("the reply is INTERNAL_ERROR: %s", error)
+        else:
+            logger.error("unexpected error in a command; its connection stays open", exc_info=error)
+        return replies.INTERNAL_ERROR
+
+    def too_many_clients_reply(self) -> bytes:
+        """See Connection."""
+        return replies.OUT_OF_MEMORY

@@ -1,0 +1,55 @@
+"""The handler as the server's core uses it: options of listeners, new connections, and health checks."""
+
+from __future__ import annotations
+
+from handlers.beanstalk import commands
+from handlers.beanstalk.connection import BeanstalkConnection
+from handlers.beanstalk.job_index import JobIndex
+from handlers.beanstalk.statistics import Statistics
+from pressure_server.net.handler import Context
+from pressure_server.net.listen import ListenerUrl, SettingsError
+from pressure_server.net.ping import request_line
+
+_MAX_JOB_SIZE = "max_job_size"
+# beanstalkd's default and its largest possible value, in bytes.
+_DEFAULT_JOB_SIZE, _LARGEST_JOB_SIZE = 65535, 1 << 30
+
+
+def max_job_size_of(listen: ListenerUrl) -> int:
+    """Return the limit in the listener's URL, in bytes. Raise SettingsError if it is invalid."""
+    for name, _ in listen.options:
+        if name != _MAX_JOB_SIZE:
+            raise SettingsError(f"{listen}: unknown option '{name}': the option is {_MAX_JOB_SIZE}")
+    if len(listen.options) > 1:
+        raise SettingsError(f"{listen}: an option is given twice")
+    text = dict(listen.options).get(_MAX_JOB_SIZE, str(_DEFAULT_JOB_SIZE))
+    if not text.isascii() or not text.isdigit() or not 0 < int(text[:20]) <= _LARGEST_JOB_SIZE:
+        raise SettingsError(f"{listen}: {_MAX_JOB_SIZE} must be 1 to {_LARGEST_JOB_SIZE} bytes")
+    return int(text)
+
+
+class BeanstalkHandler:
+    """See pressure_server.net.handler.Handler."""
+
+    def __init__(self, context: Context, listen: ListenerUrl) -> None:
+        commands.load()
+        self._context = context
+        self._statistics = Statistics()
+        self._index = JobIndex(context.broker.default_database)
+        self._max_job_size = min(max_job_size_of(listen), context.settings.max_message_bytes)
+
+    def connect(self) -> BeanstalkConnection:
+        """Return the connection object for a new client."""
+        return BeanstalkConnection(self._context, self._statistics, self._index, self._max_job_size)
+
+    @staticmethod
+    def check(listen: ListenerUrl) -> None:
+        """Raise SettingsError if the listener's options are invalid."""
+        max_job_size_of(listen)
+
+    @staticmethod
+    def ping(listen: ListenerUrl, timeout: float, *, ready: bool) -> None:
+        """Send `list-tube-used`, or the command `ready`. Raise OSError with the reason for a negative reply."""
+        reply = request_line(listen, b"ready\r\n" if ready else b"list-tube-used\r\n", timeout)
+        if not reply.startswith(("READY", "UNAUTHENTICATED") if ready else ("USING", "UNAUTHENTICATED")):
+            raise OSError(reply or "the server closed the connection")

@@ -1,0 +1,3 @@
+"""The version of beanstalkd that the handler follows."""
+
+FOLLOWED_VERSION = "1.12"
