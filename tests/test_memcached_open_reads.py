@@ -33,6 +33,8 @@ from tests.support.waiters import about, wait_for_waiting
 LISTEN = ("--listen", "memcached://127.0.0.1:0")
 TIMEOUT = 1.0
 SYNCED = ("--appendonly", "yes", "--appendfsync", "always")
+# Connects to a server until the test ends.
+Connect = Callable[[Server], Kestrel]
 ITEMS = [Item(b"message %d" % number, number) for number in range(5)]
 
 
@@ -50,8 +52,7 @@ def server(backend: Valkey, open_reads_server: Server) -> Server:
 
 
 @pytest.fixture
-def connect() -> Iterator[Callable[[Server], Kestrel]]:
-    """Return a function that connects to a server until the test ends."""
+def connect() -> Iterator[Connect]:
     with ExitStack() as stack:
         yield lambda server: stack.enter_context(Kestrel(server))
 
@@ -85,7 +86,7 @@ def wait_for_length(client: Client, count: int, queue: str = "q") -> None:
 
 
 @leavings
-def test_open_messages_of_a_client_that_leaves_are_the_next_ones_delivered(
+def test_open_messages_of_a_client_that_leaves_are_delivered_next(
     leave: Callable[[Wire], object], server: Server, client: Client, direct: Client
 ) -> None:
     for queue in ("q", "r"):
@@ -106,7 +107,7 @@ def test_open_messages_of_a_client_that_leaves_are_the_next_ones_delivered(
 
 
 def test_an_open_message_whose_client_leaves_goes_to_a_waiting_client(
-    server: Server, client: Client, connect: Callable[[Server], Kestrel]
+    server: Server, client: Client, connect: Connect
 ) -> None:
     fill(server, ITEMS[3])
     leaving, waiting, last = Kestrel(server), connect(server), connect(server)
@@ -171,7 +172,7 @@ def test_an_open_message_that_goes_back_later_is_the_oldest_again(server: Server
 
 
 def test_abort_puts_an_open_message_back_and_close_removes_it(
-    server: Server, client: Client, connect: Callable[[Server], Kestrel]
+    server: Server, client: Client, connect: Connect
 ) -> None:
     fill(server, *ITEMS[:2])
     kestrel, other = connect(server), connect(server)
@@ -199,9 +200,7 @@ def test_abort_puts_an_open_message_back_and_close_removes_it(
     assert about(client, "q")[b"consumed_messages"] == 2
 
 
-def test_an_open_message_goes_back_before_messages_put_later(
-    server: Server, client: Client, direct: Client
-) -> None:
+def test_an_open_message_goes_back_before_messages_put_later(server: Server, client: Client) -> None:
     fill(server, *ITEMS[:2])
     leaving = Kestrel(server)
     assert leaving.get_item("q/open") == ITEMS[0]
@@ -215,7 +214,7 @@ def test_an_open_message_goes_back_before_messages_put_later(
 
 @pytest.mark.slow
 def test_messages_opened_by_one_call_go_back_in_order(
-    start_server: StartServer, arguments: list[str], connect: Callable[[Server], Kestrel]
+    start_server: StartServer, arguments: list[str], connect: Connect
 ) -> None:
     server = start_server(*arguments)
     many = [Item(b"%03d" % number, number) for number in range(40)]
@@ -225,7 +224,7 @@ def test_messages_opened_by_one_call_go_back_in_order(
         for reader in readers:
             reader.send_line("get q/open")
     # The order of the clients is not known.
-    assert sorted(reader.item() or Item(b"") for one in several) == many
+    assert sorted(reader.item() or Item(b"") for reader in readers) == many
     kill(server)
     server = start_server(*arguments)
     with server.client() as client:
@@ -234,7 +233,7 @@ def test_messages_opened_by_one_call_go_back_in_order(
 
 
 def test_open_messages_go_back_after_a_kill_and_a_restart(
-    start_server: StartServer, arguments: list[str], connect: Callable[[Server], Kestrel]
+    start_server: StartServer, arguments: list[str], connect: Connect
 ) -> None:
     server = start_server(*arguments)
     for queue in ("q", "r"):
@@ -254,7 +253,7 @@ def test_open_messages_go_back_after_a_kill_and_a_restart(
 
 @pytest.mark.slow
 def test_a_closed_message_does_not_come_again_after_a_kill(
-    start_server: StartServer, arguments: list[str], connect: Callable[[Server], Kestrel]
+    start_server: StartServer, arguments: list[str], connect: Connect
 ) -> None:
     server = start_server(*arguments)
     for round_ in range(5):
@@ -272,7 +271,7 @@ def test_a_closed_message_does_not_come_again_after_a_kill(
 
 
 def test_a_peer_puts_back_the_open_messages_of_a_dead_server(
-    start_server: StartServer, backend: Valkey, direct: Client, connect: Callable[[Server], Kestrel]
+    start_server: StartServer, backend: Valkey, direct: Client, connect: Connect
 ) -> None:
     options = ("--backend", backend.url, "--proxy-timeout", str(TIMEOUT), *LISTEN)
     dying, living = start_server(*options), start_server(*options)
@@ -297,7 +296,7 @@ def test_a_peer_puts_back_the_open_messages_of_a_dead_server(
 
 
 def test_sigterm_puts_open_messages_back_at_once(
-    start_server: StartServer, backend: Valkey, direct: Client, connect: Callable[[Server], Kestrel]
+    start_server: StartServer, backend: Valkey, direct: Client, connect: Connect
 ) -> None:
     server = start_server("--backend", backend.url, *LISTEN)
     fill(server, *ITEMS)
