@@ -18,7 +18,6 @@ from tests.support.programs import TIMEOUT, StartServer, Valkey, wait_for, wait_
 from tests.support.protocols import LISTEN, MEMCACHED, Wire
 from tests.support.waiters import wait_for_blocked
 
-
 BAD_FORMAT = b"CLIENT_ERROR bad command line format\r\n"
 END = b"END\r\n"
 BLOCK = b"set evil 0 0 1\r\nx\r\n\r\n"
