@@ -82,7 +82,8 @@ def test_a_refused_block_is_never_executed(name: str, data: bytes) -> None:
 
 
 UNSIZED = [
-    b"set q", b"set q 0", b"set q 0 0", b"cas q 0 0", b"set q noreply", b"set q 0 0 ",
+    b"set q", b"set q 0", b"set q 0 0", b"add q 0 0", b"cas q", b"cas q 0 0", b"set q noreply",
+    b"set q 0 0 ",
     *[b"set q 0 0 " + size for size in (
         b"x", b"-1", b"+3", b"3x", b"0x3", b"one", b"99999999999", b"1" * 1000, b"noreply", "٣".encode(),
     )],
