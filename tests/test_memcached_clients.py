@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -108,32 +108,23 @@ TYPED = [
 @pytest.mark.parametrize("program", ["telnet", "nc"])
 def test_queues_can_be_used_by_hand(program: str, server: Server) -> None:
     path = need(program, {"telnet": "telnet", "nc": "netcat-openbsd"}[program])
-    session = subprocess.Popen(
-        [path, "127.0.0.1", str(server.port_of("memcached"))],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
-    assert session.stdin is not None
-    assert session.stdout is not None
-    # Reading has no timeout of its own.
-    watchdog = threading.Timer(TIMEOUT, session.kill)
-    watchdog.start()
-    try:
-        # telnet sends CRLF for a line feed; nc sends what it reads.
-        end = "\n" if program == "telnet" else "\r\n"
-        session.stdin.write(end.join([*TYPED, ""]).encode())
-        session.stdin.flush()
+    # telnet sends CRLF for a line feed; nc sends what it reads.
+    end = "\n" if program == "telnet" else "\r\n"
+    reading, writing = os.pipe()
+    with open(reading, "rb") as standard_input, open(writing, "wb") as keyboard:
+        keyboard.write(end.join([*TYPED, ""]).encode())
+        keyboard.flush()
         if program == "nc":
-            session.stdin.close()  # nc then stays until the server closes; telnet would leave at once
-        output = session.stdout.read().decode().replace("\r", "")
-        session.stdin.close()
-        session.wait(TIMEOUT)
-    finally:
-        watchdog.cancel()
-        session.kill()
-        session.wait(TIMEOUT)
-    replies = output.rpartition("Escape character is '^]'.\n")[2]
+            keyboard.close()  # nc then stays until the server closes; telnet would leave at once
+        output = subprocess.run(
+            [path, "127.0.0.1", str(server.port_of("memcached"))],
+            stdin=standard_input,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=TIMEOUT,
+            check=False,
+        ).stdout
+    replies = output.decode().replace("\r", "").rpartition("Escape character is '^]'.\n")[2]
     value = "VALUE {} {} {}\n{}\nEND\n".format
     assert replies == (
         "STORED\nSTORED\n2\n1\n"

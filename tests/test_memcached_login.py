@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -162,24 +163,14 @@ def guarded(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) ->
     server.end_well()
 
 
-class Guests:
-    """Connections, one for each user."""
-
-    def __init__(self, server: Server, stack: ExitStack) -> None:
-        self._server, self._stack = server, stack
-        self._connected: dict[str, MemcachedWire] = {}
-
-    def __getitem__(self, name: str) -> MemcachedWire:
-        if name not in self._connected:
-            wire = self._stack.enter_context(MemcachedWire(self._server))
-            self._connected[name] = wire.log_in(name, SECRET)
-        return self._connected[name]
+# Returns the connection of a user.
+Guests = Callable[[str], MemcachedWire]
 
 
 @pytest.fixture(scope="module")
 def connected(guarded: Server) -> Iterator[Guests]:
     with ExitStack() as stack:
-        yield Guests(guarded, stack)
+        yield cache(lambda name: stack.enter_context(MemcachedWire(guarded)).log_in(name, SECRET))
 
 
 @pytest.fixture
@@ -202,30 +193,30 @@ def is_refused(reply: bytes) -> bool:
 def test_a_command_needs_exactly_its_rights(guests: Guests, name: str) -> None:
     request, needs = REQUESTS[name]
     for right in RIGHTS:
-        assert is_refused(guests[f"no-{right}"](request % b"alice:q")) == (right in needs)
-    assert not is_refused(guests["alice"](request % b"alice:q"))
-    assert guests["alice"](request % b"bob:q") == NO_KEY
-    guests["alice"].send((request % b"bob:q" + b"\r\n") * 1000)
-    assert {guests["alice"].reply() for _ in range(1000)} == {NO_KEY}
-    assert not is_refused(guests["root"](request % b"bob:q"))
+        assert is_refused(guests(f"no-{right}")(request % b"alice:q")) == (right in needs)
+    assert not is_refused(guests("alice")(request % b"alice:q"))
+    assert guests("alice")(request % b"bob:q") == NO_KEY
+    guests("alice").send((request % b"bob:q" + b"\r\n") * 1000)
+    assert {guests("alice").reply() for _ in range(1000)} == {NO_KEY}
+    assert not is_refused(guests("root")(request % b"bob:q"))
 
 
 @pytest.mark.parametrize("name", ON_ALL)
 def test_a_command_on_all_queues_needs_exactly_its_rights(guests: Guests, name: str) -> None:
     for right in RIGHTS:
-        assert is_refused(guests[f"no-{right}"](name.encode())) == (right in ON_ALL[name])
-    assert is_refused(guests["alice"](name.encode())) == (name == "flush_all")
+        assert is_refused(guests(f"no-{right}")(name.encode())) == (right in ON_ALL[name])
+    assert is_refused(guests("alice")(name.encode())) == (name == "flush_all")
 
 
 def test_a_refused_get_of_several_queues_takes_nothing(guests: Guests) -> None:
     for queue in (b"alice:a", b"alice:b", b"bob:q"):
-        assert guests["root"].store(queue, b"m") == b"STORED"
+        assert guests("root").store(queue, b"m") == b"STORED"
     for keys in (b"alice:a bob:q", b"bob:q alice:a", b"alice:a alice:b bob:q", b"alice:a bob:q/open"):
-        assert guests["alice"](b"get " + keys) == guests["alice"](b"gets " + keys) == NO_KEY
+        assert guests("alice")(b"get " + keys) == guests("alice")(b"gets " + keys) == NO_KEY
     assert (
-        guests["alice"](b"get alice:a alice:b") == b"VALUE alice:a 0 1\r\nm\r\nVALUE alice:b 0 1\r\nm\r\nEND"
+        guests("alice")(b"get alice:a alice:b") == b"VALUE alice:a 0 1\r\nm\r\nVALUE alice:b 0 1\r\nm\r\nEND"
     )
-    assert guests["root"](b"scard bob:q") == b"1"
+    assert guests("root")(b"scard bob:q") == b"1"
 
 
 OPTIONS = [b"/open", b"/close", b"/abort", b"/peek", b"/t=5", b"/close/open", b"/open/t=5", b"/peek/t=5"]
@@ -233,11 +224,11 @@ OPTIONS = [b"/open", b"/close", b"/abort", b"/peek", b"/t=5", b"/close/open", b"
 
 @pytest.mark.parametrize("options", OPTIONS)
 def test_read_options_are_not_part_of_the_name_that_patterns_match(guests: Guests, options: bytes) -> None:
-    assert not is_refused(guests["q"](b"get q" + options))
-    assert guests["q"](b"get r" + options) == NO_KEY
-    assert guests["q"](b"get q/r" + options) == NO_KEY
-    assert guests["slashes"](b"get q" + options) == NO_KEY
-    assert not is_refused(guests["slashes"](b"get q/r" + options))
+    assert not is_refused(guests("q")(b"get q" + options))
+    assert guests("q")(b"get r" + options) == NO_KEY
+    assert guests("q")(b"get q/r" + options) == NO_KEY
+    assert guests("slashes")(b"get q" + options) == NO_KEY
+    assert not is_refused(guests("slashes")(b"get q/r" + options))
 
 
 @pytest.mark.parametrize("name", [name for name in REQUESTS if not name.startswith("get")])
@@ -245,22 +236,22 @@ def test_read_options_are_not_part_of_the_name_that_patterns_match(guests: Guest
 def test_other_commands_take_an_option_as_part_of_the_name(guests: Guests, name: str, queue: bytes) -> None:
     """A user of q has no right to a queue called q/open."""
     request, _ = REQUESTS[name]
-    assert guests["q"](request % queue) == NO_KEY
-    assert not is_refused(guests["slashes"](request % queue))
+    assert guests("q")(request % queue) == NO_KEY
+    assert not is_refused(guests("slashes")(request % queue))
 
 
 @pytest.mark.parametrize("key", [b"/open", b"//open", b"alice:/../bob:q", b"q\xff", b"Q", b"q/open/x"])
 def test_a_name_similar_to_an_allowed_one_is_refused(guests: Guests, key: bytes) -> None:
     for name in ("q", "alice") if not key.startswith(b"alice:") else ("q",):
-        assert guests[name](b"get " + key) == NO_KEY
-        assert guests[name].store(key, b"x") == NO_KEY
+        assert guests(name)(b"get " + key) == NO_KEY
+        assert guests(name).store(key, b"x") == NO_KEY
 
 
 def test_statistics_show_only_the_user_s_queues(guests: Guests) -> None:
     for queue in (b"alice:a", b"bob:q"):
-        assert guests["root"].store(queue, b"m") == b"STORED"
+        assert guests("root").store(queue, b"m") == b"STORED"
     for request in (b"stats\r\n", b"dump_stats\r\n"):
-        client = guests["alice"]
+        client = guests("alice")
         client.send(request + b"version\r\n")
         found = b""
         while b"VERSION" not in found:

@@ -568,7 +568,7 @@ def test_each_write_is_done_at_most_once_if_the_backend_is_killed(
     assert sum(done) <= number <= sum(done) + sum(unknown)
 
 
-def test_a_write_gets_its_reply_when_it_is_durable(
+def test_a_write_is_answered_after_it_is_durable(
     start_valkey: StartValkey, start_server: StartServer
 ) -> None:
     # With everysec, only the reply to WAITAOF confirms a write.
