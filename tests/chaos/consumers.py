@@ -10,6 +10,7 @@ import asyncio
 import random
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,8 @@ from tests.support.waiters import Words
 CLOSED = "closed"
 # Prefix of the names of queues into which reliable consumers move messages.
 OWN = "own-"
+# Commands that take messages.
+TAKING = ("SPOP", "LPOP", "RPOP", "BLPOP", "LMPOP", "BLMPOP", "get")
 # Seconds for which a blocking get waits, and between two commands of a client that finds no message.
 _WAIT = 0.2
 IDLE = 0.02
@@ -40,21 +43,37 @@ class Receiver:
     caller: Caller
     ledger: NamedLedger
 
-    def receive(self, messages: list[bytes], queue: str) -> None:
+    def receive(self, items: Iterable[Item]) -> None:
         """Note messages that were read."""
-        for data in messages:
-            self.ledger.read(data, self._receipt(queue))
+        for item in items:
+            self.ledger.read(item.data, self._receipt(item), item.flags)
 
-    def receive_item(self, item: Item, queue: str) -> None:
-        """Note an item that was read."""
-        self.ledger.read(item.data, self._receipt(queue), item.flags)
+    def see(self, items: Iterable[Item]) -> None:
+        """Note messages that were read, and that stay in their queue or are put back."""
+        for item in items:
+            self.ledger.see(item.data, self._receipt(item), item.flags)
 
-    def see_item(self, item: Item, queue: str) -> None:
-        """Note an item that was read, and that stays in its queue or is put back."""
-        self.ledger.see(item.data, self._receipt(queue), item.flags)
+    def receive_replies(self, commands: Sequence[Words], replies: Sequence[Any]) -> int:
+        """Note the messages in the replies, the last of which may be missing. Return their number."""
+        items = [
+            item for words, reply in zip(commands, replies, strict=False) for item in _items_in(words, reply)
+        ]
+        self.receive(items)
+        return len(items)
 
-    def _receipt(self, queue: str) -> Event:
+    def _receipt(self, item: Item) -> Event:
+        queue = item.key.partition("/")[0]
         return Event(self.caller.name, queue, self.caller.proxy, time.monotonic())
+
+
+def _items_in(words: Words, reply: Any) -> list[Item]:
+    """Return the messages of a reply, none if the command takes nothing. Redis replies have no flags."""
+    if reply is None or isinstance(reply, Exception) or words[0] not in TAKING:
+        return []
+    if words[0] == "get":
+        return reply if isinstance(reply, list) else []
+    queue, data = reply if words[0] in ("BLPOP", "LMPOP", "BLMPOP") else (str(words[1]).encode(), reply)
+    return [Item(queue.decode(), None, one) for one in (data if isinstance(data, list) else [data])]
 
 
 @dataclass
@@ -74,16 +93,6 @@ class Consumer(Receiver, ABC):
     async def round(self) -> bool:
         """Send commands and note the messages. Return False to rest before the next round."""
 
-    def _receive_replies(self, commands: list[Words], replies: list[Any]) -> int:
-        """Note the messages in the replies, the last of which may be missing. Return their number."""
-        taken = 0
-        for words, reply in zip(commands, replies, strict=False):
-            if reply is not None and not isinstance(reply, Exception):
-                queue, messages = read(words, reply)
-                self.receive(messages, queue)
-                taken += len(messages)
-        return taken
-
 
 class Taker(Consumer):
     """Takes by `SPOP`, `LPOP`, `RPOP`, `BLPOP` and `BLMPOP`, one command or several in one write."""
@@ -91,7 +100,7 @@ class Taker(Consumer):
     async def round(self) -> bool:
         commands = [self._command() for _ in range(self.chance.choice((1, 1, 4)))]
         replies = await self.caller.ask(*commands, waits=_longest_wait(commands))
-        return self._receive_replies(commands, replies) > 0
+        return self.receive_replies(commands, replies) > 0
 
     def _command(self) -> Words:
         queue = self.chance.choice(self.queues)
@@ -112,15 +121,6 @@ def _longest_wait(commands: list[Words]) -> float:
     return _WAIT * sum(str(words[0]).startswith("BL") for words in commands)
 
 
-def read(words: Words, reply: Any) -> tuple[str, list[bytes]]:
-    """Return the queue and the messages of a reply."""
-    if words[0] == "BLPOP":
-        return reply[0].decode(), [reply[1]]
-    if words[0] in ("LMPOP", "BLMPOP"):
-        return reply[0].decode(), reply[1]
-    return str(words[1]), reply if isinstance(reply, list) else [reply]
-
-
 class TransactionConsumer(Consumer):
     """Takes in transactions that name a closed, empty queue before an open one."""
 
@@ -131,7 +131,7 @@ class TransactionConsumer(Consumer):
             ("LMPOP", 2, CLOSED, queue, "LEFT", "COUNT", 2),
         ]
         commands = [self.chance.choice(forms)]
-        self._receive_replies(commands, await self._transaction(commands))
+        self.receive_replies(commands, await self._transaction(commands))
         return False
 
     async def _transaction(self, commands: list[Words]) -> list[Any]:
@@ -159,7 +159,7 @@ class Exchanger(TransactionConsumer):
         replies = await self._transaction([*puts, *gets])
         if replies and puts:
             self.sender.note_reply(puts[0], names, replies.pop(0))
-        self._receive_replies(gets, replies)
+        self.receive_replies(gets, replies)
         return False
 
 
@@ -189,7 +189,7 @@ class ReliableConsumer(Consumer):
         self._must_look = not isinstance(found, list)
         if isinstance(found, list):
             self._read &= set(found)  # the others have been removed
-            self.receive([data for data in found if data not in self._read], self._own)
+            self._receive_moved(data for data in found if data not in self._read)
             await self._remove(found)
 
     async def _move(self) -> int:
@@ -206,9 +206,12 @@ class ReliableConsumer(Consumer):
         moved = [reply for reply in replies if isinstance(reply, bytes)]
         if len(replies) < len(commands) or any(isinstance(reply, Exception) for reply in replies):
             self._must_look = True
-        self.receive(moved, self._own)
+        self._receive_moved(moved)
         await self._remove(moved)
         return len(moved)
+
+    def _receive_moved(self, messages: Iterable[bytes]) -> None:
+        self.receive(Item(self._own, None, data) for data in messages)
 
     async def _remove(self, messages: list[bytes]) -> None:
         self._read.update(messages)

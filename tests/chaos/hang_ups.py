@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tests.chaos.caller import Caller
-from tests.chaos.consumers import IDLE, Receiver, read
+from tests.chaos.consumers import IDLE, TAKING, Receiver
 from tests.chaos.journal import Journal
 from tests.chaos.ledger import NamedLedger
 from tests.chaos.memcached import MemcachedCaller
@@ -36,7 +36,6 @@ _RESETS = 0.15
 _MEAN_STAY = 0.005
 # The most messages that the collector takes by one command.
 _MOST = 20
-_TAKING = ("SPOP", "LMPOP", "BLMPOP", "BLPOP", "get")
 
 
 class Path(NamedTuple):
@@ -54,7 +53,7 @@ class Path(NamedTuple):
     @property
     def takes(self) -> int:
         """The number of messages that a client on this path takes."""
-        return sum(words[0] in _TAKING for words in self.commands)
+        return sum(words[0] in TAKING for words in self.commands)
 
     def on(self, queue: str) -> list[Words]:
         """Return the commands for that queue."""
@@ -135,25 +134,22 @@ class HangUps:
         self, path: Path, client: Caller, chance: random.Random, seconds: float
     ) -> None:
         await asyncio.sleep(chance.uniform(0, seconds / 2))
-        await client.send(*path.on(path.queue))
+        commands = path.on(path.queue)
+        await client.send(*commands)
         if chance.random() < 0.7:
             await asyncio.sleep(chance.uniform(0, seconds / 2))
         replies = client.hang_up(reset=chance.random() < _RESETS)
-        _receive(Receiver(client, self.ledger), path, path.queue, replies)
+        Receiver(client, self.ledger).receive_replies(commands, replies)
         self.journal.hang_ups[f"in a stall, {path.name}"] += 1
 
     async def collect(self) -> None:
         """Take the messages that clients have left, until cancelled."""
         receiver = Receiver(self.collector, self.ledger)
+        commands: list[Words] = [("SPOP", path.queue, _MOST) for path in PATHS]
         while True:
             async with self._lock:
-                replies = await self.collector.ask(*(("SPOP", path.queue, _MOST) for path in PATHS))
-            taken = 0
-            for path, reply in zip(PATHS, replies, strict=False):
-                if isinstance(reply, list):
-                    receiver.receive(reply, path.queue)
-                    taken += len(reply)
-            if not taken:
+                replies = await self.collector.ask(*commands)
+            if not receiver.receive_replies(commands, replies):
                 await asyncio.sleep(IDLE)
 
 
@@ -173,11 +169,12 @@ class HalfCloser:
         while True:
             path, queue = self.chance.choice(PATHS), self.chance.choice(self.queues)
             client = _caller(path, self.name, self.proxy, self.journal)
-            await client.send(*path.on(queue))
+            commands = path.on(queue)
+            await client.send(*commands)
             if self.chance.random() < 0.5:
                 await asyncio.sleep(self.chance.expovariate(1 / _MEAN_STAY))
             replies = await client.half_close()
-            _receive(Receiver(client, self.ledger), path, queue, replies)
+            Receiver(client, self.ledger).receive_replies(commands, replies)
             self.journal.hang_ups[f"at any moment, {path.name}"] += 1
             await asyncio.sleep(IDLE)
 
@@ -185,15 +182,3 @@ class HalfCloser:
 def _caller(path: Path, name: str, proxy: Proxy, journal: Journal) -> Caller:
     kind = MemcachedCaller if path.is_memcached else Caller
     return kind(name, proxy, journal, relayed=False)
-
-
-def _receive(receiver: Receiver, path: Path, queue: str, replies: Iterable[Any]) -> None:
-    """Tell the ledger of the messages in the replies, the last of which may be missing."""
-    for words, reply in zip(path.on(queue), replies, strict=False):
-        if words[0] not in _TAKING or reply is None or isinstance(reply, Exception):
-            continue
-        if path.is_memcached:
-            for item in reply:
-                receiver.receive_item(item, queue)
-        else:
-            receiver.receive(read(words, reply)[1], queue)

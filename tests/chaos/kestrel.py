@@ -24,8 +24,7 @@ class Kestrel(Consumer):
     async def round(self) -> bool:
         queue = self.chance.choice(self.queues)
         if self.chance.random() < _PEEKS:
-            for item in await self._get(f"{queue}/peek"):
-                self.see_item(item, queue)
+            self.see(await self._get(f"{queue}/peek"))
         return await self._read_in_a_row(queue) > 0
 
     async def _read_in_a_row(self, queue: str) -> int:
@@ -34,16 +33,16 @@ class Kestrel(Consumer):
             items = await self._get(f"{queue}/close/open/t={_WAIT}", waits=_WAIT / 1000)
             if not items:
                 return taken
-            (item,) = items
+            assert len(items) == 1
             end = self.chance.random()
             if end < _ABORTS + _HANG_UPS:
-                self.see_item(item, queue)
+                self.see(items)
                 if end < _ABORTS:
                     await self._get(f"{queue}/abort")
                 else:
                     self.caller.close()
             else:
-                self.receive_item(item, queue)
+                self.receive(items)
         await self._get(f"{queue}/close")
         return taken + 1
 

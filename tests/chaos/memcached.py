@@ -13,10 +13,10 @@ _ERRORS = (b"ERROR", b"CLIENT_ERROR", b"SERVER_ERROR")
 
 
 class Item(NamedTuple):
-    """An item of a retrieval. `key` is the requested key."""
+    """A message in a reply. `key` is the requested key. Flags of None are unknown."""
 
     key: str
-    flags: int
+    flags: int | None
     data: bytes
 
 

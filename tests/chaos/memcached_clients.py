@@ -51,11 +51,7 @@ class Getter(Consumer):
         commands = [self._command()] * self.chance.choice((1, 1, 4))
         if self.chance.random() < 0.5:
             commands.append(self._command())
-        replies = await self.caller.ask(*commands)
-        items = [item for reply in replies if isinstance(reply, list) for item in reply]
-        for item in items:
-            self.receive_item(item, item.key)
-        return bool(items)
+        return self.receive_replies(commands, await self.caller.ask(*commands)) > 0
 
     def _command(self) -> Words:
         return ("get", *self.chance.sample(self.queues, self.chance.choice((1, 1, 2, 3))))

@@ -82,11 +82,9 @@ class Proxy:
             self._server.stop(SIGKILL)
 
     async def connect(self) -> socket.socket:
-        """Return a connection for RESP. Raise OSError."""
         return await connected(("127.0.0.1", self.port))
 
     async def connect_memcached(self) -> socket.socket:
-        """Return a connection for memcached. Raise OSError."""
         return await connected(("127.0.0.1", self.memcached_port))
 
 
