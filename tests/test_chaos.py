@@ -159,7 +159,7 @@ def test_a_run_with_too_few_messages_or_faults_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_reports_sabotage(tmp_path: Path) -> None:
+def test_a_run_reports_lost_doubled_and_forged_messages(tmp_path: Path) -> None:
     faults = [fault(kind, seconds=0.0) for kind in plan.SABOTAGE]
     outcome = outcome_of(settings(tmp_path, faults, messages=2000, proxies=1))
     ledger = outcome.ledger

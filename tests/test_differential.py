@@ -1,4 +1,4 @@
-"""Programs of the differential test with a fixed seed. The test finds differences, and its model is right."""
+"""Programs of the differential test with a fixed seed, and tests of its player and its model."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_seed_decides_the_program() -> None:
     assert make(SEED) == make(SEED) != make(SEED + 1)
 
 
-def test_a_difference_is_found(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_reply_is_reported_as_a_difference(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = COMMANDS["SCARD"]._replace(action=lambda world, operation, names: 5)
     monkeypatch.setitem(COMMANDS, "SCARD", wrong)
     program = Program((("resp2", 0),), (Step(0, (("SADD", "a", b"m"),)), Step(0, (("SCARD", "a"),))))
@@ -63,7 +63,7 @@ def outcomes(world: World, client: int, *commands: tuple[object, ...]) -> list[W
     return world.outcomes()
 
 
-def test_the_model_serves_clients_of_one_server_in_order_and_of_two_in_any() -> None:
+def test_the_model_fixes_the_order_only_within_one_server() -> None:
     def served(*servers: int) -> list[int]:
         world = World([*servers, 0])
         for client in (0, 1):

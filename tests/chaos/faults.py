@@ -59,10 +59,10 @@ class Faults:
                     await asyncio.wait((doing,))
 
     def _log(self, incident: Incident) -> None:
-        """Append the incident to a file, with the time of day, as in the logs."""
+        """Append the incident to a file, with the time of day as in the servers' logs."""
         seconds = incident.ended - incident.began
         began = datetime.now() - timedelta(seconds=seconds)
-        with self._stand.fault_log.open("a") as file:
+        with (self._stand.folder / "faults.txt").open("a") as file:
             file.write(f"{began:%H:%M:%S.%f} {seconds:6.2f} s  {incident.kind.name} {incident.proxy}\n")
 
     def _lock(self, fault: Fault) -> asyncio.Lock:

@@ -49,7 +49,8 @@ def lines(outcome: Outcome) -> Iterator[str]:
     yield f"acknowledged    {ledger.acknowledged}"
     yield f"received        {ledger.received}"
     yield f"unsure          {ledger.unsure}, of which {ledger.unsure_received} were received"
-    yield from _counts("duplicated", (_name(incident) for _, incident in duplicates))
+    causes = (incident.kind.name if incident else "without a cause" for _, incident in duplicates)
+    yield from _counts("duplicated", causes)
     yield from _counts("lost", (one.sent.queue for one in lost))
     yield f"strange         {len(ledger.strange)}"
     yield from _counts("faults", (incident.kind.name for incident in outcome.incidents))
@@ -89,10 +90,6 @@ def _details(
     yield from _examples("strange", [_strange(one, outcome, steps) for one in strange])
     yield from _examples("complaints", outcome.journal.complaints)
     yield from _examples("not drained", [f"{queue}: {length}" for queue, length in outcome.left.items()])
-
-
-def _name(incident: Incident | None) -> str:
-    return "without a cause" if incident is None else incident.kind.name
 
 
 def _examples(title: str, found: Sequence[str]) -> Iterator[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import shutil
-import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -40,6 +39,15 @@ class Proxy:
         self._journal = journal
         self._server: Server | None = None
         self._runs = 0
+
+    def listen(self, backend: str) -> None:
+        """Start the relays. `backend` is the path of the backend's socket."""
+        self.backend_relay, self.client_relay = Relay(), Relay()
+        self.backend_relay.listen(lambda: connected(backend))
+        self.client_relay.listen(lambda: connected(("127.0.0.1", self.port)))
+        self.memcached_relay_port = self.client_relay.listen(
+            lambda: connected(("127.0.0.1", self.memcached_port))
+        )
 
     async def start(self) -> None:
         """Start a process. Try again until one reaches the backend."""
@@ -81,12 +89,6 @@ class Proxy:
         if self._server is not None:
             self._server.stop(SIGKILL)
 
-    async def connect(self) -> socket.socket:
-        return await connected(("127.0.0.1", self.port))
-
-    async def connect_memcached(self) -> socket.socket:
-        return await connected(("127.0.0.1", self.memcached_port))
-
 
 class Stand:
     """The backend and the proxies, from `start` to `close`. Logs and data stay in `folder`."""
@@ -114,10 +116,7 @@ class Stand:
         )  # fmt: skip
         self._cleanup.callback(self.backend.stop)
         for proxy in self.proxies:
-            proxy.backend_relay, proxy.client_relay = Relay(), Relay()
-            proxy.backend_relay.listen(self._connect_to_backend)
-            proxy.client_relay.listen(proxy.connect)
-            proxy.memcached_relay_port = proxy.client_relay.listen(proxy.connect_memcached)
+            proxy.listen(str(self.backend.socket))
             self._cleanup.callback(proxy.kill)
         await asyncio.gather(*(proxy.start() for proxy in self.proxies))
 
@@ -144,11 +143,3 @@ class Stand:
             for number, line in enumerate(log.read_text(errors="replace").splitlines(), 1):
                 if _COMPLAINT.search(line):
                     yield f"{log}:{number}: {line}"
-
-    @property
-    def fault_log(self) -> Path:
-        """The file that lists the faults with their times."""
-        return self.folder / "faults.txt"
-
-    async def _connect_to_backend(self) -> socket.socket:
-        return await connected(str(self.backend.socket))

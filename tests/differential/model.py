@@ -401,7 +401,7 @@ class World:
         client = self.clients[number]
         words = client.pending.pop(0)
         if words[0] in _TRANSACTIONS:
-            client.outbox.append(_TRANSACTIONS[words[0]](self, client, words))
+            client.outbox.append(self._transaction(client, words))
             return
         if client.queued is not None:
             client.queued.append(words)
@@ -429,6 +429,33 @@ class World:
             operation.has_waited = True
             client.waiting = operation
 
+    def _transaction(self, client: Client, words: Words) -> Reply:
+        match words[0]:
+            case "WATCH":
+                for name in words[1:]:
+                    client.watched.setdefault(name, self._version(name))
+            case "MULTI":
+                client.queued = []
+            case "DISCARD":
+                client.queued, client.watched = None, {}
+            case "EXEC":
+                queued, client.queued = client.queued or [], None
+                watched, client.watched = client.watched, {}
+                if any(self._version(name) != version for name, version in watched.items()):
+                    return None
+                return [self._execute_queued(client.server, queued_words) for queued_words in queued]
+        return OK
+
+    def _execute_queued(self, server: int, words: Words) -> Reply:
+        operation = Operation(-1, server, words)
+        self._note(operation)
+        reply = _run(self, operation)
+        return _command(operation).nothing if reply is WAITS else reply
+
+    def _version(self, name: str) -> Any:
+        queue = self.queues.get(name)
+        return queue.version if queue else None
+
 
 def _command(operation: Operation) -> Command:
     return COMMANDS[operation.words[0]]
@@ -439,56 +466,11 @@ def _run(world: World, operation: Operation) -> Reply:
     return command.action(world, operation, command.names(operation.words))
 
 
-# Puts that servers do as one if they follow each other, and commands of native clients that need a role.
+# Puts that servers do as one if they follow each other.
 _COMBINED = {"SADD": "add", "LPUSH": "put", "RPUSH": "put"}
+_TRANSACTIONS = ("WATCH", "MULTI", "DISCARD", "EXEC")
+# Commands of native clients that need a role.
 _NEEDS_A_ROLE = ("native put", "native get")
-
-
-# Transactions.
-
-
-def _multi(_world: World, client: Client, _words: Words) -> Reply:
-    client.queued = []
-    return OK
-
-
-def _exec(world: World, client: Client, _words: Words) -> Reply:
-    queued, client.queued = client.queued or [], None
-    watched, client.watched = client.watched, {}
-    if any(_version(world, name) != version for name, version in watched.items()):
-        return None
-    replies = []
-    for words in queued:
-        operation = Operation(-1, client.server, words)
-        world._note(operation)
-        reply = _run(world, operation)
-        replies.append(_command(operation).nothing if reply is WAITS else reply)
-    return replies
-
-
-def _discard(_world: World, client: Client, _words: Words) -> Reply:
-    client.queued = None
-    client.watched = {}
-    return OK
-
-
-def _watch(world: World, client: Client, words: Words) -> Reply:
-    for name in words[1:]:
-        client.watched.setdefault(name, _version(world, name))
-    return OK
-
-
-def _version(world: World, name: str) -> Any:
-    queue = world.queues.get(name)
-    return queue.version if queue else None
-
-
-_TRANSACTIONS: dict[str, Callable[[World, Client, Words], Reply]] = {
-    "MULTI": _multi,
-    "EXEC": _exec,
-    "DISCARD": _discard,
-    "WATCH": _watch,
-}
 
 
 # Commands.
