@@ -99,7 +99,7 @@ class Taker(Consumer):
 
     async def round(self) -> bool:
         commands = [self._command() for _ in range(self.chance.choice((1, 1, 4)))]
-        replies = await self.caller.ask(*commands, waits=_longest_wait(commands))
+        replies = await self.caller.ask(*commands, waits=_total_wait(commands))
         return self.receive_replies(commands, replies) > 0
 
     def _command(self) -> Words:
@@ -116,8 +116,8 @@ class Taker(Consumer):
         return self.chance.choice(forms)
 
 
-def _longest_wait(commands: list[Words]) -> float:
-    """Return the seconds for which the commands may wait for messages, together."""
+def _total_wait(commands: list[Words]) -> float:
+    """Return the seconds for which the commands may wait for messages in total."""
     return _WAIT * sum(str(words[0]).startswith("BL") for words in commands)
 
 
@@ -202,7 +202,7 @@ class ReliableConsumer(Consumer):
                 ("BLMOVE", queue, self._own, "LEFT", "RIGHT", _WAIT),
             ]
             commands.append(self.chance.choice(forms))
-        replies = await self.caller.ask(*commands, waits=_longest_wait(commands))
+        replies = await self.caller.ask(*commands, waits=_total_wait(commands))
         moved = [reply for reply in replies if isinstance(reply, bytes)]
         if len(replies) < len(commands) or any(isinstance(reply, Exception) for reply in replies):
             self._must_look = True
