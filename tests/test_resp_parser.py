@@ -29,7 +29,7 @@ from handlers.resp.replies import CommandError, NullArray, SetReply, Text, encod
 from handlers.resp.syntax import Argument, arity_of, keys_of, parse_syntax
 from pressure_server.errors import QueueFullError
 from pressure_server.queues.glob import glob_regex
-from tests.support.codecs import MOST as MAX_BULK
+from tests.support.codecs import MAX_MESSAGE as MAX_BULK
 from tests.support.codecs import RESP, SPLITS, bytewise, cut, quoted
 from tests.support.waiters import packed
 
