@@ -212,7 +212,7 @@ class AsyncWaiter:
             close_with_reset(self._socket)
         else:
             self.close()
-        # Parsed after closing: a reply that arrives between reading and closing would be lost.
+        # Parsed only now, because a reply that arrives between reading and closing is lost.
         return _replies_in(self._reader)
 
     def close(self) -> None:
