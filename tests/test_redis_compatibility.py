@@ -260,8 +260,8 @@ def test_every_listed_difference_still_exists(pair: Pair) -> None:
 def replies(pair: Pair, lines: str) -> tuple[list[bytes], list[bytes]]:
     """Return the replies of Redis and of the server."""
     redis, server = pair.connect()
-    commands = [words(line) for line in split(lines)]
-    return [redis.do(command).raw for command in commands], [server.do(command).raw for command in commands]
+    sent = [words(line) for line in split(lines)]
+    return [redis.do(command).raw for command in sent], [server.do(command).raw for command in sent]
 
 
 def test_lpush_and_lpop_are_first_in_first_out_unlike_in_redis(pair: Pair) -> None:
