@@ -152,46 +152,33 @@ GRAMMARS = {
 # ---------------------------------------------------------------- mutations
 
 
-def _flip(rng: random.Random, _grammar: Grammar, data: bytearray) -> None:
-    for _ in range(rng.choice([1, 1, 2, 8])):
-        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+def _mutate(rng: random.Random, grammar: Grammar, data: bytearray) -> None:
+    """Flip, overwrite, insert, remove, duplicate or splice bytes, or change a length."""
+    at, end = rng.randrange(len(data)), rng.randrange(len(data) + 1)
+    match rng.randrange(9):
+        case 0:
+            for _ in range(rng.choice([1, 1, 2, 8])):
+                data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        case 1:
+            data[at] = rng.randrange(256)
+        case 2:
+            data[end:end] = rng.randbytes(rng.choice([1, 4, 300]))
+        case 3:
+            data[end:end] = rng.choice(grammar.tokens)
+        case 4:
+            del data[at:]
+        case 5:
+            del data[at : at + rng.choice([1, 2, 10])]
+        case 6:
+            data[at:at] = data[at : at + rng.choice([1, 4, 20, 40, 100])] * rng.choice([1, 2, 30])
+        case 7:
+            other = grammar.request(rng)
+            data[at:] = other[rng.randrange(len(other)) :]
+        case 8:
+            _change_length(rng, data)
 
 
-def _set_byte(rng: random.Random, _grammar: Grammar, data: bytearray) -> None:
-    data[rng.randrange(len(data))] = rng.randrange(256)
-
-
-def _insert_bytes(rng: random.Random, _grammar: Grammar, data: bytearray) -> None:
-    at = rng.randrange(len(data) + 1)
-    data[at:at] = rng.randbytes(rng.choice([1, 4, 300]))
-
-
-def _truncate(rng: random.Random, _grammar: Grammar, data: bytearray) -> None:
-    del data[rng.randrange(len(data)) :]
-
-
-def _cut_out(rng: random.Random, _grammar: Grammar, data: bytearray) -> None:
-    start = rng.randrange(len(data))
-    del data[start : start + rng.choice([1, 2, 10])]
-
-
-def _duplicate(rng: random.Random, _grammar: Grammar, data: bytearray) -> None:
-    start = rng.randrange(len(data))
-    piece = data[start : start + rng.choice([1, 4, 20, 40, 100])]
-    data[start:start] = piece * rng.choice([1, 2, 30])
-
-
-def _splice(rng: random.Random, grammar: Grammar, data: bytearray) -> None:
-    other = grammar.request(rng)
-    data[rng.randrange(len(data)) :] = other[rng.randrange(len(other)) :]
-
-
-def _insert_token(rng: random.Random, grammar: Grammar, data: bytearray) -> None:
-    at = rng.randrange(len(data) + 1)
-    data[at:at] = rng.choice(grammar.tokens)
-
-
-def _change_length(rng: random.Random, _grammar: Grammar, data: bytearray) -> None:
+def _change_length(rng: random.Random, data: bytearray) -> None:
     found = list(re.finditer(rb"\d{1,12}(?=\r\n| noreply)", data))
     if found:
         number = rng.choice(found)
@@ -200,17 +187,12 @@ def _change_length(rng: random.Random, _grammar: Grammar, data: bytearray) -> No
         data[number.start() : number.end()] = b"%d" % changed
 
 
-MUTATIONS = [
-    _flip, _set_byte, _insert_bytes, _truncate, _cut_out, _duplicate, _splice, _insert_token, _change_length,
-]  # fmt: skip
-
-
 def mutated_stream(rng: random.Random, grammar: Grammar) -> bytes:
     """Return a few requests with some mutations."""
     data = bytearray(b"".join(grammar.request(rng) for _ in range(rng.choice([1, 1, 2, 5]))))
     for _ in range(rng.choice([0, 1, 1, 2, 5])):
         if data:
-            rng.choice(MUTATIONS)(rng, grammar, data)
+            _mutate(rng, grammar, data)
     return bytes(data)
 
 

@@ -21,7 +21,6 @@ from tests.support.protocols import LISTEN, MEMCACHED, RESP, Protocol, Wire, eac
 from tests.support.waiters import packed
 
 SEED = 1
-LARGEST = 32 * MB
 
 
 # ---------------------------------------------------------------- invalid requests
@@ -77,15 +76,6 @@ def test_a_request_that_arrives_byte_by_byte_is_executed(victim: Victim, protoco
         assert victim.observer.ping()
     assert hostile.reply() == protocol.stored(1)
     assert hostile.reply() == protocol.sized(1)
-
-
-@each_protocol
-def test_an_announced_message_takes_no_memory(victim: Victim, protocol: Protocol) -> None:
-    before = victim.memory
-    for connection in [victim.attack(protocol) for _ in range(500)]:
-        connection.send(protocol.announce(LARGEST))
-    assert victim.observer.ping()
-    assert victim.memory - before < 500 * 16 * 1024
 
 
 @each_protocol

@@ -1,4 +1,4 @@
-"""List commands on a queue: it is FIFO for a push or pop at either end."""
+"""List commands on a queue. test_redis_compatibility.py tests ranges and positions."""
 
 from __future__ import annotations
 
@@ -18,21 +18,6 @@ def test_a_push_and_a_pop_at_any_end_are_first_in_first_out(client: Client, push
     assert take("q", 5) == [b"c"]
     assert take("q") is None
     assert take("q", 5) is None
-
-
-def test_ranges_and_positions_count_from_the_oldest_message(client: Client) -> None:
-    client.rpush("q", "a", "b", "c", "d")
-    assert client.lrange("q", 0, -1) == [b"a", b"b", b"c", b"d"]
-    assert client.lrange("q", 1, 2) == [b"b", b"c"]
-    assert client.lrange("q", -2, -1) == [b"c", b"d"]
-    assert client.lrange("q", -100, 0) == [b"a"]
-    assert client.lrange("q", 3, 100) == [b"d"]
-    assert client.lrange("q", 4, 100) == []
-    assert client.lrange("q", 0, -(2**63)) == []
-    assert client.lindex("q", 0) == b"a"
-    assert client.lindex("q", -1) == b"d"
-    assert client.lindex("q", 4) is None
-    assert client.lindex("q", 2**63 - 1) is None
 
 
 def test_set_commands_see_repeats_from_plain_puts(client: Client) -> None:

@@ -16,14 +16,17 @@ LARGEST = 512 << 20
 
 @pytest.mark.slow
 @each_codec
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(data=st.data(), places=SPLITS)
-def test_a_stream_in_any_pieces_gives_the_same_requests(
+def test_a_stream_in_any_pieces_gives_the_same_requests_and_final_error(
     codec: Codec, data: st.DataObject, places: list[int]
 ) -> None:
-    expected, stream = data.draw(codec.streams)
-    assert codec.fed(stream) == expected
-    assert codec.fed(*cut(stream, places)) == expected
+    requests, stream = data.draw(codec.streams)
+    broken = data.draw(st.sampled_from([b"", *codec.broken]))
+    errors = codec.fed(broken)
+    assert len(errors) == bool(broken)
+    assert codec.fed(stream + broken) == [*requests, *errors]
+    assert codec.fed(*cut(stream + broken, places)) == [*requests, *errors]
 
 
 @pytest.mark.slow
@@ -33,20 +36,6 @@ def test_a_stream_in_any_pieces_gives_the_same_requests(
 def test_a_stream_in_single_bytes_gives_the_same_requests(codec: Codec, data: st.DataObject) -> None:
     expected, stream = data.draw(codec.streams)
     assert codec.fed(*bytewise(stream)) == expected
-
-
-@each_codec
-@settings(max_examples=100, deadline=None)
-@given(data=st.data(), places=SPLITS)
-def test_an_error_that_ends_a_stream_follows_the_requests_before_it(
-    codec: Codec, data: st.DataObject, places: list[int]
-) -> None:
-    expected, stream = data.draw(codec.streams)
-    broken = data.draw(st.sampled_from(codec.broken))
-    *requests, reason = codec.fed(stream + broken)
-    assert requests == expected
-    assert [reason] == codec.fed(broken)
-    assert codec.fed(*cut(stream + broken, places)) == [*requests, reason]
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ from handlers.resp.syntax import Argument, arity_of, keys_of, parse_syntax
 from pressure_server.errors import QueueFullError
 from pressure_server.queues.glob import glob_regex
 from tests.support.codecs import MAX_MESSAGE as MAX_BULK
-from tests.support.codecs import RESP, SPLITS, bytewise, cut, quoted
+from tests.support.codecs import RESP, SPLITS, bytewise, cut
 from tests.support.waiters import packed
 
 
@@ -297,13 +297,6 @@ LINES = st.one_of(
 @example(rb'"\x4"')
 def test_an_inline_command_is_split_as_in_redis(line: bytes) -> None:
     assert split_inline(line) == sdssplitargs(line)
-
-
-@given(st.lists(st.binary(max_size=20), min_size=1, max_size=4))
-def test_inline_commands_carry_any_bytes(command: Command) -> None:
-    line = b" ".join(map(quoted, command))
-    assert split_inline(line) == command
-    assert fed(line + b"\n") == (([command]), None)
 
 
 @pytest.mark.parametrize(

@@ -264,7 +264,7 @@ class CountingMemcached(memcached.RequestParser):
         return super()._read(data, parsed)
 
 
-def memcached_flat(parsed: list[memcached.Parsed]) -> list[memcached.Request | memcached.RequestError]:
+def _memcached_flat(parsed: list[memcached.Parsed]) -> list[memcached.Request | memcached.RequestError]:
     found: list[memcached.Request | memcached.RequestError] = []
     for item in parsed:
         found += item.requests() if isinstance(item, memcached.Repeated) else [item]
@@ -302,7 +302,7 @@ MEMCACHED = Codec(
     counting=CountingMemcached,
     # An incomplete line is scanned again when its end arrives, or when another limit may apply.
     most_looks=3,
-    flat=memcached_flat,
+    flat=_memcached_flat,
     is_fatal=lambda item: isinstance(item, memcached.RequestError) and item.closes,
     check=_check_memcached,
     size=lambda item: len(item.data or b"") if isinstance(item, memcached.Request) else 0,

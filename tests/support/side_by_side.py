@@ -5,14 +5,13 @@ The fixtures are in tests/conftest.py: `original`, a real Redis, and `pair`, tha
 
 from __future__ import annotations
 
-import contextlib
 import re
 import socket
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import BinaryIO
 
-from tests.support.programs import TIMEOUT, Server, Valkey
+from tests.support import protocols
+from tests.support.programs import Server, Valkey
 from tests.support.waiters import packed
 
 Command = tuple[bytes, ...]
@@ -35,46 +34,30 @@ class Reply:
         return Reply(self.line, tuple(sorted(items, key=lambda item: item.raw)))
 
 
-def read_reply(stream: BinaryIO) -> Reply:
+def read_reply(wire: protocols.Wire) -> Reply:
     """Return the next reply, which is empty at the end of the stream."""
-    line = stream.readline()
+    line = wire.read_line()
     kind = line[:1]
     if not line or line[1:2] == b"-":
         return Reply(line)
     if kind in b"$=!":
-        return Reply(line + stream.read(int(line[1:]) + 2))
+        return Reply(line + wire.read(int(line[1:]) + 2))
     if kind in b"*~>%":
         count = int(line[1:]) * (2 if kind == b"%" else 1)
-        return Reply(line, tuple(read_reply(stream) for _ in range(count)))
+        return Reply(line, tuple(read_reply(wire) for _ in range(count)))
     return Reply(line)
 
 
-class Wire:
-    """One connection to Redis or to the server."""
+class Wire(protocols.Wire):
+    """A connection to Redis or to the server, whose replies can be compared."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        connection.settimeout(TIMEOUT)
-        self._socket = connection
-        self._stream = connection.makefile("rb")
+    def __init__(self, connected: socket.socket) -> None:
+        super().__init__(protocols.RESP, connected=connected)
 
     def do(self, command: Command) -> Reply:
         """Send a command and return the reply."""
-        self._socket.sendall(packed(*command))
-        return read_reply(self._stream)
-
-    def all_replies(self, data: bytes) -> bytes:
-        """Send these bytes, and return all bytes until the other side closes."""
-        found = b""
-        with contextlib.suppress(ConnectionError):
-            self._socket.sendall(data)
-        with contextlib.suppress(ConnectionError):
-            while more := self._socket.recv(65536):
-                found += more
-        return found
-
-    def close(self) -> None:
-        self._stream.close()
-        self._socket.close()
+        self.send(packed(*command))
+        return read_reply(self)
 
 
 class Pair:
