@@ -11,13 +11,13 @@ import select
 import struct
 import subprocess
 import termios
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import redis
 
-from tests.support.programs import TIMEOUT, Server, wait_for
+from tests.support.programs import TIMEOUT, Server, StartServer, wait_for
 from tests.support.protocols import RESP, Wire
 from tests.support.requirements import need
 
@@ -35,11 +35,15 @@ def run(*command: str) -> str:
     return ended.stdout
 
 
+@pytest.fixture(scope="session")
+def redis_cli() -> str:
+    return need("redis-cli", "redis-tools")
+
+
 @pytest.fixture
-def cli(server: Server) -> Cli:
+def cli(redis_cli: str, server: Server) -> Cli:
     """Run redis-cli with these arguments."""
-    program = need("redis-cli", "redis-tools")
-    return lambda *arguments: run(program, "-p", str(server.port), *arguments)
+    return lambda *arguments: run(redis_cli, "-p", str(server.port), *arguments)
 
 
 class Terminal:
@@ -87,15 +91,6 @@ class Terminal:
         os.close(self._master)
 
 
-@contextlib.contextmanager
-def terminal(home: Path, *command: str) -> Iterator[Terminal]:
-    opened = Terminal(home, *command)
-    try:
-        yield opened
-    finally:
-        opened.close()
-
-
 @pytest.mark.clients
 def test_redis_cli_works_in_resp3(cli: Cli) -> None:
     assert cli("sadd", "q", "a", "b") == "2\n"
@@ -105,9 +100,8 @@ def test_redis_cli_works_in_resp3(cli: Cli) -> None:
 
 
 @pytest.mark.clients
-def test_redis_cli_works_interactively(server: Server, tmp_path: Path) -> None:
-    program = need("redis-cli", "redis-tools")
-    with terminal(tmp_path, program, "-p", str(server.port)) as session:
+def test_redis_cli_works_interactively(redis_cli: str, server: Server, tmp_path: Path) -> None:
+    with contextlib.closing(Terminal(tmp_path, redis_cli, "-p", str(server.port))) as session:
         session.expect(r"127\.0\.0\.1:\d+> ")
         session.type("sadd ")
         session.expect(re.escape("key member [member ...]"))  # a hint from COMMAND DOCS
@@ -136,10 +130,13 @@ def test_redis_cli_works_interactively(server: Server, tmp_path: Path) -> None:
 
 
 @pytest.mark.clients
-def test_redis_cli_shows_statistics(server: Server, client: redis.Redis, tmp_path: Path) -> None:
+def test_redis_cli_shows_statistics(
+    redis_cli: str, server: Server, client: redis.Redis, tmp_path: Path
+) -> None:
     client.sadd("q", "a")
-    program = need("redis-cli", "redis-tools")
-    with terminal(tmp_path, program, "-p", str(server.port), "--stat", "-i", "0.1") as session:
+    with contextlib.closing(
+        Terminal(tmp_path, redis_cli, "-p", str(server.port), "--stat", "-i", "0.1")
+    ) as session:
         session.expect(r"keys +mem +clients +blocked +requests +connections")
         for _ in range(2):
             session.expect(r"\n1 +[\d.]+[MG] +\d+ +0 +\d+ \(\+\d+\) +\d+ *\r")
@@ -211,13 +208,12 @@ def test_typed_lines_are_commands(server: Server, typed: bytes, expected: bytes)
 
 @pytest.mark.clients
 def test_redis_cli_works_on_an_embedded_backend_that_restarts(
-    start_server: Callable[..., Server], tmp_path: Path
+    redis_cli: str, start_server: StartServer, tmp_path: Path
 ) -> None:
-    program = need("redis-cli", "redis-tools")
     data = ("--data-dir", str(tmp_path / "data"))
 
     def shown(server: Server, command: str) -> str:
-        return run(program, "-p", str(server.port), "--no-raw", *command.split())
+        return run(redis_cli, "-p", str(server.port), "--no-raw", *command.split())
 
     first = start_server(*data)
     assert shown(first, "SADD q a b a") == "(integer) 2\n"
