@@ -10,6 +10,7 @@ import pytest
 from handlers.resp import commands
 from handlers.resp.table import COMMANDS
 from tests.support.side_by_side import Pair, compare, split, words
+from tests.test_resp_parser import LIMITS
 
 pytestmark = pytest.mark.clients
 
@@ -174,7 +175,13 @@ def test_a_sequence_of_commands_is_answered_as_in_redis(pair: Pair, table: str, 
 # ---------------------------------------------------------------- inline commands and invalid requests
 
 QUIT = b"*1\r\n$4\r\nQUIT\r\n"
-RAW = {
+# The limits differ, Redis does not search for line ends after a zero byte, or the reply depends on how many
+# bytes arrive at once.
+NOT_COMPARED = {
+    "count, too large", "length, too large", "element, binary",
+    "count, never ends", "length, never ends", "inline, never ends", "inline, too long",
+}  # fmt: skip
+RAW = {name: stream for name, stream, _ in LIMITS if name not in NOT_COMPARED} | {
     "nothing": b"",
     "inline": b"PING\r\nECHO a\nECHO \"b c\"\r\n  ECHO\t'd'  \r\n",
     "inline, empty lines": b"\r\n\n   \r\nPING\r\n",
@@ -191,32 +198,17 @@ RAW = {
     "inline, vertical tab after quotes": b'ECHO "a"\v\r\n',
     "inline, unknown": b"nonsense a b\r\n",
     "inline, arity": b"ECHO\r\n",
-    "inline, unbalanced": b"PING\r\nECHO 'a\r\nPING\r\n",
+    "inline, unbalanced between commands": b"PING\r\nECHO 'a\r\nPING\r\n",
     "inline, unbalanced double": b'ECHO "a\\"\r\n',
-    "inline, text after quotes": b'ECHO "a"b\r\n',
     "inline, too big": b"A" * 1_000_000,
-    "count, garbage": b"*x\r\n",
-    "count, empty": b"*\r\n",
-    "count, plus": b"*+1\r\n$4\r\nPING\r\n",
-    "count, leading zero": b"*01\r\n$4\r\nPING\r\n",
     "count, zero": b"*0\r\n*0\r\n",
     "count, negative": b"*-1\r\n*-99\r\n",
     "count, beyond 32 bits": b"*4294967296\r\n",
-    "count, beyond 64 bits": b"*18446744073709551617\r\n",
     "count, long": b"*" + b"1" * 1_000_000,
-    "length, garbage": b"*1\r\n$x\r\n",
-    "length, empty": b"*1\r\n$\r\n",
-    "length, negative": b"*1\r\n$-1\r\n",
-    "length, plus": b"*1\r\n$+4\r\nPING\r\n",
-    "length, leading zero": b"*1\r\n$04\r\nPING\r\n",
     "length, too large": b"*1\r\n$4294967296\r\n",
     "length, long": b"*1\r\n$" + b"1" * 1_000_000,
-    "element, integer": b"*1\r\n:1\r\n",
-    "element, array": b"*1\r\n*1\r\n$4\r\nPING\r\n",
-    "element, RESP3": b"*1\r\n_\r\n",
-    "element, binary": b"*1\r\n\xff\r\n",
+    "element, not ASCII": b"*1\r\n\xff\r\n",
     "element, control character": b"*1\r\n\x01\r\n",
-    "element, empty line": b"*1\r\n\r\n",
     "payload longer than announced": b"*1\r\n$4\r\nPINGPONG\r\n",
     "payload without CRLF": b"*2\r\n$4\r\nECHOxx$1\r\nayy*1\r\n$4\r\nPINGzz",
     "line feed only after a count": b"*1\n$4\nPING\n",
@@ -232,7 +224,7 @@ RAW = {
     "pipeline": b"SADD q a\r\nSPOP q\r\nSPOP q\r\n",
 }
 RAW_DIFFERENCES = {
-    "element, binary": NOT_TEXT,
+    "element, not ASCII": NOT_TEXT,
     "element, control character": NOT_TEXT,
     "element, empty line": NOT_TEXT,
     "HTTP": OTHER_SET,
