@@ -27,7 +27,7 @@ from pressure_server.queues.lanes.lane import Lane
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.peers import PeerDetection
 from pressure_server.queues.policy import Policy
-from tests.support.call_relay import LATE, NO_ANSWER, UNHEARD, CallRelay, Cut
+from tests.support.call_relay import LATE, NO_REPLY, NO_REQUEST, CallRelay, Cut
 from tests.support.ledger import Ledger
 from tests.support.native import NativeClient
 from tests.support.programs import (
@@ -192,9 +192,9 @@ def stage(behind: Server, cuts: CallRelay, backend: Valkey, direct: Client) -> S
 def test_an_operation_on_a_cut_connection_is_done_once(stage: Stage, setup: Setup, act: Act) -> None:
     expected = stage.play(setup, act)
     planned = [
-        [UNHEARD], [Cut(asked=40)], [Cut(asked=-1)],
-        [NO_ANSWER], [Cut(answered=1)], [Cut(answered=-1)],
-        [NO_ANSWER, NO_ANSWER], [UNHEARD, NO_ANSWER], [NO_ANSWER, UNHEARD], [NO_ANSWER, Cut(answered=-1)],
+        [NO_REQUEST], [Cut(request=40)], [Cut(request=-1)],
+        [NO_REPLY], [Cut(reply=1)], [Cut(reply=-1)],
+        [NO_REPLY, NO_REPLY], [NO_REQUEST, NO_REPLY], [NO_REPLY, NO_REQUEST], [NO_REPLY, Cut(reply=-1)],
     ]  # fmt: skip
     for some in planned:
         made = stage.cuts.made
@@ -211,7 +211,7 @@ def test_a_call_whose_reply_is_cut_at_any_byte_is_sent_again(stage: Stage, name:
     stage.cuts.seen.clear()
     expected = stage.play(setup, act, Cut())
     for offset in range(len(stage.cuts.seen[0])):
-        assert stage.play(setup, act, Cut(answered=offset)) == expected, offset
+        assert stage.play(setup, act, Cut(reply=offset)) == expected, offset
 
 
 @cases
@@ -219,7 +219,7 @@ def test_a_call_on_a_cut_connection_is_done_once_though_the_backend_forgets_its_
     stage: Stage, setup: Setup, act: Act
 ) -> None:
     expected = stage.play(setup, act)
-    for planned in ([NO_ANSWER], [Cut(), NO_ANSWER]):
+    for planned in ([NO_REPLY], [Cut(), NO_REPLY]):
         assert stage.play(setup, act, *planned[-1:], before=stage.direct.script_flush) == expected
 
 
@@ -228,7 +228,7 @@ def test_operations_of_native_clients_during_an_outage_come_after_the_call(stage
     stage.direct.flushall()
     do(stage.server, "RPUSH q a b c")
     wait_until_settled(stage.direct)
-    stage.cuts.plan(NO_ANSWER, stays_shut=True)
+    stage.cuts.plan(NO_REPLY, stays_shut=True)
     with Waiter(stage.server.port) as taking, Waiter(stage.server.port) as putting:
         taking.send("LPOP", "q", 2)
         wait_for(lambda: stage.cuts.is_shut, "the cut")
@@ -251,7 +251,7 @@ def test_a_queue_deleted_during_an_outage_does_not_change_the_reply(stage: Stage
     stage.direct.delete("no key", *keys_left(stage.direct))
     do(stage.server, "RPUSH q a b", "RPUSH r x y")
     wait_until_settled(stage.direct)
-    stage.cuts.plan(NO_ANSWER, stays_shut=True)
+    stage.cuts.plan(NO_REPLY, stays_shut=True)
     with Waiter(stage.server.port) as waiter:
         for command in ("MULTI", "LPOP q", "LPOP r"):
             waiter(*command.split())
@@ -386,7 +386,7 @@ GIVEN_UP = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("cut", [NO_ANSWER, UNHEARD], ids=["done", "not done"])
+@pytest.mark.parametrize("cut", [NO_REPLY, NO_REQUEST], ids=["done", "not done"])
 @pytest.mark.parametrize("given_up", GIVEN_UP.values(), ids=GIVEN_UP)
 def test_messages_taken_by_a_call_that_is_given_up_go_back(
     impatient: Server, cuts: CallRelay, direct: Client, given_up: GivenUp, cut: Cut
@@ -398,7 +398,7 @@ def test_messages_taken_by_a_call_that_is_given_up_go_back(
     assert cuts.is_done
     assert any("BACKEND" in str(reply) for reply in replies), replies
     cuts.reopen()
-    expected = given_up.done if cut is NO_ANSWER else given_up.not_done
+    expected = given_up.done if cut is NO_REPLY else given_up.not_done
     wait_for(lambda: not str(do(impatient, "LLEN q")[0]).startswith("BACKEND"), "the backend to be back")
 
     def queued() -> tuple[str, ...]:
@@ -439,11 +439,11 @@ class Chance:
         while any(thread.is_alive() for thread in threads):
             cut = chance.choice(
                 [
-                    UNHEARD,
-                    NO_ANSWER,
-                    NO_ANSWER,
-                    Cut(asked=chance.randrange(400)),
-                    Cut(answered=chance.randrange(1, 20)),
+                    NO_REQUEST,
+                    NO_REPLY,
+                    NO_REPLY,
+                    Cut(request=chance.randrange(400)),
+                    Cut(reply=chance.randrange(1, 20)),
                 ]
             )
             passing = [Cut()] * chance.randrange(20)

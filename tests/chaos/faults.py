@@ -117,7 +117,7 @@ class Faults:
             relay.heal()
 
     async def _cut(self, fault: Fault, chance: random.Random) -> None:
-        self._relay(fault).cut(rudely=chance.random() < 0.5)
+        self._relay(fault).cut(reset=chance.random() < 0.5)
 
     async def _half_cut(self, fault: Fault, chance: random.Random) -> None:
         async with self._trouble(fault) as relay:
