@@ -24,6 +24,7 @@ from tests.support.faults import BackendFault, Impostor, kill, stopped, supervis
 from tests.support.full_disk import Disk, LimitedFiles, small_disk
 from tests.support.measures import connections
 from tests.support.native import NativeClient
+from tests.support.peers import heartbeats
 from tests.support.programs import (
     Server,
     StartServer,
@@ -468,6 +469,8 @@ def test_undelivered_messages_go_back_when_the_backend_is_out_of_memory(
         with first.client() as client:
             client.lpush("q", *range(100))
         direct.config_set("maxmemory", 1)
+        before = heartbeats(direct)
+        wait_for(lambda: heartbeats(direct) != before, "a heartbeat, which needs no memory")
         take_and(Waiter.reset)
         wait_for(lambda: direct.llen(BASE) == 100, "the messages to be back")
         take_and(lambda _: kill(first))
