@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import ast
 import re
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -31,6 +31,7 @@ from tests.support.programs import (
     StartValkey,
     Valkey,
     run_command,
+    start_replicated,
     wait_for,
     wait_until_settled,
 )
@@ -312,19 +313,10 @@ def test_no_message_is_lost_when_connections_break_in_the_middle_of_a_reply(
     start_server: StartServer, relay: BackendRelay
 ) -> None:
     server = start_server("--backend", relay.url)
-    replies = cut = 0
-
-    def cuts(data: bytes) -> bool:
-        nonlocal replies, cut
-        replies += 1
-        if replies % 50 or cut == 20:
-            return False
-        cut += 1
-        return True
-
+    replies = count(1)
     with Crowd(server) as crowd:
-        relay.cuts = cuts
-        wait_for(lambda: cut == 20, "resets")
+        relay.cuts = lambda _: next(replies) % 50 == 0 and relay.made < 20
+        wait_for(lambda: relay.made == 20, "cuts")
         crowd.wait_for_success()
     assert crowd.errors == {}
     crowd.assert_nothing_lost()
@@ -386,19 +378,14 @@ def test_a_huge_reply_arrives(impatient: Server, valkey: Valkey) -> None:
 @pytest.mark.slow
 def test_no_message_is_lost_in_a_failover(start_valkey: StartValkey, start_server: StartServer) -> None:
     """The backend becomes a replica; later, its address leads to the promoted one."""
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as another:
-        ports = [str(listener.getsockname()[1]) for listener in (one, another)]
-    follows = ("--replicaof", f"127.0.0.1 {ports[0]}", "--repl-diskless-sync-delay", "0")
-    main = start_valkey(*ON_DISK, "--port", ports[0])
-    other = start_valkey(*ON_DISK, "--port", ports[1], *follows)
-    with main.client() as direct, other.client() as promoted, BackendRelay(main.socket) as relay:
-        wait_for(lambda: direct.execute_command("WAIT", 1, 100) == 1, "the replica")
+    main, replica = start_replicated(start_valkey, *ON_DISK)
+    with main.client() as direct, replica.client() as promoted, BackendRelay(main.socket) as relay:
         server = start_server("--backend", relay.url, *IMPATIENT)
         with Crowd(server) as crowd:
             direct.execute_command("FAILOVER")
             wait_for(lambda: promoted.info("replication")["role"] == "master", "the failover")
             crowd.wait_for_errors("BACKEND the backend is away: .*READONLY")
-            relay.backend = other.socket
+            relay.backend = replica.socket
             crowd.wait_for_success()
         crowd.assert_nothing_lost()
         assert_works(server)
@@ -528,19 +515,24 @@ def test_no_message_is_lost_when_the_disk_of_the_embedded_backend_is_full(
     assert server.stop() == 0
 
 
+def kills(valkey: Valkey, word: bytes) -> Callable[[bytes], bool]:
+    """Return a function that kills the backend if bytes contain the word, and returns whether they do."""
+
+    def selects(data: bytes) -> bool:
+        if word in data:
+            valkey.process.kill()
+        return word in data
+
+    return selects
+
+
 def test_a_call_that_kills_the_backend_three_times_is_given_up(
     start_server: StartServer, valkey: Valkey, relay: BackendRelay
 ) -> None:
     server = start_server("--backend", relay.url, "--backend-grace", "20")
-
-    def dies(request: bytes) -> bool:
-        if b"deadly" in request:
-            valkey.process.kill()
-        return b"deadly" in request
-
     with supervised(valkey) as deaths, server.client() as client, Waiter(server.port) as waiting:
         assert client.sadd("q", "a") == 1
-        relay.drops = dies
+        relay.drops = kills(valkey, b"deadly")
         waiting.send("SADD", "q", "deadly")
         reply = str(waiting.reply())
         assert reply.startswith("BACKEND the backend died 3 times while it was doing this"), reply
@@ -560,23 +552,13 @@ def test_a_put_back_that_kills_the_backend_is_retried_with_growing_pauses(
 ) -> None:
     server = start_server("--backend", relay.url, "--backend-grace", "20")
 
-    def dies(request: bytes) -> bool:
-        # An argument of a call: the script's text has the word, too.
-        if b"\r\nrecover\r\n" in request:
-            valkey.process.kill()
-        return b"\r\nrecover\r\n" in request
-
-    def dies_after(reply: bytes) -> bool:
-        if b"taken" in reply:
-            valkey.process.kill()
-        return b"taken" in reply
-
     def lost() -> int:
         return sum(bool(re.search(LOST, line)) for line in logged(server, ignored=STARTING))
 
     with supervised(valkey) as deaths, server.client() as client, Waiter(server.port) as waiting:
         assert client.sadd("q", "taken", "b") == 2
-        relay.drops, relay.cuts = dies, dies_after
+        # The script's text has the word, too, but not as an argument.
+        relay.drops, relay.cuts = kills(valkey, b"\r\nrecover\r\n"), kills(valkey, b"taken")
         waiting.send("SPOP", "q")
         assert "died 3 times" in str(waiting.reply())
         wait_for(lambda: len(deaths) == 5, "two attempts to put the message back")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import redis
@@ -17,12 +15,14 @@ from tests.support.crowd import Crowd, Member
 from tests.support.faults import stopped
 from tests.support.programs import (
     Client,
+    Replicated,
     Server,
     StartServer,
     StartValkey,
     Valkey,
     embedded_client,
     refused_start,
+    start_replicated,
     wait_for,
 )
 from tests.support.requirements import need
@@ -314,19 +314,11 @@ def test_a_waiting_client_gets_its_message_after_the_confirmation(held: Held) ->
 
 def test_a_lost_confirmation_is_asked_for_again(held: Held) -> None:
     _, relay, server = held
-    cut: list[bytes] = []
-
-    def cuts(data: bytes) -> bool:
-        if is_confirmation(data) and len(cut) < 3:
-            cut.append(data)
-            return True
-        return False
-
     with server.client() as client:
         client.flushall()
-        relay.cuts = cuts
+        relay.cuts = lambda data: is_confirmation(data) and relay.made < 3
         assert client.sadd("q", "m") == 1
-        assert len(cut) == 3
+        assert relay.made == 3
 
 
 def test_a_confirmation_whose_connection_is_killed_is_asked_for_again(held: Held) -> None:
@@ -347,26 +339,9 @@ def test_a_confirmation_whose_connection_is_killed_is_asked_for_again(held: Held
 # ---------------------------------------------------------------- replicas
 
 
-class Replicated(NamedTuple):
-    """A backend with one replica."""
-
-    main: Valkey
-    replica: Valkey
-
-
 @pytest.fixture
 def replicated(start_valkey: StartValkey) -> Replicated:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = str(listener.getsockname()[1])
-    no_delay = ("--repl-diskless-sync-delay", "0")
-    main = start_valkey("--port", port, *no_delay)
-    replica = start_valkey("--replicaof", f"127.0.0.1 {port}", *no_delay)
-    with main.client() as direct:
-        # The confirmation of the first write may take a second.
-        for command in (("SET", "seen", 1), ("DEL", "seen")):
-            direct.execute_command(*command)
-            wait_for(lambda: direct.execute_command("WAIT", 1, 100) == 1, "the replica")
-    return Replicated(main, replica)
+    return start_replicated(start_valkey)
 
 
 def test_replies_wait_for_a_replica_that_is_stopped(

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,26 +24,32 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
+@pytest.fixture
+def start(start_server: StartServer, data: Path) -> StartServer:
+    """Return a function that starts a server on the data directory."""
+    return partial(start_server, "--data-dir", str(data))
+
+
 def process_of(data: Path) -> int:
     """Return the process number in Valkey's file."""
     return int((data / "valkey.pid").read_text())
 
 
-def test_queued_messages_survive_a_restart(start_server: StartServer, data: Path) -> None:
-    first = start_server("--data-dir", str(data))
+def test_queued_messages_survive_a_restart(start: StartServer) -> None:
+    first = start()
     with first.client() as client:
         assert client.sadd("q", "a", "b", "a") == 2
         assert client.spop("q") == b"a"
     assert first.stop() == 0
-    second = start_server("--data-dir", str(data))
+    second = start()
     with second.client() as client:
         assert client.spop("q") == b"b"
         assert client.spop("q") is None
     assert second.stop() == 0
 
 
-def test_the_log_tells_the_listeners_and_the_data_directory(start_server: StartServer, data: Path) -> None:
-    server = start_server("--data-dir", str(data))
+def test_the_log_tells_the_listeners_and_the_data_directory(start: StartServer, data: Path) -> None:
+    server = start()
     assert f"listening on resp://127.0.0.1:{server.port}" in server.log
     assert f"backend: embedded Valkey 9.1.2, data in {data}" in server.log
     last = server.log.strip().splitlines()[-1]
@@ -50,16 +57,16 @@ def test_the_log_tells_the_listeners_and_the_data_directory(start_server: StartS
     assert " ready" in last
 
 
-def test_the_embedded_backend_listens_on_its_socket_only(start_server: StartServer, data: Path) -> None:
-    start_server("--data-dir", str(data))
+def test_the_embedded_backend_listens_on_its_socket_only(start: StartServer, data: Path) -> None:
+    start()
     with embedded_client(data) as direct:
         assert direct.config_get("port") == {"port": "0"}
         assert direct.config_get("appendonly") == {"appendonly": "yes"}
     assert (data / "valkey.sock").stat().st_mode & 0o777 == 0o700
 
 
-def test_a_second_server_on_the_same_data_is_refused(start_server: StartServer, data: Path) -> None:
-    first = start_server("--data-dir", str(data))
+def test_a_second_server_on_the_same_data_is_refused(start: StartServer, data: Path) -> None:
+    first = start()
     error = refused_start("--data-dir", str(data))
     assert f"is in use by pressure-server, process {first.process.pid}" in error
     with first.client() as client:
@@ -67,9 +74,9 @@ def test_a_second_server_on_the_same_data_is_refused(start_server: StartServer, 
 
 
 def test_the_command_that_the_error_gives_repairs_a_damaged_append_only_file(
-    start_server: StartServer, data: Path
+    start: StartServer, data: Path
 ) -> None:
-    first = start_server("--data-dir", str(data))
+    first = start()
     with first.client() as client:
         for number in range(100):
             client.sadd("q", number)
@@ -82,23 +89,21 @@ def test_the_command_that_the_error_gives_repairs_a_damaged_append_only_file(
     command = re.search(r"then run (bash -c '.* --fix .*'); see ", error)
     assert command is not None, error
     subprocess.run(command[1], shell=True, input="y\n", text=True, check=True, capture_output=True)
-    second = start_server("--data-dir", str(data))
+    second = start()
     with second.client() as client:
         assert 0 < client.scard("q") < 100
 
 
 @pytest.mark.slow
-def test_a_start_after_a_kill_stops_the_orphan_and_loses_no_message(
-    start_server: StartServer, data: Path
-) -> None:
-    first = start_server("--data-dir", str(data))
+def test_a_start_after_a_kill_stops_the_orphan_and_loses_no_message(start: StartServer, data: Path) -> None:
+    first = start()
     with first.client() as client:
         for number in range(1000):
             client.sadd("q", number)
     first.stop(signal.SIGKILL)
     orphan = process_of(data)
     os.kill(orphan, 0)
-    second = start_server("--data-dir", str(data))
+    second = start()
     assert f"stopping a Valkey (process {orphan})" in second.log
     with second.client() as client:
         assert client.spop("q", 2000) == [b"%d" % number for number in range(1000)]
@@ -106,9 +111,9 @@ def test_a_start_after_a_kill_stops_the_orphan_and_loses_no_message(
 
 
 def test_a_backend_that_dies_repeatedly_is_started_with_growing_pauses(
-    start_server: StartServer, data: Path
+    start: StartServer, data: Path
 ) -> None:
-    server = start_server("--data-dir", str(data))
+    server = start()
     with server.client() as client, embedded_client(data) as direct:
         client.sadd("q", "a")
         processes = [new_process(direct, 0)]
@@ -146,11 +151,9 @@ def size(client: Client) -> int | None:
         return None
 
 
-def test_a_server_does_not_start_beside_an_orphan_that_it_cannot_find(
-    start_server: StartServer, data: Path
-) -> None:
+def test_a_server_does_not_start_beside_an_orphan_that_it_cannot_find(start: StartServer, data: Path) -> None:
     """Valkey's process number is unknown, as on a full disk."""
-    first = start_server("--data-dir", str(data))
+    first = start()
     orphan = process_of(data)
     first.stop(signal.SIGKILL)
     (data / "valkey.pid").write_text("")
@@ -160,8 +163,8 @@ def test_a_server_does_not_start_beside_an_orphan_that_it_cannot_find(
         os.kill(orphan, signal.SIGTERM)
 
 
-def test_the_backend_outlives_a_drain_by_ctrl_c(start_server: StartServer, data: Path) -> None:
-    server = start_server("--data-dir", str(data))
+def test_the_backend_outlives_a_drain_by_ctrl_c(start: StartServer, data: Path) -> None:
+    server = start()
     with server.client() as client:
         client.sadd("q", "a")
     assert os.getpgid(process_of(data)) != os.getpgid(server.process.pid)

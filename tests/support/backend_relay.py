@@ -28,6 +28,7 @@ class _BackendLink(Link):
 
     async def reply(self, data: bytes) -> None:
         if self._relay.cuts(data):
+            self._relay.made += 1
             await self.send(self.near, data[: min(len(data) // 2, _LONGEST_CUT)])
             raise ConnectionAbortedError("cut")
         await super().reply(data)
@@ -49,6 +50,8 @@ class BackendRelay(Relay):
         """Listen on the unix socket `path`, or on a port of 127.0.0.1."""
         super().__init__()
         self.backend = backend
+        # The number of cuts.
+        self.made = 0
         self.cuts: Callable[[bytes], bool] = _never
         self.drops: Callable[[bytes], bool] = _never
         self.slow(delay, rate)

@@ -44,7 +44,7 @@ class _CallLink(Link):
     def __init__(self, relay: Relay, near: socket.socket, far: socket.socket) -> None:
         super().__init__(relay, near, far)
         self._commands = hiredis.Reader()
-        self._replies = _Replies()
+        self._received = b""
         # The cuts of the requests in flight.
         self._in_flight: deque[Cut | None] = deque()
 
@@ -64,18 +64,23 @@ class _CallLink(Link):
             await self.send(self.far, request)
 
     async def reply(self, data: bytes) -> None:
-        for reply in self._replies.feed(data):
-            is_push = reply.startswith(b">")
-            if not is_push and not self._in_flight:
-                raise ConnectionAbortedError("the request was cut after its end")
-            cut = None if is_push else self._in_flight.popleft()
-            if cut is not None:
-                self._relay.seen.append(reply)
-                if cut.reply is not None:
-                    self._relay.count_cut()
-                    await self.send(self.near, reply[: cut.reply])
-                    raise ConnectionAbortedError("cut in a reply")
-            await self.send(self.near, reply)
+        self._received += data
+        while (end := _end_of(self._received, 0)) is not None:
+            reply, self._received = self._received[:end], self._received[end:]
+            await self._pass_on(reply)
+
+    async def _pass_on(self, reply: bytes) -> None:
+        is_push = reply.startswith(b">")
+        if not is_push and not self._in_flight:
+            raise ConnectionAbortedError("the request was cut after its end")
+        cut = None if is_push else self._in_flight.popleft()
+        if cut is not None:
+            self._relay.seen.append(reply)
+            if cut.reply is not None:
+                self._relay.count_cut()
+                await self.send(self.near, reply[: cut.reply])
+                raise ConnectionAbortedError("cut in a reply")
+        await self.send(self.near, reply)
 
 
 class CallRelay(BackendRelay):
@@ -84,8 +89,6 @@ class CallRelay(BackendRelay):
     new_link = _CallLink
 
     def __init__(self, backend: Path, path: Path) -> None:
-        # The number of cuts.
-        self.made = 0
         # The replies to the calls that had a plan.
         self.seen: list[bytes] = []
         # Requests that have not reached the backend, with the connections that the server has given up.
@@ -144,21 +147,6 @@ class CallRelay(BackendRelay):
         if self._stays_shut:
             self._refuses = True
             self.cut(reset=False)
-
-
-class _Replies:
-    """Splits bytes into whole replies."""
-
-    def __init__(self) -> None:
-        self._data = b""
-
-    def feed(self, data: bytes) -> list[bytes]:
-        self._data += data
-        replies = []
-        while (end := _end_of(self._data, 0)) is not None:
-            replies.append(self._data[:end])
-            self._data = self._data[end:]
-        return replies
 
 
 def _end_of(data: bytes, start: int) -> int | None:

@@ -8,8 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from functools import partial
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
@@ -150,22 +149,21 @@ def unable_to_save(valkey: Valkey) -> Iterator[None]:
             direct.bgsave()
 
 
-@contextmanager
-def changed(commands: list[tuple[str, ...]], back: list[tuple[str, ...]], valkey: Valkey) -> Iterator[None]:
-    """Send `commands` to the backend, and `back` at the end of the block."""
-    with valkey.client() as direct:
-        for command in commands:
-            direct.execute_command(*command)
-        try:
-            yield
-        finally:
-            for command in back:
-                direct.execute_command(*command)
-
-
 def commanded(*commands: str, back: str = "") -> BackendFault:
     """Return a fault that sends these commands; the command `back` undoes them."""
-    return partial(changed, [tuple(each.split()) for each in commands], [tuple(back.split())] if back else [])
+
+    @contextmanager
+    def fault(valkey: Valkey) -> Iterator[None]:
+        with valkey.client() as direct:
+            for command in commands:
+                direct.execute_command(*command.split())
+            try:
+                yield
+            finally:
+                if back:
+                    direct.execute_command(*back.split())
+
+    return fault
 
 
 _CLOSE_ALL = "CLIENT KILL TYPE normal SKIPME yes"
@@ -189,20 +187,16 @@ class Impostor:
     def __init__(self, path: Path, reply: bytes) -> None:
         self.path = path
         self._reply = reply
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(path))
-        self._listener.listen()
-        threading.Thread(target=self._serve, daemon=True).start()
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(path))
+        listener.listen()
+        threading.Thread(target=self._serve, args=(listener,), daemon=True).start()
 
-    def _serve(self) -> None:
+    def _serve(self, listener: socket.socket) -> None:
         while True:
-            connection, _ = self._listener.accept()
-            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+            threading.Thread(target=self._answer, args=(listener.accept()[0],), daemon=True).start()
 
     def _answer(self, connection: socket.socket) -> None:
-        with connection:
-            try:
-                while connection.recv(65536):
-                    connection.sendall(self._reply)
-            except OSError:
-                return  # the other side has closed
+        with connection, suppress(OSError):  # the other side may have closed
+            while connection.recv(65536):
+                connection.sendall(self._reply)

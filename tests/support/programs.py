@@ -7,13 +7,14 @@ import io
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import redis
@@ -159,6 +160,28 @@ class Server:
 # The fixtures of conftest.py take the arguments of Server after `log`, and the options of Valkey.
 StartServer = Callable[..., Server]
 StartValkey = Callable[..., Valkey]
+
+
+class Replicated(NamedTuple):
+    """A backend with one replica, both also on ports of 127.0.0.1."""
+
+    main: Valkey
+    replica: Valkey
+
+
+def start_replicated(start_valkey: StartValkey, *options: str) -> Replicated:
+    """Start a backend and its replica. Return them when they are connected."""
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as another:
+        ports = [str(listener.getsockname()[1]) for listener in (one, another)]
+    options = ("--repl-diskless-sync-delay", "0", *options)
+    main = start_valkey("--port", ports[0], *options)
+    replica = start_valkey("--port", ports[1], "--replicaof", f"127.0.0.1 {ports[0]}", *options)
+    with main.client() as direct:
+        # The confirmation of the first write may take a second.
+        for command in (("SET", "seen", 1), ("DEL", "seen")):
+            direct.execute_command(*command)
+            wait_for(lambda: direct.execute_command("WAIT", 1, 100) == 1, "the replica")
+    return Replicated(main, replica)
 
 
 def run_command(
