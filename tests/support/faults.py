@@ -86,11 +86,9 @@ def killed(valkey: Valkey) -> Iterator[None]:
         valkey.start()
 
 
-@contextmanager
-def hanging(valkey: Valkey) -> Iterator[None]:
-    """Stop the backend's process."""
-    with stopped(valkey.process):
-        yield
+def hanging(valkey: Valkey) -> AbstractContextManager[None]:
+    """Stop the backend's process, until the block ends."""
+    return stopped(valkey.process)
 
 
 @contextmanager
