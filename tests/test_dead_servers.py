@@ -56,7 +56,7 @@ def backend(start_valkey: StartValkey) -> Valkey:
 
 @pytest.fixture
 def take(backend: Valkey) -> Iterator[Any]:
-    """Take messages that nobody reads, on a connection that stays open."""
+    """Return a function that takes messages on a new connection, and does not read the reply."""
     opened: list[Waiter] = []
 
     def take(server: Server, *words: str | int, select: int = 0) -> Waiter:
@@ -233,41 +233,41 @@ def test_a_server_that_is_killed_after_it_came_back_is_recovered_again(
 
 def test_a_server_with_a_new_heartbeat_is_not_forgotten(direct: Client) -> None:
     def call(*words: str) -> Any:
-        return direct.eval(servers_script(), 3, "who lives", "a is dead", "what a has taken", *words)
+        return direct.eval(servers_script(), 3, "peers", "death of a", "calls of a", *words)
 
     def sign(signed: str, epoch: str = "") -> Any:
         return call("sign", "a", signed, epoch)
 
     def epoch() -> Any:
-        return direct.hget("what a has taken", "epoch")
+        return direct.hget("calls of a", "epoch")
 
     assert sign("1 15", "1") is None
     assert sign("2 15") is None
     assert epoch() == b"1"
     assert call("bury", "a", "1 15") == call("forget", "a", "1 15") == 0
-    assert direct.hgetall("who lives") == {b"a": b"2 15"}
-    assert not direct.exists("a is dead")
-    direct.hset("what a has taken", "1", "something")
+    assert direct.hgetall("peers") == {b"a": b"2 15"}
+    assert not direct.exists("death of a")
+    direct.hset("calls of a", "1", "something")
     assert call("bury", "a", "2 15") == 1
     assert epoch() == b"0"
-    assert call("forget", "a", "2 15") == 0, "there is still a record"
-    direct.hdel("what a has taken", "1")
+    assert call("forget", "a", "2 15") == 0, "a server with a record was forgotten"
+    direct.hdel("calls of a", "1")
     assert call("forget", "a", "2 15") == 1
-    assert not direct.exists("who lives", "what a has taken")
-    assert 0 < direct.ttl("a is dead") <= 86400
+    assert not direct.exists("peers", "calls of a")
+    assert 0 < direct.ttl("death of a") <= 86400
     for number in (3, 4):
-        assert sign(f"{number} 15", "2") == b"2 15", "it is to learn what has become of it"
+        assert sign(f"{number} 15", "2") == b"2 15", "the server does not learn of its death"
     assert sign("4 15", "1") == b"2 15"
-    assert epoch() == b"2", "an epoch that has ended does not come back"
+    assert epoch() == b"2", "an ended epoch began again"
     assert call("bury", "a", "4 15") == 1
-    assert sign("5 15") == b"4 15", "once more"
-    assert epoch() == b"0", "only a new connection, or one that knows, begins an epoch"
+    assert sign("5 15") == b"4 15", "the server does not learn of its second death"
+    assert epoch() == b"0", "a heartbeat without an epoch began one"
     assert call("forget", "a", "4 15") == 0
-    direct.hset("what a has taken", mapping={"7": "of old data", "e8.1.1": "not back yet"})
+    direct.hset("calls of a", mapping={"7": "old data", "e8.1.1": "not put back"})
     assert call("leave", "a") == 0
-    direct.hdel("what a has taken", "e8.1.1")
+    direct.hdel("calls of a", "e8.1.1")
     assert call("leave", "a") == 1
-    assert not direct.exists("who lives", "what a has taken")
+    assert not direct.exists("peers", "calls of a")
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ def copy_queue(direct: Client, queue: str, to: str) -> str:
 
 
 def drop_queue(direct: Client, queue: str) -> None:
-    """Delete all keys of a queue, without its roles."""
+    """Delete all keys of a queue, without taking its roles."""
     direct.delete(*[f"{PREFIX}:{queue}{suffix}" for suffix in SUFFIXES])
 
 
@@ -87,8 +87,8 @@ STATES = (
 )
 OPERATIONS: dict[str, Callable[[NativeSteps], Steps[Any]]] = {
     "create": lambda native: native.create(2),
-    "put": lambda native: native.put(b"theirs"),
-    "put, non-blocking": lambda native: native.put_non_blocking(b"theirs"),
+    "put": lambda native: native.put(b"native"),
+    "put, non-blocking": lambda native: native.put_non_blocking(b"native"),
     "get": lambda native: native.get(),
     "get, non-blocking": lambda native: native.get_non_blocking(),
     "close": lambda native: native.close(),

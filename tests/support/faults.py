@@ -96,7 +96,7 @@ def loading(valkey: Valkey) -> Iterator[None]:
     """Kill the backend, which needs an append-only file, and let it load its data slowly."""
     with valkey.client() as direct, direct.pipeline(transaction=False) as pipeline:
         for number in range(150):
-            pipeline.set(f"somebody's {number}", "x" * 100)
+            pipeline.set(f"foreign {number}", "x" * 100)
         pipeline.execute()
         direct.bgrewriteaof()
         wait_for(lambda: not direct.info("persistence")["aof_rewrite_in_progress"], "the rewriting")

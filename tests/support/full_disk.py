@@ -90,5 +90,5 @@ def small_disk(folder: Path) -> Iterator[SmallDisk]:
     try:
         yield SmallDisk(folder)
     finally:
-        # A process that still uses it may end later.
+        # Lazy, because a process may still use the disk.
         subprocess.run((*_ROOT, "umount", "--lazy", str(folder)), check=True)

@@ -105,7 +105,7 @@ class Ledger:
             self._last[line] = position
 
     def doubt(self, messages: Iterable[bytes]) -> None:
-        """Note messages that a client has read and that may receive again, once or never."""
+        """Note messages that a client has read, and may receive again once or never."""
         self._doubtful.update(messages)
 
     @property
