@@ -190,7 +190,7 @@ _GARBAGE = (
 _LINE_FAULTS: dict[Kind, Callable[[Relay, random.Random], None]] = {
     **dict.fromkeys(
         (plan.BACKEND_CUT, plan.CLIENTS_CUT),
-        lambda relay, chance: relay.cut(rudely=chance.random() < 0.5),
+        lambda relay, chance: relay.cut(reset=chance.random() < 0.5),
     ),
     **dict.fromkeys(
         (plan.BACKEND_HALF_CUT, plan.CLIENTS_HALF_CUT),
