@@ -412,12 +412,12 @@ def test_delete_wakes_waiting_clients_of_both_kinds_and_leaves_no_key(
                 return type(error).__name__
         return "done"
 
-    command: Words = ("GET", "q") if role == "consumer" else ("PUT", "q", "served")
+    command: Words = ("PRESSURE.GET", "q") if role == "consumer" else ("PRESSURE.PUT", "q", "served")
     with waiters(server, 4) as waiting, ThreadPoolExecutor() as threads:
         outcomes = [threads.submit(work_natively) for _ in range(2)]
         wait_for(lambda: blocked(direct) == 2, "the native clients to wait")
         for waiter in waiting:
-            waiter.send(f"PRESSURE.{command[0]}", *command[1:], "TIMEOUT", 0)
+            waiter.send(*command, "TIMEOUT", 0)
         wait_for_waiting(client, "q", **{f"{role}s": 4})
         delete(client, direct)
         ended = sorted(outcome.result(TIMEOUT) for outcome in outcomes)
