@@ -33,8 +33,7 @@ from tests.support.waiters import Waiter, blocked, create, is_refused, packed, w
 # Commands of a client A, and those of a client B, which begin with `B `.
 LIKE_REDIS = {
     "a transaction": (
-        "MULTI|SADD q a b|SADD q a|SCARD q|SISMEMBER q b|SMEMBERS q|SPOP q 2|SPOP q|SPOP q 2|"
-        "EXEC"
+        "MULTI|SADD q a b|SADD q a|SCARD q|SISMEMBER q b|SMEMBERS q|SPOP q 2|SPOP q|SPOP q 2|EXEC"
     ),
     "empty": "MULTI|EXEC|MULTI|EXEC|EXEC",
     "discarded": "MULTI|SADD q a|DISCARD|SCARD q|EXEC|DISCARD",
@@ -54,41 +53,37 @@ LIKE_REDIS = {
     "errors during EXEC": "MULTI|SADD q a|SPOP q -1|SPOP q x|LPOP r x|SELECT 99|SADD q b|EXEC|SCARD q",
     "errors of blocking commands": "MULTI|BLPOP q x|BLPOP q -1|BLMPOP 0 0 q LEFT|SADD q b|EXEC|SCARD q",
     "nothing blocks": (
-        "MULTI|BLPOP q 0|BRPOP q r 0|BLMOVE q r LEFT LEFT 0|BRPOPLPUSH q r 0|"
-        "BLMPOP 0 2 q r LEFT|LMPOP 1 q LEFT|EXEC"
+        "MULTI|BLPOP q 0|BRPOP q r 0|BLMOVE q r LEFT LEFT 0|BRPOPLPUSH q r 0|BLMPOP 0 2 q r LEFT|"
+        "LMPOP 1 q LEFT|EXEC"
     ),
     "blocking commands with a message": (
         "RPUSH q a|RPUSH r b|MULTI|BLPOP p q 0|BRPOP q r 0|RPUSH q c|BLMOVE q r LEFT LEFT 0|BRPOPLPUSH r q 0|"
         "BLMPOP 0 2 p q LEFT COUNT 5|BLPOP p q r 0|EXEC"
     ),
     "lists": (
-        "MULTI|RPUSH q a b c|LLEN q|LRANGE q 0 -1|LINDEX q 1|LPOP q|LPOP q 5|LPOP q|LPOP q 5|EXEC|"
-        "LLEN q"
+        "MULTI|RPUSH q a b c|LLEN q|LRANGE q 0 -1|LINDEX q 1|LPOP q|LPOP q 5|LPOP q|LPOP q 5|EXEC|LLEN q"
     ),
     "moves": (
-        "MULTI|SADD s a b|SMOVE s d a|SMOVE s d nothing|SISMEMBER s a|SMEMBERS d|"
-        "SINTER s d|SUNION s d|SDIFF s d|"
-        "SINTERCARD 2 s d|SADD s a|SINTER s d|EXEC"
+        "MULTI|SADD s a b|SMOVE s d a|SMOVE s d nothing|SISMEMBER s a|SMEMBERS d|SINTER s d|SUNION s d|"
+        "SDIFF s d|SINTERCARD 2 s d|SADD s a|SINTER s d|EXEC"
     ),
     "list moves": (
-        "MULTI|RPUSH s a|RPOPLPUSH s d|RPOPLPUSH s d|LMOVE d s LEFT RIGHT|LRANGE s 0 -1|LLEN d|"
-        "EXEC"
+        "MULTI|RPUSH s a|RPOPLPUSH s d|RPOPLPUSH s d|LMOVE d s LEFT RIGHT|LRANGE s 0 -1|LLEN d|EXEC"
     ),
     "deleting": (
-        "SADD q a b|SADD r c|MULTI|DEL q r nothing|SCARD q|EXISTS r|SADD q d|SMEMBERS q|UNLINK q|"
-        "EXISTS q|EXEC"
+        "SADD q a b|SADD r c|MULTI|DEL q r nothing|SCARD q|EXISTS r|SADD q d|SMEMBERS q|UNLINK q|EXISTS q|"
+        "EXEC"
     ),
     "keys": (
-        "SADD q a|MULTI|KEYS *|SADD r b|DBSIZE|EXISTS q r|TYPE r|SCAN 0 COUNT 100|DEL q|RANDOMKEY|"
-        "FLUSHDB|DBSIZE|EXEC"
+        "SADD q a|MULTI|KEYS *|SADD r b|DBSIZE|EXISTS q r|TYPE r|SCAN 0 COUNT 100|DEL q|RANDOMKEY|FLUSHDB|"
+        "DBSIZE|EXEC"
     ),
     "databases": (
-        "MULTI|SADD q a|SELECT 1|SADD q b|SADD q c|SELECT 2|SCARD q|EXEC|SCARD q|SELECT 1|SCARD q|"
-        "FLUSHDB"
+        "MULTI|SADD q a|SELECT 1|SADD q b|SADD q c|SELECT 2|SCARD q|EXEC|SCARD q|SELECT 1|SCARD q|FLUSHDB"
     ),
     "the connection": (
-        "MULTI|PING|PING hello|ECHO x|CLIENT SETNAME me|SADD q a|CLIENT GETNAME|HELLO 9|"
-        "AUTH x|COMMAND INFO nonsense|EXEC"
+        "MULTI|PING|PING hello|ECHO x|CLIENT SETNAME me|SADD q a|CLIENT GETNAME|HELLO 9|AUTH x|"
+        "COMMAND INFO nonsense|EXEC"
     ),
     "COMMAND after MULTI": "MULTI|COMMAND|COMMAND x|DISCARD|MULTI|command|DISCARD|MULTI|CLIENT|EXEC|PING",
     "QUIT after MULTI": "MULTI|SADD q a|QUIT|B SCARD q",
@@ -123,14 +118,12 @@ LIKE_REDIS = {
     "watched, changed, no queue command": "WATCH q|B SADD q a|MULTI|PING|EXEC|MULTI|PING|EXEC",
     "watched, unchanged, no queue command": "WATCH q|MULTI|PING|EXEC",
     "watched, changed, a queue command later": (
-        "WATCH q|B SADD q a|MULTI|CLIENT SETNAME me|SADD q b|EXEC|CLIENT GETNAME|"
-        "SCARD q"
+        "WATCH q|B SADD q a|MULTI|CLIENT SETNAME me|SADD q b|EXEC|CLIENT GETNAME|SCARD q"
     ),
     "watched, changed in another database": "WATCH q|B SELECT 1|B SADD q a|MULTI|SADD q b|EXEC|B FLUSHALL",
     "watched before SELECT": "WATCH q|SELECT 1|B SADD q a|MULTI|SADD q b|EXEC|SCARD q",
     "watched in two databases": (
-        "SELECT 1|WATCH q|SELECT 0|WATCH q|B SELECT 1|B SADD q a|MULTI|SADD q b|EXEC|SCARD q|"
-        "B FLUSHALL"
+        "SELECT 1|WATCH q|SELECT 0|WATCH q|B SELECT 1|B SADD q a|MULTI|SADD q b|EXEC|SCARD q|B FLUSHALL"
     ),
 }  # fmt: skip
 
