@@ -177,7 +177,7 @@ def other(server: Server) -> Iterator[Waiter]:
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_a_pipeline_of_redis_py(server: Server, protocol: int) -> None:
+def test_a_pipeline_of_redis_py_is_a_transaction(server: Server, protocol: int) -> None:
     with server.client(protocol=protocol) as client:
         pipe = client.pipeline()
         pipe.sadd("q", "a", "b").lpush("q", "c").scard("q").spop("q")
@@ -185,7 +185,7 @@ def test_a_pipeline_of_redis_py(server: Server, protocol: int) -> None:
         assert pipe.execute() == [2, 3, 3, b"a", [b"q", b"b"] if protocol == 3 else (b"q", b"b"), b"c", None]
 
 
-def test_a_pipeline_of_redis_py_names_the_command_that_failed(client: Client) -> None:
+def test_a_failed_command_in_a_pipeline_of_redis_py_is_reported(client: Client) -> None:
     pipe = client.pipeline().sadd("q", "a").execute_command("LPOP", "q", "x").sadd("q", "b")
     replies = pipe.execute(raise_on_error=False)
     assert (replies[0], type(replies[1]), replies[2]) == (1, redis.ResponseError, 1)
@@ -195,11 +195,10 @@ def test_a_pipeline_of_redis_py_names_the_command_that_failed(client: Client) ->
     assert client.smembers("q") == {b"a", b"b"}
 
 
-def test_concurrent_watch_loops_lose_no_increment(server: Server) -> None:
+def test_concurrent_watch_loops_lose_no_increment(server: Server, client: Client) -> None:
     """Client.transaction repeats a read and a write until no other client has changed the queue."""
     rounds, threads = 25, 4
-    with server.client() as client:
-        client.rpush("counter", 0)
+    client.rpush("counter", 0)
 
     def count() -> None:
         with server.client() as connected:
@@ -214,8 +213,7 @@ def test_concurrent_watch_loops_lose_no_increment(server: Server) -> None:
                 connected.transaction(increment, "counter")
 
     together([count] * threads)
-    with server.client() as client:
-        assert client.lrange("counter", 0, -1) == [b"%d" % (rounds * threads)]
+    assert client.lrange("counter", 0, -1) == [b"%d" % (rounds * threads)]
 
 
 def together(functions: list[Callable[[], None]]) -> None:
@@ -286,15 +284,16 @@ def test_other_clients_never_see_half_a_transaction(
         assert first != second or all(one % 2 == 0 for one, _ in lengths)
 
 
-def test_a_message_moved_in_a_transaction_is_always_in_one_queue(server: Server, backend: Valkey) -> None:
+def test_a_message_moved_in_a_transaction_is_always_in_one_queue(
+    server: Server, client: Client, backend: Valkey
+) -> None:
     """Three clients move messages in a circle, each by a get and a put; the total stays the same."""
     transfers = 100
     is_done = threading.Event()
     totals: set[int] = set()
     places: set[tuple[int, ...]] = set()
-    with server.client() as client:
-        for name in "abc":
-            client.rpush(name, *range(transfers))
+    for name in "abc":
+        client.rpush(name, *range(transfers))
 
     def move(source: str, destination: str) -> None:
         with Waiter(server.port) as waiter:
