@@ -108,6 +108,11 @@ def wait_until_blocked(direct: Client, clients: int = 1) -> None:
     wait_for(lambda: blocked(direct) == clients, f"{clients} blocked clients")
 
 
+def is_held(direct: Client, role: str) -> bool:
+    """Return whether the client `native-holder` has the role."""
+    return bool(direct.get(f"{BASE}:{role}") == b"native-holder")
+
+
 def error_of(future: Future[Any]) -> type[BaseException] | type[None]:
     return type(future.exception(TIMEOUT))
 
@@ -444,7 +449,7 @@ def test_an_operation_waits_for_a_role_or_names_its_holder(
     for role, work in (("consumer", queue.get), ("producer", lambda timeout: queue.put(b"y", timeout))):
         native = NativeSteps(direct, "q", "native-holder")
         steps = native.get() if role == "consumer" else native.put(b"z")
-        step_until(steps, lambda key=f"{BASE}:{role}": direct.get(key) == b"native-holder")
+        step_until(steps, partial(is_held, direct, role))
         for timeout in (0, 0.2):
             with pytest.raises(QueueInUseError, match="native-holder"):
                 work(timeout)
