@@ -253,14 +253,8 @@ def test_a_blocking_move_times_out_with_nil_or_full(client: Client, waiter: Wait
 def test_commands_after_a_waiting_put_are_done_after_it(client: Client, waiter: Waiter) -> None:
     create(client, "q", "BOUND", 2)
     client.sadd("q", "a", "b")
-    waiter.socket.sendall(
-        packed("SADD", "q", "c")
-        + packed("SADD", "q", "d")
-        + packed("SADD", "other", "x")
-        + packed("SPOP", "q")
-        + packed("LPUSH", "q", "e")
-        + packed("PING")
-    )
+    lines = ("SADD q c", "SADD q d", "SADD other x", "SPOP q", "LPUSH q e", "PING")
+    waiter.socket.sendall(b"".join(packed(*line.split()) for line in lines))
     wait_for_waiting(client, "q", producers=1)
     assert client.exists("other") == 0
     assert client.spop("q") == b"a"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from threading import Thread
+from typing import Any
 
 import pytest
 
@@ -17,7 +17,7 @@ from pressure_server.queues.expiry import Expiry
 from pressure_server.queues.peers import PeerDetection
 from pressure_server.queues.policy import Policy
 from tests.support.native import NativeClient
-from tests.support.programs import Client, Server, StartServer, StartValkey, Valkey, join, keys_left, wait_for
+from tests.support.programs import Client, Server, StartServer, StartValkey, Valkey, keys_left, wait_for
 from tests.support.waiters import Waiter, wait_for_waiting
 
 TTL = "0.5"
@@ -44,12 +44,19 @@ def leave_empty(client: Client, queue: str) -> None:
     assert client.spop(queue) == b"m"
 
 
-def wait_for_expiry(client: Client, direct: Client, times: int = 1) -> None:
+def wait_for_expiry(
+    client: Client, direct: Client, times: int = 1, meanwhile: Callable[[], Any] = lambda: None
+) -> None:
     """Return when a new, unused queue has expired: queues left unused before have had at least as long."""
+
+    def is_control_deleted() -> bool:
+        meanwhile()
+        return not direct.keys("*:control*")
+
     for _ in range(times):
         leave_empty(client, "control")
         assert direct.exists("__pressure__:control:bound") == 1
-        wait_for(lambda: not direct.keys("*:control*"), "the unused queue to be deleted")
+        wait_for(is_control_deleted, "the unused queue to be deleted")
 
 
 def test_an_unused_empty_queue_is_deleted_with_all_its_keys(client: Client, direct: Client) -> None:
@@ -92,19 +99,15 @@ def test_a_queue_that_a_client_waits_on_stays(
 
 def test_a_queue_that_a_native_client_waits_on_stays(client: Client, direct: Client, backend: Valkey) -> None:
     leave_empty(client, "q")
-    got: list[bytes] = []
-    with backend.client() as connection:
-        native = NativeClient(connection, "q")
-        thread = Thread(target=lambda: got.append(native.get()), daemon=True)
-        thread.start()
+    with backend.client() as connection, ThreadPoolExecutor() as threads:
+        got = threads.submit(NativeClient(connection, "q").get)
         try:
             wait_for(lambda: not direct.exists("__pressure__:q:consumer_free"), "the native client to wait")
             wait_for_expiry(client, direct, times=2)
-            assert not got
+            assert not got.done()
         finally:
             client.sadd("q", "late")
-            join(thread)
-    assert got == [b"late"]
+        assert got.result() == b"late"
 
 
 @pytest.mark.slow
@@ -145,15 +148,11 @@ def test_a_queue_with_broken_settings_is_reported_once_and_others_expire(
 
 
 def test_a_queue_in_use_does_not_expire(client: Client, direct: Client) -> None:
-    # Whenever the server looks, the queue is empty.
-    leave_empty(client, "control")
-
-    def is_control_deleted() -> bool:
+    def use() -> None:
         leave_empty(client, "q")
         assert direct.exists("__pressure__:q:bound") == 1
-        return not direct.keys("*:control*")
 
-    wait_for(is_control_deleted, "the unused queue to be deleted")
+    wait_for_expiry(client, direct, meanwhile=use)
 
 
 @pytest.mark.slow
@@ -210,16 +209,13 @@ def test_a_queue_that_a_native_client_polls_stays(
     server = start_server("--backend", backend.url, "--implicit-queue-ttl", "1.5")
     with server.client() as client:
         leave_empty(client, "polled")
-        for _ in range(2):
-            leave_empty(client, "control")
 
-            def is_control_deleted() -> bool:
-                # A poll that finds no message only takes the role and gives it back.
-                assert NativeClient(direct, "polled").get_non_blocking() is None
-                assert direct.exists("__pressure__:polled:bound")
-                return not direct.keys("*:control*")
+        def poll() -> None:
+            # A get that finds no message only takes the role and gives it back.
+            assert NativeClient(direct, "polled").get_non_blocking() is None
+            assert direct.exists("__pressure__:polled:bound")
 
-            wait_for(is_control_deleted, "the unused queue to be deleted")
+        wait_for_expiry(client, direct, times=2, meanwhile=poll)
 
 
 def leave_empty_queues(direct: Client, count: int) -> None:

@@ -167,10 +167,20 @@ def test_the_keys_are_those_of_the_protocol(queue: Any, direct: Client) -> None:
     assert b" " not in producer
 
 
-@pytest.mark.parametrize("name", ["q:bound", "q:ext:x"])
-def test_a_name_that_is_a_key_of_another_queue_is_refused(open_queue: Open, name: str) -> None:
-    with pytest.raises(QueueNameError):
-        open_queue(name)
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"name": "q:bound"}, QueueNameError, "'q:bound'"),
+        ({"name": "q:ext:x"}, QueueNameError, "'q:ext:x'"),
+        ({"name": 5}, TypeError, "a queue's name must be bytes or str, not 5"),
+        ({"prefix": None}, TypeError, "a prefix must be bytes or str, not None"),
+    ],
+)
+def test_an_invalid_name_or_prefix_is_refused(
+    open_queue: Open, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        open_queue(**options)
 
 
 @pytest.mark.parametrize(
@@ -200,13 +210,6 @@ def test_invalid_arguments_are_refused_before_anything_is_sent(
     queue = open_queue(url="unix:///nowhere")
     with pytest.raises(error, match=re.escape(message)):
         getattr(queue, method)(*arguments)
-
-
-def test_a_name_and_a_prefix_must_be_bytes_or_str(open_queue: Open) -> None:
-    with pytest.raises(TypeError, match="a queue's name must be bytes or str, not 5"):
-        open_queue(5)
-    with pytest.raises(TypeError, match="a prefix must be bytes or str, not None"):
-        open_queue("q", prefix=None)
 
 
 @pytest.mark.parametrize("options", ["?decode_responses=true", "?protocol=3&db=3", "?retry_on_timeout=true"])

@@ -45,6 +45,12 @@ from tests.support.waiters import (
     waiters,
 )
 
+
+def refusals(error: str, command: str, *endings: str) -> list[tuple[str, str]]:
+    """Return the command with each of the endings, and the beginning of its error."""
+    return [(f"PRESSURE.{command} {ending}".rstrip(), error) for ending in endings]
+
+
 # Commands with their replies, on an empty server. A str is the beginning of an error.
 CREATING = [
     ("PRESSURE.EXISTS q", 0),
@@ -68,11 +74,7 @@ PUTTING = [
     ("PRESSURE.PUT q a", 1),
     ("PRESSURE.LENGTH q", 2),
     ("PRESSURE.PUT q b", "FULL queue 'q' is full"),
-    ("PRESSURE.PUT q b NX", "FULL "),
-    ("PRESSURE.PUT q b NOWAIT", "FULL "),
-    ("PRESSURE.PUT q b nowait nx", "FULL "),
-    ("PRESSURE.PUT q b TIMEOUT 0.02", "FULL "),
-    ("PRESSURE.PUT q b NX TIMEOUT 0.02", "FULL "),
+    *refusals("FULL ", "PUT q b", "NX", "NOWAIT", "nowait nx", "TIMEOUT 0.02", "NX TIMEOUT 0.02"),
     ("PRESSURE.PUT q a NX NOWAIT", 0),
     ("PRESSURE.LENGTH q", 2),
     ("PRESSURE.PUT q b OVERFILL", 1),
@@ -97,20 +99,12 @@ CLOSING = [
     ("PRESSURE.CLOSE q", b"OK"),
     ("PRESSURE.CLOSED q", 1),
     ("PRESSURE.CLOSE q", "CLOSED queue 'q' is closed"),
-    ("PRESSURE.PUT q c", "CLOSED "),
-    ("PRESSURE.PUT q c NX", "CLOSED "),
-    ("PRESSURE.PUT q c NOWAIT", "CLOSED "),
-    ("PRESSURE.PUT q c TIMEOUT 5", "CLOSED "),
-    ("PRESSURE.PUT q c OVERFILL", "CLOSED "),
-    ("PRESSURE.PUT q c OVERFILL NX NOWAIT", "CLOSED "),
+    *refusals("CLOSED ", "PUT q c", "", "NX", "NOWAIT", "TIMEOUT 5", "OVERFILL", "OVERFILL NX NOWAIT"),
     ("SADD q c", "CLOSED "),
     ("PRESSURE.LENGTH q", 2),
     ("PRESSURE.GET q", b"a"),
     ("PRESSURE.GET q TIMEOUT 5", b"b"),
-    ("PRESSURE.GET q", "CLOSED "),
-    ("PRESSURE.GET q NOWAIT", "CLOSED "),
-    ("PRESSURE.GET q TIMEOUT 0", "CLOSED "),
-    ("PRESSURE.GET q TIMEOUT 5", "CLOSED "),
+    *refusals("CLOSED ", "GET q", "", "NOWAIT", "TIMEOUT 0", "TIMEOUT 5"),
     ("SPOP q", None),
     ("PRESSURE.EXISTS q", 1),
     ("PRESSURE.LENGTH q", 0),
@@ -122,29 +116,14 @@ CLOSING = [
 ]
 MISSING = [
     ("PRESSURE.LENGTH q", "NOQUEUE queue 'q' does not exist: PRESSURE.CREATE makes it"),
-    ("PRESSURE.CLOSED q", "NOQUEUE "),
-    ("PRESSURE.INFO q", "NOQUEUE "),
-    ("PRESSURE.CLOSE q", "NOQUEUE "),
-    ("PRESSURE.DELETE q", "NOQUEUE "),
-    ("PRESSURE.GET q", "NOQUEUE "),
-    ("PRESSURE.GET q NOWAIT", "NOQUEUE "),
-    ("PRESSURE.GET q TIMEOUT 5", "NOQUEUE "),
-    ("PRESSURE.PUT q a", "NOQUEUE "),
-    ("PRESSURE.PUT q a NX", "NOQUEUE "),
-    ("PRESSURE.PUT q a NOWAIT", "NOQUEUE "),
-    ("PRESSURE.PUT q a OVERFILL", "NOQUEUE "),
-    ("PRESSURE.PUT q a NX OVERFILL", "NOQUEUE "),
+    *[(f"PRESSURE.{name} q", "NOQUEUE ") for name in ("CLOSED", "INFO", "CLOSE", "DELETE")],
+    *refusals("NOQUEUE ", "GET q", "", "NOWAIT", "TIMEOUT 5"),
+    *refusals("NOQUEUE ", "PUT q a", "", "NX", "NOWAIT", "OVERFILL", "NX OVERFILL"),
     ("PRESSURE.LIST", []),
 ]
 
-
-def refusals(error: str, command: str, *ends: str) -> list[tuple[str, str]]:
-    """Return the command with each of the endings, and the beginning of its error."""
-    return [(f"PRESSURE.{command} {end}".rstrip(), f"ERR {error}") for end in ends]
-
-
-SYNTAX, BOUND = "syntax error", "bound is not an integer or out of range"
-NO_TIMEOUT, NO_NAME = "timeout is not a float or out of range", "'q:bound' cannot be a queue's name"
+SYNTAX, BOUND = "ERR syntax error", "ERR bound is not an integer or out of range"
+NO_TIMEOUT, NO_NAME = "ERR timeout is not a float or out of range", "ERR 'q:bound' cannot be a queue's name"
 REFUSED = [
     *refusals(
         SYNTAX, "CREATE new", "BOUND", "OVERFLOW", "OVERFLOW drop", "NONSENSE", "5", "BOUND 5 OVERFLOW"
@@ -155,20 +134,20 @@ REFUSED = [
     *refusals(SYNTAX, "PUT q m", "TIMEOUT", "NONSENSE", "NX XX", "m2", "''", "NOWAIT TIMEOUT 1"),
     *refusals(SYNTAX, "PUT q m", "TIMEOUT 1 NOWAIT", "TIMEOUT 1 TIMEOUT 2"),
     *refusals(NO_TIMEOUT, "PUT q m TIMEOUT", "x", "nan", "inf", "''", "NX"),
-    *refusals("timeout is negative", "PUT q m TIMEOUT", "-1", "-0.001"),
-    *refusals("timeout is out of range", "PUT q m TIMEOUT", "1e300"),
+    *refusals("ERR timeout is negative", "PUT q m TIMEOUT", "-1", "-0.001"),
+    *refusals("ERR timeout is out of range", "PUT q m TIMEOUT", "1e300"),
     *refusals(
         SYNTAX, "GET q", "TIMEOUT", "NONSENSE", "5", "NOWAIT NOWAIT", "NOWAIT TIMEOUT 1", "TIMEOUT 1 2"
     ),
     *refusals(SYNTAX, "GET q", "TIMEOUT 1 NOWAIT", "TIMEOUT 1 TIMEOUT 2"),
     *refusals(NO_TIMEOUT, "GET q TIMEOUT", "x", "nan", "inf", "''"),
-    *refusals("timeout is negative", "GET q TIMEOUT", "-1", "-0.001"),
-    *refusals("timeout is out of range", "GET q TIMEOUT", "1e300"),
+    *refusals("ERR timeout is negative", "GET q TIMEOUT", "-1", "-0.001"),
+    *refusals("ERR timeout is out of range", "GET q TIMEOUT", "1e300"),
     *refusals(SYNTAX, "LIST", "MATCH", "NONSENSE q", "q", "MATCH q q"),
     *refusals(NO_NAME, "CREATE", "q:bound", "q:bound BOUND 1"),
     *refusals(NO_NAME, "PUT", "q:bound m", "q:bound m NX", "q:bound m NOWAIT"),
     *refusals(NO_NAME, "GET", "q:bound", "q:bound NOWAIT"),
-    *[refusals(NO_NAME, name, "q:bound")[0] for name in ("LENGTH", "CLOSED", "CLOSE", "DELETE", "INFO")],
+    *[(f"PRESSURE.{name} q:bound", NO_NAME) for name in ("LENGTH", "CLOSED", "CLOSE", "DELETE", "INFO")],
 ]
 WRONG_COUNTS = {
     "CREATE": [""],
@@ -177,7 +156,9 @@ WRONG_COUNTS = {
     **{name: ["", "q q"] for name in ("EXISTS", "LENGTH", "CLOSED", "CLOSE", "DELETE", "INFO")},
 }
 for _name, _ends in WRONG_COUNTS.items():
-    REFUSED += refusals(f"wrong number of arguments for 'pressure.{_name.lower()}' command", _name, *_ends)
+    REFUSED += refusals(
+        f"ERR wrong number of arguments for 'pressure.{_name.lower()}' command", _name, *_ends
+    )
 
 
 def words(line: str) -> list[str]:
