@@ -630,7 +630,7 @@ def test_a_put_that_times_out_in_its_turn_gives_the_role_back(
     assert direct.llen(f"{BASE}:producer_free") == 1
 
 
-def test_cancelled_gets_lose_no_message(backend: Valkey, direct: Client) -> None:
+def test_cancelled_gets_lose_no_message(backend: Valkey) -> None:
     messages = [b"%d" % number for number in range(300)]
     cancelled: list[int] = []
 
