@@ -24,6 +24,14 @@ TTL = "0.5"
 MANY = 15_000
 # All of these queues are deleted within this many times their time to live; on an idle machine 1.3 to 1.45.
 MAX_TTLS = 2
+COPY_QUEUE = """
+local keys = redis.call('KEYS', '__pressure__:q0:*')
+for number = 1, ARGV[1] - 1 do
+  for _, key in ipairs(keys) do
+    redis.call('COPY', key, (key:gsub('q0', 'q' .. number)))
+  end
+end
+"""
 
 
 @pytest.fixture
@@ -218,38 +226,17 @@ def test_a_queue_that_a_native_client_polls_stays(
         wait_for_expiry(client, direct, times=2, meanwhile=poll)
 
 
-def leave_empty_queues(direct: Client, count: int) -> None:
-    """Write the keys that a put and a get leave behind, for this many queues."""
-    for first in range(0, count, 1000):
-        pipeline = direct.pipeline(transaction=False)
-        for number in range(first, min(first + 1000, count)):
-            base = f"__pressure__:q{number}"
-            pipeline.mset(
-                {
-                    f"{base}:bound": 0,
-                    f"{base}:producer": "pressure-server:x",
-                    f"{base}:consumer": "pressure-server:x",
-                }
-                | {
-                    f"{base}:stats:{what}_{unit}": 1
-                    for what in ("produced", "consumed")
-                    for unit in ("messages", "bytes")
-                }
-            )
-            for token in ("producer_free", "consumer_free", "not_full"):
-                pipeline.lpush(f"{base}:{token}", 1)
-            pipeline.hset(f"{base}:ext:settings", mapping={"overflow": "block", "made": "1.1", "implicit": 1})
-        pipeline.execute()
-
-
 @pytest.mark.alone
 def test_many_queues_expire_in_time_and_block_no_client(
     start_server: StartServer, start_valkey: StartValkey
 ) -> None:
     ttl = 2.0
     backend = start_valkey()
-    with backend.client() as direct:
-        leave_empty_queues(direct, MANY)
+    unlimited = start_server("--backend", backend.url)
+    with backend.client() as direct, unlimited.client() as client:
+        leave_empty(client, "q0")
+        unlimited.stop()
+        direct.eval(COPY_QUEUE, 0, MANY)
         wait_for(
             lambda: direct.object("idletime", f"__pressure__:q{MANY - 1}:producer_free") >= ttl, "idle queues"
         )

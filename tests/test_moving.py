@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -260,50 +260,42 @@ def test_moves_between_small_queues_lose_and_double_no_message(
     ledger.put(messages)
     client.rpush("a", *messages[:9])
     client.rpush("b", *messages[9:])
-    errors: list[str] = []
-    is_done = threading.Event()
 
     def move(seed: int) -> None:
         chosen = random.Random(seed)
         with Waiter(server.port) as mover:
-            while not is_done.is_set():
+            while not exchanging.done():
                 ends = (chosen.choice(names), chosen.choice(names))
-                words: Words = chosen.choice(
-                    [
-                        ("LMOVE", *ends, "LEFT", "LEFT"),
-                        ("BLMOVE", *ends, "LEFT", "LEFT", 0.05),
-                        ("SMOVE", *ends, chosen.choice(messages)),
-                    ]
-                )
+                moves: list[Words] = [
+                    ("LMOVE", *ends, "LEFT", "LEFT"),
+                    ("BLMOVE", *ends, "LEFT", "LEFT", 0.05),
+                    ("SMOVE", *ends, chosen.choice(messages)),
+                ]
+                words = chosen.choice(moves)
                 reply = mover(*words)
                 # INUSE: a native producer that waits for room holds its role.
                 is_expected = is_refused(reply, "FULL") or is_refused(reply, "INUSE")
-                if isinstance(reply, Exception) and not is_expected:
-                    errors.append(f"{words}: {reply}")
+                assert is_expected or not isinstance(reply, Exception), f"{words}: {reply}"
 
-    def take_and_put() -> None:
-        try:
-            with backend.client() as connected:
-                for _ in range(40):
-                    message = NativeClient(connected, "a").get()
-                    NativeClient(connected, "b").put(message)
-        finally:
-            is_done.set()
+    def exchange() -> None:
+        with backend.client() as connected:
+            for _ in range(40):
+                message = NativeClient(connected, "a").get()
+                NativeClient(connected, "b").put(message)
 
-    threads = [threading.Thread(target=move, args=(seed,), daemon=True) for seed in range(4)]
-    threads.append(threading.Thread(target=take_and_put, daemon=True))
-    for thread in threads:
-        thread.start()
-    is_done.wait(2 * TIMEOUT)
-
-    def have_ended() -> bool:
+    def have_movers_ended() -> bool:
         # A mover may still wait for room in "a", and the native client makes none any more.
         with suppress(redis.ResponseError):
             client.lmove("a", "b")
-        return not any(thread.is_alive() for thread in threads)
+        return all(mover.done() for mover in movers)
 
-    wait_for(have_ended, "the movers to end")
-    assert errors == []
+    with ThreadPoolExecutor() as threads:
+        exchanging = threads.submit(exchange)
+        movers = [threads.submit(move, seed) for seed in range(4)]
+        exchanging.result(2 * TIMEOUT)
+        wait_for(have_movers_ended, "the movers to end")
+        for mover in movers:
+            mover.result()
     for name in names:
         ledger.receive(client.lrange(name, 0, -1))
     ledger.check()

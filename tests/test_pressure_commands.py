@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +26,6 @@ from tests.support.programs import (
     Server,
     StartServer,
     Valkey,
-    join,
     keys_left,
     wait_for,
     wait_until_settled,
@@ -327,20 +325,20 @@ def test_a_put_with_a_timeout_waits_despite_overflow_error(client: Client, waite
 def test_a_consumer_receives_all_messages_before_closed(server: Server, client: Client) -> None:
     create(client, "q", "BOUND", 3)
     messages = [b"%d" % number for number in range(200)]
-    received: list[Any] = []
 
-    def consume() -> None:
+    def consume() -> list[Any]:
+        received: list[Any] = []
         with Waiter(server.port) as consumer:
             while not is_refused(reply := consumer("PRESSURE.GET", "q"), "CLOSED"):
                 received.append(reply)
+        return received
 
-    thread = threading.Thread(target=consume, daemon=True)
-    thread.start()
-    for message in messages:
-        client.execute_command("PRESSURE.PUT", "q", message)
-    client.execute_command("PRESSURE.CLOSE", "q")
-    join(thread)
-    assert received == messages
+    with ThreadPoolExecutor() as threads:
+        consuming = threads.submit(consume)
+        for message in messages:
+            client.execute_command("PRESSURE.PUT", "q", message)
+        client.execute_command("PRESSURE.CLOSE", "q")
+        assert consuming.result(TIMEOUT) == messages
 
 
 def test_waiting_gets_end_at_once_when_the_queue_is_closed(server: Server, client: Client) -> None:
@@ -418,25 +416,20 @@ def test_delete_during_puts_and_gets_leaves_no_key(
     server: Server, client: Client, direct: Client, delete: Callable[..., None]
 ) -> None:
     create(client, "q", "BOUND", 5)
-    ends: list[Any] = []
 
-    def repeat(*command: str) -> None:
+    def repeat(command: Words) -> str:
         with Waiter(server.port) as busy:
             while not isinstance(reply := busy(*command), hiredis.ReplyError):
                 pass
-            ends.append(str(reply).partition(" ")[0])
+        return str(reply).partition(" ")[0]
 
     commands: list[Words] = [("PRESSURE.PUT", "q", "m")] * 3 + [("PRESSURE.PUT", "q", "n", "NX")]
     commands += [("PRESSURE.GET", "q")] * 3
-    threads = [threading.Thread(target=repeat, args=command, daemon=True) for command in commands]
-    for thread in threads:
-        thread.start()
-    wait_for(lambda: about(client, "q")[b"consumed_messages"] > 100, "messages to go through")
-    delete(client, direct)
-    for thread in threads:
-        join(thread)
-    assert len(ends) == len(threads)
-    assert set(ends) <= {"NOQUEUE", "CLOSED"}
+    with ThreadPoolExecutor() as threads:
+        repeating = [threads.submit(repeat, command) for command in commands]
+        wait_for(lambda: about(client, "q")[b"consumed_messages"] > 100, "messages to go through")
+        delete(client, direct)
+        assert {repeated.result(TIMEOUT) for repeated in repeating} <= {"NOQUEUE", "CLOSED"}
     wait_for_no_key(direct)
 
 

@@ -13,7 +13,7 @@ from tests.support.waiters import AsyncWaiter, Waiter, create, packed, wait_for_
 
 WAITERS = 10
 MESSAGES = 2000
-# The smallest part of the messages that the clients of a server get. It is a half if both are equally quick.
+# The clients of each server get at least this share of the messages; a half if both servers are equally fast.
 SHARE = 0.15
 
 
@@ -133,6 +133,15 @@ def test_deleting_a_queue_deletes_its_notes_of_waiting_clients(
         assert keys_left(direct) == []
 
 
+def wait_and_leave(server: Server, *words: str | int) -> None:
+    """Let a client wait on the server, and then disconnect."""
+    with server.client() as client:
+        with Waiter(server.port) as leaving:
+            leaving.send(*words)
+            wait_for_blocked(client, 1)
+        wait_for_blocked(client, 0)
+
+
 def test_messages_left_for_a_peer_are_taken_during_a_waiting_put(
     start_server: StartServer, start_valkey: StartValkey
 ) -> None:
@@ -142,11 +151,7 @@ def test_messages_left_for_a_peer_are_taken_during_a_waiting_put(
         with first.client() as client, Waiter(first.port) as consumer, Waiter(first.port) as producer:
             client.delete("q")
             create(client, "q", "BOUND", 1)
-            with Waiter(second.port) as leaving, second.client() as there:
-                leaving.send("BLMOVE", "q", "other", "LEFT", "LEFT", 0)
-                wait_for_blocked(there, 1)
-            with second.client() as there:
-                wait_for_blocked(there, 0)
+            wait_and_leave(second, "BLMOVE", "q", "other", "LEFT", "LEFT", 0)
             # The first server tries the rest of this put in each of its calls.
             producer.send("SADD", "q", "1", "2", "3", "4")
             # No message stays reserved by the note of the client that has left the second server.
@@ -162,9 +167,7 @@ def test_a_waiting_move_does_not_overtake_a_get_that_left_a_message(
     first, second = start_two(start_server, backend)
     with first.client() as client, Waiter(first.port) as getting, Waiter(first.port) as moving:
         create(client, "q")
-        with Waiter(second.port) as leaving, second.client() as there:
-            leaving.send("BLPOP", "q", 0)
-            wait_for_blocked(there, 1)
+        wait_and_leave(second, "BLPOP", "q", 0)
         # The note of that client stays for a while, and every other message is left for its server.
         for message in (b"1", b"2", b"3", b"4"):
             getting.send("BLPOP", "q", 0)

@@ -6,7 +6,6 @@ tests/clients/transactions.* use them through other client libraries.
 from __future__ import annotations
 
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -212,15 +211,10 @@ def test_concurrent_watch_loops_lose_no_increment(server: Server, client: Client
             for _ in range(rounds):
                 connected.transaction(increment, "counter")
 
-    together([count] * threads)
+    with ThreadPoolExecutor() as pool:
+        for counting in [pool.submit(count) for _ in range(threads)]:
+            counting.result(3 * TIMEOUT)
     assert client.lrange("counter", 0, -1) == [b"%d" % (rounds * threads)]
-
-
-def together(functions: list[Callable[[], None]]) -> None:
-    """Run the functions at the same time. Raise what one of them has raised."""
-    with ThreadPoolExecutor(len(functions)) as threads:
-        for running in [threads.submit(function) for function in functions]:
-            running.result(3 * TIMEOUT)
 
 
 @pytest.mark.parametrize("kind", ["pipelined", "one by one"])
@@ -251,34 +245,31 @@ def test_other_clients_never_see_half_a_transaction(
 ) -> None:
     """Each transaction puts or takes two messages: one queue's length is even, two queues' are equal."""
     first, second = queues
-    is_done = threading.Event()
-    seen: dict[str, set[tuple[int, int]]] = {"server": set(), "backend": set()}
 
     def write() -> None:
-        try:
-            with Waiter(server.port) as waiter:
-                for number in range(300):
-                    put = transact(waiter, f"RPUSH {first} {number}", f"RPUSH {second} {number}")
-                    assert all(isinstance(length, int) for length in put)
-                    if number % 3 == 2:
-                        transact(waiter, *[f"{pop} {queue}" for queue in queues for pop in ("LPOP", "SPOP")])
-        finally:
-            is_done.set()
+        with Waiter(server.port) as waiter:
+            for number in range(300):
+                put = transact(waiter, f"RPUSH {first} {number}", f"RPUSH {second} {number}")
+                assert all(isinstance(length, int) for length in put)
+                if number % 3 == 2:
+                    transact(waiter, *[f"{pop} {queue}" for queue in queues for pop in ("LPOP", "SPOP")])
 
-    def read(name: str, connect: Callable[[], Client], prefix: str) -> None:
+    def read(connect: Callable[[], Client], prefix: str) -> set[tuple[int, int]]:
+        seen: set[tuple[int, int]] = set()
         with connect() as reader:
-            while not is_done.is_set():
-                pipe = reader.pipeline().llen(prefix + first).llen(prefix + second)
-                seen[name].add(tuple(pipe.execute()))
+            while not writing.done():
+                seen.add(tuple(reader.pipeline().llen(prefix + first).llen(prefix + second).execute()))
+        return seen
 
-    together(
-        [
-            write,
-            lambda: read("server", server.client, ""),
-            lambda: read("backend", backend.client, "__pressure__:"),
+    with ThreadPoolExecutor() as threads:
+        writing = threads.submit(write)
+        readings = [
+            threads.submit(read, server.client, ""),
+            threads.submit(read, backend.client, "__pressure__:"),
         ]
-    )
-    for lengths in seen.values():
+        writing.result(3 * TIMEOUT)
+    for reading in readings:
+        lengths = reading.result()
         assert len(lengths) > 3
         assert all(one == other for one, other in lengths)
         assert first != second or all(one % 2 == 0 for one, _ in lengths)
@@ -289,8 +280,6 @@ def test_a_message_moved_in_a_transaction_is_always_in_one_queue(
 ) -> None:
     """Three clients move messages in a circle, each by a get and a put; the total stays the same."""
     transfers = 100
-    is_done = threading.Event()
-    totals: set[int] = set()
     places: set[tuple[int, ...]] = set()
     for name in "abc":
         client.rpush(name, *range(transfers))
@@ -300,24 +289,16 @@ def test_a_message_moved_in_a_transaction_is_always_in_one_queue(
             for _ in range(transfers):
                 transact(waiter, f"LPOP {source}", f"RPUSH {destination} x")
 
-    def move_all() -> None:
-        try:
-            together([lambda: move("a", "b"), lambda: move("b", "c"), lambda: move("c", "a")])
-        finally:
-            is_done.set()
-
-    def look() -> None:
-        with backend.client() as direct:
-            while not is_done.is_set():
-                pipe = direct.pipeline()
-                for name in "abc":
-                    pipe.llen(f"__pressure__:{name}")
-                lengths = tuple(pipe.execute())
-                totals.add(sum(lengths))
-                places.add(lengths)
-
-    together([move_all, look])
-    assert totals == {3 * transfers}
+    with ThreadPoolExecutor() as threads, backend.client() as direct:
+        moving = [threads.submit(move, *ends) for ends in ("ab", "bc", "ca")]
+        while not all(moves.done() for moves in moving):
+            pipe = direct.pipeline()
+            for name in "abc":
+                pipe.llen(f"__pressure__:{name}")
+            places.add(tuple(pipe.execute()))
+        for moves in moving:
+            moves.result()
+    assert {sum(lengths) for lengths in places} == {3 * transfers}
     assert len(places) > 3
 
 
