@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 
-from tests.support.programs import Server, StartServer, StartValkey, Valkey, keys_left, wait_for
-from tests.support.waiters import AsyncWaiter, Waiter, create, packed, wait_for_blocked
+from tests.support.programs import Client, Server, StartServer, StartValkey, Valkey, keys_left, wait_for
+from tests.support.waiters import AsyncWaiter, Waiter, create, packed, wait_for_blocked, waiters
 
 WAITERS = 10
 MESSAGES = 2000
@@ -17,8 +17,15 @@ MESSAGES = 2000
 SHARE = 0.15
 
 
-def start_two(start_server: StartServer, backend: Valkey) -> tuple[Server, Server]:
-    """Start two servers, and return them when each has seen the other."""
+@pytest.fixture
+def backend(start_valkey: StartValkey) -> Valkey:
+    """A backend of the test's own."""
+    return start_valkey()
+
+
+@pytest.fixture
+def servers(backend: Valkey, start_server: StartServer) -> tuple[Server, Server]:
+    """Two servers, each of which has seen the other."""
 
     def peers_of(server: Server) -> int:
         with server.client() as client:
@@ -51,9 +58,8 @@ async def put_all(port: int, batch: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 16])
 def test_waiting_clients_of_both_servers_get_their_share_of_the_messages(
-    start_server: StartServer, start_valkey: StartValkey, batch: int
+    servers: tuple[Server, Server], batch: int
 ) -> None:
-    servers = start_two(start_server, start_valkey())
     taken: Counter[int] = Counter()
     messages: list[bytes] = []
 
@@ -79,53 +85,41 @@ def test_waiting_clients_of_both_servers_get_their_share_of_the_messages(
     assert min(taken[0], taken[1]) >= SHARE * MESSAGES, taken
 
 
-def disconnect(server: Server, waiting: Sequence[AsyncWaiter]) -> None:
+def disconnect(server: Server, waiting: list[Waiter]) -> None:
     for waiter in waiting:
         waiter.close()
     with server.client() as client:
         wait_for_blocked(client, 0)
 
 
-def kill(server: Server, _waiting: Sequence[AsyncWaiter]) -> None:
+def kill(server: Server, _waiting: list[Waiter]) -> None:
     server.process.kill()
 
 
 @pytest.mark.parametrize("vanish", [disconnect, kill])
 def test_messages_left_for_departed_clients_go_to_those_of_the_peer(
-    start_server: StartServer,
-    start_valkey: StartValkey,
-    vanish: Callable[[Server, Sequence[AsyncWaiter]], None],
+    servers: tuple[Server, Server], direct: Client, vanish: Callable[[Server, list[Waiter]], None]
 ) -> None:
-    backend = start_valkey()
-    first, second = start_two(start_server, backend)
-
-    async def main() -> None:
-        waiting = [await AsyncWaiter.connect(second.port) for _ in range(2)]
+    first, second = servers
+    with waiters(second, 2) as waiting, Waiter(first.port) as consumer, Waiter(first.port) as producer:
         for waiter in waiting:
-            await waiter.send(packed("BLPOP", "q", 0))
-        with second.client() as client, backend.client() as direct:
-            await asyncio.to_thread(wait_for_blocked, client, 2)
+            waiter.send("BLPOP", "q", 0)
+        with second.client() as client:
+            wait_for_blocked(client, 2)
             # The note that clients wait is kept with the queue, so the queue must exist.
             create(client, "q")
-            wait_for(lambda: direct.exists("__pressure__:q:ext:waiting"), "the note that clients wait")
+        wait_for(lambda: direct.exists("__pressure__:q:ext:waiting"), "the note that clients wait")
         vanish(second, waiting)
-        consumer, producer = [await AsyncWaiter.connect(first.port) for _ in range(2)]
         for message in range(20):
-            await consumer.send(packed("BLPOP", "q", 0))
-            assert await producer("RPUSH", "q", message) in (1, 0)
-            assert await consumer.reply() == [b"q", b"%d" % message]
-        consumer.close()
-        producer.close()
-
-    asyncio.run(main())
+            consumer.send("BLPOP", "q", 0)
+            assert producer("RPUSH", "q", message) in (1, 0)
+            assert consumer.reply() == [b"q", b"%d" % message]
 
 
 def test_deleting_a_queue_deletes_its_notes_of_waiting_clients(
-    start_server: StartServer, start_valkey: StartValkey
+    servers: tuple[Server, Server], direct: Client
 ) -> None:
-    backend = start_valkey()
-    first, _ = start_two(start_server, backend)
-    with first.client() as client, backend.client() as direct:
+    with servers[0].client() as client:
         create(client, "q")
         assert client.blpop("q", 0.05) is None
         assert direct.exists("__pressure__:q:ext:waiting")
@@ -142,11 +136,8 @@ def wait_and_leave(server: Server, *words: str | int) -> None:
         wait_for_blocked(client, 0)
 
 
-def test_messages_left_for_a_peer_are_taken_during_a_waiting_put(
-    start_server: StartServer, start_valkey: StartValkey
-) -> None:
-    backend = start_valkey()
-    first, second = start_two(start_server, backend)
+def test_messages_left_for_a_peer_are_taken_during_a_waiting_put(servers: tuple[Server, Server]) -> None:
+    first, second = servers
     for _ in range(5):
         with first.client() as client, Waiter(first.port) as consumer, Waiter(first.port) as producer:
             client.delete("q")
@@ -160,11 +151,8 @@ def test_messages_left_for_a_peer_are_taken_during_a_waiting_put(
             assert producer.reply() == 4
 
 
-def test_a_waiting_move_does_not_overtake_a_get_that_left_a_message(
-    start_server: StartServer, start_valkey: StartValkey
-) -> None:
-    backend = start_valkey()
-    first, second = start_two(start_server, backend)
+def test_a_waiting_move_does_not_overtake_a_get_that_left_a_message(servers: tuple[Server, Server]) -> None:
+    first, second = servers
     with first.client() as client, Waiter(first.port) as getting, Waiter(first.port) as moving:
         create(client, "q")
         wait_and_leave(second, "BLPOP", "q", 0)
