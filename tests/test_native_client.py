@@ -33,7 +33,7 @@ from pressure_server.client import (
 )
 from tests.support.call_relay import NO_ANSWER, CallRelay
 from tests.support.ledger import Event, Ledger
-from tests.support.native import NativeClient, NativeSteps, run, step_until
+from tests.support.native import NativeClient, NativeSteps, Result, run, step_until
 from tests.support.native import QueueClosedError as NativeClosedError
 from tests.support.native_process import NativeProcess
 from tests.support.programs import TIMEOUT, Client, Server, Valkey, join, keys_left, run_command, wait_for
@@ -584,20 +584,26 @@ def test_a_client_killed_while_it_waits_leaves_nothing(backend: Valkey, direct: 
     assert direct.llen(BASE) == 0
 
 
+def put_in_turn(queue: Any, backend: Valkey, direct: Client, begin_put: Callable[[], Result]) -> Result:
+    """Begin a put that gets the role from a native put, and then waits for room with it."""
+    queue.create(1)
+    queue.put(b"x")
+    with NativeProcess(backend.socket, "q", "native", "put", "y") as native:
+        wait_until_blocked(direct)
+        begun = begin_put()
+        wait_until_blocked(direct, 2)
+        assert queue.get() == b"x"
+        assert native.outcome() == "done"
+    return begun
+
+
 @pytest.mark.slow
 def test_the_role_of_a_client_killed_in_its_turn_is_repaired(
     open_queue: Open, backend: Valkey, direct: Client
 ) -> None:
     queue = open_queue()
     for repaired_by in ("Python client", "doctor"):
-        queue.create(1)
-        queue.put(b"x")
-        with NativeProcess(backend.socket, "q", "native", "put", "y") as native:
-            wait_until_blocked(direct)
-            process = start_process(backend, "q.put(b'z')")
-            wait_until_blocked(direct, 2)
-            assert queue.get() == b"x"
-            assert native.outcome() == "done"
+        process = put_in_turn(queue, backend, direct, lambda: start_process(backend, "q.put(b'z')"))
         wait_for(lambda: direct.exists(f"{BASE}:ext:producer_turn"), "the put to have its turn")
         process.kill()
         process.wait(TIMEOUT)
@@ -618,14 +624,7 @@ def test_the_role_of_a_client_killed_in_its_turn_is_repaired(
 def test_a_put_that_times_out_in_its_turn_gives_the_role_back(
     queue: Any, backend: Valkey, direct: Client, threads: ThreadPoolExecutor
 ) -> None:
-    queue.create(1)
-    queue.put(b"x")
-    with NativeProcess(backend.socket, "q", "native", "put", "y") as native:
-        wait_until_blocked(direct)
-        put = threads.submit(queue.put, b"z", 1)
-        wait_until_blocked(direct, 2)
-        assert queue.get() == b"x"
-        assert native.outcome() == "done"
+    put = put_in_turn(queue, backend, direct, lambda: threads.submit(queue.put, b"z", 1))
     assert error_of(put) is QueueFullError
     assert direct.llen(f"{BASE}:producer_free") == 1
 

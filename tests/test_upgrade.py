@@ -92,10 +92,7 @@ def test_a_server_leaves_no_records_that_the_old_version_reads(
 
 
 @pytest.mark.usefixtures("old_data")
-def test_deleting_a_queue_deletes_the_records_of_the_old_version(
-    backend: Valkey, direct: Client, start_server: StartServer
-) -> None:
-    client = start_server("--backend", backend.url).client()
+def test_deleting_a_queue_deletes_the_records_of_the_old_version(client: Client, direct: Client) -> None:
     client.delete("live")
     assert not direct.keys(f"{BASE}:live*")
 
