@@ -362,9 +362,7 @@ def test_a_waiting_get_receives_only_a_message_left_after_exec(
     assert waiter.reply() == [b"q", b"b"]
 
 
-def test_a_waiting_put_is_done_after_exec_has_made_room(
-    client: Client, waiter: Waiter, other: Waiter
-) -> None:
+def test_a_waiting_put_is_done_after_exec_makes_room(client: Client, waiter: Waiter, other: Waiter) -> None:
     create(client, "q", "BOUND", 1)
     client.sadd("q", "a")
     waiter.send("SADD", "q", "b")
@@ -374,9 +372,7 @@ def test_a_waiting_put_is_done_after_exec_has_made_room(
     assert client.lrange("q", 0, -1) == [b"b"]
 
 
-def test_a_waiting_get_fails_when_exec_deletes_the_queue(
-    client: Client, waiter: Waiter, other: Waiter
-) -> None:
+def test_a_waiting_get_fails_if_exec_deletes_the_queue(client: Client, waiter: Waiter, other: Waiter) -> None:
     create(client, "q")
     waiter.send("PRESSURE.GET", "q")
     wait_for_waiting(client, "q", consumers=1)
@@ -387,9 +383,7 @@ def test_a_waiting_get_fails_when_exec_deletes_the_queue(
 # ---------------------------------------------------------------- commands on connections
 
 
-def test_client_kill_in_a_transaction_skips_its_own_connection(
-    server: Server, waiter: Waiter, other: Waiter
-) -> None:
+def test_client_kill_in_a_transaction_skips_its_own_connection(waiter: Waiter, other: Waiter) -> None:
     mine, others = f"CLIENT KILL ADDR {address_of(waiter)}", f"CLIENT KILL ADDR {address_of(other)}"
     assert transact(waiter, f"{mine} SKIPME yes", mine, others) == [0, 0, 1]
     with pytest.raises(ConnectionError):
@@ -469,9 +463,7 @@ def test_a_transaction_waits_only_for_the_roles_that_it_needs(
     run(steps)
 
 
-def test_a_transaction_waits_for_the_roles_of_two_queues(
-    client: Client, direct: Client, waiter: Waiter
-) -> None:
+def test_a_transaction_waits_for_roles_of_two_queues(client: Client, direct: Client, waiter: Waiter) -> None:
     client.rpush("p", "first")
     client.rpush("q", "first", "second")
     putting, getting = hold_role(direct, "producer", "p"), hold_role(direct, "consumer", "q")
@@ -515,7 +507,7 @@ def test_a_waiting_transaction_fails_when_the_server_stops(
         begin_to_wait_for_role(direct, waiter, "SADD r x", "SADD q served")
         server.process.send_signal(signal.SIGTERM)
         assert is_refused(waiter.reply(), "STOPPING")
-        # Server.stop might send a second signal, which kills a server that is about to exit.
+        # Server.stop might send a second signal, which would kill a server that is about to exit.
         assert server.process.wait(TIMEOUT) == 0
         run(steps)
         assert direct.lrange("__pressure__:q", 0, -1) == [b"native", b"first"]
