@@ -31,7 +31,7 @@ from pressure_server.client import (
     QueueInUseError,
     QueueNameError,
 )
-from tests.support.call_relay import NO_ANSWER, CallRelay
+from tests.support.call_relay import NO_REPLY, CallRelay
 from tests.support.ledger import Event, Ledger
 from tests.support.native import NativeClient, NativeSteps, Result, run, step_until
 from tests.support.native import QueueClosedError as NativeClosedError
@@ -243,7 +243,7 @@ def test_a_put_whose_reply_is_lost_is_not_done_twice(
         queue = open_queue(url=f"{relay.url}?retry_on_timeout=true")
         queue.create()
         queue.put(b"first")
-        relay.plan(NO_ANSWER)
+        relay.plan(NO_REPLY)
         with pytest.raises(redis.ConnectionError):
             queue.put(b"lost")
         assert [queue.get(), queue.get()] == [b"first", b"lost"]
