@@ -7,6 +7,7 @@ import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from pressure_server.queues.repair.doctor import Case
 from pressure_server.queues.repair.snapshot import Snapshot
 from tests.support.deaths import OPERATIONS, STATES, VersionedSteps, copy_queue, drop_queue
 from tests.support.native import NativeClient, NativeError, NativeSteps, Steps, run, step_until
-from tests.support.programs import Client, StartServer, Valkey, join, keys_left
+from tests.support.programs import TIMEOUT, Client, StartServer, Valkey, keys_left
 from tests.support.repair_table import MARKER, table
 from tests.support.waiters import wait_for_blocked
 from tests.support.ward import Keys, Ward, about
@@ -148,17 +149,11 @@ def test_the_server_s_own_queues_have_no_problem(ward: Ward) -> None:
 # Live clients.
 
 
-def start(work: Callable[[], Any]) -> Callable[[], Any]:
-    """Run `work` in a thread. Return a function that waits for the result."""
-    results: list[Any] = []
-    thread = threading.Thread(target=lambda: results.append(work()), daemon=True)
-    thread.start()
-
-    def result() -> Any:
-        join(thread)
-        (value,) = results
-        return value
-
+def start(direct: Client, work: Callable[[], Any]) -> Future[Any]:
+    """Run `work` in a thread. Return when it is blocked at the backend."""
+    result: Future[Any] = Future()
+    threading.Thread(target=lambda: result.set_result(work()), daemon=True).start()
+    wait_for_blocked(direct, 1)
     return result
 
 
@@ -171,25 +166,23 @@ def waiting(backend: Valkey) -> Iterator[NativeClient]:
 
 def test_a_consumer_that_waits_for_a_message_keeps_its_role(ward: Ward, waiting: NativeClient) -> None:
     create(ward.direct, 0)
-    result = start(waiting.get)
-    wait_for_blocked(ward.direct, 1)
+    blocked = start(ward.direct, waiting.get)
     for _ in range(REPAIRS):
         assert not ward.repair()
     assert read(ward).consumer_free == 0
     ward.ours(QUEUE, verbs.PUT, b"message", options=UNIQUE)
-    assert result() == b"message"
+    assert blocked.result(TIMEOUT) == b"message"
     ward.assert_works(QUEUE)
 
 
 def test_a_producer_that_waits_for_room_keeps_its_role(ward: Ward, waiting: NativeClient) -> None:
     create(ward.direct, 2, b"first", b"second")
-    result = start(lambda: waiting.put(b"last"))
-    wait_for_blocked(ward.direct, 1)
+    blocked = start(ward.direct, lambda: waiting.put(b"last"))
     for _ in range(REPAIRS):
         assert not ward.repair()
     assert read(ward).producer_free == 0
     run(NativeSteps(ward.direct, QUEUE, "other").get())
-    result()
+    blocked.result(TIMEOUT)
     assert read(ward).messages == (b"second", b"last")
     ward.assert_works(QUEUE)
 
@@ -198,12 +191,11 @@ def test_a_live_producer_gets_the_token_that_a_dead_consumer_did_not_push(
     ward: Ward, waiting: NativeClient
 ) -> None:
     create(ward.direct, 1, b"first")
-    result = start(lambda: waiting.put(b"last"))
-    wait_for_blocked(ward.direct, 1)
+    blocked = start(ward.direct, lambda: waiting.put(b"last"))
     step_until(victim(ward.direct).get(), lambda: ward.direct.llen(BASE) == 0)
     ward.doctor.wait = WAKE_UP_TIME
     told = ward.repair_only(QUEUE)
-    result()
+    blocked.result(TIMEOUT)
     assert problems.NO_NOT_FULL in {finding.problem for finding in told.found[0]}
     assert "gave the producer role back" not in told.done
     assert not told.left
@@ -217,11 +209,10 @@ def test_a_live_producer_gets_the_token_that_a_dead_consumer_did_not_push(
 def test_a_producer_that_waits_for_a_dead_one_gets_the_role(ward: Ward, waiting: NativeClient) -> None:
     create(ward.direct, 0)
     step_until(victim(ward.direct).put(b"x"), lambda: not read(ward).producer_free)
-    result = start(lambda: waiting.put(b"y"))
-    wait_for_blocked(ward.direct, 1)
+    blocked = start(ward.direct, lambda: waiting.put(b"y"))
     ward.doctor.wait = WAKE_UP_TIME
     assert ward.repair_only(QUEUE).done == ["gave the producer role back"]
-    result()
+    blocked.result(TIMEOUT)
     assert read(ward).messages == (b"y",)
     ward.assert_works(QUEUE)
 
@@ -231,11 +222,10 @@ def test_a_delete_that_waits_for_a_dead_client_finishes(ward: Ward, waiting: Nat
     create(ward.direct, 0, b"first")
     steps = victim(ward.direct).put(b"x") if role == "producer" else victim(ward.direct).get()
     step_until(steps, lambda: ward.direct.get(f"{BASE}:{role}") == b"victim")
-    result = start(waiting.delete)
-    wait_for_blocked(ward.direct, 1)
+    blocked = start(ward.direct, waiting.delete)
     ward.doctor.wait = WAKE_UP_TIME
     assert not ward.repair_only(QUEUE).left
-    result()
+    blocked.result(TIMEOUT)
     # A token that the deleter did not need may be left.
     ward.doctor.wait = 0
     assert not ward.repair_only(QUEUE).left
@@ -270,15 +260,14 @@ def test_a_server_that_is_stopped_in_its_turn_loses_only_the_turn(
     native = victim(ward.direct).put(b"native")
     step_until(native, lambda: not read(ward).producer_free)
     with server.client() as client:
-        result = start(lambda: client.sadd(QUEUE, "server"))
-        wait_for_blocked(ward.direct, 1)
+        blocked = start(ward.direct, lambda: client.sadd(QUEUE, "server"))
         server.process.send_signal(signal.SIGSTOP)
         run(native)
         assert ward.direct.llen(f"{BASE}:ext:producer_turn") == 1
         assert ward.repair_only(QUEUE).done == ["moved the producer's token back"]
         run(NativeSteps(ward.direct, QUEUE, "other").put(b"meanwhile"))
         server.process.send_signal(signal.SIGCONT)
-        assert result() == 1
+        assert blocked.result(TIMEOUT) == 1
     assert read(ward).messages == (b"native", b"meanwhile", b"server")
     ward.assert_works(QUEUE)
     assert server.stop() == 0
