@@ -412,7 +412,7 @@ def test_statistics_are_left_to_a_client_that_is_about_to_count(ward: Ward) -> N
 def snapshot(produced: int, length: int) -> Snapshot:
     """Return a snapshot of a queue whose producer holds the role and has counted `produced` messages."""
     view = b"%d" % produced
-    producer = [0, 0, b"somebody", produced, [], view]
+    producer = [0, 0, b"producer", produced, [], view]
     return Snapshot.of([b"0", length, 0, 1, [], producer, [1, 0, None, 0, [], b""], view + b" %d" % length])
 
 
@@ -447,16 +447,26 @@ def test_statistics_that_do_not_add_up_are_corrected(
     ward.assert_works(QUEUE)
 
 
-@pytest.mark.parametrize("statistic", ["produced_messages", "consumed_messages", "produced_bytes"])
+@pytest.mark.parametrize(
+    "statistics",
+    [
+        ["produced_messages"],
+        ["consumed_messages"],
+        ["produced_bytes"],
+        ["produced_messages", "consumed_messages"],
+    ],
+)
 @pytest.mark.parametrize("text", ["12x", "", "1.5", "007", "nan", "9223372036854775807"])
-def test_statistics_that_are_not_numbers_are_set_right(ward: Ward, statistic: str, text: str) -> None:
+def test_statistics_that_are_not_numbers_are_set_right(ward: Ward, statistics: list[str], text: str) -> None:
     create(ward.direct, 0, b"first", b"second")
     run(NativeSteps(ward.direct, QUEUE, "other").get())
-    ward.direct.set(f"{BASE}:stats:{statistic}", text)
+    for statistic in statistics:
+        ward.direct.set(f"{BASE}:stats:{statistic}", text)
     told = ward.repair_only(QUEUE)
     assert told.in_words == "statistics"
-    assert told.found[0][0].evidence == f"invalid value in {statistic}: not a number, or too large"
-    assert told.done[0] == f"set {statistic} to 0"
+    invalid = f"invalid value in {' and '.join(statistics)}: not a number, or too large"
+    assert told.found[0][0].evidence == invalid
+    assert told.done[: len(statistics)] == [f"set {statistic} to 0" for statistic in statistics]
     assert not told.left
     read(ward).assert_sound()
     ward.assert_works(QUEUE)
@@ -531,6 +541,7 @@ def test_the_server_s_mirror_of_the_queue_stays_exact(ward: Ward) -> None:
     assert ward.ours(QUEUE, verbs.CONTAINS, b"a", b"b", b"c", size=3) == [1, 1, 0]
     step_until(victim(ward.direct).put(b"c"), lambda: ward.direct.llen(BASE) == 3)
     step_until(victim(ward.direct).get(), lambda: ward.direct.llen(BASE) == 2)
+    ward.direct.set(f"{BASE}:stats:produced_messages", "abc")
     assert not ward.repair_only(QUEUE).left
     assert ward.ours(QUEUE, verbs.CONTAINS, b"a", b"b", b"c", size=3) == [0, 1, 1]
     assert ward.ours(QUEUE, verbs.PUT, b"b", b"a", size=2, options=UNIQUE) == [1]
@@ -540,15 +551,15 @@ def test_keys_that_are_not_queues_are_kept(ward: Ward) -> None:
     direct = ward.direct
     direct.sadd(f"{BASE}:ext:members", "a")
     direct.hset("__pressure__:foreign", "a", 1)
-    direct.set("__pressure__!ours", 1)
-    direct.lpush("__pressure__:list", "somebody's")
+    direct.set("__pressure__!own", 1)
+    direct.lpush("__pressure__:list", "foreign")
     assert ward.problems() == {QUEUE: [problems.LEFT_BEHIND], "list": [problems.LONE_LIST]}
     assert list(ward.doctor.unreadable) == [b"foreign"]
     assert {queue: told.done for queue, told in ward.repair().items()} == {
         QUEUE: ["deleted what was left"],
         "list": [],
     }
-    assert set(keys_left(direct)) == {b"__pressure__:foreign", b"__pressure__!ours", b"__pressure__:list"}
+    assert set(keys_left(direct)) == {b"__pressure__:foreign", b"__pressure__!own", b"__pressure__:list"}
 
 
 def test_life_lua_lists_every_key_that_the_scripts_add() -> None:
