@@ -254,19 +254,8 @@ def read_state(direct: redis.Redis) -> State:
     pipeline.mget([BASE + suffix for suffix in STATS])
     pipeline.exists(*[BASE + suffix for suffix in PROTOCOL])
     newest_first, (bound, producer, consumer), *tokens, stats, keys = pipeline.execute()
-    producer_free, consumer_free, not_full, closed = tokens
-    return State(
-        newest_first[::-1],
-        None if bound is None else int(bound),
-        producer,
-        consumer,
-        producer_free,
-        consumer_free,
-        not_full,
-        closed,
-        [int(number or 0) for number in stats],
-        keys > 0,
-    )
+    rest = [*tokens, [int(number or 0) for number in stats], keys > 0]
+    return State(newest_first[::-1], None if bound is None else int(bound), producer, consumer, *rest)
 
 
 @dataclass
