@@ -555,7 +555,7 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.is_undefined and not any(n.waits_for is None for n in self.native))
     @rule()
     def clean_up(self) -> None:
-        """Delete the protocol's keys, as an operator does who does not know the extension keys."""
+        """Delete the protocol's keys only, like an operator who does not know the extension keys."""
         self.native.clear()
         self.direct.delete(*[BASE + suffix for suffix in PROTOCOL])
         self.state = read_state(self.direct)

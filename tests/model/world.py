@@ -77,7 +77,8 @@ class Client(Owner):
 class World:
     """One interleaving of operations, calls, replies, notifications and timers.
 
-    In every other world nothing but ordinary clients acts, so that the order of messages can be checked.
+    Worlds with an odd seed are calm: no native clients, no faults, and no client leaves. There the order of
+    messages is checked, too.
     """
 
     def __init__(self, seed: int) -> None:
