@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
+from unittest.mock import Mock
 
 import hiredis
 import pytest
@@ -22,7 +23,7 @@ from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Delivery, Operation, Owner
 from pressure_server.queues.operations.waiters import WaiterCount
 from pressure_server.queues.policy import Policy
-from tests.model.connections import ModelDurability, ModelTurns, ModelWatch
+from tests.model.connections import ModelDurability, ModelWatch
 from tests.support.programs import TIMEOUT
 
 HEADER = (b"me", b"0", b"block")
@@ -325,7 +326,7 @@ def test_operations_that_come_one_at_a_time_are_sent_at_the_end_of_the_read(runn
 
     async def make_lanes() -> LaneDispatcher:
         return LaneDispatcher(
-            cast(Link, link), cast(Watch, ModelWatch()), cast(Turns, ModelTurns()),
+            cast(Link, link), cast(Watch, ModelWatch()), Mock(spec=Turns),
             cast(Durability, ModelDurability(is_enabled=False)),
             prefix=b"p", identity=b"me", policy=Policy(), waiters=WaiterCount(1),
         )  # fmt: skip

@@ -17,7 +17,9 @@ _PARTS = 8
 
 
 @pytest.mark.parametrize("part", range(_PARTS))
-def test_no_interleaving_loses_duplicates_or_forgets(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_interleaving_loses_a_message_or_hangs_an_operation(
+    part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(known_queues, "_SLOTS", 64)  # to save memory: each world has its own
     for seed in range(part, _WORLDS, _PARTS):
         try:

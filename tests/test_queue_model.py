@@ -254,19 +254,8 @@ def read_state(direct: redis.Redis) -> State:
     pipeline.mget([BASE + suffix for suffix in STATS])
     pipeline.exists(*[BASE + suffix for suffix in PROTOCOL])
     newest_first, (bound, producer, consumer), *tokens, stats, keys = pipeline.execute()
-    producer_free, consumer_free, not_full, closed = tokens
-    return State(
-        newest_first[::-1],
-        None if bound is None else int(bound),
-        producer,
-        consumer,
-        producer_free,
-        consumer_free,
-        not_full,
-        closed,
-        [int(number or 0) for number in stats],
-        keys > 0,
-    )
+    rest = [*tokens, [int(number or 0) for number in stats], keys > 0]
+    return State(newest_first[::-1], None if bound is None else int(bound), producer, consumer, *rest)
 
 
 @dataclass
@@ -566,7 +555,7 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.is_undefined and not any(n.waits_for is None for n in self.native))
     @rule()
     def clean_up(self) -> None:
-        """Delete the protocol's keys, as an operator does who does not know the extension keys."""
+        """Delete the protocol's keys only, like an operator who does not know the extension keys."""
         self.native.clear()
         self.direct.delete(*[BASE + suffix for suffix in PROTOCOL])
         self.state = read_state(self.direct)

@@ -24,7 +24,7 @@ from tests.support.waiters import Waiter, packed
 _SECONDS = float(os.environ.get("PRESSURE_OUT_OF_MEMORY_SECONDS", "4"))
 
 
-@pytest.mark.parametrize("is_flushed", [False, True], ids=["", "scripts are flushed"])
+@pytest.mark.parametrize("is_flushed", [False, True], ids=["usual", "scripts are flushed"])
 def test_gets_that_take_several_calls_keep_their_order(
     client: Client, direct: Client, waiter: Waiter, is_flushed: bool
 ) -> None:

@@ -111,19 +111,6 @@ class ModelWatch:
         return True
 
 
-class ModelTurns:
-    """Turns that never come: native clients of the model give roles back without a turn."""
-
-    def wait_in_line(self, number: int, token: bytes, parked: bytes, ended: Callable[[bool], None]) -> None:
-        """See Turns."""
-
-    def withdraw(self, number: int, parked: bytes) -> None:
-        """See Turns."""
-
-    def forget_note(self, number: int, parked: bytes) -> None:
-        """See Turns."""
-
-
 class ModelDurability:
     """Durability that is confirmed when the model asks for it."""
 
