@@ -6,14 +6,16 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from pressure_server.backend.address import Address
+from pressure_server.backend.watch import Watch
 from pressure_server.client import Queue
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.expiry import Expiry
+from pressure_server.queues.known_queues import KnownQueues
 from pressure_server.queues.peers import PeerDetection
 from pressure_server.queues.policy import Policy
 from tests.support.native import NativeClient
@@ -208,6 +210,30 @@ def test_a_native_delete_also_deletes_the_keys_of_the_server(
         native.put(b"1")
         assert client.sadd("q", "1", "2") == 1
         assert client.smembers("q") == {b"1", b"2"}
+
+
+class _RecordingWatch:
+    """A watch that only notes which callbacks wait for the backend's reply."""
+
+    is_up = True
+
+    def __init__(self) -> None:
+        self.armed: list[Callable[[int | None], None]] = []
+
+    def arm(self, _number: int, _keys: list[bytes], armed: Callable[[int | None], None]) -> None:
+        self.armed.append(armed)
+
+
+def test_a_notification_of_the_creation_does_not_end_the_watch_for_the_deletion() -> None:
+    """A client waited for the queue, so the key was watched when this server's put created the queue."""
+    watch, deleted = _RecordingWatch(), list[bytes]()
+    known = KnownQueues(cast(Watch, watch), 0, b"__pressure__", deleted.append)
+    known.note_bound(b"q", 0)  # the reply to the put
+    assert known.forget(b"q")  # the notification
+    (armed,) = watch.armed
+    armed(1)
+    assert known.forget(b"q")
+    assert deleted == []
 
 
 def test_a_queue_that_a_native_client_polls_stays(
