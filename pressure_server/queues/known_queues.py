@@ -65,7 +65,7 @@ class KnownQueues:
 
     def _armed(self, name: bytes, there: int | None) -> None:
         if there:
-            # An earlier watch may have reported that this server created the queue, after this one was asked for.
+            # An earlier watch may have reported the creation of the queue after this one was asked for.
             self._watched.add(name)
         elif there == 0 and self.forget(name):
             self._gone(name)
