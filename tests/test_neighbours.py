@@ -1,7 +1,7 @@
-"""Native clients and the server's clients on one queue, while native clients or the server are killed.
+"""Native clients and the server's clients on one queue, when native clients or the server are killed.
 
 `PRESSURE_NEIGHBOUR_MESSAGES=100000 .venv/bin/pytest -s tests/test_neighbours.py -k no_message_is_lost` is the
-full run, and prints its figures. Without the variable the run is much shorter.
+full run, and prints what has happened. Without the variable the run is much shorter.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -26,7 +26,7 @@ import uvloop
 
 from tests.support.native import NativeClient
 from tests.support.native_process import VERSIONS, NativeProcess
-from tests.support.neighbours import Outcome, Plan, Workload, doctor
+from tests.support.neighbours import Neighbourhood, Outcome, Plan, doctor
 from tests.support.programs import (
     TIMEOUT,
     Client,
@@ -54,28 +54,31 @@ HOLDER = "host-7 4711"
 ROLE_TIMEOUT = 0.5
 
 MESSAGES = int(os.environ.get("PRESSURE_NEIGHBOUR_MESSAGES", "900"))
-FAULTS = max(4, MESSAGES // 500)
+FATES = max(4, MESSAGES // 500)
+
+
+# Put and taken: once, in order, whoever dies.
 
 PLANS = {
-    "native producers, server's consumers": Plan(3, 0, 0, 3, MESSAGES, FAULTS, bound=100),
-    "server's producers, native consumers": Plan(0, 3, 3, 0, MESSAGES, FAULTS, bound=0),
-    "several of each": Plan(3, 3, 3, 3, MESSAGES, FAULTS, bound=10, auto_repair=True),
+    "native producers, our consumers": Plan(3, 0, 0, 3, MESSAGES, FATES, bound=100),
+    "our producers, native consumers": Plan(0, 3, 3, 0, MESSAGES, FATES, bound=0),
+    "several of each": Plan(3, 3, 3, 3, MESSAGES, FATES, bound=10, auto_repair=True),
 }
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.slow
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
-def test_no_message_is_lost_or_doubled_when_native_clients_are_suspended_and_killed(
+def test_no_message_is_lost_or_doubled_when_native_clients_are_stopped_and_killed(
     start_valkey: StartValkey, start_server: StartServer, tmp_path: Path, plan: Plan
 ) -> None:
     backend = start_valkey()
     options = ["--auto-repair-after", "1"] if plan.auto_repair else []
     server = start_server("--backend", backend.url, *options)
-    outcome = uvloop.run(Workload(plan, backend, server, tmp_path).run())
+    outcome = uvloop.run(Neighbourhood(plan, backend, server, tmp_path).live())
     print(outcome)
-    assert outcome.kills.total() > 0
-    assert outcome.suspended > 0
+    assert outcome.deaths.total() > 0
+    assert outcome.stopped > 0
     assert outcome.ledger.acknowledged == plan.messages
     outcome.ledger.check(in_order=True)
     assert "Traceback" not in server.log
@@ -87,16 +90,19 @@ def test_no_message_is_lost_or_doubled_when_native_clients_are_suspended_and_kil
 
 
 def assert_settled(backend: Valkey, direct: Client) -> None:
-    """Raise AssertionError unless, after a repair, the closed and empty queue is as specified."""
-    status, output = asyncio.run(doctor(backend))
-    assert status == 0, output
+    """The doctor mends all there is; then the closed, empty queue is as specified."""
+    status, said = asyncio.run(doctor(backend))
+    assert status == 0, said
     assert asyncio.run(doctor(backend)) == (0, "1 queue checked: no problems\n")
     suffixes = ("", ":producer_free", ":consumer_free", ":not_full")
     assert [direct.llen(BASE + suffix) for suffix in suffixes] == [0, 1, 1, 1]
-    # A consumer that was blocked when the queue was closed has popped one of the two elements.
+    # A consumer that was blocked when the queue was closed has popped one of two.
     assert direct.llen(f"{BASE}:closed") in (1, 2)
     produced, consumed = direct.mget(*[f"{BASE}:stats:{v}_messages" for v in ("produced", "consumed")])
     assert produced == consumed
+
+
+# Fairness.
 
 
 def clients_in_order(outcome: Outcome, plan: Plan) -> list[str]:
@@ -115,37 +121,43 @@ def clients_in_order(outcome: Outcome, plan: Plan) -> list[str]:
     [((2, 2, 0, 1), 10), ((0, 1, 2, 2), 0)],
     ids=["two and two producers", "two and two consumers"],
 )
-def test_native_clients_and_the_server_s_clients_take_turns_fairly(
+def test_native_clients_and_the_server_s_all_get_their_turns(
     start_valkey: StartValkey,
     start_server: StartServer,
     tmp_path: Path,
     clients: tuple[int, int, int, int],
     bound: int,
 ) -> None:
+    """While all four of a kind are there each acts every so many messages, and about as often as others."""
     backend = start_valkey()
     server = start_server("--backend", backend.url)
-    plan = Plan(*clients, messages=1600, faults=0, bound=bound, auto_repair=True)
-    order = clients_in_order(uvloop.run(Workload(plan, backend, server, tmp_path).run()), plan)
-    places = {client: [p for p, other in enumerate(order) if other == client] for client in set(order)}
+    plan = Plan(*clients, messages=1600, fates=0, bound=bound, auto_repair=True)
+    order = clients_in_order(uvloop.run(Neighbourhood(plan, backend, server, tmp_path).live()), plan)
+    places = {who: [place for place, other in enumerate(order) if other == who] for who in set(order)}
     assert len(places) == 4
     together = range(max(p[0] for p in places.values()), min(p[-1] for p in places.values()))
     shares = Counter(order[place] for place in together)
     gaps = {
-        client: sorted(after - before for before, after in pairwise(p) if before in together)
-        for client, p in places.items()
+        who: sorted(after - before for before, after in pairwise(p) if before in together)
+        for who, p in places.items()
     }
     longest, long = ([g[int(len(g) * part)] for g in gaps.values()] for part in (0.9999, 0.99))
-    print(f"shares of {len(together)}: {sorted(shares.values())}; gaps in messages: {long=} {longest=}")
+    print(
+        f"shares of {len(together)}: {sorted(shares.values())}; of the gaps, in messages, {long=} {longest=}"
+    )
     assert len(together) > 400
     assert min(shares.values()) > len(together) / 8
-    # On a loaded machine a process may pause for long.
+    # The longest are what a loaded machine does to a process.
     assert max(long) < 50
     assert max(longest) < 500
 
 
+# A role that is held.
+
+
 @pytest.fixture(scope="module")
 def impatient(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with a short role timeout."""
+    """A server that does not wait long for a role."""
     log = tmp_path_factory.mktemp("impatient") / "log"
     server = Server(log, "--backend", shared_backend.url, "--role-timeout", str(ROLE_TIMEOUT))
     yield server
@@ -155,23 +167,11 @@ def impatient(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="module")
 def patient(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server whose role timeout is not reached on a busy machine."""
+    """A server that waits for a role for as long as a busy machine may need."""
     log = tmp_path_factory.mktemp("patient") / "log"
     server = Server(log, "--backend", shared_backend.url, "--role-timeout", "60")
     yield server
     server.end_well()
-
-
-@contextmanager
-def suspended(
-    backend: Valkey, work: tuple[str, ...], suspend_after: str, version: str = VERSIONS[0]
-) -> Iterator[NativeProcess]:
-    """A native client that is suspended after the command `suspend_after`."""
-    with NativeProcess(
-        backend.socket, "q", HOLDER, *work, version=version, suspend_after=suspend_after
-    ) as native:
-        native.wait_until_suspended()
-        yield native
 
 
 PUTTING: list[Words] = [
@@ -190,16 +190,11 @@ TAKING: list[Words] = [
     ("PRESSURE.GET", "q"),
     ("LMOVE", "q", "other", "LEFT", "RIGHT"),
 ]
-# Each role with a native client's work and a server's command that need it.
-ROLES = [
-    ("producer", ("put", "native"), ("PRESSURE.PUT", "q", "server")),
-    ("consumer", ("get",), ("PRESSURE.GET", "q")),
-]
-# A native client's work, the command after which it is suspended, and the commands that it makes wait.
+# What a native client does, where it is stopped, and what of ours meets it.
 HOLDING = [
-    (("put", "native"), "SET :producer", PUTTING),
-    (("put", "native"), "BRPOP :not_full", PUTTING),
-    (("put", "native"), "LPUSH", PUTTING),
+    (("put", "theirs"), "SET :producer", PUTTING),
+    (("put", "theirs"), "BRPOP :not_full", PUTTING),
+    (("put", "theirs"), "LPUSH", PUTTING),
     (("get",), "SET :consumer", TAKING),
     (("get",), "BRPOP", TAKING),
 ]
@@ -207,12 +202,12 @@ HOLDING = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize(("work", "suspend_after", "commands"), HOLDING)
-def test_after_the_role_timeout_an_error_names_the_suspended_native_client(
+@pytest.mark.parametrize(("work", "stop_after", "commands"), HOLDING, ids=lambda v: v if v is str else None)
+def test_after_the_role_timeout_an_error_names_the_stopped_native_client(
     backend: Valkey,
     impatient: Server,
     work: tuple[str, ...],
-    suspend_after: str,
+    stop_after: str,
     commands: list[Words],
     version: str,
 ) -> None:
@@ -220,7 +215,10 @@ def test_after_the_role_timeout_an_error_names_the_suspended_native_client(
         client.rpush("q", *range(len(commands) + 1))
         client.rpush("other", "d")
         client.rpush("another", "e")
-        with suspended(backend, work, suspend_after, version) as native:
+        with NativeProcess(
+            backend.socket, "q", HOLDER, *work, version=version, stop_after=stop_after
+        ) as native:
+            native.wait_until_stopped()
             began = time.monotonic()
             for waiter, words in zip(waiting, commands, strict=True):
                 waiter.send(*words)
@@ -231,9 +229,9 @@ def test_after_the_role_timeout_an_error_names_the_suspended_native_client(
             wait_for_waiting(client, "q")
             native.resume()
             assert native.outcome() == ("done" if work[0] == "put" else "0")
-        # The refused commands have changed nothing, and succeed now.
+        # Nothing has happened of what was refused, and all of it can.
         queued = [b"%d" % number for number in range(len(commands) + 1)]
-        queued = [*queued, b"native"] if work[0] == "put" else queued[1:]
+        queued = [*queued, b"theirs"] if work[0] == "put" else queued[1:]
         assert client.lrange("q", 0, -1) == queued
         for waiter, words in zip(waiting, commands, strict=True):
             reply = waiter(*words)
@@ -244,37 +242,46 @@ def test_after_the_role_timeout_an_error_names_the_suspended_native_client(
 
 
 @pytest.mark.parametrize(
-    ("work", "suspend_after", "words"),
+    ("work", "stop_after", "words"),
     [
-        (("put", "native"), "BRPOP :producer_free", ("SADD", "q", "x")),
+        (("put", "theirs"), "BRPOP :producer_free", ("SADD", "q", "x")),
         (("get",), "BRPOP :consumer_free", ("SPOP", "q")),
     ],
 )
 def test_the_server_is_not_named_as_the_holder_of_a_role_it_never_holds(
-    backend: Valkey, impatient: Server, work: tuple[str, ...], suspend_after: str, words: Words
+    backend: Valkey, impatient: Server, work: tuple[str, ...], stop_after: str, words: Words
 ) -> None:
-    """The native client has the token, but has not replaced the server's name as the last holder."""
+    """It has the token, and has not written its name yet: ours is still there, and we never hold a role."""
     with impatient.client() as client, Waiter(impatient.port) as waiter:
         client.rpush("q", "a", "b")
         assert client.rpop("q") == b"a"
-        with suspended(backend, work, suspend_after):
+        with NativeProcess(backend.socket, "q", HOLDER, *work, stop_after=stop_after) as native:
+            native.wait_until_stopped()
             reply = waiter(*words)
             assert is_refused(reply, "INUSE")
             assert "pressure-server:" not in str(reply)
 
 
-@pytest.mark.parametrize(("role", "work", "words"), ROLES)
-def test_with_nowait_a_command_is_refused_at_once_if_the_role_is_held(
-    backend: Valkey, client: Client, waiter: Waiter, role: str, work: tuple[str, ...], words: Words
+@pytest.mark.parametrize(
+    ("work", "stop_after", "words"),
+    [
+        (("put", "theirs"), "SET :producer", ("PRESSURE.PUT", "q", "x", "NOWAIT")),
+        (("get",), "SET :consumer", ("PRESSURE.GET", "q", "NOWAIT")),
+    ],
+)
+def test_an_operation_that_must_not_wait_is_refused_at_once(
+    backend: Valkey, client: Client, waiter: Waiter, work: tuple[str, ...], stop_after: str, words: Words
 ) -> None:
+    """The server's role timeout is five seconds."""
     client.rpush("q", "a")
-    with suspended(backend, work, f"SET :{role}"):
+    with NativeProcess(backend.socket, "q", HOLDER, *work, stop_after=stop_after) as native:
+        native.wait_until_stopped()
         began = time.monotonic()
-        assert is_refused(waiter(*words, "NOWAIT"), "INUSE")
-        assert time.monotonic() - began < 1  # the role timeout is five seconds
+        assert is_refused(waiter(*words), "INUSE")
+        assert time.monotonic() - began < 1
 
 
-def test_a_native_consumer_waiting_on_an_empty_queue_delays_nobody(
+def test_a_native_consumer_that_waits_on_an_empty_queue_is_no_obstacle(
     backend: Valkey, impatient: Server, direct: Client
 ) -> None:
     with impatient.client() as client, waiters(impatient, 2) as (first, second):
@@ -284,7 +291,7 @@ def test_a_native_consumer_waiting_on_an_empty_queue_delays_nobody(
             assert client.spop("q") is None
             assert first("PRESSURE.GET", "q", "NOWAIT") is None
             second.send("BLPOP", "q", 0)
-            # Longer than the role timeout.
+            # For longer than anybody waits for a role.
             assert first("BLPOP", "q", 3 * ROLE_TIMEOUT) is None
             assert about(client, "q")[b"consumer"] == HOLDER.encode()
             assert first("SADD", "q", "one", "two") == 2
@@ -292,15 +299,15 @@ def test_a_native_consumer_waiting_on_an_empty_queue_delays_nobody(
             assert second.reply() == [b"q", b"two"]
 
 
-def test_a_suspended_native_consumer_keeps_the_message_that_it_was_served(
+def test_a_stopped_native_consumer_keeps_what_it_was_given(
     backend: Valkey, impatient: Server, direct: Client
 ) -> None:
     with impatient.client() as client, Waiter(impatient.port) as waiter:
         create(client, "q")
         with NativeProcess(backend.socket, "q", HOLDER, "get") as native:
             wait_for_blocked_natives(direct, 1)
-            native.suspend()
-            native.wait_until_suspended()
+            native.stop()
+            native.wait_until_stopped()
             assert waiter("SADD", "q", "one") == 1
             assert client.llen("q") == 0
             assert waiter("SADD", "q", "two") == 1
@@ -313,7 +320,7 @@ def test_a_suspended_native_consumer_keeps_the_message_that_it_was_served(
 
 
 @pytest.mark.alone
-def test_waiting_native_consumers_are_served_within_50_ms(
+def test_native_consumers_that_wait_are_served_at_once(
     backend: Valkey, client: Client, direct: Client, waiter: Waiter
 ) -> None:
     create(client, "q")
@@ -330,59 +337,64 @@ def test_waiting_native_consumers_are_served_within_50_ms(
     thread = threading.Thread(target=consume, daemon=True)
     thread.start()
     for number in range(100):
-        wait_for(lambda: len(got) == len(put), "the previous message")
+        wait_for(lambda: len(got) == len(put), "the message before")
         wait_for_blocked_natives(direct, 1)
         put.append(time.perf_counter())
         assert waiter("SADD", "q", number) == 1
     join(thread)
     times = [after - before for before, after in zip(put, got, strict=True)]
     print(
-        f"from SADD to a waiting native consumer: median {statistics.median(times) * 1000:.2f} ms, "
+        f"SADD to a native consumer that waits: median {statistics.median(times) * 1000:.2f} ms, "
         f"at most {max(times) * 1000:.2f} ms"
     )
     assert statistics.median(times) < 0.05
 
 
 def wait_for_blocked_natives(direct: Client, count: int) -> None:
-    """Return when `count` clients of the backend are blocked. A server that waits for messages is not."""
-    wait_for(lambda: direct.info("clients")["blocked_clients"] == count, f"{count} clients to be blocked")
+    """Return when so many clients of the backend are blocked; ours are not, while they wait for messages."""
+    wait_for(lambda: direct.info("clients")["blocked_clients"] == count, f"{count} to be blocked")
 
 
 @pytest.mark.slow
-def test_suspended_clients_that_continue_after_a_repair_lose_and_double_nothing(
+def test_a_client_that_was_taken_for_dead_and_goes_on_loses_and_doubles_nothing(
     backend: Valkey, client: Client, direct: Client
 ) -> None:
-    """A message may be put while another client has the role; a longer `--wait` of the doctor avoids that."""
+    """A message may be put in another's turn; that is what the doctor's `--wait` is for."""
     client.sadd("q", "before")
     with ExitStack() as stack:
-        natives = [
+        stopped = [
             stack.enter_context(
-                NativeProcess(backend.socket, "q", f"after {step}", "put", f"by {step}", suspend_after=step)
+                NativeProcess(backend.socket, "q", f"stopped {step}", "put", f"by {step}", stop_after=step)
             )
             for step in ("BRPOP :producer_free", "LPUSH :producer_free")
         ]
-        natives[0].wait_until_suspended()
-        status, output = asyncio.run(doctor(backend))
-        assert "gave the producer role back" in output
+        for native in stopped:
+            if native is stopped[0]:
+                native.wait_until_stopped()
+        status, said = asyncio.run(doctor(backend))
+        assert "gave the producer role back" in said
         assert status == 0
-        natives[1].wait_until_suspended()
-        assert client.sadd("q", "server") == 1
-        for native in natives:
+        stopped[1].wait_until_stopped()
+        assert client.sadd("q", "ours") == 1
+        for native in stopped:
             native.resume()
             assert native.outcome() == "done"
     assert sorted(client.lrange("q", 0, -1)) == [
         b"before",
         b"by BRPOP :producer_free",
         b"by LPUSH :producer_free",
-        b"server",
+        b"ours",
     ]
     assert asyncio.run(doctor(backend))[0] == 0
     assert direct.llen(f"{BASE}:producer_free") == 1
     assert client.sadd("q", "after") == 1
 
 
-async def repeat_until_refused(port: int, words: Callable[[int], Words], codes: Counter[str]) -> list[Any]:
-    """Repeat a command until it is refused. Count the error's code, and return the earlier replies."""
+# Close and delete, by a native client, while ours are at work.
+
+
+async def until_told(port: int, words: Callable[[int], Words], codes: Counter[str]) -> list[Any]:
+    """Do a command again and again until it is refused; the replies before that."""
     waiter = await AsyncWaiter.connect(port)
     replies: list[Any] = []
     while not isinstance(reply := await waiter(*words(len(replies))), Exception):
@@ -392,39 +404,38 @@ async def repeat_until_refused(port: int, words: Callable[[int], Words], codes: 
     return replies
 
 
-async def end_during_work(
+async def end_while_at_work(
     port: int, end: Callable[[], None]
 ) -> tuple[Counter[str], list[bytes], list[bytes]]:
-    """Call `end` at a random moment while three clients put and three take.
+    """Three clients put, three take; the end comes at any moment of that.
 
-    Return the codes of their errors, the messages that were put, and those that were taken.
+    What they were told then, what was put, and what was taken.
     """
     codes: Counter[str] = Counter()
 
-    def putting(producer: int) -> Callable[[int], Words]:
-        # Unique puts make the server keep a mirror of the queue.
-        return lambda number: ("PRESSURE.PUT", "q", f"{producer}-{number}", *["NX"][: producer % 2])
-
-    def getting(_number: int) -> Words:
-        return "PRESSURE.GET", "q"
+    def putting(who: int) -> Callable[[int], Words]:
+        # The unique ones have the server keep its mirror of the queue.
+        return lambda number: ("PRESSURE.PUT", "q", f"{who}-{number}", *["NX"][: who % 2])
 
     async with asyncio.timeout(TIMEOUT), asyncio.TaskGroup() as group:
-        puts = [group.create_task(repeat_until_refused(port, putting(each), codes)) for each in range(3)]
-        gets = [group.create_task(repeat_until_refused(port, getting, codes)) for _ in range(3)]
-        await asyncio.sleep(random.uniform(0, 0.03))  # the random moment
+        puts = [group.create_task(until_told(port, putting(who), codes)) for who in range(3)]
+        gets = [group.create_task(until_told(port, lambda _: ("PRESSURE.GET", "q"), codes)) for _ in range(3)]
+        await asyncio.sleep(random.uniform(0, 0.03))  # at any moment
         await asyncio.to_thread(end)
-    put = [b"%d-%d" % (each, number) for each in range(3) for number in range(len(puts[each].result()))]
+    put = [
+        f"{who}-{number}".encode() for who, done in enumerate(puts) for number in range(len(done.result()))
+    ]
     return codes, put, [message for get in gets for message in get.result()]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("with_natives", [False, True], ids=["server's clients", "native clients too"])
+@pytest.mark.parametrize("with_natives", [False, True], ids=["ours alone", "native ones too"])
 @pytest.mark.parametrize("bound", [0, 3])
 @pytest.mark.parametrize("end", ["close", "delete"])
-def test_a_native_close_or_delete_ends_the_work_of_all_clients(
+def test_a_native_close_or_delete_while_clients_put_and_take(
     server: Server, backend: Valkey, client: Client, direct: Client, end: str, bound: int, with_natives: bool
 ) -> None:
-    all_codes: Counter[str] = Counter()
+    told: Counter[str] = Counter()
     for _ in range(2 if with_natives else 12):
         create(client, "q", "BOUND", bound)
         ender = NativeClient(direct, "q", "ender")
@@ -435,26 +446,32 @@ def test_a_native_close_or_delete_ends_the_work_of_all_clients(
             ]
             if with_natives:
                 wait_for(lambda: direct.get(f"{BASE}:consumer") == b"consume", "the native consumer")
-            codes, put, taken = asyncio.run(end_during_work(server.port, getattr(ender, end)))
+            codes, put, taken = asyncio.run(end_while_at_work(server.port, getattr(ender, end)))
             if end == "close":
-                # After a delete, native clients may wait for a token for ever.
+                # These end by themselves; after a Delete they may wait for a token for ever.
                 assert [native.outcome() for native in natives] in ([], ["QueueClosedError", "done"])
-        all_codes += codes
+        told += codes
         assert codes.total() == 6
         assert max(Counter(taken).values(), default=1) == 1
         if end == "close":
             if not with_natives:
                 assert sorted(taken) == sorted(put)
             ender.delete()
-        # The server deletes its own keys when it is notified.
-        wait_for(lambda: keys_left(direct) == [], "the keys to be deleted", 5)
-    print(all_codes)
-    assert all_codes.keys() <= {"CLOSED", *["NOQUEUE"][: end == "delete"]}
+        # Ours go when the server learns of it.
+        wait_for(lambda: keys_left(direct) == [], "the keys to go", 5)
+    print(told)
+    assert told.keys() <= {"CLOSED", *["NOQUEUE"][: end == "delete"]}
 
 
-@pytest.mark.parametrize("first_in_line", ["server", "deleter"])
-@pytest.mark.parametrize(("role", "work", "words"), ROLES)
-def test_a_native_delete_refuses_clients_that_wait_for_the_same_role(
+@pytest.mark.parametrize("first_in_line", ["ours", "the deleter"])
+@pytest.mark.parametrize(
+    ("role", "work", "words"),
+    [
+        ("producer", ("put", "theirs"), ("PRESSURE.PUT", "q", "ours")),
+        ("consumer", ("get",), ("PRESSURE.GET", "q")),
+    ],
+)
+def test_a_native_delete_waits_with_clients_for_the_same_role(
     patient: Server,
     backend: Valkey,
     direct: Client,
@@ -469,57 +486,74 @@ def test_a_native_delete_refuses_clients_that_wait_for_the_same_role(
         ExitStack() as stack,
     ):
         client.rpush("q", "a", "b")
-        holder = stack.enter_context(suspended(backend, work, f"SET :{role}"))
-        if first_in_line == "server":
-            send_all(waiting, words)
+        native = NativeProcess(backend.socket, "q", HOLDER, *work, stop_after=f"SET :{role}")
+        holder = stack.enter_context(native)
+        holder.wait_until_stopped()
+
+        def ours() -> None:
+            for waiter in waiting:
+                waiter.send(*words)
             wait_for_waiting(client, "q", **{f"{role}s": len(waiting)})
-            wait_for_blocked_natives(direct, 1)
-        deleter = stack.enter_context(NativeProcess(backend.socket, "q", "deleter", "delete"))
-        if first_in_line == "deleter":
-            wait_for_blocked_natives(direct, 1)
-            send_all(waiting, words)
-        # The queue does not exist from the first command of the delete on, whoever holds a role.
+
+        def the_deleter() -> None:
+            deleters.append(stack.enter_context(NativeProcess(backend.socket, "q", "deleter", "delete")))
+
+        deleters: list[NativeProcess] = []
+        stand_in_line = [ours, the_deleter] if first_in_line == "ours" else [the_deleter, ours]
+        stand_in_line[0]()
+        wait_for_blocked_natives(direct, 1)
+        if first_in_line == "ours":
+            the_deleter()
+        else:
+            for waiter in waiting:
+                waiter.send(*words)
+        # The queue is gone as soon as the deletion has begun, whoever holds a role.
         replies = [waiter.reply() for waiter in waiting]
         assert all(is_refused(reply, "NOQUEUE") for reply in replies), replies
-        # The server leaves the line; the deleter stays in it after it has closed the queue.
-        wait_for(lambda: direct.exists("__pressure__:q:closed"), "the deleter to close the queue")
+        # Ours leave the line, and the deleter stays, which has closed the queue before.
+        wait_for(lambda: direct.exists("__pressure__:q:closed"), "the deleter to come so far")
         wait_for_blocked_natives(direct, 1)
         holder.resume()
         assert holder.outcome() == ("QueueClosedError" if role == "producer" else "a")
-        assert deleter.outcome() == "done"
-    wait_for(lambda: keys_left(direct) == [], "the keys to be deleted")
-
-
-def send_all(waiting: list[Waiter], words: Words) -> None:
-    for waiter in waiting:
-        waiter.send(*words)
+        assert deleters[0].outcome() == "done"
+    wait_for(lambda: keys_left(direct) == [], "the keys to go")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["PRESSURE.DELETE", "DEL", "UNLINK"])
-@pytest.mark.parametrize(("role", "work"), [role[:2] for role in ROLES])
-def test_a_delete_refused_because_of_a_suspended_client_can_be_finished_later(
-    backend: Valkey, impatient: Server, direct: Client, command: str, role: str, work: tuple[str, ...]
+@pytest.mark.parametrize(
+    ("work", "stop_after"), [(("put", "x"), "SET :producer"), (("get",), "SET :consumer")]
+)
+def test_a_delete_that_met_a_stopped_native_client_leaves_nothing_in_the_end(
+    backend: Valkey, impatient: Server, direct: Client, command: str, work: tuple[str, ...], stop_after: str
 ) -> None:
     with impatient.client() as client, Waiter(impatient.port) as waiter:
         client.rpush("q", "a", "b")
-        with suspended(backend, work, f"SET :{role}") as native:
+        with NativeProcess(backend.socket, "q", HOLDER, *work, stop_after=stop_after) as native:
+            native.wait_until_stopped()
             reply = waiter(command, "q")
             assert is_refused(reply, "INUSE")
             assert HOLDER in str(reply)
             native.resume()
             assert native.outcome() in ("QueueClosedError", "a", "done")
         waiter(command, "q")
-        wait_for(lambda: keys_left(direct) == [], "the keys to be deleted", 3)
+        wait_for(lambda: keys_left(direct) == [], "the keys to go", 3)
         assert client.sadd("q", "anew") == 1
+
+
+# A server of ours that is killed.
 
 
 def kill_in_its_turn(
     server: Server, backend: Valkey, direct: Client, role: str, work: tuple[str, ...], words: Words
 ) -> None:
-    """Make the server wait for a role that a native client holds, and kill the server in its turn."""
+    """Have the server wait for a role that a native client holds, and kill it when it has got it."""
     parked = f"{BASE}:ext:{role}_turn"
-    with Waiter(server.port) as waiter, suspended(backend, work, f"SET :{role}") as holder:
+    with (
+        Waiter(server.port) as waiter,
+        NativeProcess(backend.socket, "q", HOLDER, *work, stop_after=f"SET :{role}") as holder,
+    ):
+        holder.wait_until_stopped()
         waiter.send(*words)
         wait_for_blocked_natives(direct, 1)
         server.process.send_signal(signal.SIGSTOP)
@@ -531,10 +565,16 @@ def kill_in_its_turn(
     assert direct.llen(f"{BASE}:{role}_free") == 0
 
 
+ROLES = [
+    ("producer", ("put", "theirs"), ("SADD", "q", "ours")),
+    ("consumer", ("get",), ("SPOP", "q")),
+]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("by", ["restart", "another server", "doctor"])
 @pytest.mark.parametrize(("role", "work", "words"), ROLES)
-def test_the_token_of_a_server_killed_in_its_turn_is_recovered(
+def test_the_token_of_a_server_killed_in_its_turn_comes_back(
     backend: Valkey,
     direct: Client,
     start_server: StartServer,
@@ -559,47 +599,48 @@ def test_the_token_of_a_server_killed_in_its_turn_is_recovered(
         assert native.outcome() in ("done", "b", "c")
     assert direct.llen(f"{BASE}:{role}_free") == 1
     assert direct.exists(f"{BASE}:ext:{role}_turn") == 0
-    # The killed server's operation was not done, and its client received no reply.
-    queued = {"producer": [b"a", b"b", b"c", b"native", b"native"], "consumer": [b"c"]}[role]
+    # What it was to do in its turn has not been done: nobody was told that it was.
+    queued = {"producer": [b"a", b"b", b"c", b"theirs", b"theirs"], "consumer": [b"c"]}[role]
     if by == "another server":
-        queued = {"producer": [*queued, b"server"], "consumer": []}[role]
+        queued = {"producer": [*queued[:4], b"ours", b"theirs"], "consumer": []}[role]
     assert sorted(direct.lrange(BASE, 0, -1)) == sorted(queued)
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.slow
-def test_native_clients_continue_after_a_server_is_killed_in_its_turn(
+def test_native_clients_go_on_after_a_server_is_killed_in_its_turn(
     backend: Valkey, direct: Client, start_server: StartServer
 ) -> None:
     parked = [f"{BASE}:ext:producer_turn", f"{BASE}:ext:consumer_turn"]
-    rounds = in_turn = 0
-
-    def consumed() -> int:
-        return int(direct.get(f"{BASE}:stats:consumed_messages") or 0)
+    rounds = met = 0
 
     def has_consumed(count: int) -> bool:
         return consumed() >= count
+
+    def consumed() -> int:
+        return int(direct.get(f"{BASE}:stats:consumed_messages") or 0)
 
     NativeClient(direct, "q").create(10)
     with ExitStack() as stack:
         for work in (("produce", "n", "0", "1000000"), ("consume",)):
             stack.enter_context(NativeProcess(backend.socket, "q", work[0], *work))
-        # Sometimes the turn is over before the server is killed.
-        while in_turn < 3 and rounds < 40:
+        # Sometimes the turn is over when the signal comes.
+        while met < 3 and rounds < 40:
             rounds += 1
             server = start_server("--backend", backend.url)
             with waiters(server, 6) as waiting:
                 end = time.monotonic() + TIMEOUT
                 while not any(direct.exists(*parked) for _ in range(20)):
-                    assert time.monotonic() < end, "the server has no turn"
+                    assert time.monotonic() < end, "it has no turn"
                     for number, waiter in enumerate(waiting):
                         waiter.replies_now()
                         waiter.send(*[("SADD", "q", rounds), ("SPOP", "q")][number % 2])
                 server.stop(signal.SIGKILL)
-            in_turn += direct.exists(*parked) > 0
+            met += direct.exists(*parked) > 0
             next_server = start_server("--backend", backend.url)
-            wait_for(lambda: not direct.exists(*parked), "the tokens to be recovered")
-            wait_for(partial(has_consumed, consumed() + 20), "native clients to continue")
+            wait_for(lambda: not direct.exists(*parked), "the tokens to come back")
+            enough = consumed() + 20
+            wait_for(partial(has_consumed, enough), "native clients to go on")
             assert next_server.stop() == 0
-    print(f"killed in its turn {in_turn} times of {rounds}")
-    assert in_turn == 3
+    print(f"killed in its turn {met} times of {rounds}")
+    assert met == 3

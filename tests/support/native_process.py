@@ -1,8 +1,8 @@
-"""A native client of pressure 0.15 or 0.1 in its own process, which can be suspended and killed.
+"""A native client of pressure 0.15 or 0.1 in a process of its own, which can be stopped and killed.
 
-`python -m tests.support.native_process SOCKET QUEUE IDENTITY VERSION SUSPEND_AFTER WORK…` prints the result:
-the message, `done`, or the name of the error. WORK is `put MESSAGE`, `get`, `close`, `delete`,
-`produce PREFIX FIRST END` (puts PREFIX-FIRST up to PREFIX-(END-1)) or `consume` (until the queue is closed).
+`python -m tests.support.native_process SOCKET QUEUE IDENTITY VERSION STOP_AFTER WORK…` works and prints
+the result: the message, `done`, or the name of the error. Work is `put MESSAGE`, `get`, `close`, `delete`,
+`produce PREFIX FIRST LAST` (PREFIX-FIRST and so on, without PREFIX-LAST) or `consume` (until it is closed).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
 
 class NativeProcess:
-    """The process. It suspends itself once, after the command `suspend_after`, such as `SET :producer`."""
+    """The process. `stop_after` is a command, as `SET :producer`, after which it stops itself: once."""
 
     def __init__(
         self,
@@ -38,10 +38,10 @@ class NativeProcess:
         identity: str,
         *work: str,
         version: str = "0.15",
-        suspend_after: str = "",
+        stop_after: str = "",
     ) -> None:
         self.identity = identity
-        arguments = [str(socket), queue, identity, version, suspend_after, *work]
+        arguments = [str(socket), queue, identity, version, stop_after, *work]
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.native_process", *arguments],
             stdin=subprocess.DEVNULL,
@@ -56,30 +56,30 @@ class NativeProcess:
         self.kill()
         self.outcome()
 
-    def suspend(self) -> None:
-        """Send SIGSTOP."""
+    def stop(self) -> None:
+        """SIGSTOP."""
         self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """Send SIGKILL, which also ends a suspended process."""
+        """SIGKILL, whether it is stopped or not."""
         self._process.kill()
 
-    def wait_until_suspended(self) -> None:
-        """Return when the process is suspended. Raise AssertionError if it ends."""
+    def wait_until_stopped(self) -> None:
+        """Return when it does nothing. Raises AssertionError where it ends."""
         status = Path(f"/proc/{self._process.pid}/stat")
 
-        def is_suspended() -> bool:
+        def is_stopped() -> bool:
             state = status.read_text().rpartition(")")[2].split()[0]
             assert state != "Z", f"{self.identity} has ended"
             return state == "T"
 
-        wait_for(is_suspended, f"{self.identity} to be suspended")
+        wait_for(is_stopped, f"{self.identity} to be stopped")
 
     def outcome(self, timeout: float = TIMEOUT) -> str:
-        """Wait for the process to end, and return its output, which is empty if it was killed."""
+        """What it has printed in the end; nothing where it was killed."""
         if self._process.stdout is not None and not self._process.stdout.closed:
             printed, _ = self._process.communicate(timeout=timeout)
             self._outcome = printed.decode()
@@ -87,41 +87,39 @@ class NativeProcess:
 
     @property
     def status(self) -> int | None:
-        """The exit status; None while the process runs."""
+        """Its exit status; None while it runs."""
         return self._process.poll()
 
 
 class _VersionedSteps(NativeSteps):
-    """A native client of either version, which suspends its process after one command."""
+    """A native client of either version, which stops its process after one command."""
 
-    def __init__(
-        self, client: redis.Redis, queue: str, identity: str, version: str, suspend_after: str
-    ) -> None:
+    def __init__(self, client: redis.Redis, queue: str, identity: str, version: str, stop_after: str) -> None:
         super().__init__(client, queue, identity, blocks=True)
         self._version = version
-        self._suspend_after = suspend_after
+        self._stop_after = stop_after
 
     def _do(self, command: str, suffix: str, *arguments: bytes | str | int) -> Any:
         if command == "LTRIM" and self._version == "0.1":
-            # As in the pseudo-code of 0.1, which leaves up to two tokens.
+            # As its pseudo-code has it, which leaves up to two.
             arguments = (0, 1)
         reply = super()._do(command, suffix, *arguments)
-        self._suspend_if_after(command, suffix)
+        self._has_done(command, suffix)
         return reply
 
     def _pop(self, *suffixes: str) -> Steps[tuple[str, bytes]]:
         popped = yield from super()._pop(*suffixes)
-        self._suspend_if_after("BRPOP", suffixes[0])
+        self._has_done("BRPOP", suffixes[0])
         return popped
 
-    def _suspend_if_after(self, command: str, suffix: str) -> None:
-        if f"{command} {suffix}".rstrip() == self._suspend_after:
-            self._suspend_after = ""
+    def _has_done(self, command: str, suffix: str) -> None:
+        if f"{command} {suffix}".rstrip() == self._stop_after:
+            self._stop_after = ""
             os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def _produce(native: NativeSteps, prefix: str, first: str, end: str) -> None:
-    for number in range(int(first), int(end)):
+def _produce(native: NativeSteps, prefix: str, first: str, last: str) -> None:
+    for number in range(int(first), int(last)):
         run(native.put(f"{prefix}-{number}".encode()))
 
 
@@ -143,11 +141,11 @@ _WORK: dict[str, Callable[..., bytes | None]] = {
 }
 
 
-def _main(socket: str, queue: str, identity: str, version: str, suspend_after: str, *work: str) -> None:
-    # By default, redis-py repeats a command whose reply is late, for example because of a suspension.
+def _main(socket: str, queue: str, identity: str, version: str, stop_after: str, *work: str) -> None:
+    # redis-py would do a command again whose reply is late, as it is when the process is stopped.
     client = redis.Redis(unix_socket_path=socket, socket_timeout=None, retry=Retry(NoBackoff(), 0))
-    client.ping()  # because a relay waits for the connection, even if there is no work left
-    native = _VersionedSteps(client, queue, identity, version, suspend_after)
+    client.ping()  # a relay waits for the connection, even if there is nothing left to do
+    native = _VersionedSteps(client, queue, identity, version, stop_after)
     try:
         result = _WORK[work[0]](native, *work[1:])
     except NativeError as error:
@@ -157,7 +155,7 @@ def _main(socket: str, queue: str, identity: str, version: str, suspend_after: s
 
 
 def _end_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends."""
+    """A test that is killed must not leave a client that waits for ever."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

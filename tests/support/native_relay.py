@@ -1,4 +1,4 @@
-"""A relay between a native client and its Redis, which receives all replies even if the client dies."""
+"""A relay between a native client and its Redis, which hears all replies though the client dies."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class _NativeLink(Link):
         super().__init__(relay, near, far)
         self._commands, self._answers = hiredis.Reader(), hiredis.Reader()
         self._unanswered: deque[Command] = deque()
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._silence = asyncio.Event()
+        self._silence.set()
 
     async def run(self) -> None:
         await super().run()
@@ -37,14 +37,14 @@ class _NativeLink(Link):
         with suppress(ConnectionError):
             while data := await self._loop.sock_recv(self.near, 1 << 14):
                 await self.request(data)
-        await self._receive_last_replies()
+        await self._hear_the_end()
         self.far.shutdown(socket.SHUT_WR)
 
     async def request(self, data: bytes) -> None:
         self._commands.feed(data)
         while (command := self._commands.gets()) is not False:
             self._unanswered.append(command)
-            self._idle.clear()
+            self._silence.clear()
             self._relay.asked(command)
         await self.send(self.far, data)
 
@@ -53,28 +53,29 @@ class _NativeLink(Link):
         while (reply := self._answers.gets()) is not False:
             self._relay.answered(self._unanswered.popleft(), reply)
         if not self._unanswered:
-            self._idle.set()
+            self._silence.set()
         with suppress(OSError):  # the client may have gone
             await self.send(self.near, data)
 
-    async def _receive_last_replies(self) -> None:
-        """Return when every command has its reply. End a command that blocks if `unblocks_at_end` is set.
+    async def _hear_the_end(self) -> None:
+        """Return when every command has its reply.
 
-        Redis discards unsent replies when the connection ends, and a message that it has popped with them.
+        Redis discards a reply that it has not sent when it sees the end of the connection, and nobody would
+        know which message it has popped. So a command that still blocks is ended instead.
         """
-        if self._relay.unblocks_at_end:
+        if self._relay.tells_of_the_end:
             async with redis.asyncio.Redis(unix_socket_path=str(self._relay.backend)) as control:
-                # The command may not have reached Redis yet.
+                # Again, if the command has not reached Redis yet.
                 while self._unanswered:
                     await control.client_unblock(self._relay.client_id)
-        await self._idle.wait()
+        await self._silence.wait()
 
 
 class NativeRelay(Relay):
     """Listens at the unix socket `path` for one connection, and passes it on to `backend`.
 
-    `asked` is called with each command before Redis receives it, `answered` with a command and its reply
-    before the client does. `ended` is set when the client has disconnected and every command has its reply.
+    `asked` is called with each command before Redis gets it, `answered` with a command and its reply before
+    the client gets that. `ended` is set when the client has gone and every command has its reply.
     """
 
     new_link = _NativeLink
@@ -92,8 +93,8 @@ class NativeRelay(Relay):
         self.asked = asked
         self.answered = answered
         self.ended = asyncio.Event()
-        # Whether to end a command that blocks after the client has disconnected; else the client seems alive.
-        self.unblocks_at_end = True
+        # Whether Redis is told at once that the client has gone; else it counts as alive while it blocks.
+        self.tells_of_the_end = True
         self.client_id = 0
         listening = socket.socket(socket.AF_UNIX)
         listening.bind(str(path))

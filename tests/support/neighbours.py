@@ -1,6 +1,7 @@
-"""A workload of native clients and of a server's clients on one queue, while native ones are killed.
+"""Native clients and clients of a server on one queue, while native ones are stopped and killed.
 
-If a native client is killed, its successor continues with the first message that has not reached Redis.
+A `Neighbourhood` has them all. Native ones have a seat each: when one dies, the next takes its seat and goes
+on with the message of which Redis never got to know.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from tests.support.waiters import AsyncWaiter, is_refused, packed
 
 QUEUE = "q"
 _BASE = f"__pressure__:{QUEUE}".encode()
-# Seconds of inactivity after which the doctor considers a client dead, and of the longest suspension.
+# Seconds: how long a client does nothing that the doctor calls dead, and how long one is stopped at most.
 DEAD_AFTER = 1.0
-_LONGEST_SUSPENSION = 0.3
+_LONGEST_STOP = 0.3
 _STUCK_AFTER = 60.0
-# A native client needs about ten commands for a put or a get; each command and each reply passes the relay.
+# A put by a native client and a get are about so many commands; each passes the relay twice.
 _PASSAGES_PER_MESSAGE = 20
-_FAULTS = ("kill", "suspend", "suspend", "suspend and kill", "suspend", "kill")
+_FATES = ("kill", "stop", "stop", "stop and kill", "stop", "kill")
 _PUTS: list[tuple[str, ...]] = [("SADD", QUEUE), ("LPUSH", QUEUE), ("PRESSURE.PUT", QUEUE)]
 _GETS: list[tuple[str, ...]] = [
     ("SPOP", QUEUE),
@@ -45,93 +46,88 @@ _GETS: list[tuple[str, ...]] = [
 
 @dataclass
 class Plan:
-    """The number of clients of each kind, of messages, and roughly of faults: suspensions and kills.
+    """The numbers of clients of each kind; `messages` go through a queue of that `bound`, 0 for none.
 
-    `bound` is the queue's; 0 for none. With `auto_repair` the server repairs the queue, else the doctor runs
-    again and again.
+    `fates` is about how often a native client is stopped, or killed, or both. With
+    `auto_repair` the server mends what they leave, else the doctor is called again and again.
     """
 
     native_producers: int
-    server_producers: int
+    our_producers: int
     native_consumers: int
-    server_consumers: int
+    our_consumers: int
     messages: int
-    faults: int
+    fates: int
     bound: int
     auto_repair: bool = False
 
     @property
     def producers(self) -> int:
-        return self.native_producers + self.server_producers
-
-    @property
-    def consumers(self) -> int:
-        return self.native_consumers + self.server_consumers
+        return self.native_producers + self.our_producers
 
     @property
     def native_passages(self) -> int:
         """The approximate number of commands and replies that pass a relay."""
-        share = self.native_producers / self.producers + self.native_consumers / self.consumers
+        consumers = self.native_consumers + self.our_consumers
+        share = self.native_producers / self.producers + self.native_consumers / consumers
         return int(self.messages * share * _PASSAGES_PER_MESSAGE)
 
 
 @dataclass
 class Outcome:
-    """The outcome of a workload. The ledger names each producer and each consumer."""
+    """What came of a plan. The ledger knows each producer and each consumer by its name."""
 
     seconds: float = 0.0
     ledger: Ledger = field(default_factory=Ledger)
     by_native: int = 0
-    suspended: int = 0
-    # The last command of each killed client.
-    kills: Counter[str] = field(default_factory=Counter)
-    # Messages of clients that were killed before they gave the consumer role back.
-    lost_with_clients: int = 0
+    stopped: int = 0
+    # The command during which, or after which, each died.
+    deaths: Counter[str] = field(default_factory=Counter)
+    # Taken by clients that died before they gave the role back: gone with them, as the protocol has it.
+    gone_with_the_dead: int = 0
     in_use: int = 0
-    repairs: Counter[str] = field(default_factory=Counter)
+    mended: Counter[str] = field(default_factory=Counter)
 
     def __str__(self) -> str:
         total = self.ledger.received
-        places = ", ".join(f"{place} {count}" for place, count in self.kills.most_common())
-        repairs = ", ".join(f"{repair} {count}" for repair, count in self.repairs.most_common())
+        places = ", ".join(f"{place} {count}" for place, count in self.deaths.most_common())
+        mends = ", ".join(f"{mend} {count}" for mend, count in self.mended.most_common())
         return (
             f"{total} messages in {self.seconds:.1f} s ({total / self.seconds:.0f} a second), "
             f"{self.by_native} of them taken by native clients\n"
-            f"  suspended {self.suspended} times, killed {self.kills.total()} times, at: {places}\n"
-            f"  {self.lost_with_clients} messages lost with the clients that had taken them; "
+            f"  stopped {self.stopped} times, killed {self.deaths.total()} times, at: {places}\n"
+            f"  {self.gone_with_the_dead} messages gone with clients that had taken them; "
             f"{self.in_use} replies -INUSE\n"
-            f"  repairs: {repairs or 'none'}"
+            f"  mended: {mends or 'nothing'}"
         )
 
 
-class NativeWorker:
-    """A native client and its successors; `work` returns the arguments of the next one."""
+class Seat:
+    """A place for one native client after the other; `work` returns the arguments of the next one."""
 
     def __init__(
-        self, workload: Workload, name: str, version: str, work: Callable[[NativeWorker], list[str]]
+        self, here: Neighbourhood, name: str, version: str, work: Callable[[Seat], list[str]]
     ) -> None:
         self.put = 0
-        self._workload = workload
+        self._here = here
         self._name = name
         self._event = Event(name)
         self._version = version
         self._work = work
-        self._has_fault = False
+        self._fated = False
         self._holds_a_message = False
         self._last = ""
         self._process: NativeProcess | None = None
 
-    async def run(self) -> None:
-        """Start one client after another until one finishes its work."""
-        workload, status, number = self._workload, -signal.SIGKILL, 0
+    async def keep(self) -> None:
+        """Start one client after the other, until one comes to the end of its work."""
+        here, status, number = self._here, -signal.SIGKILL, 0
         while status == -signal.SIGKILL:
             number += 1
             identity = f"{self._name}.{number}"
             self._event = Event(identity)
-            relay = NativeRelay(
-                workload.folder / identity, workload.backend.socket, self._asked, self._answered
-            )
-            self._relay, self._holds_a_message, self._has_fault = relay, False, False
+            relay = NativeRelay(here.folder / identity, here.backend.socket, self._asked, self._answered)
+            self._relay, self._holds_a_message, self._fated = relay, False, False
             process = NativeProcess(relay.path, QUEUE, identity, *self._work(self), version=self._version)
             self._process = process
             await relay.ended.wait()
@@ -139,19 +135,19 @@ class NativeWorker:
             await asyncio.to_thread(process.outcome)
             status = process.status or 0
             if status == -signal.SIGKILL:
-                workload.outcome.kills[self._last] += 1
-                workload.outcome.lost_with_clients += self._holds_a_message
+                here.outcome.deaths[self._last] += 1
+                here.outcome.gone_with_the_dead += self._holds_a_message
         assert status == 0, f"{identity} ended with {status}"
 
-    def end(self) -> None:
-        """Kill the present client."""
+    def leave(self) -> None:
+        """Kill the client of this seat."""
         if self._process is not None:
             self._process.kill()
             self._process.outcome()
 
     def _asked(self, command: Command) -> None:
         if not self._last:
-            self._workload.native_started()
+            self._here.is_seated()
         self._last = _in_words(command)
         self._pass()
 
@@ -160,43 +156,43 @@ class NativeWorker:
         if command[:2] == [b"LPUSH", _BASE] and isinstance(reply, int):
             self.put += 1
         elif command[0] == b"BRPOP" and reply is not None and reply[0] == _BASE:
-            self._workload.outcome.ledger.receive([reply[1]], self._event)
-            self._workload.outcome.by_native += 1
+            self._here.outcome.ledger.receive([reply[1]], self._event)
+            self._here.outcome.by_native += 1
             self._holds_a_message = True
         elif command[:2] == [b"LPUSH", _BASE + b":consumer_free"]:
             self._holds_a_message = False
 
     def _pass(self) -> None:
-        fault = None if self._has_fault else self._workload.next_fault()
-        self._workload.progress()
-        if fault is not None:
-            self._has_fault = True
-            # At once, or during one of the next commands.
+        fate = None if self._fated else self._here.next_fate()
+        self._here.progress()
+        if fate is not None:
+            self._fated = True
+            # At this very moment, or while it is at what comes next.
             if random.random() < 0.5:
-                self._inject(fault)
+                self._meet(fate)
             else:
-                self._workload.loop.call_later(random.uniform(0, 0.002), self._inject, fault)
+                self._here.loop.call_later(random.uniform(0, 0.002), self._meet, fate)
 
-    def _inject(self, fault: str) -> None:
+    def _meet(self, fate: str) -> None:
         process = self._process
         if process is None:
             return
-        self._relay.unblocks_at_end = random.random() < 0.7
-        if fault == "kill":
+        self._relay.tells_of_the_end = random.random() < 0.7
+        if fate == "kill":
             process.kill()
             return
-        self._workload.outcome.suspended += 1
-        process.suspend()
-        end = process.kill if fault == "suspend and kill" else self._resume
-        self._workload.loop.call_later(random.uniform(0.01, _LONGEST_SUSPENSION), end)
+        self._here.outcome.stopped += 1
+        process.stop()
+        end = process.kill if fate == "stop and kill" else self._resume
+        self._here.loop.call_later(random.uniform(0.01, _LONGEST_STOP), end)
 
     def _resume(self) -> None:
         if self._process is not None:
             self._process.resume()
-        self._has_fault = False
+        self._fated = False
 
 
-class Workload:
+class Neighbourhood:
     """All clients of a plan, from the creation of the queue until it is closed and empty."""
 
     def __init__(self, plan: Plan, backend: Valkey, server: Server, folder: Path) -> None:
@@ -205,34 +201,34 @@ class Workload:
         self.server = server
         self.folder = folder
         self.outcome = Outcome()
-        self._between_faults = plan.native_passages / plan.faults if plan.faults else math.inf
-        self._passages_to_fault = self._between_faults * random.random()
-        self._faults = cycle(_FAULTS)
+        self._between_fates = plan.native_passages / plan.fates if plan.fates else math.inf
+        self._passages_to_fate = self._between_fates * random.random()
+        self._fates = cycle(_FATES)
         self._last_progress = 0.0
-        self._natives: list[NativeWorker] = []
-        self._started = 0
-        self._all_started = asyncio.Event()
+        self._seats: list[Seat] = []
+        self._taken_seats = 0
+        self._all_are_seated = asyncio.Event()
 
-    def native_started(self) -> None:
-        """Note that another native client has started. Clients of the server wait until all have."""
-        self._started += 1
-        if self._started == self.plan.native_producers + self.plan.native_consumers:
-            self._all_started.set()
+    def is_seated(self) -> None:
+        """Note that another native client has begun; clients of the server wait until all have."""
+        self._taken_seats += 1
+        if self._taken_seats == self.plan.native_producers + self.plan.native_consumers:
+            self._all_are_seated.set()
 
-    def next_fault(self) -> str | None:
-        """Return the fault for the client whose command or reply passes the relay, mostly None."""
-        self._passages_to_fault -= 1
-        if self._passages_to_fault > 0:
+    def next_fate(self) -> str | None:
+        """Return what is done to the client whose command or reply passes, None most of the time."""
+        self._passages_to_fate -= 1
+        if self._passages_to_fate > 0:
             return None
-        self._passages_to_fault += self._between_faults * random.uniform(0.5, 1.5)
-        return next(self._faults)
+        self._passages_to_fate += self._between_fates * random.uniform(0.5, 1.5)
+        return next(self._fates)
 
     def progress(self) -> None:
         """Note that the clients are not stuck."""
         self._last_progress = self.loop.time()
 
-    async def run(self) -> Outcome:
-        """Run all clients to their end. Raise an ExceptionGroup if one fails, or if all are stuck."""
+    async def live(self) -> Outcome:
+        """Let all clients work to their end. Raises an ExceptionGroup if one fails, or all are stuck."""
         self.loop = asyncio.get_running_loop()
         start = self.loop.time()
         self.progress()
@@ -243,12 +239,12 @@ class Workload:
                 for other in others:
                     other.cancel()
         finally:
-            for native in self._natives:
-                native.end()
+            for seat in self._seats:
+                seat.leave()
         outcome = self.outcome
         outcome.seconds = self.loop.time() - start
         for done in re.findall(r"Auto-repair (.*)", self.server.log):
-            outcome.repairs.update(_repairs_in(done))
+            outcome.mended.update(_mends(done))
         return outcome
 
     async def _work(self) -> None:
@@ -260,15 +256,17 @@ class Workload:
             async with asyncio.TaskGroup() as producers:
                 for producer in self._producers():
                     producers.create_task(producer)
-            reply = await self._ask(admin, "PRESSURE.CLOSE", QUEUE)
+            # Where a dead client has the producer role it is in use for a while.
+            while is_in_use(reply := await self._ask(admin, "PRESSURE.CLOSE", QUEUE)):
+                self.outcome.in_use += 1
             assert reply == b"OK", reply
         admin.close()
 
     def _producers(self) -> list[Coroutine[Any, Any, None]]:
         plan = self.plan
 
-        def rest(name: str, count: int) -> Callable[[NativeWorker], list[str]]:
-            return lambda worker: ["produce", name, str(worker.put), str(count)]
+        def rest(name: str, count: int) -> Callable[[Seat], list[str]]:
+            return lambda seat: ["produce", name, str(seat.put), str(count)]
 
         working: list[Coroutine[Any, Any, None]] = []
         for number in range(plan.producers):
@@ -276,53 +274,49 @@ class Workload:
             count = len(range(number, plan.messages, plan.producers))
             self.outcome.ledger.put([f"{name}-{each}".encode() for each in range(count)], Event(name))
             if number < plan.native_producers:
-                working.append(self._run_native(name, number, rest(name, count)))
+                working.append(self._seat(name, number, rest(name, count)))
             else:
                 working.append(self._produce(name, count))
         return working
 
     def _consumers(self) -> list[Coroutine[Any, Any, None]]:
-        natives = self.plan.native_consumers
-        return [
-            self._run_native(f"c{number}", number + 1, lambda _: ["consume"])
-            if number < natives
-            else self._consume(Event(f"c{number}"))
-            for number in range(self.plan.consumers)
+        natives = [
+            self._seat(f"c{number}", number + 1, lambda _: ["consume"])
+            for number in range(self.plan.native_consumers)
         ]
+        ours = range(self.plan.native_consumers, self.plan.native_consumers + self.plan.our_consumers)
+        return natives + [self._consume(Event(f"c{number}")) for number in ours]
 
-    def _run_native(
-        self, name: str, number: int, work: Callable[[NativeWorker], list[str]]
-    ) -> Coroutine[Any, Any, None]:
-        self._natives.append(NativeWorker(self, name, VERSIONS[number % len(VERSIONS)], work))
-        return self._natives[-1].run()
+    def _seat(self, name: str, number: int, work: Callable[[Seat], list[str]]) -> Coroutine[Any, Any, None]:
+        self._seats.append(Seat(self, name, VERSIONS[number % len(VERSIONS)], work))
+        return self._seats[-1].keep()
 
     async def _produce(self, name: str, count: int) -> None:
         waiter = await AsyncWaiter.connect(self.server.port)
-        await self._all_started.wait()
+        await self._all_are_seated.wait()
         for number in range(count):
-            reply = await self._ask(waiter, *random.choice(_PUTS), f"{name}-{number}")
+            while is_in_use(reply := await self._ask(waiter, *random.choice(_PUTS), f"{name}-{number}")):
+                self.outcome.in_use += 1
             assert isinstance(reply, int), reply
             assert reply > 0
         waiter.close()
 
     async def _consume(self, event: Event) -> None:
         waiter = await AsyncWaiter.connect(self.server.port)
-        await self._all_started.wait()
+        await self._all_are_seated.wait()
         while not is_refused(reply := await self._ask(waiter, *random.choice(_GETS)), "CLOSED"):
-            if reply is not None:
+            if is_in_use(reply):
+                self.outcome.in_use += 1
+            elif reply is not None:
                 assert not isinstance(reply, Exception), reply
                 self.outcome.ledger.receive([reply if isinstance(reply, bytes) else reply[1]], event)
                 self.progress()
         waiter.close()
 
     async def _ask(self, waiter: AsyncWaiter, *words: str) -> Any:
-        """Return the reply. Retry while a role is in use; `_watch` notices if all clients are stuck."""
-        while True:
-            await waiter.send(packed(*words))
-            reply = await waiter.reply(timeout=None)
-            if not is_refused(reply, "INUSE"):
-                return reply
-            self.outcome.in_use += 1
+        """Return a reply, however long it takes: `_watch` notices if all clients are stuck."""
+        await waiter.send(packed(*words))
+        return await waiter.reply(timeout=None)
 
     async def _watch(self) -> None:
         """Raise AssertionError when all clients are stuck."""
@@ -330,14 +324,14 @@ class Workload:
         while left > 0:
             await asyncio.sleep(left)
             left = self._last_progress + _STUCK_AFTER - self.loop.time()
-        raise AssertionError(f"no client has made progress for {_STUCK_AFTER} seconds")
+        raise AssertionError(f"nothing has happened for {_STUCK_AFTER} seconds")
 
     async def _repair(self) -> None:
         """Run the doctor again and again."""
         while not self.plan.auto_repair:
-            _, output = await doctor(self.backend)
-            for done in re.findall(r"  done: (.*)", output):
-                self.outcome.repairs.update(_repairs_in(done))
+            _, said = await doctor(self.backend)
+            for done in re.findall(r"  done: (.*)", said):
+                self.outcome.mended.update(_mends(done))
 
 
 async def doctor(backend: Valkey) -> tuple[int, str]:
@@ -349,13 +343,17 @@ async def doctor(backend: Valkey) -> tuple[int, str]:
     )  # fmt: skip
     try:
         async with asyncio.timeout(_STUCK_AFTER):
-            output, _ = await process.communicate()
+            said, _ = await process.communicate()
     except (asyncio.CancelledError, TimeoutError):
         with suppress(ProcessLookupError):  # it has just ended
             process.kill()
         await process.wait()
         raise
-    return process.returncode or 0, output.decode()
+    return process.returncode or 0, said.decode()
+
+
+def is_in_use(reply: Any) -> bool:
+    return is_refused(reply, "INUSE")
 
 
 def _in_words(command: Command) -> str:
@@ -363,6 +361,6 @@ def _in_words(command: Command) -> str:
     return f"{command[0].decode()} {key or 'the list'}"
 
 
-def _repairs_in(done: str) -> list[str]:
+def _mends(done: str) -> list[str]:
     """Return the repairs, without numbers."""
-    return [re.sub(r"\d+ ", "", repair) for repair in done.split(", ")]
+    return [re.sub(r"\d+ ", "", mend) for mend in done.split(", ")]

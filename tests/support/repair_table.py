@@ -1,4 +1,4 @@
-"""The table of all states in which a native client can die: the doctor's report, and the repair.
+"""Every state in which a native client can die: what the doctor says, and what is true after its repair.
 
 `python -m tests.support.repair_table docs/guides/repair.md` writes the table into the document.
 """
@@ -22,18 +22,21 @@ MARKER = "<!-- made by `python -m tests.support.repair_table docs/guides/repair.
 
 @dataclass(frozen=True)
 class Outcome:
-    """The last three columns of a row: the doctor's report, its repairs, and the queue after them."""
+    """What has become of a queue in which a client died; as the table has it."""
 
-    reported: str
+    said: str
     done: str
     afterwards: str
 
 
 def outcomes(ward: Ward, queues: Iterable[str]) -> dict[str, Outcome]:
-    """Repair all queues together, and return their outcomes. Raise AssertionError if one does not work."""
+    """Repair all queues at once, and see that each works; what has become of them.
+
+    Raises AssertionError where anything is wrong.
+    """
     before = {queue: Keys.read(ward.direct, queue) for queue in queues}
     told = ward.repair()
-    reports = {queue: _report(ward, queue, told.get(queue, Told())) for queue in before}
+    found = {queue: _what_was_told(ward, queue, told.get(queue, Told())) for queue in before}
     assert not ward.examine()
     afterwards = {}
     for queue, keys in before.items():
@@ -47,11 +50,11 @@ def outcomes(ward: Ward, queues: Iterable[str]) -> dict[str, Outcome]:
             assert not later[queue].left
             afterwards[queue] += f" {later[queue].in_words}: repaired, works"
     ward.assert_all_work(before)
-    return {queue: Outcome(*reports[queue], afterwards[queue]) for queue in before}
+    return {queue: Outcome(*found[queue], afterwards[queue]) for queue in before}
 
 
-def _report(ward: Ward, queue: str, told: Told) -> tuple[str, str]:
-    """Return the doctor's report and repairs. Repair a lone list by its name, as the doctor requires."""
+def _what_was_told(ward: Ward, queue: str, told: Told) -> tuple[str, str]:
+    """What the doctor said and did, by the queue's name where only that helps."""
     with about(queue):
         if not told.left:
             return told.in_words, ", ".join(told.done) or "nothing"
@@ -59,42 +62,42 @@ def _report(ward: Ward, queue: str, told: Told) -> tuple[str, str]:
         assert not told.done
         by_name = ward.repair(named=queue)[queue]
         assert not by_name.left
-        return LONE_LIST.name, f"nothing; if the queue is named: {', '.join(by_name.done)}"
+        return LONE_LIST.name, f"nothing; where the queue is named: {', '.join(by_name.done)}"
 
 
 def _after_repair(ward: Ward, queue: str, before: Keys) -> str:
-    """Check the keys, and describe the queue. Put or get for a client that may be waiting."""
+    """Check what the repair has left; let what somebody may wait for come: had it lived, it would go on."""
     direct = ward.direct
     after = Keys.read(direct, queue)
     if before.bound is None:
         assert direct.keys(f"{PREFIX}:{queue}*") == []
         run(NativeSteps(direct, queue, "survivor").create(0))
-        return "the queue is gone, and can be created again"
+        return "the queue is gone, and can be made anew"
     assert (after.messages, after.bound) == (before.messages, before.bound)
     assert after.producer_free == (0 if before.producer_may_wait else 1)
     assert after.consumer_free == (0 if before.consumer_may_wait else 1)
     assert (after.producer, after.consumer) == (before.producer, before.consumer)
     if before.producer_may_wait:
         assert run(NativeSteps(direct, queue, "other").get()) == before.messages[0]
-        return "role kept, because a producer may be waiting for room; after a get"
+        return "role kept, for a producer may wait for room; after a get"
     if before.consumer_may_wait:
-        run(NativeSteps(direct, queue, "other").put(b"more"))
-        return "role kept, because a consumer may be waiting for a message; after a put"
+        run(NativeSteps(direct, queue, "other").put(b"for the waiting"))
+        return "role kept, for a consumer may wait for a message; after a put"
     return "works"
 
 
 def table(backend: Valkey) -> str:
-    """Return the table in Markdown. Steps and states with the same outcome share a row."""
+    """The table, in Markdown: steps and states of equal outcome together."""
     ward = Ward(backend)
     try:
         died = list(deaths(ward.direct))
-        found = outcomes(ward, [death.queue for death in died])
+        became = outcomes(ward, [death.queue for death in died])
     finally:
         ward.close()
-    # By operation, last command and outcome: the states, and for each the versions of the client.
-    grouped: dict[tuple[str, str, Outcome], dict[str, list[str]]] = {}
+    # By operation, step and outcome: the states, and for each the versions of the client.
+    found: dict[tuple[str, str, Outcome], dict[str, list[str]]] = {}
     for death in died:
-        states = grouped.setdefault((death.operation, death.after, found[death.queue]), {})
+        states = found.setdefault((death.operation, death.after, became[death.queue]), {})
         states.setdefault(death.state.name, []).append(death.version)
     lines = []
     for operation in OPERATIONS:
@@ -104,12 +107,12 @@ def table(backend: Valkey) -> str:
             "|---|---|---|---|---|",
         ]
         rows: dict[tuple[str, Outcome], list[str]] = {}
-        for (its_operation, after, outcome), states in grouped.items():
-            if its_operation == operation:
-                rows.setdefault((_in_words(states, operation), outcome), []).append(after)
+        for (of, after, what), states in found.items():
+            if of == operation:
+                rows.setdefault((_in_words(states, operation), what), []).append(after)
         lines += [
-            f"| {', '.join(after)} | {states} | {outcome.reported} | {outcome.done} | {outcome.afterwards} |"
-            for (states, outcome), after in rows.items()
+            f"| {', '.join(after)} | {states} | {what.said} | {what.done} | {what.afterwards} |"
+            for (states, what), after in rows.items()
         ]
     return "\n".join(lines) + "\n"
 
@@ -124,7 +127,7 @@ def _in_words(states: dict[str, list[str]], operation: str) -> str:
 
 
 def main(document: Path) -> None:
-    """Write the table into the document."""
+    """Put the table into the document."""
     with tempfile.TemporaryDirectory() as folder:
         backend = Valkey(Path(folder))
         try:
