@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
 
+from pressure_server.backend.address import Address
+from pressure_server.backend.watch import Watch
+from pressure_server.queues.broker import Broker
+from pressure_server.queues.peers import PeerDetection
+from pressure_server.queues.policy import Policy
 from tests.support.faults import Impostor
 from tests.support.programs import (
     Server,
@@ -18,6 +25,31 @@ from tests.support.programs import (
     wait_for,
 )
 from tests.support.waiters import Waiter, is_refused
+
+
+def test_a_started_broker_watches_keys(
+    backend: Valkey, direct: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the native deletion of a queue that is used at once would not be noticed."""
+    greet = Watch._greet
+
+    async def greet_late(self: Watch, connection: Any) -> bool:
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        return await greet(self, connection)
+
+    monkeypatch.setattr(Watch, "_greet", greet_late)
+
+    async def main() -> None:
+        broker = Broker(
+            Address(backend.url), prefix="__pressure__", peer_detection=PeerDetection(), policy=Policy()
+        )
+        await broker.start()
+        flags = {found["name"]: found["flags"] for found in direct.client_list()}
+        await broker.close()
+        assert "t" in flags[broker.identity]
+
+    asyncio.run(main())
 
 
 def test_while_the_backend_is_away_operations_fail_at_once_and_then_work_again(
