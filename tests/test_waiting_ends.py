@@ -108,7 +108,7 @@ def test_a_closed_queue_is_drained_before_gets_fail(client: Client, waiter: Wait
     assert is_refused(waiter("PRESSURE.GET", "q"), "CLOSED")
 
 
-def test_a_put_that_waits_when_the_server_stops_learns_how_much_was_put(
+def test_a_put_interrupted_by_a_shutdown_reports_how_much_was_put(
     backend: Valkey, direct: Client, start_server: StartServer
 ) -> None:
     server = start_server("--backend", backend.url)

@@ -92,12 +92,12 @@ class Crowd:
             raise self._failed
 
     def wait_for_success(self) -> None:
-        """Return when each client has succeeded twice more, on average."""
+        """Return after two more successes per client, on average."""
         before = self._successes
         wait_for(lambda: self._successes >= before + 2 * self._clients, "the clients to succeed")
 
     def wait_for_errors(self, pattern: str) -> None:
-        """Return when each client has received one more such error, on average."""
+        """Return after one more such error per client, on average."""
         before = self.errors_of(pattern)
         wait_for(lambda: self.errors_of(pattern) > before + self._clients, f"errors {pattern}")
 
