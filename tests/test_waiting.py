@@ -44,8 +44,6 @@ def put_natively(_client: Client, direct: Client, messages: list[bytes]) -> None
 
 
 PUTS = [put_one_by_one, put_at_once, put_natively]
-
-
 GETS: list[Words] = [("BLPOP", "q", 0), ("BLPOP", "other", "q", 0), ("PRESSURE.GET", "q")]
 
 
