@@ -9,13 +9,10 @@ from functools import partial
 import pytest
 import redis
 
-from pressure_server.backend.address import Address
 from pressure_server.errors import BackendError
-from pressure_server.queues.broker import Broker
-from pressure_server.queues.peers import PeerDetection
-from pressure_server.queues.policy import Policy
 from pressure_server.queues.repair.auto_repair import AutoRepair
 from pressure_server.queues.repair.doctor import Case, Doctor
+from tests.support.brokers import default_broker
 from tests.support.deaths import NO_QUEUE, OPERATIONS, STATES, VersionedSteps
 from tests.support.native import NativeClient, NativeSteps, run
 from tests.support.programs import Client, Server, StartServer, StartValkey, Valkey, join, wait_for
@@ -119,9 +116,7 @@ def test_a_failed_repair_is_logged_once_and_other_queues_are_repaired(
         return attempts > 1 and all(roles) and direct.get(produced) == b"1"
 
     async def run_auto_repair() -> None:
-        broker = Broker(
-            Address(backend.url), prefix="__pressure__", peer_detection=PeerDetection(), policy=Policy()
-        )
+        broker = default_broker(backend.url)
         await broker.start()
         repair = AutoRepair(broker, 0.5)
         repair.start()
