@@ -1,4 +1,4 @@
-"""Fixtures: a backend and a server for tests that only use them; factories for those that harm them."""
+"""Fixtures: a shared backend and server, and factories for tests that stop or reconfigure them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from handlers.resp.version import FOLLOWED_VERSION
-from tests.support.hostile import Victim, started_victim, victim_of
+from tests.support.hostile import Victim, started_victim
 from tests.support.programs import TIMEOUT, Client, Server, StartServer, StartValkey, Valkey, wait_for
 from tests.support.requirements import need, require
 from tests.support.side_by_side import Pair
@@ -19,10 +19,9 @@ from tests.support.waiters import Waiter
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let each worker begin with its share of the slow tests, and end with quick ones.
+    """Order the tests so that each xdist worker runs its share of slow tests first, and quick ones last.
 
-    xdist deals out as many tests to each worker, in their order; who has none left takes over half of those
-    that another has still to do.
+    xdist gives each worker an equal part of the list; a worker that has finished steals tests from another.
     """
     slow = [item for item in items if item.get_closest_marker("slow")]
     quick = [item for item in items if not item.get_closest_marker("slow")]
@@ -52,7 +51,7 @@ def shared_server(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture
 def backend(shared_backend: Valkey) -> Valkey:
-    """A backend without data, and without clients of the previous test that wait for a token."""
+    """A backend without data, and without blocked clients of the previous test."""
     with shared_backend.client() as client:
         wait_for(lambda: client.info("clients")["blocked_clients"] == 0, "blocked clients to go")
         client.flushall()
@@ -74,7 +73,7 @@ def client(server: Server) -> Iterator[Client]:
 
 @pytest.fixture
 def direct(backend: Valkey) -> Iterator[Client]:
-    """redis-py, connected to the backend itself."""
+    """redis-py, connected to the backend."""
     with backend.client() as connected:
         yield connected
 
@@ -88,7 +87,7 @@ def waiter(server: Server) -> Iterator[Waiter]:
 
 @pytest.fixture(scope="session")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
-    """The Redis that our replies are compared with."""
+    """The Redis with which the server's replies are compared."""
     started = Valkey(tmp_path_factory.mktemp("redis"), binary=need("redis-server", "redis-server"))
     try:
         with started.client() as connected:
@@ -101,7 +100,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
 
 @pytest.fixture
 def pair(original: Valkey, server: Server) -> Iterator[Pair]:
-    """That Redis and our server, both without data."""
+    """That Redis and the server, both without data."""
     with original.client() as connected:
         connected.flushall()
     opened = Pair(original, server)
@@ -118,14 +117,20 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server,
 
 @pytest.fixture
 def victim(attacked: tuple[Server, Valkey]) -> Iterator[Victim]:
-    """That server, without data, and a client that watches it."""
-    with victim_of(attacked) as found:
+    """That server, without data, and a client that observes it."""
+    server, valkey = attacked
+    with valkey.client() as direct:
+        direct.flushall()
+    with server.client(socket_timeout=TIMEOUT) as observer:
+        assert observer.ping()
+        found = Victim(server, valkey, observer)
         yield found
+        found.close()
 
 
 @pytest.fixture
 def start_server(tmp_path: Path) -> Iterator[StartServer]:
-    """Start servers of the test's own, which are killed at its end where they still run."""
+    """Start servers for one test, which are stopped at its end."""
     started: list[Server] = []
 
     def start(*arguments: str, **options: dict[str, str]) -> Server:
@@ -135,7 +140,7 @@ def start_server(tmp_path: Path) -> Iterator[StartServer]:
 
     yield start
     for server in started:
-        # So that an embedded backend ends with it, where the test has not killed it.
+        # Not killed, so that an embedded backend ends with its server.
         try:
             server.stop()
         except subprocess.TimeoutExpired:
@@ -144,7 +149,7 @@ def start_server(tmp_path: Path) -> Iterator[StartServer]:
 
 @pytest.fixture
 def start_valkey(tmp_path: Path) -> Iterator[StartValkey]:
-    """Start backends of the test's own, which are killed at its end."""
+    """Start backends for one test, which are killed at its end."""
     started: list[Valkey] = []
 
     def start(*options: str) -> Valkey:

@@ -1,4 +1,4 @@
-"""Documents with a part that comes from tables in the code: `python -m tests.documents` writes them."""
+"""Documents with tables from the code. `python -m tests.documents` writes them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pressure_server.app.options import options_markdown
 
 DOCS = Path(__file__).parent.parent / "docs"
 _MARKER = "<!-- from the tables in the code: make docs -->\n"
-# By file: what makes its tables.
+# By file: the function that returns its tables.
 TABLES: dict[str, Callable[[], str]] = {
     "reference/commands.md": resp_tables,
     "reference/memcached.md": memcached_tables,

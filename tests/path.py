@@ -1,9 +1,9 @@
-"""The path of one command: which functions of ours it crosses, from the client to the backend and back.
+"""Count the server's functions that one command calls.
 
     python -m tests.path [--each]
 
-For a SADD and a SPOP of one client, on a queue that is in use: Python calls and modules until the call to the
-backend is written, until the reply is written, and after that. With --each, every function in its order.
+The commands are a SADD and a SPOP of one client, on a queue in use. The stages end when the call to the
+backend is written, and when the reply is written. With --each, list every function in its order.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ from tests.support.programs import Valkey
 from tests.support.waiters import Waiter
 
 _HOME = Path(__file__).parent.parent
-_OURS = (str(_HOME / "pressure_server"), str(_HOME / "handlers"))
+_SOURCES = (str(_HOME / "pressure_server"), str(_HOME / "handlers"))
 _STAGES = ("to the backend", "back to the client", "after the reply")
-# What ends a stage.
+# The functions that end the first and the second stage.
 _WRITERS = (
     "pressure_server/backend/resp.py BackendConnection._write",
     "pressure_server/net/outbox.py Outbox.write",
 )
-# Seconds after which nothing more is done for a command.
-_LONG_AFTER = 0.1
+# Seconds after which the server has finished a command.
+_PAUSE = 0.1
 
 
 class Recorder:
-    """Functions of ours that the loop's thread calls between `begin` and `end`, stage by stage."""
+    """The server's functions that are called in one thread between `begin` and `end`, by stage."""
 
     def __init__(self) -> None:
         self.stages: list[list[str]] = []
 
     def begin(self) -> None:
-        """Begin to record, in this thread."""
+        """Start recording this thread."""
         self.stages = [[]]
         sys.setprofile(self._record)
 
     def end(self) -> None:
-        """End it."""
+        """Stop recording."""
         sys.setprofile(None)
 
     def _record(self, frame: FrameType, event: str, _argument: Any) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(_OURS):
+        if event == "call" and frame.f_code.co_filename.startswith(_SOURCES):
             module = str(Path(frame.f_code.co_filename).relative_to(_HOME))
             self.stages[-1].append(f"{module} {frame.f_code.co_qualname}")
             if self.stages[-1][-1] == dict(enumerate(_WRITERS, 1)).get(len(self.stages)):
@@ -75,10 +75,10 @@ def _measure(port: int, loop: asyncio.AbstractEventLoop, *, each: bool) -> None:
             waiter("SADD", "q", f"one {number}")
             waiter("SPOP", "q")
         for command in (("SADD", "q", "a"), ("SPOP", "q")):
-            pause.wait(_LONG_AFTER)
+            pause.wait(_PAUSE)
             on_loop(recorder.begin)
             waiter(*command)
-            pause.wait(_LONG_AFTER)
+            pause.wait(_PAUSE)
             on_loop(recorder.end)
             calls = [call for stage in recorder.stages[:2] for call in stage]
             modules = {call.split()[0] for call in calls}

@@ -1,4 +1,4 @@
-"""Full queues: puts wait for room in the order in which they came, and senders are throttled or refused."""
+"""Full queues: puts wait for room in order of arrival or are refused, and senders are throttled."""
 
 from __future__ import annotations
 
@@ -19,19 +19,18 @@ from tests.support.waiters import (
     create,
     is_refused,
     packed,
-    wait_for_blocked,
     wait_for_waiting,
     waiters,
 )
 
-# How much goes through the pipe; its messages are so large that no socket's buffers hold all of them.
+# The total is more than the buffers of the sockets hold, whatever the number of messages.
 PIPE_MESSAGES = int(os.environ.get("PRESSURE_PIPE_MESSAGES", "2000"))
 PIPE_BYTES = 24 * MB
 
 
 @pytest.mark.slow
-def test_a_bounded_queue_slows_its_sender(start_server: StartServer, start_valkey: StartValkey) -> None:
-    """It sends as fast as it can; they are taken one by one, each when all is full, and then fast."""
+def test_a_full_queue_throttles_its_producer(start_server: StartServer, start_valkey: StartValkey) -> None:
+    """Messages are taken one by one while the producer waits, and then as fast as possible."""
     backend = start_valkey()
     server = start_server("--backend", backend.url)
     padding = b"." * (PIPE_BYTES // PIPE_MESSAGES)
@@ -80,10 +79,10 @@ def test_a_bounded_queue_slows_its_sender(start_server: StartServer, start_valke
         f"by {grown / MB:.1f} MB of {PIPE_BYTES / MB:.0f}; then {rate:.0f} messages a second"
     )
     assert received == messages
-    # How many are queued with each, as the backend counts in the same step.
+    # LPUSH returns the length of the queue, which the backend counts in the same step.
     assert len(lengths) == PIPE_MESSAGES
     assert max(lengths) == 5
-    # What the sockets hold, and one read of each; not what there is to send.
+    # The buffers of the sockets and one read fill up, and then the producer blocks.
     assert sent_while_slow < PIPE_MESSAGES * 0.9
     assert grown < 8 * MB
 
@@ -109,7 +108,7 @@ def take_natively(_client: Client, direct: Client, count: int) -> list[bytes]:
 
 @pytest.mark.parametrize("bound", [1, 3])
 @pytest.mark.parametrize("take", [take_one_by_one, take_at_once, take_natively])
-def test_waiting_puts_are_done_in_the_order_in_which_they_came(
+def test_waiting_puts_are_done_in_order_of_arrival(
     server: Server, client: Client, direct: Client, take: Callable[..., list[bytes]], bound: int
 ) -> None:
     create(client, "q", "BOUND", bound)
@@ -136,7 +135,7 @@ def test_a_later_put_does_not_overtake_puts_that_wait_for_room(
     waiter.send("SADD", "q", "c", "d")
     wait_for_waiting(client, "q", producers=1)
     with Waiter(server.port) as later:
-        for _ in range(20):  # the room is for c, then d, whatever is tried at the same time
+        for _ in range(20):  # the room is for c, then d, however many other puts come
             later.send("PRESSURE.PUT", "q", "e", "NOWAIT")
         assert client.spop("q") == b"a"
         assert all(is_refused(later.reply(), "FULL") for _ in range(20))
@@ -145,18 +144,18 @@ def test_a_later_put_does_not_overtake_puts_that_wait_for_room(
     assert client.smembers("q") == {b"c", b"d"}
 
 
-def test_with_overflow_error_a_put_is_done_as_a_whole_or_not_at_all(client: Client, waiter: Waiter) -> None:
+def test_a_put_with_overflow_error_puts_all_messages_or_none(client: Client, waiter: Waiter) -> None:
     create(client, "q", "BOUND", 5, "OVERFLOW", "ERROR")
     assert waiter("SADD", "q", 1, 2, 3) == 3
     assert is_refused(waiter("SADD", "q", 4, 5, 6), "FULL")
     assert client.smembers("q") == {b"1", b"2", b"3"}
     assert waiter("SADD", "q", 1, 4, 2, 5) == 2
     assert is_refused(waiter("SADD", "q", 6), "FULL")
-    assert waiter("SADD", "q", 1) == 0  # it is there already, and needs no room
+    assert waiter("SADD", "q", 1) == 0  # already in the queue, so it needs no room
     assert is_refused(waiter("LPUSH", "q", 7), "FULL")
 
 
-def test_a_queue_without_an_overflow_has_the_server_s(backend: Valkey, start_server: StartServer) -> None:
+def test_the_overflow_option_of_the_server_is_the_default(backend: Valkey, start_server: StartServer) -> None:
     server = start_server("--backend", backend.url, "--overflow", "error")
     with server.client() as client, Waiter(server.port) as waiter:
         create(client, "q", "BOUND", 1)
@@ -171,7 +170,7 @@ def test_a_queue_without_an_overflow_has_the_server_s(backend: Valkey, start_ser
 
 
 @pytest.mark.parametrize("command", ["SADD", "LPUSH"])
-def test_a_put_of_more_than_the_bound_is_done_part_by_part(
+def test_a_put_of_more_messages_than_the_bound_is_done_in_parts(
     client: Client, waiter: Waiter, command: str
 ) -> None:
     create(client, "q", "BOUND", 3)
@@ -185,7 +184,7 @@ def test_a_put_of_more_than_the_bound_is_done_part_by_part(
     assert waiter.reply() == (10 if command == "SADD" else 3)
 
 
-def test_a_put_in_parts_counts_the_new_messages(client: Client, waiter: Waiter) -> None:
+def test_a_sadd_done_in_parts_returns_the_number_of_new_messages(client: Client, waiter: Waiter) -> None:
     create(client, "q", "BOUND", 3)
     client.sadd("q", "a", "b")
     waiter.send("SADD", "q", "a", "c", "b", "d", "d", "e", "c", "f")
@@ -226,43 +225,23 @@ def test_a_put_that_times_out_is_refused_as_full_and_puts_no_more(
         assert client.scard("q") == 2
 
 
-def test_a_blocking_move_waits_for_room(client: Client, waiter: Waiter) -> None:
-    create(client, "d", "BOUND", 1)
-    client.sadd("d", "x")
-    client.sadd("s", "m")
-    waiter.send("BLMOVE", "s", "d", "LEFT", "RIGHT", 0)
-    wait_for_blocked(client, 1)
-    assert client.scard("s") == 1
-    assert client.spop("d") == b"x"
-    assert waiter.reply() == b"m"
-    assert (client.scard("s"), client.smembers("d")) == (0, {b"m"})
-
-
-MOVES = [
-    ("LMOVE", "s", "d", "LEFT", "RIGHT"),
-    ("RPOPLPUSH", "s", "d"),
-    ("SMOVE", "s", "d", "m"),
-]
-
-
-@pytest.mark.parametrize("move", MOVES, ids=[move[0] for move in MOVES])
 def test_a_move_that_times_out_is_refused_as_full_and_moves_nothing(
-    backend: Valkey, start_server: StartServer, move: tuple[str, ...]
+    backend: Valkey, start_server: StartServer
 ) -> None:
     server = start_server("--backend", backend.url, "--put-timeout", "0.3")
     with server.client() as client, Waiter(server.port) as waiter:
         create(client, "d", "BOUND", 1)
         client.sadd("d", "x")
-        client.sadd("s", "m")
-        assert is_refused(waiter(*move), "FULL")
-        assert (client.smembers("s"), client.smembers("d")) == ({b"m"}, {b"x"})
-        client.spop("s")
-        assert waiter(*move) in (None, 0)  # now the source is empty
+        moves = [("LMOVE", "s", "d", "LEFT", "RIGHT"), ("RPOPLPUSH", "s", "d"), ("SMOVE", "s", "d", "m")]
+        for move in moves:
+            client.sadd("s", "m")
+            assert is_refused(waiter(*move), "FULL"), move
+            assert (client.smembers("s"), client.smembers("d")) == ({b"m"}, {b"x"})
+            client.spop("s")
+            assert waiter(*move) in (None, 0), move  # the source is empty
 
 
-def test_a_blocking_move_that_times_out_is_nil_for_want_of_a_message_and_full_for_want_of_room(
-    client: Client, waiter: Waiter
-) -> None:
+def test_a_blocking_move_times_out_with_nil_or_full(client: Client, waiter: Waiter) -> None:
     create(client, "d", "BOUND", 1)
     client.sadd("d", "x")
     assert waiter("BLMOVE", "s", "d", "LEFT", "RIGHT", 0.05) is None
@@ -271,17 +250,11 @@ def test_a_blocking_move_that_times_out_is_nil_for_want_of_a_message_and_full_fo
     assert (client.smembers("s"), client.smembers("d")) == ({b"m"}, {b"x"})
 
 
-def test_commands_after_a_put_that_waits_are_done_after_it(client: Client, waiter: Waiter) -> None:
+def test_commands_after_a_waiting_put_are_done_after_it(client: Client, waiter: Waiter) -> None:
     create(client, "q", "BOUND", 2)
     client.sadd("q", "a", "b")
-    waiter.socket.sendall(
-        packed("SADD", "q", "c")
-        + packed("SADD", "q", "d")
-        + packed("SADD", "other", "x")
-        + packed("SPOP", "q")
-        + packed("LPUSH", "q", "e")
-        + packed("PING")
-    )
+    lines = ("SADD q c", "SADD q d", "SADD other x", "SPOP q", "LPUSH q e", "PING")
+    waiter.socket.sendall(b"".join(packed(*line.split()) for line in lines))
     wait_for_waiting(client, "q", producers=1)
     assert client.exists("other") == 0
     assert client.spop("q") == b"a"

@@ -1,4 +1,4 @@
-"""Client libraries that people have, in PHP, Ruby and Python, on our server in front of Debian's Redis."""
+"""Client libraries in PHP, Ruby and Python, on the server with Debian's Redis as its backend."""
 
 from __future__ import annotations
 
@@ -18,11 +18,7 @@ pytestmark = pytest.mark.clients
 CLIENTS = Path(__file__).parent / "clients"
 
 PREDIS = "require '/usr/share/php/Predis/Autoloader.php';"
-RUNNERS = {
-    "php": ("php",),
-    "rb": ("ruby",),
-    "py": (sys.executable,),
-}
+RUNNERS = {"php": "php", "rb": "ruby", "py": sys.executable}
 
 ITEMS = "Size: 10\n" + "".join(f"Item {i}\n" for i in range(10))
 EXAMPLES = {
@@ -52,10 +48,9 @@ def need_library(script: str) -> None:
 
 
 def run_script(script: str, *arguments: str) -> str:
-    """What the script prints; it must succeed, and warn of nothing."""
+    """Return the script's output. Raises AssertionError if it fails or prints a warning."""
     need_library(script)
-    runner = RUNNERS[script.rpartition(".")[2]]
-    return output_of(*runner, str(CLIENTS / script), *arguments)
+    return output_of(RUNNERS[script.rpartition(".")[2]], str(CLIENTS / script), *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -75,34 +70,34 @@ def shared_front(debian_redis: Valkey, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture
 def port(debian_redis: Valkey, shared_front: Server) -> str:
-    """Where our server listens; there is no data."""
+    """The port of a server without data."""
     with debian_redis.client() as direct:
         direct.flushall()
     return str(shared_front.port)
 
 
 @pytest.mark.parametrize("script", EXAMPLES)
-def test_the_examples_of_message_queue(script: str, port: str) -> None:
+def test_the_examples_of_message_queue_print_their_output(script: str, port: str) -> None:
     assert run_script(script, port) == EXAMPLES[script]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_commands_say_the_same_in_every_language(command: tuple[str, ...], port: str) -> None:
+def test_every_library_gets_the_same_replies(command: tuple[str, ...], port: str) -> None:
     script, *arguments = command
     assert run_script(script, port, *arguments) == (CLIENTS / "commands.txt").read_text()
 
 
 @pytest.mark.parametrize("script", ["transactions.php", "transactions.rb"])
-def test_transactions_and_the_protocols_operations(script: str, port: str) -> None:
+def test_transactions_and_pressure_commands_work_in_php_and_ruby(script: str, port: str) -> None:
     assert run_script(script, port) == (CLIENTS / "transactions.txt").read_text()
 
 
 @pytest.mark.parametrize("script", ["persistent.php", "persistent_predis.php"])
-def test_a_persistent_connection(script: str, port: str) -> None:
+def test_a_persistent_connection_is_reused(script: str, port: str) -> None:
     assert run_script(script, port) == "sadd 1\nsame connection true\nspop message\n"
 
 
-def test_what_one_language_puts_another_takes(port: str, debian_redis: Valkey) -> None:
+def test_a_message_put_from_php_is_taken_from_ruby(port: str, debian_redis: Valkey) -> None:
     need_library("message_queue.rb")
     need_library("message_queue.php")
     put = f"$r = new Redis(); $r->connect('127.0.0.1', {port}); $r->sAdd('mixed', 'from PHP');"

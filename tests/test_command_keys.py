@@ -1,4 +1,4 @@
-"""COMMAND GETKEYS: which words of a command are keys, as Redis says, and as a cluster's clients ask."""
+"""COMMAND GETKEYS: the keys in a command, as a cluster's clients ask for them."""
 
 from __future__ import annotations
 
@@ -22,24 +22,23 @@ BLPOP a 0|BLPOP a b 0|BRPOP a b c 0|LMOVE a b LEFT RIGHT|BLMOVE a b LEFT RIGHT 0
 BRPOPLPUSH a b 0
 SMOVE a b c|SINTER a|SINTER a b|SUNION a b c|SDIFF a b|WATCH a|WATCH a b|SADD a b c|DEL a b|SPOP a 3|LPUSH a b
 """
-# Redis reads a number's beginning, and a number with a sign or zeros before it.
+# Redis accepts a number with trailing text, a sign, or leading zeros.
 STRICTER = split("LMPOP 1.0 a LEFT|LMPOP 01 a LEFT|LMPOP +1 a LEFT|BLMPOP 0 1x a LEFT|SINTERCARD 1.0 a")
 
 
 @pytest.mark.clients
 @pytest.mark.parametrize("line", split(COUNTED + NAMED))
-def test_keys_are_those_that_redis_names(pair: Pair, line: str) -> None:
+def test_the_keys_in_a_command_are_the_same_as_in_redis(pair: Pair, line: str) -> None:
     compare(pair, [f"COMMAND GETKEYS {line}"], 2)
 
 
 @pytest.mark.parametrize("line", STRICTER)
-def test_a_number_of_keys_that_the_command_refuses_names_none(waiter: Waiter, line: str) -> None:
+def test_getkeys_refuses_a_number_of_keys_that_the_command_refuses(waiter: Waiter, line: str) -> None:
     assert is_refused(waiter("COMMAND", "GETKEYS", *line.split()), "ERR")
     assert is_refused(waiter(*line.split()), "ERR")
 
 
-def test_every_command_on_queues_says_which(client: Client) -> None:
-    """By its positions, or, where these depend on its words, by COMMAND GETKEYS, and the flag says so."""
+def test_every_command_on_queues_has_key_positions_or_movable_keys(client: Client) -> None:
     commands.load()
     described = client.command()
     on_queues = [name.decode().lower() for name, spec in COMMANDS.items() if spec.names_queues]

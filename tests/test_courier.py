@@ -1,10 +1,11 @@
-"""The courier: which calls go together, and what becomes of their replies. Its link is played by the test."""
+"""The courier: which blocks go together in a call, and how replies and records are handled. No backend."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
+from unittest.mock import Mock
 
 import hiredis
 import pytest
@@ -22,77 +23,90 @@ from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Delivery, Operation, Owner
 from pressure_server.queues.operations.waiters import WaiterCount
 from pressure_server.queues.policy import Policy
-from tests.model.connections import ModelDurability, ModelTurns, ModelWatch
+from tests.model.connections import ModelDurability, ModelWatch
 from tests.support.programs import TIMEOUT
 
 HEADER = (b"me", b"0", b"block")
 RECORDS = b"records"
 
 
-class PlayedLink:
-    """Keeps the calls; the test replies to them."""
+class FakeLink:
+    """A link that keeps the calls; the test replies to them."""
+
+    number = 0
+    pause_after_deaths = 0.0
+    is_up = True
+    heartbeats = object()
+    is_back: Callable[[], None] | None = None
 
     def __init__(self) -> None:
         self.calls: list[tuple[list[bytes], list[bytes], Callable[[Any], None]]] = []
-        self.called: asyncio.Queue[bool] = asyncio.Queue()
+        self.called: asyncio.Queue[None] = asyncio.Queue()
 
     def call_script(
         self, keys: Sequence[bytes], arguments: list[bytes], received: Callable[[Any], None]
     ) -> None:
         self.calls.append((list(keys), arguments, received))
-        self.called.put_nowait(True)
+        self.called.put_nowait(None)
 
     def reply(self, reply: Any) -> None:
-        """Reply to the oldest call."""
+        """Reply to the oldest call in flight."""
         self.calls.pop(0)[-1](reply)
 
     @property
     def keys(self) -> list[list[bytes]]:
-        """Those of queues, of the calls under way."""
+        """The queues' keys in each call in flight."""
         return [[key for key in keys if key != RECORDS] for keys, *_ in self.calls]
 
     def header(self, field: Header) -> bytes:
-        """Of the oldest call under way."""
+        """Return a field of the oldest call in flight."""
         return self.calls[0][1][field]
 
 
-class Stage:
-    """A courier with a played link, and what was received, by key. It plays the courier's owner."""
+class Harness:
+    """A courier with a fake link. Also the courier's owner; keeps the replies to blocks, with their keys."""
 
-    def __init__(self) -> None:
-        self.link = PlayedLink()
-        self.courier = Courier(cast(Link, self.link), self, HEADER, b"p", RECORDS)
+    def __init__(self, runner: asyncio.Runner) -> None:
+        self._runner = runner
+        self.link = FakeLink()
+        self.courier = runner.run(self._make_courier())
         self.received: list[tuple[bytes, Any]] = []
         self.deliveries: list[Delivery] = []
         self.resolved: list[bool] = []
         self.back: list[bytes] = []
         self.times_without_records = 0
 
-    def call(
-        self,
-        key: bytes,
-        size: int = 1,
-        *,
-        changes: bool = True,
-        goes_first: bool = False,
-        waits: bool = False,
-    ) -> None:
-        """`waits`: what the call brings has not arrived at once."""
+    async def _make_courier(self) -> Courier:
+        return Courier(cast(Link, self.link), self, HEADER, b"p", RECORDS)
+
+    def block(self, key: bytes, size: int = 1, *, changes: bool = True, holds: bool = False) -> Block:
+        """Return a block. With `holds`, the test has to release the delivery that the block receives."""
 
         def received(reply: Any, delivery: Delivery | None) -> None:
             self.received.append((key, reply))
-            if delivery is not None and waits:
+            if delivery is not None and holds:
                 delivery.hold()
                 self.deliveries.append(delivery)
 
         runs = [b"put unique", b"2", b"", b"m" * size]
-        block = Block([key], b"", runs, received, changes, resolved=self.resolved.append)
-        self.courier.ready(lambda: block, goes_first=goes_first)
+        return Block([key], b"", runs, received, changes, resolved=self.resolved.append)
 
-    async def turn(self) -> None:
-        """Let the loop go round."""
-        for _ in range(3):
-            await asyncio.sleep(0)
+    def add(self, *keys: bytes, size: int = 1, changes: bool = True, holds: bool = False) -> None:
+        """Make a block ready for each key."""
+        for key in keys:
+            self.courier.call(self.block(key, size, changes=changes, holds=holds))
+
+    def run_loop(self) -> None:
+        """Run a few iterations of the event loop."""
+
+        async def iterate() -> None:
+            for _ in range(3):
+                await asyncio.sleep(0)
+
+        self._runner.run(iterate())
+
+    def wait_for_call(self) -> None:
+        self._runner.run(asyncio.wait_for(self.link.called.get(), TIMEOUT))
 
     def put_back(self, _operation: Operation) -> None:
         raise AssertionError("nothing was taken")
@@ -107,287 +121,222 @@ class Stage:
         self.times_without_records += 1
 
 
-def played(play: Callable[[Stage], Any]) -> Stage:
-    """Play on a stage, in a loop."""
-
-    async def played_here() -> Stage:
-        stage = Stage()
-        await play(stage)
-        return stage
-
-    return asyncio.run(played_here())
+@pytest.fixture
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as started:
+        yield started
 
 
-def test_what_comes_in_one_turn_goes_in_one_call() -> None:
-    async def play(stage: Stage) -> None:
-        stage.call(b"a")
-        stage.call(b"b")
-        await stage.turn()
-        ((keys, arguments, _),) = stage.link.calls
-        assert keys == [b"a", b"b", RECORDS]
-        block = [b"1", b"4", b"", b"put unique", b"2", b"", b"m"]
-        assert arguments == [*HEADER, b"", b"1", b"", b"", *block, *block]
-        stage.link.reply([1, [0, b"new"], hiredis.ReplyError("OOM no")])
+@pytest.fixture
+def harness(runner: asyncio.Runner) -> Harness:
+    return Harness(runner)
 
-    (a, first), (b, second) = played(play).received
+
+def test_blocks_that_are_ready_together_go_in_one_call(harness: Harness) -> None:
+    harness.add(b"a", b"b")
+    harness.run_loop()
+    ((keys, arguments, _),) = harness.link.calls
+    assert keys == [b"a", b"b", RECORDS]
+    block = [b"1", b"4", b"", b"put unique", b"2", b"", b"m"]
+    assert arguments == [*HEADER, b"", b"1", b"", b"", *block, *block]
+    harness.link.reply([1, [0, b"new"], hiredis.ReplyError("OOM no")])
+    (a, first), (b, second) = harness.received
     assert (a, first, b) == (b"a", [0, b"new"], b"b")
     assert isinstance(second, hiredis.ReplyError)
 
 
-def test_only_three_calls_are_under_way() -> None:
-    async def play(stage: Stage) -> None:
-        for key in (b"a", b"b", b"c", b"d", b"e"):
-            stage.call(key)
-            await stage.turn()
-        assert stage.link.keys == [[b"a"], [b"b"], [b"c"]]
-        stage.link.reply([0, 1])
-        await stage.turn()
-        assert stage.link.keys == [[b"b"], [b"c"], [b"d", b"e"]]
-
-    played(play)
+def test_at_most_three_calls_are_in_flight(harness: Harness) -> None:
+    for key in (b"a", b"b", b"c", b"d", b"e"):
+        harness.add(key)
+        harness.run_loop()
+    assert harness.link.keys == [[b"a"], [b"b"], [b"c"]]
+    harness.link.reply([0, 1])
+    harness.run_loop()
+    assert harness.link.keys == [[b"b"], [b"c"], [b"d", b"e"]]
 
 
 @pytest.mark.parametrize(("ready", "calls"), [(7, [7]), (10, [8, 2]), (30, [10, 10, 10]), (900, [200] * 3)])
-def test_what_is_ready_is_divided_among_the_calls_that_may_leave(ready: int, calls: list[int]) -> None:
-    async def play(stage: Stage) -> None:
-        for number in range(ready):
-            stage.call(b"%d" % number)
-        await stage.turn()
-        assert [len(keys) for keys in stage.link.keys] == calls
-
-    played(play)
+def test_ready_blocks_are_divided_among_the_calls_that_may_leave(
+    harness: Harness, ready: int, calls: list[int]
+) -> None:
+    harness.add(*(b"%d" % number for number in range(ready)))
+    harness.run_loop()
+    assert [len(keys) for keys in harness.link.keys] == calls
 
 
-def test_an_error_of_the_call_is_that_of_every_block() -> None:
-    async def play(stage: Stage) -> None:
-        stage.call(b"a")
-        stage.call(b"b")
-        await stage.turn()
-        stage.link.reply(BackendError("it is away"))
-        assert not stage.courier.has_records
-
-    assert [(key, str(error)) for key, error in played(play).received] == [
+def test_an_error_of_a_call_is_the_reply_to_each_block(harness: Harness) -> None:
+    harness.add(b"a", b"b")
+    harness.run_loop()
+    harness.link.reply(BackendError("it is away"))
+    assert not harness.courier.has_records
+    assert [(key, str(error)) for key, error in harness.received] == [
         (b"a", "it is away"), (b"b", "it is away"),
     ]  # fmt: skip
 
 
-def test_what_a_call_had_no_time_for_goes_first_in_the_next() -> None:
-    async def play(stage: Stage) -> None:
-        for key in (b"a", b"b", b"c"):
-            stage.call(key)
-        await stage.turn()
-        stage.call(b"later")
-        stage.link.reply([1, 1])
-        await stage.turn()
-        assert stage.link.keys == [[b"b", b"c", b"later"]]
-        stage.link.reply([1, 2, 3, 4])
-
-    assert played(play).received == [(b"a", 1), (b"b", 2), (b"c", 3), (b"later", 4)]
+def test_blocks_that_a_call_leaves_undone_go_first_in_the_next(harness: Harness) -> None:
+    harness.add(b"a", b"b", b"c")
+    harness.run_loop()
+    harness.add(b"later")
+    harness.link.reply([1, 1])
+    harness.run_loop()
+    assert harness.link.keys == [[b"b", b"c", b"later"]]
+    harness.link.reply([1, 2, 3, 4])
+    assert harness.received == [(b"a", 1), (b"b", 2), (b"c", 3), (b"later", 4)]
 
 
-def test_a_call_is_bounded() -> None:
-    async def play(stage: Stage) -> None:
-        for number in range(450):
-            stage.call(b"%d" % number)
-        stage.call(b"large", size=2 << 20)
-        stage.call(b"small")
-        stage.courier.flush()
-        assert [len(keys) for keys in stage.link.keys] == [200, 200, 51, 1]
-
-    played(play)
+def test_the_blocks_and_bytes_of_a_call_are_limited(harness: Harness) -> None:
+    harness.add(*(b"%d" % number for number in range(450)))
+    harness.add(b"large", size=2 << 20)
+    harness.add(b"small")
+    harness.courier.flush()
+    assert [len(keys) for keys in harness.link.keys] == [200, 200, 51, 1]
 
 
-def test_what_goes_first_does_not_queue() -> None:
-    async def play(stage: Stage) -> None:
-        for key in (b"a", b"b", b"c", b"d"):
-            stage.call(key)
-            await stage.turn()
-        stage.call(b"back", goes_first=True)
-        stage.courier.flush()
-        assert stage.link.keys[-1] == [b"back", b"d"]
-
-    played(play)
+def test_a_block_that_goes_first_precedes_all_ready_blocks(harness: Harness) -> None:
+    for key in (b"a", b"b", b"c", b"d"):
+        harness.add(key)
+        harness.run_loop()
+    harness.courier.ready(lambda: harness.block(b"back"), goes_first=True)
+    harness.courier.flush()
+    assert harness.link.keys[-1] == [b"back", b"d"]
 
 
-def test_a_source_makes_its_block_when_the_call_is_sent() -> None:
-    async def play(stage: Stage) -> None:
-        stage.courier.ready(lambda: None)
-        await stage.turn()
-        assert not stage.link.calls
-        blocks: list[Block] = []
-        stage.courier.ready(lambda: blocks.pop())
-        blocks.append(Block([b"late"], b"", [], lambda _reply, _delivery: None))
-        await stage.turn()
-        assert stage.link.keys == [[b"late"]]
-
-    played(play)
+def test_a_source_makes_its_block_when_the_call_is_sent(harness: Harness) -> None:
+    harness.courier.ready(lambda: None)
+    harness.run_loop()
+    assert not harness.link.calls
+    blocks: list[Block] = []
+    harness.courier.ready(lambda: blocks.pop())
+    blocks.append(Block([b"late"], b"", [], lambda _reply, _delivery: None))
+    harness.run_loop()
+    assert harness.link.keys == [[b"late"]]
 
 
-def test_a_source_that_fails_keeps_nobody_from_being_sent(caplog: pytest.LogCaptureFixture) -> None:
-    def fails() -> Block:
-        raise LookupError("a bug")
+def fail(*_arguments: Any) -> Any:
+    raise LookupError("a bug")
 
-    async def play(stage: Stage) -> None:
-        stage.call(b"before")
-        stage.courier.ready(fails)
-        stage.call(b"after")
-        await stage.turn()
-        assert stage.link.keys == [[b"before", b"after"]]
 
-    played(play)
+def test_a_source_that_fails_does_not_stop_other_blocks(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness.add(b"before")
+    harness.courier.ready(fail)
+    harness.add(b"after")
+    harness.run_loop()
+    assert harness.link.keys == [[b"before", b"after"]]
     assert "LookupError: a bug" in caplog.text
 
 
-def test_a_reply_that_cannot_be_used_keeps_nobody_from_theirs(caplog: pytest.LogCaptureFixture) -> None:
-    def fails(_reply: Any, _delivery: Delivery | None) -> None:
-        raise LookupError("a bug")
-
-    async def play(stage: Stage) -> None:
-        stage.courier.call(Block([b"bad"], b"", [b"length", b"0"], fails))
-        stage.call(b"good")
-        await stage.turn()
-        stage.link.reply([0, 0, 1])
-
-    assert played(play).received == [(b"good", 1)]
+def test_a_block_that_fails_on_its_reply_does_not_stop_other_replies(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness.courier.call(Block([b"bad"], b"", [b"length", b"0"], fail))
+    harness.add(b"good")
+    harness.run_loop()
+    harness.link.reply([0, 0, 1])
+    assert harness.received == [(b"good", 1)]
     assert "LookupError: a bug" in caplog.text
 
 
-def test_questions_have_no_record() -> None:
-    async def play(stage: Stage) -> None:
-        stage.call(b"a", changes=False)
-        await stage.turn()
-        ((keys, arguments, _),) = stage.link.calls
-        assert (keys, arguments[Header.NUMBER]) == ([b"a", RECORDS], b"")
-        assert not stage.courier.has_records
-
-    played(play)
+def test_a_call_that_only_reads_has_no_record(harness: Harness) -> None:
+    harness.add(b"a", changes=False)
+    harness.run_loop()
+    ((keys, arguments, _),) = harness.link.calls
+    assert (keys, arguments[Header.NUMBER]) == ([b"a", RECORDS], b"")
+    assert not harness.courier.has_records
 
 
-def test_a_record_is_dropped_when_all_that_the_call_has_brought_has_arrived() -> None:
-    async def play(stage: Stage) -> None:
-        for key in (b"a", b"b"):
-            stage.call(key, waits=True)
-        await stage.turn()
-        stage.link.reply([1, 1, 2])
-        stage.deliveries[0].release()
-        stage.call(b"next")
-        await stage.turn()
-        assert stage.link.header(Header.DONE) == b""
-        stage.link.reply([0, 1])
-        stage.deliveries[1].release()
-        stage.call(b"question", changes=False)
-        stage.courier.flush()
-        assert stage.link.header(Header.DONE) == b"", "its refusal would be that of the question"
-        stage.link.reply([0, 1])
-        stage.call(b"next")
-        await stage.turn()
-        assert stage.link.header(Header.DONE) == b"1"
-        assert stage.courier.has_records
-        stage.link.reply([0, 1])
-        assert not stage.courier.has_records
-
-    assert played(play).times_without_records == 1
+def test_a_record_is_dropped_after_all_its_messages_have_arrived(harness: Harness) -> None:
+    link = harness.link
+    harness.add(b"a", b"b", holds=True)
+    harness.run_loop()
+    link.reply([1, 1, 2])
+    harness.deliveries[0].release()
+    harness.add(b"next")
+    harness.run_loop()
+    assert link.header(Header.DONE) == b""
+    link.reply([0, 1])
+    harness.deliveries[1].release()
+    harness.add(b"read", changes=False)
+    harness.courier.flush()
+    assert link.header(Header.DONE) == b"", "if the backend refused the drop, the read would fail"
+    link.reply([0, 1])
+    harness.add(b"next")
+    harness.run_loop()
+    assert link.header(Header.DONE) == b"1"
+    assert harness.courier.has_records
+    link.reply([0, 1])
+    assert not harness.courier.has_records
+    assert harness.times_without_records == 1
 
 
-def test_an_idle_server_drops_records_by_a_call_of_its_own() -> None:
-    async def play(stage: Stage) -> None:
-        stage.call(b"a")
-        await stage.turn()
-        stage.link.reply([1, 1])
-        stage.link.called.get_nowait()
-        assert await asyncio.wait_for(stage.link.called.get(), TIMEOUT)
-        ((keys, arguments, _),) = stage.link.calls
-        assert keys == [RECORDS]
-        assert len(arguments) == len(Header)
-        # It is not known whether that was done: it is asked for again, a while later.
-        stage.link.reply(OutcomeUnknownError())
-        await stage.turn()
-        assert not stage.link.calls
-        stage.courier.drop_records()
-        assert stage.link.header(Header.DONE) == b"1"
-
-    played(play)
+def test_an_idle_server_drops_records_with_an_extra_call(harness: Harness) -> None:
+    harness.add(b"a")
+    harness.run_loop()
+    harness.link.reply([1, 1])
+    harness.link.called.get_nowait()
+    harness.wait_for_call()
+    ((keys, arguments, _),) = harness.link.calls
+    assert keys == [RECORDS]
+    assert len(arguments) == len(Header)
+    # The record may not have been dropped, so a later call drops it again.
+    harness.link.reply(OutcomeUnknownError())
+    harness.run_loop()
+    assert not harness.link.calls
+    harness.courier.drop_records()
+    assert harness.link.header(Header.DONE) == b"1"
 
 
-def test_however_many_records_are_done_with_all_are_dropped() -> None:
-    async def play(stage: Stage) -> None:
-        fields = [b"o1.%d" % number for number in range(2500)]
-        for field in fields:
-            stage.courier.add_record(field)
-            stage.courier.record_done(field)
-        stage.courier.drop_records()
-        dropped = [arguments[Header.DONE].split() for _, arguments, _ in stage.link.calls]
-        assert [len(some) for some in dropped] == [1000, 1000, 500]
-        for _ in dropped:
-            stage.link.reply([0])
-        assert not stage.courier.has_records
-
-    played(play)
+def test_each_call_drops_at_most_1000_records(harness: Harness) -> None:
+    for number in range(2500):
+        harness.courier.add_record(b"o1.%d" % number)
+        harness.courier.record_done(b"o1.%d" % number)
+    harness.courier.drop_records()
+    dropped = [arguments[Header.DONE].split() for _, arguments, _ in harness.link.calls]
+    assert [len(fields) for fields in dropped] == [1000, 1000, 500]
+    for _ in dropped:
+        harness.link.reply([0])
+    assert not harness.courier.has_records
 
 
 @pytest.mark.parametrize("done", [0, 1, 2])
-def test_what_a_call_without_an_answer_has_taken_goes_back(done: int) -> None:
-    async def play(stage: Stage) -> None:
-        for key in (b"a", b"b"):
-            stage.call(key)
-        await stage.turn()
-        stage.link.reply(OutcomeUnknownError())
-        assert not stage.resolved
-        await stage.turn()
-        ((keys, arguments, _),) = stage.link.calls
-        assert keys == [RECORDS, RECORDS]
-        assert arguments[len(Header) :] == [b"1", b"1", RECOVER, b"1"]
-        stage.link.reply([0, [0, done, 0, b"", b"a", 1]])
-
-    stage = played(play)
-    assert stage.resolved == [done > 0, done > 1]
-    assert stage.back == [b"a"]
-    assert not stage.courier.has_records
+def test_messages_of_an_unanswered_call_are_put_back(harness: Harness, done: int) -> None:
+    harness.add(b"a", b"b")
+    harness.run_loop()
+    harness.link.reply(OutcomeUnknownError())
+    assert not harness.resolved
+    harness.run_loop()
+    ((keys, arguments, _),) = harness.link.calls
+    assert keys == [RECORDS, RECORDS]
+    assert arguments[len(Header) :] == [b"1", b"1", RECOVER, b"1"]
+    harness.link.reply([0, [0, done, 0, b"", b"a", 1]])
+    assert harness.resolved == [done > 0, done > 1]
+    assert harness.back == [b"a"]
+    assert not harness.courier.has_records
 
 
-class _Nobody(Owner):
+class _NoClient(Owner):
     def completed(self, _operation: Operation) -> None:
         pass
 
 
-class PlayedLanesLink(PlayedLink):
-    """With what lanes ask of a link, too."""
+def test_operations_that_come_one_at_a_time_are_sent_at_the_end_of_the_read(runner: asyncio.Runner) -> None:
+    link = FakeLink()
 
-    number = 0
-    pause_after_deaths = 0.0
-    is_up = True
-    heartbeats = object()
-    is_back: Callable[[], None] | None = None
-
-
-def test_an_operation_that_comes_alone_leaves_at_the_end_of_its_read() -> None:
-    async def play() -> None:
-        link = PlayedLanesLink()
-        lanes = LaneDispatcher(
-            cast(Link, link), cast(Watch, ModelWatch()), cast(Turns, ModelTurns()),
+    async def make_lanes() -> LaneDispatcher:
+        return LaneDispatcher(
+            cast(Link, link), cast(Watch, ModelWatch()), Mock(spec=Turns),
             cast(Durability, ModelDurability(is_enabled=False)),
             prefix=b"p", identity=b"me", policy=Policy(), waiters=WaiterCount(1),
         )  # fmt: skip
 
-        def read(*names: bytes) -> int:
-            """Add a question on each queue, as one read; return how many calls have left by then."""
-            for name in names:
-                lanes.add(Operation(verbs.LENGTH, name, [], 1, _Nobody()))
-            lanes.flush()
-            return len(link.calls)
-
-        async def answer(blocks: int) -> None:
-            await link.called.get()
-            link.reply([0, *([[0, 1]] * blocks)])
-
-        # After one that came alone, one that comes alone again does not wait for the next turn of the loop.
-        assert read(b"a") == 0
-        await answer(1)
-        assert read(b"b") == 1
-        await answer(1)
-        assert read(b"c", b"d") == 0
-        await answer(2)
-        assert read(b"e") == 0
-        await answer(1)
-
-    asyncio.run(play())
+    lanes = runner.run(make_lanes())
+    # After one single operation, the next one does not wait for the event loop.
+    for names, is_sent in (([b"a"], False), ([b"b"], True), ([b"c", b"d"], False), ([b"e"], False)):
+        for name in names:
+            lanes.add(Operation(verbs.LENGTH, name, [], 1, _NoClient()))
+        lanes.flush()
+        assert len(link.calls) == is_sent
+        runner.run(link.called.get())
+        link.reply([0, *([[0, 1]] * len(names))])

@@ -1,4 +1,4 @@
-"""A share of the differential test with a fixed seed, and that it finds what is wrong."""
+"""Programs of the differential test with a fixed seed, and tests of its player and its model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def stand(tmp_path: Path) -> Iterator[Stand]:
 
 
 def play(stand: Stand, *programs: Program) -> Player:
-    async def all_of_them() -> Player:
+    async def play_all() -> Player:
         player = Player(stand)
         for number, program in enumerate(programs):
             try:
@@ -34,7 +34,7 @@ def play(stand: Stand, *programs: Program) -> Player:
         await player.close()
         return player
 
-    return asyncio.run(all_of_them())
+    return asyncio.run(play_all())
 
 
 @pytest.mark.slow
@@ -45,32 +45,32 @@ def test_servers_reply_as_the_model_does(stand: Stand) -> None:
     assert stand.is_clean()
 
 
-def test_a_seed_is_a_program() -> None:
+def test_a_seed_decides_the_program() -> None:
     assert make(SEED) == make(SEED) != make(SEED + 1)
 
 
-def test_a_difference_is_found(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = COMMANDS["SCARD"]._replace(does=lambda world, operation, names: 5)
+def test_a_wrong_reply_is_reported_as_a_difference(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = COMMANDS["SCARD"]._replace(action=lambda world, operation, names: 5)
     monkeypatch.setitem(COMMANDS, "SCARD", wrong)
     program = Program((("resp2", 0),), (Step(0, (("SADD", "a", b"m"),)), Step(0, (("SCARD", "a"),))))
-    with pytest.raises(pytest.fail.Exception, match="client 0 was replied 1"):
+    with pytest.raises(pytest.fail.Exception, match="client 0 got the reply 1"):
         play(stand, program)
 
 
-def done(world: World, client: int, *commands: tuple[object, ...]) -> list[World]:
+def outcomes(world: World, client: int, *commands: tuple[object, ...]) -> list[World]:
     world = world.copy()
     world.clients[client].pending = list(commands)
     return world.outcomes()
 
 
-def test_clients_of_one_server_are_served_in_order_and_those_of_two_in_any() -> None:
+def test_the_model_fixes_the_order_only_within_one_server() -> None:
     def served(*servers: int) -> list[int]:
         world = World([*servers, 0])
         for client in (0, 1):
-            (world,) = done(world, client, ("BLPOP", "q", 0))
+            (world,) = outcomes(world, client, ("BLPOP", "q", 0))
         return sorted(
             number
-            for world in done(world, 2, ("SADD", "q", b"m"))
+            for world in outcomes(world, 2, ("SADD", "q", b"m"))
             for number in (0, 1)
             if world.clients[number].outbox
         )
@@ -79,7 +79,7 @@ def test_clients_of_one_server_are_served_in_order_and_those_of_two_in_any() -> 
     assert served(0, 1) == [0, 1]
 
 
-def test_the_model_tells_a_client_that_waits_that_its_queue_was_deleted() -> None:
-    (world,) = done(World([0, 0]), 0, ("SADD", "q", b"m"), ("SPOP", "q"), ("BLPOP", "q", 0))
-    (world,) = done(world, 1, ("DEL", "q"))
+def test_the_model_ends_a_wait_when_the_queue_is_deleted() -> None:
+    (world,) = outcomes(World([0, 0]), 0, ("SADD", "q", b"m"), ("SPOP", "q"), ("BLPOP", "q", 0))
+    (world,) = outcomes(world, 1, ("DEL", "q"))
     assert world.clients[0].outbox == [1, b"m", Error("NOQUEUE")]

@@ -1,4 +1,4 @@
-"""The doctor: what native clients leave that die, and that it breaks no role of one that waits."""
+"""The doctor: it repairs the queues of dead native clients, and leaves live clients alone."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +20,19 @@ from pressure_server.queues.repair import problem as problems
 from pressure_server.queues.repair.doctor import Case
 from pressure_server.queues.repair.snapshot import Snapshot
 from tests.support.deaths import OPERATIONS, STATES, VersionedSteps, copy_queue, drop_queue
-from tests.support.native import NativeClient, NativeError, NativeSteps, Steps, run
-from tests.support.programs import Client, Server, Valkey, keys_left, wait_for
+from tests.support.native import NativeClient, NativeError, NativeSteps, Steps, run, step_until
+from tests.support.programs import TIMEOUT, Client, StartServer, Valkey, keys_left
 from tests.support.repair_table import MARKER, table
+from tests.support.waiters import wait_for_blocked
 from tests.support.ward import Keys, Ward, about
 
 QUEUE = "q"
 BASE = f"__pressure__:{QUEUE}"
 DOCUMENT = Path(__file__).parent.parent / "docs" / "guides" / "repair.md"
 SCRIPTS = Path(__file__).parent.parent / "pressure_server" / "lua"
-MANY = 20
-# Seconds within which a thread that is woken goes on.
-A_MOMENT = 0.4
+REPAIRS = 20
+# Seconds within which a thread that is woken up continues.
+WAKE_UP_TIME = 0.4
 
 
 @pytest.fixture
@@ -41,7 +43,7 @@ def ward(backend: Valkey) -> Iterator[Ward]:
 
 
 def abandon(steps: Steps[Any], count: int) -> bool:
-    """Do so many steps and no more; False where there were fewer, or it began to wait."""
+    """Do `count` steps of an operation. Return False if it ended or had to wait before."""
     try:
         for _ in range(count):
             if next(steps) is not None:
@@ -53,13 +55,7 @@ def abandon(steps: Steps[Any], count: int) -> bool:
     return True
 
 
-def step_until(steps: Steps[Any], reached: Callable[[], bool]) -> None:
-    """Go on with the operation until that is so."""
-    while not reached():
-        assert next(steps) is None
-
-
-def make(direct: Client, bound: int, *messages: bytes, queue: str = QUEUE) -> None:
+def create(direct: Client, bound: int, *messages: bytes, queue: str = QUEUE) -> None:
     native = NativeSteps(direct, queue, "earlier")
     run(native.create(bound))
     for message in messages:
@@ -74,22 +70,21 @@ def read(ward: Ward) -> Keys:
     return Keys.read(ward.direct, QUEUE)
 
 
-# Every state
+# Every state in which a client can die.
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.slow
-def test_every_death_is_mended_and_the_table_of_them_is_current(backend: Valkey) -> None:
-    """Fails where an outcome has changed, for the better too."""
-    made = table(backend)
+def test_every_death_is_repaired_and_the_table_of_deaths_is_current(backend: Valkey) -> None:
+    current = table(backend)
     text = DOCUMENT.read_text(encoding="utf-8")
-    assert made.count("\n|") > 70
-    assert text.partition(MARKER)[2] == made, f"run: python -m tests.support.repair_table {DOCUMENT}"
+    assert current.count("\n|") > 70
+    assert text.partition(MARKER)[2] == current, f"run: python -m tests.support.repair_table {DOCUMENT}"
 
 
-def pairs_that_died(direct: Client) -> dict[str, Keys]:
-    """Queues in which a client of 0.15 died as the producer and one of 0.1 as the consumer, all unlike."""
-    alike: dict[Keys, str] = {}
+def queues_with_two_deaths(direct: Client) -> dict[str, Keys]:
+    """Return queues with different keys, in which a producer of 0.15 and a consumer of 0.1 died."""
+    found: dict[Keys, str] = {}
     for state in STATES:
         if state.name not in ("bound 3, 1 message", "one below its bound of 2", "full, of 2", "new"):
             continue
@@ -101,18 +96,18 @@ def pairs_that_died(direct: Client) -> dict[str, Keys]:
             pair = [(put, puts), (get, gets)]
             died = [abandon(*one) for one in (pair if producer_first else reversed(pair))]
             keys = Keys.read(direct, QUEUE)
-            if all(died) and keys not in alike:
+            if all(died) and keys not in found:
                 order = "put first" if producer_first else "get first"
-                alike[keys] = copy_queue(direct, QUEUE, f"{state.name}, {order}, steps {puts:02} and {gets}")
+                found[keys] = copy_queue(direct, QUEUE, f"{state.name}, {order}, steps {puts:02} and {gets}")
             drop_queue(direct, QUEUE)
         drop_queue(direct, "before")
-    return {queue: keys for keys, queue in alike.items()}
+    return {queue: keys for keys, queue in found.items()}
 
 
 @pytest.mark.slow
-def test_two_that_died(ward: Ward) -> None:
-    """One in each role, after any number of their steps. Who may be waiting is brought what it waits for."""
-    died = pairs_that_died(ward.direct)
+def test_a_dead_producer_and_a_dead_consumer_of_one_queue_are_repaired(ward: Ward) -> None:
+    """A role that a live client could hold is kept; so the test brings what that client would wait for."""
+    died = queues_with_two_deaths(ward.direct)
     assert len(died) > 100
     messages = {queue: list(keys.messages) for queue, keys in died.items()}
     for _ in range(3):
@@ -130,14 +125,14 @@ def test_two_that_died(ward: Ward) -> None:
     ward.assert_all_work(messages)
 
 
-def test_queues_where_nobody_died_are_well(ward: Ward) -> None:
+def test_queues_without_a_death_have_no_problem(ward: Ward) -> None:
     queues = [state.make(ward.direct, state.name) for state in STATES]
     before = {queue: Keys.read(ward.direct, queue) for queue in queues}
     assert not ward.repair()
     assert {queue: Keys.read(ward.direct, queue) for queue in before} == before
 
 
-def test_what_our_server_leaves_is_well(ward: Ward) -> None:
+def test_the_server_s_own_queues_have_no_problem(ward: Ward) -> None:
     for state in STATES:
         ward.ours(state.name, verbs.CREATE, b"%d" % (state.bound or 0))
         messages = [b"%d" % number for number in range(min(state.put, state.bound or 9))]
@@ -151,109 +146,94 @@ def test_what_our_server_leaves_is_well(ward: Ward) -> None:
     assert not ward.repair()
 
 
-# Those who live
+# Live clients.
 
 
-def start(work: Callable[[], Any]) -> Callable[[], Any]:
-    """Do it in another thread; what is returned waits for its result."""
-    results: list[Any] = []
-    thread = threading.Thread(target=lambda: results.append(work()), daemon=True)
-    thread.start()
-
-    def result() -> Any:
-        thread.join(20)
-        (value,) = results
-        return value
-
+def start(direct: Client, work: Callable[[], Any]) -> Future[Any]:
+    """Run `work` in a thread. Return when it is blocked at the backend."""
+    result: Future[Any] = Future()
+    threading.Thread(target=lambda: result.set_result(work()), daemon=True).start()
+    wait_for_blocked(direct, 1)
     return result
-
-
-def wait_for_blocked(direct: Client, count: int = 1) -> None:
-    wait_for(lambda: direct.info("clients")["blocked_clients"] == count, f"{count} to be blocked")
 
 
 @pytest.fixture
 def waiting(backend: Valkey) -> Iterator[NativeClient]:
-    """A native client that really blocks, on a connection of its own."""
-    with backend.client() as theirs:
-        yield NativeClient(theirs, QUEUE, "waiting")
+    """A native client that blocks, on a connection of its own."""
+    with backend.client() as connection:
+        yield NativeClient(connection, QUEUE, "waiting")
 
 
-def test_a_consumer_that_waits_for_a_message_is_never_broken(ward: Ward, waiting: NativeClient) -> None:
-    make(ward.direct, 0)
-    result = start(waiting.get)
-    wait_for_blocked(ward.direct)
-    for _ in range(MANY):
+def test_a_consumer_that_waits_for_a_message_keeps_its_role(ward: Ward, waiting: NativeClient) -> None:
+    create(ward.direct, 0)
+    blocked = start(ward.direct, waiting.get)
+    for _ in range(REPAIRS):
         assert not ward.repair()
     assert read(ward).consumer_free == 0
     ward.ours(QUEUE, verbs.PUT, b"message", options=UNIQUE)
-    assert result() == b"message"
+    assert blocked.result(TIMEOUT) == b"message"
     ward.assert_works(QUEUE)
 
 
-def test_a_producer_that_waits_for_room_is_never_broken(ward: Ward, waiting: NativeClient) -> None:
-    make(ward.direct, 2, b"first", b"second")
-    result = start(lambda: waiting.put(b"last"))
-    wait_for_blocked(ward.direct)
-    for _ in range(MANY):
+def test_a_producer_that_waits_for_room_keeps_its_role(ward: Ward, waiting: NativeClient) -> None:
+    create(ward.direct, 2, b"first", b"second")
+    blocked = start(ward.direct, lambda: waiting.put(b"last"))
+    for _ in range(REPAIRS):
         assert not ward.repair()
     assert read(ward).producer_free == 0
     run(NativeSteps(ward.direct, QUEUE, "other").get())
-    result()
+    blocked.result(TIMEOUT)
     assert read(ward).messages == (b"second", b"last")
     ward.assert_works(QUEUE)
 
 
-def test_a_producer_waits_for_a_token_that_a_dead_consumer_never_pushed(
+def test_a_live_producer_gets_the_token_that_a_dead_consumer_did_not_push(
     ward: Ward, waiting: NativeClient
 ) -> None:
-    make(ward.direct, 1, b"first")
-    result = start(lambda: waiting.put(b"last"))
-    wait_for_blocked(ward.direct)
+    create(ward.direct, 1, b"first")
+    blocked = start(ward.direct, lambda: waiting.put(b"last"))
     step_until(victim(ward.direct).get(), lambda: ward.direct.llen(BASE) == 0)
-    ward.doctor.wait = A_MOMENT
+    ward.doctor.wait = WAKE_UP_TIME
     told = ward.repair_only(QUEUE)
-    result()
+    blocked.result(TIMEOUT)
     assert problems.NO_NOT_FULL in {finding.problem for finding in told.found[0]}
     assert "gave the producer role back" not in told.done
     assert not told.left
     assert read(ward).messages == (b"last",)
     ward.doctor.wait = 0
-    # With the message there, the consumer shows that it is dead.
+    # There is a message now, so a consumer that holds the role cannot be waiting.
     assert not ward.repair_only(QUEUE).left
     ward.assert_works(QUEUE)
 
 
-def test_who_waits_in_line_behind_a_dead_producer_goes_on(ward: Ward, waiting: NativeClient) -> None:
-    make(ward.direct, 0)
+def test_a_producer_that_waits_for_a_dead_one_gets_the_role(ward: Ward, waiting: NativeClient) -> None:
+    create(ward.direct, 0)
     step_until(victim(ward.direct).put(b"x"), lambda: not read(ward).producer_free)
-    result = start(lambda: waiting.put(b"y"))
-    wait_for_blocked(ward.direct)
-    ward.doctor.wait = A_MOMENT
+    blocked = start(ward.direct, lambda: waiting.put(b"y"))
+    ward.doctor.wait = WAKE_UP_TIME
     assert ward.repair_only(QUEUE).done == ["gave the producer role back"]
-    result()
+    blocked.result(TIMEOUT)
     assert read(ward).messages == (b"y",)
     ward.assert_works(QUEUE)
 
 
 @pytest.mark.parametrize("role", ["producer", "consumer"])
 def test_a_delete_that_waits_for_a_dead_client_finishes(ward: Ward, waiting: NativeClient, role: str) -> None:
-    make(ward.direct, 0, b"first")
+    create(ward.direct, 0, b"first")
     steps = victim(ward.direct).put(b"x") if role == "producer" else victim(ward.direct).get()
     step_until(steps, lambda: ward.direct.get(f"{BASE}:{role}") == b"victim")
-    result = start(waiting.delete)
-    wait_for_blocked(ward.direct)
-    ward.doctor.wait = A_MOMENT
+    blocked = start(ward.direct, waiting.delete)
+    ward.doctor.wait = WAKE_UP_TIME
     assert not ward.repair_only(QUEUE).left
-    result()
-    # Where it was slow to finish, a token that it did not need is still there.
+    blocked.result(TIMEOUT)
+    # A token that the deleter did not need may be left.
     ward.doctor.wait = 0
     assert not ward.repair_only(QUEUE).left
     assert keys_left(ward.direct) == []
 
 
-def test_a_client_that_was_called_dead_and_comes_back(ward: Ward) -> None:
-    make(ward.direct, 2, b"first")
+def test_the_surplus_tokens_of_a_client_that_was_taken_for_dead_are_removed(ward: Ward) -> None:
+    create(ward.direct, 2, b"first")
     put = victim(ward.direct).put(b"late")
     step_until(put, lambda: not read(ward).not_full)
     assert not ward.repair_only(QUEUE).left
@@ -269,35 +249,39 @@ def test_a_client_that_was_called_dead_and_comes_back(ward: Ward) -> None:
     ward.assert_works(QUEUE)
 
 
-# Servers of ours, which park a token while it is their turn
+# Servers, which park a token during their turn.
 
 
-def test_a_server_that_is_stopped_in_its_turn_loses_the_turn_and_nothing_else(
-    ward: Ward, backend: Valkey, start_server: Callable[..., Server]
+def test_a_server_that_is_stopped_in_its_turn_loses_only_the_turn(
+    ward: Ward, backend: Valkey, start_server: StartServer
 ) -> None:
-    make(ward.direct, 0)
+    create(ward.direct, 0)
     server = start_server("--backend", backend.url, "--role-timeout", "30")
-    theirs = victim(ward.direct).put(b"theirs")
-    step_until(theirs, lambda: not read(ward).producer_free)
+    native = victim(ward.direct).put(b"native")
+    step_until(native, lambda: not read(ward).producer_free)
     with server.client() as client:
-        result = start(lambda: client.sadd(QUEUE, "ours"))
-        wait_for_blocked(ward.direct)
+        blocked = start(ward.direct, lambda: client.sadd(QUEUE, "server"))
         server.process.send_signal(signal.SIGSTOP)
-        run(theirs)
+        run(native)
         assert ward.direct.llen(f"{BASE}:ext:producer_turn") == 1
         assert ward.repair_only(QUEUE).done == ["moved the producer's token back"]
         run(NativeSteps(ward.direct, QUEUE, "other").put(b"meanwhile"))
         server.process.send_signal(signal.SIGCONT)
-        assert result() == 1
-    assert read(ward).messages == (b"theirs", b"meanwhile", b"ours")
+        assert blocked.result(TIMEOUT) == 1
+    assert read(ward).messages == (b"native", b"meanwhile", b"server")
     ward.assert_works(QUEUE)
     assert server.stop() == 0
 
 
+def park(direct: Client, role: str) -> None:
+    """Do what a server does when its turn begins."""
+    direct.lmove(f"{BASE}:{role}_free", f"{BASE}:ext:{role}_turn", "RIGHT", "LEFT")
+
+
 @pytest.mark.parametrize("role", ["producer", "consumer"])
 def test_a_token_that_is_parked_for_a_moment_is_left_alone(ward: Ward, role: str) -> None:
-    make(ward.direct, 0, b"first")
-    ward.direct.lmove(f"{BASE}:{role}_free", f"{BASE}:ext:{role}_turn", "RIGHT", "LEFT")
+    create(ward.direct, 0, b"first")
+    park(ward.direct, role)
     cases = ward.examine().values()
     (case,) = cases
     ward.ours(QUEUE, verbs.TURN)
@@ -308,75 +292,67 @@ def test_a_token_that_is_parked_for_a_moment_is_left_alone(ward: Ward, role: str
 
 @pytest.mark.parametrize("role", ["producer", "consumer"])
 def test_a_token_that_stays_parked_is_moved_back(ward: Ward, role: str) -> None:
-    make(ward.direct, 0, b"first")
-    ward.direct.lmove(f"{BASE}:{role}_free", f"{BASE}:ext:{role}_turn", "RIGHT", "LEFT")
+    create(ward.direct, 0, b"first")
+    park(ward.direct, role)
     told = ward.repair_only(QUEUE)
     assert told.in_words == "token parked"
     assert told.done == [f"moved the {role}'s token back"]
     ward.assert_works(QUEUE)
 
 
-def test_a_server_that_waits_in_its_turn_is_left_alone(ward: Ward) -> None:
-    make(ward.direct, 1)
-    ward.direct.lmove(f"{BASE}:consumer_free", f"{BASE}:ext:consumer_turn", "RIGHT", "LEFT")
-    for _ in range(MANY):
+def test_a_server_in_its_turn_is_left_alone_until_a_message_waits_for_it(ward: Ward) -> None:
+    create(ward.direct, 1)
+    park(ward.direct, "consumer")
+    for _ in range(REPAIRS):
         assert not ward.repair()
-    # A message comes, and it does not take it: it does not live.
+    # A live server would take this message.
     run(NativeSteps(ward.direct, QUEUE, "other").put(b"first"))
-    ward.direct.lmove(f"{BASE}:producer_free", f"{BASE}:ext:producer_turn", "RIGHT", "LEFT")
+    park(ward.direct, "producer")
     assert ward.repair_only(QUEUE).done == ["moved the consumer's token back"]
     run(NativeSteps(ward.direct, QUEUE, "other").get())
     assert ward.repair_only(QUEUE).done == ["moved the producer's token back"]
     ward.assert_works(QUEUE)
 
 
-def test_a_parked_token_beside_another_is_one_too_many(ward: Ward) -> None:
-    make(ward.direct, 0)
+def test_a_parked_token_besides_the_free_one_is_removed(ward: Ward) -> None:
+    create(ward.direct, 0)
     ward.direct.lpush(f"{BASE}:ext:consumer_turn", 0)
     assert ward.repair_only(QUEUE).in_words == "too many tokens"
     ward.assert_works(QUEUE)
 
 
-# Evidence
+# A queue that has changed since it was examined.
 
 
-def go_back(_steps: Steps[Any], direct: Client) -> None:
+def give_the_role_to_another(direct: Client) -> None:
     direct.lpush(f"{BASE}:producer_free", 0)
-
-
-def give_to_another(steps: Steps[Any], direct: Client) -> None:
-    go_back(steps, direct)
     abandon(NativeSteps(direct, QUEUE, "another").put(b"x"), 3)
 
 
-def take_the_token(_steps: Steps[Any], direct: Client) -> None:
-    direct.delete(f"{BASE}:not_full")
-
-
-def count(_steps: Steps[Any], direct: Client) -> None:
-    direct.incr(f"{BASE}:stats:produced_messages")
-
-
-def delete(_steps: Steps[Any], direct: Client) -> None:
-    direct.delete(f"{BASE}:bound")
-
-
-@pytest.mark.parametrize("change", [go_back, give_to_another, take_the_token, count, delete])
-def test_nothing_is_mended_where_the_producer_has_changed_since(
-    ward: Ward, change: Callable[[Steps[Any], Client], None]
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda direct: direct.lpush(f"{BASE}:producer_free", 0), id="gave the role back"),
+        pytest.param(give_the_role_to_another, id="another has the role"),
+        pytest.param(lambda direct: direct.delete(f"{BASE}:not_full"), id="took the token"),
+        pytest.param(lambda direct: direct.incr(f"{BASE}:stats:produced_messages"), id="counted"),
+        pytest.param(lambda direct: direct.delete(f"{BASE}:bound"), id="deleted the queue"),
+    ],
+)
+def test_nothing_is_repaired_if_the_producer_has_continued(
+    ward: Ward, change: Callable[[Client], None]
 ) -> None:
-    make(ward.direct, 0)
-    put = victim(ward.direct).put(b"x")
-    assert abandon(put, 4)
+    create(ward.direct, 0)
+    assert abandon(victim(ward.direct).put(b"x"), 4)
     (case,) = ward.examine().values()
-    change(put, ward.direct)
+    change(ward.direct)
     before = read(ward)
     assert ward.mend(case) == []
     assert read(ward) == before
 
 
-def test_nothing_is_mended_where_the_consumer_may_wait_by_now(ward: Ward) -> None:
-    make(ward.direct, 0, b"first")
+def test_a_consumer_that_may_wait_now_keeps_its_role(ward: Ward) -> None:
+    create(ward.direct, 0, b"first")
     step_until(victim(ward.direct).get(), lambda: read(ward).consumer == b"victim")
     (case,) = ward.examine().values()
     ward.direct.rpop(BASE)
@@ -385,8 +361,8 @@ def test_nothing_is_mended_where_the_consumer_may_wait_by_now(ward: Ward) -> Non
 
 
 @pytest.mark.parametrize("bound", [1, 3])
-def test_no_token_is_pushed_where_the_producer_has_gone_on(ward: Ward, bound: int) -> None:
-    make(ward.direct, bound)
+def test_no_token_is_pushed_if_the_producer_has_continued(ward: Ward, bound: int) -> None:
+    create(ward.direct, bound)
     put = victim(ward.direct).put(b"x")
     step_until(put, lambda: not read(ward).not_full)
     (case,) = ward.examine().values()
@@ -396,8 +372,8 @@ def test_no_token_is_pushed_where_the_producer_has_gone_on(ward: Ward, bound: in
     ward.assert_works(QUEUE)
 
 
-def test_nothing_is_unlinked_where_somebody_deletes(ward: Ward) -> None:
-    make(ward.direct, 0, b"first")
+def test_nothing_is_deleted_if_the_deleting_client_has_continued(ward: Ward) -> None:
+    create(ward.direct, 0, b"first")
     steps = victim(ward.direct).delete()
     step_until(steps, lambda: read(ward).closed == 2)
     (case,) = ward.examine().values()
@@ -407,8 +383,8 @@ def test_nothing_is_unlinked_where_somebody_deletes(ward: Ward) -> None:
     assert read(ward) == before
 
 
-def test_a_client_that_moves_between_looks_is_not_stuck(ward: Ward) -> None:
-    make(ward.direct, 0)
+def test_a_client_that_continues_between_examinations_is_not_stuck(ward: Ward) -> None:
+    create(ward.direct, 0)
     put = victim(ward.direct).put(b"x")
     step_until(put, lambda: read(ward).producer == b"victim")
     cases = ward.examine().values()
@@ -417,14 +393,14 @@ def test_a_client_that_moves_between_looks_is_not_stuck(ward: Ward) -> None:
     assert ward.look_again(cases) == []
 
 
-def test_statistics_are_left_to_who_is_about_to_count(ward: Ward) -> None:
-    make(ward.direct, 0, b"first")
+def test_statistics_are_left_to_a_client_that_is_about_to_count(ward: Ward) -> None:
+    create(ward.direct, 0, b"first")
     get = victim(ward.direct).get()
     step_until(get, lambda: not read(ward).messages)
     step_until(get, lambda: read(ward).not_full == 1)
     (case,) = ward.examine().values()
     assert problems.STATISTICS in case.findings
-    # That somebody else is at work does not show that it is dead.
+    # The work of another client does not prove that this one is dead.
     run(NativeSteps(ward.direct, QUEUE, "other").put(b"second"))
     assert ward.mend(case) == []
     ward.look_again([case])
@@ -434,16 +410,16 @@ def test_statistics_are_left_to_who_is_about_to_count(ward: Ward) -> None:
 
 
 def snapshot(produced: int, length: int) -> Snapshot:
-    """Of a queue whose producer role is held by somebody who has counted so many messages."""
+    """Return a snapshot of a queue whose producer holds the role and has counted `produced` messages."""
     view = b"%d" % produced
-    producer = [0, 0, b"somebody", produced, [], view]
+    producer = [0, 0, b"producer", produced, [], view]
     return Snapshot.of([b"0", length, 0, 1, [], producer, [1, 0, None, 0, [], b""], view + b" %d" % length])
 
 
-def test_what_is_wrong_must_have_been_so_all_the_while() -> None:
+def test_a_problem_must_last_without_interruption() -> None:
     case = Case(b"q", snapshot(1, 1), examined_at=10.0)
     assert case.lasting(1) == []
-    # That the queue is longer does not show that the producer has done anything.
+    # Another client may have made the queue longer, so the producer still counts as stuck.
     case.update(snapshot(1, 2), 11.0)
     assert [finding.problem for finding in case.lasting(1)] == [problems.PRODUCER_STUCK]
     assert case.lasting(2) == []
@@ -454,14 +430,16 @@ def test_what_is_wrong_must_have_been_so_all_the_while() -> None:
     assert case.lasting(2) == []
 
 
-# What is found by other means than a death in one of the steps
+# Problems that are not the state after one of a client's steps.
 
 
 @pytest.mark.parametrize("units", [["messages", "bytes"], ["messages"]])
 @pytest.mark.parametrize("verb", ["produced", "consumed"])
 @pytest.mark.parametrize("change", [3, -3])
-def test_statistics_that_do_not_add_up(ward: Ward, verb: str, units: list[str], change: int) -> None:
-    make(ward.direct, 0, *[b"message %d" % number for number in range(5)])
+def test_statistics_that_do_not_add_up_are_corrected(
+    ward: Ward, verb: str, units: list[str], change: int
+) -> None:
+    create(ward.direct, 0, *[b"message %d" % number for number in range(5)])
     for unit in units:
         ward.direct.incrby(f"{BASE}:stats:{verb}_{unit}", change)
     assert ward.repair_only(QUEUE).in_words == "statistics"
@@ -469,23 +447,33 @@ def test_statistics_that_do_not_add_up(ward: Ward, verb: str, units: list[str], 
     ward.assert_works(QUEUE)
 
 
-@pytest.mark.parametrize("statistic", ["produced_messages", "consumed_messages", "produced_bytes"])
+@pytest.mark.parametrize(
+    "statistics",
+    [
+        ["produced_messages"],
+        ["consumed_messages"],
+        ["produced_bytes"],
+        ["produced_messages", "consumed_messages"],
+    ],
+)
 @pytest.mark.parametrize("text", ["12x", "", "1.5", "007", "nan", "9223372036854775807"])
-def test_statistics_that_are_no_numbers(ward: Ward, statistic: str, text: str) -> None:
-    make(ward.direct, 0, b"first", b"second")
+def test_statistics_that_are_not_numbers_are_set_right(ward: Ward, statistics: list[str], text: str) -> None:
+    create(ward.direct, 0, b"first", b"second")
     run(NativeSteps(ward.direct, QUEUE, "other").get())
-    ward.direct.set(f"{BASE}:stats:{statistic}", text)
+    for statistic in statistics:
+        ward.direct.set(f"{BASE}:stats:{statistic}", text)
     told = ward.repair_only(QUEUE)
     assert told.in_words == "statistics"
-    assert told.found[0][0].evidence == f"invalid value in {statistic}: not a number, or too large"
-    assert told.done[0] == f"set {statistic} to 0"
+    invalid = f"invalid value in {' and '.join(statistics)}: not a number, or too large"
+    assert told.found[0][0].evidence == invalid
+    assert told.done[: len(statistics)] == [f"set {statistic} to 0" for statistic in statistics]
     assert not told.left
     read(ward).assert_sound()
     ward.assert_works(QUEUE)
 
 
-def test_statistics_that_are_no_numbers_in_a_queue_where_a_client_died(ward: Ward) -> None:
-    make(ward.direct, 0, b"first")
+def test_statistics_of_another_type_do_not_prevent_the_repair_of_a_death(ward: Ward) -> None:
+    create(ward.direct, 0, b"first")
     step_until(victim(ward.direct).put(b"second"), lambda: ward.direct.llen(BASE) == 2)
     for statistic in ("produced_messages", "produced_bytes", "consumed_messages", "consumed_bytes"):
         ward.direct.delete(f"{BASE}:stats:{statistic}")
@@ -494,38 +482,38 @@ def test_statistics_that_are_no_numbers_in_a_queue_where_a_client_died(ward: War
     ward.assert_works(QUEUE)
 
 
-def test_one_that_cannot_be_mended_keeps_the_others_from_nothing(
+def test_a_queue_that_cannot_be_repaired_does_not_prevent_other_repairs(
     ward: Ward, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for queue in ("a", QUEUE, "z"):
-        make(ward.direct, 0, b"first", queue=queue)
+        create(ward.direct, 0, b"first", queue=queue)
         ward.direct.rpop(f"__pressure__:{queue}:producer_free")
-    mend = ward.doctor.fix
+    fix = ward.doctor.fix
 
-    async def mend_all_but_one(case: Case) -> list[str]:
+    async def fix_all_but_one(case: Case) -> list[str]:
         if case.name == QUEUE.encode():
-            raise BackendError("the backend is out of sorts")
-        return await mend(case)
+            raise BackendError("the backend refused it")
+        return await fix(case)
 
-    monkeypatch.setattr(ward.doctor, "fix", mend_all_but_one)
+    monkeypatch.setattr(ward.doctor, "fix", fix_all_but_one)
     told = ward.repair()
     assert {queue: told[queue].done for queue in told} == {
         "a": ["gave the producer role back"],
-        QUEUE: ["nothing, because the backend is out of sorts"],
+        QUEUE: ["nothing, because the backend refused it"],
         "z": ["gave the producer role back"],
     }
     assert [finding.problem for finding in told[QUEUE].left] == [problems.PRODUCER_STUCK]
     ward.assert_all_work(["a", "z"])
 
 
-def test_bytes_alone_are_no_finding(ward: Ward) -> None:
-    make(ward.direct, 0, b"first")
+def test_wrong_bytes_alone_are_no_problem(ward: Ward) -> None:
+    create(ward.direct, 0, b"first")
     ward.direct.delete(f"{BASE}:stats:produced_bytes")
     assert not ward.repair()
 
 
-def test_a_token_that_is_missing_although_there_is_room(ward: Ward) -> None:
-    make(ward.direct, 2, b"first")
+def test_a_missing_token_is_pushed_if_there_is_room(ward: Ward) -> None:
+    create(ward.direct, 2, b"first")
     ward.direct.delete(f"{BASE}:not_full")
     told = ward.repair_only(QUEUE)
     assert told.in_words == "no :not_full token"
@@ -533,12 +521,12 @@ def test_a_token_that_is_missing_although_there_is_room(ward: Ward) -> None:
     ward.assert_works(QUEUE)
 
 
-def test_a_token_on_a_full_queue_is_left_to_a_consumer_at_work(ward: Ward) -> None:
-    make(ward.direct, 1, b"first")
+def test_a_token_on_a_full_queue_stays_while_a_consumer_works(ward: Ward) -> None:
+    create(ward.direct, 1, b"first")
     get = victim(ward.direct).get()
     step_until(get, lambda: ward.direct.llen(BASE) == 0)
     step_until(get, lambda: read(ward).not_full == 1)
-    # In an extraordinary situation a client need not take the token (pressure 0.15, Put).
+    # A put does not have to take the token in an extraordinary situation (pressure 0.15, Put).
     ward.direct.lpush(BASE, b"second")
     ward.direct.incr(f"{BASE}:stats:produced_messages")
     assert problems.NOT_FULL_ON_FULL not in ward.problems()[QUEUE]
@@ -547,39 +535,40 @@ def test_a_token_on_a_full_queue_is_left_to_a_consumer_at_work(ward: Ward) -> No
     assert read(ward).not_full == 0
 
 
-def test_the_mirror_stays_exact(ward: Ward) -> None:
-    make(ward.direct, 0)
+def test_the_server_s_mirror_of_the_queue_stays_exact(ward: Ward) -> None:
+    create(ward.direct, 0)
     ward.ours(QUEUE, verbs.PUT, b"a", b"b", size=2, options=UNIQUE)
     assert ward.ours(QUEUE, verbs.CONTAINS, b"a", b"b", b"c", size=3) == [1, 1, 0]
     step_until(victim(ward.direct).put(b"c"), lambda: ward.direct.llen(BASE) == 3)
     step_until(victim(ward.direct).get(), lambda: ward.direct.llen(BASE) == 2)
+    ward.direct.set(f"{BASE}:stats:produced_messages", "abc")
     assert not ward.repair_only(QUEUE).left
     assert ward.ours(QUEUE, verbs.CONTAINS, b"a", b"b", b"c", size=3) == [0, 1, 1]
     assert ward.ours(QUEUE, verbs.PUT, b"b", b"a", size=2, options=UNIQUE) == [1]
 
 
-def test_keys_that_are_no_queues(ward: Ward) -> None:
+def test_keys_that_are_not_queues_are_kept(ward: Ward) -> None:
     direct = ward.direct
     direct.sadd(f"{BASE}:ext:members", "a")
     direct.hset("__pressure__:foreign", "a", 1)
-    direct.set("__pressure__!ours", 1)
-    direct.lpush("__pressure__:list", "somebody's")
+    direct.set("__pressure__!own", 1)
+    direct.lpush("__pressure__:list", "foreign")
     assert ward.problems() == {QUEUE: [problems.LEFT_BEHIND], "list": [problems.LONE_LIST]}
     assert list(ward.doctor.unreadable) == [b"foreign"]
     assert {queue: told.done for queue, told in ward.repair().items()} == {
         QUEUE: ["deleted what was left"],
         "list": [],
     }
-    assert set(keys_left(direct)) == {b"__pressure__:foreign", b"__pressure__!ours", b"__pressure__:list"}
+    assert set(keys_left(direct)) == {b"__pressure__:foreign", b"__pressure__!own", b"__pressure__:list"}
 
 
-def test_all_our_keys_are_known_to_who_deletes_and_to_the_doctor() -> None:
+def test_life_lua_lists_every_key_that_the_scripts_add() -> None:
     def named(text: str) -> set[str]:
         return set(re.findall(r":ext:[a-z_]+", text))
 
     _, found, list_of_all = (SCRIPTS / "life.lua").read_text().partition("function extension_suffixes()")
-    mine = named(list_of_all[: list_of_all.index("\nend\n")])
+    listed = named(list_of_all[: list_of_all.index("\nend\n")])
     assert found
-    assert mine
+    assert listed
     for script in SCRIPTS.glob("*.lua"):
-        assert named(script.read_text()) <= mine, f"{script.name} names keys that life.lua does not list"
+        assert named(script.read_text()) <= listed, f"{script.name} names keys that life.lua does not list"

@@ -1,23 +1,22 @@
-"""`pressure-server doctor`: what it says, what it mends, and its exit status."""
+"""`pressure-server doctor`: its output, its repairs, and its exit status."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import redis
 
 from tests.support.native import NativeSteps, run, step_until
-from tests.support.programs import Client, Server, Valkey, keys_left, run_command, wait_until_settled
+from tests.support.programs import Client, StartServer, Valkey, keys_left, run_command, wait_until_settled
 
 QUEUE = "q"
 BASE = f"__pressure__:{QUEUE}"
-WATCHED = "queues with possible problems: 1; observing them for 0.2 seconds\n\n"
+OBSERVED = "queues with possible problems: 1; observing them for 0.2 seconds\n\n"
 
 
 def kill_a_producer(direct: Client) -> None:
-    """One that has begun to put."""
+    """Let a producer die after it has taken its role."""
     run(NativeSteps(direct, QUEUE, "native").create(10))
     steps = NativeSteps(direct, QUEUE, "host-1 42").put(b"x")
     step_until(steps, lambda: direct.get(f"{BASE}:producer") == b"host-1 42")
@@ -31,15 +30,15 @@ def doctor(backend: Valkey, *arguments: str) -> tuple[int, str]:
 
 
 @pytest.mark.slow
-def test_it_says_what_is_wrong_and_what_it_would_do(backend: Valkey, client: Client, direct: Client) -> None:
+def test_without_repair_problems_are_only_reported(backend: Valkey, client: Client, direct: Client) -> None:
     assert doctor(backend) == (0, "0 queues checked: no problems\n")
     client.sadd("other", "a")
     kill_a_producer(direct)
     wait_until_settled(direct)
     keys = {key: direct.dump(key) for key in keys_left(direct)}
-    status, said = doctor(backend)
+    status, output = doctor(backend)
     assert status == 1
-    assert said == WATCHED + (
+    assert output == OBSERVED + (
         "queue 'q' (bound 10, messages: 0)\n"
         "  producer stuck: the producer role is held by 'host-1 42', but its holder is inactive; there is a "
         ":not_full token, so it is not waiting for room\n"
@@ -54,62 +53,49 @@ def test_it_says_what_is_wrong_and_what_it_would_do(backend: Valkey, client: Cli
     assert doctor(backend, "other") == (0, "1 queue checked: no problems\n")
 
 
-def test_it_repairs_and_clients_of_the_server_go_on(backend: Valkey, client: Client, direct: Client) -> None:
+def test_after_a_repair_a_server_can_use_the_queue(backend: Valkey, client: Client, direct: Client) -> None:
     kill_a_producer(direct)
-    status, said = doctor(backend, QUEUE, "--repair")
+    direct.set(f"{BASE}:stats:produced_messages", "abc")
+    status, output = doctor(backend, QUEUE, "--repair")
     assert status == 0
-    assert "  done: gave the producer role back\n" in said
-    assert said.endswith("1 queue checked: 1 with problems, 1 repaired, 0 not repaired\n")
+    assert "  done: gave the producer role back, set produced_messages to 0\n" in output
+    assert output.endswith("1 queue checked: 1 with problems, 1 repaired, 0 not repaired\n")
     assert client.sadd(QUEUE, "a") == 1
     assert client.spop(QUEUE) == b"a"
     assert doctor(backend) == (0, "1 queue checked: no problems\n")
 
 
-def test_a_list_alone_is_deleted_only_by_its_name(backend: Valkey, direct: Client) -> None:
+def test_a_list_alone_is_deleted_only_if_the_queue_is_named(backend: Valkey, direct: Client) -> None:
     direct.lpush(BASE, "a")
-    status, said = doctor(backend, "--repair")
+    status, output = doctor(backend, "--repair")
     assert status == 1
-    assert "a list alone: there is a list with 1 message, but no other key of a queue" in said
-    assert said.endswith("0 queues checked: 1 with problems, 0 repaired, 1 not repaired\n")
+    assert "a list alone: there is a list with 1 message, but no other key of a queue" in output
+    assert output.endswith("0 queues checked: 1 with problems, 0 repaired, 1 not repaired\n")
     assert keys_left(direct) == [BASE.encode()]
     assert doctor(backend, QUEUE, "--repair")[0] == 0
     assert keys_left(direct) == []
 
 
-def test_a_key_that_is_no_queue_is_said_and_kept(backend: Valkey, direct: Client) -> None:
+def test_a_key_that_belongs_to_no_queue_is_reported_and_kept(backend: Valkey, direct: Client) -> None:
     direct.hset(BASE, "a", 1)
-    status, said = doctor(backend, "--repair")
+    status, output = doctor(backend, "--repair")
     assert status == 1
-    assert "'q' is named like a queue's key, but does not belong to a queue: " in said
-    assert said.endswith("0 queues checked: 1 key unreadable\n")
+    assert "'q' is named like a queue's key, but does not belong to a queue: " in output
+    assert output.endswith("0 queues checked: 1 key unreadable\n")
     assert direct.hgetall(BASE) == {b"a": b"1"}
 
 
-def test_statistics_that_are_no_numbers_are_set_right(
-    backend: Valkey, client: Client, direct: Client
-) -> None:
-    """In a queue of which the server has a mirror."""
-    client.sadd(QUEUE, "a", "b")
-    assert client.sismember(QUEUE, "a")
-    direct.mset({f"{BASE}:stats:produced_messages": "abc", f"{BASE}:stats:consumed_messages": "zz"})
-    status, said = doctor(backend)
-    assert status == 1
-    assert "statistics: invalid value in produced_messages and consumed_messages: " in said
-    status, said = doctor(backend, "--repair")
-    assert status == 0, said
-    assert (
-        "done: set produced_messages to 0, set consumed_messages to 0, added 2 to produced_messages\n" in said
-    )
-    assert client.sadd(QUEUE, "b", "c") == 1
-    assert client.smembers(QUEUE) == {b"a", b"b", b"c"}
-    assert direct.get(f"{BASE}:stats:produced_messages") == b"3"
-    assert doctor(backend)[0] == 0
-
-
-def test_it_uses_the_prefix(backend: Valkey, direct: Client) -> None:
+def test_it_examines_the_queues_of_its_prefix(backend: Valkey, direct: Client) -> None:
     kill_a_producer(direct)
     assert doctor(backend, "--prefix", "other")[0] == 0
     assert doctor(backend, "--prefix", "__pressure__")[0] == 1
+
+
+def assert_refused(complaint: str, *arguments: str) -> None:
+    refused = run_command("doctor", *arguments)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert complaint in refused.stderr
+    assert len(refused.stderr.strip().splitlines()) == 1
 
 
 @pytest.mark.slow
@@ -125,25 +111,21 @@ def test_it_uses_the_prefix(backend: Valkey, direct: Client) -> None:
         (["--backend", "embedded:", "--data-dir", "/nowhere"], "there is no data directory /nowhere"),
     ],
 )
-def test_where_it_cannot_look_it_says_why(backend: Valkey, arguments: list[str], complaint: str) -> None:
-    refused = run_command("doctor", "--backend", backend.url, *arguments)
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert complaint in refused.stderr
-    assert len(refused.stderr.strip().splitlines()) == 1
+def test_an_examination_that_is_impossible_is_refused_in_one_line(
+    backend: Valkey, arguments: list[str], complaint: str
+) -> None:
+    assert_refused(complaint, "--backend", backend.url, *arguments)
 
 
-def test_a_data_directory_with_too_long_a_path_is_one_clear_line(tmp_path: Path) -> None:
+def test_a_data_directory_with_too_long_a_path_is_refused_in_one_line(tmp_path: Path) -> None:
     data = tmp_path / ("d" * 110)
     data.mkdir()
-    refused = run_command("doctor", "--data-dir", str(data))
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert "path is too long" in refused.stderr
-    assert len(refused.stderr.strip().splitlines()) == 1
+    assert_refused("path is too long", "--data-dir", str(data))
 
 
 @pytest.mark.slow
-def test_the_embedded_backend_with_and_without_its_server(
-    start_server: Callable[..., Server], tmp_path: Path
+def test_an_embedded_backend_is_examined_with_and_without_its_server(
+    start_server: StartServer, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"
     server = start_server("--data-dir", str(data))

@@ -1,8 +1,7 @@
-"""Durability: no reply comes before the change is confirmed, and a backend that cannot confirm is refused."""
+"""Durability levels: replies wait for confirmations, and a backend that cannot confirm is refused."""
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -13,14 +12,17 @@ import redis
 from pressure_server.backend.levels import DurabilityUnavailableError, Level
 from tests.support.backend_relay import BackendRelay
 from tests.support.crowd import Crowd, Member
-from tests.support.faults import kill, stopped
+from tests.support.faults import stopped
 from tests.support.programs import (
     Client,
+    Replicated,
     Server,
     StartServer,
     StartValkey,
     Valkey,
-    run_command,
+    embedded_client,
+    refused_start,
+    start_replicated,
     wait_for,
 )
 from tests.support.requirements import need
@@ -29,10 +31,12 @@ from tests.support.waiters import Waiter, Words, create, is_refused, wait_for_bl
 EVERYSEC = ("--appendonly", "yes", "--appendfsync", "everysec")
 ALWAYS = ("--appendonly", "yes", "--appendfsync", "always")
 SETTINGS = {"appendonly": "yes", "appendfsync": "everysec", "no-appendfsync-on-rewrite": "no"}
+SYNCS_ALWAYS = {**SETTINGS, "appendfsync": "always"}
+WAITAOF = (b"WAITAOF", b"1", b"0")
 BASE = "__pressure__:q"
 
 
-# Levels.
+# ---------------------------------------------------------------- levels
 
 
 @pytest.mark.parametrize(
@@ -60,31 +64,21 @@ def test_an_unknown_level_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("level", "changed", "has_waitaof", "command"),
+    ("level", "config", "has_waitaof", "command"),
     [
-        (Level(), {"appendonly": "no"}, False, None),
-        (Level(replicas=2), {"appendonly": "no"}, False, (b"WAIT", b"2")),
-        (Level(fsync=True), {}, True, (b"WAITAOF", b"1", b"0")),
-        (Level(fsync=True), {"appendfsync": "always"}, True, None),
-        (Level(fsync=True), {"appendfsync": "always"}, False, None),
-        (
-            Level(fsync=True),
-            {"appendfsync": "always", "no-appendfsync-on-rewrite": "yes"},
-            True,
-            (b"WAITAOF", b"1", b"0"),
-        ),
+        (Level(), {**SETTINGS, "appendonly": "no"}, False, None),
+        (Level(replicas=2), {**SETTINGS, "appendonly": "no"}, False, (b"WAIT", b"2")),
+        (Level(fsync=True), SETTINGS, True, WAITAOF),
+        (Level(fsync=True), SYNCS_ALWAYS, True, None),
+        (Level(fsync=True), SYNCS_ALWAYS, False, None),
+        (Level(fsync=True), {**SYNCS_ALWAYS, "no-appendfsync-on-rewrite": "yes"}, True, WAITAOF),
+        (Level(fsync=True), None, True, WAITAOF),
     ],
 )
-def test_a_level_and_the_backends_settings_decide_the_confirming_command(
-    level: Level, changed: Mapping[str, str], has_waitaof: bool, command: tuple[bytes, ...] | None
+def test_the_level_and_the_backend_s_settings_decide_the_confirming_command(
+    level: Level, config: Mapping[str, str] | None, has_waitaof: bool, command: tuple[bytes, ...] | None
 ) -> None:
-    config = {**SETTINGS, **changed}
     assert level.wait_for(config, has_waitaof=has_waitaof, replicas=2) == command
-
-
-def test_unknown_settings_need_a_confirmation() -> None:
-    waits_by = Level(fsync=True).wait_for(None, has_waitaof=True, replicas=0)
-    assert waits_by == (b"WAITAOF", b"1", b"0")
 
 
 @pytest.mark.parametrize(
@@ -104,30 +98,33 @@ def test_a_backend_that_cannot_confirm_is_refused_with_the_reason(
         level.wait_for(config, has_waitaof=False, replicas=2)
 
 
-# At the start.
+# ---------------------------------------------------------------- the start
+
+
+def durable(start_server: StartServer, url: str, level: str, *options: str) -> Server:
+    return start_server("--backend", url, "--durability", level, *options)
 
 
 def assert_refused(backend: Valkey, level: str, why: str) -> None:
-    refused = run_command(
-        "serve", "--listen", "resp://127.0.0.1:0", "--backend", backend.url, "--durability", level
-    )
-    assert refused.returncode == 1
-    assert why in refused.stderr
-    assert len(refused.stderr.strip().splitlines()) == 1
+    assert why in refused_start("--backend", backend.url, "--durability", level)
+
+
+def calls_of(direct: Client, command: str) -> int:
+    """Return how often the backend has received that command."""
+    return int(direct.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"])
 
 
 @pytest.mark.parametrize(
-    ("options", "level", "why"),
+    ("level", "why"),
     [
-        ((), "fsync", "durability fsync needs an append-only file: set `appendonly yes` in the backend"),
-        (("--appendonly", "yes", "--appendfsync", "no"), "fsync", "which has `no`"),
-        ((), "replica", "durability replica:1 needs 1 connected replicas; the backend has 0"),
+        ("fsync", "durability fsync needs an append-only file: set `appendonly yes` in the backend"),
+        ("replica", "durability replica:1 needs 1 connected replicas; the backend has 0"),
     ],
 )
 def test_a_server_does_not_start_on_a_backend_that_cannot_confirm(
-    start_valkey: StartValkey, options: tuple[str, ...], level: str, why: str
+    backend: Valkey, level: str, why: str
 ) -> None:
-    assert_refused(start_valkey(*options), level, why)
+    assert_refused(backend, level, why)
 
 
 def test_a_backend_with_unknown_settings_is_tried_out(
@@ -155,49 +152,36 @@ def test_a_server_does_not_start_if_it_may_not_ask_for_a_confirmation(
 
 
 @pytest.mark.clients
-def test_redis_7_0_is_refused_unless_it_syncs_every_write(tmp_path: Path, start_server: StartServer) -> None:
-    binary = need("redis-server", "redis-server")
-    for options in (EVERYSEC, ALWAYS):
-        folder = tmp_path / options[-1]
-        folder.mkdir()
-        backend = Valkey(folder, *options, binary=binary)
-        try:
-            if options == EVERYSEC:
-                assert_refused(backend, "fsync", "or Redis 7.2 or Valkey, which have WAITAOF")
-            else:
-                with durable(start_server, backend.url, "fsync").client() as client:
-                    assert client.sadd("q", "a") == 1
-        finally:
-            backend.stop()
-
-
-def durable(start_server: StartServer, url: str, level: str, *options: str) -> Server:
-    return start_server("--backend", url, "--durability", level, *options)
-
-
-def calls_of(direct: Client, command: str) -> int:
-    """Return how often the backend has received that command."""
-    return int(direct.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"])
-
-
-def test_the_embedded_backend_syncs_every_write_with_durability_fsync(
-    start_server: StartServer, tmp_path: Path
+@pytest.mark.parametrize("options", [EVERYSEC, ALWAYS], ids=lambda options: options[-1])
+def test_redis_7_0_is_refused_unless_it_syncs_every_write(
+    tmp_path: Path, start_server: StartServer, options: tuple[str, ...]
 ) -> None:
-    for level, policy in (("fsync", "always"), ("none", "everysec")):
-        data = tmp_path / level
-        with (
-            start_server("--data-dir", str(data), "--durability", level).client() as client,
-            redis.Redis(unix_socket_path=str(data / "valkey.sock")) as direct,
-        ):
-            assert client.sadd("q", "a") == 1
-            assert direct.config_get("appendfsync") == {"appendfsync": policy}
-            assert calls_of(direct, "waitaof") == 0
+    backend = Valkey(tmp_path, *options, binary=need("redis-server", "redis-server"))
+    try:
+        if options == EVERYSEC:
+            assert_refused(backend, "fsync", "or Redis 7.2 or Valkey, which have WAITAOF")
+        else:
+            with durable(start_server, backend.url, "fsync").client() as client:
+                assert client.sadd("q", "a") == 1
+    finally:
+        backend.stop()
+
+
+@pytest.mark.parametrize(("level", "policy"), [("fsync", "always"), ("none", "everysec")])
+def test_the_embedded_backend_syncs_every_write_with_durability_fsync(
+    start_server: StartServer, tmp_path: Path, level: str, policy: str
+) -> None:
+    server = start_server("--data-dir", str(tmp_path / "data"), "--durability", level)
+    with server.client() as client, embedded_client(tmp_path / "data") as direct:
+        assert client.sadd("q", "a") == 1
+        assert direct.config_get("appendfsync") == {"appendfsync": policy}
+        assert calls_of(direct, "waitaof") == 0
 
 
 def test_a_change_of_the_backend_s_settings_is_noticed(
     start_valkey: StartValkey, start_server: StartServer
 ) -> None:
-    """The server looks at the settings again, and waits for a confirmation only if it is needed."""
+    """The server reads the settings again, and waits for a confirmation only if it needs one."""
     backend = start_valkey(*EVERYSEC)
     server = durable(start_server, backend.url, "fsync", "--backend-grace", "0.2")
     with server.client() as client, Waiter(server.port) as waiting, backend.client() as direct:
@@ -229,15 +213,15 @@ def test_without_durability_no_confirmation_is_asked_for(
         assert client.spop("q") == b"a"
         assert (calls_of(direct, "wait"), calls_of(direct, "waitaof")) == (0, 0)
         assert not direct.exists("__pressure__!durability")
-        # The link and the watch.
+        # The two connections of a database: one for calls, and the watch.
         assert sum("pressure" in about["name"] for about in direct.client_list()) == 2
 
 
-# No reply before the proof.
+# ---------------------------------------------------------------- replies
 
 
-def is_proof(data: bytes) -> bool:
-    """Return whether bytes from the backend have a reply to WAITAOF."""
+def is_confirmation(data: bytes) -> bool:
+    """Return whether bytes from the backend contain a reply to WAITAOF."""
     return b"*2\r\n:1\r\n:0\r\n" in data
 
 
@@ -258,8 +242,12 @@ CHANGES: dict[str, tuple[list[Words], list[object]]] = {
 }
 
 
+Held = tuple[Valkey, BackendRelay, Server]
+
+
 @pytest.fixture(scope="module")
-def held(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Valkey, BackendRelay, Server]]:
+def held(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Held]:
+    """Start a backend, a relay that can hold its confirmations, and a server."""
     folder = tmp_path_factory.mktemp("held")
     # The backend syncs every second, so each WAITAOF takes some time.
     backend = Valkey(folder, *EVERYSEC)
@@ -271,9 +259,7 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Valkey, Bac
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_no_reply_comes_before_the_backend_has_confirmed_the_change(
-    held: tuple[Valkey, BackendRelay, Server], change: str
-) -> None:
+def test_no_reply_comes_before_the_backend_has_confirmed_the_change(held: Held, change: str) -> None:
     backend, relay, server = held
     words, replies = CHANGES[change]
     with server.client() as client, Waiter(server.port) as waiting, backend.client() as direct:
@@ -281,14 +267,13 @@ def test_no_reply_comes_before_the_backend_has_confirmed_the_change(
         for prepared in PREPARED:
             client.execute_command(*prepared)
         before, held_before = state(direct), relay.held
-        relay.hold(is_proof)
+        relay.hold(is_confirmation)
         for command in words:
             waiting.send(*command)
-        wait_for(lambda: state(direct) != before, "the backend to have done it")
-        wait_for(lambda: relay.held > held_before, "the backend to have confirmed it")
-        assert client.scard("other") in (0, 1, 2)  # a question waits for no confirmation
-        if len(words) > 1:
-            assert [waiting.reply() for _ in words[:-1]] == replies[:-1]
+        wait_for(lambda: state(direct) != before, "the backend to make the change")
+        wait_for(lambda: relay.held > held_before, "the backend to confirm the change")
+        assert client.scard("other") in (0, 1, 2)  # questions need no confirmation
+        assert [waiting.reply() for _ in words[:-1]] == replies[:-1]
         assert not waiting.has_reply()
         relay.release()
         assert waiting.reply() == replies[-1]
@@ -302,9 +287,7 @@ def state(direct: Client) -> dict[bytes, object]:
     }
 
 
-def test_a_waiting_client_gets_its_message_after_the_confirmation(
-    held: tuple[Valkey, BackendRelay, Server],
-) -> None:
+def test_a_waiting_client_gets_its_message_after_the_confirmation(held: Held) -> None:
     backend, relay, server = held
     with (
         server.client() as client,
@@ -317,9 +300,9 @@ def test_a_waiting_client_gets_its_message_after_the_confirmation(
         waiting.send("BLPOP", "q", 0)
         wait_for_blocked(client, 1)
         held_before = relay.held
-        relay.hold(is_proof)
+        relay.hold(is_confirmation)
         putting.send("SADD", "q", "m")
-        wait_for(lambda: relay.held > held_before, "the backend to have confirmed it")
+        wait_for(lambda: relay.held > held_before, "the backend to confirm the change")
         assert direct.get(f"{BASE}:stats:consumed_messages") == b"1"
         assert client.scard("q") == 0
         assert not waiting.has_reply()
@@ -329,28 +312,16 @@ def test_a_waiting_client_gets_its_message_after_the_confirmation(
         assert putting.reply() == 1
 
 
-def test_a_lost_confirmation_is_asked_for_again(
-    held: tuple[Valkey, BackendRelay, Server],
-) -> None:
+def test_a_lost_confirmation_is_asked_for_again(held: Held) -> None:
     _, relay, server = held
-    cut: list[bytes] = []
-
-    def cuts(data: bytes) -> bool:
-        if is_proof(data) and len(cut) < 3:
-            cut.append(data)
-            return True
-        return False
-
     with server.client() as client:
         client.flushall()
-        relay.cuts = cuts
+        relay.cuts = lambda data: is_confirmation(data) and relay.made < 3
         assert client.sadd("q", "m") == 1
-        assert len(cut) == 3
+        assert relay.made == 3
 
 
-def test_a_killed_confirming_connection_asks_again(
-    held: tuple[Valkey, BackendRelay, Server],
-) -> None:
+def test_a_confirmation_whose_connection_is_killed_is_asked_for_again(held: Held) -> None:
     backend, _, server = held
     with server.client() as client, Waiter(server.port) as waiting, backend.client() as direct:
         client.flushall()
@@ -365,38 +336,12 @@ def test_a_killed_confirming_connection_asks_again(
             assert waiting.reply() == number + 1
 
 
-# Replicas.
-
-
-class Replicated:
-    """A backend with one replica."""
-
-    def __init__(self, folder: Path, *options: str) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            port = listener.getsockname()[1]
-        for name in ("main", "replica"):
-            (folder / name).mkdir()
-        common = ("--repl-diskless-sync-delay", "0", *options)
-        self.main = Valkey(folder / "main", "--port", str(port), *common)
-        self.replica = Valkey(folder / "replica", "--replicaof", f"127.0.0.1 {port}", *common)
-        with self.main.client() as direct:
-            # Before it has confirmed a write, it may take a second for the first one.
-            for command in (("SET", "seen", 1), ("DEL", "seen")):
-                direct.execute_command(*command)
-                wait_for(lambda: direct.execute_command("WAIT", 1, 100) == 1, "the replica to be there")
-
-    def __enter__(self) -> Replicated:
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        for valkey in (self.main, self.replica):
-            kill(valkey)
+# ---------------------------------------------------------------- replicas
 
 
 @pytest.fixture
-def replicated(tmp_path: Path) -> Iterator[Replicated]:
-    with Replicated(tmp_path) as both:
-        yield both
+def replicated(start_valkey: StartValkey) -> Replicated:
+    return start_replicated(start_valkey)
 
 
 def test_replies_wait_for_a_replica_that_is_stopped(
@@ -407,7 +352,7 @@ def test_replies_wait_for_a_replica_that_is_stopped(
         assert client.sadd("q", "a", "b") == 2
         with stopped(replicated.replica.process):
             waiting.send("SPOP", "q")
-            wait_for(lambda: direct.llen(BASE) == 1, "the backend to have done it")
+            wait_for(lambda: direct.llen(BASE) == 1, "the backend to make the change")
             assert client.scard("q") == 1
             assert not waiting.has_reply()
         assert waiting.reply() == b"a"
@@ -427,14 +372,10 @@ def test_a_change_that_no_replica_confirms_in_time_is_an_error_and_its_messages_
         assert client.sadd("q", "a", "b") == 2
         with stopped(replicated.replica.process):
             for words in (("SPOP", "q"), ("LPUSH", "q", "c"), ("SPOP", "q")):
-                reply = waiting(*words)
-                assert str(reply) == f"BACKEND {why}"
-            waiting.send("MULTI")
-            waiting.send("SPOP", "q")
-            waiting.send("EXEC")
-            assert [str(waiting.reply()) for _ in range(2)] == ["b'OK'", "b'QUEUED'"]
-            assert why in str(waiting.reply())
-        wait_for(lambda: client.scard("q") == 3, "what was taken to be back")
+                assert str(waiting(*words)) == f"BACKEND {why}"
+            assert [waiting("MULTI"), waiting("SPOP", "q")] == [b"OK", b"QUEUED"]
+            assert why in str(waiting("EXEC"))
+        wait_for(lambda: client.scard("q") == 3, "the messages to be back")
         assert client.spop("q", 3) == [b"a", b"b", b"c"]
     assert server.log.count(f"the backend does not confirm durability replica:1: {late}") == 1
     assert server.log.count("the backend confirms durability replica:1 again") == 1
@@ -453,15 +394,14 @@ def test_a_lost_replica_is_logged_once_and_so_is_its_return(
         replicated.replica.kill()
         for number in range(5):
             assert is_refused(waiting("SADD", "q", number), "BACKEND")
-        # The connection is made anew, and the level is looked at again.
-        killed = [about["id"] for about in direct.client_list() if about["cmd"] == "wait"]
-        for one in killed:
-            direct.execute_command("CLIENT", "KILL", "ID", one)
+        # The server connects again, and looks at the replicas again.
+        for connection in [about["id"] for about in direct.client_list() if about["cmd"] == "wait"]:
+            direct.execute_command("CLIENT", "KILL", "ID", connection)
         for number in range(5):
             assert is_refused(waiting("SADD", "q", number), "BACKEND")
         replicated.replica.start()
         wait_for(lambda: not is_refused(waiting("LPUSH", "q", "z"), "BACKEND"), "the replica")
-    # Where the machine is busy, a replica that has just come may be late once more.
+    # On a busy machine a new replica may be late once more.
     again = server.log.count("the backend confirms durability")
     assert again in (1, 2)
     assert server.log.count("no confirmation within") == again
@@ -471,7 +411,7 @@ def test_a_lost_replica_is_logged_once_and_so_is_its_return(
 def test_one_wait_confirms_the_changes_of_many_clients(
     replicated: Replicated, start_server: StartServer
 ) -> None:
-    """All clients put while the replica is stopped: one WAIT is in flight, the next is for the rest."""
+    """All clients put while the replica is stopped: one WAIT is in flight, and the next is for the rest."""
     server = durable(start_server, replicated.main.url, "replica")
     clients, each = 50, 20
     with waiters(server, clients) as waiting, replicated.main.client() as direct:
@@ -480,7 +420,7 @@ def test_one_wait_confirms_the_changes_of_many_clients(
             with stopped(replicated.replica.process):
                 for number, waiter in enumerate(waiting):
                     waiter.send("SADD", "q", f"{number}-{message}")
-                wait_for(partial(has_length, direct, message * clients), "the puts to be done")
+                wait_for(partial(has_length, direct, message * clients), "the puts")
                 assert not any(waiter.has_reply() for waiter in waiting)
             assert [waiter.reply() for waiter in waiting] == [1] * clients
         waits, scripts = calls_of(direct, "wait") - before, calls_of(direct, "evalsha")
@@ -492,7 +432,7 @@ def has_length(direct: Client, length: int) -> bool:
     return bool(direct.llen(BASE) == length)
 
 
-# What breaks.
+# ---------------------------------------------------------------- faults
 
 
 @pytest.mark.slow
@@ -519,7 +459,7 @@ def test_messages_can_be_taken_when_the_backend_is_out_of_memory(
         assert client.sadd("q", "a", "b", "c") == 3
         direct.config_set("maxmemory", 1)
         assert client.spop("q") == b"a"
-        # The key that is written to is not there, nor is the connection.
+        # Confirmations need no key, and no open connection.
         direct.delete("__pressure__!durability")
         assert client.spop("q") == b"b"
         direct.client_kill_filter(_type="normal", skipme=True)

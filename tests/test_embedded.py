@@ -8,134 +8,130 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 import redis
 
-from tests.support.programs import TIMEOUT, Client, StartServer, run_command, wait_for
+from tests.support.programs import TIMEOUT, Client, StartServer, embedded_client, refused_start, wait_for
 from tests.support.waiters import packed
 
 
-def test_queued_messages_survive_a_restart(start_server: StartServer, tmp_path: Path) -> None:
-    data = str(tmp_path / "data")
-    first = start_server("--data-dir", data)
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Return the data directory of the test's servers."""
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def start(start_server: StartServer, data: Path) -> StartServer:
+    """Return a function that starts a server on the data directory."""
+    return partial(start_server, "--data-dir", str(data))
+
+
+def process_of(data: Path) -> int:
+    """Return the process number in Valkey's file."""
+    return int((data / "valkey.pid").read_text())
+
+
+def test_queued_messages_survive_a_restart(start: StartServer) -> None:
+    first = start()
     with first.client() as client:
         assert client.sadd("q", "a", "b", "a") == 2
         assert client.spop("q") == b"a"
     assert first.stop() == 0
-    second = start_server("--data-dir", data)
+    second = start()
     with second.client() as client:
         assert client.spop("q") == b"b"
         assert client.spop("q") is None
     assert second.stop() == 0
 
 
-def test_the_log_tells_the_listeners_and_the_data_directory(
-    start_server: StartServer, tmp_path: Path
-) -> None:
-    server = start_server("--data-dir", str(tmp_path / "data"))
+def test_the_log_tells_the_listeners_and_the_data_directory(start: StartServer, data: Path) -> None:
+    server = start()
     assert f"listening on resp://127.0.0.1:{server.port}" in server.log
-    assert f"backend: embedded Valkey 9.1.2, data in {tmp_path / 'data'}" in server.log
-    assert server.log.strip().splitlines()[-1].startswith(server.log[:4])
-    assert " ready" in server.log.strip().splitlines()[-1]
+    assert f"backend: embedded Valkey 9.1.2, data in {data}" in server.log
+    last = server.log.strip().splitlines()[-1]
+    assert last.startswith(server.log[:4])
+    assert " ready" in last
 
 
-def test_the_embedded_backend_listens_on_its_socket_only(start_server: StartServer, tmp_path: Path) -> None:
-    start_server("--data-dir", str(tmp_path / "data"))
-    with redis.Redis(unix_socket_path=str(tmp_path / "data" / "valkey.sock")) as valkey:
-        assert valkey.config_get("port") == {"port": "0"}
-        assert valkey.config_get("appendonly") == {"appendonly": "yes"}
-        mode = (tmp_path / "data" / "valkey.sock").stat().st_mode
-        assert mode & 0o777 == 0o700
+def test_the_embedded_backend_listens_on_its_socket_only(start: StartServer, data: Path) -> None:
+    start()
+    with embedded_client(data) as direct:
+        assert direct.config_get("port") == {"port": "0"}
+        assert direct.config_get("appendonly") == {"appendonly": "yes"}
+    assert (data / "valkey.sock").stat().st_mode & 0o777 == 0o700
 
 
-def test_a_second_server_on_the_same_data_is_refused(start_server: StartServer, tmp_path: Path) -> None:
-    data = str(tmp_path / "data")
-    first = start_server("--data-dir", data)
-    second = run_command("serve", "--listen", "resp://127.0.0.1:0", "--data-dir", data)
-    assert second.returncode == 1
-    assert f"is in use by pressure-server, process {first.process.pid}" in second.stderr
-    assert len(second.stderr.strip().splitlines()) == 1
+def test_a_second_server_on_the_same_data_is_refused(start: StartServer, data: Path) -> None:
+    first = start()
+    error = refused_start("--data-dir", str(data))
+    assert f"is in use by pressure-server, process {first.process.pid}" in error
     with first.client() as client:
         assert client.ping()
 
 
 def test_the_command_that_the_error_gives_repairs_a_damaged_append_only_file(
-    start_server: StartServer, tmp_path: Path
+    start: StartServer, data: Path
 ) -> None:
-    data = tmp_path / "data"
-    first = start_server("--data-dir", str(data))
+    first = start()
     with first.client() as client:
         for number in range(100):
             client.sadd("q", number)
     assert first.stop() == 0
     (file,) = (data / "appendonlydir").glob("*.incr.aof")
     content = bytearray(file.read_bytes())
-    middle = content.index(b"*", len(content) // 2)
-    content[middle] = 0
+    content[content.index(b"*", len(content) // 2)] = 0
     file.write_bytes(content)
-    failed = run_command("serve", "--listen", "resp://127.0.0.1:0", "--data-dir", str(data))
-    assert failed.returncode == 1
-    command = re.search(r"then run (bash -c '.* --fix .*'); see ", failed.stderr)
-    assert command is not None, failed.stderr
+    error = refused_start("--data-dir", str(data))
+    command = re.search(r"then run (bash -c '.* --fix .*'); see ", error)
+    assert command is not None, error
     subprocess.run(command[1], shell=True, input="y\n", text=True, check=True, capture_output=True)
-    second = start_server("--data-dir", str(data))
+    second = start()
     with second.client() as client:
         assert 0 < client.scard("q") < 100
 
 
 @pytest.mark.slow
-def test_a_start_after_a_kill_stops_the_orphan_and_loses_no_message(
-    start_server: StartServer, tmp_path: Path
-) -> None:
-    data = tmp_path / "data"
-    first = start_server("--data-dir", str(data))
+def test_a_start_after_a_kill_stops_the_orphan_and_loses_no_message(start: StartServer, data: Path) -> None:
+    first = start()
     with first.client() as client:
         for number in range(1000):
             client.sadd("q", number)
     first.stop(signal.SIGKILL)
-    orphan = int((data / "valkey.pid").read_text())
+    orphan = process_of(data)
     os.kill(orphan, 0)
-    second = start_server("--data-dir", str(data))
+    second = start()
     assert f"stopping a Valkey (process {orphan})" in second.log
     with second.client() as client:
         assert client.spop("q", 2000) == [b"%d" % number for number in range(1000)]
     assert second.stop() == 0
 
 
-def test_a_dead_backend_is_started_again(start_server: StartServer, tmp_path: Path) -> None:
-    server = start_server("--data-dir", str(tmp_path / "data"))
-    with server.client() as client:
-        client.sadd("q", "a")
-        os.kill(int((tmp_path / "data" / "valkey.pid").read_text()), signal.SIGKILL)
-        wait_for(lambda: _size(client) == 1, "the backend to be back")
-        assert client.spop("q") == b"a"
-    assert server.stop() == 0
-    assert "starting it again" in server.log
-
-
 def test_a_backend_that_dies_repeatedly_is_started_with_growing_pauses(
-    start_server: StartServer, tmp_path: Path
+    start: StartServer, data: Path
 ) -> None:
-    data = tmp_path / "data"
-    server = start_server("--data-dir", str(data))
-    with redis.Redis(unix_socket_path=str(data / "valkey.sock")) as direct:
-        processes = [_process_of(direct, 0)]
+    server = start()
+    with server.client() as client, embedded_client(data) as direct:
+        client.sadd("q", "a")
+        processes = [new_process(direct, 0)]
         began = time.monotonic()
         for _ in range(4):
             os.kill(processes[-1], signal.SIGKILL)
-            processes.append(_process_of(direct, processes[-1]))
+            processes.append(new_process(direct, processes[-1]))
         # None before the first start, then 100, 200 and 400 ms.
         assert time.monotonic() - began > 0.7
-    with server.client() as client:
-        wait_for(lambda: _size(client) == 0, "the server to be connected")
+        wait_for(lambda: size(client) == 1, "the server to be connected")
+        assert client.spop("q") == b"a"
     assert server.stop() == 0
+    assert "starting it again" in server.log
     assert server.log.count("Valkey ended") <= 1
 
 
-def _process_of(direct: Client, before: int) -> int:
-    """Return the backend's process when it is another one than before."""
+def new_process(direct: Client, before: int) -> int:
+    """Return Valkey's process number when it is not the one before."""
 
     def found() -> int:
         try:
@@ -144,61 +140,54 @@ def _process_of(direct: Client, before: int) -> int:
             return 0
         return process if process != before else 0
 
-    return int(wait_for(found, "it to run"))
+    return int(wait_for(found, "Valkey to run"))
 
 
-def test_a_server_does_not_start_beside_an_orphan_that_it_cannot_find(
-    start_server: StartServer, tmp_path: Path
-) -> None:
-    """Its process number is unknown, as on a full disk."""
-    data = tmp_path / "data"
-    first = start_server("--data-dir", str(data))
-    valkey = int((data / "valkey.pid").read_text())
-    first.stop(signal.SIGKILL)
-    (data / "valkey.pid").write_text("")
-    try:
-        refused = run_command("serve", "--listen", "resp://127.0.0.1:0", "--data-dir", str(data))
-        assert refused.returncode == 1
-        assert "another Valkey is running on" in refused.stderr
-    finally:
-        os.kill(valkey, signal.SIGTERM)
-
-
-def _size(client: Client) -> int | None:
+def size(client: Client) -> int | None:
+    """Return the length of the queue, None if the backend is away."""
     try:
         return int(client.scard("q"))
     except redis.ResponseError:
         return None
 
 
-def test_the_backend_outlives_a_drain_by_ctrl_c(start_server: StartServer, tmp_path: Path) -> None:
-    server = start_server("--data-dir", str(tmp_path / "data"))
+def test_a_server_does_not_start_beside_an_orphan_that_it_cannot_find(start: StartServer, data: Path) -> None:
+    """Valkey's process number is unknown, as on a full disk."""
+    first = start()
+    orphan = process_of(data)
+    first.stop(signal.SIGKILL)
+    (data / "valkey.pid").write_text("")
+    try:
+        assert "another Valkey is running on" in refused_start("--data-dir", str(data))
+    finally:
+        os.kill(orphan, signal.SIGTERM)
+
+
+def test_the_backend_outlives_a_drain_by_ctrl_c(start: StartServer, data: Path) -> None:
+    server = start()
     with server.client() as client:
         client.sadd("q", "a")
-    valkey = int((tmp_path / "data" / "valkey.pid").read_text())
-    assert os.getpgid(valkey) != os.getpgid(server.process.pid)
+    assert os.getpgid(process_of(data)) != os.getpgid(server.process.pid)
     os.killpg(server.process.pid, signal.SIGINT)
-    assert server.process.wait(20) == 0
+    assert server.process.wait(TIMEOUT) == 0
     assert "Valkey ended" not in server.log
     assert server.log.rstrip().endswith("stopped")
 
 
 @pytest.mark.slow
-def test_a_signal_while_the_data_is_loaded_stops_server_and_backend(tmp_path: Path) -> None:
-    data = tmp_path / "data"
+def test_a_signal_while_the_data_is_loaded_stops_server_and_backend(data: Path) -> None:
     data.mkdir(mode=0o700)
     (data / "appendonly.aof").write_bytes(packed("EVAL", "for i = 1, 1e10 do end", 0))
-    log = tmp_path / "log"
+    log, valkey_log = data / "log", data / "valkey.log"
     server = subprocess.Popen(
         [sys.executable, "-m", "pressure_server", "--listen", "resp://127.0.0.1:0", "--data-dir", str(data)],
         stdin=subprocess.DEVNULL,
         stdout=log.open("w"),
         stderr=subprocess.STDOUT,
     )
-    valkey_log = data / "valkey.log"
     try:
         wait_for(lambda: valkey_log.exists() and "of a load" in valkey_log.read_text(), "the load to begin")
-        valkey = int((data / "valkey.pid").read_text())
+        valkey = process_of(data)
         server.send_signal(signal.SIGTERM)
         assert server.wait(TIMEOUT) == 0, log.read_text()
     finally:
@@ -217,8 +206,4 @@ def test_a_data_directory_may_have_any_name(start_server: StartServer, tmp_path:
 
 
 def test_a_path_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
-    refused = run_command(
-        "serve", "--listen", "resp://127.0.0.1:0", "--data-dir", str(tmp_path / ("d" * 100))
-    )
-    assert refused.returncode == 1
-    assert "path is too long" in refused.stderr
+    assert "path is too long" in refused_start("--data-dir", str(tmp_path / ("d" * 100)))

@@ -1,4 +1,4 @@
-"""A backend that drops keys when its memory is full: refused, or allowed and repaired."""
+"""A backend that drops keys when its memory is full is refused, or allowed and its queues are repaired."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import redis
 from tests.support.programs import Client, StartServer, StartValkey, run_command, wait_for
 from tests.support.waiters import Waiter, is_refused
 
-POLICY = ("--maxmemory-policy", "allkeys-lru")
+EVICTING = ("--maxmemory-policy", "allkeys-lru")
 
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-random"])
@@ -25,7 +25,7 @@ def test_a_backend_that_may_drop_any_key_is_refused_at_the_start(
 
 
 @pytest.mark.parametrize("policy", ["noeviction", "volatile-lru"])
-def test_one_that_drops_no_key_of_a_queue_is_not(
+def test_a_backend_that_drops_no_key_of_a_queue_is_accepted(
     start_valkey: StartValkey, start_server: StartServer, policy: str
 ) -> None:
     backend = start_valkey("--maxmemory-policy", policy)
@@ -35,28 +35,28 @@ def test_one_that_drops_no_key_of_a_queue_is_not(
 
 
 @pytest.mark.slow
-def test_a_server_whose_backend_changes_to_that_is_not_ready(
+def test_a_server_is_not_ready_while_its_backend_may_drop_any_key(
     start_valkey: StartValkey, start_server: StartServer
 ) -> None:
     backend = start_valkey()
     server = start_server("--backend", backend.url)
     with Waiter(server.port) as waiter, backend.client() as direct:
         direct.config_set("maxmemory-policy", "allkeys-lru")
-        wait_for(lambda: is_refused(waiter("PRESSURE.READY"), "BACKEND"), "it to be not ready")
+        wait_for(lambda: is_refused(waiter("PRESSURE.READY"), "BACKEND"), "the server to be not ready")
         assert "allkeys-lru" in str(waiter("PRESSURE.READY"))
         assert waiter("SADD", "q", "m") == 1
         direct.config_set("maxmemory-policy", "noeviction")
-        wait_for(lambda: waiter("PRESSURE.READY") == b"OK", "it to be ready again")
+        wait_for(lambda: waiter("PRESSURE.READY") == b"OK", "the server to be ready again")
     assert server.log.count("WARNING") == 1
 
 
 def drop_all(direct: Client) -> None:
-    """Have the backend drop what it has, as it does when its memory is full."""
+    """Let the backend drop its keys as if its memory were full."""
     direct.config_set("maxmemory-samples", 64)
     direct.config_set("maxmemory", 1)
 
     def is_gone() -> bool:
-        with suppress(redis.OutOfMemoryError):  # when nothing is left to be dropped
+        with suppress(redis.OutOfMemoryError):  # when no key is left
             direct.set("other", "x")
         return not direct.exists("__pressure__:q:bound")
 
@@ -64,10 +64,10 @@ def drop_all(direct: Client) -> None:
     direct.config_set("maxmemory", 0)
 
 
-def test_allowed_a_queue_that_was_dropped_is_empty_and_works(
+def test_if_eviction_is_allowed_a_dropped_queue_is_empty_and_works(
     start_valkey: StartValkey, start_server: StartServer
 ) -> None:
-    backend = start_valkey(*POLICY)
+    backend = start_valkey(*EVICTING)
     server = start_server("--backend", backend.url, "--allow-eviction")
     with server.client() as client, backend.client() as direct:
         assert client.sadd("q", "a", "b") == 2
@@ -78,15 +78,14 @@ def test_allowed_a_queue_that_was_dropped_is_empty_and_works(
     assert "maxmemory-policy allkeys-lru" in server.log
 
 
-# Keys of a queue, each of which the backend may have dropped alone, and what clients see then.
-TOKENS = [":producer_free", ":consumer_free"]
-
-
-@pytest.mark.parametrize("dropped", [*TOKENS, ":not_full", ":producer", ":consumer", ":ext:settings"])
-def test_allowed_a_queue_of_which_a_part_was_dropped_is_repaired(
+@pytest.mark.parametrize(
+    "dropped",
+    [":producer_free", ":consumer_free", ":not_full", ":producer", ":consumer", ":ext:settings"],
+)
+def test_if_eviction_is_allowed_a_queue_without_one_of_its_keys_works(
     start_valkey: StartValkey, start_server: StartServer, dropped: str
 ) -> None:
-    backend = start_valkey(*POLICY)
+    backend = start_valkey(*EVICTING)
     server = start_server(
         "--backend", backend.url, "--allow-eviction", "--auto-repair-after", "1", "--role-timeout", "15"
     )
@@ -94,9 +93,9 @@ def test_allowed_a_queue_of_which_a_part_was_dropped_is_repaired(
         assert client.sadd("q", "a", "b") == 2
         assert client.spop("q") == b"a"
         assert direct.delete(f"__pressure__:q{dropped}") == 1
-        # Both wait for the role until it has been given back.
+        # These wait for a role until it is given back.
         assert client.sadd("q", "c") == 1
         assert client.spop("q") == b"b"
         assert client.spop("q") == b"c"
-        if dropped in TOKENS:
+        if dropped.endswith("_free"):
             assert "Auto-repair gave the" in server.log

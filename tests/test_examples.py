@@ -1,4 +1,4 @@
-"""The programs in README.md and docs/reference/commands.md run as written, and print what they should."""
+"""The programs in README.md and docs/reference/commands.md run as written."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tests.support.waiters import Waiter, wait_for_waiting
 pytestmark = pytest.mark.clients
 
 ROOT = Path(__file__).parent.parent
-# How long redis-py and redis-rb wait for a reply, in seconds; phpredis does so as long as PHP is told to.
-LIBRARIES_WAIT = 5
+# Seconds for which redis-py and redis-rb wait for a reply. phpredis waits as long as PHP is told to.
+LIBRARY_TIMEOUT = 5
 RUNNERS = {
-    "php": ["php", "-d", f"default_socket_timeout={LIBRARIES_WAIT}"],
+    "php": ["php", "-d", f"default_socket_timeout={LIBRARY_TIMEOUT}"],
     "ruby": ["ruby"],
     "python": [sys.executable],
 }
@@ -34,7 +34,7 @@ def need_library(language: str) -> None:
 
 
 def block(language: str, document: str = "docs/reference/commands.md") -> str:
-    """The document's one block of code in this language."""
+    """Return the document's only block of code in this language."""
     text = (ROOT / document).read_text("utf-8")
     found: list[str] = re.findall(rf"^```{language}\n(.*?)^```$", text, re.M | re.S)
     assert len(found) == 1
@@ -42,7 +42,7 @@ def block(language: str, document: str = "docs/reference/commands.md") -> str:
 
 
 def begin(language: str, program: str, server: Server) -> subprocess.Popen[str]:
-    """Let it run on our server's port."""
+    """Start the program on the server's port."""
     assert program.count(PORT) == 1
     started = subprocess.Popen(
         RUNNERS[language], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -55,22 +55,22 @@ def begin(language: str, program: str, server: Server) -> subprocess.Popen[str]:
 
 
 def waiting_clients(client: Client) -> set[str]:
-    """The numbers of the connections that wait for something."""
+    """Return the ids of the clients that wait."""
     return {entry["id"] for entry in client.client_list() if "b" in entry["flags"]}
 
 
 @pytest.mark.parametrize("language", RUNNERS)
-def test_the_programs_print_what_they_should(language: str, server: Server, client: Client) -> None:
+def test_the_documented_programs_print_their_output(language: str, server: Server, client: Client) -> None:
     need_library(language)
     ended = begin(language, block(language, "README.md"), server)
     assert ended.communicate(timeout=TIMEOUT)[0] == "to: ada\n"
-    # The queue of the first is still there.
+    # The queue of the first program still exists.
     ended = begin(language, block(language), server)
     assert ended.communicate(timeout=TIMEOUT)[0] == block("text")
     assert client.keys() == [b"mails"]
 
 
-def test_the_worker_of_the_readme_gets_one_message_after_the_other(server: Server, client: Client) -> None:
+def test_the_worker_in_the_readme_handles_all_messages(server: Server, client: Client) -> None:
     worker = begin("python", block("python worker", "README.md"), server)
     try:
         client.rpush("mails", "one", "two")
@@ -83,7 +83,7 @@ def test_the_worker_of_the_readme_gets_one_message_after_the_other(server: Serve
 
 @pytest.mark.slow
 @pytest.mark.parametrize("language", RUNNERS)
-def test_the_program_waits_longer_than_its_library_would_by_itself(
+def test_the_program_waits_longer_than_its_library_s_timeout(
     language: str, server: Server, client: Client, waiter: Waiter
 ) -> None:
     need_library(language)
@@ -92,8 +92,8 @@ def test_the_program_waits_longer_than_its_library_would_by_itself(
     wait_for(lambda: client.exists("letters"), "the program to create its queue")
     wait_for_waiting(client, "letters", consumers=1)
     before = waiting_clients(client)
-    assert waiter("BLPOP", "nothing", LIBRARIES_WAIT + 0.5) is None
-    # On the same connection: one that gives up and asks again would have lost its place in line.
+    assert waiter("BLPOP", "nothing", LIBRARY_TIMEOUT + 0.5) is None
+    # On the same connection: a client that reconnects loses its place in line.
     assert waiting_clients(client) == before
     assert waiter("PRESSURE.CLOSE", "letters") == b"OK"
     assert waiting.communicate(timeout=TIMEOUT)[0] == block("text")

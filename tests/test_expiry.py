@@ -1,35 +1,44 @@
-"""Queues that a put has created go when they are empty and unused: with all keys, and disturbing nobody."""
+"""Expiry of implicit queues: empty, unused queues are deleted with all their keys; others stay."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from threading import Thread
+from typing import Any, cast
 
 import pytest
 
 from pressure_server.backend.address import Address
+from pressure_server.backend.watch import Watch
 from pressure_server.client import Queue
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.expiry import Expiry
+from pressure_server.queues.known_queues import KnownQueues
 from pressure_server.queues.peers import PeerDetection
 from pressure_server.queues.policy import Policy
 from tests.support.native import NativeClient
-from tests.support.programs import Client, Server, StartServer, StartValkey, Valkey, join, keys_left, wait_for
+from tests.support.programs import Client, Server, StartServer, StartValkey, Valkey, keys_left, wait_for
 from tests.support.waiters import Waiter, wait_for_waiting
 
 TTL = "0.5"
-# As many empty queues, and how many times their time to live they may be there, all looks included. On a
-# machine with nothing else to do it is 1.3 to 1.45.
 MANY = 15_000
-LONGEST = 2
+# All of these queues are deleted within this many times their time to live; on an idle machine 1.3 to 1.45.
+MAX_TTLS = 2
+COPY_QUEUE = """
+local keys = redis.call('KEYS', '__pressure__:q0:*')
+for number = 1, ARGV[1] - 1 do
+  for _, key in ipairs(keys) do
+    redis.call('COPY', key, (key:gsub('q0', 'q' .. number)))
+  end
+end
+"""
 
 
 @pytest.fixture
 def expiring(backend: Valkey, start_server: StartServer) -> Server:
-    """A server on a backend without data, whose implicit queues live for half a second."""
+    """A server whose implicit queues expire after half a second, on a backend without data."""
     return start_server("--backend", backend.url, "--implicit-queue-ttl", TTL)
 
 
@@ -39,128 +48,127 @@ def client(expiring: Server) -> Iterator[Client]:
         yield connected
 
 
-def a_queue_expires(client: Client, direct: Client) -> None:
-    """Make one that nobody uses, and wait until it is gone: others, made before, had as long."""
-    client.sadd("control", "m")
-    assert client.spop("control") == b"m"
-    assert direct.exists("__pressure__:control:bound") == 1
-    wait_for(lambda: not direct.keys("*:control*"), "the unused queue to be deleted")
+def leave_empty(client: Client, queue: str) -> None:
+    """Create a queue by a put, and take its message."""
+    assert client.sadd(queue, "m") == 1
+    assert client.spop(queue) == b"m"
 
 
-def test_an_empty_queue_goes_with_all_its_keys(client: Client, direct: Client) -> None:
-    a_queue_expires(client, direct)
-    assert keys_left(direct) == []
-    assert client.sadd("control", "again") == 1
-
-
-def test_one_that_holds_messages_or_was_created_on_purpose_or_is_closed_stays(
-    client: Client, direct: Client
+def wait_for_expiry(
+    client: Client, direct: Client, times: int = 1, meanwhile: Callable[[], Any] = lambda: None
 ) -> None:
+    """Return when a new, unused queue has expired: queues left unused before have had at least as long."""
+
+    def is_control_deleted() -> bool:
+        meanwhile()
+        return not direct.keys("*:control*")
+
+    for _ in range(times):
+        leave_empty(client, "control")
+        assert direct.exists("__pressure__:control:bound") == 1
+        wait_for(is_control_deleted, "the unused queue to be deleted")
+
+
+def test_an_unused_empty_queue_is_deleted_with_all_its_keys(client: Client, direct: Client) -> None:
+    wait_for_expiry(client, direct)
+    assert keys_left(direct) == []
+    assert client.sadd("control", "again") == 1  # which creates the queue again
+
+
+def test_full_and_closed_and_explicitly_created_queues_stay(client: Client, direct: Client) -> None:
     client.sadd("full", "m")
     client.execute_command("PRESSURE.CREATE", "on purpose")
-    client.sadd("closed", "m")
-    client.spop("closed")
+    leave_empty(client, "closed")
     client.execute_command("PRESSURE.CLOSE", "closed")
-    a_queue_expires(client, direct)
-    a_queue_expires(client, direct)
+    wait_for_expiry(client, direct, times=2)
     assert set(client.scan_iter()) == {b"full", b"on purpose", b"closed"}
 
 
-def test_one_that_somebody_waits_on_stays(client: Client, expiring: Server, direct: Client) -> None:
-    client.sadd("q", "m")
-    client.spop("q")
-    with Waiter(expiring.port) as waiter:
+@pytest.mark.parametrize("at_peer", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_queue_that_a_client_waits_on_stays(
+    client: Client,
+    expiring: Server,
+    direct: Client,
+    backend: Valkey,
+    start_server: StartServer,
+    at_peer: bool,
+) -> None:
+    # The peer itself deletes no unused queues.
+    server = start_server("--backend", backend.url) if at_peer else expiring
+    leave_empty(client, "q")
+    with Waiter(server.port) as waiter, server.client() as connected:
         waiter.send("BLPOP", "q", 0)
-        wait_for(lambda: client.info("clients")["blocked_clients"] == 1, "the client to wait")
-        a_queue_expires(client, direct)
-        a_queue_expires(client, direct)
+        wait_for_waiting(connected, "q", consumers=1)
+        wait_for_expiry(client, direct, times=4)
         assert not waiter.has_reply()
         assert direct.exists("__pressure__:q:bound") == 1
         client.sadd("q", "late")
         assert waiter.reply() == [b"q", b"late"]
-    wait_for(lambda: not keys_left(direct), "the queue to be deleted when nobody waits any longer")
+    wait_for(lambda: not keys_left(direct), "the queue to be deleted after the wait")
 
 
-def test_one_that_a_native_client_waits_on_stays(client: Client, direct: Client, backend: Valkey) -> None:
-    client.sadd("q", "m")
-    client.spop("q")
-    got: list[bytes] = []
-    with backend.client() as connection:
-        native = NativeClient(connection, "q")
-        thread = Thread(target=lambda: got.append(native.get()), daemon=True)
-        thread.start()
+def test_a_queue_that_a_native_client_waits_on_stays(client: Client, direct: Client, backend: Valkey) -> None:
+    leave_empty(client, "q")
+    with backend.client() as connection, ThreadPoolExecutor() as threads:
+        got = threads.submit(NativeClient(connection, "q").get)
         try:
             wait_for(lambda: not direct.exists("__pressure__:q:consumer_free"), "the native client to wait")
-            a_queue_expires(client, direct)
-            a_queue_expires(client, direct)
-            assert not got
-        finally:
-            client.sadd("q", "late")
-            join(thread)
-    assert got == [b"late"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("in_its_turn", [False, True])
-def test_one_that_our_python_client_waits_on_stays(
-    client: Client, direct: Client, backend: Valkey, in_its_turn: bool
-) -> None:
-    client.sadd("q", "m")
-    client.spop("q")
-    if in_its_turn:
-        direct.rpop("__pressure__:q:consumer_free")
-    with Queue("q", backend.url) as queue, ThreadPoolExecutor() as threads:
-        got = threads.submit(queue.get)
-        try:
-            if in_its_turn:
-                wait_for(lambda: direct.info("clients")["blocked_clients"], "it to stand in line")
-                direct.lpush("__pressure__:q:consumer_free", 0)
-                wait_for(lambda: direct.exists("__pressure__:q:ext:consumer_turn"), "its turn")
-            wait_for(lambda: direct.pubsub_numsub("__redis__:invalidate")[0][1], "it to wait")
-            a_queue_expires(client, direct)
-            a_queue_expires(client, direct)
+            wait_for_expiry(client, direct, times=2)
             assert not got.done()
         finally:
             client.sadd("q", "late")
         assert got.result() == b"late"
 
 
-def test_a_queue_that_cannot_be_read_is_told_of_once_and_the_others_go(
+@pytest.mark.slow
+@pytest.mark.parametrize("has_turn", [False, True])
+def test_a_queue_that_the_python_client_waits_on_stays(
+    client: Client, direct: Client, backend: Valkey, has_turn: bool
+) -> None:
+    leave_empty(client, "q")
+    if has_turn:
+        direct.rpop("__pressure__:q:consumer_free")
+    with Queue("q", backend.url) as queue, ThreadPoolExecutor() as threads:
+        got = threads.submit(queue.get)
+        try:
+            if has_turn:
+                wait_for(lambda: direct.info("clients")["blocked_clients"], "the get to wait for its turn")
+                direct.lpush("__pressure__:q:consumer_free", 0)
+                wait_for(lambda: direct.exists("__pressure__:q:ext:consumer_turn"), "its turn")
+            wait_for(lambda: direct.pubsub_numsub("__redis__:invalidate")[0][1], "the get to wait")
+            wait_for_expiry(client, direct, times=2)
+            assert not got.done()
+        finally:
+            client.sadd("q", "late")
+        assert got.result() == b"late"
+
+
+def test_a_queue_with_broken_settings_is_reported_once_and_others_expire(
     client: Client, direct: Client, expiring: Server
 ) -> None:
     direct.mset({"__pressure__:broken:ext:settings": "no hash", "__pressure__:broken:bound": 0})
     for number in range(20):
-        client.sadd(f"q{number}", "m")
-        client.spop(f"q{number}")
+        leave_empty(client, f"q{number}")
     wait_for(lambda: not direct.keys("*:q*"), "the unused queues to be deleted")
-    a_queue_expires(client, direct)
+    wait_for_expiry(client, direct)
     assert len(keys_left(direct)) == 2
     (warning,) = [line for line in expiring.log.splitlines() if "WARNING" in line]
     assert "queue 'broken' will not be deleted when it is unused: " in warning
     assert "WRONGTYPE" in warning
 
 
-def test_use_counts_from_the_last(client: Client, direct: Client) -> None:
-    """What is put and taken between two looks leaves the queue as empty as it was, and yet it is used."""
-    client.sadd("q", "m")
-    client.spop("q")
-    client.sadd("control", "m")
-    client.spop("control")
-
-    def gone_while_the_other_is_used() -> bool:
-        assert client.sadd("q", "m") == 1
-        assert client.spop("q") == b"m"
+def test_a_queue_in_use_does_not_expire(client: Client, direct: Client) -> None:
+    def use() -> None:
+        leave_empty(client, "q")
         assert direct.exists("__pressure__:q:bound") == 1
-        return not direct.keys("*:control*")
 
-    wait_for(gone_while_the_other_is_used, "the unused queue to be deleted")
+    wait_for_expiry(client, direct, meanwhile=use)
 
 
 @pytest.mark.slow
-def test_two_servers_agree(
+def test_queues_used_by_two_servers_expire_and_can_be_created_again(
     expiring: Server, backend: Valkey, direct: Client, start_server: StartServer
 ) -> None:
-    """Since when a queue is unused is noted with it, so any server may find so; a put then makes it anew."""
     other = start_server("--backend", backend.url, "--implicit-queue-ttl", TTL)
     with expiring.client() as one, other.client() as two:
         for number in range(300):
@@ -171,7 +179,7 @@ def test_two_servers_agree(
         assert one.spop("q0") == b"m"
 
 
-def test_zero_looks_for_none(backend: Valkey) -> None:
+def test_a_ttl_of_zero_disables_expiry(backend: Valkey) -> None:
     async def main() -> tuple[int, int]:
         broker = Broker(
             Address(backend.url), prefix="__pressure__", peer_detection=PeerDetection(), policy=Policy()
@@ -185,17 +193,17 @@ def test_zero_looks_for_none(backend: Valkey) -> None:
     assert asyncio.run(main()) == (0, 1)
 
 
-def test_what_a_native_client_deletes_leaves_nothing_of_ours(
+def test_a_native_delete_also_deletes_the_keys_of_the_server(
     client: Client, direct: Client, backend: Valkey
 ) -> None:
-    """Also where it is created again at once: what we had kept is not taken for the new queue's."""
     with backend.client() as connection:
         native = NativeClient(connection, "q")
         for _ in range(20):
             client.sadd("q", *range(50))
             client.sismember("q", "7")
             native.delete()
-            wait_for(lambda: not keys_left(direct), "our keys to go, too")
+            wait_for(lambda: not keys_left(direct), "the server's own keys to go, too")
+        # A queue created again at once does not have the old queue's members.
         client.sadd("q", *range(50))
         native.delete()
         native.create()
@@ -204,77 +212,57 @@ def test_what_a_native_client_deletes_leaves_nothing_of_ours(
         assert client.smembers("q") == {b"1", b"2"}
 
 
-@pytest.mark.slow
-def test_one_that_somebody_waits_on_at_a_server_that_does_not_look_stays(
-    client: Client, direct: Client, backend: Valkey, start_server: StartServer
-) -> None:
-    other = start_server("--backend", backend.url)
-    client.sadd("q", "m")
-    client.spop("q")
-    with Waiter(other.port) as waiter:
-        waiter.send("BLPOP", "q", 0)
-        with other.client() as waits_there:
-            wait_for_waiting(waits_there, "q", consumers=1)
-        for _ in range(4):
-            a_queue_expires(client, direct)
-        assert not waiter.has_reply()
-        client.sadd("q", "late")
-        assert waiter.reply() == [b"q", b"late"]
+class _RecordingWatch:
+    """A watch that only notes which callbacks wait for the backend's reply."""
+
+    is_up = True
+
+    def __init__(self) -> None:
+        self.armed: list[Callable[[int | None], None]] = []
+
+    def arm(self, _number: int, _keys: list[bytes], armed: Callable[[int | None], None]) -> None:
+        self.armed.append(armed)
 
 
-def test_one_that_a_native_client_polls_stays(
+def test_a_notification_of_the_creation_does_not_end_the_watch_for_the_deletion() -> None:
+    """A client waited for the queue, so the key was watched when this server's put created the queue."""
+    watch, deleted = _RecordingWatch(), list[bytes]()
+    known = KnownQueues(cast(Watch, watch), 0, b"__pressure__", deleted.append)
+    known.note_bound(b"q", 0)  # the reply to the put
+    assert known.forget(b"q")  # the notification
+    (armed,) = watch.armed
+    armed(1)
+    assert known.forget(b"q")
+    assert deleted == []
+
+
+def test_a_queue_that_a_native_client_polls_stays(
     backend: Valkey, direct: Client, start_server: StartServer
 ) -> None:
-    """It finds nothing, and leaves no other trace than that it has given its role back."""
-    # The backend knows in whole seconds how long a key has been idle: less than one may look like one.
+    # The backend reports a key's idle time in whole seconds, so less than one second may count as one.
     server = start_server("--backend", backend.url, "--implicit-queue-ttl", "1.5")
     with server.client() as client:
-        client.sadd("polled", "m")
-        client.spop("polled")
-        for _ in range(2):
-            client.sadd("control", "m")
-            client.spop("control")
+        leave_empty(client, "polled")
 
-            def gone_while_the_other_is_polled() -> bool:
-                assert NativeClient(direct, "polled").get_non_blocking() is None
-                assert direct.exists("__pressure__:polled:bound")
-                return not direct.keys("*:control*")
+        def poll() -> None:
+            # A get that finds no message only takes the role and gives it back.
+            assert NativeClient(direct, "polled").get_non_blocking() is None
+            assert direct.exists("__pressure__:polled:bound")
 
-            wait_for(gone_while_the_other_is_polled, "the unused queue to be deleted")
-
-
-def leave_empty_queues(direct: Client, count: int) -> None:
-    """What a put and a get leave of each of so many queues."""
-    for first in range(0, count, 1000):
-        pipeline = direct.pipeline(transaction=False)
-        for number in range(first, min(first + 1000, count)):
-            base = f"__pressure__:q{number}"
-            pipeline.mset(
-                {
-                    f"{base}:bound": 0,
-                    f"{base}:producer": "pressure-server:x",
-                    f"{base}:consumer": "pressure-server:x",
-                }
-                | {
-                    f"{base}:stats:{what}_{unit}": 1
-                    for what in ("produced", "consumed")
-                    for unit in ("messages", "bytes")
-                }
-            )
-            for token in ("producer_free", "consumer_free", "not_full"):
-                pipeline.lpush(f"{base}:{token}", 1)
-            pipeline.hset(f"{base}:ext:settings", mapping={"overflow": "block", "made": "1.1", "implicit": 1})
-        pipeline.execute()
+        wait_for_expiry(client, direct, times=2, meanwhile=poll)
 
 
 @pytest.mark.alone
-def test_many_queues_go_in_time_and_hold_up_nobody(
+def test_many_queues_expire_in_time_and_block_no_client(
     start_server: StartServer, start_valkey: StartValkey
 ) -> None:
     ttl = 2.0
     backend = start_valkey()
-    with backend.client() as direct:
-        leave_empty_queues(direct, MANY)
+    unlimited = start_server("--backend", backend.url)
+    with backend.client() as direct, unlimited.client() as client:
+        leave_empty(client, "q0")
+        unlimited.stop()
+        direct.eval(COPY_QUEUE, 0, MANY)
         wait_for(
             lambda: direct.object("idletime", f"__pressure__:q{MANY - 1}:producer_free") >= ttl, "idle queues"
         )
@@ -282,7 +270,7 @@ def test_many_queues_go_in_time_and_hold_up_nobody(
         began = time.monotonic()
         slowest = 0.0
         with server.client() as client:
-            # What is left then: the queue that is used, what the server notes, and what it keeps.
+            # At most 15 keys remain: those of the used queue and those of the server.
             while direct.dbsize() > 15:
                 asked = time.monotonic()
                 client.sadd("used", "m")
@@ -291,5 +279,5 @@ def test_many_queues_go_in_time_and_hold_up_nobody(
         took = time.monotonic() - began
         print(f"{MANY} queues were gone after {took:.2f} s, the slowest SADD took {1000 * slowest:.0f} ms")
         assert list(direct.scan_iter("__pressure__:*:bound")) == [b"__pressure__:used:bound"]
-        assert took <= LONGEST * ttl
+        assert took <= MAX_TTLS * ttl
         assert slowest < 0.2

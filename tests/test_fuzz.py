@@ -1,6 +1,6 @@
-"""Requests that were valid once: mutated by a seeded random, against each parser and against a live server.
+"""Mutated requests, sent to each parser and to a live server.
 
-PRESSURE_FUZZ_CODEC and PRESSURE_FUZZ_LIVE say how many, PRESSURE_FUZZ_SEED begins elsewhere.
+PRESSURE_FUZZ_CODEC and PRESSURE_FUZZ_LIVE set how many, PRESSURE_FUZZ_SEED seeds the random numbers.
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ import os
 import random
 import re
 import socket
-import struct
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import hiredis
@@ -23,7 +21,7 @@ import pytest
 
 from handlers.memcached import parser as memcached
 from tests.support.bystander import served
-from tests.support.codecs import MOST, Codec, each_codec, traced_memory
+from tests.support.codecs import Codec, bytewise, cut, each_codec, traced_memory
 from tests.support.hostile import Victim
 from tests.support.measures import MB
 from tests.support.programs import TIMEOUT, Server
@@ -39,9 +37,9 @@ WORKERS = 4
 
 @dataclass(frozen=True)
 class Grammar:
-    """Valid requests of a protocol, and pieces that matter to it.
+    """A protocol's valid requests, the bytes with a meaning in it, and a check of its replies.
 
-    `check_replies` raises an exception for bytes that are no replies; the last one may be cut off.
+    `check_replies` raises an exception for invalid replies; the last reply may be incomplete.
     """
 
     request: Callable[[random.Random], bytes]
@@ -74,7 +72,7 @@ def _payload(rng: random.Random) -> bytes:
 
 
 def _resp_request(rng: random.Random) -> bytes:
-    """Return a command, maybe with another payload, inline, or many times."""
+    """Return a command, possibly with another payload, inline, or repeated."""
     command = list(rng.choice(_RESP_COMMANDS))
     if len(command) > 1 and rng.random() < 0.2:
         command[rng.randrange(1, len(command))] = _payload(rng)
@@ -120,7 +118,7 @@ def _memcached_request(rng: random.Random) -> bytes:
 
 def _check_memcached_replies(data: bytes) -> None:
     position = 0
-    while (end := data.find(b"\r\n", position)) >= 0 and data[position] != 0x81:  # of the binary protocol
+    while (end := data.find(b"\r\n", position)) >= 0 and data[position] != 0x81:  # the binary protocol
         line = data[position:end]
         assert _MEMCACHED_LINE.fullmatch(line), line
         position = end + 2
@@ -154,46 +152,33 @@ GRAMMARS = {
 # ---------------------------------------------------------------- mutations
 
 
-def _flip(rng: random.Random, _grammar: Grammar, data: bytearray) -> None:
-    for _ in range(rng.choice([1, 1, 2, 8])):
-        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+def _mutate(rng: random.Random, grammar: Grammar, data: bytearray) -> None:
+    """Flip, overwrite, insert, remove, duplicate or splice bytes, or change a length."""
+    at, end = rng.randrange(len(data)), rng.randrange(len(data) + 1)
+    match rng.randrange(9):
+        case 0:
+            for _ in range(rng.choice([1, 1, 2, 8])):
+                data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        case 1:
+            data[at] = rng.randrange(256)
+        case 2:
+            data[end:end] = rng.randbytes(rng.choice([1, 4, 300]))
+        case 3:
+            data[end:end] = rng.choice(grammar.tokens)
+        case 4:
+            del data[at:]
+        case 5:
+            del data[at : at + rng.choice([1, 2, 10])]
+        case 6:
+            data[at:at] = data[at : at + rng.choice([1, 4, 20, 40, 100])] * rng.choice([1, 2, 30])
+        case 7:
+            other = grammar.request(rng)
+            data[at:] = other[rng.randrange(len(other)) :]
+        case 8:
+            _change_length(rng, data)
 
 
-def _set_byte(rng: random.Random, _grammar: Grammar, data: bytearray) -> None:
-    data[rng.randrange(len(data))] = rng.randrange(256)
-
-
-def _insert_bytes(rng: random.Random, _grammar: Grammar, data: bytearray) -> None:
-    at = rng.randrange(len(data) + 1)
-    data[at:at] = rng.randbytes(rng.choice([1, 4, 300]))
-
-
-def _truncate(rng: random.Random, _grammar: Grammar, data: bytearray) -> None:
-    del data[rng.randrange(len(data)) :]
-
-
-def _cut_out(rng: random.Random, _grammar: Grammar, data: bytearray) -> None:
-    start = rng.randrange(len(data))
-    del data[start : start + rng.choice([1, 2, 10])]
-
-
-def _duplicate(rng: random.Random, _grammar: Grammar, data: bytearray) -> None:
-    start = rng.randrange(len(data))
-    piece = data[start : start + rng.choice([1, 4, 20, 40, 100])]
-    data[start:start] = piece * rng.choice([1, 2, 30])
-
-
-def _splice(rng: random.Random, grammar: Grammar, data: bytearray) -> None:
-    other = grammar.request(rng)
-    data[rng.randrange(len(data)) :] = other[rng.randrange(len(other)) :]
-
-
-def _insert_token(rng: random.Random, grammar: Grammar, data: bytearray) -> None:
-    at = rng.randrange(len(data) + 1)
-    data[at:at] = rng.choice(grammar.tokens)
-
-
-def _change_length(rng: random.Random, _grammar: Grammar, data: bytearray) -> None:
+def _change_length(rng: random.Random, data: bytearray) -> None:
     found = list(re.finditer(rb"\d{1,12}(?=\r\n| noreply)", data))
     if found:
         number = rng.choice(found)
@@ -202,17 +187,12 @@ def _change_length(rng: random.Random, _grammar: Grammar, data: bytearray) -> No
         data[number.start() : number.end()] = b"%d" % changed
 
 
-MUTATIONS = [
-    _flip, _set_byte, _insert_bytes, _truncate, _cut_out, _duplicate, _splice, _insert_token, _change_length,
-]  # fmt: skip
-
-
 def mutated_stream(rng: random.Random, grammar: Grammar) -> bytes:
-    """Return a few requests, of which some are spoilt."""
+    """Return a few requests with some mutations."""
     data = bytearray(b"".join(grammar.request(rng) for _ in range(rng.choice([1, 1, 2, 5]))))
     for _ in range(rng.choice([0, 1, 1, 2, 5])):
         if data:
-            rng.choice(MUTATIONS)(rng, grammar, data)
+            _mutate(rng, grammar, data)
     return bytes(data)
 
 
@@ -220,25 +200,18 @@ def in_pieces(rng: random.Random, data: bytes) -> list[bytes]:
     if rng.random() < 0.3 or len(data) < 2:
         return [data]
     if rng.random() < 0.1 and len(data) < 5000:
-        return [data[i : i + 1] for i in range(len(data))]
-    ends = [0, *sorted(rng.randrange(len(data)) for _ in range(rng.randrange(1, 6))), len(data)]
-    return [data[start:end] for start, end in pairwise(ends) if start < end]
+        return bytewise(data)
+    return cut(data, [rng.randrange(len(data)) for _ in range(rng.randrange(1, 6))])
 
 
 # ---------------------------------------------------------------- the parsers
 
 
-def _items(codec: Codec, pieces: list[bytes]) -> list[Any]:
-    parser, items = codec.parser(MOST), []
-    for piece in pieces:
-        items += parser.feed(piece)
-        if items and codec.is_fatal(items[-1]):
-            break
-    return items
-
-
 def _comparable(item: Any) -> Any:
-    """Return the item, without the header that memcached's binary protocol has if it has come by then."""
+    """Return the item, but one value for all errors in memcached's binary protocol.
+
+    Such an error repeats the request's header if the header is complete, which depends on the pieces.
+    """
     is_binary = isinstance(item, memcached.RequestError) and item.reply[:1] == b"\x81"
     return "binary" if is_binary else item
 
@@ -246,11 +219,11 @@ def _comparable(item: Any) -> Any:
 def _check_codec(rng: random.Random, codec: Codec, data: bytes, pieces: list[bytes]) -> None:
     if rng.random() < 0.02:
         with traced_memory() as traced:
-            items = _items(codec, pieces)
-            # What costs most: joining single bytes, and commands of short words.
+            items = codec.items(*pieces)
+            # Single bytes to be joined and commands of short words cost most.
             assert traced()[1] < 120 * len(data) + 100_000
     else:
-        items = _items(codec, pieces)
+        items = codec.items(*pieces)
     for number, item in enumerate(items):
         codec.check(item)
         assert not codec.is_fatal(item) or number == len(items) - 1
@@ -261,7 +234,7 @@ def _check_codec(rng: random.Random, codec: Codec, data: bytes, pieces: list[byt
 
 @pytest.mark.slow
 @each_codec
-def test_only_requests_and_errors_come_out_of_a_parser(codec: Codec) -> None:
+def test_a_parser_returns_valid_requests_and_errors_for_mutated_streams(codec: Codec) -> None:
     rng, grammar = random.Random(SEED), GRAMMARS[codec.name]
     for number in range(CODEC):
         data = mutated_stream(rng, grammar)
@@ -276,13 +249,13 @@ def test_only_requests_and_errors_come_out_of_a_parser(codec: Codec) -> None:
 
 
 def _converse(rng: random.Random, wire: Wire, pieces: list[bytes]) -> bytes:
-    """Send the pieces, read some or all of the replies, and leave; return all replies or the first ones."""
+    """Send the pieces, read some or all of the replies, and leave; return the replies."""
     connection = wire.socket
     for piece in pieces:
         connection.sendall(piece)
     leaving = rng.random()
     if leaving < 0.2:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        wire.reset()
         return b""
     if leaving < 0.8:
         connection.settimeout(0.005)
@@ -295,7 +268,7 @@ def _converse(rng: random.Random, wire: Wire, pieces: list[bytes]) -> bytes:
 
 
 def _fuzz(protocol: Protocol, server: Server, seed: int, count: int) -> None:
-    """Open so many connections, one after the other; the server may close each at any time."""
+    """Open `count` connections, one after the other; the server may close each at any time."""
     rng, grammar = random.Random(seed), GRAMMARS[protocol.name]
     for number in range(count):
         pieces = in_pieces(rng, mutated_stream(rng, grammar))
@@ -309,7 +282,9 @@ def _fuzz(protocol: Protocol, server: Server, seed: int, count: int) -> None:
 
 @pytest.mark.slow
 @each_protocol
-def test_a_live_server_stays_well(victim: Victim, protocol: Protocol) -> None:
+def test_a_server_serves_others_in_bounded_memory_during_mutated_requests(
+    victim: Victim, protocol: Protocol
+) -> None:
     with (
         served(*victim.bystanders(), flushed=True),
         victim.bounded_peak(64 * MB),

@@ -20,7 +20,7 @@ def ledger() -> Ledger:
     return ledger
 
 
-def test_a_message_acknowledged_and_never_received_is_lost(ledger: Ledger) -> None:
+def test_an_acknowledged_message_that_is_not_received_is_lost(ledger: Ledger) -> None:
     ledger.receive([b"1"], RECEIPT)
     assert ledger.lost() == [Lost(b"2", SENT)]
     assert (ledger.sent, ledger.acknowledged, ledger.received) == (3, 2, 1)

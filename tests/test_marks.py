@@ -1,6 +1,6 @@
-"""Flags and expiry that go with a message, beside a plain model, with native clients between.
+"""Marks, which are the flags and expiry of messages: compared with a model, and with native clients at work.
 
-Native clients know nothing of marks: what they put has none, and what they take takes its own along.
+Native clients neither write nor read marks.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ BASE = "__pressure__:q"
 MARKS = f"{BASE}:ext:marks"
 LONG_PAST = b"1"
 SETTINGS = settings(model_settings("PRESSURE_MARKS_EXAMPLES", 60), stateful_step_count=40)
-# Few and of every length that matters, so that they repeat.
+# Few, so that messages repeat; of every length that is stored differently.
 CONTENTS = [b"", b"1", b"a\r\n\0 b", b"x" * 64, b"y" * 65, b"5 5 5"]
 FLAGS = st.sampled_from([0, 1, 7, 2**32 - 1])
 
 
-class Opened:
-    """A client that opens messages, and keeps them until it is told."""
+class Receiver:
+    """A client that keeps the operations whose messages it has received."""
 
     is_there = True
 
@@ -62,14 +62,14 @@ class Opened:
 
 
 class Queue:
-    """The queue `q`, used by a broker of its own; every method runs to its end."""
+    """The queue `q`, used by its own broker; every method blocks until it is done."""
 
     def __init__(self, backend: Valkey, direct: Client) -> None:
         self.direct = direct
         self.native = NativeClient(direct, "q", "native-1")
         self._loop = asyncio.new_event_loop()
         self._broker = self.do(self._start(backend))
-        self.opened = Opened()
+        self.receiver = Receiver()
 
     async def _start(self, backend: Valkey) -> Broker:
         broker = Broker(
@@ -94,60 +94,60 @@ class Queue:
             return []
 
     def recovered(self) -> int:
-        """Take the broker for dead; how many messages have come back."""
+        """Recover as if the broker were dead. Return the number of messages that have come back."""
         (key,) = self.direct.keys("*!calls:*")
         self.direct.hset(key, "epoch", 0)
         _, _, _, back = self.do(self._broker.default_database.recover(key))
         return sum(back.values())
 
-    def run_together(self, form: Form, clients: list[Opened]) -> list[list[bytes]]:
-        """One for each client, in one call: they pile up behind another."""
+    def run_together(self, form: Form, clients: list[Receiver]) -> list[list[bytes]]:
+        """Run one operation for each client, in one call."""
         database = self._broker.default_database
 
         async def gathered() -> list[list[bytes]]:
+            # While this call is in flight, the other operations gather.
             first = asyncio.ensure_future(database.run(verbs.LENGTH, b"q"))
             await asyncio.sleep(0)
             others = [
                 database.run(form.verb, b"q", client=client, options=form.options) for client in clients
             ]
-            results: list[list[bytes]] = (await asyncio.gather(first, *others))[1:]
-            return results
+            return (await asyncio.gather(first, *others))[1:]
 
-        taken: list[list[bytes]] = self.do(gathered())
-        return taken
+        results: list[list[bytes]] = self.do(gathered())
+        return results
 
     def put(self, message: bytes, flags: int, expires: bytes = b"0") -> None:
         self.run(forms.PUT_MARKED, b"%d %b %b" % (flags, expires, message))
 
     def get(self, count: int = 1) -> list[tuple[int, bytes]]:
         taken: list[bytes] = self.run(forms.GET_MARKED, size=count)
-        return [told(one) for one in taken]
+        return [with_flags(message) for message in taken]
 
     def open(self) -> list[tuple[int, bytes]]:
-        taken: list[bytes] = self.run(forms.TAKE_OPENED, client=self.opened, waits=True)
+        taken: list[bytes] = self.run(forms.TAKE_OPENED, client=self.receiver, waits=True)
         return [(int(flags), message) for flags, _, message in (one.split(b" ", 2) for one in taken)]
 
     def settled(self) -> None:
-        """Return when nothing is under way."""
+        """Return when no call is in flight."""
         database = self._broker.default_database
-        # What is given back goes a few turns of the loop later, which the answer might be faster than.
+        # Otherwise put-backs are sent a few loop iterations later, perhaps after the reply below.
         database.send_put_backs()
         self.do(database.run(verbs.EXISTS, b"q"))
 
     def close(self) -> None:
         self.do(self._broker.settle(5))
         self.do(self._broker.close())
-        self.do(asyncio.sleep(0))  # for tasks that were cancelled to end
+        self.do(asyncio.sleep(0))  # lets cancelled tasks end
         self._loop.close()
 
 
-def told(message: bytes) -> tuple[int, bytes]:
-    """Its flags, and the message itself."""
+def with_flags(message: bytes) -> tuple[int, bytes]:
+    """Return the message's flags and the message itself."""
     return int(flags_of(message)), bytes(message)
 
 
 class MarksMachine(RuleBasedStateMachine):
-    """`model` is what is queued, oldest first: flags, message, and whether it has expired."""
+    """Compares a queue with `model`: flags, message and whether it has expired, oldest first."""
 
     make: Callable[[], Queue]
 
@@ -159,7 +159,7 @@ class MarksMachine(RuleBasedStateMachine):
         self.open: list[tuple[Operation, tuple[int, bytes, bool]]] = []
 
     def expect(self, count: int) -> list[tuple[int, bytes]]:
-        """What is taken: expired messages are dropped on the way."""
+        """Take messages from the model, and drop the expired ones among them."""
         taken: list[tuple[int, bytes]] = []
         while self.model and len(taken) < count:
             flags, message, expired = self.model.pop(0)
@@ -179,13 +179,8 @@ class MarksMachine(RuleBasedStateMachine):
         if new == [1]:
             self.model.append((flags, message, False))
 
-    @rule(message=st.sampled_from(CONTENTS))
-    def put_plain(self, message: bytes) -> None:
-        self.queue.run(forms.PUT, message)
-        self.model.append((0, message, False))
-
     @rule(messages=st.lists(st.sampled_from(CONTENTS), min_size=1, max_size=4))
-    def put_many_plain(self, messages: list[bytes]) -> None:
+    def put_plain(self, messages: list[bytes]) -> None:
         self.queue.run(forms.PUT, *messages, size=len(messages))
         self.model += [(0, message, False) for message in messages]
 
@@ -201,9 +196,9 @@ class MarksMachine(RuleBasedStateMachine):
     def peek(self) -> None:
         found = self.queue.run(forms.PEEK)
         while self.model and self.model[0][2]:
-            self.model.pop(0)  # what has expired at the head is dropped
-        there = [(flags, message) for flags, message, expired in self.model if not expired][:1]
-        assert [told(one) for one in (found[0] if found else [])] == there
+            self.model.pop(0)  # a peek drops expired messages at the head
+        expected = [(flags, message) for flags, message, _ in self.model[:1]]
+        assert [with_flags(message) for message in (found[0] if found else [])] == expected
 
     @rule()
     def take_opened(self) -> None:
@@ -212,7 +207,7 @@ class MarksMachine(RuleBasedStateMachine):
         assert self.queue.open() == expected
         if expected:
             at = len(before) - len(self.model) - 1
-            self.open.append((self.queue.opened.operations.pop(), before[at]))
+            self.open.append((self.queue.receiver.operations.pop(), before[at]))
 
     @precondition(lambda self: self.open)
     @rule()
@@ -232,7 +227,7 @@ class MarksMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model)
     @rule()
     def get_natively(self) -> None:
-        # Else it would wait for ever.
+        # Otherwise the native get would block.
         assert self.queue.direct.llen(BASE) == len(self.model)
         assert self.queue.native.get() == self.model.pop(0)[1]
 
@@ -271,7 +266,7 @@ def make(backend: Valkey, direct: Client) -> Callable[[], Queue]:
 
 
 @pytest.mark.slow
-def test_marks_go_with_their_messages(make: Callable[[], Queue]) -> None:
+def test_flags_and_expiry_stay_with_their_messages(make: Callable[[], Queue]) -> None:
     machine = type("Machine", (MarksMachine,), {"make": staticmethod(make)})
     run_state_machine_as_test(machine, settings=SETTINGS)
 
@@ -283,7 +278,7 @@ def queue(make: Callable[[], Queue]) -> Any:
     made.close()
 
 
-def test_marks_survive_that_others_are_removed_from_the_middle(queue: Queue) -> None:
+def test_removals_from_the_middle_keep_the_marks_of_other_messages(queue: Queue) -> None:
     for number in range(20):
         queue.put(b"%d" % number, number)
     assert queue.run(forms.REMOVE, b"3", b"7", b"19", size=3) == [1, 1, 1]
@@ -294,18 +289,17 @@ def test_marks_survive_that_others_are_removed_from_the_middle(queue: Queue) -> 
 
 
 def test_flags_of_equal_messages_survive_the_removal_of_messages_after_them(queue: Queue) -> None:
-    # Those without flags are put by other clients, and have no marks.
     for message, flags in ((b"x", 0), (b"f", 6), (b"y", 0), (b"f", 6), (b"z", 0)):
         if flags:
             queue.put(message, flags)
         else:
             queue.run(forms.PUT, message)
-    # The first "f" is now where the second one was when it was put.
+    # The first "f" is now at the position at which the second one was put.
     queue.run(forms.REMOVE, b"y", b"z", size=2)
     assert [queue.get() for _ in range(3)] == [[(0, b"x")], [(6, b"f")], [(6, b"f")]]
 
 
-def test_marks_survive_a_native_client_that_dies_before_it_has_counted(queue: Queue) -> None:
+def test_marks_survive_a_native_consumer_that_dies_before_it_counts(queue: Queue) -> None:
     for number in range(5):
         queue.put(b"%d" % number, number)
     assert queue.direct.rpop(BASE) == b"0"
@@ -314,7 +308,14 @@ def test_marks_survive_a_native_client_that_dies_before_it_has_counted(queue: Qu
     assert not queue.direct.exists(MARKS)
 
 
-def test_marks_survive_a_put_while_a_native_client_has_not_counted_yet(queue: Queue) -> None:
+def test_marks_survive_a_native_producer_that_dies_before_it_counts(queue: Queue) -> None:
+    queue.put(b"a", 1)
+    queue.direct.lpush(BASE, b"uncounted")
+    queue.put(b"b", 7)
+    assert queue.get(3) == [(1, b"a"), (0, b"uncounted"), (7, b"b")]
+
+
+def test_marks_survive_a_put_during_a_native_get(queue: Queue) -> None:
     queue.put(b"first", 1)
     taking = NativeSteps(queue.direct, "q", "native-2").get()
     step_until(taking, lambda: not queue.direct.llen(BASE))
@@ -326,20 +327,30 @@ def test_marks_survive_a_put_while_a_native_client_has_not_counted_yet(queue: Qu
     assert not queue.direct.exists(MARKS)
 
 
-def test_marks_of_what_native_clients_have_taken_do_not_pile_up(queue: Queue) -> None:
+def test_marks_of_messages_taken_natively_do_not_accumulate(queue: Queue) -> None:
     for number in range(10):
         queue.put(b"%d" % number, 1)
         assert queue.native.get() == b"%d" % number
     assert queue.direct.hlen(MARKS) == 1
 
 
-def test_a_put_that_drops_what_has_expired_notes_its_marks_where_they_are_found(queue: Queue) -> None:
+@pytest.mark.slow
+def test_marks_of_messages_taken_natively_are_limited_in_number(queue: Queue) -> None:
+    queue.run(forms.PUT, b"first")
+    for number in range(1100):
+        queue.put(b"%d" % number, 1)
+        queue.native.get()
+    assert queue.direct.hlen(MARKS) < 1010
+    assert queue.get(2) == [(1, b"1099")]
+
+
+def test_a_put_that_drops_an_expired_message_notes_the_right_position(queue: Queue) -> None:
     queue.run(forms.CREATE, b"2", b"error")
     queue.put(b"soon", 1, b"+1")
     end = queue.direct.time()[0] + 2
     queue.run(forms.PUT, b"removed")
     queue.run(forms.REMOVE, b"removed")
-    # Now positions are known to be off by one, until the last that has marks is gone.
+    # From now on noted positions are off by one, until the last message with marks is gone.
     assert queue.run(forms.PEEK) == [[b"soon"]]
     queue.run(forms.PUT, b"plain")
     wait_for(lambda: queue.direct.time()[0] >= end, "the message to expire")
@@ -347,16 +358,16 @@ def test_a_put_that_drops_what_has_expired_notes_its_marks_where_they_are_found(
     assert queue.get(2) == [(0, b"plain"), (7, b"flagged")]
 
 
-def test_one_message_with_marks_among_many_equal_ones_costs_little(queue: Queue) -> None:
+def test_a_marked_message_among_many_equal_ones_is_found_quickly(queue: Queue) -> None:
     queue.run(forms.PUT, *[b"tick"] * 50_000, size=50_000)
     queue.put(b"tick", 7)
     queue.direct.config_resetstat()
     assert queue.get(200) == [(0, b"tick")] * 200
-    # To count all of them each time took 1500 microseconds for each.
+    # Counting all equal messages took 1500 microseconds per message.
     assert queue.direct.info("commandstats")["cmdstat_lpos"]["usec_per_call"] < 100
 
 
-def test_a_message_whose_copy_was_taken_natively_has_no_marks_of_that(queue: Queue) -> None:
+def test_a_message_has_no_marks_of_an_equal_one_taken_natively(queue: Queue) -> None:
     queue.put(b"a", 5)
     assert queue.native.get() == b"a"
     queue.native.put(b"a")
@@ -371,7 +382,7 @@ def test_a_message_that_was_taken_and_put_again_has_no_flags(queue: Queue) -> No
     assert queue.get() == [(0, b"a")]
 
 
-def test_what_has_expired_counts_until_it_would_be_taken(queue: Queue) -> None:
+def test_expired_messages_count_until_a_get_drops_them(queue: Queue) -> None:
     queue.put(b"old", 1, LONG_PAST)
     queue.put(b"new", 2)
     assert queue.run(forms.LENGTH) == [2]
@@ -379,57 +390,56 @@ def test_what_has_expired_counts_until_it_would_be_taken(queue: Queue) -> None:
     assert queue.run(forms.LENGTH) == [0]
 
 
-def test_a_message_expires_by_the_backends_clock(queue: Queue) -> None:
+def test_a_message_expires_by_the_backend_s_clock(queue: Queue) -> None:
     queue.put(b"soon", 1, b"+1")
     queue.put(b"later", 2, b"+1000")
     seconds = int(queue.direct.time()[0])
     queue.put(b"then", 3, b"%d" % (seconds + 1000))
-    assert [told(one) for one in queue.run(forms.PEEK)[0]] == [(1, b"soon")]
+    assert [with_flags(message) for message in queue.run(forms.PEEK)[0]] == [(1, b"soon")]
     wait_for(lambda: queue.run(forms.PEEK) == [[b"later"]], "the message to expire")
     assert queue.get(3) == [(2, b"later"), (3, b"then")]
 
 
-def test_who_waits_for_a_message_to_look_at_is_not_told_of_what_has_expired(queue: Queue) -> None:
+def test_an_expired_message_does_not_wake_a_waiting_peek(queue: Queue) -> None:
     queue.put(b"old", 1, LONG_PAST)
     assert queue.run(forms.PEEK) == [[]]
     changes = queue._broker.default_database.notifications
     assert not queue.do(changes.wait_for(b"q", WaitCondition.MESSAGE, 0.2))
 
 
-def test_a_move_leaves_behind_what_has_expired(queue: Queue) -> None:
+def test_a_move_skips_expired_messages(queue: Queue) -> None:
     queue.put(b"old", 1, LONG_PAST)
     queue.put(b"new", 2)
-    move = queue._broker.default_database.move(b"q", b"other")
-    assert queue.do(move) == b"new"
-    assert queue.do(queue._broker.default_database.move(b"q", b"other")) is None
+    move = queue._broker.default_database.move
+    assert [queue.do(move(b"q", b"other")) for _ in range(2)] == [b"new", None]
     assert queue.direct.lrange("__pressure__:other", 0, -1) == [b"new"]
 
 
-def test_marks_go_when_the_queue_does(queue: Queue) -> None:
+def test_deleting_a_queue_deletes_its_marks(queue: Queue) -> None:
     queue.put(b"a", 5)
     queue.run(forms.DELETE)
     wait_for(lambda: not keys_left(queue.direct), "no key to be left")
 
 
-def test_an_open_read_is_kept_whatever_somebody_has_put_there(queue: Queue) -> None:
+def test_an_open_read_survives_a_record_key_of_the_wrong_type(queue: Queue) -> None:
     queue.put(b"a", 5)
     queue.settled()
     (key,) = queue.direct.keys("*!calls:*")
     queue.direct.delete(key)
     queue.direct.set(key, "wrong")
     assert queue.open() == [(5, b"a")]
-    queue.opened.operations.pop().put_back()
+    queue.receiver.operations.pop().put_back()
     queue.settled()
     assert queue.get() == [(5, b"a")]
 
 
 def call(direct: Client, bases: list[str], number: int, *runs: Run) -> Any:
-    """The batch script's reply for the one block; without a number, the call has no record."""
+    """Return the batch script's reply for one block. The call has no record if the number is 0."""
     (reply,) = scripts.call(direct, Block(bases, runs), number=number)
     return reply
 
 
-def test_of_equal_messages_each_goes_back_with_its_own_marks(direct: Client) -> None:
+def test_equal_messages_are_put_back_with_their_own_marks(direct: Client) -> None:
     call(direct, [BASE], 1, ("put", "", "x"))
     call(direct, [BASE], 2, ("put flags now", "", "5 0 x"))
     assert call(direct, [BASE], 3, ("get flags", "2")) == [0, [b"x", b"x", b"0 5"]]
@@ -439,7 +449,7 @@ def test_of_equal_messages_each_goes_back_with_its_own_marks(direct: Client) -> 
     assert call(direct, [BASE], 0, ("get flags", "2")) == [0, [b"x", b"x", b"5 0"]]
 
 
-def test_what_one_call_took_from_several_queues_goes_back_with_the_marks_it_had_there(direct: Client) -> None:
+def test_messages_of_one_call_return_to_each_queue_with_their_marks(direct: Client) -> None:
     other = "__pressure__:other"
     call(direct, [BASE], 1, ("put flags now", "", "1 0 x"))
     call(direct, [other], 2, ("put flags now", "", "2 0 x"))
@@ -453,7 +463,7 @@ def test_what_one_call_took_from_several_queues_goes_back_with_the_marks_it_had_
         assert call(direct, [base], 0, ("get flags", "1")) == [0, [b"x", flags]]
 
 
-def test_marks_that_cannot_be_read_cost_no_message(queue: Queue) -> None:
+def test_marks_of_the_wrong_type_lose_no_message(queue: Queue) -> None:
     queue.run(forms.PUT, b"a")
     queue.direct.set(MARKS, "wrong")
     for form, arguments in (
@@ -471,7 +481,7 @@ def test_marks_that_cannot_be_read_cost_no_message(queue: Queue) -> None:
     assert queue.get(5) == [(0, b"a")]
 
 
-def test_what_has_expired_at_the_head_of_a_full_queue_makes_room(queue: Queue) -> None:
+def test_an_expired_message_at_the_head_of_a_full_queue_makes_room(queue: Queue) -> None:
     queue.run(forms.CREATE, b"2", b"error")
     queue.put(b"old", 1, LONG_PAST)
     queue.put(b"new", 2)
@@ -492,20 +502,18 @@ def mixed(queue: Queue) -> Queue:
 
 @pytest.mark.parametrize("form", [forms.GET_MARKED, forms.GET, forms.TAKE_MARKED])
 @pytest.mark.parametrize("count", [1, 3, 6])
-def test_what_was_taken_for_a_client_that_is_gone_has_its_marks_again(
-    mixed: Queue, form: Form, count: int
-) -> None:
-    client = Opened()
+def test_messages_put_back_for_a_lost_client_keep_their_marks(mixed: Queue, form: Form, count: int) -> None:
+    client = Receiver()
     mixed.run(form, size=count, client=client, waits=form is forms.TAKE_MARKED)
     (operation,) = client.operations
     operation.put_back()
-    wait_for(lambda: mixed.run(forms.LENGTH) == [len(MIXED)], "them to be back")
+    wait_for(lambda: mixed.run(forms.LENGTH) == [len(MIXED)], "all messages to be back")
     assert mixed.get(10) == MIXED
 
 
 @pytest.mark.parametrize("form", [forms.GET_MARKED, forms.GET, forms.TAKE_OPENED])
-def test_what_a_server_had_taken_that_has_died_has_its_marks_again(mixed: Queue, form: Form) -> None:
-    client = Opened()
+def test_messages_recovered_from_a_dead_server_keep_their_marks(mixed: Queue, form: Form) -> None:
+    client = Receiver()
     for _ in range(3):
         mixed.run(form, client=client, waits=form.options.waits)
     assert mixed.run(forms.LENGTH) == [3]
@@ -518,10 +526,10 @@ def test_what_a_server_had_taken_that_has_died_has_its_marks_again(mixed: Queue,
 
 
 @pytest.mark.slow
-def test_of_what_a_call_has_taken_only_some_goes_back_with_its_marks(mixed: Queue) -> None:
-    clients = [Opened() for _ in MIXED]
+def test_messages_of_one_call_put_back_in_part_keep_their_marks(mixed: Queue) -> None:
+    clients = [Receiver() for _ in MIXED]
     taken = mixed.run_together(forms.GET_MARKED, clients)
-    assert [told(one) for (one,) in taken] == MIXED
+    assert [with_flags(message) for (message,) in taken] == MIXED
     for client in clients[1::2]:
         client.operations[0].put_back()
     wait_for(lambda: mixed.run(forms.LENGTH) == [3], "three to be back")
@@ -530,7 +538,7 @@ def test_of_what_a_call_has_taken_only_some_goes_back_with_its_marks(mixed: Queu
 
 
 @pytest.mark.slow
-def test_many_equal_messages_with_marks_cost_as_much_as_few(queue: Queue) -> None:
+def test_many_equal_messages_keep_their_order_and_marks(queue: Queue) -> None:
     put, form = queue._broker.default_database.run, forms.PUT_MARKED
 
     async def many(count: int) -> None:
@@ -545,26 +553,9 @@ def test_many_equal_messages_with_marks_cost_as_much_as_few(queue: Queue) -> Non
     assert not queue.direct.exists(MARKS)
 
 
-def test_many_that_have_expired_are_dropped_a_few_at_a_time(queue: Queue) -> None:
+def test_a_get_drops_thousands_of_expired_messages(queue: Queue) -> None:
     for _ in range(3):
         queue.run(forms.PUT_MARKED, *[b"1 1 old"] * 2000, size=2000)
     queue.put(b"new", 7)
     assert queue.get() == [(7, b"new")]
     assert queue.run(forms.LENGTH) == [0]
-
-
-@pytest.mark.slow
-def test_marks_of_what_native_clients_have_taken_are_dropped_where_they_are_most(queue: Queue) -> None:
-    queue.run(forms.PUT, b"first")
-    for number in range(1100):
-        queue.put(b"%d" % number, 1)
-        queue.native.get()
-    assert queue.direct.hlen(MARKS) < 1010
-    assert queue.get(2) == [(1, b"1099")]
-
-
-def test_marks_survive_a_native_producer_that_dies_before_it_has_counted(queue: Queue) -> None:
-    queue.put(b"a", 1)
-    queue.direct.lpush(BASE, b"uncounted")
-    queue.put(b"b", 7)
-    assert queue.get(3) == [(1, b"a"), (0, b"uncounted"), (7, b"b")]

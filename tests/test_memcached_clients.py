@@ -1,10 +1,10 @@
-"""Memcached clients that people have, in PHP, Python and Ruby, and telnet, on queues, beside others."""
+"""Memcached client libraries for PHP, Python and Ruby, and telnet, on queues that Redis clients use too."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import pytest
 
 from pressure_server.client import Queue
 from tests.support.client_scripts import TIMEOUT, output_of
-from tests.support.kestrel import Item, Kestrel, memcached_port
+from tests.support.kestrel import Item, Kestrel
 from tests.support.native import NativeClient
 from tests.support.programs import Client, Server, Valkey
 from tests.support.requirements import need, need_success
@@ -26,7 +26,7 @@ PYMEMCACHE = (
     "from pymemcache.client.base import Client; m = Client(('127.0.0.1', {port}), default_noreply=False);"
 )
 PYTHON_MEMCACHED = "import memcache; m = memcache.Client(['127.0.0.1:{port}']);"
-# In each language: the client's code, which puts "m" (`text`, or `number`), or prints what it takes.
+# By client library: code that takes a message and prints it.
 TAKE = {
     "php": PHP + " echo $m->get('q');",
     "pymemcache": PYMEMCACHE + " print(m.get('q').decode(), end='')",
@@ -42,11 +42,11 @@ def need_library(runner: str) -> None:
 
 
 def run_code(client: str, code: str, server: Server) -> str:
-    """What the code prints; {port} in it is the memcached listener's."""
+    """Run code of the client's language; `{port}` in it is the memcached port. Return its output."""
     runner = client if client in ("php", "ruby") else "python"
     need_library(runner)
     command = {"php": ("php", "-r"), "ruby": ("ruby", "-e"), "python": (sys.executable, "-c")}[runner]
-    return output_of(*command, code.replace("{port}", str(memcached_port(server))))
+    return output_of(*command, code.replace("{port}", str(server.port_of("memcached"))))
 
 
 @pytest.fixture(scope="module")
@@ -59,32 +59,32 @@ def memcached_server(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture
 def server(backend: Valkey, memcached_server: Server) -> Server:
-    """One with a memcached listener, on a backend without data."""
+    """A server with a memcached listener, on a backend without data."""
     return memcached_server
 
 
 @pytest.mark.parametrize("client_name", ["php", "ruby", "pymemcache", "memcache"])
-def test_queues_are_the_same_with_every_client(client_name: str, server: Server, client: Client) -> None:
+def test_queues_behave_the_same_with_every_client(client_name: str, server: Server, client: Client) -> None:
     create(client, "full", "BOUND", 1)
     client.sadd("full", "m")
     create(client, "closed")
     client.execute_command("PRESSURE.CLOSE", "closed")
-    port = str(memcached_port(server))
+    port = str(server.port_of("memcached"))
     if client_name in ("php", "ruby"):
         need_library(client_name)
         suffix = {"php": "php", "ruby": "rb"}[client_name]
-        said = output_of(client_name, str(SCRIPTS / f"queues.{suffix}"), port)
+        output = output_of(client_name, str(SCRIPTS / f"queues.{suffix}"), port)
     else:
-        said = output_of(sys.executable, "-m", "tests.clients.memcached.queues", port, client_name)
-    assert said == (SCRIPTS / "queues.txt").read_text()
+        output = output_of(sys.executable, "-m", "tests.clients.memcached.queues", port, client_name)
+    assert output == (SCRIPTS / "queues.txt").read_text()
 
 
-def test_the_example_of_message_queue_on_a_queue(server: Server) -> None:
-    port = str(memcached_port(server))
+def test_the_example_of_message_queue_works_on_a_queue(server: Server) -> None:
+    port = str(server.port_of("memcached"))
     assert output_of(sys.executable, str(SCRIPTS / "message_queue.py"), port) == "None\nTrue\n123\nNone\n"
 
 
-def test_dalli_speaks_only_binary_and_is_told_so(server: Server, client: Client) -> None:
+def test_dalli_is_refused_in_the_binary_protocol(server: Server, client: Client) -> None:
     need_success("ruby-dalli", "ruby", "-e", "require 'dalli'")
     code = """
         require 'dalli'
@@ -106,34 +106,25 @@ TYPED = [
 
 
 @pytest.mark.parametrize("program", ["telnet", "nc"])
-def test_a_session_by_hand(program: str, server: Server) -> None:
+def test_queues_can_be_used_by_hand(program: str, server: Server) -> None:
     path = need(program, {"telnet": "telnet", "nc": "netcat-openbsd"}[program])
-    session = subprocess.Popen(
-        [path, "127.0.0.1", str(memcached_port(server))],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
-    assert session.stdin is not None
-    assert session.stdout is not None
-    # So that reading comes to an end, whatever happens.
-    impatient = threading.Timer(TIMEOUT, session.kill)
-    impatient.start()
-    try:
-        # What telnet sends for a new line is what the protocol wants.
-        end = "\n" if program == "telnet" else "\r\n"
-        session.stdin.write(end.join([*TYPED, ""]).encode())
-        session.stdin.flush()
+    # telnet sends CRLF for a line feed; nc sends what it reads.
+    end = "\n" if program == "telnet" else "\r\n"
+    reading, writing = os.pipe()
+    with open(reading, "rb") as standard_input, open(writing, "wb") as keyboard:
+        keyboard.write(end.join([*TYPED, ""]).encode())
+        keyboard.flush()
         if program == "nc":
-            session.stdin.close()  # it stays until the server closes, where telnet leaves at once
-        said = session.stdout.read().decode().replace("\r", "")
-        session.stdin.close()
-        session.wait(TIMEOUT)
-    finally:
-        impatient.cancel()
-        session.kill()
-        session.wait(TIMEOUT)
-    replies = said.rpartition("Escape character is '^]'.\n")[2]
+            keyboard.close()  # nc then stays until the server closes; telnet would leave at once
+        output = subprocess.run(
+            [path, "127.0.0.1", str(server.port_of("memcached"))],
+            stdin=standard_input,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=TIMEOUT,
+            check=False,
+        ).stdout
+    replies = output.decode().replace("\r", "").rpartition("Escape character is '^]'.\n")[2]
     value = "VALUE {} {} {}\n{}\nEND\n".format
     assert replies == (
         "STORED\nSTORED\n2\n1\n"
@@ -144,7 +135,7 @@ def test_a_session_by_hand(program: str, server: Server) -> None:
     )  # fmt: skip
 
 
-def test_put_by_set_in_php_and_taken_by_spop_in_ruby(server: Server) -> None:
+def test_a_message_crosses_from_memcached_in_php_to_redis_in_ruby(server: Server) -> None:
     need_success("ruby-redis", "ruby", "-e", "require 'redis'")
     assert run_code("php", PHP + " var_dump($m->set('q', 'from PHP'));", server) == "bool(true)\n"
     taking = f"require 'redis'; print Redis.new(port: {server.port}).spop('q')"
@@ -152,44 +143,40 @@ def test_put_by_set_in_php_and_taken_by_spop_in_ruby(server: Server) -> None:
 
 
 @pytest.mark.parametrize("taker", TAKE)
-def test_put_by_sadd_and_taken_by_get(taker: str, server: Server, client: Client) -> None:
+def test_memcached_clients_take_messages_of_redis_and_native_clients(
+    taker: str, server: Server, client: Client, direct: Client, backend: Valkey
+) -> None:
     assert client.sadd("q", "from Redis") == 1
-    assert run_code(taker, TAKE[taker], server) == "from Redis"
-    assert client.scard("q") == 0
-
-
-@pytest.mark.parametrize("taker", TAKE)
-def test_put_natively_and_taken_by_get(taker: str, server: Server, direct: Client, backend: Valkey) -> None:
     queue = Queue("q", backend.url)
-    queue.create()
-    queue.put("from our client")
-    NativeClient(direct, "q").put(b"from the specification's")
-    assert run_code(taker, TAKE[taker], server) == "from our client"
-    assert run_code(taker, TAKE[taker], server) == "from the specification's"
+    queue.put("from the Python client")
+    NativeClient(direct, "q").put(b"from the specification's client")
+    for message in ("from Redis", "from the Python client", "from the specification's client"):
+        assert run_code(taker, TAKE[taker], server) == message
+    assert client.scard("q") == 0
     queue.disconnect()
 
 
-def test_put_by_set_and_taken_natively(server: Server, direct: Client, backend: Valkey) -> None:
+def test_native_clients_take_messages_of_memcached_clients(
+    server: Server, direct: Client, backend: Valkey
+) -> None:
     run_code("php", PHP + " $m->set('q', 'text'); $m->set('q', 42); $m->set('q', 'last');", server)
     queue = Queue("q", backend.url)
     assert queue.get(0) == b"text"
     assert NativeClient(direct, "q").get() == b"42"
-    # Whoever took it, what comes next has its own flags, and not those of the number.
+    # The flags of the taken messages do not pass on to the next one.
     assert run_code("php", PHP + " var_dump($m->get('q'));", server) == 'string(4) "last"\n'
     queue.disconnect()
 
 
-def test_flags_stay_with_their_messages_among_those_of_others(
-    server: Server, client: Client, direct: Client
-) -> None:
+def test_flags_stay_with_their_messages(server: Server, client: Client, direct: Client) -> None:
     native = NativeClient(direct, "q")
     with Kestrel(server) as kestrel:
-        kestrel.put("q", Item(b"one", 1))
+        kestrel.put_items("q", Item(b"one", 1))
         client.sadd("q", "plain")
-        kestrel.put("q", Item(b"two", 2))
+        kestrel.put_items("q", Item(b"two", 2))
         client.rpush("q", "two", "one")
         native.put(b"two")
-        kestrel.put("q", Item(b"two", 4_294_967_295), Item(b"none"))
+        kestrel.put_items("q", Item(b"two", 4_294_967_295), Item(b"none"))
         expected = [
             Item(b"one", 1), Item(b"plain"), Item(b"two", 2), Item(b"two"), Item(b"one"), Item(b"two"),
             Item(b"two", 4_294_967_295), Item(b"none"),
@@ -197,18 +184,7 @@ def test_flags_stay_with_their_messages_among_those_of_others(
         assert kestrel.drain("q") == expected
 
 
-def test_a_message_that_comes_again_without_flags_has_none(server: Server, client: Client) -> None:
-    with Kestrel(server) as kestrel:
-        kestrel.put("q", Item(b"m", 7))
-        assert client.spop("q") == b"m"
-        assert client.sadd("q", "m") == 1
-        assert kestrel.drain("q") == [Item(b"m", 0)]
-        # Nor does what has been put with flags since lose them.
-        kestrel.put("q", Item(b"m", 8))
-        assert kestrel.drain("q") == [Item(b"m", 8)]
-
-
-def test_what_clients_serialize_is_text_to_others(server: Server, client: Client) -> None:
+def test_serialized_messages_are_text_to_redis_clients(server: Server, client: Client) -> None:
     run_code("php", PHP + " $m->set('q', 42); $m->set('q', ['a' => 1]);", server)
     assert client.lrange("q", 0, -1) == [b"42", b'a:1:{s:1:"a";i:1;}']
     client.rpush("q", "42")
@@ -216,11 +192,10 @@ def test_what_clients_serialize_is_text_to_others(server: Server, client: Client
     assert run_code("php", taking, server) == '42 {"a":1} "42" '
 
 
-def test_what_clients_see_of_waiting_and_closing(server: Server, client: Client) -> None:
-    """A message that is put while PHP waits for it is its own; when the queue is closed the wait ends."""
+def test_a_waiting_get_in_php_ends_with_a_message_or_a_close(server: Server, client: Client) -> None:
     need_library("php")
     waiting = PHP + " echo $m->get('q/t=60000'); var_dump($m->get('q/t=60000'));"
-    code = waiting.replace("{port}", str(memcached_port(server)))
+    code = waiting.replace("{port}", str(server.port_of("memcached")))
     create(client, "q")
     with subprocess.Popen(["php", "-r", code], stdout=subprocess.PIPE, text=True) as php:
         wait_for_waiting(client, "q", consumers=1)

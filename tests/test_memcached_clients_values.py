@@ -1,4 +1,4 @@
-"""Memcached clients on keys and values: their scripts print the same on memcached itself and on mode=kv."""
+"""Memcached client libraries on keys and values: memcached and mode=kv give them the same results."""
 
 from __future__ import annotations
 
@@ -11,19 +11,17 @@ from pathlib import Path
 import pytest
 
 from tests.support.client_scripts import output_of
-from tests.support.kestrel import memcached_port
 from tests.support.programs import TIMEOUT, Server, Valkey, wait_for
 from tests.support.requirements import need, need_success
 
 pytestmark = pytest.mark.clients
 
 SCRIPTS = Path(__file__).parent / "clients" / "memcached"
-MODE = "?mode=kv"
 
 
 @pytest.fixture(scope="module")
 def memcached() -> Iterator[int]:
-    """The port of a memcached itself."""
+    """The port of a memcached."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = int(free.getsockname()[1])
     command = [need("memcached", "memcached"), "-u", "nobody", "-l", "127.0.0.1", "-p", str(port)]
@@ -40,17 +38,17 @@ def _listens(port: int) -> bool:
 
 
 @pytest.fixture(scope="module")
-def ours(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """The port of our listener with mode=kv."""
-    arguments = ("--backend", shared_backend.url, "--listen", f"memcached://127.0.0.1:0{MODE}")
+def mode_kv(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """The port of a listener with mode=kv."""
+    arguments = ("--backend", shared_backend.url, "--listen", "memcached://127.0.0.1:0?mode=kv")
     started = Server(tmp_path_factory.mktemp("memcached") / "log", *arguments)
-    yield memcached_port(started, MODE)
+    yield started.port_of("memcached")
     started.end_well()
 
 
-@pytest.fixture(params=["memcached", "ours"])
+@pytest.fixture(params=["memcached", "mode_kv"])
 def port(request: pytest.FixtureRequest, backend: Valkey) -> str:
-    """That of either, without data."""
+    """The port of either, without data."""
     found: int = request.getfixturevalue(request.param)
     with socket.create_connection(("127.0.0.1", found), TIMEOUT) as connection:
         connection.sendall(b"flush_all\r\n")
@@ -59,14 +57,14 @@ def port(request: pytest.FixtureRequest, backend: Valkey) -> str:
 
 
 @pytest.mark.parametrize("client", ["php", "pymemcache", "memcache"])
-def test_values_are_the_same_with_every_client(client: str, port: str) -> None:
+def test_values_behave_as_in_memcached_with_every_client(client: str, port: str) -> None:
     if client == "php":
         need_success("php-memcached", "php", "-r", "exit(class_exists('Memcached') ? 0 : 1);")
-        said = output_of("php", str(SCRIPTS / "values.php"), port)
+        output = output_of("php", str(SCRIPTS / "values.php"), port)
     else:
-        said = output_of(sys.executable, "-m", "tests.clients.memcached.values", port, client)
-    assert said == (SCRIPTS / "values.txt").read_text()
+        output = output_of(sys.executable, "-m", "tests.clients.memcached.values", port, client)
+    assert output == (SCRIPTS / "values.txt").read_text()
 
 
-def test_the_example_of_message_queue_on_a_database(port: str) -> None:
+def test_the_example_of_message_queue_works_on_values(port: str) -> None:
     assert output_of(sys.executable, str(SCRIPTS / "message_queue.py"), port) == "None\nTrue\n123\n123\n"

@@ -1,45 +1,34 @@
-"""Commands on queues in memcached's and kestrel's words; and the document made from their table."""
+"""The commands of memcached and kestrel on queues."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from functools import partial
-from pathlib import Path
 
 import pytest
 
 from tests.support.memcached_wire import MemcachedWire
-from tests.support.programs import Client, Server, Valkey, wait_for
-from tests.support.waiters import Waiter, about, wait_for_waiting
-
-ROOT = Path(__file__).parent.parent
+from tests.support.programs import Client, Server, Valkey
+from tests.support.waiters import Waiter, about, create, wait_for_blocked, wait_for_waiting
 
 
 @pytest.fixture(scope="module")
-def shared_listening(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    listen = "memcached://127.0.0.1:0?flush_all=yes"
-    server = Server(
-        tmp_path_factory.mktemp("listening") / "log", "--backend", shared_backend.url, "--listen", listen
-    )
-    yield server
-    server.end_well()
+def memcached_server(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    arguments = ("--backend", shared_backend.url, "--listen", "memcached://127.0.0.1:0?flush_all=yes")
+    started = Server(tmp_path_factory.mktemp("memcached") / "log", *arguments)
+    yield started
+    started.end_well()
 
 
 @pytest.fixture
-def listening(backend: Valkey, shared_listening: Server) -> Server:
-    """A server that listens for memcached clients, too, on a backend without data."""
-    assert backend.process.poll() is None
-    return shared_listening
-
-
-def wait_until_blocked(client: Client) -> None:
-    """Return when one client waits for something."""
-    wait_for(lambda: client.info("clients")["blocked_clients"] == 1, "a client to wait")
+def server(backend: Valkey, memcached_server: Server) -> Server:
+    """A server with a memcached listener, on a backend without data."""
+    return memcached_server
 
 
 @pytest.fixture
-def wire(listening: Server) -> Iterator[MemcachedWire]:
-    with MemcachedWire(listening) as connected:
+def wire(server: Server) -> Iterator[MemcachedWire]:
+    with MemcachedWire(server) as connected:
         yield connected
 
 
@@ -63,7 +52,9 @@ def wire(listening: Server) -> Iterator[MemcachedWire]:
         (b"get q/t=1s", b"CLIENT_ERROR t= takes a number of milliseconds"),
         (b"get q/t=1234567890/open", b"CLIENT_ERROR t= takes a number of milliseconds"),
         (b"get q/open/peek", b"CLIENT_ERROR peek and abort can be combined with t= only"),
+        (b"get q/open/abort/peek", b"CLIENT_ERROR peek and abort can be combined with t= only"),
         (b"get a b/open", b"CLIENT_ERROR a get with options such as /open takes one queue only"),
+        (b"get a/open b/open", b"CLIENT_ERROR a get with options such as /open takes one queue only"),
         (b"incr q 1", b"CLIENT_ERROR incr is not supported on queues"),
         (b"append q 0 0 1\r\nx", b"CLIENT_ERROR append is not supported on queues"),
         (b"set q -1 0 1\r\nx", b"CLIENT_ERROR bad command line format"),
@@ -75,44 +66,53 @@ def wire(listening: Server) -> Iterator[MemcachedWire]:
         (b"sismember q two  words", b"0"),
     ],
 )
-def test_a_command_that_is_about_nothing_is_told_what(
+def test_a_command_on_an_empty_database_gets_memcached_s_reply(
     wire: MemcachedWire, request_: bytes, reply: bytes
 ) -> None:
     assert wire(request_).startswith(reply)
     assert wire(b"get q") == b"END"
 
 
-def test_quit_closes(wire: MemcachedWire) -> None:
+def test_quit_closes_the_connection(wire: MemcachedWire) -> None:
     wire.send(b"version\r\nquit now\r\nversion\r\n")
     assert wire.rest() == b"VERSION 1.6.18\r\n"
 
 
-def test_the_rest_of_the_line_is_what_is_asked_for(wire: MemcachedWire) -> None:
+def test_sismember_looks_for_the_rest_of_its_line(wire: MemcachedWire) -> None:
     assert wire(b"set q 0 0 10\r\ntwo  words") == b"STORED"
-    assert [wire(b"sismember q two  words"), wire(b"sismember q two words"), wire(b"scard q")] == [
-        b"1",
-        b"0",
-        b"1",
-    ]
+    assert wire(b"sismember q two  words") == b"1"
+    assert wire(b"sismember q two words") == b"0"
+    assert wire(b"scard q") == b"1"
 
 
-def test_a_queue_is_flushed_and_keeps_its_bound(wire: MemcachedWire, listening: Server) -> None:
-    with listening.client() as client:
-        client.execute_command("PRESSURE.CREATE", "q", "BOUND", "2")
-        assert wire(b"set q 0 0 1\r\na") == wire(b"set q 5 0 1\r\nb") == b"STORED"
-        assert wire(b"set q 0 0 1\r\nc").startswith(b"SERVER_ERROR FULL queue 'q' is full")
-        assert wire(b"flush q") == b"END"
-        info = about(client, "q")
-        assert (info[b"length"], info[b"bound"], info[b"consumed_messages"]) == (0, 2, 2)
-        assert info[b"produced_bytes"] == info[b"consumed_bytes"] == 2
-        assert client.blpop("q", 0.01) is None
-        assert wire(b"set q 0 0 1\r\nd") == b"STORED"
+@pytest.mark.parametrize("overflow", ["error", "block"])
+@pytest.mark.parametrize("request_", [b"set q 0 0 1\r\nb", b"add q 5 60 1\r\nb"])
+def test_a_full_queue_refuses_a_put_at_once(
+    wire: MemcachedWire, client: Client, request_: bytes, overflow: str
+) -> None:
+    create(client, "q", "BOUND", 1, "OVERFLOW", overflow)
+    assert wire.store(b"q", b"a") == b"STORED"
+    began = time.monotonic()
+    assert wire(request_).startswith(b"SERVER_ERROR FULL queue 'q' is full")
+    assert time.monotonic() - began < 2
+    assert client.lrange("q", 0, -1) == [b"a"]
 
 
-def test_flushing_makes_room_for_who_waits_for_it(wire: MemcachedWire, listening: Server) -> None:
-    with listening.client() as client, Waiter(listening.port) as waiting:
-        client.execute_command("PRESSURE.CREATE", "q", "BOUND", "1", "OVERFLOW", "BLOCK")
-        assert client.sadd("q", "a") == 1
+def test_flush_empties_a_queue_and_keeps_its_bound(wire: MemcachedWire, client: Client) -> None:
+    create(client, "q", "BOUND", 2)
+    assert wire(b"set q 0 0 1\r\na") == wire(b"set q 5 0 1\r\nb") == b"STORED"
+    assert wire(b"flush q") == b"END"
+    info = about(client, "q")
+    assert (info[b"length"], info[b"bound"], info[b"consumed_messages"]) == (0, 2, 2)
+    assert info[b"produced_bytes"] == info[b"consumed_bytes"] == 2
+    assert client.blpop("q", 0.01) is None
+    assert wire(b"set q 0 0 1\r\nd") == b"STORED"
+
+
+def test_flush_makes_room_for_a_waiting_put(wire: MemcachedWire, server: Server, client: Client) -> None:
+    create(client, "q", "BOUND", 1, "OVERFLOW", "BLOCK")
+    assert client.sadd("q", "a") == 1
+    with Waiter(server.port) as waiting:
         waiting.send("SADD", "q", "b")
         wait_for_waiting(client, "q", producers=1)
         assert wire(b"flush q") == b"END"
@@ -120,34 +120,32 @@ def test_flushing_makes_room_for_who_waits_for_it(wire: MemcachedWire, listening
         assert wire.take(b"q") == b"b"
 
 
-def test_a_closed_queue_takes_nothing_and_is_emptied(wire: MemcachedWire, listening: Server) -> None:
-    with listening.client() as client:
-        assert wire(b"set q 0 0 1\r\na") == b"STORED"
-        client.execute_command("PRESSURE.CLOSE", "q")
-        for put in (b"set q 0 0 1\r\nb", b"add q 3 60 1\r\nb"):
-            assert wire(put).startswith(b"SERVER_ERROR CLOSED queue 'q' is closed")
-        assert wire(b"set q 0 0 1 noreply\r\nb\r\nversion") == b"VERSION 1.6.18"
-        assert wire.take(b"q") == b"a"
-        assert wire(b"get q") == wire(b"get q/open") == b"END"
-        assert wire(b"get q/t=10000").startswith(b"SERVER_ERROR CLOSED")
+def test_a_closed_queue_refuses_puts_and_can_be_emptied(wire: MemcachedWire, client: Client) -> None:
+    assert wire(b"set q 0 0 1\r\na") == b"STORED"
+    client.execute_command("PRESSURE.CLOSE", "q")
+    for put in (b"set q 0 0 1\r\nb", b"add q 3 60 1\r\nb"):
+        assert wire(put).startswith(b"SERVER_ERROR CLOSED queue 'q' is closed")
+    assert wire(b"set q 0 0 1 noreply\r\nb\r\nversion") == b"VERSION 1.6.18"
+    assert wire.take(b"q") == b"a"
+    assert wire(b"get q") == wire(b"get q/open") == b"END"
+    assert wire(b"get q/t=10000").startswith(b"SERVER_ERROR CLOSED")
 
 
-def test_who_waits_is_served_by_either_protocol(wire: MemcachedWire, listening: Server) -> None:
-    with listening.client() as client:
-        for put in (partial(client.sadd, "q", "a"), partial(client.rpush, "q", "a")):
-            wire.send(b"get q/t=10000\r\n")
-            wait_until_blocked(client)
-            put()
-            assert wire.reply() == b"VALUE q/t=10000 0 1\r\na\r\nEND"
-        wire.send(b"get q/peek/t=10000\r\n")
-        wait_until_blocked(client)
-        client.sadd("q", "b")
-        assert wire.reply() == b"VALUE q/peek/t=10000 0 1\r\nb\r\nEND"
-        assert wire(b"get q/t=1") == b"VALUE q/t=1 0 1\r\nb\r\nEND"
-        assert wire(b"get q/t=1") == b"END"
+def test_a_waiting_get_receives_a_message_of_a_redis_client(wire: MemcachedWire, client: Client) -> None:
+    for put in (client.sadd, client.rpush):
+        wire.send(b"get q/t=10000\r\n")
+        wait_for_blocked(client, 1)
+        put("q", "a")
+        assert wire.reply() == b"VALUE q/t=10000 0 1\r\na\r\nEND"
+    wire.send(b"get q/peek/t=10000\r\n")
+    wait_for_blocked(client, 1)
+    client.sadd("q", "b")
+    assert wire.reply() == b"VALUE q/peek/t=10000 0 1\r\nb\r\nEND"
+    assert wire(b"get q/t=1") == b"VALUE q/t=1 0 1\r\nb\r\nEND"
+    assert wire(b"get q/t=1") == b"END"
 
 
-def test_statistics_are_kestrel_s(wire: MemcachedWire) -> None:
+def test_stats_and_dump_stats_have_kestrel_s_lines(wire: MemcachedWire) -> None:
     assert wire(b"set q 0 0 3\r\nabc") == wire(b"set q 0 0 2\r\nde") == b"STORED"
     assert wire(b"get q/open").startswith(b"VALUE")
     lines = dict(line.split(b" ", 2)[1:] for line in wire(b"stats").splitlines()[:-1])

@@ -1,14 +1,15 @@
-"""Logins, rights and listeners that only memcached's protocol has.
+"""Logins, rights and listener options of memcached's protocol.
 
-What all protocols share is in test_logins.py, test_access.py and test_tls.py.
+test_logins.py, test_access.py and test_tls.py test what all protocols share.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -45,7 +46,7 @@ def owner(backend: Valkey, locked: Server) -> Iterator[Client]:
         yield client
 
 
-# ---------------------------------------------------------------- logging in
+# ---------------------------------------------------------------- logins
 
 BEFORE = [
     b"version", b"stats", b"get q", b"gets q r", b"get q/t=1000", b"delete q", b"flush_all", b"verbosity 1",
@@ -54,7 +55,7 @@ BEFORE = [
 ]  # fmt: skip
 
 
-def test_nothing_is_done_before_the_login(locked: Server, owner: Client) -> None:
+def test_commands_before_the_login_are_refused(locked: Server, owner: Client) -> None:
     with MemcachedWire(locked) as stranger:
         owner.sadd("q", "m")
         for request in BEFORE:
@@ -70,38 +71,39 @@ def test_nothing_is_done_before_the_login(locked: Server, owner: Client) -> None
 @pytest.mark.parametrize(
     "line", [b"set any 0 0 %d", b"set any 5 9 %d noreply", b"set any x y %d", b" set any 0 0 %d"]
 )
-def test_a_login_is_a_set_of_a_name_and_a_password(locked: Server, owner: Client, line: bytes) -> None:
-    """As in memcached nothing else in the line matters, and there is a reply."""
+def test_a_set_of_any_key_logs_in(locked: Server, owner: Client, line: bytes) -> None:
+    """As in memcached, the rest of the line does not matter, and noreply gets a reply."""
     data = b"default " + SECRET.encode()
     with MemcachedWire(locked) as client:
         assert client(line % len(data) + b"\r\n" + data) == b"STORED"
-        # From now on a set is a set.
+        # After the login, set is the command again.
         assert client.store(b"q", data) == b"STORED"
         assert client.take(b"q") == data
 
 
-LOGINS = {
-    "right": (f"default {SECRET}", b"default", True),
-    "a line end after it": (f"default {SECRET}\n", b"default", False),
-    "a zero after it": (f"default {SECRET}\0", b"default", False),
-    "two spaces": (f"default  {SECRET}", b"default", False),
-    "upper case": (f"default {SECRET.upper()}", b"default", False),
-    "the hash": (f"default {password_digest(SECRET.encode()).hex()}", b"default", False),
-    "no password": ("default ", b"default", False),
-    "no space": ("default", b"default", False),
-    "2 KB": ("default " + "x" * 2000, b"default", False),
-    # A name that no user has may be a password, so the log must not have it.
-    "the password alone": (SECRET, b"", False),
-    "a colon": (f"default:{SECRET}", b"", False),
-    "another user": (f"ada {SECRET}", b"", False),
-    "no user": (f" {SECRET}", b"", False),
-    "nothing": ("", b"", False),
+# The data of the set, and the name that is logged if the login fails. None: it succeeds.
+LOGINS: dict[str, tuple[str, bytes | None]] = {
+    "right": (f"default {SECRET}", None),
+    "a trailing line end": (f"default {SECRET}\n", b"default"),
+    "a trailing zero": (f"default {SECRET}\0", b"default"),
+    "two spaces": (f"default  {SECRET}", b"default"),
+    "upper case": (f"default {SECRET.upper()}", b"default"),
+    "the hash": (f"default {password_digest(SECRET.encode()).hex()}", b"default"),
+    "no password": ("default ", b"default"),
+    "no space": ("default", b"default"),
+    "2 KB": ("default " + "x" * 2000, b"default"),
+    # An unknown name may be a password and must not be logged.
+    "the password alone": (SECRET, b""),
+    "a colon": (f"default:{SECRET}", b""),
+    "another user": (f"ada {SECRET}", b""),
+    "an empty name": (f" {SECRET}", b""),
+    "nothing": ("", b""),
 }
 
 
 @pytest.mark.parametrize("name", LOGINS)
-def test_only_a_name_a_space_and_the_password_log_in(name: str) -> None:
-    data, logged, is_right = LOGINS[name]
+def test_a_login_is_a_name_one_space_and_the_password(name: str) -> None:
+    data, logged = LOGINS[name]
     failed: list[bytes] = []
 
     class _Logins:
@@ -113,22 +115,22 @@ def test_only_a_name_a_space_and_the_password_log_in(name: str) -> None:
         clients=SimpleNamespace(access=access), transport=None, failures=0, user=NOBODY
     )
     reply = asyncio.run(login.log_in(client, Request([b"set", b"any"], data.encode())))
-    assert (client.user is not NOBODY) == is_right
-    assert reply.strip() == (MEMCACHED.logged_in if is_right else MEMCACHED.login_failed)
-    assert failed == ([] if is_right else [logged])
+    assert (client.user is NOBODY) == (logged is not None)
+    assert reply.strip() == (MEMCACHED.logged_in if logged is None else MEMCACHED.login_failed)
+    assert failed == ([] if logged is None else [logged])
     assert client.failures == len(failed)
 
 
 # ---------------------------------------------------------------- rights
 
 USERS = {
-    **{f"no-{right}": (SECRET, ["*"], [one for one in RIGHTS if one != right]) for right in RIGHTS},
+    **{f"no-{right}": (SECRET, ["*"], [other for other in RIGHTS if other != right]) for right in RIGHTS},
     "root": (SECRET, ["*"], list(RIGHTS)),
-    "ours": (SECRET, ["ours:*"], list(RIGHTS)),
+    "alice": (SECRET, ["alice:*"], list(RIGHTS)),
     "q": (SECRET, ["q"], list(RIGHTS)),
     "slashes": (SECRET, ["q/*"], list(RIGHTS)),
 }
-# What each command sends, with a queue's name, and what it must have a right to.
+# By command: a request for a queue, and the rights that it needs.
 REQUESTS: dict[str, tuple[bytes, set[str]]] = {
     "set": (b"set %b 0 0 1\r\nx", {"put"}),
     "add": (b"add %b 0 0 1\r\nx", {"put"}),
@@ -139,8 +141,8 @@ REQUESTS: dict[str, tuple[bytes, set[str]]] = {
     "delete": (b"delete %b", {"administer"}),
     "flush": (b"flush %b", {"get"}),
 }
-# Those that are about no queue, or all.
-ABOUT_ALL: dict[str, set[str]] = {
+# Commands on all queues.
+ON_ALL: dict[str, set[str]] = {
     "stats": {"read"},
     "dump_stats": {"read"},
     "flush_all": {"get", "administer"},
@@ -161,36 +163,26 @@ def guarded(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) ->
     server.end_well()
 
 
-class Guests:
-    """Connections, one for each user."""
-
-    def __init__(self, server: Server, stack: ExitStack) -> None:
-        self._server, self._stack = server, stack
-        self._connected: dict[str, MemcachedWire] = {}
-
-    def __getitem__(self, name: str) -> MemcachedWire:
-        if name not in self._connected:
-            wire = self._stack.enter_context(MemcachedWire(self._server))
-            self._connected[name] = wire.log_in(name, SECRET)
-        return self._connected[name]
+# Returns the connection of a user.
+Guests = Callable[[str], MemcachedWire]
 
 
 @pytest.fixture(scope="module")
 def connected(guarded: Server) -> Iterator[Guests]:
     with ExitStack() as stack:
-        yield Guests(guarded, stack)
+        yield cache(lambda name: stack.enter_context(MemcachedWire(guarded)).log_in(name, SECRET))
 
 
 @pytest.fixture
 def guests(backend: Valkey, connected: Guests) -> Guests:
-    """Those connections, and a backend without data."""
+    """Connections of all users, on a backend without data."""
     return connected
 
 
-def test_every_command_that_needs_a_right_is_in_the_tables_here() -> None:
+def test_the_tables_here_list_every_command_that_needs_a_right() -> None:
     commands.load()
     needing = {spec.name: set(spec.needs) for spec in COMMANDS[QUEUE].values() if spec.needs}
-    assert needing == {name: needs for name, (_, needs) in REQUESTS.items()} | ABOUT_ALL
+    assert needing == {name: needs for name, (_, needs) in REQUESTS.items()} | ON_ALL
 
 
 def is_refused(reply: bytes) -> bool:
@@ -198,81 +190,78 @@ def is_refused(reply: bytes) -> bool:
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_each_right_is_needed_and_enough(guests: Guests, name: str) -> None:
+def test_a_command_needs_exactly_its_rights(guests: Guests, name: str) -> None:
     request, needs = REQUESTS[name]
     for right in RIGHTS:
-        assert is_refused(guests[f"no-{right}"](request % b"ours:q")) == (right in needs)
-    assert not is_refused(guests["ours"](request % b"ours:q"))
-    assert guests["ours"](request % b"theirs") == NO_KEY
-    guests["ours"].send((request % b"theirs" + b"\r\n") * 1000)
-    assert {guests["ours"].reply() for _ in range(1000)} == {NO_KEY}
-    assert not is_refused(guests["root"](request % b"theirs"))
+        assert is_refused(guests(f"no-{right}")(request % b"alice:q")) == (right in needs)
+    assert not is_refused(guests("alice")(request % b"alice:q"))
+    assert guests("alice")(request % b"bob:q") == NO_KEY
+    guests("alice").send((request % b"bob:q" + b"\r\n") * 1000)
+    assert {guests("alice").reply() for _ in range(1000)} == {NO_KEY}
+    assert not is_refused(guests("root")(request % b"bob:q"))
 
 
-@pytest.mark.parametrize("name", ABOUT_ALL)
-def test_each_right_to_all_queues_is_needed(guests: Guests, name: str) -> None:
+@pytest.mark.parametrize("name", ON_ALL)
+def test_a_command_on_all_queues_needs_exactly_its_rights(guests: Guests, name: str) -> None:
     for right in RIGHTS:
-        assert is_refused(guests[f"no-{right}"](name.encode())) == (right in ABOUT_ALL[name])
-    assert is_refused(guests["ours"](name.encode())) == (name == "flush_all")
+        assert is_refused(guests(f"no-{right}")(name.encode())) == (right in ON_ALL[name])
+    assert is_refused(guests("alice")(name.encode())) == (name == "flush_all")
 
 
-def test_a_get_of_another_s_queue_among_several_takes_nothing(guests: Guests) -> None:
-    for queue in (b"ours:a", b"ours:b", b"theirs"):
-        assert guests["root"].store(queue, b"m") == b"STORED"
-    for request in (
-        b"get ours:a theirs",
-        b"get theirs ours:a",
-        b"gets ours:a ours:b theirs",
-        b"get ours:a theirs/open",
-    ):
-        assert guests["ours"](request) == NO_KEY
-    assert guests["ours"](b"get ours:a ours:b") == b"VALUE ours:a 0 1\r\nm\r\nVALUE ours:b 0 1\r\nm\r\nEND"
-    assert guests["root"](b"scard theirs") == b"1"
+def test_a_refused_get_of_several_queues_takes_nothing(guests: Guests) -> None:
+    for queue in (b"alice:a", b"alice:b", b"bob:q"):
+        assert guests("root").store(queue, b"m") == b"STORED"
+    for keys in (b"alice:a bob:q", b"bob:q alice:a", b"alice:a alice:b bob:q", b"alice:a bob:q/open"):
+        assert guests("alice")(b"get " + keys) == guests("alice")(b"gets " + keys) == NO_KEY
+    assert (
+        guests("alice")(b"get alice:a alice:b") == b"VALUE alice:a 0 1\r\nm\r\nVALUE alice:b 0 1\r\nm\r\nEND"
+    )
+    assert guests("root")(b"scard bob:q") == b"1"
 
 
 OPTIONS = [b"/open", b"/close", b"/abort", b"/peek", b"/t=5", b"/close/open", b"/open/t=5", b"/peek/t=5"]
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_patterns_of_queues_do_not_see_options_behind_a_name(guests: Guests, options: bytes) -> None:
-    assert not is_refused(guests["q"](b"get q" + options))
-    assert guests["q"](b"get r" + options) == NO_KEY
-    assert guests["q"](b"get q/r" + options) == NO_KEY
-    assert guests["slashes"](b"get q" + options) == NO_KEY
-    assert not is_refused(guests["slashes"](b"get q/r" + options))
+def test_read_options_are_not_part_of_the_name_that_patterns_match(guests: Guests, options: bytes) -> None:
+    assert not is_refused(guests("q")(b"get q" + options))
+    assert guests("q")(b"get r" + options) == NO_KEY
+    assert guests("q")(b"get q/r" + options) == NO_KEY
+    assert guests("slashes")(b"get q" + options) == NO_KEY
+    assert not is_refused(guests("slashes")(b"get q/r" + options))
 
 
 @pytest.mark.parametrize("name", [name for name in REQUESTS if not name.startswith("get")])
 @pytest.mark.parametrize("queue", [b"q/open", b"q/t=5", b"q/close/open", b"q/r"])
-def test_only_get_has_options_behind_a_name(guests: Guests, name: str, queue: bytes) -> None:
-    """A right to q is none to a queue called q/open."""
+def test_other_commands_take_an_option_as_part_of_the_name(guests: Guests, name: str, queue: bytes) -> None:
+    """A user of q has no right to a queue called q/open."""
     request, _ = REQUESTS[name]
-    assert guests["q"](request % queue) == NO_KEY
-    assert not is_refused(guests["slashes"](request % queue))
+    assert guests("q")(request % queue) == NO_KEY
+    assert not is_refused(guests("slashes")(request % queue))
 
 
-@pytest.mark.parametrize("key", [b"/open", b"//open", b"ours:/../theirs", b"q\xff", b"Q", b"q/open/x"])
-def test_a_name_that_looks_like_an_allowed_one_is_refused(guests: Guests, key: bytes) -> None:
-    for name in ("q", "ours") if not key.startswith(b"ours:") else ("q",):
-        assert guests[name](b"get " + key) == NO_KEY
-        assert guests[name].store(key, b"x") == NO_KEY
+@pytest.mark.parametrize("key", [b"/open", b"//open", b"alice:/../bob:q", b"q\xff", b"Q", b"q/open/x"])
+def test_a_name_similar_to_an_allowed_one_is_refused(guests: Guests, key: bytes) -> None:
+    for name in ("q", "alice") if not key.startswith(b"alice:") else ("q",):
+        assert guests(name)(b"get " + key) == NO_KEY
+        assert guests(name).store(key, b"x") == NO_KEY
 
 
-def test_statistics_show_the_queues_of_the_user_only(guests: Guests) -> None:
-    for queue in (b"ours:a", b"theirs"):
-        assert guests["root"].store(queue, b"m") == b"STORED"
+def test_statistics_show_only_the_user_s_queues(guests: Guests) -> None:
+    for queue in (b"alice:a", b"bob:q"):
+        assert guests("root").store(queue, b"m") == b"STORED"
     for request in (b"stats\r\n", b"dump_stats\r\n"):
-        client = guests["ours"]
+        client = guests("alice")
         client.send(request + b"version\r\n")
         found = b""
         while b"VERSION" not in found:
             found += client.reply() + b"\n"
-        assert b"ours:a" in found
-        assert b"theirs" not in found
+        assert b"alice:a" in found
+        assert b"bob" not in found
         assert b"total_items 2" not in found
 
 
-def test_an_open_message_of_a_user_who_is_gone_goes_back(
+def test_an_open_message_of_a_removed_user_goes_back(
     start_server: StartServer, backend: Valkey, tmp_path: Path
 ) -> None:
     file = tmp_path / "users.toml"
@@ -288,13 +277,13 @@ def test_an_open_message_of_a_user_who_is_gone_goes_back(
         assert eve.log_in("eve", SECRET)(b"get q/t=20000") == b"VALUE q/t=20000 0 1\r\nm\r\nEND"
 
 
-# ---------------------------------------------------------------- where to listen
+# ---------------------------------------------------------------- listeners
 
 
-def test_listeners_on_unix_sockets_have_options_of_their_own(
+def test_each_listener_on_a_unix_socket_has_its_own_options(
     start_server: StartServer, backend: Valkey, tmp_path: Path
 ) -> None:
-    # By options: the mode, and whether flush_all is allowed.
+    # By URL options: the mode, and whether flush_all is allowed.
     expected = {
         "": (b"queue", b"no"),
         "?mode=kv": (b"kv", b"yes"),
@@ -314,10 +303,10 @@ def test_listeners_on_unix_sockets_have_options_of_their_own(
             assert b"STAT flush_all " + flush_all in settings
         assert f"listening on memcached+unix://{paths[options]}" in server.log
         for ready in ([], ["--ready"]):
-            asked = run_here("ping", "--listen", urls[options], *ready)
-            assert (asked.returncode, asked.stderr) == (0, "")
+            ping = run_here("ping", "--listen", urls[options], *ready)
+            assert (ping.returncode, ping.stderr) == (0, "")
     server.end_well()
     for options, path in paths.items():
         assert not path.exists()
-        gone = run_here("ping", "--listen", urls[options])
-        assert (gone.returncode, gone.stderr.count("\n")) == (1, 1)
+        ping = run_here("ping", "--listen", urls[options])
+        assert (ping.returncode, ping.stderr.count("\n")) == (1, 1)

@@ -1,10 +1,11 @@
-"""memcached's requests in memory: refused blocks, lines, keys, and the binary protocol.
+"""The parser of memcached's protocol: refused blocks, lines, keys, and the binary protocol.
 
-What the parsers of all protocols share is in test_parsers.py.
+test_parsers.py tests what the parsers of all protocols share.
 """
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import pytest
@@ -31,7 +32,7 @@ ERROR = b"ERROR\r\n"
 
 
 def fed(*pieces: bytes) -> list[Any]:
-    """Return what comes out for these pieces, up to an error that closes."""
+    """Return the requests and errors in these pieces, up to an error that closes the connection."""
     return MEMCACHED.fed(*pieces, most=MOST)
 
 
@@ -46,21 +47,21 @@ def fatal(reply: bytes) -> list[RequestError]:
 VERSION = [Request([b"version"])]
 
 
-# ---------------------------------------------------------------- blocks that are refused
+# ---------------------------------------------------------------- refused blocks
 
 LONG_KEY = b"k" * (MAX_KEY + 1)
 REFUSED_LINES: dict[str, tuple[bytes, bytes]] = {
     "too large": (b"set q 0 0 %d\r\n", TOO_LARGE),
-    "key of 251 bytes": (b"set " + LONG_KEY + b" 0 0 %d\r\n", BAD_FORMAT),
+    "a key of 251 bytes": (b"set " + LONG_KEY + b" 0 0 %d\r\n", BAD_FORMAT),
     "control characters in the key": (b"add a\x01b 0 0 %d\r\n", BAD_FORMAT),
     "a delete character in the key": (b"add a\x7f 0 0 %d\r\n", BAD_FORMAT),
-    "a tabulator in the key": (b"add a\tb 0 0 %d\r\n", BAD_FORMAT),
-    "one word too many": (b"append q 0 0 %d 7\r\n", BAD_FORMAT),
-    "cas without its number": (b"cas q 0 0 %d\r\n", BAD_FORMAT),
-    "cas with a word too many": (b"cas q 0 0 %d 1 2\r\n", BAD_FORMAT),
-    "words behind noreply": (b"set q 0 0 %d noreply junk\r\n", BAD_FORMAT),
-    "too large, without a reply": (b"set q 0 0 %d noreply\r\n", b""),
-    "a bad key, without a reply": (b"set " + LONG_KEY + b" 0 0 %d noreply\r\n", b""),
+    "a tab in the key": (b"add a\tb 0 0 %d\r\n", BAD_FORMAT),
+    "an extra word": (b"append q 0 0 %d 7\r\n", BAD_FORMAT),
+    "cas without a unique": (b"cas q 0 0 %d\r\n", BAD_FORMAT),
+    "cas with an extra word": (b"cas q 0 0 %d 1 2\r\n", BAD_FORMAT),
+    "words after noreply": (b"set q 0 0 %d noreply junk\r\n", BAD_FORMAT),
+    "too large, with noreply": (b"set q 0 0 %d noreply\r\n", b""),
+    "a bad key, with noreply": (b"set " + LONG_KEY + b" 0 0 %d noreply\r\n", b""),
 }
 
 
@@ -68,7 +69,7 @@ REFUSED_LINES: dict[str, tuple[bytes, bytes]] = {
 @pytest.mark.parametrize(
     "data", [EVIL, EVIL * 100, b"", b"\n" * 50], ids=["evil", "much evil", "empty", "line ends"]
 )
-def test_a_refused_block_is_never_executed_however_it_is_cut(name: str, data: bytes) -> None:
+def test_a_refused_block_is_never_executed(name: str, data: bytes) -> None:
     line, reply = REFUSED_LINES[name]
     if name.startswith("too large"):
         data = data.ljust(MOST + 1, b"\n")
@@ -80,19 +81,20 @@ def test_a_refused_block_is_never_executed_however_it_is_cut(name: str, data: by
     assert fed(*bytewise(stream + b"version\r\n")) == expected
 
 
-@pytest.mark.parametrize(
-    "size",
-    [b"x", b"-1", b"+3", b"3x", b"0x3", b"one", b"99999999999", b"1" * 1000, b"", b"noreply", "٣".encode()],
-)
-def test_a_block_without_a_valid_size_ends_the_connection(size: bytes) -> None:
-    stream = b"version\r\nset q 0 0 " + size + b"\r\n" + EVIL
+UNSIZED = [
+    b"set q", b"set q 0", b"set q 0 0", b"add q 0 0", b"cas q", b"cas q 0 0", b"set q noreply",
+    b"set q 0 0 ",
+    *[b"set q 0 0 " + size for size in (
+        b"x", b"-1", b"+3", b"3x", b"0x3", b"one", b"99999999999", b"1" * 1000, b"noreply", "٣".encode(),
+    )],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", UNSIZED)
+def test_a_block_without_a_valid_size_ends_the_connection(line: bytes) -> None:
+    stream = b"version\r\n" + line + b"\r\n" + EVIL
     assert fed(stream) == [*VERSION, *fatal(BAD_FORMAT)]
     assert fed(*bytewise(stream)) == [*VERSION, *fatal(BAD_FORMAT)]
-
-
-@pytest.mark.parametrize("line", [b"set q", b"set q 0", b"set q 0 0", b"cas q 0 0", b"set q noreply"])
-def test_a_storage_command_without_a_size_ends_the_connection(line: bytes) -> None:
-    assert fed(line + b"\r\n" + EVIL) == fatal(BAD_FORMAT)
 
 
 @pytest.mark.parametrize("size", [MOST + 1, 2**31 - 1, 2**32, 9_999_999_999])
@@ -109,7 +111,7 @@ def test_a_block_of_a_huge_size_takes_no_memory_and_is_not_executed(size: int) -
 
 
 @pytest.mark.parametrize(
-    ("block", "behind"),
+    ("block", "next_requests"),
     [
         (b"abcd\r\n", VERSION),
         (b"abcdefgh flush_all\r\n", VERSION),
@@ -119,19 +121,19 @@ def test_a_block_of_a_huge_size_takes_no_memory_and_is_not_executed(size: int) -
         (b"ab\r\n", VERSION),
     ],
 )
-def test_a_block_that_is_too_long_is_skipped_to_the_end_of_its_line(
-    block: bytes, behind: list[Request | RequestError]
+def test_a_block_of_a_wrong_length_is_skipped_to_its_line_end(
+    block: bytes, next_requests: list[Request | RequestError]
 ) -> None:
     for noreply, reply in ((b"", BAD_CHUNK), (b" noreply", b"")):
         stream = b"set q 0 0 3%b\r\n" % noreply + block + b"version\r\n"
-        expected = [RequestError(reply), *behind]
+        expected = [RequestError(reply), *next_requests]
         assert fed(stream) == expected
         assert fed(*bytewise(stream)) == expected
         for at in range(len(stream)):
             assert fed(stream[:at], stream[at:]) == expected
 
 
-def test_a_block_that_is_too_long_takes_no_memory() -> None:
+def test_an_overlong_block_takes_no_memory() -> None:
     parser = RequestParser(MOST)
     assert parser.feed(b"set q 0 0 3\r\nabcde") == refused(BAD_CHUNK)
     for _ in range(100):
@@ -140,7 +142,7 @@ def test_a_block_that_is_too_long_takes_no_memory() -> None:
     assert parser.feed(b"x\r\nversion\r\n") == VERSION
 
 
-def test_a_run_of_requests_ends_before_a_block_that_is_wrong() -> None:
+def test_a_run_of_equal_requests_ends_before_a_refused_block() -> None:
     good, bad = b"set q 0 0 3\r\nabc\r\n", b"set q 0 0 3\r\nabcd\r\n"
     expected = [Request([b"set", b"q", b"0", b"0", b"3"], b"abc")]
     assert fed(good * 30 + bad + good * 30) == [*expected * 30, *refused(BAD_CHUNK), *expected * 30]
@@ -176,19 +178,19 @@ def test_a_run_of_requests_ends_before_a_block_that_is_wrong() -> None:
         (b"set q 0 0 0\r\n\r\n", [Request([b"set", b"q", b"0", b"0", b"0"], b"")]),
     ],
 )
-def test_lines(line: bytes, expected: list[Request | RequestError]) -> None:
+def test_a_line_is_split_into_words(line: bytes, expected: list[Request | RequestError]) -> None:
     assert fed(line + b"version\r\n") == [*expected, *VERSION]
     assert fed(*bytewise(line + b"version\r\n")) == [*expected, *VERSION]
 
 
-def test_a_key_has_250_bytes_at_most() -> None:
+def test_a_key_has_at_most_250_bytes() -> None:
     line = b"set %b 0 0 1\r\nx\r\n"
     assert fed(line % (b"k" * 250)) == [Request([b"set", b"k" * 250, b"0", b"0", b"1"], b"x")]
     assert fed(line % (b"k" * 251)) == refused(BAD_FORMAT)
 
 
 @pytest.mark.parametrize("name", [b"get", b"gets", b"gat", b"gats"])
-def test_a_line_of_many_keys_has_64_kib_at_most(name: bytes) -> None:
+def test_a_line_of_keys_has_at_most_64_kib(name: bytes) -> None:
     longest = (name + b" " + b"k " * MAX_KEYS_LINE)[: MAX_KEYS_LINE - 2] + b"\r\n"
     assert len(longest) == MAX_KEYS_LINE
     for pieces in ([longest], [longest[:MAX_LINE], longest[MAX_LINE:]], bytewise(longest)):
@@ -205,7 +207,7 @@ def test_a_line_of_many_keys_has_64_kib_at_most(name: bytes) -> None:
 
 
 @pytest.mark.parametrize("start", [b"", b"set q ", b"GET ", b"delete ", b"get"])
-def test_other_lines_have_2048_bytes_at_most(start: bytes) -> None:
+def test_other_lines_have_at_most_2048_bytes(start: bytes) -> None:
     too_long = start.ljust(MAX_LINE, b"x") + b"\n"
     assert fed(too_long) == fed(too_long[:-1], b"\n") == fed(*bytewise(too_long)) == fatal(LINE_TOO_LONG)
     assert fed(too_long[:-1]) == []
@@ -217,22 +219,14 @@ def test_other_lines_have_2048_bytes_at_most(start: bytes) -> None:
 
 
 def binary(opcode: int, opaque: bytes, key: bytes = b"") -> bytes:
-    return (
-        b"\x80"
-        + bytes([opcode])
-        + len(key).to_bytes(2, "big")
-        + bytes(4)
-        + len(key).to_bytes(4, "big")
-        + opaque
-        + bytes(8)
-        + key
-    )
+    """Return a request of the binary protocol. `opaque` has four bytes."""
+    return struct.pack(">BBH4xI4s8x", 0x80, opcode, len(key), len(key), opaque) + key
 
 
 @given(st.integers(0, 255), st.binary(min_size=4, max_size=4), st.integers(0, 300), st.integers(0, 400))
 @example(0, b"\n\n\n\n", 10, 0)
 @example(10, b"OPAQ", 10, 24)
-def test_the_binary_protocol_is_refused_in_its_own_form(
+def test_a_binary_request_is_refused_with_a_binary_reply(
     opcode: int, opaque: bytes, size: int, left: int
 ) -> None:
     for before, expected in ((b"", []), (b"version\r\n", VERSION)):
@@ -249,7 +243,7 @@ def test_the_binary_protocol_is_refused_in_its_own_form(
 
 
 @pytest.mark.parametrize("length", range(1, 24))
-def test_a_binary_header_that_is_cut_off_is_refused_as_well(length: int) -> None:
+def test_an_incomplete_binary_header_is_refused(length: int) -> None:
     header = binary(0x0B, b"OPAQ")[:length]
     (refusal,) = fed(header)
     assert isinstance(refusal, RequestError)
@@ -259,7 +253,7 @@ def test_a_binary_header_that_is_cut_off_is_refused_as_well(length: int) -> None
     assert refusal.reply[12:16] == header[12:16].ljust(4, b"\0")
 
 
-def test_the_binary_protocol_s_first_byte_is_allowed_within_a_line_or_a_block() -> None:
+def test_a_line_or_a_block_may_contain_the_binary_protocol_s_first_byte() -> None:
     assert fed(b"get \x80\r\n") == [Request([b"get", b"\x80"])]
     assert fed(b"set q 0 0 2\r\n\x80\n\r\n") == [Request([b"set", b"q", b"0", b"0", b"2"], b"\x80\n")]
 
@@ -267,7 +261,7 @@ def test_the_binary_protocol_s_first_byte_is_allowed_within_a_line_or_a_block() 
 # ---------------------------------------------------------------- work and memory
 
 
-def test_a_run_in_one_piece_is_read_once() -> None:
+def test_equal_requests_in_one_piece_are_read_once() -> None:
     parser = CountingMemcached(MOST)
     stream = b"get q\r\n" * 100_000
     found = parser.feed(stream)
@@ -276,14 +270,14 @@ def test_a_run_in_one_piece_is_read_once() -> None:
     assert parser.looked_at == len(stream)
 
 
-def test_a_message_that_is_announced_is_awaited() -> None:
+def test_an_announced_message_is_awaited() -> None:
     parser = RequestParser(1 << 30)
     assert parser.feed(b"set q 0 0 %d\r\n" % (1 << 30)) == []
     assert parser.awaited > 1 << 30
 
 
 @pytest.mark.parametrize("stream", MEMCACHED.broken, ids=lambda stream: ascii(stream[:20]))
-def test_nothing_is_held_after_an_error_that_closes(stream: bytes) -> None:
+def test_nothing_is_buffered_after_an_error_that_closes(stream: bytes) -> None:
     parser = RequestParser(MOST)
     (error,) = parser.feed(stream)
     assert isinstance(error, RequestError)
@@ -295,7 +289,7 @@ def test_nothing_is_held_after_an_error_that_closes(stream: bytes) -> None:
     "line", [b"get " + b"k%d " * 5000 % tuple(range(5000)), b"delete " + b"ab " * 600, b"x " * 1000]
 )
 def test_a_line_of_many_words_is_not_kept(line: bytes) -> None:
-    """Each of ten thousand clients may send one, and be silent."""
+    """Otherwise idle clients could make the server hold much memory."""
     parser = RequestParser(MOST)
     with traced_memory() as traced:
         assert len(parser.feed(line + b"\r\n")) == 1

@@ -1,4 +1,4 @@
-"""The names of queues, in memory: which are refused, and how a name is shown to people."""
+"""Queue names, in memory: which names are refused, and how errors show them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from handlers.resp.replies import error
 from pressure_server.errors import QueueNameError
 from pressure_server.queues.names import base_key, is_queue_name
 
-# By name: how an error shows it.
+# Each refused name, and how the error shows it.
 REFUSED = {
     b"q:bound": b"q:bound",
     b"q:stats:produced_bytes": b"q:stats:produced_bytes",
@@ -22,7 +22,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED, ids=lambda name: ascii(name[:20]))
-def test_the_name_of_another_queue_s_key_is_refused_in_one_short_line(name: bytes) -> None:
+def test_a_key_of_another_queue_is_refused_as_a_name_in_one_short_line(name: bytes) -> None:
     assert not is_queue_name(name)
     with pytest.raises(QueueNameError) as refused:
         base_key(b"__pressure__", name)

@@ -1,22 +1,20 @@
-"""Our own native client, in both its forms: alone, among those of 0.15 and 0.1, and beside a server."""
+"""The Python client, sync and async: alone, among native clients of pressure 0.15 and 0.1, with a server."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import re
-import socket
-import socketserver
 import subprocess
 import sys
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
+from math import nan
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import redis
@@ -33,17 +31,20 @@ from pressure_server.client import (
     QueueInUseError,
     QueueNameError,
 )
-from tests.support.native import NativeClient, NativeSteps, run, step_until
+from tests.support.call_relay import NO_REPLY, CallRelay
+from tests.support.ledger import Event, Ledger
+from tests.support.native import NativeClient, NativeSteps, Result, run, step_until
 from tests.support.native import QueueClosedError as NativeClosedError
 from tests.support.native_process import NativeProcess
 from tests.support.programs import TIMEOUT, Client, Server, Valkey, join, keys_left, run_command, wait_for
+from tests.support.waiters import blocked
 
 BASE = "__pressure__:q"
 Open = Callable[..., Any]
 
 
 class Blocking:
-    """An AsyncQueue, for tests that are not coroutines."""
+    """An AsyncQueue with blocking methods, for tests that are not coroutines."""
 
     def __init__(self, queue: AsyncQueue, loop: asyncio.AbstractEventLoop) -> None:
         self._queue = queue
@@ -57,15 +58,15 @@ class Blocking:
         return call
 
     def __iter__(self) -> Iterator[bytes]:
-        async def all_of_them() -> list[bytes]:
+        async def all_messages() -> list[bytes]:
             return [message async for message in self._queue]
 
-        yield from asyncio.run_coroutine_threadsafe(all_of_them(), self._loop).result()
+        yield from asyncio.run_coroutine_threadsafe(all_messages(), self._loop).result()
 
 
 @pytest.fixture(params=[Queue, AsyncQueue])
 def open_queue(backend: Valkey, request: pytest.FixtureRequest) -> Iterator[Open]:
-    """Make a client of one queue, of either kind."""
+    """Return a function that makes a client of a queue, either sync or async."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -96,21 +97,19 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 
 def wait_until_waiting(direct: Client, clients: int = 1) -> None:
-    """Return when so many of ours wait, and hear what happens."""
-
-    def hearing() -> int:
-        return int(direct.pubsub_numsub("__redis__:invalidate")[0][1])
-
-    wait_for(lambda: hearing() == clients, f"{clients} clients to wait")
+    """Return when exactly so many Python clients wait for a message or room."""
+    wait_for(
+        lambda: direct.pubsub_numsub("__redis__:invalidate")[0][1] == clients, f"{clients} clients to wait"
+    )
 
 
 def wait_until_blocked(direct: Client, clients: int = 1) -> None:
-    """Return when so many clients are in line for a role, or native ones for a message or room."""
-    wait_for(lambda: direct.info("clients")["blocked_clients"] == clients, f"{clients} clients in line")
+    """Return when exactly so many clients wait for a role, or native ones for a message or room."""
+    wait_for(lambda: blocked(direct) == clients, f"{clients} blocked clients")
 
 
 def is_held(direct: Client, role: str) -> bool:
-    """Whether the native client of that name has signed for the role."""
+    """Return whether the client `native-holder` has the role."""
     return bool(direct.get(f"{BASE}:{role}") == b"native-holder")
 
 
@@ -118,10 +117,10 @@ def error_of(future: Future[Any]) -> type[BaseException] | type[None]:
     return type(future.exception(TIMEOUT))
 
 
-# Alone
+# ---------------------------------------------------------------- alone
 
 
-def test_a_life(queue: Any, direct: Client) -> None:
+def test_operations_follow_the_state_of_the_queue(queue: Any, direct: Client) -> None:
     assert not queue.exists()
     for operation in (queue.length, queue.closed, queue.get, queue.get_nowait, queue.close, queue.delete):
         with pytest.raises(QueueDoesNotExistError, match="'q'"):
@@ -153,73 +152,64 @@ def test_a_life(queue: Any, direct: Client) -> None:
     assert keys_left(direct) == []
 
 
-def test_what_is_written_is_what_the_protocol_says(queue: Any, direct: Client) -> None:
+def test_the_keys_are_those_of_the_protocol(queue: Any, direct: Client) -> None:
     queue.create(3)
     queue.put(b"four")
     queue.put(b"x")
     assert queue.get() == b"four"
-    lists = {
-        suffix: direct.llen(BASE + suffix) for suffix in ("", ":producer_free", ":consumer_free", ":not_full")
-    }
-    assert set(lists.values()) == {1}
-    words = direct.mget(
-        *[
-            f"{BASE}:stats:{verb}_{unit}"
-            for verb in ("produced", "consumed")
-            for unit in ("messages", "bytes")
-        ],
-        f"{BASE}:bound",
-    )
-    assert words == [b"2", b"5", b"1", b"4", b"3"]
+    for suffix in ("", ":producer_free", ":consumer_free", ":not_full"):
+        assert direct.llen(BASE + suffix) == 1, suffix
+    counted = [f"{verb}_{unit}" for verb in ("produced", "consumed") for unit in ("messages", "bytes")]
+    assert direct.mget(*[f"{BASE}:stats:{name}" for name in counted]) == [b"2", b"5", b"1", b"4"]
+    assert direct.get(f"{BASE}:bound") == b"3"
     producer, consumer = direct.mget(f"{BASE}:producer", f"{BASE}:consumer")
     assert producer == consumer
     assert b" " not in producer
 
 
-@pytest.mark.parametrize("name", ["q:bound", "q:ext:x"])
-def test_a_name_that_is_a_key_of_another_queue_is_refused(open_queue: Open, name: str) -> None:
-    with pytest.raises(QueueNameError):
-        open_queue(name)
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"name": "q:bound"}, QueueNameError, "'q:bound'"),
+        ({"name": "q:ext:x"}, QueueNameError, "'q:ext:x'"),
+        ({"name": 5}, TypeError, "a queue's name must be bytes or str, not 5"),
+        ({"prefix": None}, TypeError, "a prefix must be bytes or str, not None"),
+    ],
+)
+def test_an_invalid_name_or_prefix_is_refused(
+    open_queue: Open, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        open_queue(**options)
 
 
 @pytest.mark.parametrize(
-    ("method", "argument", "error", "said"),
+    ("method", "arguments", "error", "message"),
     [
-        ("create", 1.5, TypeError, "a bound must be an int, 0 for unbounded, not 1.5"),
-        ("create", "3", TypeError, "a bound must be an int, 0 for unbounded, not '3'"),
-        ("create", None, TypeError, "a bound must be an int"),
-        ("create", -1, ValueError, "a bound must be 0 (unbounded) or more, not -1"),
-        ("put", 5, TypeError, "a message must be bytes or str, not 5"),
-        ("put", None, TypeError, "a message must be bytes or str, not None"),
-        ("put_nowait", [b"x"], TypeError, "a message must be bytes or str"),
+        ("create", [1.5], TypeError, "a bound must be an int, 0 for unbounded, not 1.5"),
+        ("create", ["3"], TypeError, "a bound must be an int, 0 for unbounded, not '3'"),
+        ("create", [None], TypeError, "a bound must be an int"),
+        ("create", [-1], ValueError, "a bound must be 0 (unbounded) or more, not -1"),
+        ("put", [5], TypeError, "a message must be bytes or str, not 5"),
+        ("put", [None], TypeError, "a message must be bytes or str, not None"),
+        ("put", [b"x", nan], ValueError, "not NaN"),
+        ("put_nowait", [[b"x"]], TypeError, "a message must be bytes or str"),
         (
             "get",
-            float("nan"),
+            [nan],
             ValueError,
             "a timeout must be a number of seconds, or None to wait for ever, not NaN",
         ),
-        ("get", "1", TypeError, "a timeout must be a number of seconds, or None to wait for ever, not '1'"),
-        ("close", float("nan"), ValueError, "not NaN"),
+        ("get", ["1"], TypeError, "a timeout must be a number of seconds, or None to wait for ever, not '1'"),
+        ("close", [nan], ValueError, "not NaN"),
     ],
 )
-def test_arguments_that_make_no_sense_are_refused_before_anything_is_sent(
-    open_queue: Open, method: str, argument: Any, error: type[Exception], said: str
+def test_invalid_arguments_are_refused_before_anything_is_sent(
+    open_queue: Open, method: str, arguments: list[Any], error: type[Exception], message: str
 ) -> None:
     queue = open_queue(url="unix:///nowhere")
-    with pytest.raises(error, match=re.escape(said)):
-        getattr(queue, method)(argument)
-
-
-def test_a_put_refuses_a_timeout_that_makes_no_sense(open_queue: Open) -> None:
-    with pytest.raises(ValueError, match="not NaN"):
-        open_queue(url="unix:///nowhere").put(b"x", timeout=float("nan"))
-
-
-def test_a_name_and_a_prefix_are_bytes_or_str(open_queue: Open) -> None:
-    with pytest.raises(TypeError, match="a queue's name must be bytes or str, not 5"):
-        open_queue(5)
-    with pytest.raises(TypeError, match="a prefix must be bytes or str, not None"):
-        open_queue("q", prefix=None)
+    with pytest.raises(error, match=re.escape(message)):
+        getattr(queue, method)(*arguments)
 
 
 @pytest.mark.parametrize("options", ["?decode_responses=true", "?protocol=3&db=3", "?retry_on_timeout=true"])
@@ -232,12 +222,12 @@ def test_messages_are_bytes_whatever_the_url_says(open_queue: Open, backend: Val
     assert queue.get() == b"\xff"
 
 
-def test_the_prefix_is_the_callers(open_queue: Open, direct: Client) -> None:
+def test_keys_begin_with_the_prefix_of_the_caller(open_queue: Open, direct: Client) -> None:
     open_queue(prefix="other").create()
     assert direct.exists("other:q:bound")
 
 
-def test_a_backend_that_forgets_the_script_gets_it_again(queue: Any, direct: Client) -> None:
+def test_the_script_is_loaded_again_after_a_script_flush(queue: Any, direct: Client) -> None:
     queue.create()
     for number in range(3):
         direct.script_flush()
@@ -245,51 +235,29 @@ def test_a_backend_that_forgets_the_script_gets_it_again(queue: Any, direct: Cli
     assert queue.length() == 3
 
 
-class LosesReplies(socketserver.ThreadingUnixStreamServer):
-    """Passes commands on to a backend; a connection that has sent `lost` ends when that has been answered."""
-
-    daemon_threads = True
-
-    def __init__(self, path: Path, backend: Path) -> None:
-        super().__init__(str(path), _Losing)
-        self.backend = str(backend)
-
-
-class _Losing(socketserver.BaseRequestHandler):
-    def handle(self) -> None:
-        with socket.socket(socket.AF_UNIX) as backend:
-            backend.connect(cast(LosesReplies, self.server).backend)
-            # A command or some at a time: whoever sends them waits for the replies.
-            while asked := self.request.recv(1 << 20):
-                backend.sendall(asked)
-                reply = backend.recv(1 << 20)
-                if b"lost" in asked:
-                    return
-                self.request.sendall(reply)
-
-
 def test_a_put_whose_reply_is_lost_is_not_done_twice(
     open_queue: Open, backend: Valkey, tmp_path: Path
 ) -> None:
-    with LosesReplies(tmp_path / "relay", backend.socket) as relay:
-        threading.Thread(target=relay.serve_forever, daemon=True).start()
-        # With which redis-py would send it again.
-        queue = open_queue(url=f"unix://{tmp_path}/relay?retry_on_timeout=true")
+    with CallRelay(backend.socket, tmp_path / "relay") as relay:
+        # With this option, redis-py itself would send the command again.
+        queue = open_queue(url=f"{relay.url}?retry_on_timeout=true")
         queue.create()
         queue.put(b"first")
+        relay.plan(NO_REPLY)
         with pytest.raises(redis.ConnectionError):
             queue.put(b"lost")
         assert [queue.get(), queue.get()] == [b"first", b"lost"]
         assert queue.length() == 0
-        relay.shutdown()
 
 
-def test_a_redis_that_is_not_there_is_an_error(open_queue: Open) -> None:
+def test_an_unreachable_backend_is_an_error(open_queue: Open) -> None:
     with pytest.raises(redis.ConnectionError):
         open_queue(url="unix:///nowhere").exists()
 
 
-def test_a_wait_ends_with_its_connection(queue: Any, direct: Client, threads: ThreadPoolExecutor) -> None:
+def test_a_wait_fails_when_its_connection_breaks(
+    queue: Any, direct: Client, threads: ThreadPoolExecutor
+) -> None:
     queue.create()
     got = threads.submit(queue.get)
     wait_until_waiting(direct)
@@ -297,10 +265,10 @@ def test_a_wait_ends_with_its_connection(queue: Any, direct: Client, threads: Th
     assert issubclass(error_of(got), redis.ConnectionError)
 
 
-# Waiting
+# ---------------------------------------------------------------- waiting
 
 
-def test_a_wait_ends_in_time(queue: Any, direct: Client) -> None:
+def test_a_wait_ends_after_its_timeout(queue: Any, direct: Client) -> None:
     queue.create(1)
     with pytest.raises(QueueEmptyError):
         queue.get(timeout=0.2)
@@ -310,7 +278,7 @@ def test_a_wait_ends_in_time(queue: Any, direct: Client) -> None:
     assert queue.length() == 1
 
 
-def test_a_message_wakes_one_and_room_another(
+def test_a_message_wakes_a_get_and_room_wakes_a_put(
     queue: Any, direct: Client, threads: ThreadPoolExecutor
 ) -> None:
     queue.create(1)
@@ -325,7 +293,7 @@ def test_a_message_wakes_one_and_room_another(
     assert put.result(TIMEOUT) is None
 
 
-def test_who_waits_holds_nothing(
+def test_a_waiting_client_holds_no_role(
     queue: Any, backend: Valkey, direct: Client, threads: ThreadPoolExecutor
 ) -> None:
     queue.create(1)
@@ -343,47 +311,25 @@ def test_who_waits_holds_nothing(
     put.result(TIMEOUT)
 
 
-WAYS_TO_CLOSE: dict[str, Callable[[Any, Client, Client], Any]] = {
-    "ours": lambda ours, _direct, _server: ours.close(),
-    "native": lambda _ours, direct, _server: NativeClient(direct, "q").close(),
-    "server": lambda _ours, _direct, server: server.execute_command("PRESSURE.CLOSE", "q"),
-}
-WAYS_TO_DELETE: dict[str, Callable[[Any, Client, Client], Any]] = {
-    "ours": lambda ours, _direct, _server: ours.delete(),
-    "native": lambda _ours, direct, _server: NativeClient(direct, "q").delete(),
-    "server": lambda _ours, _direct, server: server.delete("q"),
-}
+def end_queue(operation: str, by: str, queue: Any, client: Client, direct: Client) -> None:
+    """Close or delete the queue by the Python client, a native client or a server."""
+    if by == "server":
+        client.execute_command({"close": "PRESSURE.CLOSE", "delete": "DEL"}[operation], "q")
+    else:
+        getattr(queue if by == "Python" else NativeClient(direct, "q"), operation)()
 
 
-@pytest.mark.parametrize("way", WAYS_TO_CLOSE)
-def test_close_wakes_all_who_wait(
-    queue: Any, client: Client, direct: Client, threads: ThreadPoolExecutor, way: str
-) -> None:
-    queue.create()
-    got = [threads.submit(queue.get) for _ in range(3)]
-    iterated = threads.submit(list, queue)
-    wait_until_waiting(direct, 4)
-    WAYS_TO_CLOSE[way](queue, direct, client)
-    assert {error_of(future) for future in got} == {QueueClosedError}
-    assert iterated.result(TIMEOUT) == []
-
-
-@pytest.mark.parametrize("way", WAYS_TO_CLOSE)
-def test_close_wakes_who_waits_for_room(
-    queue: Any, client: Client, direct: Client, threads: ThreadPoolExecutor, way: str
-) -> None:
-    queue.create(1)
-    queue.put(b"x")
-    puts = [threads.submit(queue.put, b"y") for _ in range(3)]
-    wait_until_waiting(direct, 3)
-    WAYS_TO_CLOSE[way](queue, direct, client)
-    assert {error_of(future) for future in puts} == {QueueClosedError}
-
-
-@pytest.mark.parametrize("way", WAYS_TO_DELETE)
+@pytest.mark.parametrize("by", ["Python", "native", "server"])
+@pytest.mark.parametrize("operation", ["close", "delete"])
 @pytest.mark.parametrize("full", [False, True])
-def test_delete_wakes_all_who_wait_and_leaves_no_key(
-    queue: Any, client: Client, direct: Client, threads: ThreadPoolExecutor, way: str, full: bool
+def test_close_and_delete_wake_all_waiting_clients(
+    queue: Any,
+    client: Client,
+    direct: Client,
+    threads: ThreadPoolExecutor,
+    operation: str,
+    by: str,
+    full: bool,
 ) -> None:
     queue.create(1)
     if full:
@@ -391,17 +337,32 @@ def test_delete_wakes_all_who_wait_and_leaves_no_key(
     work: Callable[[], Any] = (lambda: queue.put(b"y")) if full else queue.get
     waiting = [threads.submit(work) for _ in range(3)]
     wait_until_waiting(direct, 3)
-    WAYS_TO_DELETE[way](queue, direct, client)
-    # A native Delete closes the queue before it goes.
-    assert {error_of(future) for future in waiting} <= {QueueDoesNotExistError, QueueClosedError}
-    wait_for(lambda: direct.keys(f"{BASE}*") == [], "all keys to go")
+    end_queue(operation, by, queue, client, direct)
+    errors = {error_of(future) for future in waiting}
+    if operation == "close":
+        assert errors == {QueueClosedError}
+    else:
+        # A native Delete closes the queue first.
+        assert errors <= {QueueDoesNotExistError, QueueClosedError}
+        wait_for(lambda: direct.keys(f"{BASE}*") == [], "all keys to be deleted")
 
 
-# Among native clients
+@pytest.mark.parametrize("by", ["Python", "native", "server"])
+def test_close_ends_a_waiting_iteration(
+    queue: Any, client: Client, direct: Client, threads: ThreadPoolExecutor, by: str
+) -> None:
+    queue.create()
+    iterated = threads.submit(list, queue)
+    wait_until_waiting(direct)
+    end_queue("close", by, queue, client, direct)
+    assert iterated.result(TIMEOUT) == []
+
+
+# ---------------------------------------------------------------- among native clients
 
 
 @pytest.mark.parametrize("version", ["0.15", "0.1"])
-def test_delete_waits_for_native_clients_and_wakes_them(
+def test_delete_wakes_native_clients_and_waits_for_them(
     queue: Any, backend: Valkey, direct: Client, version: str
 ) -> None:
     queue.create(1)
@@ -419,22 +380,17 @@ def test_delete_waits_for_native_clients_and_wakes_them(
     assert keys_left(direct) == []
 
 
-def take_both_roles(direct: Client) -> None:
-    """As native clients that are at work on the queue."""
-    assert direct.rpop(f"{BASE}:producer_free")
-    assert direct.rpop(f"{BASE}:consumer_free")
-
-
 def begin_to_delete(queue: Any, direct: Client, threads: ThreadPoolExecutor) -> Future[None]:
-    """A Delete that stands in line for roles that others hold."""
+    """Begin a Delete, which waits for roles that native clients hold."""
     queue.create()
-    take_both_roles(direct)
+    for role in ("producer", "consumer"):
+        assert direct.rpop(f"{BASE}:{role}_free")
     deleted = threads.submit(queue.delete)
     wait_until_blocked(direct)
     return deleted
 
 
-def test_a_delete_that_another_has_finished_leaves_the_next_queue_its_tokens(
+def test_a_delete_that_another_finished_takes_no_token_of_the_next_queue(
     queue: Any, direct: Client, threads: ThreadPoolExecutor
 ) -> None:
     deleted = begin_to_delete(queue, direct, threads)
@@ -445,40 +401,40 @@ def test_a_delete_that_another_has_finished_leaves_the_next_queue_its_tokens(
     assert not direct.keys(f"{BASE}:ext:*_turn")
 
 
-def test_a_delete_that_ends_before_its_time_gives_its_turn_back(
+def test_a_delete_that_fails_gives_its_role_back(
     queue: Any, direct: Client, threads: ThreadPoolExecutor
 ) -> None:
     deleted = begin_to_delete(queue, direct, threads)
     direct.lpush(f"{BASE}:producer_free", 0)
-    wait_for(lambda: direct.exists(f"{BASE}:ext:producer_turn"), "its turn as the producer")
+    wait_for(lambda: direct.exists(f"{BASE}:ext:producer_turn"), "the delete to have the producer role")
 
-    def in_line() -> list[str]:
+    def blocked_ids() -> list[str]:
         return [client["id"] for client in direct.client_list() if "b" in client["flags"]]
 
-    (blocked,) = wait_for(in_line, "it to stand in line again")
-    direct.client_kill_filter(_id=blocked)
+    (connection,) = wait_for(blocked_ids, "the delete to wait for the consumer role")
+    direct.client_kill_filter(_id=connection)
     assert issubclass(error_of(deleted), redis.ConnectionError)
     assert direct.llen(f"{BASE}:producer_free") == 1
 
 
-@pytest.mark.parametrize("in_its_turn", [False, True])
-def test_who_waits_for_a_message_uses_the_queue(
+@pytest.mark.parametrize("has_turn", [False, True])
+def test_a_waiting_get_marks_the_queue_as_used(
     queue: Any,
     direct: Client,
     threads: ThreadPoolExecutor,
     monkeypatch: pytest.MonkeyPatch,
-    in_its_turn: bool,
+    has_turn: bool,
 ) -> None:
-    """And says so: a server notes since when one is unused, and deletes it after a while."""
+    """A server notes since when a queue is unused; the waiting client removes the note."""
     monkeypatch.setattr("pressure_server.client.steps._MAX_SILENCE", 0.1)
     queue.create()
-    if in_its_turn:
+    if has_turn:
         direct.rpop(f"{BASE}:consumer_free")
     got = threads.submit(queue.get)
-    if in_its_turn:
+    if has_turn:
         wait_until_blocked(direct)
         direct.lpush(f"{BASE}:consumer_free", 0)
-        wait_for(lambda: direct.exists(f"{BASE}:ext:consumer_turn"), "its turn")
+        wait_for(lambda: direct.exists(f"{BASE}:ext:consumer_turn"), "the get to have its turn")
     wait_until_waiting(direct)
     for _ in range(3):
         direct.hset(f"{BASE}:ext:settings", "since", 1)
@@ -488,7 +444,7 @@ def test_who_waits_for_a_message_uses_the_queue(
     assert direct.llen(f"{BASE}:consumer_free") == 1
 
 
-def test_a_role_is_waited_for_and_its_holder_named(
+def test_an_operation_waits_for_a_role_or_names_its_holder(
     queue: Any, direct: Client, threads: ThreadPoolExecutor
 ) -> None:
     queue.create()
@@ -503,9 +459,7 @@ def test_a_role_is_waited_for_and_its_holder_named(
         if role == "producer":
             with pytest.raises(QueueInUseError, match="native-holder"):
                 queue.close(0.2)
-            waiting = threads.submit(work, TIMEOUT)
-        else:
-            waiting = threads.submit(work, TIMEOUT)
+        waiting = threads.submit(work, TIMEOUT)
         wait_until_blocked(direct)
         run(steps)
         if role == "consumer":
@@ -515,7 +469,7 @@ def test_a_role_is_waited_for_and_its_holder_named(
     assert [queue.get(), queue.get()] == [b"z", b"y"]
 
 
-def test_a_put_has_its_turn_among_native_producers_of_a_queue_that_is_always_full(
+def test_puts_get_their_turns_among_native_producers_of_a_full_queue(
     queue: Any, backend: Valkey, direct: Client, threads: ThreadPoolExecutor
 ) -> None:
     queue.create(1)
@@ -524,89 +478,85 @@ def test_a_put_has_its_turn_among_native_producers_of_a_queue_that_is_always_ful
             work = ("produce", name, "0", "1000000")
             stack.enter_context(NativeProcess(backend.socket, "q", name, *work, version=version))
         wait_until_blocked(direct, 2)
-        ours = threads.submit(lambda: [queue.put(b"ours", TIMEOUT) for _ in range(10)])
-        taken: list[bytes] = []
-        while not ours.done():
-            assert len(taken) < 60
-            wait_for(lambda: direct.llen(BASE) and direct.info("clients")["blocked_clients"] >= 2, "a crowd")
-            taken.append(queue.get(TIMEOUT))
-        ours.result(TIMEOUT)
-    # Each round has all three, but where ours was not in line yet.
-    assert len(taken) < 60
-    print(f"10 of ours among {len(taken)}")
+        puts = threads.submit(lambda: [queue.put(b"Python", TIMEOUT) for _ in range(10)])
+        taken = 0
+        while not puts.done():
+            wait_for(lambda: direct.llen(BASE) and blocked(direct) >= 2, "the native producers to wait")
+            queue.get(TIMEOUT)
+            taken += 1
+            # Three messages a round, and some more if the Python client is late.
+            assert taken < 60
+        puts.result(TIMEOUT)
+    print(f"10 of {taken} messages are the Python client's")
+
+
+def take_until_error(
+    get: Callable[[], bytes], error: type[Exception], match: str | None = None
+) -> list[bytes]:
+    """Return the messages that come before the error."""
+    taken: list[bytes] = []
+
+    def take() -> None:
+        while True:
+            taken.append(get())
+
+    with pytest.raises(error, match=match):
+        take()
+    return taken
 
 
 @pytest.mark.slow
-def test_messages_go_once_and_in_order_among_all_kinds_of_clients(
+def test_all_kinds_of_clients_together_receive_each_message_once_in_order(
     open_queue: Open, backend: Valkey, server: Server, threads: ThreadPoolExecutor
 ) -> None:
     queue, messages = open_queue(), 150
     queue.create(5)
-    taken: list[list[bytes]] = []
 
-    def ours(name: str) -> None:
+    def put(name: str) -> None:
         for number in range(messages):
             queue.put(f"{name}-{number}")
 
-    def served(name: str) -> None:
+    def put_by_server(name: str) -> None:
         with server.client() as connected:
             for number in range(messages):
                 connected.execute_command("PRESSURE.PUT", "q", f"{name}-{number}")
 
-    def take() -> None:
-        taken.append(list(queue))
-
-    def take_by_the_server() -> None:
-        got: list[bytes] = []
-        taken.append(got)
-        with server.client() as connected:
-            try:
-                while True:
-                    got.append(connected.execute_command("PRESSURE.GET", "q"))
-            except redis.ResponseError as error:
-                assert str(error).startswith("CLOSED"), error  # noqa: PT017 -- the loop ends so
-
-    def natively(name: str, version: str) -> None:
+    def put_natively(name: str, version: str) -> None:
         work = ("produce", name, "0", str(messages))
         with NativeProcess(backend.socket, "q", name, *work, version=version) as process:
             assert process.outcome(3 * TIMEOUT) == "done"
 
-    def take_natively() -> None:
-        got: list[bytes] = []
-        taken.append(got)
-        with backend.client() as connected:
-            native = NativeClient(connected, "q")
-            with suppress(NativeClosedError):
-                while True:
-                    got.append(native.get())
+    def take() -> list[bytes]:
+        return list(queue)
 
-    consumers = [threads.submit(work) for work in (take, take, take_by_the_server, take_natively)]
-    producers = [
-        *[threads.submit(ours, f"ours{number}") for number in range(3)],
-        threads.submit(served, "served"),
-        threads.submit(natively, "native15", "0.15"),
-        threads.submit(natively, "native1", "0.1"),
-    ]
-    for producer in producers:
+    def take_by_server() -> list[bytes]:
+        with server.client() as connected:
+            get = partial(connected.execute_command, "PRESSURE.GET", "q")
+            return take_until_error(get, redis.ResponseError, r"^CLOSED")
+
+    def take_natively() -> list[bytes]:
+        with backend.client() as connected:
+            return take_until_error(NativeClient(connected, "q").get, NativeClosedError)
+
+    consumers = [threads.submit(work) for work in (take, take, take_by_server, take_natively)]
+    producers = {name: threads.submit(put, name) for name in ("python0", "python1", "python2")}
+    producers["served"] = threads.submit(put_by_server, "served")
+    producers["native15"] = threads.submit(put_natively, "native15", "0.15")
+    producers["native1"] = threads.submit(put_natively, "native1", "0.1")
+    ledger = Ledger()
+    for name, producer in producers.items():
         producer.result(3 * TIMEOUT)
+        ledger.put([f"{name}-{number}".encode() for number in range(messages)], Event(name, "q"))
     queue.close()
-    for consumer in consumers:
-        consumer.result(TIMEOUT)
-    counted = Counter(message for got in taken for message in got)
-    assert set(counted.values()) == {1}
-    assert len(counted) == messages * len(producers)
-    for got in taken:
-        last: dict[bytes, int] = {}
-        for message in got:
-            name, _, number = message.partition(b"-")
-            assert last.get(name, -1) < int(number)
-            last[name] = int(number)
+    for number, consumer in enumerate(consumers):
+        ledger.receive(consumer.result(TIMEOUT), Event(f"consumer {number}"))
+    ledger.check(in_order=True)
     queue.delete()
     with backend.client() as direct:
-        wait_for(lambda: direct.keys(f"{BASE}*") == [], "all keys to go")
+        wait_for(lambda: direct.keys(f"{BASE}*") == [], "all keys to be deleted")
 
 
-# Clients that die
+# ---------------------------------------------------------------- killed and cancelled clients
 
 _PROGRAM = "import sys; from pressure_server.client import Queue; q = Queue('q', sys.argv[1]); "
 
@@ -616,7 +566,7 @@ def start_process(backend: Valkey, work: str) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.parametrize("work", ["q.get()", "q.put(b'y')"])
-def test_one_that_is_killed_while_it_waits_leaves_nothing(backend: Valkey, direct: Client, work: str) -> None:
+def test_a_client_killed_while_it_waits_leaves_nothing(backend: Valkey, direct: Client, work: str) -> None:
     native = NativeClient(direct, "q")
     native.create(1)
     if "put" in work:
@@ -634,30 +584,36 @@ def test_one_that_is_killed_while_it_waits_leaves_nothing(backend: Valkey, direc
     assert direct.llen(BASE) == 0
 
 
+def put_in_turn(queue: Any, backend: Valkey, direct: Client, begin_put: Callable[[], Result]) -> Result:
+    """Begin a put that gets the role from a native put, and then waits for room with it."""
+    queue.create(1)
+    queue.put(b"x")
+    with NativeProcess(backend.socket, "q", "native", "put", "y") as native:
+        wait_until_blocked(direct)
+        begun = begin_put()
+        wait_until_blocked(direct, 2)
+        assert queue.get() == b"x"
+        assert native.outcome() == "done"
+    return begun
+
+
 @pytest.mark.slow
-def test_one_that_is_killed_in_its_turn_is_seen_through_and_mended(
+def test_the_role_of_a_client_killed_in_its_turn_is_repaired(
     open_queue: Open, backend: Valkey, direct: Client
 ) -> None:
     queue = open_queue()
-    for mended_by in ("ours", "doctor"):
-        queue.create(1)
-        queue.put(b"x")
-        with NativeProcess(backend.socket, "q", "native", "put", "y") as native:
-            wait_until_blocked(direct)
-            process = start_process(backend, "q.put(b'z')")
-            wait_until_blocked(direct, 2)
-            assert queue.get() == b"x"
-            assert native.outcome() == "done"
-        wait_for(lambda: direct.exists(f"{BASE}:ext:producer_turn"), "its turn")
+    for repaired_by in ("Python client", "doctor"):
+        process = put_in_turn(queue, backend, direct, lambda: start_process(backend, "q.put(b'z')"))
+        wait_for(lambda: direct.exists(f"{BASE}:ext:producer_turn"), "the put to have its turn")
         process.kill()
         process.wait(TIMEOUT)
         assert direct.llen(f"{BASE}:producer_free") == 0
         assert queue.get() == b"y"
-        if mended_by == "ours":
+        if repaired_by == "Python client":
             queue.put(b"next")
         else:
-            said = run_command("doctor", "--repair", "--wait", "0.2", "--backend", backend.url)
-            assert (said.returncode, "token parked" in said.stdout) == (0, True), said.stdout
+            doctor = run_command("doctor", "--repair", "--wait", "0.2", "--backend", backend.url)
+            assert (doctor.returncode, "token parked" in doctor.stdout) == (0, True), doctor.stdout
             NativeClient(direct, "q").put(b"next")
         assert direct.llen(f"{BASE}:producer_free") == 1
         assert queue.get() == b"next"
@@ -665,22 +621,15 @@ def test_one_that_is_killed_in_its_turn_is_seen_through_and_mended(
         assert direct.keys(f"{BASE}*") == []
 
 
-def test_one_that_gives_up_in_its_turn_gives_it_back(
+def test_a_put_that_times_out_in_its_turn_gives_the_role_back(
     queue: Any, backend: Valkey, direct: Client, threads: ThreadPoolExecutor
 ) -> None:
-    queue.create(1)
-    queue.put(b"x")
-    with NativeProcess(backend.socket, "q", "native", "put", "y") as native:
-        wait_until_blocked(direct)
-        put = threads.submit(queue.put, b"z", 1)
-        wait_until_blocked(direct, 2)
-        assert queue.get() == b"x"
-        assert native.outcome() == "done"
+    put = put_in_turn(queue, backend, direct, lambda: threads.submit(queue.put, b"z", 1))
     assert error_of(put) is QueueFullError
     assert direct.llen(f"{BASE}:producer_free") == 1
 
 
-def test_no_message_goes_with_a_coroutine_that_is_cancelled(backend: Valkey, direct: Client) -> None:
+def test_cancelled_gets_lose_no_message(backend: Valkey) -> None:
     messages = [b"%d" % number for number in range(300)]
     cancelled: list[int] = []
 
@@ -689,23 +638,23 @@ def test_no_message_goes_with_a_coroutine_that_is_cancelled(backend: Valkey, dir
         async with AsyncQueue("q", backend.url) as queue, asyncio.timeout(3 * TIMEOUT):
             await queue.create()
             producing = asyncio.create_task(produce(queue))
-            in_a_row = 0
+            failures = 0
             while len(taken) < len(messages):
                 try:
-                    # Longer each time, so that a busy machine gets on, too.
-                    async with asyncio.timeout(random.uniform(0, 0.003) * (1 + in_a_row)):
+                    # Longer after each cancellation, so that a busy machine makes progress, too.
+                    async with asyncio.timeout(random.uniform(0, 0.003) * (1 + failures)):
                         taken.append(await queue.get())
-                    in_a_row = 0
+                    failures = 0
                 except TimeoutError:
                     cancelled.append(len(taken))
-                    in_a_row += 1
+                    failures += 1
             await producing
         return taken
 
     async def produce(queue: AsyncQueue) -> None:
         for message in messages:
             await queue.put(message)
-            await asyncio.sleep(random.uniform(0, 0.002))  # so that the consumer has to wait, now and then
+            await asyncio.sleep(random.uniform(0, 0.002))  # so that the consumer sometimes waits
 
     assert asyncio.run(take()) == messages
     print(f"{len(cancelled)} gets cancelled")

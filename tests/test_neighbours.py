@@ -1,7 +1,7 @@
-"""Native clients and the server's clients on one queue, when native clients or the server are killed.
+"""Native clients and the server's clients on one queue, while native clients or the server are killed.
 
 `PRESSURE_NEIGHBOUR_MESSAGES=100000 .venv/bin/pytest -s tests/test_neighbours.py -k no_message_is_lost` is the
-full run, and prints what has happened. Without the variable the run is much shorter.
+full run, and prints its statistics. Without the variable the run is much shorter.
 """
 
 from __future__ import annotations
@@ -15,18 +15,17 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from functools import partial
+from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import uvloop
 
 from tests.support.native import NativeClient
 from tests.support.native_process import VERSIONS, NativeProcess
-from tests.support.neighbours import Neighbourhood, Outcome, Plan, doctor
+from tests.support.neighbours import MixedClients, Outcome, Plan, doctor
 from tests.support.programs import (
     TIMEOUT,
     Client,
@@ -45,6 +44,7 @@ from tests.support.waiters import (
     about,
     create,
     is_refused,
+    wait_for_blocked,
     wait_for_waiting,
     waiters,
 )
@@ -54,15 +54,42 @@ HOLDER = "host-7 4711"
 ROLE_TIMEOUT = 0.5
 
 MESSAGES = int(os.environ.get("PRESSURE_NEIGHBOUR_MESSAGES", "900"))
-FATES = max(4, MESSAGES // 500)
+FAULTS = max(4, MESSAGES // 500)
 
 
-# Put and taken: once, in order, whoever dies.
+class Role(NamedTuple):
+    """A role, the work of a native client that takes it, and a command that needs it."""
+
+    name: str
+    work: tuple[str, ...]
+    command: Words
+
+
+PRODUCER = Role("producer", ("put", "native"), ("PRESSURE.PUT", "q", "server"))
+CONSUMER = Role("consumer", ("get",), ("PRESSURE.GET", "q"))
+in_each_role = pytest.mark.parametrize("role", [PRODUCER, CONSUMER], ids=lambda role: role.name)
+
+
+@contextmanager
+def stopped_native(
+    backend: Valkey, work: tuple[str, ...], stop_after: str, version: str = "0.15"
+) -> Iterator[NativeProcess]:
+    """Start a native client, and wait until it has stopped itself after that command."""
+    with NativeProcess(backend.socket, "q", HOLDER, *work, version=version, stop_after=stop_after) as native:
+        native.wait_until_stopped()
+        yield native
+
+
+def names_the_holder(reply: Any) -> bool:
+    return is_refused(reply, "INUSE") and HOLDER in str(reply)
+
+
+# Many messages, and faults of native clients.
 
 PLANS = {
-    "native producers, our consumers": Plan(3, 0, 0, 3, MESSAGES, FATES, bound=100),
-    "our producers, native consumers": Plan(0, 3, 3, 0, MESSAGES, FATES, bound=0),
-    "several of each": Plan(3, 3, 3, 3, MESSAGES, FATES, bound=10, auto_repair=True),
+    "native producers, server's consumers": Plan(3, 0, 0, 3, MESSAGES, FAULTS, bound=100),
+    "server's producers, native consumers": Plan(0, 3, 3, 0, MESSAGES, FAULTS, bound=0),
+    "three of each": Plan(3, 3, 3, 3, MESSAGES, FAULTS, bound=10, auto_repair=True),
 }
 
 
@@ -75,7 +102,7 @@ def test_no_message_is_lost_or_doubled_when_native_clients_are_stopped_and_kille
     backend = start_valkey()
     options = ["--auto-repair-after", "1"] if plan.auto_repair else []
     server = start_server("--backend", backend.url, *options)
-    outcome = uvloop.run(Neighbourhood(plan, backend, server, tmp_path).live())
+    outcome = uvloop.run(MixedClients(plan, backend, server, tmp_path).run())
     print(outcome)
     assert outcome.deaths.total() > 0
     assert outcome.stopped > 0
@@ -90,13 +117,13 @@ def test_no_message_is_lost_or_doubled_when_native_clients_are_stopped_and_kille
 
 
 def assert_settled(backend: Valkey, direct: Client) -> None:
-    """The doctor mends all there is; then the closed, empty queue is as specified."""
-    status, said = asyncio.run(doctor(backend))
-    assert status == 0, said
+    """Repair the queue. Raise AssertionError unless the closed, empty queue is as specified then."""
+    status, output = asyncio.run(doctor(backend))
+    assert status == 0, output
     assert asyncio.run(doctor(backend)) == (0, "1 queue checked: no problems\n")
     suffixes = ("", ":producer_free", ":consumer_free", ":not_full")
     assert [direct.llen(BASE + suffix) for suffix in suffixes] == [0, 1, 1, 1]
-    # A consumer that was blocked when the queue was closed has popped one of two.
+    # Close pushes two; a consumer that was blocked then has popped one.
     assert direct.llen(f"{BASE}:closed") in (1, 2)
     produced, consumed = direct.mget(*[f"{BASE}:stats:{v}_messages" for v in ("produced", "consumed")])
     assert produced == consumed
@@ -106,11 +133,11 @@ def assert_settled(backend: Valkey, direct: Client) -> None:
 
 
 def clients_in_order(outcome: Outcome, plan: Plan) -> list[str]:
-    """Return the taker of each message in queue order; if there are several producers, its producer."""
-    taken = outcome.ledger.receipts
+    """Return the consumer of each message in queue order, or its producer if there are several producers."""
+    receipts = outcome.ledger.receipts
     if plan.producers == 1:
-        return [taken[b"p0-%d" % number].by for number in range(plan.messages)]
-    return [message.decode().partition("-")[0] for message in taken]
+        return [receipts[b"p0-%d" % number].by for number in range(plan.messages)]
+    return [message.decode().partition("-")[0] for message in receipts]
 
 
 @pytest.mark.timeout(600)
@@ -128,48 +155,37 @@ def test_native_clients_and_the_server_s_all_get_their_turns(
     clients: tuple[int, int, int, int],
     bound: int,
 ) -> None:
-    """While all four of a kind are there each acts every so many messages, and about as often as others."""
+    """While all four clients of a kind are active, each acts regularly, and about as often as the others."""
     backend = start_valkey()
     server = start_server("--backend", backend.url)
-    plan = Plan(*clients, messages=1600, fates=0, bound=bound, auto_repair=True)
-    order = clients_in_order(uvloop.run(Neighbourhood(plan, backend, server, tmp_path).live()), plan)
-    places = {who: [place for place, other in enumerate(order) if other == who] for who in set(order)}
+    plan = Plan(*clients, messages=1600, faults=0, bound=bound, auto_repair=True)
+    order = clients_in_order(uvloop.run(MixedClients(plan, backend, server, tmp_path).run()), plan)
+    places = {
+        client: [place for place, other in enumerate(order) if other == client] for client in set(order)
+    }
     assert len(places) == 4
     together = range(max(p[0] for p in places.values()), min(p[-1] for p in places.values()))
     shares = Counter(order[place] for place in together)
-    gaps = {
-        who: sorted(after - before for before, after in pairwise(p) if before in together)
-        for who, p in places.items()
-    }
-    longest, long = ([g[int(len(g) * part)] for g in gaps.values()] for part in (0.9999, 0.99))
-    print(
-        f"shares of {len(together)}: {sorted(shares.values())}; of the gaps, in messages, {long=} {longest=}"
-    )
+    gaps = [
+        sorted(after - before for before, after in pairwise(p) if before in together) for p in places.values()
+    ]
+    longest, long = ([g[int(len(g) * part)] for g in gaps] for part in (0.9999, 0.99))
+    print(f"shares of {len(together)}: {sorted(shares.values())}; gaps in messages: {long=} {longest=}")
     assert len(together) > 400
     assert min(shares.values()) > len(together) / 8
-    # The longest are what a loaded machine does to a process.
     assert max(long) < 50
+    # A busy machine may suspend one process for some time.
     assert max(longest) < 500
 
 
-# A role that is held.
+# Roles that native clients hold.
 
 
 @pytest.fixture(scope="module")
 def impatient(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that does not wait long for a role."""
+    """A server with a short role timeout."""
     log = tmp_path_factory.mktemp("impatient") / "log"
     server = Server(log, "--backend", shared_backend.url, "--role-timeout", str(ROLE_TIMEOUT))
-    yield server
-    assert server.stop() == 0
-    assert "Traceback" not in server.log, server.log
-
-
-@pytest.fixture(scope="module")
-def patient(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that waits for a role for as long as a busy machine may need."""
-    log = tmp_path_factory.mktemp("patient") / "log"
-    server = Server(log, "--backend", shared_backend.url, "--role-timeout", "60")
     yield server
     server.end_well()
 
@@ -190,19 +206,19 @@ TAKING: list[Words] = [
     ("PRESSURE.GET", "q"),
     ("LMOVE", "q", "other", "LEFT", "RIGHT"),
 ]
-# What a native client does, where it is stopped, and what of ours meets it.
+# The work of a native client, the command after which it stops, and the commands that need its role.
 HOLDING = [
-    (("put", "theirs"), "SET :producer", PUTTING),
-    (("put", "theirs"), "BRPOP :not_full", PUTTING),
-    (("put", "theirs"), "LPUSH", PUTTING),
-    (("get",), "SET :consumer", TAKING),
-    (("get",), "BRPOP", TAKING),
+    (PRODUCER.work, "SET :producer", PUTTING),
+    (PRODUCER.work, "BRPOP :not_full", PUTTING),
+    (PRODUCER.work, "LPUSH", PUTTING),
+    (CONSUMER.work, "SET :consumer", TAKING),
+    (CONSUMER.work, "BRPOP", TAKING),
 ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize(("work", "stop_after", "commands"), HOLDING, ids=lambda v: v if v is str else None)
+@pytest.mark.parametrize(("work", "stop_after", "commands"), HOLDING)
 def test_after_the_role_timeout_an_error_names_the_stopped_native_client(
     backend: Valkey,
     impatient: Server,
@@ -215,23 +231,20 @@ def test_after_the_role_timeout_an_error_names_the_stopped_native_client(
         client.rpush("q", *range(len(commands) + 1))
         client.rpush("other", "d")
         client.rpush("another", "e")
-        with NativeProcess(
-            backend.socket, "q", HOLDER, *work, version=version, stop_after=stop_after
-        ) as native:
-            native.wait_until_stopped()
+        with stopped_native(backend, work, stop_after, version) as native:
             began = time.monotonic()
             for waiter, words in zip(waiting, commands, strict=True):
                 waiter.send(*words)
             replies = [waiter.reply() for waiter in waiting]
             waited = time.monotonic() - began
-            assert all(is_refused(reply, "INUSE") and HOLDER in str(reply) for reply in replies), replies
+            assert all(names_the_holder(reply) for reply in replies), replies
             assert ROLE_TIMEOUT * 0.9 < waited < ROLE_TIMEOUT + 2
             wait_for_waiting(client, "q")
             native.resume()
-            assert native.outcome() == ("done" if work[0] == "put" else "0")
-        # Nothing has happened of what was refused, and all of it can.
+            assert native.outcome() == ("done" if commands is PUTTING else "0")
+        # The refused commands have changed nothing, and succeed now.
         queued = [b"%d" % number for number in range(len(commands) + 1)]
-        queued = [*queued, b"theirs"] if work[0] == "put" else queued[1:]
+        queued = [*queued, b"native"] if commands is PUTTING else queued[1:]
         assert client.lrange("q", 0, -1) == queued
         for waiter, words in zip(waiting, commands, strict=True):
             reply = waiter(*words)
@@ -241,44 +254,29 @@ def test_after_the_role_timeout_an_error_names_the_stopped_native_client(
         assert client.llen("q") == length
 
 
-@pytest.mark.parametrize(
-    ("work", "stop_after", "words"),
-    [
-        (("put", "theirs"), "BRPOP :producer_free", ("SADD", "q", "x")),
-        (("get",), "BRPOP :consumer_free", ("SPOP", "q")),
-    ],
-)
+@in_each_role
 def test_the_server_is_not_named_as_the_holder_of_a_role_it_never_holds(
-    backend: Valkey, impatient: Server, work: tuple[str, ...], stop_after: str, words: Words
+    backend: Valkey, impatient: Server, role: Role
 ) -> None:
-    """It has the token, and has not written its name yet: ours is still there, and we never hold a role."""
+    """The native client has the token, but :producer or :consumer still has the server's name."""
     with impatient.client() as client, Waiter(impatient.port) as waiter:
         client.rpush("q", "a", "b")
         assert client.rpop("q") == b"a"
-        with NativeProcess(backend.socket, "q", HOLDER, *work, stop_after=stop_after) as native:
-            native.wait_until_stopped()
-            reply = waiter(*words)
+        with stopped_native(backend, role.work, f"BRPOP :{role.name}_free"):
+            reply = waiter(*role.command)
             assert is_refused(reply, "INUSE")
             assert "pressure-server:" not in str(reply)
 
 
-@pytest.mark.parametrize(
-    ("work", "stop_after", "words"),
-    [
-        (("put", "theirs"), "SET :producer", ("PRESSURE.PUT", "q", "x", "NOWAIT")),
-        (("get",), "SET :consumer", ("PRESSURE.GET", "q", "NOWAIT")),
-    ],
-)
+@in_each_role
 def test_an_operation_that_must_not_wait_is_refused_at_once(
-    backend: Valkey, client: Client, waiter: Waiter, work: tuple[str, ...], stop_after: str, words: Words
+    backend: Valkey, client: Client, waiter: Waiter, role: Role
 ) -> None:
-    """The server's role timeout is five seconds."""
     client.rpush("q", "a")
-    with NativeProcess(backend.socket, "q", HOLDER, *work, stop_after=stop_after) as native:
-        native.wait_until_stopped()
+    with stopped_native(backend, role.work, f"SET :{role.name}"):
         began = time.monotonic()
-        assert is_refused(waiter(*words), "INUSE")
-        assert time.monotonic() - began < 1
+        assert is_refused(waiter(*role.command, "NOWAIT"), "INUSE")
+        assert time.monotonic() - began < 1  # the server's role timeout is five seconds
 
 
 def test_a_native_consumer_that_waits_on_an_empty_queue_is_no_obstacle(
@@ -287,11 +285,11 @@ def test_a_native_consumer_that_waits_on_an_empty_queue_is_no_obstacle(
     with impatient.client() as client, waiters(impatient, 2) as (first, second):
         create(client, "q")
         with NativeProcess(backend.socket, "q", HOLDER, "get") as native:
-            wait_for_blocked_natives(direct, 1)
+            wait_for_blocked(direct, 1)
             assert client.spop("q") is None
             assert first("PRESSURE.GET", "q", "NOWAIT") is None
             second.send("BLPOP", "q", 0)
-            # For longer than anybody waits for a role.
+            # Longer than the role timeout.
             assert first("BLPOP", "q", 3 * ROLE_TIMEOUT) is None
             assert about(client, "q")[b"consumer"] == HOLDER.encode()
             assert first("SADD", "q", "one", "two") == 2
@@ -299,28 +297,26 @@ def test_a_native_consumer_that_waits_on_an_empty_queue_is_no_obstacle(
             assert second.reply() == [b"q", b"two"]
 
 
-def test_a_stopped_native_consumer_keeps_what_it_was_given(
+def test_a_stopped_native_consumer_keeps_its_message(
     backend: Valkey, impatient: Server, direct: Client
 ) -> None:
     with impatient.client() as client, Waiter(impatient.port) as waiter:
         create(client, "q")
         with NativeProcess(backend.socket, "q", HOLDER, "get") as native:
-            wait_for_blocked_natives(direct, 1)
+            wait_for_blocked(direct, 1)
             native.stop()
             native.wait_until_stopped()
             assert waiter("SADD", "q", "one") == 1
             assert client.llen("q") == 0
             assert waiter("SADD", "q", "two") == 1
-            reply = waiter("BLPOP", "q", 0)
-            assert is_refused(reply, "INUSE")
-            assert HOLDER in str(reply)
+            assert names_the_holder(waiter("BLPOP", "q", 0))
             native.resume()
             assert native.outcome() == "one"
             assert waiter("BLPOP", "q", 0) == [b"q", b"two"]
 
 
 @pytest.mark.alone
-def test_native_consumers_that_wait_are_served_at_once(
+def test_a_waiting_native_consumer_gets_a_message_at_once(
     backend: Valkey, client: Client, direct: Client, waiter: Waiter
 ) -> None:
     create(client, "q")
@@ -337,64 +333,50 @@ def test_native_consumers_that_wait_are_served_at_once(
     thread = threading.Thread(target=consume, daemon=True)
     thread.start()
     for number in range(100):
-        wait_for(lambda: len(got) == len(put), "the message before")
-        wait_for_blocked_natives(direct, 1)
+        wait_for(lambda: len(got) == len(put), "the previous message")
+        wait_for_blocked(direct, 1)
         put.append(time.perf_counter())
         assert waiter("SADD", "q", number) == 1
     join(thread)
     times = [after - before for before, after in zip(put, got, strict=True)]
     print(
-        f"SADD to a native consumer that waits: median {statistics.median(times) * 1000:.2f} ms, "
+        f"SADD to a waiting native consumer: median {statistics.median(times) * 1000:.2f} ms, "
         f"at most {max(times) * 1000:.2f} ms"
     )
     assert statistics.median(times) < 0.05
 
 
-def wait_for_blocked_natives(direct: Client, count: int) -> None:
-    """Return when so many clients of the backend are blocked; ours are not, while they wait for messages."""
-    wait_for(lambda: direct.info("clients")["blocked_clients"] == count, f"{count} to be blocked")
-
-
 @pytest.mark.slow
-def test_a_client_that_was_taken_for_dead_and_goes_on_loses_and_doubles_nothing(
+def test_a_client_that_was_taken_for_dead_loses_and_doubles_no_message(
     backend: Valkey, client: Client, direct: Client
 ) -> None:
-    """A message may be put in another's turn; that is what the doctor's `--wait` is for."""
+    """Two clients may act in one role then, which the doctor's `--wait` makes unlikely."""
     client.sadd("q", "before")
-    with ExitStack() as stack:
-        stopped = [
-            stack.enter_context(
-                NativeProcess(backend.socket, "q", f"stopped {step}", "put", f"by {step}", stop_after=step)
-            )
-            for step in ("BRPOP :producer_free", "LPUSH :producer_free")
-        ]
-        for native in stopped:
-            if native is stopped[0]:
-                native.wait_until_stopped()
-        status, said = asyncio.run(doctor(backend))
-        assert "gave the producer role back" in said
+    with (
+        stopped_native(backend, ("put", "first"), "BRPOP :producer_free") as first,
+        NativeProcess(
+            backend.socket, "q", "waiting", "put", "second", stop_after="LPUSH :producer_free"
+        ) as second,
+    ):
+        status, output = asyncio.run(doctor(backend))
+        assert "gave the producer role back" in output
         assert status == 0
-        stopped[1].wait_until_stopped()
-        assert client.sadd("q", "ours") == 1
-        for native in stopped:
+        second.wait_until_stopped()
+        assert client.sadd("q", "server") == 1
+        for native in (first, second):
             native.resume()
             assert native.outcome() == "done"
-    assert sorted(client.lrange("q", 0, -1)) == [
-        b"before",
-        b"by BRPOP :producer_free",
-        b"by LPUSH :producer_free",
-        b"ours",
-    ]
+    assert sorted(client.lrange("q", 0, -1)) == [b"before", b"first", b"second", b"server"]
     assert asyncio.run(doctor(backend))[0] == 0
     assert direct.llen(f"{BASE}:producer_free") == 1
     assert client.sadd("q", "after") == 1
 
 
-# Close and delete, by a native client, while ours are at work.
+# A native client closes or deletes the queue.
 
 
-async def until_told(port: int, words: Callable[[int], Words], codes: Counter[str]) -> list[Any]:
-    """Do a command again and again until it is refused; the replies before that."""
+async def repeat_until_refused(port: int, words: Callable[[int], Words], codes: Counter[str]) -> list[Any]:
+    """Send a command again and again. Return the replies before the error, whose code is counted."""
     waiter = await AsyncWaiter.connect(port)
     replies: list[Any] = []
     while not isinstance(reply := await waiter(*words(len(replies))), Exception):
@@ -404,38 +386,41 @@ async def until_told(port: int, words: Callable[[int], Words], codes: Counter[st
     return replies
 
 
-async def end_while_at_work(
+async def end_during_traffic(
     port: int, end: Callable[[], None]
 ) -> tuple[Counter[str], list[bytes], list[bytes]]:
-    """Three clients put, three take; the end comes at any moment of that.
+    """Call `end` at a random moment while three clients put and three take.
 
-    What they were told then, what was put, and what was taken.
+    Return the codes of the six errors, the messages put, and the messages taken.
     """
     codes: Counter[str] = Counter()
 
-    def putting(who: int) -> Callable[[int], Words]:
-        # The unique ones have the server keep its mirror of the queue.
-        return lambda number: ("PRESSURE.PUT", "q", f"{who}-{number}", *["NX"][: who % 2])
+    def put(client: int) -> Callable[[int], Words]:
+        # Unique messages, so that the server keeps its mirror of the queue.
+        return lambda number: ("PRESSURE.PUT", "q", f"{client}-{number}", *["NX"][: client % 2])
+
+    def get(_number: int) -> Words:
+        return ("PRESSURE.GET", "q")
 
     async with asyncio.timeout(TIMEOUT), asyncio.TaskGroup() as group:
-        puts = [group.create_task(until_told(port, putting(who), codes)) for who in range(3)]
-        gets = [group.create_task(until_told(port, lambda _: ("PRESSURE.GET", "q"), codes)) for _ in range(3)]
-        await asyncio.sleep(random.uniform(0, 0.03))  # at any moment
+        puts = [group.create_task(repeat_until_refused(port, put(client), codes)) for client in range(3)]
+        gets = [group.create_task(repeat_until_refused(port, get, codes)) for _ in range(3)]
+        await asyncio.sleep(random.uniform(0, 0.03))
         await asyncio.to_thread(end)
-    put = [
-        f"{who}-{number}".encode() for who, done in enumerate(puts) for number in range(len(done.result()))
+    sent = [
+        b"%d-%d" % (client, number) for client in range(3) for number in range(len(puts[client].result()))
     ]
-    return codes, put, [message for get in gets for message in get.result()]
+    return codes, sent, [message for taken in gets for message in taken.result()]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("with_natives", [False, True], ids=["ours alone", "native ones too"])
+@pytest.mark.parametrize("with_natives", [False, True], ids=["server's clients", "native clients too"])
 @pytest.mark.parametrize("bound", [0, 3])
 @pytest.mark.parametrize("end", ["close", "delete"])
 def test_a_native_close_or_delete_while_clients_put_and_take(
     server: Server, backend: Valkey, client: Client, direct: Client, end: str, bound: int, with_natives: bool
 ) -> None:
-    told: Counter[str] = Counter()
+    all_codes: Counter[str] = Counter()
     for _ in range(2 if with_natives else 12):
         create(client, "q", "BOUND", bound)
         ender = NativeClient(direct, "q", "ender")
@@ -446,94 +431,68 @@ def test_a_native_close_or_delete_while_clients_put_and_take(
             ]
             if with_natives:
                 wait_for(lambda: direct.get(f"{BASE}:consumer") == b"consume", "the native consumer")
-            codes, put, taken = asyncio.run(end_while_at_work(server.port, getattr(ender, end)))
+            codes, put, taken = asyncio.run(end_during_traffic(server.port, getattr(ender, end)))
             if end == "close":
-                # These end by themselves; after a Delete they may wait for a token for ever.
+                # After a Delete they may wait for a token for ever.
                 assert [native.outcome() for native in natives] in ([], ["QueueClosedError", "done"])
-        told += codes
+        all_codes += codes
         assert codes.total() == 6
         assert max(Counter(taken).values(), default=1) == 1
         if end == "close":
             if not with_natives:
                 assert sorted(taken) == sorted(put)
             ender.delete()
-        # Ours go when the server learns of it.
+        # The server's own keys go when the server learns of the deletion.
         wait_for(lambda: keys_left(direct) == [], "the keys to go", 5)
-    print(told)
-    assert told.keys() <= {"CLOSED", *["NOQUEUE"][: end == "delete"]}
+    print(all_codes)
+    assert all_codes.keys() <= {"CLOSED", *["NOQUEUE"][: end == "delete"]}
 
 
-@pytest.mark.parametrize("first_in_line", ["ours", "the deleter"])
-@pytest.mark.parametrize(
-    ("role", "work", "words"),
-    [
-        ("producer", ("put", "theirs"), ("PRESSURE.PUT", "q", "ours")),
-        ("consumer", ("get",), ("PRESSURE.GET", "q")),
-    ],
-)
+@pytest.mark.parametrize("deleter_is_first", [False, True])
+@in_each_role
 def test_a_native_delete_waits_with_clients_for_the_same_role(
-    patient: Server,
-    backend: Valkey,
-    direct: Client,
-    role: str,
-    work: tuple[str, ...],
-    words: Words,
-    first_in_line: str,
+    start_server: StartServer, backend: Valkey, direct: Client, role: Role, deleter_is_first: bool
 ) -> None:
-    with (
-        patient.client() as client,
-        waiters(patient, 20) as waiting,
-        ExitStack() as stack,
-    ):
+    server = start_server("--backend", backend.url, "--role-timeout", "60")
+
+    def send_commands() -> None:
+        for waiter in waiting:
+            waiter.send(*role.command)
+
+    with server.client() as client, waiters(server, 20) as waiting:
         client.rpush("q", "a", "b")
-        native = NativeProcess(backend.socket, "q", HOLDER, *work, stop_after=f"SET :{role}")
-        holder = stack.enter_context(native)
-        holder.wait_until_stopped()
-
-        def ours() -> None:
-            for waiter in waiting:
-                waiter.send(*words)
-            wait_for_waiting(client, "q", **{f"{role}s": len(waiting)})
-
-        def the_deleter() -> None:
-            deleters.append(stack.enter_context(NativeProcess(backend.socket, "q", "deleter", "delete")))
-
-        deleters: list[NativeProcess] = []
-        stand_in_line = [ours, the_deleter] if first_in_line == "ours" else [the_deleter, ours]
-        stand_in_line[0]()
-        wait_for_blocked_natives(direct, 1)
-        if first_in_line == "ours":
-            the_deleter()
-        else:
-            for waiter in waiting:
-                waiter.send(*words)
-        # The queue is gone as soon as the deletion has begun, whoever holds a role.
-        replies = [waiter.reply() for waiter in waiting]
-        assert all(is_refused(reply, "NOQUEUE") for reply in replies), replies
-        # Ours leave the line, and the deleter stays, which has closed the queue before.
-        wait_for(lambda: direct.exists("__pressure__:q:closed"), "the deleter to come so far")
-        wait_for_blocked_natives(direct, 1)
-        holder.resume()
-        assert holder.outcome() == ("QueueClosedError" if role == "producer" else "a")
-        assert deleters[0].outcome() == "done"
+        with stopped_native(backend, role.work, f"SET :{role.name}") as holder:
+            if not deleter_is_first:
+                send_commands()
+                wait_for_waiting(client, "q", **{f"{role.name}s": len(waiting)})
+                wait_for_blocked(direct, 1)
+            with NativeProcess(backend.socket, "q", "deleter", "delete") as deleter:
+                if deleter_is_first:
+                    wait_for_blocked(direct, 1)
+                    send_commands()
+                # The queue does not exist any more as soon as the deletion has begun.
+                replies = [waiter.reply() for waiter in waiting]
+                assert all(is_refused(reply, "NOQUEUE") for reply in replies), replies
+                # Of the backend's clients only the deleter still waits. It has closed the queue before.
+                wait_for(lambda: direct.exists(f"{BASE}:closed"), "the deleter to close the queue")
+                wait_for_blocked(direct, 1)
+                holder.resume()
+                assert holder.outcome() == ("QueueClosedError" if role is PRODUCER else "a")
+                assert deleter.outcome() == "done"
     wait_for(lambda: keys_left(direct) == [], "the keys to go")
+    server.end_well()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["PRESSURE.DELETE", "DEL", "UNLINK"])
-@pytest.mark.parametrize(
-    ("work", "stop_after"), [(("put", "x"), "SET :producer"), (("get",), "SET :consumer")]
-)
+@in_each_role
 def test_a_delete_that_met_a_stopped_native_client_leaves_nothing_in_the_end(
-    backend: Valkey, impatient: Server, direct: Client, command: str, work: tuple[str, ...], stop_after: str
+    backend: Valkey, impatient: Server, direct: Client, command: str, role: Role
 ) -> None:
     with impatient.client() as client, Waiter(impatient.port) as waiter:
         client.rpush("q", "a", "b")
-        with NativeProcess(backend.socket, "q", HOLDER, *work, stop_after=stop_after) as native:
-            native.wait_until_stopped()
-            reply = waiter(command, "q")
-            assert is_refused(reply, "INUSE")
-            assert HOLDER in str(reply)
+        with stopped_native(backend, role.work, f"SET :{role.name}") as native:
+            assert names_the_holder(waiter(command, "q"))
             native.resume()
             assert native.outcome() in ("QueueClosedError", "a", "done")
         waiter(command, "q")
@@ -541,69 +500,54 @@ def test_a_delete_that_met_a_stopped_native_client_leaves_nothing_in_the_end(
         assert client.sadd("q", "anew") == 1
 
 
-# A server of ours that is killed.
+# The server is killed in its turn.
 
 
-def kill_in_its_turn(
-    server: Server, backend: Valkey, direct: Client, role: str, work: tuple[str, ...], words: Words
-) -> None:
-    """Have the server wait for a role that a native client holds, and kill it when it has got it."""
-    parked = f"{BASE}:ext:{role}_turn"
+def kill_in_its_turn(server: Server, backend: Valkey, direct: Client, role: Role) -> None:
+    """Let the server wait for a role that a native client holds, and kill the server once it has the turn."""
+    parked = f"{BASE}:ext:{role.name}_turn"
     with (
         Waiter(server.port) as waiter,
-        NativeProcess(backend.socket, "q", HOLDER, *work, stop_after=f"SET :{role}") as holder,
+        stopped_native(backend, role.work, f"SET :{role.name}") as holder,
     ):
-        holder.wait_until_stopped()
-        waiter.send(*words)
-        wait_for_blocked_natives(direct, 1)
+        waiter.send(*role.command)
+        wait_for_blocked(direct, 1)
         server.process.send_signal(signal.SIGSTOP)
         holder.resume()
         assert holder.outcome() != ""
         assert direct.llen(parked) == 1
         assert server.stop(signal.SIGKILL) == -signal.SIGKILL
     assert direct.llen(parked) == 1
-    assert direct.llen(f"{BASE}:{role}_free") == 0
-
-
-ROLES = [
-    ("producer", ("put", "theirs"), ("SADD", "q", "ours")),
-    ("consumer", ("get",), ("SPOP", "q")),
-]
+    assert direct.llen(f"{BASE}:{role.name}_free") == 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("by", ["restart", "another server", "doctor"])
-@pytest.mark.parametrize(("role", "work", "words"), ROLES)
+@in_each_role
 def test_the_token_of_a_server_killed_in_its_turn_comes_back(
-    backend: Valkey,
-    direct: Client,
-    start_server: StartServer,
-    role: str,
-    work: tuple[str, ...],
-    words: Words,
-    by: str,
+    backend: Valkey, direct: Client, start_server: StartServer, role: Role, by: str
 ) -> None:
     doomed, other = start_server("--backend", backend.url), start_server("--backend", backend.url)
     with doomed.client() as client:
         client.rpush("q", "a", "b", "c")
-    kill_in_its_turn(doomed, backend, direct, role, work, words)
-    with NativeProcess(backend.socket, "q", "next", *work) as native:
-        wait_for_blocked_natives(direct, 1)
+    kill_in_its_turn(doomed, backend, direct, role)
+    with NativeProcess(backend.socket, "q", "next", *role.work) as native:
+        wait_for_blocked(direct, 1)
         if by == "restart":
             start_server("--backend", backend.url)
         elif by == "another server":
             with Waiter(other.port) as waiter:
-                assert waiter(*words) in (1, b"b")
+                assert waiter(*role.command) in (1, b"b")
         else:
             assert asyncio.run(doctor(backend))[0] == 0
         assert native.outcome() in ("done", "b", "c")
-    assert direct.llen(f"{BASE}:{role}_free") == 1
-    assert direct.exists(f"{BASE}:ext:{role}_turn") == 0
-    # What it was to do in its turn has not been done: nobody was told that it was.
-    queued = {"producer": [b"a", b"b", b"c", b"theirs", b"theirs"], "consumer": [b"c"]}[role]
+    assert direct.llen(f"{BASE}:{role.name}_free") == 1
+    assert direct.exists(f"{BASE}:ext:{role.name}_turn") == 0
+    # The killed server's operation has not happened; it was not acknowledged either.
+    queued = [b"a", b"b", b"c", b"native", b"native"] if role is PRODUCER else [b"c"]
     if by == "another server":
-        queued = {"producer": [*queued[:4], b"ours", b"theirs"], "consumer": []}[role]
-    assert sorted(direct.lrange(BASE, 0, -1)) == sorted(queued)
+        queued = [*queued, b"server"] if role is PRODUCER else []
+    assert sorted(direct.lrange(BASE, 0, -1)) == queued
 
 
 @pytest.mark.timeout(600)
@@ -614,24 +558,25 @@ def test_native_clients_go_on_after_a_server_is_killed_in_its_turn(
     parked = [f"{BASE}:ext:producer_turn", f"{BASE}:ext:consumer_turn"]
     rounds = met = 0
 
-    def has_consumed(count: int) -> bool:
-        return consumed() >= count
-
     def consumed() -> int:
         return int(direct.get(f"{BASE}:stats:consumed_messages") or 0)
+
+    def wait_for_more_consumed() -> None:
+        enough = consumed() + 20
+        wait_for(lambda: consumed() >= enough, "native clients to continue")
 
     NativeClient(direct, "q").create(10)
     with ExitStack() as stack:
         for work in (("produce", "n", "0", "1000000"), ("consume",)):
             stack.enter_context(NativeProcess(backend.socket, "q", work[0], *work))
-        # Sometimes the turn is over when the signal comes.
+        # The turn may be over when the signal comes; then the round does not count.
         while met < 3 and rounds < 40:
             rounds += 1
             server = start_server("--backend", backend.url)
             with waiters(server, 6) as waiting:
                 end = time.monotonic() + TIMEOUT
                 while not any(direct.exists(*parked) for _ in range(20)):
-                    assert time.monotonic() < end, "it has no turn"
+                    assert time.monotonic() < end, "the server gets no turn"
                     for number, waiter in enumerate(waiting):
                         waiter.replies_now()
                         waiter.send(*[("SADD", "q", rounds), ("SPOP", "q")][number % 2])
@@ -639,8 +584,7 @@ def test_native_clients_go_on_after_a_server_is_killed_in_its_turn(
             met += direct.exists(*parked) > 0
             next_server = start_server("--backend", backend.url)
             wait_for(lambda: not direct.exists(*parked), "the tokens to come back")
-            enough = consumed() + 20
-            wait_for(partial(has_consumed, enough), "native clients to go on")
+            wait_for_more_consumed()
             assert next_server.stop() == 0
     print(f"killed in its turn {met} times of {rounds}")
     assert met == 3

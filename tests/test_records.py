@@ -1,4 +1,4 @@
-"""Records of calls: what is done once, and what goes back, also if a command of the backend fails."""
+"""Call records: calls are done once, and messages go back, also if a command of the backend fails."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.scripts import RECORDS, Block, Run, call
 
 QUEUES = [f"__pressure__:q{number}" for number in range(5)]
 A, B, *_ = QUEUES
-# Makes one command of the backend fail, and notes that it has.
+# Lets one command of the script fail, and then sets the key `failed`.
 FAILING = """
 local real, count = redis, 0
 local function fails()
@@ -41,13 +41,13 @@ def on(base: str, *runs: Run) -> Block:
 
 
 def queued(direct: Client, base: str) -> list[bytes]:
-    """Oldest first."""
+    """Return the messages of a queue, oldest first."""
     found: list[bytes] = direct.lrange(base, 0, -1)
     return found[::-1]
 
 
 def recovered(direct: Client, field: str = "") -> Any:
-    """The reply of the block that puts back what is in a record, or in all of a server that is dead."""
+    """Put back the messages of a record, or of all records of a dead server. Return the block's reply."""
     if not field:
         direct.hset(RECORDS, "epoch", 0)
     (reply,) = call(direct, Block([RECORDS], [(field,)], "recover"))
@@ -64,13 +64,8 @@ def test_a_call_that_is_sent_again_is_answered_from_its_record(direct: Client) -
 
 def test_a_call_that_changes_nothing_has_no_record(direct: Client) -> None:
     call(direct, on(A, ("put", "", "x")))
-    call(
-        direct,
-        on(A, ("length",)),
-        on(B, ("get waits", "1")),
-        on(A, ("put existing unique", "", "x")),
-        number=1,
-    )
+    blocks = on(A, ("length",)), on(B, ("get waits", "1")), on(A, ("put existing unique", "", "x"))
+    call(direct, *blocks, number=1)
     assert not records(direct)
 
 
@@ -84,7 +79,7 @@ def test_a_call_of_another_epoch_is_refused_before_it_does_anything(direct: Clie
     assert not direct.exists(B)
 
 
-def test_a_late_call_of_a_server_that_is_forgotten_leaves_nothing_behind(direct: Client) -> None:
+def test_a_late_call_of_a_forgotten_server_is_refused_and_writes_nothing(direct: Client) -> None:
     with pytest.raises(redis.ResponseError, match="BURIED "):
         direct.eval(
             batch_script(), 2, A, RECORDS, "me", 0, "error", 1, 7, "", "", 1, 4, "", "put", 2, "", "x"
@@ -93,7 +88,7 @@ def test_a_late_call_of_a_server_that_is_forgotten_leaves_nothing_behind(direct:
 
 
 @pytest.mark.parametrize("is_recovered", [False, True])
-def test_nothing_goes_back_to_another_queue_of_the_name(direct: Client, is_recovered: bool) -> None:
+def test_no_message_goes_back_to_a_new_queue_of_the_same_name(direct: Client, is_recovered: bool) -> None:
     call(direct, on(A, ("put", "", "old", "older")))
     call(direct, on(A, ("get", "2")), number=1)
     assert call(direct, on(A, ("delete",)))[0][1] == 1
@@ -106,7 +101,7 @@ def test_nothing_goes_back_to_another_queue_of_the_name(direct: Client, is_recov
     assert (RECORDS.encode(), b"1") not in records(direct)
 
 
-def test_marks_of_a_message_that_was_moved_are_not_those_of_an_equal_one(direct: Client) -> None:
+def test_an_equal_message_does_not_get_the_flags_of_a_moved_one(direct: Client) -> None:
     call(direct, on(A, ("put flags now", "", "5 0 m", "0 0 m")))
     call(direct, Block([A, B], [("move", B)]), on(A, ("get", "1")), number=1)
     recovered(direct, "1")
@@ -114,7 +109,7 @@ def test_marks_of_a_message_that_was_moved_are_not_those_of_an_equal_one(direct:
     assert call(direct, on(A, ("get flags", "1")))[0][1] in ([b"m", b""], [b"m", b"0"])
 
 
-def test_nothing_goes_back_to_a_queue_that_a_native_client_has_made_anew(direct: Client) -> None:
+def test_no_message_goes_back_to_a_queue_that_a_native_client_created_again(direct: Client) -> None:
     call(direct, on(A, ("put", "", "old")))
     call(direct, on(A, ("get", "1")), number=1)
     direct.delete(*direct.keys(f"{A}*"))
@@ -123,7 +118,7 @@ def test_nothing_goes_back_to_a_queue_that_a_native_client_has_made_anew(direct:
     assert not queued(direct, A)
 
 
-def test_a_queue_that_is_deleted_and_made_within_a_transaction_gets_only_its_own(direct: Client) -> None:
+def test_a_queue_created_again_in_a_transaction_gets_only_its_own_messages_back(direct: Client) -> None:
     call(direct, on(A, ("put", "", "old")))
     runs = (("on", A), ("get", "1"), ("delete",), ("put", "", "new", "newer"), ("get", "1"))
     assert call(direct, Block([A], runs), number=1) == [[0, [b"old"], 1, 0, [b"new"]]]
@@ -131,10 +126,10 @@ def test_a_queue_that_is_deleted_and_made_within_a_transaction_gets_only_its_own
     assert queued(direct, A) == [b"new", b"newer"]
 
 
-def test_of_what_a_server_had_taken_the_latest_goes_back_first(direct: Client) -> None:
+def test_messages_of_a_dead_server_go_back_in_their_order(direct: Client) -> None:
     for base in (A, B):
         call(direct, on(base, ("put", "", *"abcdefghijklmn")))
-    for number in range(1, 12):  # also more than one digit
+    for number in range(1, 12):  # of one digit and of two
         call(direct, on(A, ("get", "1")), on(B, ("reserve waits", "=1 0")), number=number)
     while recovered(direct)[0]:
         pass
@@ -142,14 +137,10 @@ def test_of_what_a_server_had_taken_the_latest_goes_back_first(direct: Client) -
     assert not records(direct)
 
 
-def test_what_a_call_has_opened_goes_back_with_what_it_has_taken(direct: Client) -> None:
+def test_messages_opened_by_a_call_go_back_with_those_taken(direct: Client) -> None:
     call(direct, on(A, ("put", "", *"abcd")), on(B, ("put", "", "x", "y")))
-    call(
-        direct,
-        on(A, ("get", "1"), ("reserve waits", "=1 0", "=1 0")),
-        on(B, ("reserve waits", "=1 0")),
-        number=3,
-    )
+    opening = ("reserve waits", "=1 0", "=1 0")
+    call(direct, on(A, ("get", "1"), opening), on(B, ("reserve waits", "=1 0")), number=3)
     more, done, failed, _, *back = recovered(direct, "3")
     assert (more, done, failed) == (0, 2, 0)
     assert dict(zip(back[::2], back[1::2], strict=True)) == {A.encode(): 3, B.encode(): 1}
@@ -157,7 +148,7 @@ def test_what_a_call_has_opened_goes_back_with_what_it_has_taken(direct: Client)
     assert not records(direct)
 
 
-def test_only_what_a_dead_server_had_taken_is_recovered(direct: Client) -> None:
+def test_the_messages_of_a_live_server_are_not_recovered(direct: Client) -> None:
     call(direct, on(A, ("put", "", "x")))
     call(direct, on(A, ("get", "1")), number=1)
     (reply,) = call(direct, Block([RECORDS], [("",)], "recover"))
@@ -165,7 +156,7 @@ def test_only_what_a_dead_server_had_taken_is_recovered(direct: Client) -> None:
     assert list(records(direct)) == [(RECORDS.encode(), b"1")]
 
 
-def test_recovery_goes_in_bounded_steps(direct: Client) -> None:
+def test_a_recovery_is_done_in_bounded_steps(direct: Client) -> None:
     call(direct, on(A, ("put", "", *map(str, range(20_000)))))
     for number in range(20):
         call(direct, on(A, ("get", "1000")), number=number + 1)
@@ -180,11 +171,11 @@ def test_recovery_goes_in_bounded_steps(direct: Client) -> None:
 
 
 def failing(number: int) -> bytes:
-    """The batch script, of which that command of the backend fails."""
+    """Return the batch script with a command that fails, by its number."""
     return FAILING.replace("FAILS", str(number)).encode() + batch_script()
 
 
-def test_a_record_is_cut_down_to_what_has_not_arrived(direct: Client) -> None:
+def test_a_record_is_cut_down_to_undelivered_messages(direct: Client) -> None:
     call(direct, on(A, ("put flags now", "", "5 0 x", "0 0 x", "7 0 y")), on(B, ("put", "", "x", "x", "z")))
     call(direct, on(A, ("get flags", "3")), on(B, ("get", "3")), number=1)
     left = ("1", A, "1", "0 x", B, "2", "x", "z")
@@ -197,8 +188,8 @@ def test_a_record_is_cut_down_to_what_has_not_arrived(direct: Client) -> None:
     assert call(direct, Block([RECORDS], [("1",)], "cut"), number=5) == [0]
 
 
-def test_a_record_is_cut_down_beside_the_recovery_of_another_server(direct: Client) -> None:
-    """Their calls have the same numbers."""
+def test_a_call_cuts_a_record_of_its_server_and_recovers_another_server(direct: Client) -> None:
+    """The records of both servers have the same number."""
     other = "__pressure__!calls:other"
     call(direct, on(A, ("put", "", "a", "b")), on(B, ("put", "", "x")))
     call(direct, on(A, ("get", "2")), number=1)
@@ -214,7 +205,7 @@ def test_a_record_is_cut_down_beside_the_recovery_of_another_server(direct: Clie
     assert list(records(direct)) == [(RECORDS.encode(), b"1")]
 
 
-def test_out_of_memory_a_record_is_cut_down_and_questions_are_answered(start_valkey: StartValkey) -> None:
+def test_a_record_is_cut_down_when_the_backend_is_out_of_memory(start_valkey: StartValkey) -> None:
     with start_valkey().client() as direct:
         call(direct, on(A, ("put", "", "a", "b")))
         call(direct, on(A, ("get", "2")), number=1)
@@ -224,18 +215,19 @@ def test_out_of_memory_a_record_is_cut_down_and_questions_are_answered(start_val
         assert recovered(direct, "1")[4:] == [A.encode(), 1]
 
 
-def test_what_is_refused_is_not_taken_for_dropped(start_valkey: StartValkey) -> None:
+def test_a_record_is_kept_if_the_backend_refuses_to_drop_it(start_valkey: StartValkey) -> None:
     with start_valkey().client() as direct:
         call(direct, on(A, ("put", "", "a")), number=1)
         direct.config_set("min-replicas-to-write", 1)
+        drop = batch_script(), 1, RECORDS, "me", 0, "error", 1, "", "", "1"
         with pytest.raises(redis.ResponseError, match="NOREPLICAS"):
-            direct.eval(batch_script(), 1, RECORDS, "me", 0, "error", 1, "", "", "1")
+            direct.eval(*drop)
         direct.config_set("min-replicas-to-write", 0)
-        assert direct.eval(batch_script(), 1, RECORDS, "me", 0, "error", 1, "", "", "1") == [0]
+        assert direct.eval(*drop) == [0]
         assert not records(direct)
 
 
-def test_hundreds_that_were_opened_go_back_in_their_order(direct: Client) -> None:
+def test_hundreds_of_open_messages_go_back_in_their_order(direct: Client) -> None:
     call(direct, on(A, ("put", "", *map(str, range(300)))))
     for number in range(1, 301):
         call(direct, on(A, ("reserve waits", "=1 0")), number=number)
@@ -250,21 +242,17 @@ TAKING: dict[str, tuple[Run, ...]] = {
     "get_marked": (("get flags", "2"),),
     "take_opened": (("reserve waits", "=1 0", "=1 0"),),
     "mixed": (
-        ("get", "1"),
-        ("put", "", "new"),
-        ("get waits", "1"),
-        ("put unique", "", "newer", "new"),
-        ("length",),
+        ("get", "1"), ("put", "", "new"), ("get waits", "1"), ("put unique", "", "newer", "new"), ("length",),
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", TAKING)
-def test_whatever_command_fails_nothing_is_lost_or_doubled(
+def test_no_message_is_lost_or_doubled_whichever_command_of_a_call_fails(
     start_valkey: StartValkey, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """A call on five queues. Then its server dies, and all that it had taken comes back."""
+    """After a call on five queues its server dies, and its messages go back."""
     errors = 0
     with start_valkey().client() as direct:
         for number in count(1):

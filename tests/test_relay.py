@@ -1,4 +1,4 @@
-"""The relay of tests/support: it passes everything on, but for what it is told to do."""
+"""The relays of tests/support: they pass all bytes on, except those that a test holds, cuts or drops."""
 
 from __future__ import annotations
 
@@ -15,36 +15,42 @@ from tests.support.programs import TIMEOUT, Valkey, wait_for
 from tests.support.relay import Relay, connected
 from tests.support.waiters import Waiter, packed
 
-Open = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Show = Callable[[Relay, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-def through_a_relay(show: Callable[[Relay, Open], Awaitable[None]]) -> None:
-    """Show something of a relay to a server that repeats what it hears."""
+def through_a_relay(show: Show) -> None:
+    """Run a test with a relay to an echo server, and a connection through it."""
 
-    async def repeat(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionResetError):
             while data := await reader.read(100):
                 writer.write(data)
         writer.close()
 
     async def run() -> None:
-        server = await asyncio.start_server(repeat, "127.0.0.1", 0)
+        server = await asyncio.start_server(echo, "127.0.0.1", 0)
         address = server.sockets[0].getsockname()
         relay = Relay()
-        port = relay.listen(lambda: connected(address))
+        relay.listen(lambda: connected(address))
         async with asyncio.timeout(TIMEOUT):
-            await show(relay, lambda: asyncio.open_connection("127.0.0.1", port))
+            await show(relay, *await connect(relay))
         await relay.close()
         server.close()
 
     asyncio.run(run())
 
 
-def test_a_relay_that_stalls_holds_everything_until_it_is_healed() -> None:
-    async def show(relay: Relay, connect: Open) -> None:
-        reader, writer = await connect()
-        writer.write(b"one")
-        assert await reader.readexactly(3) == b"one"
+async def connect(relay: Relay) -> Streams:
+    """Open a connection through the relay, and show that it is passed on."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", relay.port)
+    writer.write(b"one")
+    assert await reader.readexactly(3) == b"one"
+    return reader, writer
+
+
+def test_a_relay_that_stalls_holds_all_bytes_until_it_is_healed() -> None:
+    async def show(relay: Relay, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         relay.stall()
         writer.write(b"two")
         with pytest.raises(TimeoutError):
@@ -57,10 +63,7 @@ def test_a_relay_that_stalls_holds_everything_until_it_is_healed() -> None:
 
 
 def test_a_relay_cuts_in_the_middle_of_a_reply() -> None:
-    async def show(relay: Relay, connect: Open) -> None:
-        reader, writer = await connect()
-        writer.write(b"one")
-        assert await reader.readexactly(3) == b"one"
+    async def show(relay: Relay, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         relay.cut_after(4)
         writer.write(b"second")
         assert await reader.read() == b"seco"
@@ -69,28 +72,21 @@ def test_a_relay_cuts_in_the_middle_of_a_reply() -> None:
     through_a_relay(show)
 
 
-@pytest.mark.parametrize("rudely", [False, True])
-def test_a_relay_cuts_and_refuses(rudely: bool) -> None:
-    async def show(relay: Relay, connect: Open) -> None:
-        reader, writer = await connect()
-        writer.write(b"one")
-        assert await reader.readexactly(3) == b"one"
-        relay.cut(rudely=rudely)
-        if rudely:
+@pytest.mark.parametrize("reset", [False, True])
+def test_a_relay_cuts_and_refuses_connections_until_it_is_healed(reset: bool) -> None:
+    async def show(relay: Relay, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        relay.cut(reset=reset)
+        if reset:
             with pytest.raises(ConnectionResetError):
                 await reader.read()
         else:
             assert await reader.read() == b""
         writer.close()
         relay.refuse()
-        reader, writer = await connect()
         with pytest.raises(ConnectionResetError):
-            await reader.read()
-        writer.close()
+            await connect(relay)
         relay.heal()
-        reader, writer = await connect()
-        writer.write(b"two")
-        assert await reader.readexactly(3) == b"two"
+        _, writer = await connect(relay)
         writer.close()
 
     through_a_relay(show)

@@ -1,6 +1,6 @@
-"""RESP in memory: what is a request, limits, inline commands, globs, replies and syntax lines.
+"""RESP without a server: requests, limits, inline commands, globs, replies and syntax lines.
 
-What the parsers of all protocols share is in test_parsers.py.
+test_parsers.py tests the properties that the parsers of all protocols share.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import re
 from itertools import starmap
 from typing import Any
 
+import hiredis
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -28,13 +29,13 @@ from handlers.resp.replies import CommandError, NullArray, SetReply, Text, encod
 from handlers.resp.syntax import Argument, arity_of, keys_of, parse_syntax
 from pressure_server.errors import QueueFullError
 from pressure_server.queues.glob import glob_regex
-from tests.support.codecs import MOST as MAX_BULK
-from tests.support.codecs import RESP, SPLITS, bytewise, cut, quoted
+from tests.support.codecs import MAX_MESSAGE as MAX_BULK
+from tests.support.codecs import RESP, SPLITS, bytewise, cut
 from tests.support.waiters import packed
 
 
 def fed(*pieces: bytes, max_bulk: int = MAX_BULK) -> tuple[list[Command], str | None]:
-    """Return what comes out for these pieces: commands one by one, and the error's text."""
+    """Parse these pieces; return single commands, and the text of the error that ends the stream."""
     found = RESP.fed(*pieces, most=max_bulk)
     return (found[:-1], found[-1]) if found and isinstance(found[-1], str) else (found, None)
 
@@ -44,7 +45,7 @@ def fed(*pieces: bytes, max_bulk: int = MAX_BULK) -> tuple[list[Command], str | 
 
 @pytest.mark.parametrize("words", [[b"SPOP", b"q"], [b"SADD", b"q"]])
 @pytest.mark.parametrize("count", [2, 3, 4, 20, 511, 512, 513, 1025])
-def test_a_run_of_equal_commands_expands_to_those_that_were_sent(words: Command, count: int) -> None:
+def test_a_run_of_equal_commands_expands_to_the_commands_sent(words: Command, count: int) -> None:
     commands = [words if words[0] == b"SPOP" else [*words, b"%d" % i] for i in range(count)]
     stream = b"".join(starmap(packed, commands))
     if count >= 20:
@@ -62,7 +63,7 @@ TWINS = st.tuples(
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.tuples(TWINS, st.integers(1, 25)), max_size=6), SPLITS)
-def test_runs_of_any_commands_expand_to_those_that_were_sent(
+def test_runs_of_any_commands_expand_to_the_commands_sent(
     runs: list[tuple[tuple[bytes, bytes, bytes | None], int]], places: list[int]
 ) -> None:
     commands = [[word for word in words if word is not None] for words, times in runs for _ in range(times)]
@@ -71,14 +72,14 @@ def test_runs_of_any_commands_expand_to_those_that_were_sent(
     assert fed(*cut(stream, places)) == (commands, None)
 
 
-def test_a_run_with_one_wrong_length_ends_before_it() -> None:
+def test_a_run_ends_before_a_command_with_a_wrong_length() -> None:
     good, bad = packed(b"SADD", b"q", b"m"), b"*3\r\n$4\r\nSADD\r\n$1\r\nq\r\n$x\r\nm\r\n"
     commands, reason = fed(good * 30 + bad + good * 30)
     assert commands == [[b"SADD", b"q", b"m"]] * 30
     assert reason == "Protocol error: invalid bulk length"
 
 
-def test_a_run_s_commands_are_not_one_object() -> None:
+def test_the_commands_of_a_run_are_separate_objects() -> None:
     commands, _ = fed(packed(b"SPOP", b"q") * 30)
     commands[0].append(b"more")
     assert commands[1] == [b"SPOP", b"q"]
@@ -117,22 +118,19 @@ LIMITS: list[tuple[str, bytes, str]] = [
     ("element, empty line", b"*1\r\n\r\n", "expected '$', got '\\x0d'"),
     ("inline, unbalanced", b"PING 'a\r\n", "unbalanced quotes in request"),
     ("inline, unbalanced double quotes", b'SADD q "a\r\n', "unbalanced quotes in request"),
-    ("inline, no space behind quotes", b'PING "a"b\r\n', "unbalanced quotes in request"),
+    ("inline, no space after quotes", b'PING "a"b\r\n', "unbalanced quotes in request"),
     ("inline, never ends", b"x" * (MAX_LINE + 1), "too big inline request"),
     ("inline, too long", b"x" * (MAX_LINE + 1) + b"\r\n", "too big inline request"),
 ]
 
 
-@pytest.mark.parametrize(("stream", "complaint"), [case[1:] for case in LIMITS], ids=[c[0] for c in LIMITS])
-def test_an_error_follows_the_commands_before_it(stream: bytes, complaint: str) -> None:
+@pytest.mark.parametrize(("stream", "reason"), [case[1:] for case in LIMITS], ids=[c[0] for c in LIMITS])
+def test_an_error_follows_the_commands_before_it(stream: bytes, reason: str) -> None:
+    reason = f"Protocol error: {reason}"
     before = packed(b"PING") + b"ECHO a\r\n" + packed(b"ECHO", b"x" * 5000)
-    expected = [[b"PING"], [b"ECHO", b"a"], [b"ECHO", b"x" * 5000]]
-    assert fed(stream) == ([], f"Protocol error: {complaint}")
-    assert fed(before + stream) == (expected, f"Protocol error: {complaint}")
-    assert fed(packed(b"SPOP", b"q") * 40 + stream) == (
-        [[b"SPOP", b"q"]] * 40,
-        f"Protocol error: {complaint}",
-    )
+    assert fed(stream) == ([], reason)
+    assert fed(before + stream) == ([[b"PING"], [b"ECHO", b"a"], [b"ECHO", b"x" * 5000]], reason)
+    assert fed(packed(b"SPOP", b"q") * 40 + stream) == ([[b"SPOP", b"q"]] * 40, reason)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +144,7 @@ def test_empty_requests_are_skipped(stream: bytes) -> None:
     assert fed(stream * 3 + packed(b"PING")) == ([[b"PING"]], None)
 
 
-# What is sent, and how the error shows it.
+# By request: how the error shows it.
 UNKNOWN: dict[bytes, str] = {
     b"%1\r\n": "'%1', with args beginning with: ",
     b">1\r\n": "'>1', with args beginning with: ",
@@ -161,15 +159,14 @@ UNKNOWN: dict[bytes, str] = {
 
 
 @pytest.mark.parametrize("stream", UNKNOWN)
-def test_a_line_that_is_no_array_is_a_command(stream: bytes) -> None:
-    """A string, an error, RESP3's types, HTTP and TLS are commands that nobody knows."""
+def test_an_unknown_command_is_shown_escaped_and_on_one_line(stream: bytes) -> None:
     (command,), reason = fed(stream)
     assert reason is None
     assert error(errors.unknown_command(command)) == b"-ERR unknown command %b\r\n" % UNKNOWN[stream].encode()
 
 
 @pytest.mark.slow
-def test_the_largest_allowed_of_each_is_allowed() -> None:
+def test_the_largest_bulk_line_and_argument_count_are_allowed() -> None:
     assert fed(packed(b"x" * MAX_BULK)) == ([[b"x" * MAX_BULK]], None)
     line = b"x" * MAX_LINE
     assert fed(line + b"\n") == ([[line]], None)
@@ -178,7 +175,7 @@ def test_the_largest_allowed_of_each_is_allowed() -> None:
     assert commands == [[b""] * MAX_ARGUMENTS]
 
 
-def test_a_request_is_bounded_as_a_whole() -> None:
+def test_the_size_of_a_whole_request_is_bounded() -> None:
     size = 8 << 20
     parser = RequestParser(Limits(size))
     argument = b"$%d\r\n%b\r\n" % (size, bytes(size))
@@ -193,7 +190,7 @@ def test_a_request_is_bounded_as_a_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    ("begun", "is_much"),
+    ("beginning", "exceeds"),
     [
         (b"*10\r\n", False),
         (b"*11\r\n", True),
@@ -203,10 +200,10 @@ def test_a_request_is_bounded_as_a_whole() -> None:
         (packed("AUTH", b"x" * 20_000), False),
     ],
 )
-def test_a_command_larger_than_a_login_is_recognised_by_its_beginning(begun: bytes, is_much: bool) -> None:
+def test_the_beginning_of_a_command_tells_whether_it_exceeds_a_login(beginning: bytes, exceeds: bool) -> None:
     parser = RequestParser(Limits(MAX_BULK))
-    parser.feed(begun)
-    assert parser.exceeds_login_limits is is_much
+    parser.feed(beginning)
+    assert parser.exceeds_login_limits is exceeds
 
 
 # ---------------------------------------------------------------- numbers
@@ -226,8 +223,8 @@ INTEGERS = re.compile(rb"0|-?[1-9][0-9]*")
 @example("٣".encode())
 @example(b"9" * 5000)
 @example(b"1" * (1 << 20))
-def test_a_number_is_one_of_redis(text: bytes) -> None:
-    # Python itself converts no more than 4300 digits.
+def test_numbers_have_redis_s_syntax_and_range(text: bytes) -> None:
+    # Python converts at most 4300 digits.
     expected = int(text) if len(text) < 4000 and INTEGERS.fullmatch(text) else None
     if expected is not None and not -(2**63) <= expected < 2**63:
         expected = None
@@ -241,7 +238,7 @@ ESCAPES = {ord("n"): 10, ord("r"): 13, ord("t"): 9, ord("b"): 8, ord("a"): 7}
 
 
 def sdssplitargs(line: bytes) -> list[bytes] | None:
-    """Redis 7.0's sds.c, step by step; what C finds behind the end is a zero."""
+    """Split as sds.c of Redis 7.0 does. C finds a zero after the end."""
     text, position = line + b"\0\0\0\0", 0
     found: list[bytes] = []
     while True:
@@ -249,13 +246,13 @@ def sdssplitargs(line: bytes) -> list[bytes] | None:
             position += 1
         if position >= len(line):
             return found
-        argument, position = _one_argument(text, position, len(line))
+        argument, position = _next_argument(text, position, len(line))
         if argument is None:
             return None
         found.append(argument)
 
 
-def _one_argument(text: bytes, position: int, end: int) -> tuple[bytes | None, int]:
+def _next_argument(text: bytes, position: int, end: int) -> tuple[bytes | None, int]:
     argument, quote = bytearray(), 0
     while True:
         char = text[position]
@@ -302,13 +299,6 @@ def test_an_inline_command_is_split_as_in_redis(line: bytes) -> None:
     assert split_inline(line) == sdssplitargs(line)
 
 
-@given(st.lists(st.binary(max_size=20), min_size=1, max_size=4))
-def test_inline_commands_carry_any_bytes(command: Command) -> None:
-    line = b" ".join(map(quoted, command))
-    assert split_inline(line) == command
-    assert fed(line + b"\n") == (([command]), None)
-
-
 @pytest.mark.parametrize(
     ("line", "arguments"),
     [
@@ -328,7 +318,7 @@ def test_inline_commands_carry_any_bytes(command: Command) -> None:
         (b"'a'b", None),
     ],
 )
-def test_inline_commands(line: bytes, arguments: list[bytes] | None) -> None:
+def test_inline_commands_are_split_as_listed(line: bytes, arguments: list[bytes] | None) -> None:
     assert split_inline(line) == arguments
     assert sdssplitargs(line) == arguments
 
@@ -337,9 +327,9 @@ def test_inline_commands(line: bytes, arguments: list[bytes] | None) -> None:
 
 
 def stringmatchlen(pattern: bytes, string: bytes) -> bool:
-    """Redis 7.0's util.c, step by step, but for skipLongerMatches, which only saves time.
+    """Match as util.c of Redis 7.0 does, without skipLongerMatches, which only saves time.
 
-    Bytes are unsigned, as on ARM, and stars match the empty string, for which Redis has other code.
+    Bytes are unsigned, as on ARM. Stars match the empty string, which Redis handles elsewhere.
     """
     if not string:
         return not pattern.strip(b"*")
@@ -403,12 +393,12 @@ def glob_texts(alphabet: bytes, size: int) -> st.SearchStrategy[bytes]:
 @example(b"[\\", b"\\")
 @example(b"a*", b"a")
 @example(b"**", b"")
-def test_globs_match_what_redis_matches(pattern: bytes, string: bytes) -> None:
+def test_a_glob_matches_the_strings_that_redis_matches(pattern: bytes, string: bytes) -> None:
     assert (glob_regex(pattern).fullmatch(string) is not None) == stringmatchlen(pattern, string)
 
 
 @given(st.binary(max_size=20))
-def test_an_escaped_name_matches_itself_alone(name: bytes) -> None:
+def test_an_escaped_name_matches_only_itself(name: bytes) -> None:
     pattern = b"".join(b"\\" + name[i : i + 1] for i in range(len(name)))
     assert glob_regex(pattern).fullmatch(name)
     assert not glob_regex(pattern).fullmatch(name + b"x")
@@ -416,7 +406,6 @@ def test_an_escaped_name_matches_itself_alone(name: bytes) -> None:
 
 
 def test_a_glob_of_many_stars_takes_no_exponential_time() -> None:
-    """Were it exponential, this would not end."""
     assert glob_regex(b"*a" * 60 + b"b").fullmatch(b"a" * 5000) is None
     assert glob_regex(b"*?" * 60 + b"b").fullmatch(b"a" * 5000) is None
 
@@ -442,7 +431,7 @@ REPLIES: list[tuple[Any, bytes, bytes]] = [
 
 
 @pytest.mark.parametrize(("value", "resp2", "resp3"), REPLIES)
-def test_replies(value: Any, resp2: bytes, resp3: bytes) -> None:
+def test_a_reply_has_a_form_in_resp2_and_in_resp3(value: Any, resp2: bytes, resp3: bytes) -> None:
     assert encode(value, 2) == resp2
     assert encode(value, 3) == resp3
 
@@ -465,37 +454,30 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 )
 
 
-def decode(data: bytes, protocol: int) -> Any:
-    """What hiredis reads; one value, and nothing behind it."""
-    hiredis = pytest.importorskip("hiredis")
-    reader = hiredis.Reader()
-    reader.feed(data)
-    value = reader.gets()
-    assert reader.gets() is False
-    return value
-
-
-def flat(value: Any, protocol: int) -> Any:
-    """The value as a client sees it: simple strings are bytes, and RESP2 has no maps."""
+def as_read(value: Any, protocol: int) -> Any:
+    """Return the value that a client reads: simple strings are bytes, and RESP2 has no maps."""
     if value == "OK":
         return b"OK"
     if isinstance(value, list):
-        return [flat(item, protocol) for item in value]
+        return [as_read(item, protocol) for item in value]
     if isinstance(value, dict) and protocol == 2:
-        return [flat(item, protocol) for pair in value.items() for item in pair]
+        return [as_read(item, protocol) for pair in value.items() for item in pair]
     if isinstance(value, dict):
-        return {key: flat(item, protocol) for key, item in value.items()}
+        return {key: as_read(item, protocol) for key, item in value.items()}
     return value
 
 
 @settings(deadline=None)
 @given(VALUES, st.sampled_from([2, 3]))
-def test_a_client_reads_the_reply_that_was_written(value: Any, protocol: int) -> None:
-    assert decode(encode(value, protocol), protocol) == flat(value, protocol)
+def test_hiredis_reads_the_value_that_was_encoded(value: Any, protocol: int) -> None:
+    reader = hiredis.Reader()
+    reader.feed(encode(value, protocol))
+    assert reader.gets() == as_read(value, protocol)
+    assert reader.gets() is False
 
 
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=4))
-def test_an_error_is_one_line_whatever_the_client_has_sent(command: Command) -> None:
+def test_an_error_is_one_line_for_any_command(command: Command) -> None:
     for refusal in (errors.unknown_command(command), errors.unknown_subcommand([b"CLIENT", *command])):
         line = error(refusal)
         assert line.startswith(b"-ERR unknown")
@@ -503,7 +485,7 @@ def test_an_error_is_one_line_whatever_the_client_has_sent(command: Command) -> 
         assert not re.search(rb"[\r\n]", line[:-2])
 
 
-def test_an_error_shows_no_more_than_redis_shows() -> None:
+def test_an_error_shows_at_most_128_bytes_of_names_and_of_arguments() -> None:
     line = error(errors.unknown_command([b"x" * 10**6, b"y" * 10**6, b"z" * 10**6]))
     shown = b"'%b' " % (b"y" * 128)
     assert line == b"-ERR unknown command '%b', with args beginning with: %b\r\n" % (b"x" * 128, shown)
@@ -534,7 +516,7 @@ SYNTAX: list[tuple[str, tuple[Argument, ...], int, tuple[int, int, int]]] = [
 
 
 @pytest.mark.parametrize(("line", "arguments", "arity", "keys"), SYNTAX, ids=[case[0] for case in SYNTAX])
-def test_syntax_lines(
+def test_a_syntax_line_gives_arguments_arity_and_keys(
     line: str, arguments: tuple[Argument, ...], arity: int, keys: tuple[int, int, int]
 ) -> None:
     assert parse_syntax(line) == arguments
@@ -545,6 +527,6 @@ def test_syntax_lines(
 @pytest.mark.parametrize(
     ("name", "kind"), [("key", "key"), ("count", "integer"), ("pattern", "pattern"), ("member", "string")]
 )
-def test_arguments_have_redis_s_types(name: str, kind: str) -> None:
+def test_arguments_have_the_types_of_redis(name: str, kind: str) -> None:
     assert Argument(name).type == kind
     assert Argument("", "ASYNC").type == "pure-token"

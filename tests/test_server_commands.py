@@ -1,4 +1,4 @@
-"""COMMAND, INFO, CONFIG, CLIENT, and the document that comes from the command table."""
+"""COMMAND, INFO, CONFIG, CLIENT, and a command that fails with an unexpected exception."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_command_describes_every_command(server: Server, client: Client) -> None
     assert set(docs) == {b"sadd", b"client"}
 
 
-def test_info_has_redis_s_sections_and_ours(client: Client) -> None:
+def test_info_has_redis_s_fields_and_the_server_s(client: Client) -> None:
     client.sadd("q", "a")
     info = client.info()
     assert info["redis_version"] == "7.0.15"
@@ -44,7 +44,9 @@ def test_info_has_redis_s_sections_and_ours(client: Client) -> None:
     "command", ["SPOP q", "SADD q a", "LPOP q 1", "ECHO a", "ECHO", "BLPOP q 0.001", "SELECT 0", "nonsense a"]
 )
 @pytest.mark.parametrize("count", [1, 7, 600])
-def test_every_command_of_a_pipeline_counts(client: Client, waiter: Waiter, command: str, count: int) -> None:
+def test_every_command_of_a_pipeline_is_counted(
+    client: Client, waiter: Waiter, command: str, count: int
+) -> None:
     before = client.info("stats")["total_commands_processed"]
     waiter.socket.sendall(packed(*command.split()) * count)
     for _ in range(count):
@@ -52,14 +54,14 @@ def test_every_command_of_a_pipeline_counts(client: Client, waiter: Waiter, comm
     assert client.info("stats")["total_commands_processed"] == before + count + 1
 
 
-def test_every_command_of_a_transaction_counts_once(client: Client, waiter: Waiter) -> None:
+def test_every_command_of_a_transaction_is_counted_once(client: Client, waiter: Waiter) -> None:
     before = client.info("stats")["total_commands_processed"]
     waiter.socket.sendall(packed("MULTI") + packed("SADD", "q", "a") * 50 + packed("EXEC"))
     assert len([waiter.reply() for _ in range(52)][-1]) == 50
     assert client.info("stats")["total_commands_processed"] == before + 53
 
 
-def test_connections_are_listed_named_and_killed(server: Server) -> None:
+def test_connections_can_be_listed_named_and_killed(server: Server) -> None:
     with server.client(client_name="one") as one, server.client(protocol=3) as two:
         one.ping()
         two.ping()
@@ -70,7 +72,7 @@ def test_connections_are_listed_named_and_killed(server: Server) -> None:
         wait_for(lambda: "one" not in {entry["name"] for entry in two.client_list()}, "the client to be gone")
 
 
-def test_who_waits_and_who_is_in_a_transaction_is_listed_so(server: Server, client: Client) -> None:
+def test_client_list_flags_waiting_clients_and_transactions(server: Server, client: Client) -> None:
     with Waiter(server.port) as waiting, Waiter(server.port) as queueing:
         waiting("CLIENT", "SETNAME", "waiting")
         waiting.send("BLPOP", "q", 0)
@@ -85,7 +87,7 @@ def test_who_waits_and_who_is_in_a_transaction_is_listed_so(server: Server, clie
         assert client.info("clients")["blocked_clients"] == 0
 
 
-# Imported by the interpreter before anything else.
+# A sitecustomize.py, which the interpreter imports at its start.
 BUGS = """
 from handlers.resp.table import command
 
@@ -96,12 +98,12 @@ async def fail_later(client, words):
     raise LookupError("a bug")
 
 command("BUG [word]", "Fails at once.", group="server", needs="nothing", repeated=fail)(fail)
-command("BUG.QUEUE key", "Fails where others are done together.", group="server", needs="read")(fail)
+command("BUG.QUEUE key", "Fails in a call shared with other commands.", group="server", needs="read")(fail)
 command("BUG.LATER", "Fails as a coroutine.", group="server", needs="nothing")(fail_later)
 """
 
 
-def test_a_bug_hurts_only_the_command_that_has_it(
+def test_an_unexpected_exception_fails_only_the_command_that_raised_it(
     tmp_path: Path, backend: Valkey, start_server: StartServer
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(BUGS)
@@ -115,28 +117,15 @@ def test_a_bug_hurts_only_the_command_that_has_it(
         replies = [str(waiter.reply()) for _ in range(100)]
         assert all(reply.startswith("ERR internal error") for reply in replies)
         assert waiter.reply() == b"PONG"
-        waiter.socket.sendall(
-            b"".join(
-                packed(*line.split())
-                for line in (
-                    "MULTI",
-                    "SADD r a",
-                    "BUG",
-                    "BUG.QUEUE r",
-                    "BUG.LATER",
-                    "BUG.QUEUE r",
-                    "SPOP r",
-                    "EXEC",
-                )
-            )
-        )
+        for line in ["MULTI", "SADD r a", "BUG", "BUG.QUEUE r", "BUG.LATER", "BUG.QUEUE r", "SPOP r", "EXEC"]:
+            waiter.send(*line.split())
         first, *bugs, last = [waiter.reply() for _ in range(8)][-1]
         assert (first, last) == (1, b"a")
         assert [is_refused(bug, "ERR") for bug in bugs] == [True] * 4
         assert waiter("PING") == b"PONG"
 
 
-def test_config_get_answers_what_clients_ask(client: Client) -> None:
+def test_config_get_has_the_parameters_that_clients_ask_for(client: Client) -> None:
     assert client.config_get("save") == {"save": ""}
     assert client.config_get("max*") == {
         "maxclients": "10000",

@@ -1,13 +1,13 @@
-"""MULTI, EXEC, DISCARD, WATCH, UNWATCH: as Redis replies where Redis decides, and what queues add to it.
+"""MULTI, EXEC, DISCARD, WATCH and UNWATCH: the replies of Redis, and what is particular to queues.
 
-What other client libraries make of them is in tests/clients/transactions.*.
+tests/clients/transactions.* use them through other client libraries.
 """
 
 from __future__ import annotations
 
 import signal
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -25,80 +25,75 @@ from tests.support.programs import (
     wait_until_settled,
 )
 from tests.support.side_by_side import Pair, Reply, Wire, difference, split, words
-from tests.support.waiters import Waiter, create, is_refused, packed, wait_for_waiting
+from tests.support.waiters import Waiter, blocked, create, is_refused, packed, wait_for_waiting
 
-# ---------------------------------------------------------------- reply by reply as Redis
+# ---------------------------------------------------------------- the replies of Redis
 
-# Who sends, and what. A connects first; where A is alone it is not said.
+# Commands of a client A, and those of a client B, which begin with `B `.
 LIKE_REDIS = {
     "a transaction": (
-        "MULTI|SADD q a b|SADD q a|SCARD q|SISMEMBER q b|SMEMBERS q|SPOP q 2|SPOP q|SPOP q 2|"
-        "EXEC"
+        "MULTI|SADD q a b|SADD q a|SCARD q|SISMEMBER q b|SMEMBERS q|SPOP q 2|SPOP q|SPOP q 2|EXEC"
     ),
-    "an empty one": "MULTI|EXEC|MULTI|EXEC|EXEC",
-    "dropped": "MULTI|SADD q a|DISCARD|SCARD q|EXEC|DISCARD",
+    "empty": "MULTI|EXEC|MULTI|EXEC|EXEC",
+    "discarded": "MULTI|SADD q a|DISCARD|SCARD q|EXEC|DISCARD",
     "without MULTI": "EXEC|DISCARD|UNWATCH|PING",
     "nested": "MULTI|SADD q a|MULTI|SADD q b|EXEC|SCARD q",
-    "WATCH inside": "MULTI|WATCH q|SADD q a|EXEC|SCARD q",
-    "UNWATCH inside": "WATCH q|MULTI|UNWATCH|SADD q a|EXEC",
-    "wrong number of words": "MULTI|SADD q|SADD q a|EXEC|SCARD q|EXEC",
+    "WATCH after MULTI": "MULTI|WATCH q|SADD q a|EXEC|SCARD q",
+    "UNWATCH after MULTI": "WATCH q|MULTI|UNWATCH|SADD q a|EXEC",
+    "wrong number of arguments": "MULTI|SADD q|SADD q a|EXEC|SCARD q|EXEC",
     "unknown command": "MULTI|SADD q a|NONSENSE x|SADD q b|EXEC|SCARD q",
     "unknown subcommand": "MULTI|CLIENT NONSENSE|SADD q a|EXEC|SCARD q",
-    "refused, then dropped": "MULTI|SADD q|DISCARD|MULTI|SADD q a|EXEC",
-    "words of its own commands": "MULTI x|MULTI|MULTI x|SADD q a|EXEC|SCARD q",
-    "EXEC with a word": "MULTI|SADD q a|EXEC x|EXEC|SCARD q",
-    "DISCARD with a word": "MULTI|SADD q a|DISCARD x|EXEC|SCARD q",
-    "WATCH without a word": "WATCH|MULTI|WATCH|SADD q a|EXEC|SCARD q",
-    "UNWATCH with a word": "UNWATCH x|MULTI|UNWATCH x|EXEC",
-    "errors while it is done": "MULTI|SADD q a|SPOP q -1|SPOP q x|LPOP r x|SELECT 99|SADD q b|EXEC|SCARD q",
+    "refused, then discarded": "MULTI|SADD q|DISCARD|MULTI|SADD q a|EXEC",
+    "MULTI with an argument": "MULTI x|MULTI|MULTI x|SADD q a|EXEC|SCARD q",
+    "EXEC with an argument": "MULTI|SADD q a|EXEC x|EXEC|SCARD q",
+    "DISCARD with an argument": "MULTI|SADD q a|DISCARD x|EXEC|SCARD q",
+    "WATCH without an argument": "WATCH|MULTI|WATCH|SADD q a|EXEC|SCARD q",
+    "UNWATCH with an argument": "UNWATCH x|MULTI|UNWATCH x|EXEC",
+    "errors during EXEC": "MULTI|SADD q a|SPOP q -1|SPOP q x|LPOP r x|SELECT 99|SADD q b|EXEC|SCARD q",
     "errors of blocking commands": "MULTI|BLPOP q x|BLPOP q -1|BLMPOP 0 0 q LEFT|SADD q b|EXEC|SCARD q",
     "nothing blocks": (
-        "MULTI|BLPOP q 0|BRPOP q r 0|BLMOVE q r LEFT LEFT 0|BRPOPLPUSH q r 0|"
-        "BLMPOP 0 2 q r LEFT|LMPOP 1 q LEFT|EXEC"
+        "MULTI|BLPOP q 0|BRPOP q r 0|BLMOVE q r LEFT LEFT 0|BRPOPLPUSH q r 0|BLMPOP 0 2 q r LEFT|"
+        "LMPOP 1 q LEFT|EXEC"
     ),
     "blocking commands with a message": (
         "RPUSH q a|RPUSH r b|MULTI|BLPOP p q 0|BRPOP q r 0|RPUSH q c|BLMOVE q r LEFT LEFT 0|BRPOPLPUSH r q 0|"
         "BLMPOP 0 2 p q LEFT COUNT 5|BLPOP p q r 0|EXEC"
     ),
     "lists": (
-        "MULTI|RPUSH q a b c|LLEN q|LRANGE q 0 -1|LINDEX q 1|LPOP q|LPOP q 5|LPOP q|LPOP q 5|EXEC|"
-        "LLEN q"
+        "MULTI|RPUSH q a b c|LLEN q|LRANGE q 0 -1|LINDEX q 1|LPOP q|LPOP q 5|LPOP q|LPOP q 5|EXEC|LLEN q"
     ),
     "moves": (
-        "MULTI|SADD s a b|SMOVE s d a|SMOVE s d nothing|SISMEMBER s a|SMEMBERS d|"
-        "SINTER s d|SUNION s d|SDIFF s d|"
-        "SINTERCARD 2 s d|SADD s a|SINTER s d|EXEC"
+        "MULTI|SADD s a b|SMOVE s d a|SMOVE s d nothing|SISMEMBER s a|SMEMBERS d|SINTER s d|SUNION s d|"
+        "SDIFF s d|SINTERCARD 2 s d|SADD s a|SINTER s d|EXEC"
     ),
     "list moves": (
-        "MULTI|RPUSH s a|RPOPLPUSH s d|RPOPLPUSH s d|LMOVE d s LEFT RIGHT|LRANGE s 0 -1|LLEN d|"
-        "EXEC"
+        "MULTI|RPUSH s a|RPOPLPUSH s d|RPOPLPUSH s d|LMOVE d s LEFT RIGHT|LRANGE s 0 -1|LLEN d|EXEC"
     ),
     "deleting": (
-        "SADD q a b|SADD r c|MULTI|DEL q r nothing|SCARD q|EXISTS r|SADD q d|SMEMBERS q|UNLINK q|"
-        "EXISTS q|EXEC"
+        "SADD q a b|SADD r c|MULTI|DEL q r nothing|SCARD q|EXISTS r|SADD q d|SMEMBERS q|UNLINK q|EXISTS q|"
+        "EXEC"
     ),
     "keys": (
-        "SADD q a|MULTI|KEYS *|SADD r b|DBSIZE|EXISTS q r|TYPE r|SCAN 0 COUNT 100|DEL q|RANDOMKEY|"
-        "FLUSHDB|DBSIZE|EXEC"
+        "SADD q a|MULTI|KEYS *|SADD r b|DBSIZE|EXISTS q r|TYPE r|SCAN 0 COUNT 100|DEL q|RANDOMKEY|FLUSHDB|"
+        "DBSIZE|EXEC"
     ),
     "databases": (
-        "MULTI|SADD q a|SELECT 1|SADD q b|SADD q c|SELECT 2|SCARD q|EXEC|SCARD q|SELECT 1|SCARD q|"
-        "FLUSHDB"
+        "MULTI|SADD q a|SELECT 1|SADD q b|SADD q c|SELECT 2|SCARD q|EXEC|SCARD q|SELECT 1|SCARD q|FLUSHDB"
     ),
     "the connection": (
-        "MULTI|PING|PING hello|ECHO x|CLIENT SETNAME me|SADD q a|CLIENT GETNAME|HELLO 9|"
-        "AUTH x|COMMAND INFO nonsense|EXEC"
+        "MULTI|PING|PING hello|ECHO x|CLIENT SETNAME me|SADD q a|CLIENT GETNAME|HELLO 9|AUTH x|"
+        "COMMAND INFO nonsense|EXEC"
     ),
-    "COMMAND inside": "MULTI|COMMAND|COMMAND x|DISCARD|MULTI|command|DISCARD|MULTI|CLIENT|EXEC|PING",
-    "QUIT inside": "MULTI|SADD q a|QUIT|B SCARD q",
-    "RESET inside": "MULTI|SADD q a|RESET|EXEC|SCARD q",
-    "empty words": "MULTI|SADD '' ''|SISMEMBER '' ''|SPOP ''|ECHO ''|EXEC",
-    "small letters": "multi|sadd q a|exec|Multi|sadd q b|DiScArD|SCARD q",
-    "nobody sees it before": "MULTI|SADD q a|B SCARD q|SADD r b|B EXISTS r|EXEC|B SCARD q|B SMEMBERS r",
-    "two at a time": "MULTI|SADD q a|B MULTI|B SADD q a|B SADD q b|EXEC|B EXEC|B SCARD q",
+    "COMMAND after MULTI": "MULTI|COMMAND|COMMAND x|DISCARD|MULTI|command|DISCARD|MULTI|CLIENT|EXEC|PING",
+    "QUIT after MULTI": "MULTI|SADD q a|QUIT|B SCARD q",
+    "RESET after MULTI": "MULTI|SADD q a|RESET|EXEC|SCARD q",
+    "empty names and messages": "MULTI|SADD '' ''|SISMEMBER '' ''|SPOP ''|ECHO ''|EXEC",
+    "lower case": "multi|sadd q a|exec|Multi|sadd q b|DiScArD|SCARD q",
+    "invisible before EXEC": "MULTI|SADD q a|B SCARD q|SADD r b|B EXISTS r|EXEC|B SCARD q|B SMEMBERS r",
+    "two clients at a time": "MULTI|SADD q a|B MULTI|B SADD q a|B SADD q b|EXEC|B EXEC|B SCARD q",
     "watched, unchanged": "SADD q a|WATCH q r|B SCARD q|B SPOP r|B SADD q a|B SREM q x|MULTI|SPOP q|EXEC",
     "watched, a put": "SADD q a|WATCH q|B SADD q b|MULTI|SPOP q|EXEC|SCARD q",
-    "watched, taken": "SADD q a|WATCH q|B SPOP q|MULTI|SADD q b|EXEC|SCARD q",
+    "watched, a get": "SADD q a|WATCH q|B SPOP q|MULTI|SADD q b|EXEC|SCARD q",
     "watched, removed": "SADD q a b|WATCH q|B SREM q b|MULTI|DEL q|EXEC|SCARD q",
     "watched, moved away": "SADD q a b|WATCH q|B SMOVE q r a|MULTI|DEL q|EXEC|SCARD q",
     "watched, moved to": "SADD q a b|WATCH r|B SMOVE q r a|MULTI|DEL r|EXEC|SCARD r",
@@ -109,27 +104,25 @@ LIKE_REDIS = {
     "watched, flushed": "SADD q a|WATCH q|B FLUSHALL|MULTI|SADD q b|EXEC|EXISTS q",
     "watched, in a transaction": "SADD q a|WATCH q|B MULTI|B SADD q b|MULTI|SPOP q|B EXEC|EXEC|SCARD q",
     "watched, changed by itself": "SADD q a|WATCH q|SADD q b|MULTI|SPOP q 9|EXEC|SCARD q",
-    "watched, behind MULTI": "WATCH q|MULTI|SADD q a|B SADD q b|EXEC|SCARD q",
-    "the second of two": "WATCH p q|B SADD q a|MULTI|SADD r b|EXEC|EXISTS r",
+    "watched, changed after MULTI": "WATCH q|MULTI|SADD q a|B SADD q b|EXEC|SCARD q",
+    "watched, the second of two": "WATCH p q|B SADD q a|MULTI|SADD r b|EXEC|EXISTS r",
     "watched again": "WATCH q|B SADD q a|WATCH q|MULTI|SADD q b|EXEC|SCARD q",
-    "watched by two": "WATCH q|B WATCH q|MULTI|SADD q a|B MULTI|B SADD q b|EXEC|B EXEC|SMEMBERS q",
+    "watched by two clients": "WATCH q|B WATCH q|MULTI|SADD q a|B MULTI|B SADD q b|EXEC|B EXEC|SMEMBERS q",
     "no longer watched": "WATCH q|B SADD q a|UNWATCH|MULTI|SADD q b|EXEC|SCARD q",
     "watched until EXEC": "WATCH q|B SADD q a|MULTI|EXEC|MULTI|SADD q b|EXEC|SCARD q",
     "watched until DISCARD": "WATCH q|B SADD q a|MULTI|DISCARD|MULTI|SADD q b|EXEC|SCARD q",
     "watched until EXECABORT": "WATCH q|B SADD q a|MULTI|NONSENSE|EXEC|MULTI|SADD q b|EXEC|SCARD q",
     "watched until RESET": "WATCH q|B SADD q a|RESET|MULTI|SADD q b|EXEC|SCARD q",
-    "watched, and refused": "WATCH q|B SADD q a|MULTI|NONSENSE|EXEC|SCARD q",
-    "watched, nothing on queues": "WATCH q|B SADD q a|MULTI|PING|EXEC|MULTI|PING|EXEC",
-    "watched, unchanged, nothing on queues": "WATCH q|MULTI|PING|EXEC",
-    "watched, on queues later": (
-        "WATCH q|B SADD q a|MULTI|CLIENT SETNAME me|SADD q b|EXEC|CLIENT GETNAME|"
-        "SCARD q"
+    "watched, changed and refused": "WATCH q|B SADD q a|MULTI|NONSENSE|EXEC|SCARD q",
+    "watched, changed, no queue command": "WATCH q|B SADD q a|MULTI|PING|EXEC|MULTI|PING|EXEC",
+    "watched, unchanged, no queue command": "WATCH q|MULTI|PING|EXEC",
+    "watched, changed, a queue command later": (
+        "WATCH q|B SADD q a|MULTI|CLIENT SETNAME me|SADD q b|EXEC|CLIENT GETNAME|SCARD q"
     ),
-    "another database's": "WATCH q|B SELECT 1|B SADD q a|MULTI|SADD q b|EXEC|B FLUSHALL",
-    "watched in another database": "WATCH q|SELECT 1|B SADD q a|MULTI|SADD q b|EXEC|SCARD q",
-    "in two databases": (
-        "SELECT 1|WATCH q|SELECT 0|WATCH q|B SELECT 1|B SADD q a|MULTI|SADD q b|EXEC|SCARD q|"
-        "B FLUSHALL"
+    "watched, changed in another database": "WATCH q|B SELECT 1|B SADD q a|MULTI|SADD q b|EXEC|B FLUSHALL",
+    "watched before SELECT": "WATCH q|SELECT 1|B SADD q a|MULTI|SADD q b|EXEC|SCARD q",
+    "watched in two databases": (
+        "SELECT 1|WATCH q|SELECT 0|WATCH q|B SELECT 1|B SADD q a|MULTI|SADD q b|EXEC|SCARD q|B FLUSHALL"
     ),
 }  # fmt: skip
 
@@ -137,33 +130,39 @@ LIKE_REDIS = {
 @pytest.mark.clients
 @pytest.mark.parametrize("protocol", [2, 3])
 @pytest.mark.parametrize("name", LIKE_REDIS)
-def test_replies_as_redis(pair: Pair, name: str, protocol: int) -> None:
+def test_replies_are_those_of_redis(pair: Pair, name: str, protocol: int) -> None:
     clients: dict[str, tuple[Wire, Wire]] = {}
     differing: list[str] = []
     for line in split(LIKE_REDIS[name]):
-        who, command = ("B", line.removeprefix("B ")) if line.startswith("B ") else ("A", line)
-        if who not in clients:
-            clients[who] = pair.connect(protocol)
-        theirs, ours = (comparable(command, wire.do(words(command))) for wire in clients[who])
-        if theirs != ours:
-            differing.append(difference(line, theirs, ours))
+        client, command = ("B", line.removeprefix("B ")) if line.startswith("B ") else ("A", line)
+        if client not in clients:
+            clients[client] = pair.connect(protocol)
+        expected, actual = (comparable(command, wire.do(words(command))) for wire in clients[client])
+        if expected != actual:
+            differing.append(difference(line, expected, actual))
     assert not differing, "".join(differing)
 
 
 def comparable(command: str, reply: Reply) -> Reply:
-    """Members of sets in an order that does not depend on who sent them; EXEC's replies in theirs."""
+    """Return the reply with the members of sets in a fixed order, and the replies of EXEC in their own."""
     if command != "EXEC":
         return reply.unordered()
     return Reply(reply.line, tuple(item.unordered() for item in reply.items))
 
 
 def transact(waiter: Waiter, *commands: str) -> Any:
-    """The reply to EXEC behind these commands, which stand for words."""
+    """Run the commands in a transaction, and return the reply of EXEC."""
+    send_transaction(waiter, *commands)
+    return waiter.reply()
+
+
+def send_transaction(waiter: Waiter, *commands: str) -> None:
+    """Send the commands in a transaction, without reading the reply of EXEC."""
     waiter("MULTI")
     for command in commands:
         queued = waiter(*command.split())
         assert queued == b"QUEUED", queued
-    return waiter("EXEC")
+    waiter.send("EXEC")
 
 
 @pytest.fixture
@@ -173,20 +172,19 @@ def other(server: Server) -> Iterator[Waiter]:
         yield connected
 
 
-# What redis-py sends.
+# ---------------------------------------------------------------- redis-py
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_a_pipeline_of_redis_py(server: Server, protocol: int) -> None:
+def test_a_pipeline_of_redis_py_is_a_transaction(server: Server, protocol: int) -> None:
     with server.client(protocol=protocol) as client:
         pipe = client.pipeline()
-        pipe.sadd("q", "a", "b").lpush("q", "c").scard("q").spop("q").blpop(["none", "q"], 0).rpop("q").spop(
-            "q"
-        )
+        pipe.sadd("q", "a", "b").lpush("q", "c").scard("q").spop("q")
+        pipe.blpop(["none", "q"], 0).rpop("q").spop("q")
         assert pipe.execute() == [2, 3, 3, b"a", [b"q", b"b"] if protocol == 3 else (b"q", b"b"), b"c", None]
 
 
-def test_a_pipeline_of_redis_py_names_the_command_that_failed(client: Client) -> None:
+def test_a_failed_command_in_a_pipeline_of_redis_py_is_reported(client: Client) -> None:
     pipe = client.pipeline().sadd("q", "a").execute_command("LPOP", "q", "x").sadd("q", "b")
     replies = pipe.execute(raise_on_error=False)
     assert (replies[0], type(replies[1]), replies[2]) == (1, redis.ResponseError, 1)
@@ -196,11 +194,10 @@ def test_a_pipeline_of_redis_py_names_the_command_that_failed(client: Client) ->
     assert client.smembers("q") == {b"a", b"b"}
 
 
-def test_a_watched_queue_counts_right_however_many_count(server: Server) -> None:
-    """redis-py's own loop around WATCH: it reads, computes, and tries again until nobody came between."""
+def test_concurrent_watch_loops_lose_no_increment(server: Server, client: Client) -> None:
+    """Client.transaction repeats a read and a write until no other client has changed the queue."""
     rounds, threads = 25, 4
-    with server.client() as client:
-        client.rpush("counter", 0)
+    client.rpush("counter", 0)
 
     def count() -> None:
         with server.client() as connected:
@@ -214,33 +211,14 @@ def test_a_watched_queue_counts_right_however_many_count(server: Server) -> None
             for _ in range(rounds):
                 connected.transaction(increment, "counter")
 
-    together([count] * threads)
-    with server.client() as client:
-        assert client.lrange("counter", 0, -1) == [b"%d" % (rounds * threads)]
-
-
-def together(functions: list[Callable[[], None]]) -> None:
-    """Run them at once. Raises what one of them has raised."""
-    raised: list[BaseException] = []
-
-    def caught(function: Callable[[], None]) -> None:
-        try:
-            function()
-        except BaseException as reason:
-            raised.append(reason)
-            raise
-
-    threads = [threading.Thread(target=caught, args=[function], daemon=True) for function in functions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(3 * TIMEOUT)
-        assert not thread.is_alive()
-    assert not raised
+    with ThreadPoolExecutor() as pool:
+        for counting in [pool.submit(count) for _ in range(threads)]:
+            counting.result(3 * TIMEOUT)
+    assert client.lrange("counter", 0, -1) == [b"%d" % (rounds * threads)]
 
 
 @pytest.mark.parametrize("kind", ["pipelined", "one by one"])
-def test_commands_behind_exec_wait_for_it(waiter: Waiter, kind: str) -> None:
+def test_commands_after_exec_are_done_after_it(waiter: Waiter, kind: str) -> None:
     requests = [("MULTI",), *[("RPUSH", "q", number) for number in range(500)], ("EXEC",), ("LLEN", "q")]
     if kind == "pipelined":
         waiter.socket.sendall(b"".join(packed(*request) for request in requests))
@@ -258,99 +236,93 @@ def test_a_client_that_leaves_before_exec_does_nothing(client: Client, server: S
     assert client.exists("q") == 0
 
 
-# Atomicity: whoever looks meanwhile, from here or from the backend, sees all or nothing.
+# ---------------------------------------------------------------- atomicity
 
 
 @pytest.mark.parametrize("queues", [("q", "q"), ("q", "r"), ("r", "q")])
-def test_nobody_sees_half_of_it(server: Server, backend: Valkey, queues: tuple[str, str]) -> None:
-    """Two puts, or two gets, at a time; with one queue its length is even, with two both are as long."""
+def test_other_clients_never_see_half_a_transaction(
+    server: Server, backend: Valkey, queues: tuple[str, str]
+) -> None:
+    """Each transaction puts or takes two messages: one queue's length is even, two queues' are equal."""
     first, second = queues
-    is_done = threading.Event()
-    seen: dict[str, set[tuple[int, int]]] = {"server": set(), "backend": set()}
 
     def write() -> None:
-        try:
-            with Waiter(server.port) as waiter:
-                for number in range(300):
-                    put = transact(waiter, f"RPUSH {first} {number}", f"RPUSH {second} {number}")
-                    assert all(isinstance(length, int) for length in put)
-                    if number % 3 == 2:
-                        transact(waiter, *[f"{pop} {queue}" for queue in queues for pop in ("LPOP", "SPOP")])
-        finally:
-            is_done.set()
+        with Waiter(server.port) as waiter:
+            for number in range(300):
+                put = transact(waiter, f"RPUSH {first} {number}", f"RPUSH {second} {number}")
+                assert all(isinstance(length, int) for length in put)
+                if number % 3 == 2:
+                    transact(waiter, *[f"{pop} {queue}" for queue in queues for pop in ("LPOP", "SPOP")])
 
-    def read(name: str, connect: Callable[[], Client], prefix: str) -> None:
+    def read(connect: Callable[[], Client], prefix: str) -> set[tuple[int, int]]:
+        seen: set[tuple[int, int]] = set()
         with connect() as reader:
-            while not is_done.is_set():
-                pipe = reader.pipeline().llen(prefix + first).llen(prefix + second)
-                seen[name].add(tuple(pipe.execute()))
+            while not writing.done():
+                seen.add(tuple(reader.pipeline().llen(prefix + first).llen(prefix + second).execute()))
+        return seen
 
-    together(
-        [
-            write,
-            lambda: read("server", server.client, ""),
-            lambda: read("backend", backend.client, "__pressure__:"),
+    with ThreadPoolExecutor() as threads:
+        writing = threads.submit(write)
+        readings = [
+            threads.submit(read, server.client, ""),
+            threads.submit(read, backend.client, "__pressure__:"),
         ]
-    )
-    for lengths in seen.values():
+        writing.result(3 * TIMEOUT)
+    for reading in readings:
+        lengths = reading.result()
         assert len(lengths) > 3
         assert all(one == other for one, other in lengths)
         assert first != second or all(one % 2 == 0 for one, _ in lengths)
 
 
-def test_messages_on_their_way_from_queue_to_queue_are_always_in_one(server: Server, backend: Valkey) -> None:
-    """Three transfer a message at a time, by a get and a put, in a circle; every look finds all of them."""
+def test_a_message_moved_in_a_transaction_is_always_in_one_queue(
+    server: Server, client: Client, backend: Valkey
+) -> None:
+    """Three clients move messages in a circle, each by a get and a put; the total stays the same."""
     transfers = 100
-    is_done = threading.Event()
-    totals: set[int] = set()
     places: set[tuple[int, ...]] = set()
-    with server.client() as client:
-        for name in "abc":
-            client.rpush(name, *range(transfers))
+    for name in "abc":
+        client.rpush(name, *range(transfers))
 
     def move(source: str, destination: str) -> None:
         with Waiter(server.port) as waiter:
             for _ in range(transfers):
                 transact(waiter, f"LPOP {source}", f"RPUSH {destination} x")
 
-    def move_all() -> None:
-        try:
-            together([lambda: move("a", "b"), lambda: move("b", "c"), lambda: move("c", "a")])
-        finally:
-            is_done.set()
-
-    def look() -> None:
-        with backend.client() as direct:
-            while not is_done.is_set():
-                pipe = direct.pipeline()
-                for name in "abc":
-                    pipe.llen(f"__pressure__:{name}")
-                lengths = tuple(pipe.execute())
-                totals.add(sum(lengths))
-                places.add(lengths)
-
-    together([move_all, look])
-    assert totals == {3 * transfers}
+    with ThreadPoolExecutor() as threads, backend.client() as direct:
+        moving = [threads.submit(move, *ends) for ends in ("ab", "bc", "ca")]
+        while not all(moves.done() for moves in moving):
+            pipe = direct.pipeline()
+            for name in "abc":
+                pipe.llen(f"__pressure__:{name}")
+            places.add(tuple(pipe.execute()))
+        for moves in moving:
+            moves.result()
+    assert {sum(lengths) for lengths in places} == {3 * transfers}
     assert len(places) > 3
 
 
-# Nothing waits inside; who waits outside is served when it is done.
+# ---------------------------------------------------------------- commands that may wait
 
 
-@pytest.mark.parametrize("words", ["SADD q b", "RPUSH q b", "PRESSURE.PUT q b", "PRESSURE.PUT q b TIMEOUT 0"])
-def test_a_put_on_a_full_queue_fails_and_the_others_go_on(client: Client, waiter: Waiter, words: str) -> None:
-    create(client, "q", "BOUND", 1)
+@pytest.mark.parametrize(
+    ("bound", "words"),
+    [
+        (1, "SADD q b"),
+        (1, "RPUSH q b"),
+        (1, "PRESSURE.PUT q b"),
+        (1, "PRESSURE.PUT q b TIMEOUT 0"),
+        (2, "SADD q b c"),
+        (2, "SADD q b c d"),
+    ],
+)
+def test_a_put_without_room_fails_as_a_whole_and_the_others_are_done(
+    client: Client, waiter: Waiter, bound: int, words: str
+) -> None:
+    create(client, "q", "BOUND", bound)
     replies = transact(waiter, "SADD q a", words, "SADD r c", "SPOP q", "SADD q d")
     assert [replies[0], *replies[2:]] == [1, 1, b"a", 1]
     assert is_refused(replies[1], "FULL")
-    assert client.lrange("q", 0, -1) == [b"d"]
-
-
-def test_several_messages_that_do_not_fit_are_put_whole_or_not_at_all(client: Client, waiter: Waiter) -> None:
-    create(client, "q", "BOUND", 2)
-    replies = transact(waiter, "SADD q a b c", "SADD q d")
-    assert is_refused(replies[0], "FULL")
-    assert replies[1] == 1
     assert client.lrange("q", 0, -1) == [b"d"]
 
 
@@ -364,7 +336,7 @@ def test_a_move_to_a_full_queue_fails_and_leaves_the_message(client: Client, wai
     assert client.lrange("s", 0, -1) == [b"message"]
 
 
-def test_operations_of_the_protocol(client: Client, waiter: Waiter) -> None:
+def test_pressure_commands_work_in_a_transaction(client: Client, waiter: Waiter) -> None:
     replies = transact(
         waiter, "PRESSURE.CREATE q BOUND 3", "PRESSURE.PUT q a", "PRESSURE.PUT q a NX", "PRESSURE.LENGTH q",
         "PRESSURE.GET q", "PRESSURE.GET q", "PRESSURE.GET q TIMEOUT 5", "PRESSURE.EXISTS q",
@@ -379,26 +351,18 @@ def test_operations_of_the_protocol(client: Client, waiter: Waiter) -> None:
     assert client.keys() == []
 
 
-def test_who_waits_for_a_message_is_served_when_it_is_done(
+def test_a_waiting_get_receives_only_a_message_left_after_exec(
     client: Client, waiter: Waiter, other: Waiter
 ) -> None:
     create(client, "q")
     waiter.send("BLPOP", "q", 0)
     wait_for_waiting(client, "q", consumers=1)
+    assert transact(other, "RPUSH q a", "LPOP q") == [1, b"a"]
     assert transact(other, "RPUSH q a b", "LLEN q", "LPOP q") == [2, 2, b"a"]
     assert waiter.reply() == [b"q", b"b"]
 
 
-def test_who_waits_sees_nothing_of_what_is_taken_again(client: Client, waiter: Waiter, other: Waiter) -> None:
-    create(client, "q")
-    waiter.send("BLPOP", "q", 0)
-    wait_for_waiting(client, "q", consumers=1)
-    assert transact(other, "RPUSH q a", "LPOP q") == [1, b"a"]
-    assert other("RPUSH", "q", "b") == 1
-    assert waiter.reply() == [b"q", b"b"]
-
-
-def test_who_waits_for_room_is_served_when_it_is_done(client: Client, waiter: Waiter, other: Waiter) -> None:
+def test_a_waiting_put_is_done_after_exec_makes_room(client: Client, waiter: Waiter, other: Waiter) -> None:
     create(client, "q", "BOUND", 1)
     client.sadd("q", "a")
     waiter.send("SADD", "q", "b")
@@ -408,7 +372,7 @@ def test_who_waits_for_room_is_served_when_it_is_done(client: Client, waiter: Wa
     assert client.lrange("q", 0, -1) == [b"b"]
 
 
-def test_who_waits_is_told_of_a_deletion_inside(client: Client, waiter: Waiter, other: Waiter) -> None:
+def test_a_waiting_get_fails_if_exec_deletes_the_queue(client: Client, waiter: Waiter, other: Waiter) -> None:
     create(client, "q")
     waiter.send("PRESSURE.GET", "q")
     wait_for_waiting(client, "q", consumers=1)
@@ -416,10 +380,10 @@ def test_who_waits_is_told_of_a_deletion_inside(client: Client, waiter: Waiter, 
     assert is_refused(waiter.reply(), "NOQUEUE")
 
 
-# Commands on connections.
+# ---------------------------------------------------------------- commands on connections
 
 
-def test_a_connection_is_spared_by_itself(server: Server, waiter: Waiter, other: Waiter) -> None:
+def test_client_kill_in_a_transaction_skips_its_own_connection(waiter: Waiter, other: Waiter) -> None:
     mine, others = f"CLIENT KILL ADDR {address_of(waiter)}", f"CLIENT KILL ADDR {address_of(other)}"
     assert transact(waiter, f"{mine} SKIPME yes", mine, others) == [0, 0, 1]
     with pytest.raises(ConnectionError):
@@ -427,7 +391,7 @@ def test_a_connection_is_spared_by_itself(server: Server, waiter: Waiter, other:
     assert waiter("PING") == b"PONG"
 
 
-def test_a_connection_that_kills_itself_is_told_first(waiter: Waiter) -> None:
+def test_a_connection_that_kills_itself_receives_the_reply_of_exec(waiter: Waiter) -> None:
     kill = f"CLIENT KILL ADDR {address_of(waiter)} SKIPME no"
     assert transact(waiter, "SADD q a", kill, "SADD q b") == [1, 1, 1]
     with pytest.raises(ConnectionError):
@@ -435,12 +399,12 @@ def test_a_connection_that_kills_itself_is_told_first(waiter: Waiter) -> None:
 
 
 def address_of(waiter: Waiter) -> str:
-    """As CLIENT KILL takes it."""
+    """Return the waiter's address as CLIENT KILL takes it."""
     host, port = waiter.socket.getsockname()
     return f"{host}:{port}"
 
 
-def test_commands_see_what_those_before_them_have_set(waiter: Waiter) -> None:
+def test_commands_see_the_settings_of_earlier_commands(waiter: Waiter) -> None:
     replies = transact(waiter, "CLIENT SETNAME me", "CLIENT INFO", "SELECT 1", "CLIENT INFO", "COMMAND")
     assert b" name=me " in replies[1]
     assert (b" db=0 " in replies[1], b" db=1 " in replies[3]) == (True, True)
@@ -448,31 +412,35 @@ def test_commands_see_what_those_before_them_have_set(waiter: Waiter) -> None:
     assert b" name=me " in waiter("CLIENT", "INFO")
 
 
-# Roles of native clients: waited for before anything is done.
+# ---------------------------------------------------------------- roles of native clients
+
+each_role = pytest.mark.parametrize(
+    ("role", "command"), [("producer", "SADD q served"), ("consumer", "SPOP q")]
+)
 
 
-@pytest.mark.parametrize(("role", "command"), [("producer", "SADD q ours"), ("consumer", "SPOP q")])
-def test_a_role_of_a_native_client_is_waited_for(
+@each_role
+def test_a_transaction_waits_for_the_role_of_a_native_client(
     client: Client, direct: Client, waiter: Waiter, role: str, command: str
 ) -> None:
     client.rpush("q", "first", "second")
-    steps = held(direct, role)
-    begin_to_wait(direct, waiter, "SADD r x", command, "SCARD q")
+    steps = hold_role(direct, role)
+    begin_to_wait_for_role(direct, waiter, "SADD r x", command, "SCARD q")
     assert client.exists("r") == 0
     assert not waiter.has_reply()
     run(steps)
     assert waiter.reply() == {"producer": [1, 1, 4], "consumer": [1, b"second", 0]}[role]
 
 
-@pytest.mark.parametrize(("role", "command"), [("producer", "SADD q ours"), ("consumer", "SPOP q")])
-def test_after_the_role_timeout_nothing_is_done(
+@each_role
+def test_a_transaction_does_nothing_after_the_role_timeout(
     backend: Valkey, direct: Client, start_server: StartServer, role: str, command: str
 ) -> None:
     server = start_server("--backend", backend.url, "--role-timeout", "0.3")
     with server.client() as client, Waiter(server.port) as waiter:
         client.rpush("q", "first", "second")
-        steps = held(direct, role)
-        next(steps)  # and has said who it is
+        steps = hold_role(direct, role)
+        next(steps)  # writes the holder's name
         reply = transact(waiter, "SADD r x", command, "SADD r y", "DEL r")
         assert is_refused(reply, "INUSE"), reply
         assert "native" in str(reply)
@@ -483,77 +451,75 @@ def test_after_the_role_timeout_nothing_is_done(
         assert transact(waiter, "SADD r x", "SCARD r") == [1, 1]
 
 
-@pytest.mark.parametrize("role", ["producer", "consumer"])
-def test_a_role_that_is_not_needed_is_not_waited_for(
-    client: Client, direct: Client, waiter: Waiter, role: str
+@pytest.mark.parametrize(
+    ("role", "command", "reply"), [("producer", "LPOP q", b"first"), ("consumer", "RPUSH q third", 3)]
+)
+def test_a_transaction_waits_only_for_the_roles_that_it_needs(
+    client: Client, direct: Client, waiter: Waiter, role: str, command: str, reply: Any
 ) -> None:
     client.rpush("q", "first", "second")
-    steps = held(direct, role)
-    taken = role == "consumer"
-    replies = transact(waiter, "LLEN q", "SISMEMBER q second", "RPUSH q third" if taken else "LPOP q")
-    assert replies == [2, 1, 3 if taken else b"first"]
+    steps = hold_role(direct, role)
+    assert transact(waiter, "LLEN q", "SISMEMBER q second", command) == [2, 1, reply]
     run(steps)
 
 
-def test_roles_of_two_queues_are_waited_for(client: Client, direct: Client, waiter: Waiter) -> None:
+def test_a_transaction_waits_for_roles_of_two_queues(client: Client, direct: Client, waiter: Waiter) -> None:
     client.rpush("p", "first")
     client.rpush("q", "first", "second")
-    putting, getting = held(direct, "producer", "p"), held(direct, "consumer", "q")
-    begin_to_wait(direct, waiter, "SADD r x", "SADD p ours", "SPOP q")
+    putting, getting = hold_role(direct, "producer", "p"), hold_role(direct, "consumer", "q")
+    begin_to_wait_for_role(direct, waiter, "SADD r x", "SADD p served", "SPOP q")
     run(putting)
     assert client.llen("p") == 2
     assert client.exists("r") == 0
     assert not waiter.has_reply()
     run(getting)
     assert waiter.reply() == [1, 1, b"second"]
-    assert client.lrange("p", 0, -1) == [b"first", b"native", b"ours"]
+    assert client.lrange("p", 0, -1) == [b"first", b"native", b"served"]
 
 
 @pytest.mark.parametrize("leave", [Waiter.close, Waiter.reset], ids=["close", "reset"])
-def test_a_client_that_leaves_while_a_role_is_waited_for_does_nothing(
+def test_a_transaction_whose_client_leaves_during_the_wait_does_nothing(
     backend: Valkey, direct: Client, start_server: StartServer, leave: Callable[[Waiter], None]
 ) -> None:
-    # Much longer than it may take to see that the client has gone.
+    # Much longer than the server needs to notice that the client has gone.
     server = start_server("--backend", backend.url, "--role-timeout", "60")
     with server.client() as client:
         client.rpush("q", "first")
-        steps = held(direct, "producer")
+        steps = hold_role(direct, "producer")
         waiter = Waiter(server.port)
-        begin_to_wait(direct, waiter, "SADD r x", "SADD q ours")
+        begin_to_wait_for_role(direct, waiter, "SADD r x", "SADD q served")
         leave(waiter)
         wait_for(lambda: len(client.client_list()) == 1, "the client to be gone")
         run(steps)
-        # It stands in line behind whatever was to be done with the role.
+        # This put needs the role too, so it would come after the transaction's.
         assert client.rpush("q", "last") == 3
         assert client.lrange("q", 0, -1) == [b"first", b"native", b"last"]
         assert client.exists("r") == 0
 
 
-def test_a_server_that_stops_says_so_and_has_done_nothing(
+def test_a_waiting_transaction_fails_when_the_server_stops(
     backend: Valkey, direct: Client, start_server: StartServer
 ) -> None:
     server = start_server("--backend", backend.url, "--role-timeout", "60")
     with server.client() as client, Waiter(server.port) as waiter:
         client.rpush("q", "first")
-        steps = held(direct, "producer")
-        begin_to_wait(direct, waiter, "SADD r x", "SADD q ours")
+        steps = hold_role(direct, "producer")
+        begin_to_wait_for_role(direct, waiter, "SADD r x", "SADD q served")
         server.process.send_signal(signal.SIGTERM)
         assert is_refused(waiter.reply(), "STOPPING")
-        # Not by another signal: one that comes when the server has all but ended kills it.
+        # Server.stop might send a second signal, which would kill a server that is about to exit.
         assert server.process.wait(TIMEOUT) == 0
         run(steps)
         assert direct.lrange("__pressure__:q", 0, -1) == [b"native", b"first"]
         assert direct.exists("__pressure__:r") == 0
 
 
-def test_a_deletion_inside_waits_until_a_native_client_has_noticed(
+def test_a_deletion_waits_until_a_native_client_has_noticed(
     client: Client, direct: Client, waiter: Waiter
 ) -> None:
     client.rpush("q", "first")
-    steps = held(direct, "producer")
-    for request in ("MULTI", "SADD r x", "DEL q", "EXISTS q"):
-        waiter(*request.split())
-    waiter.send("EXEC")
+    steps = hold_role(direct, "producer")
+    send_transaction(waiter, "SADD r x", "DEL q", "EXISTS q")
     wait_for(lambda: not client.exists("q"), "the queue to be deleted")
     assert not waiter.has_reply()
     with pytest.raises(QueueClosedError):
@@ -562,25 +528,24 @@ def test_a_deletion_inside_waits_until_a_native_client_has_noticed(
     assert not any(key.startswith(b"__pressure__:q") for key in keys_left(direct))
 
 
-def held(direct: Client, role: str, queue: str = "q") -> Steps[Any]:
-    """What is left to do of a native put or get, when it has come to hold the role."""
+def hold_role(direct: Client, role: str, queue: str = "q") -> Steps[Any]:
+    """Begin a native put or get, which then holds the role. Return its remaining steps."""
     native = NativeSteps(direct, queue, "native")
     steps: Steps[Any] = native.put(b"native") if role == "producer" else native.get()
     step_until(steps, lambda: not direct.llen(f"__pressure__:{queue}:{role}_free"))
     return steps
 
 
-def begin_to_wait(direct: Client, waiter: Waiter, *commands: str) -> None:
-    """Send a transaction, and return when the server stands in line for a role that it needs."""
-    for request in ("MULTI", *commands):
-        waiter(*request.split())
-    waiter.send("EXEC")
-    wait_for(lambda: direct.info("clients")["blocked_clients"], "the server to be in line for the role")
+def begin_to_wait_for_role(direct: Client, waiter: Waiter, *commands: str) -> None:
+    """Send a transaction, and return when the server waits for a role."""
+    send_transaction(waiter, *commands)
+    wait_for(lambda: blocked(direct), "the server to wait for the role")
 
 
-# WATCH and what native clients do.
+# ---------------------------------------------------------------- WATCH and native clients
 
 NATIVE_CHANGES: dict[str, Callable[[NativeSteps], Steps[Any]]] = {
+    "create": lambda native: native.create(),
     "put": lambda native: native.put(b"b"),
     "put without waiting": lambda native: native.put_non_blocking(b"b"),
     "get": lambda native: native.get(),
@@ -591,23 +556,18 @@ NATIVE_CHANGES: dict[str, Callable[[NativeSteps], Steps[Any]]] = {
 
 
 @pytest.mark.parametrize("change", NATIVE_CHANGES)
-def test_what_a_native_client_changes_has_changed(
+def test_a_native_change_of_a_watched_queue_aborts_exec(
     client: Client, direct: Client, waiter: Waiter, change: str
 ) -> None:
-    client.sadd("q", "a")
+    if change != "create":
+        client.sadd("q", "a")
     waiter("WATCH", "q")
     run(NATIVE_CHANGES[change](NativeSteps(direct, "q", "native")))
     assert transact(waiter, "SADD r x") is None
     assert client.exists("r") == 0
 
 
-def test_what_a_native_client_creates_has_changed(direct: Client, waiter: Waiter) -> None:
-    waiter("WATCH", "q")
-    run(NativeSteps(direct, "q", "native").create())
-    assert transact(waiter, "SADD q x") is None
-
-
-def test_what_native_clients_do_not_change_has_not_changed(
+def test_a_native_change_of_another_queue_does_not_abort_exec(
     client: Client, direct: Client, waiter: Waiter
 ) -> None:
     client.sadd("q", "a")
@@ -619,25 +579,23 @@ def test_what_native_clients_do_not_change_has_not_changed(
 
 
 @pytest.mark.parametrize("has_begun", [False, True], ids=["put", "put that had begun"])
-def test_a_native_put_counts_when_the_message_is_there(
+def test_a_native_put_aborts_exec_once_its_message_is_queued(
     client: Client, direct: Client, waiter: Waiter, has_begun: bool
 ) -> None:
-    """It is not over: its role is not free, its statistics are not counted."""
     client.sadd("q", "a")
     steps = NativeSteps(direct, "q", "native").put(b"b")
     if has_begun:
         step_until(steps, lambda: not direct.llen("__pressure__:q:producer_free"))
     waiter("WATCH", "q")
     step_until(steps, lambda: direct.llen("__pressure__:q") >= 2)
-    assert transact(waiter, "SPOP q") is None
+    # EXEC is aborted before it waits for the producer role, which the native client holds.
+    assert transact(waiter, "SPOP q", "SADD q c") is None
     run(steps)
     assert client.lrange("q", 0, -1) == [b"a", b"b"]
 
 
-def test_a_native_put_and_a_native_get_that_are_not_over_have_changed_it(
-    client: Client, direct: Client, waiter: Waiter
-) -> None:
-    """The length is what it was, and neither has come to counting."""
+def test_an_unfinished_native_put_and_get_abort_exec(client: Client, direct: Client, waiter: Waiter) -> None:
+    # The length is the same as before, and the statistics do not count the two messages yet.
     client.sadd("q", "a")
     waiter("WATCH", "q")
     putting, getting = NativeSteps(direct, "q", "p").put(b"b"), NativeSteps(direct, "q", "c").get()
@@ -646,41 +604,26 @@ def test_a_native_put_and_a_native_get_that_are_not_over_have_changed_it(
     assert transact(waiter, "SCARD q") is None
 
 
-def test_a_watched_queue_is_not_waited_for(client: Client, direct: Client, waiter: Waiter) -> None:
-    """Whether it has changed is known before its roles are free."""
-    client.sadd("q", "a")
-    waiter("WATCH", "q")
-    steps = NativeSteps(direct, "q", "native").put(b"b")
-    step_until(steps, lambda: direct.llen("__pressure__:q") >= 2)
-    assert transact(waiter, "SADD q c") is None
-    run(steps)
-
-
-def test_what_came_and_went_has_not_changed(client: Client, waiter: Waiter) -> None:
-    """Otherwise than with Redis: the queue did not exist, and does not."""
+def test_a_watched_queue_that_was_created_and_deleted_is_unchanged(client: Client, waiter: Waiter) -> None:
+    # Redis aborts EXEC here.
     waiter("WATCH", "q")
     client.sadd("q", "a")
     client.delete("q")
     assert transact(waiter, "SADD q b") == [1]
 
 
-# Deleting, sizes.
+# ---------------------------------------------------------------- deletions, sizes and closed queues
 
 
-def test_deleting_inside_leaves_no_key(client: Client, direct: Client, waiter: Waiter) -> None:
+def test_a_deletion_in_a_transaction_leaves_no_key(client: Client, direct: Client, waiter: Waiter) -> None:
     client.sadd("q", "a")
-    assert transact(waiter, "SADD q b", "SADD r c", "DEL q r nothing", "EXISTS q r", "SCARD q") == [
-        1,
-        1,
-        2,
-        0,
-        0,
-    ]
-    wait_until_settled(direct)  # the answer to EXEC was kept with the queue
+    replies = transact(waiter, "SADD q b", "SADD r c", "DEL q r nothing", "EXISTS q r", "SCARD q")
+    assert replies == [1, 1, 2, 0, 0]
+    wait_until_settled(direct)
     assert keys_left(direct) == []
 
 
-def test_putting_behind_a_deletion_creates_the_queue_again(
+def test_a_put_after_a_deletion_creates_the_queue_again(
     client: Client, direct: Client, waiter: Waiter
 ) -> None:
     create(client, "q", "BOUND", 1)
@@ -690,7 +633,7 @@ def test_putting_behind_a_deletion_creates_the_queue_again(
     assert client.lrange("q", 0, -1) == [b"b", b"c", b"d"]
 
 
-def test_commands_on_many_queues(client: Client, waiter: Waiter) -> None:
+def test_a_transaction_may_use_a_thousand_queues(client: Client, waiter: Waiter) -> None:
     names = [f"q{number}" for number in range(1000)]
     puts = [f"SADD {name} message" for name in names]
     replies = transact(waiter, *puts, "EXISTS " + " ".join(names), "DEL " + " ".join(names), "EXISTS q0")
@@ -699,7 +642,7 @@ def test_commands_on_many_queues(client: Client, waiter: Waiter) -> None:
 
 
 def test_a_transaction_that_is_too_large_is_refused(backend: Valkey, start_server: StartServer) -> None:
-    """It may have 64 MiB and --max-message-bytes; this one has 80 MiB."""
+    # The maximum is 64 MiB and --max-message-bytes; this transaction has 80 MiB.
     server = start_server("--backend", backend.url, "--max-message-bytes", str(1 << 20))
     message = bytes(1 << 20)
     with server.client() as client, Waiter(server.port) as waiter:
@@ -714,7 +657,7 @@ def test_a_transaction_that_is_too_large_is_refused(backend: Valkey, start_serve
 
 
 @pytest.mark.parametrize("words", [("BLPOP", "q", 0), ("PRESSURE.GET", "q")], ids=lambda words: words[0])
-def test_of_two_gets_on_a_closed_queue_the_second_is_told(
+def test_the_second_of_two_gets_on_a_closed_queue_fails(
     client: Client, waiter: Waiter, words: tuple[str | int, ...]
 ) -> None:
     client.sadd("q", "m")
@@ -727,27 +670,17 @@ def test_of_two_gets_on_a_closed_queue_the_second_is_told(
     assert is_refused(second, "CLOSED")
 
 
-# k is closed and empty, o has m1 m2 m3, e is open and empty; the last one cannot be a queue's name.
-TAKING_PAST_A_CLOSED_QUEUE = [
-    "BLPOP k o 0.1",
-    "BLPOP o k 0.1",
-    "BLPOP e k o 0.1",
-    "BRPOP k k o 0.1",
-    "BLPOP k 0.1",
-    "BLPOP k e 0.1",
-    "BLPOP k nothing 0.1",
-    "LMPOP 2 k o LEFT COUNT 2",
-    "LMPOP 1 k LEFT",
-    "LMPOP 2 k e LEFT",
-    "BLMPOP 0.1 2 k o LEFT COUNT 2",
-    "BLMPOP 0.1 1 k LEFT",
-    "BLPOP o q:bound 0.1",
-    "LMPOP 2 o q:bound LEFT",
-]
+# k is closed and empty, o has three messages, e is open and empty, and q:bound is not a queue's name.
+POPS_WITH_A_CLOSED_QUEUE = """
+BLPOP k o 0.1|BLPOP o k 0.1|BLPOP e k o 0.1|BRPOP k k o 0.1|BLPOP k 0.1|BLPOP k e 0.1|BLPOP k nothing 0.1
+LMPOP 2 k o LEFT COUNT 2|LMPOP 1 k LEFT|LMPOP 2 k e LEFT
+BLMPOP 0.1 2 k o LEFT COUNT 2|BLMPOP 0.1 1 k LEFT
+BLPOP o q:bound 0.1|LMPOP 2 o q:bound LEFT
+"""
 
 
-@pytest.mark.parametrize("line", TAKING_PAST_A_CLOSED_QUEUE)
-def test_a_closed_queue_hides_no_message_and_is_told_of_in_a_transaction_as_outside(
+@pytest.mark.parametrize("line", split(POPS_WITH_A_CLOSED_QUEUE))
+def test_pops_with_a_closed_queue_reply_the_same_in_a_transaction(
     client: Client, waiter: Waiter, line: str
 ) -> None:
     def prepare() -> None:
@@ -762,15 +695,14 @@ def test_a_closed_queue_hides_no_message_and_is_told_of_in_a_transaction_as_outs
             return [message for part in reply for message in messages_in(part)]
         return [reply] if isinstance(reply, bytes) and reply.startswith(b"m") else []
 
-    is_of_bad_name = "q:bound" in line
     prepare()
     outside = waiter(*line.split())
     left_outside = client.lrange("o", 0, -1)
     prepare()
-    assert [waiter("MULTI"), waiter(*line.split())] == [b"OK", b"QUEUED"]
-    inside = waiter("EXEC")[0]
+    (inside,) = transact(waiter, line)
     left_inside = client.lrange("o", 0, -1)
     for reply, left in ((outside, left_outside), (inside, left_inside)):
         assert sorted([*messages_in(reply), *left]) == [b"m1", b"m2", b"m3"]
-    if not is_of_bad_name:  # outside, a name is looked at when it is its turn
+    # Outside a transaction, a name is checked only when no earlier queue has a message.
+    if "q:bound" not in line:
         assert (str(inside), left_inside) == (str(outside), left_outside)

@@ -1,4 +1,4 @@
-"""Waiting for messages: in the order in which the gets came, each message once, for as long as was asked."""
+"""Gets that wait for messages: their order, their timeouts, waiting on several queues, and shutdown."""
 
 from __future__ import annotations
 
@@ -44,37 +44,30 @@ def put_natively(_client: Client, direct: Client, messages: list[bytes]) -> None
 
 
 PUTS = [put_one_by_one, put_at_once, put_natively]
+GETS: list[Words] = [("BLPOP", "q", 0), ("BLPOP", "other", "q", 0), ("PRESSURE.GET", "q")]
+
+
+def message_in(reply: Any) -> Any:
+    return reply[1] if isinstance(reply, list) else reply
 
 
 @pytest.mark.parametrize("put", PUTS)
-def test_gets_are_served_in_the_order_in_which_they_came(
+def test_messages_wake_waiting_gets_in_order_and_no_others(
     server: Server, client: Client, direct: Client, put: Callable[..., None]
 ) -> None:
     create(client, "q")
-    messages = [b"%d" % number for number in range(20)]
-    with waiters(server, 20) as waiting:
+    messages = [b"%d" % number for number in range(25)]
+    with waiters(server, 25) as waiting:
         for number, waiter in enumerate(waiting):
-            waiter.send(*([("BLPOP", "q", 0), ("BLPOP", "other", "q", 0), ("PRESSURE.GET", "q")][number % 3]))
+            waiter.send(*GETS[number % 3])
             wait_for_waiting(client, "q", consumers=number + 1)
-        put(client, direct, messages)
-        replies = [waiter.reply() for waiter in waiting]
-    assert [reply if isinstance(reply, bytes) else reply[1] for reply in replies] == messages
-    assert client.scard("q") == 0
-
-
-@pytest.mark.parametrize("put", PUTS)
-def test_each_message_wakes_the_first_in_line_and_nobody_else(
-    server: Server, client: Client, direct: Client, put: Callable[..., None]
-) -> None:
-    create(client, "q")
-    with waiters(server, 5) as waiting:
-        for number, waiter in enumerate(waiting):
-            waiter.send("BLPOP", "q", 0)
-            wait_for_waiting(client, "q", consumers=number + 1)
-        for number, waiter in enumerate(waiting):
-            put(client, direct, [b"%d" % number])
-            assert waiter.reply() == [b"q", b"%d" % number]
+        for number in range(5):
+            put(client, direct, [messages[number]])
+            assert message_in(waiting[number].reply()) == messages[number]
             assert not any(other.has_reply() for other in waiting[number + 1 :])
+        put(client, direct, messages[5:])
+        assert [message_in(waiter.reply()) for waiter in waiting[5:]] == messages[5:]
+    assert client.scard("q") == 0
 
 
 def test_a_get_on_several_queues_takes_from_the_first_that_has_a_message(
@@ -102,11 +95,11 @@ def test_a_get_on_several_queues_wakes_on_any_and_takes_once(
     assert [client.scard(name) for name in "abc"] == [1 if name == queue else 0 for name in "abc"]
 
 
-def test_a_get_on_several_queues_waits_on_the_last_while_the_first_is_being_tried_again(
+def test_a_get_on_several_queues_wakes_on_the_last_after_the_backend_is_flushed(
     client: Client, direct: Client, waiter: Waiter
 ) -> None:
     for _ in range(60):
-        # The watch on the backend is opened again, which has all that wait tried again.
+        # After a flush, all waiting operations are tried again.
         direct.flushall()
         waiter.send("BLPOP", "a", "b", "c", 0)
         wait_for_blocked(client, 1)
@@ -114,7 +107,7 @@ def test_a_get_on_several_queues_waits_on_the_last_while_the_first_is_being_trie
         assert waiter.reply(5) == [b"c", b"1"]
 
 
-def test_a_get_on_several_queues_takes_from_one_when_all_get_messages_at_the_same_time(
+def test_a_get_on_several_queues_takes_one_message_if_all_receive_one_at_the_same_time(
     server: Server, client: Client, waiter: Waiter
 ) -> None:
     with waiters(server, 3) as putting:
@@ -130,7 +123,7 @@ def test_a_get_on_several_queues_takes_from_one_when_all_get_messages_at_the_sam
             assert left == {name: None if name == queue.decode() else message for name in "abc"}
 
 
-def test_the_same_queue_named_twice_is_one(client: Client, waiter: Waiter) -> None:
+def test_a_get_takes_once_from_a_queue_that_it_names_three_times(client: Client, waiter: Waiter) -> None:
     waiter.send("BLPOP", "q", "q", "other", "q", 0)
     wait_for_blocked(client, 1)
     client.sadd("q", "1", "2")
@@ -139,7 +132,7 @@ def test_the_same_queue_named_twice_is_one(client: Client, waiter: Waiter) -> No
 
 
 @pytest.mark.slow
-def test_many_gets_on_overlapping_queues_get_each_message_once(server: Server, client: Client) -> None:
+def test_gets_on_overlapping_queues_take_each_message_once(server: Server, client: Client) -> None:
     names = [f"q{number}" for number in range(8)]
     chance = random.Random(1)
     put: list[bytes] = []
@@ -156,13 +149,13 @@ def test_many_gets_on_overlapping_queues_get_each_message_once(server: Server, c
                 taken[reply[1]] += 1
         waiter.close()
 
-    async def produce(identity: int) -> None:
+    async def put_pairs(producer: int) -> None:
         waiter = await AsyncWaiter.connect(server.port)
         for number in range(500):
-            some = [f"{identity}-{number}-{part}" for part in range(2)]
-            assert await waiter("SADD", chance.choice(names), *some) == 2
-            put.extend(message.encode() for message in some)
-            # A random pace is what is tried: gets find messages, wait for them, and meet others that do.
+            pair = [f"{producer}-{number}-{part}" for part in range(2)]
+            assert await waiter("SADD", chance.choice(names), *pair) == 2
+            put.extend(message.encode() for message in pair)
+            # At a random pace, so that some gets find messages and others wait.
             await asyncio.sleep(0.001 * chance.random())
         waiter.close()
 
@@ -170,8 +163,8 @@ def test_many_gets_on_overlapping_queues_get_each_message_once(server: Server, c
         async with asyncio.timeout(60), asyncio.TaskGroup() as group:
             for _ in range(50):
                 group.create_task(take())
-            for identity in range(4):
-                group.create_task(produce(identity))
+            for producer in range(4):
+                group.create_task(put_pairs(producer))
 
     asyncio.run(main())
     assert not errors
@@ -179,15 +172,15 @@ def test_many_gets_on_overlapping_queues_get_each_message_once(server: Server, c
     assert all(client.scard(name) == 0 for name in names)
 
 
-def test_a_get_does_not_mind_that_one_of_its_queues_does_not_exist(server: Server) -> None:
-    """Each comes and goes while another is served, so that queues are asked at every moment of a wait."""
+def test_a_get_may_name_a_queue_that_does_not_exist(server: Server) -> None:
+    """Short timeouts and steady puts let the missing queue be tried at every moment of a wait."""
     replies: Counter[str] = Counter()
 
     async def take() -> None:
         waiter = await AsyncWaiter.connect(server.port)
         for _ in range(100):
             reply = await waiter("BLPOP", "q", "missing", "0.002")
-            replies[str(reply) if isinstance(reply, Exception) else "fine"] += 1
+            replies[str(reply) if isinstance(reply, Exception) else "no error"] += 1
         waiter.close()
 
     async def main() -> None:
@@ -199,23 +192,23 @@ def test_a_get_does_not_mind_that_one_of_its_queues_does_not_exist(server: Serve
             waiter.close()
 
     asyncio.run(main())
-    assert replies == {"fine": 1600}
+    assert replies == {"no error": 1600}
 
 
-TIMEOUTS: list[tuple[Words, bytes, bytes]] = [
-    (("BLPOP", "q", 0.15), b"*-1\r\n", b"_\r\n"),
-    (("BRPOP", "q", "missing", 0.15), b"*-1\r\n", b"_\r\n"),
-    (("BLMPOP", 0.15, 2, "q", "missing", "LEFT"), b"*-1\r\n", b"_\r\n"),
-    (("BLMOVE", "q", "d", "LEFT", "RIGHT", 0.15), b"*-1\r\n", b"_\r\n"),
-    (("BRPOPLPUSH", "q", "d", 0.15), b"*-1\r\n", b"_\r\n"),
-    (("PRESSURE.GET", "q", "TIMEOUT", 0.15), b"$-1\r\n", b"_\r\n"),
+TIMEOUTS: list[tuple[Words, bytes]] = [
+    (("BLPOP", "q", 0.15), b"*-1\r\n"),
+    (("BRPOP", "q", "missing", 0.15), b"*-1\r\n"),
+    (("BLMPOP", 0.15, 2, "q", "missing", "LEFT"), b"*-1\r\n"),
+    (("BLMOVE", "q", "d", "LEFT", "RIGHT", 0.15), b"*-1\r\n"),
+    (("BRPOPLPUSH", "q", "d", 0.15), b"*-1\r\n"),
+    (("PRESSURE.GET", "q", "TIMEOUT", 0.15), b"$-1\r\n"),
 ]
 
 
 @pytest.mark.parametrize("resp3", [False, True])
-@pytest.mark.parametrize(("words", "nil", "nil3"), TIMEOUTS, ids=lambda value: str(value[0]))
-def test_a_get_whose_time_is_up_says_nil_and_takes_nothing(
-    server: Server, client: Client, words: Words, nil: bytes, nil3: bytes, resp3: bool
+@pytest.mark.parametrize(("words", "nil"), TIMEOUTS, ids=lambda value: str(value[0]))
+def test_a_get_replies_nil_and_takes_nothing_after_its_timeout(
+    server: Server, client: Client, words: Words, nil: bytes, resp3: bool
 ) -> None:
     create(client, "q")
     with Waiter(server.port, resp3=resp3) as waiter:
@@ -223,14 +216,14 @@ def test_a_get_whose_time_is_up_says_nil_and_takes_nothing(
         waiter.send(*words)
         answer = waiter.socket.recv(100)
         waited = time.monotonic() - began
-    assert answer == (nil3 if resp3 else nil)
+    assert answer == (b"_\r\n" if resp3 else nil)
     assert 0.14 <= waited < 2
     wait_for_waiting(client, "q")
     client.sadd("q", "m")
     assert client.scard("q") == 1
 
 
-def test_a_get_on_more_queues_than_can_be_tried_in_its_time_takes_from_the_last(client: Client) -> None:
+def test_a_get_with_a_short_timeout_tries_all_of_its_queues(client: Client) -> None:
     others = [f"other-{number}" for number in range(100)]
     for number in range(5):
         client.sadd("q", number)
@@ -238,7 +231,7 @@ def test_a_get_on_more_queues_than_can_be_tried_in_its_time_takes_from_the_last(
 
 
 @pytest.mark.parametrize("timeout", ["-1", "nan", "inf", "x", "1e300", ""])
-def test_a_timeout_that_is_none_is_refused(waiter: Waiter, timeout: str) -> None:
+def test_an_invalid_timeout_is_refused(waiter: Waiter, timeout: str) -> None:
     assert is_refused(waiter("BLPOP", "q", timeout), "ERR")
 
 
@@ -259,7 +252,7 @@ def test_a_get_waits_for_a_queue_that_does_not_exist_yet(
     assert waiter.reply() == [b"q", b"native"]
 
 
-def test_a_chain_of_blocking_moves_hands_a_message_on(server: Server, client: Client) -> None:
+def test_a_message_passes_through_a_chain_of_blocking_moves(server: Server, client: Client) -> None:
     names = [f"q{number}" for number in range(10)]
     with waiters(server, 10) as waiting:
         for number, waiter in enumerate(waiting[:-1]):
@@ -271,10 +264,11 @@ def test_a_chain_of_blocking_moves_hands_a_message_on(server: Server, client: Cl
     assert not any(client.scard(name) for name in names)
 
 
-def test_commands_behind_a_get_that_waits_are_done_after_it(client: Client, waiter: Waiter) -> None:
-    waiter.socket.sendall(
-        packed("BLPOP", "q", 0) + packed("SADD", "other", "x") + packed("PING") + packed("SPOP", "q")
-    )
+def test_pipelined_commands_run_in_order_around_a_get_that_waits(client: Client, waiter: Waiter) -> None:
+    before: list[Words] = [("SADD", "first", "x"), ("PING",)]
+    after: list[Words] = [("SADD", "other", "x"), ("PING",), ("SPOP", "q")]
+    waiter.socket.sendall(b"".join(packed(*words) for words in [*before, ("BLPOP", "q", 0), *after]))
+    assert [waiter.reply(), waiter.reply()] == [1, b"PONG"]
     wait_for_blocked(client, 1)
     assert client.exists("other") == 0
     client.sadd("q", "1", "2")
@@ -282,15 +276,9 @@ def test_commands_behind_a_get_that_waits_are_done_after_it(client: Client, wait
     assert client.smembers("other") == {b"x"}
 
 
-def test_commands_before_one_that_waits_are_answered_at_once(client: Client, waiter: Waiter) -> None:
-    waiter.socket.sendall(packed("SADD", "q", "x") + packed("PING") + packed("BLPOP", "other", 0))
-    assert [waiter.reply(), waiter.reply()] == [1, b"PONG"]
-    wait_for_blocked(client, 1)
-    client.sadd("other", "m")
-    assert waiter.reply() == [b"other", b"m"]
-
-
-def test_a_server_that_stops_tells_those_who_wait(backend: Valkey, start_server: StartServer) -> None:
+def test_waiting_clients_receive_stopping_when_the_server_stops(
+    backend: Valkey, start_server: StartServer
+) -> None:
     server = start_server("--backend", backend.url)
     waits: list[Words] = [
         ("BLPOP", "q", 0),
@@ -304,7 +292,7 @@ def test_a_server_that_stops_tells_those_who_wait(backend: Valkey, start_server:
         create(client, "full", "BOUND", 1)
         client.sadd("full", "a")
         for number, waiter in enumerate(waiting):
-            waiter.socket.sendall(packed(*waits[number % len(waits)]) + packed("SADD", "behind", number))
+            waiter.socket.sendall(packed(*waits[number % len(waits)]) + packed("SADD", "later", number))
         wait_for_blocked(client, 50)
         client.close()
         began = time.monotonic()
@@ -320,16 +308,16 @@ def test_a_server_that_stops_tells_those_who_wait(backend: Valkey, start_server:
     assert "WARNING" not in server.log, server.log
 
 
-def test_a_put_that_meets_a_native_delete_of_an_empty_queue_goes_on_when_it_is_over(
+def test_a_put_during_a_native_delete_of_an_empty_queue_succeeds_after_it(
     client: Client, direct: Client, waiter: Waiter
 ) -> None:
-    """The last keys that a native delete removes are its statistics, which nobody watches."""
+    """A native delete removes the statistics last, of which the server is not notified."""
     native = NativeClient(direct, "q")
     for _ in range(20):
         create(client, "q")
         client.sadd("q", "m")
         client.spop("q")
-        # The put comes in the middle of the delete, and finds keys of a queue that does not exist.
+        # The put runs during the delete, when keys of the queue are left but it does not exist.
         waiter.send("BLPOP", "q", 0)
         waiter.send("SADD", "q", "x")
         wait_for_blocked(client, 1)

@@ -1,4 +1,4 @@
-"""Waiting on a backend that does not tell of changes, whose connections break, or that is flushed."""
+"""Waiting operations on a backend without key notifications, with broken connections, or that is flushed."""
 
 from __future__ import annotations
 
@@ -9,49 +9,53 @@ from functools import partial
 
 import pytest
 
-from pressure_server.backend.address import Address
-from pressure_server.queues.broker import Broker
 from pressure_server.queues.database import Database
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Line
-from pressure_server.queues.peers import PeerDetection
-from pressure_server.queues.policy import Policy
+from tests.support.brokers import default_broker
 from tests.support.measures import connections
 from tests.support.native import NativeClient
-from tests.support.programs import Client, StartServer, StartValkey, wait_for, wait_until_settled
+from tests.support.programs import Client, StartServer, StartValkey, Valkey, wait_for, wait_until_settled
 from tests.support.waiters import Waiter, create, is_refused, wait_for_blocked, wait_for_waiting, waiters
 
 
-def test_where_the_backend_does_not_tell_of_changes_waiting_still_works(
-    start_valkey: StartValkey, start_server: StartServer
-) -> None:
+@pytest.fixture
+def without_tracking(start_valkey: StartValkey) -> Iterator[tuple[Valkey, Client]]:
+    """A backend that refuses to send key notifications, and a client of it."""
     backend = start_valkey()
     with backend.client() as direct:
         direct.execute_command("ACL", "SETUSER", "default", "-client|tracking")
-        server = start_server("--backend", backend.url)
-        wait_for(lambda: "WARNING" in server.log, "a warning")
-        assert "refuses" in server.log
-        with server.client() as client, waiters(server, 4) as waiting:
-            create(client, "q")
-            create(client, "full", "BOUND", 1)
-            client.sadd("full", "a")
-            waiting[0].send("BLPOP", "q", 0)
-            waiting[1].send("BLPOP", "missing", "q", 0)
-            waiting[2].send("SADD", "full", "b")
-            waiting[3].send("BLPOP", "later", 0)
-            wait_for_blocked(client, 4)
-            NativeClient(direct, "q").put(b"1")
-            NativeClient(direct, "q").put(b"2")
-            assert {waiting[0].reply()[1], waiting[1].reply()[1]} == {b"1", b"2"}
-            assert NativeClient(direct, "full").get() == b"a"
-            assert waiting[2].reply() == 1
-            NativeClient(direct, "later").create()
-            NativeClient(direct, "later").put(b"3")
-            assert waiting[3].reply() == [b"later", b"3"]
+        yield backend, direct
+
+
+def test_operations_wait_on_a_backend_without_key_notifications(
+    without_tracking: tuple[Valkey, Client], start_server: StartServer
+) -> None:
+    backend, direct = without_tracking
+    server = start_server("--backend", backend.url)
+    wait_for(lambda: "WARNING" in server.log, "a warning")
+    assert "refuses" in server.log
+    with server.client() as client, waiters(server, 4) as waiting:
+        create(client, "q")
+        create(client, "full", "BOUND", 1)
+        client.sadd("full", "a")
+        waiting[0].send("BLPOP", "q", 0)
+        waiting[1].send("BLPOP", "missing", "q", 0)
+        waiting[2].send("SADD", "full", "b")
+        waiting[3].send("BLPOP", "later", 0)
+        wait_for_blocked(client, 4)
+        NativeClient(direct, "q").put(b"1")
+        NativeClient(direct, "q").put(b"2")
+        assert {waiting[0].reply()[1], waiting[1].reply()[1]} == {b"1", b"2"}
+        assert NativeClient(direct, "full").get() == b"a"
+        assert waiting[2].reply() == 1
+        NativeClient(direct, "later").create()
+        NativeClient(direct, "later").put(b"3")
+        assert waiting[3].reply() == [b"later", b"3"]
 
 
 @pytest.fixture
-def broken(start_valkey: StartValkey, start_server: StartServer) -> Iterator[Broken]:
+def waiting_three(start_valkey: StartValkey, start_server: StartServer) -> Iterator[WaitingThree]:
     backend = start_valkey()
     server = start_server("--backend", backend.url)
     with backend.client() as direct, server.client() as client, waiters(server, 3) as waiting:
@@ -62,25 +66,25 @@ def broken(start_valkey: StartValkey, start_server: StartServer) -> Iterator[Bro
         waiting[1].send("SADD", "full", "b")
         waiting[2].send("BLPOP", "missing", "later", 0)
         wait_for_blocked(client, 3)
-        wait_for(lambda: connections(direct, tracking=True), "the watch")
-        yield Broken(direct, client, waiting)
+        wait_for(lambda: connections(direct, tracking=True), "the connection with key notifications")
+        yield WaitingThree(direct, client, waiting)
 
 
 @dataclass
-class Broken:
-    """Three clients wait: for a message on q, for room in full, and for a queue that does not exist."""
+class WaitingThree:
+    """Three waiting clients: for a message in q, for room in full, and for a queue that does not exist."""
 
     direct: Client
     client: Client
     waiting: list[Waiter]
 
     def kill(self, *, tracking: bool) -> None:
-        """Break the server's connections of that sort to the backend."""
+        """Break the server's connections to the backend with key notifications, or the others."""
         for connection in connections(self.direct, tracking=tracking):
             self.direct.execute_command("CLIENT", "KILL", "ID", connection["id"])
 
     def change_natively(self) -> None:
-        """Bring what each waits for."""
+        """Do, by native clients, what each of the three waits for."""
         NativeClient(self.direct, "q").put(b"m")
         assert NativeClient(self.direct, "full").get() == b"a"
         NativeClient(self.direct, "later").create()
@@ -90,34 +94,33 @@ class Broken:
 SERVED = [[b"q", b"m"], 1, [b"later", b"l"]]
 
 
-def test_when_the_connection_that_tells_of_changes_breaks_who_waits_is_still_served(broken: Broken) -> None:
-    broken.kill(tracking=True)
-    broken.change_natively()
-    assert [waiter.reply() for waiter in broken.waiting] == SERVED
+@pytest.mark.parametrize("tracking", [True, False])
+def test_waiting_clients_are_served_after_one_connection_to_the_backend_breaks(
+    waiting_three: WaitingThree, tracking: bool
+) -> None:
+    waiting_three.kill(tracking=tracking)
+    if not tracking:
+        wait_for(lambda: connections(waiting_three.direct, tracking=False), "the server to reconnect")
+    waiting_three.change_natively()
+    assert [waiter.reply() for waiter in waiting_three.waiting] == SERVED
 
 
-def test_when_the_connection_that_does_not_breaks_who_waits_is_still_served(broken: Broken) -> None:
-    broken.kill(tracking=False)
-    wait_for(lambda: connections(broken.direct, tracking=False), "the server to connect again")
-    broken.change_natively()
-    assert [waiter.reply() for waiter in broken.waiting] == SERVED
+def test_waiting_clients_lose_nothing_when_all_connections_to_the_backend_break(
+    waiting_three: WaitingThree,
+) -> None:
+    waiting_three.kill(tracking=True)
+    waiting_three.kill(tracking=False)
+    waiting_three.change_natively()
+    replies = [waiter.reply() for waiter in waiting_three.waiting]
+    # An operation that is tried while the backend is away fails.
+    failed = [is_refused(reply, "BACKEND") for reply in replies]
+    for reply, served, has_failed in zip(replies, SERVED, failed, strict=True):
+        assert has_failed or reply == served
+    queued = [waiting_three.direct.lrange(f"__pressure__:{name}", 0, -1) for name in ("q", "full", "later")]
+    assert queued == [[b"m"] * failed[0], [b"b"] * (not failed[1]), [b"l"] * failed[2]]
 
 
-def test_when_both_break_who_waits_is_served_or_told_and_nothing_is_lost(broken: Broken) -> None:
-    broken.kill(tracking=True)
-    broken.kill(tracking=False)
-    broken.change_natively()
-    replies = [waiter.reply() for waiter in broken.waiting]
-    # Who is tried while the backend is away is told so.
-    told = [is_refused(reply, "BACKEND") for reply in replies]
-    assert [reply for reply, is_told in zip(replies, told, strict=True) if not is_told] == [
-        served for served, is_told in zip(SERVED, told, strict=True) if not is_told
-    ]
-    queued = [broken.direct.lrange(f"__pressure__:{name}", 0, -1) for name in ("q", "full", "later")]
-    assert queued == [[b"m"] * told[0], [b"b"] * (not told[1]), [b"l"] * told[2]]
-
-
-def test_who_waits_when_the_backend_is_flushed_is_told(
+def test_a_waiting_get_fails_when_the_backend_is_flushed(
     client: Client, direct: Client, waiter: Waiter
 ) -> None:
     create(client, "q")
@@ -127,20 +130,16 @@ def test_who_waits_when_the_backend_is_flushed_is_told(
     assert is_refused(waiter.reply(), "NOQUEUE")
 
 
-def test_moves_that_waited_for_room_leave_nothing_behind_where_the_backend_does_not_tell(
-    start_valkey: StartValkey,
+def test_moves_that_waited_for_room_leave_no_key_watched_without_key_notifications(
+    without_tracking: tuple[Valkey, Client],
 ) -> None:
-    backend = start_valkey()
-    with backend.client() as direct:
-        direct.execute_command("ACL", "SETUSER", "default", "-client|tracking")
+    backend, direct = without_tracking
 
     def waits(database: Database, source: bytes) -> bool:
         return database.waiting_on(source)[Line.CONSUMERS] > 0
 
     async def main() -> int:
-        broker = Broker(
-            Address(backend.url), prefix="__pressure__", peer_detection=PeerDetection(), policy=Policy()
-        )
+        broker = default_broker(backend.url)
         await broker.start()
         database = broker.default_database
         for number in range(3):
@@ -152,8 +151,7 @@ def test_moves_that_waited_for_room_leave_nothing_behind_where_the_backend_does_
             await asyncio.to_thread(
                 wait_for, partial(waits, database, source), "the message to wait for room"
             )
-            with backend.client() as natively:
-                assert NativeClient(natively, destination.decode()).get() == b"x"
+            assert NativeClient(direct, destination.decode()).get() == b"x"
             assert await moving == b"y"
         left = len(database.notifications)
         await broker.close()
@@ -162,16 +160,16 @@ def test_moves_that_waited_for_room_leave_nothing_behind_where_the_backend_does_
     assert asyncio.run(main()) == 0
 
 
-# Queues on which a client waits in vain, and how many of their keys the backend may still watch at the end.
+# Queues on which a client waits in vain, and the most keys that the backend may watch for them at a time.
 WAITED_ON = 8_000
-STILL_WATCHED = 14_000
+MOST_WATCHED = 14_000
 
 
 @pytest.mark.slow
-def test_keys_that_nobody_waits_for_any_longer_are_not_watched_for_ever(
+def test_keys_are_not_watched_for_ever_after_the_last_client_has_waited(
     start_server: StartServer, start_valkey: StartValkey
 ) -> None:
-    """The backend keeps a table of all keys that it is to tell of; three of each queue that is waited on."""
+    """The backend has a table of the watched keys: three for each queue on which a client waits."""
     backend = start_valkey()
     server = start_server("--backend", backend.url)
     with backend.client() as direct, server.client() as client:
@@ -191,11 +189,11 @@ def test_keys_that_nobody_waits_for_any_longer_are_not_watched_for_ever(
             assert set(pipeline.execute()) == {None}
             most = max(most, watched())
         print(f"{WAITED_ON} waits in vain: at most {most} keys were watched, {watched()} at the end")
-        assert most <= STILL_WATCHED
-        # What was changed so that it is not watched any longer is as it was.
+        assert most <= MOST_WATCHED
+        # The server touches keys so that they are no longer watched; their values stay.
         assert set(direct.keys("*")) == before
         assert client.smembers("queue") == {b"m"}
-        # Whoever waits still is told.
+        # A client that waits later is still woken.
         with Waiter(server.port) as waiter:
             waiter.send("BLPOP", "q1", 0)
             wait_for_blocked(client, 1)

@@ -1,4 +1,4 @@
-"""Many clients that wait on as many queues: what they cost, and how fast each is woken."""
+"""Many clients that wait on as many queues: their memory, processor time and wake-up times."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ IDLE_SECONDS = 1.0
 
 @pytest.fixture
 def _open_files() -> Iterator[None]:
-    """As many as the crowd needs, here and in the programs that are started."""
+    """Raise the limit of open files, here and in the programs that are started."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, WAITERS + 1000), hard))
     yield
@@ -33,11 +33,13 @@ def _open_files() -> Iterator[None]:
 @pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.usefixtures("_open_files")
-def test_many_wait_at_little_cost(start_valkey: StartValkey, start_server: StartServer) -> None:
+def test_waiting_clients_cost_little_memory_and_processor_time(
+    start_valkey: StartValkey, start_server: StartServer
+) -> None:
     backend = start_valkey()
     server = start_server("--backend", backend.url, "--max-clients", str(WAITERS + 100))
     with backend.client() as direct, server.client() as client:
-        with waiters(server, 10) as warm:  # what comes with the first few only is not counted
+        with waiters(server, 10) as warm:  # the measurement does not include the cost of the first clients
             for waiter in warm:
                 waiter.send("BLPOP", "warm", 0)
             wait_for_blocked(client, 10)
@@ -56,36 +58,36 @@ def test_many_wait_at_little_cost(start_valkey: StartValkey, start_server: Start
             assert len(connections(direct, tracking=True)) == 1
             assert len(connections(direct, tracking=False)) == others
             used = idle_processor_seconds(server)
-            ours, natively = wake_some(crowd, client, direct)
+            by_server, by_native = wake_some(crowd, client, direct)
     print(
         f"{WAITERS} waiters: {took:.2f} s until all wait, {each / 1024:.2f} KiB each, "
         f"{used:.3f} s of processor in {IDLE_SECONDS:g} s; "
-        f"from put to wake-up, median and p99: SADD {times(ours)}; native {times(natively)}"
+        f"from put to wake-up, median and p99: SADD {times(by_server)}; native {times(by_native)}"
     )
     assert each < 8 * 1024
     assert used <= 0.05 * IDLE_SECONDS
-    assert statistics.median(ours) < 0.05
-    assert statistics.median(natively) < 0.05
+    assert statistics.median(by_server) < 0.05
+    assert statistics.median(by_native) < 0.05
 
 
 def idle_processor_seconds(server: Server) -> float:
-    """What the server uses while nothing happens."""
+    """Return the processor time that the idle server uses in `IDLE_SECONDS`."""
 
     def settled() -> bool:
         used = processor_seconds(server)
-        time.sleep(0.1)  # this is a measurement: the kernel counts in ticks of 10 ms, so of several of them
+        time.sleep(0.1)  # a measurement over several of the kernel's ticks of 10 ms
         return processor_seconds(server) == used
 
-    wait_for(settled, "the server to have done what it was asked")
+    wait_for(settled, "the server to be idle")
     before = processor_seconds(server)
-    time.sleep(IDLE_SECONDS)  # this is the measurement: what is used in that time
+    time.sleep(IDLE_SECONDS)  # the measurement
     return processor_seconds(server) - before
 
 
 def wake_some(crowd: list[Waiter], client: Client, direct: Client) -> tuple[list[float], list[float]]:
-    """Seconds from a put to the reply to who waits for it: by our own put, and by a native client's."""
-    ours: list[float] = []
-    natively: list[float] = []
+    """Return the seconds from puts to replies: for puts through the server, and by native clients."""
+    by_server: list[float] = []
+    by_native: list[float] = []
     for turn, number in enumerate(random.Random(1).sample(range(len(crowd)), min(WOKEN, len(crowd)))):
         queue = f"q{number}"
         native = NativeClient(direct, queue)
@@ -97,12 +99,11 @@ def wake_some(crowd: list[Waiter], client: Client, direct: Client) -> tuple[list
         else:
             client.sadd(queue, "m")
         assert crowd[number].reply() == [queue.encode(), b"m"]
-        (natively if turn % 2 else ours).append(time.perf_counter() - began)
-    return ours, natively
+        (by_native if turn % 2 else by_server).append(time.perf_counter() - began)
+    return by_server, by_native
 
 
 def times(seconds: list[float]) -> str:
-    """Median and p99, for people."""
-    return (
-        f"{statistics.median(seconds) * 1e3:.2f} and {statistics.quantiles(seconds, n=100)[98] * 1e3:.2f} ms"
-    )
+    """Return the median and the 99th percentile in words."""
+    p99 = statistics.quantiles(seconds, n=100)[98]
+    return f"{statistics.median(seconds) * 1e3:.2f} and {p99 * 1e3:.2f} ms"

@@ -1,8 +1,6 @@
-"""Closing and deleting a queue: all who wait on it are told, and what is in a closed one is taken first."""
+"""Clients that wait on a queue when it is closed or deleted, or when the server stops."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import pytest
 
@@ -19,40 +17,28 @@ from tests.support.waiters import (
     waiters,
 )
 
-
-def close(client: Client, _direct: Client) -> None:
-    client.execute_command("PRESSURE.CLOSE", "q")
-
-
-def close_natively(_client: Client, direct: Client) -> None:
-    NativeClient(direct, "q").close()
-
-
-def delete(client: Client, _direct: Client) -> None:
-    client.execute_command("PRESSURE.DELETE", "q")
-
-
-def remove(client: Client, _direct: Client) -> None:
-    client.delete("q")
-
-
-def delete_natively(_client: Client, direct: Client) -> None:
-    NativeClient(direct, "q").delete()
-
-
+# Commands and operations of a native client that end a queue, and the error of waiting clients.
 ENDS = [
-    (close, "CLOSED"),
-    (close_natively, "CLOSED"),
-    (delete, "NOQUEUE"),
-    (remove, "NOQUEUE"),
-    (delete_natively, "NOQUEUE"),
+    ("PRESSURE.CLOSE", "CLOSED"),
+    ("native close", "CLOSED"),
+    ("PRESSURE.DELETE", "NOQUEUE"),
+    ("DEL", "NOQUEUE"),
+    ("native delete", "NOQUEUE"),
 ]
 
 
-def all_are_told(waiting: list[Waiter], end: Callable[..., None], code: str) -> None:
-    """Of that end, and of nothing before it."""
-    # A native Delete closes a moment before the queue is gone; so the specification has it.
-    all_are_refused(waiting, *({code, "CLOSED"} if end is delete_natively else {code}))
+def end_queue(end: str, client: Client, direct: Client) -> None:
+    if end == "native close":
+        NativeClient(direct, "q").close()
+    elif end == "native delete":
+        NativeClient(direct, "q").delete()
+    else:
+        client.execute_command(end, "q")
+
+
+def assert_ended(waiting: list[Waiter], end: str, code: str) -> None:
+    # A native delete closes the queue a moment before the queue is gone.
+    all_are_refused(waiting, *({code, "CLOSED"} if end == "native delete" else {code}))
 
 
 @pytest.mark.parametrize(("end", "code"), ENDS)
@@ -67,12 +53,12 @@ def all_are_told(waiting: list[Waiter], end: Callable[..., None], code: str) -> 
     ],
     ids=lambda words: "-".join(map(str, words)),
 )
-def test_who_waits_for_a_message_is_told_of_the_end(
+def test_waiting_gets_fail_when_the_queue_is_closed_or_deleted(
     server: Server,
     client: Client,
     direct: Client,
     words: Words,
-    end: Callable[..., None],
+    end: str,
     code: str,
 ) -> None:
     create(client, "q")
@@ -80,19 +66,19 @@ def test_who_waits_for_a_message_is_told_of_the_end(
         for waiter in waiting:
             waiter.send(*words)
         wait_for_waiting(client, "q", consumers=3)
-        end(client, direct)
-        all_are_told(waiting, end, code)
+        end_queue(end, client, direct)
+        assert_ended(waiting, end, code)
     wait_for_blocked(client, 0)
 
 
 @pytest.mark.parametrize(("end", "code"), ENDS)
 @pytest.mark.parametrize("messages", [("x",), tuple("abcdefghij")], ids=["one", "many"])
-def test_who_waits_for_room_is_told_of_the_end(
+def test_waiting_puts_fail_when_the_queue_is_closed_or_deleted(
     server: Server,
     client: Client,
     direct: Client,
     messages: Words,
-    end: Callable[..., None],
+    end: str,
     code: str,
 ) -> None:
     create(client, "q", "BOUND", 2)
@@ -101,18 +87,18 @@ def test_who_waits_for_room_is_told_of_the_end(
         for waiter in waiting:
             waiter.send("SADD", "q", *messages)
         wait_for_waiting(client, "q", producers=3)
-        end(client, direct)
-        all_are_told(waiting, end, code)
+        end_queue(end, client, direct)
+        assert_ended(waiting, end, code)
     wait_for_blocked(client, 0)
-    # Nobody has put into what is closed, nor made anew what was deleted.
+    # The puts have neither added messages nor created the queue again.
     assert client.exists("q") == (1 if code == "CLOSED" else 0)
     if code == "CLOSED":
         assert client.spop("q", 10) == [b"1", b"2"]
 
 
-def test_a_closed_queue_is_emptied_before_anybody_is_told(client: Client, waiter: Waiter) -> None:
+def test_a_closed_queue_is_drained_before_gets_fail(client: Client, waiter: Waiter) -> None:
     client.sadd("q", "1", "2")
-    close(client, client)
+    client.execute_command("PRESSURE.CLOSE", "q")
     assert is_refused(waiter("SADD", "q", "3"), "CLOSED")
     assert waiter("BLPOP", "q", 0) == [b"q", b"1"]
     assert waiter("SPOP", "q") == b"2"
@@ -122,7 +108,7 @@ def test_a_closed_queue_is_emptied_before_anybody_is_told(client: Client, waiter
     assert is_refused(waiter("PRESSURE.GET", "q"), "CLOSED")
 
 
-def test_who_waits_for_room_when_the_server_stops_is_told_how_much_is_put(
+def test_a_put_interrupted_by_a_shutdown_reports_how_much_was_put(
     backend: Valkey, direct: Client, start_server: StartServer
 ) -> None:
     server = start_server("--backend", backend.url)

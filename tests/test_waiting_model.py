@@ -1,6 +1,6 @@
-"""Operations that wait, in any mixture, against a plain model: who is served with what, and in which order.
+"""Waiting operations in random mixtures, compared with a model: their results, and the order of service.
 
-Everything goes through one of our lanes on a real backend; nothing else touches the queue.
+They use one lane on a real backend; nothing else touches the queue.
 """
 
 from __future__ import annotations
@@ -15,15 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pressure_server.backend.address import Address
 from pressure_server.errors import PressureError, QueueClosedError
-from pressure_server.queues.broker import Broker
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Operation, Owner
 from pressure_server.queues.operations.wait import Wait
-from pressure_server.queues.peers import PeerDetection
-from pressure_server.queues.policy import Policy
 from tests.support import forms
+from tests.support.brokers import default_broker
 from tests.support.forms import Form
 from tests.support.model_settings import model_settings
 from tests.support.programs import Valkey
@@ -35,7 +32,7 @@ WITHIN = 2.0  # seconds
 
 @dataclass
 class Step:
-    """An operation of `size`: so many messages to put, by one command or by as many, or wanted."""
+    """An operation that puts `size` messages, by one command or one by one, or takes up to `size`."""
 
     form: Form
     size: int
@@ -44,26 +41,26 @@ class Step:
 
 @dataclass(eq=False)
 class Modelled:
-    """The same as the model sees it. `got` is what it has taken, `left` what it has still to put."""
+    """A step in the model. `got` are the messages that it has taken, `left` those that it has to put."""
 
     step: Step
     left: list[bytes] = field(default_factory=list)
     got: list[bytes] = field(default_factory=list)
     done: bool = False
-    refused: bool = False  # since the queue is closed
+    refused: bool = False  # because the queue is closed
 
     @property
     def refusal(self) -> str | None:
-        """The text by which it is refused."""
-        put = self.step.size - len(self.left) if self.step.form.verb.puts else 0
+        """The text of the error."""
         if not self.refused:
             return None
+        put = self.step.size - len(self.left) if self.step.form.verb.puts else 0
         error = QueueClosedError("q")
         return str(error.after(put) if put and not self.step.one_by_one else error)
 
 
 class Model:
-    """First come, first served, among those who put and among those who take."""
+    """A queue that serves puts in the order of their arrival, and gets likewise."""
 
     def __init__(self, bound: int) -> None:
         self.bound = bound
@@ -72,7 +69,7 @@ class Model:
         self.waiting: list[Modelled] = []
 
     def do(self, together: list[Modelled]) -> None:
-        """Equal operations that came together: nobody is served in between."""
+        """Do operations of the same form, one after another, before waiting ones are tried."""
         for modelled in together:
             self._try(modelled)
         self.waiting += [modelled for modelled in together if not modelled.done]
@@ -82,7 +79,7 @@ class Model:
             self.waiting = [waiting for waiting in self.waiting if not waiting.done]
 
     def _try(self, modelled: Modelled) -> bool:
-        """Whether it has got on."""
+        """Return whether the operation has made progress."""
         if modelled.done:
             return False
         if modelled.step.form is forms.CLOSE:
@@ -104,7 +101,7 @@ class Model:
         return bool(modelled.got)
 
     def leave(self, place: int) -> Modelled | None:
-        """The client of one of those who wait goes."""
+        """Remove a waiting operation, and return it."""
         return self.waiting.pop(place % len(self.waiting)) if self.waiting else None
 
 
@@ -120,38 +117,36 @@ class _Owner(Owner):
         self.ended = True
 
 
-def _has_come_as_far(operation: Operation, modelled: Modelled) -> bool:
+def _is_in_state(operation: Operation, modelled: Modelled) -> bool:
     owner = cast(_Owner, operation.owner)
     return owner.ended == modelled.done and (modelled.done or owner.in_line)
 
 
-def _folds_with(pair: tuple[Operation, Modelled]) -> Form | Modelled:
-    """What tells those that a batch folds into one run (batch.py) from their neighbours."""
-    modelled = pair[1]
-    return modelled.step.form if pair[0].can_fold else modelled
+def _run_of(pair: tuple[Operation, Modelled]) -> Form | Modelled:
+    """Return a key that is equal for adjacent operations that a batch folds into one run (batch.py)."""
+    operation, modelled = pair
+    return modelled.step.form if operation.can_fold else modelled
 
 
 def _refusal(operation: Operation) -> str | None:
     error = operation.error
     if operation.verb.puts and operation.results and isinstance(operation.results[-1], PressureError):
         error = operation.results[-1]
-    return None if error is None else f"{error}"
+    return None if error is None else str(error)
 
 
 class World:
-    """A backend, and one of our brokers on it, whose loop runs only while something is done."""
+    """A backend, and a broker whose loop runs only during `play`."""
 
     def __init__(self, backend: Valkey) -> None:
         self.direct = backend.client()
         self.loop = asyncio.new_event_loop()
-        self.broker = Broker(
-            Address(backend.url), prefix="__pressure__", peer_detection=PeerDetection(), policy=Policy()
-        )
+        self.broker = default_broker(backend.url)
         self.loop.run_until_complete(self.broker.start())
         self.names = (b"%d" % number for number in count())
 
     def play(self, bound: int, batches: list[list[Step]], leaving: list[int] | None = None) -> None:
-        """`leaving`: who of those that wait goes before a batch, by its place; a negative one is nobody."""
+        """Play batches. `leaving` has the place of the operation to cancel before each; negative for none."""
         self.direct.flushdb()
         self.loop.run_until_complete(self._play(bound, batches, leaving or [-1] * len(batches)))
 
@@ -168,26 +163,20 @@ class World:
                     both.remove((operation, modelled))
                     break
             for step in batch:
-                messages = [next(self.names) for _ in range(step.size)] if step.form.verb.puts else []
-                wait = Wait(None) if step.form.options.waits else None
+                verb, options = step.form
+                messages = [next(self.names) for _ in range(step.size)] if verb.puts else []
+                wait = Wait(None) if options.waits else None
                 size, commands = (1, step.size) if step.one_by_one else (step.size, 1)
                 operation = Operation(
-                    step.form.verb,
-                    QUEUE,
-                    list(messages),
-                    size,
-                    _Owner(),
-                    commands=commands,
-                    wait=wait,
-                    options=step.form.options,
+                    verb, QUEUE, list(messages), size, _Owner(), commands=commands, wait=wait, options=options
                 )
                 both.append((operation, Modelled(step, messages)))
                 database.submit(operation)
-            for _, together in groupby(both[-len(batch) :], _folds_with):
+            for _, together in groupby(both[-len(batch) :], _run_of):
                 model.do([modelled for _, modelled in together])
             async with asyncio.timeout(WITHIN):
-                # What others do is heard by callbacks: a turn of the loop at a time until all have been.
-                while not all(_has_come_as_far(o, m) for o, m in both):  # noqa: ASYNC110
+                # Callbacks note the progress; they run when this task yields.
+                while not all(_is_in_state(o, m) for o, m in both):  # noqa: ASYNC110
                     await asyncio.sleep(0)
             for operation, modelled in both:
                 assert _refusal(operation) == modelled.refusal
@@ -202,7 +191,7 @@ class World:
 
     def close(self) -> None:
         self.loop.run_until_complete(self.broker.close())
-        # Once more, for the transports to be closed.
+        # One more iteration closes the transports.
         self.loop.run_until_complete(asyncio.sleep(0))
         self.loop.close()
         self.direct.close()
@@ -215,59 +204,42 @@ def world(backend: Valkey) -> Iterator[World]:
     made.close()
 
 
-steps = st.one_of(
-    st.builds(Step, st.sampled_from([forms.PUT, forms.ADD]), st.integers(1, 6)),
-    st.builds(Step, st.just(forms.TAKE), st.just(1)),
-    st.builds(Step, st.sampled_from([forms.SOME, forms.GET]), st.integers(1, 6)),
+PUTS = st.sampled_from([forms.PUT, forms.ADD])
+GETS = st.sampled_from([forms.SOME, forms.GET])
+ONE_TAKE = st.builds(Step, st.just(forms.TAKE), st.just(1))
+mixed = st.one_of(
+    st.builds(Step, PUTS, st.integers(1, 6)),
+    ONE_TAKE,
+    st.builds(Step, GETS, st.integers(1, 6)),
     st.builds(Step, st.sampled_from([forms.PUT, forms.TAKE, forms.CLOSE]), st.just(1)),
 )
-
-
-@pytest.mark.slow
-def test_who_waits_is_served_in_order_and_with_all_of_it(world: World) -> None:
-    @SETTINGS
-    @given(
-        bound=st.integers(0, 4),
-        batches=st.lists(st.lists(steps, min_size=1, max_size=12), min_size=1, max_size=6),
-        leaving=st.lists(st.integers(-3, 8), min_size=6, max_size=6),
-    )
-    def play(bound: int, batches: list[list[Step]], leaving: list[int]) -> None:
-        world.play(bound, batches, leaving)
-
-    play()
-
-
 pipelined = st.one_of(
-    st.builds(Step, st.sampled_from([forms.PUT, forms.ADD]), st.integers(1, 60), st.just(True)),
-    st.builds(Step, st.sampled_from([forms.PUT, forms.ADD]), st.integers(1, 20)),
+    st.builds(Step, PUTS, st.integers(1, 60), st.just(True)),
+    st.builds(Step, PUTS, st.integers(1, 20)),
 )
-taking = st.one_of(
-    st.builds(Step, st.just(forms.TAKE), st.just(1)),
-    st.builds(Step, st.sampled_from([forms.SOME, forms.GET]), st.integers(1, 20)),
-)
+taking = st.one_of(ONE_TAKE, st.builds(Step, GETS, st.integers(1, 20)))
+# The order of puts and gets in one call is open, so no batch of pipelines has both.
+one_kind = st.one_of(st.lists(pipelined, min_size=1, max_size=6), st.lists(taking, min_size=1, max_size=12))
+MIXTURES = {
+    "mixed": (st.integers(0, 4), st.lists(st.lists(mixed, min_size=1, max_size=12), min_size=1, max_size=6)),
+    "pipelines": (st.integers(1, 30), st.lists(one_kind, min_size=2, max_size=8)),
+}
 
 
 @pytest.mark.slow
-def test_pipelines_of_puts_go_on_where_they_were(world: World) -> None:
-    """What waits is sent again a few commands at a time. (Which puts and gets meet in one call is open.)"""
-
+@pytest.mark.parametrize(("bounds", "mixtures"), MIXTURES.values(), ids=MIXTURES.keys())
+def test_waiting_operations_are_served_as_in_the_model(
+    world: World, bounds: st.SearchStrategy[int], mixtures: st.SearchStrategy[list[list[Step]]]
+) -> None:
     @SETTINGS
-    @given(
-        bound=st.integers(1, 30),
-        batches=st.lists(
-            st.one_of(st.lists(pipelined, min_size=1, max_size=6), st.lists(taking, min_size=1, max_size=12)),
-            min_size=2,
-            max_size=8,
-        ),
-        leaving=st.lists(st.integers(-3, 8), min_size=8, max_size=8),
-    )
+    @given(bounds, mixtures, st.lists(st.integers(-3, 8), min_size=8, max_size=8))
     def play(bound: int, batches: list[list[Step]], leaving: list[int]) -> None:
         world.play(bound, batches, leaving)
 
     play()
 
 
-def test_more_wait_than_are_tried_at_once(world: World) -> None:
-    """Lines are tried from the front, a few at a time, and more as long as they get on."""
+def test_hundreds_of_waiting_operations_are_served_as_in_the_model(world: World) -> None:
+    """A line is tried from its front, a few operations at a time, and more as long as they make progress."""
     world.play(3, [[Step(forms.PUT, 2)] * 300, [Step(forms.GET, 1)] * 5, [Step(forms.TAKE, 1)] * 595])
     world.play(3, [[Step(forms.TAKE, 1)] * 300, [Step(forms.ADD, 4)] * 10, [Step(forms.PUT, 500)]])

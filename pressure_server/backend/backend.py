@@ -80,6 +80,9 @@ class Backend:
             await self._eviction.start()
         await self.durability.start()
         self.watch.start()
+        if link.is_up:
+            # Otherwise a queue that is used at once and then deleted by a native client would not be noticed.
+            await self.watch.attempted.wait()
 
     def check_readiness(self) -> None:
         """Raise BackendError, with the reason, if the backend may evict messages."""

@@ -73,6 +73,8 @@ class Watch:
         # Watched keys that are no longer needed, oldest first, and their databases.
         self._unneeded: dict[bytes, int] = {}
         self._has_warned = False
+        # Set when the first attempt to connect has ended, successful or not.
+        self.attempted = asyncio.Event()
 
     @property
     def is_up(self) -> bool:
@@ -148,10 +150,12 @@ class Watch:
                 await self._address.open(connection)
                 if not await self._greet(connection):
                     connection.close()
+                    self.attempted.set()
                     await asyncio.sleep(_REFUSED_PAUSE)
                     continue
             except (BackendError, TimeoutError) as error:
                 connection.close()
+                self.attempted.set()
                 logger.debug("cannot watch keys of the backend: %s", error)
                 await backoff.pause()
                 continue
@@ -159,6 +163,7 @@ class Watch:
             self._number = 0
             self._connection = connection
             self._lost()
+            self.attempted.set()
             await connection.forgotten.wait()
             self._connection = None
             self._lost()

@@ -64,7 +64,10 @@ class KnownQueues:
         return base_key(self._prefix, name) + BOUND
 
     def _armed(self, name: bytes, there: int | None) -> None:
-        if there == 0 and self.forget(name):
+        if there:
+            # An earlier watch may have reported the creation of the queue after this one was asked for.
+            self._watched.add(name)
+        elif there == 0 and self.forget(name):
             self._gone(name)
 
     def _forget_unbounded(self, name: bytes) -> None:

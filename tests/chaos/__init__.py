@@ -1,1 +1,1 @@
-"""Chaos: a server under load while everything around it breaks, and a ledger that tells what came of it."""
+"""The chaos test: servers under load while everything around them breaks, and a ledger of the messages."""

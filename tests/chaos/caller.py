@@ -1,4 +1,4 @@
-"""A client: a connection to one proxy, by way of its relay or not, that is opened again when it breaks."""
+"""A client with one connection to a proxy, directly or through a relay. It reconnects after a break."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ from tests.chaos.journal import Journal, Pause
 from tests.chaos.stand import Proxy
 from tests.support.waiters import Words, packed
 
-# Seconds between attempts to connect, after an error or a break, and until a client that waits is stuck.
-_AGAIN = 0.02
-_REFUSED = 0.05
+# Seconds between attempts to connect, and of rest after an error or a break.
+_RECONNECT_INTERVAL = 0.02
+_ERROR_PAUSE = 0.05
+# Seconds after which a client without a reply is stuck.
 _STUCK = 120.0
-_PIECE = 1 << 16
+_READ_SIZE = 1 << 16
 
 
 class Reader(Protocol):
-    """Bytes in, replies out."""
+    """A parser of replies."""
 
     def feed(self, data: bytes) -> object:
-        """These have come."""
+        """Add received bytes."""
 
     def gets(self) -> Any:
-        """The next reply, an error as an exception; False where it has not come yet."""
+        """Return the next reply, an error as an exception; False if no reply is complete."""
 
 
 class Caller:
-    """Named `name` in the ledger; speaks RESP. Its connection is never broken by us, unless `relayed`."""
+    """A Redis client. Faults break its connection only if `relayed`. `name` is its name in the ledger."""
 
     def __init__(self, name: str, proxy: Proxy, journal: Journal, *, relayed: bool) -> None:
         self.name = name
@@ -53,13 +54,13 @@ class Caller:
         return packed(*words)
 
     def _port(self, proxy: Proxy, *, relayed: bool) -> int:
-        return proxy.before.port if relayed else proxy.port
+        return proxy.client_relay.port if relayed else proxy.port
 
     async def ask(self, *commands: Words, waits: float = 0.0) -> list[Any]:
-        """Send commands together, which may wait for so many seconds; their replies, errors as exceptions.
+        """Send commands in one write and return their replies, errors as exceptions.
 
-        They are fewer than the commands where the connection broke: those that had come until then, all of
-        them, also where nothing could be sent any longer.
+        The commands may block for `waits` seconds. If the connection breaks, return only the replies that had
+        arrived, even if sending failed.
         """
         began = time.monotonic()
         connection = await self._connected()
@@ -73,27 +74,27 @@ class Caller:
                     if reply is not False:
                         replies.append(reply)
                         continue
-                    data = await self._loop.sock_recv(connection, _PIECE)
+                    data = await self._loop.sock_recv(connection, _READ_SIZE)
                     if not data:
                         break
                     self._reader.feed(data)
         except TimeoutError:
             self._journal.complain(f"{self.name} has waited {_STUCK:g} seconds for {commands[0][0]!s}")
         except OSError:
-            pass  # as at the end
+            pass  # broken: handled like the end of the connection
         if len(replies) < len(commands):
             self.close()
         now = time.monotonic()
-        self._journal.waited(Pause(now - began - waits, now, self.name, str(commands[0][0])))
+        self._journal.note_pause(Pause(now - began - waits, now, self.name, str(commands[0][0])))
         errors = list(_errors_in(replies))
         for error in errors:
-            self._journal.error(error)
+            self._journal.note_error(error)
         if errors or len(replies) < len(commands):
-            await asyncio.sleep(_REFUSED)
+            await asyncio.sleep(_ERROR_PAUSE)
         return replies
 
     async def send(self, *commands: Words) -> None:
-        """Send commands together and wait for no reply; without commands only connect."""
+        """Send commands in one write and wait for no reply. Without commands only connect."""
         connection = await self._connected()
         with contextlib.suppress(OSError):
             await self._loop.sock_sendall(connection, b"".join(map(self._packed, commands)))
@@ -106,31 +107,30 @@ class Caller:
         if reset:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         with contextlib.suppress(OSError):
-            while data := connection.recv(_PIECE):
+            while data := connection.recv(_READ_SIZE):
                 self._reader.feed(data)
-        self.close()
-        return self._arrived()
+        return self._close_and_parse()
 
     async def half_close(self) -> list[Any]:
         """Close the sending side by FIN. Return all replies that arrive until the server closes.
 
-        The server cannot tell this from a client that closes both sides, but nothing it sends is missed.
+        For the server this looks like a client that closes both sides, but all that the server sends is read.
         """
         connection = await self._connected()
         try:
             async with asyncio.timeout(_STUCK):
                 connection.shutdown(socket.SHUT_WR)
-                while data := await self._loop.sock_recv(connection, _PIECE):
+                while data := await self._loop.sock_recv(connection, _READ_SIZE):
                     self._reader.feed(data)
         except TimeoutError:
             self._journal.complain(f"{self.name} closed its side {_STUCK:g} seconds ago, the server did not")
         except OSError:
             pass  # the server has closed
-        self.close()
-        return self._arrived()
+        return self._close_and_parse()
 
-    def _arrived(self) -> list[Any]:
-        """Return the complete replies that have been received and not returned yet."""
+    def _close_and_parse(self) -> list[Any]:
+        """Close the connection. Return the complete replies received and not returned yet."""
+        self.close()
         replies: list[Any] = []
         while (reply := self._reader.gets()) is not False:
             replies.append(reply)
@@ -146,14 +146,14 @@ class Caller:
                 await self._loop.sock_connect(connection, ("127.0.0.1", port))
             except OSError:
                 connection.close()
-                await asyncio.sleep(_AGAIN)
+                await asyncio.sleep(_RECONNECT_INTERVAL)
             else:
                 self._socket = connection
                 self._reader = self._new_reader()
         return self._socket
 
     def close(self) -> None:
-        """Close the connection; the next command opens another."""
+        """Close the connection. The next command opens another."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None

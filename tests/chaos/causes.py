@@ -1,4 +1,4 @@
-"""Causes: which fault a duplicate comes from, by who has received it, through what, and when. Pure."""
+"""Causes: finds the fault that explains a duplicate, from its receipts and the faults of the run."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import NamedTuple
 from tests.chaos.plan import Kind, Target
 from tests.support.ledger import Doubled
 
-# Seconds after which a delivery has been acknowledged, where the backend can be reached; and for which a
-# broken process has an effect after it has been mended.
-_LATE = 2.0
+# Seconds within which a delivery is acknowledged if the backend can be reached, and for which a repaired
+# process still has an effect.
+_DELAY = 2.0
 
 
 class Incident(NamedTuple):
-    """A fault that was done: to which proxy (none where it was the backend), from when to when."""
+    """A fault that was done, from `began` to `ended`. `proxy` is "" if the target was the backend."""
 
     kind: Kind
     proxy: str
@@ -23,46 +23,42 @@ class Incident(NamedTuple):
 
 
 def cause(duplicate: Doubled, incidents: Sequence[Incident], proxy_timeout: float) -> Incident | None:
-    """The broken process that explains it; None where there is none.
+    """Return the broken process that explains the duplicate, or None.
 
-    A proxy that dies, or that is taken for dead, has delivered what goes back: shortly before, unless it
-    could not say so to the backend then. Or it delivers, when it goes on, what others have meanwhile.
+    If a proxy dies or is taken for dead, the messages that it delivered and did not acknowledge are put back.
+    A proxy that was taken for dead may also go on and deliver messages that others have delivered meanwhile.
     """
     first, last = duplicate.receipts[0], duplicate.receipts[-1]
     proxies = {receipt.proxy for receipt in duplicate.receipts}
-    found = [
+    candidates = [
         incident
         for incident in incidents
         if incident.kind.breaks_a_process
         and (not incident.proxy or incident.proxy in proxies)
-        and _earliest(incident, incidents) <= first.when
-        and first.when <= incident.ended + _LATE + 2 * proxy_timeout
+        and _earliest_delivery(incident, incidents) <= first.when
+        and first.when <= incident.ended + _DELAY + 2 * proxy_timeout
         and incident.began <= last.when
     ]
-    # A proxy rather than the backend, the latest before the second receipt.
-    return max(
-        found, key=lambda incident: (incident.kind.target is Target.PROXY, incident.began), default=None
-    )
+    # A proxy rather than the backend, then the latest.
+    return max(candidates, key=lambda found: (found.kind.target is Target.PROXY, found.began), default=None)
 
 
-def _earliest(incident: Incident, incidents: Sequence[Incident]) -> float:
-    """Since when the proxy may not have been able to acknowledge what it delivered."""
-    earliest = incident.began - _LATE
+def _earliest_delivery(incident: Incident, incidents: Sequence[Incident]) -> float:
+    """Return the time from which deliveries may not have been acknowledged when the incident began."""
+    earliest = incident.began - _DELAY
     for other in sorted(incidents, key=lambda other: -other.ended):
-        is_in_the_way = other.kind.target is not Target.CLIENT_LINE and (
+        delays_acknowledgements = other.kind.target is not Target.CLIENT_LINE and (
             not other.proxy or not incident.proxy or other.proxy == incident.proxy
         )
-        if is_in_the_way and other.began < earliest <= other.ended + _LATE:
-            earliest = other.began - _LATE
+        if delays_acknowledgements and other.began < earliest <= other.ended + _DELAY:
+            earliest = other.began - _DELAY
     return earliest
 
 
-def at_the_time(
-    began: float, ended: float, incidents: Sequence[Incident], around: float = _LATE
-) -> list[Incident]:
-    """What was broken between, or up to `around` seconds before or behind."""
+def near(began: float, ended: float, incidents: Sequence[Incident]) -> list[Incident]:
+    """Return the incidents between two times, or shortly before or after."""
     return [
         incident
         for incident in incidents
-        if incident.began <= ended + around and incident.ended >= began - around
+        if incident.began <= ended + _DELAY and incident.ended >= began - _DELAY
     ]

@@ -1,7 +1,7 @@
-"""Consumers: whoever takes messages, and tells the ledger of those it has read.
+"""Consumers: clients that take messages and note in the ledger which they have read.
 
-What has been handed to a connection that is cut is gone: a plain get promises no more. So those whose
-connections are cut move messages to a queue of their own, and remove them there when they have read them.
+Messages on their way to a connection that is cut are gone. So clients whose connections are cut move messages
+to a queue of their own, and remove them there after reading them.
 """
 
 from __future__ import annotations
@@ -9,6 +9,9 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tests.chaos.caller import Caller
@@ -19,222 +22,201 @@ from tests.chaos.producers import Pace, Sender
 from tests.support.ledger import Event
 from tests.support.waiters import Words
 
-# What names of queues begin with into which consumers move what they take.
+# A queue that is closed and empty.
+CLOSED = "closed"
+# Prefix of the names of queues into which reliable consumers move messages.
 OWN = "own-"
-# Seconds for which a blocking get waits, and for which nobody asks where nothing was to be had.
+# Commands that take messages.
+TAKING = ("SPOP", "LPOP", "RPOP", "BLPOP", "LMPOP", "BLMPOP", "get")
+# Seconds for which a blocking get waits, and between two commands of a client that finds no message.
 _WAIT = 0.2
 IDLE = 0.02
-# A reliable consumer also looks after so many rounds: what it asked for on a connection that was cut may come
-# to its queue late.
+# A reliable consumer looks into its queue after so many rounds at the latest. Moves that it asked for on a
+# connection that was cut may be done late.
 _ROUNDS = 20
 
 
+@dataclass
 class Receiver:
-    """Tells the ledger what one client has read."""
+    """A client that tells the ledger which messages it has read."""
 
-    def __init__(self, caller: Caller, ledger: NamedLedger) -> None:
-        self._caller = caller
-        self._ledger = ledger
+    caller: Caller
+    ledger: NamedLedger
 
-    def receive(self, messages: list[bytes], queue: str) -> None:
-        """They have been read."""
-        for data in messages:
-            self._ledger.read(data, self._receipt(queue))
+    def receive(self, items: Iterable[Item]) -> None:
+        """Note messages that were read."""
+        for item in items:
+            self.ledger.read(item.data, self._receipt(item), item.flags)
 
-    def receive_item(self, item: Item, queue: str) -> None:
-        """It has been read."""
-        self._ledger.read(item.data, self._receipt(queue), item.flags)
+    def see(self, items: Iterable[Item]) -> None:
+        """Note messages that were read, and that stay in their queue or are put back."""
+        for item in items:
+            self.ledger.see(item.data, self._receipt(item), item.flags)
 
-    def see_item(self, item: Item, queue: str) -> None:
-        """It has been read, and will be again: it stays in the queue, or goes back."""
-        self._ledger.see(item.data, self._receipt(queue), item.flags)
+    def receive_replies(self, commands: Sequence[Words], replies: Sequence[Any]) -> int:
+        """Note the messages in the replies, the last of which may be missing. Return their number."""
+        items = [
+            item for words, reply in zip(commands, replies, strict=False) for item in _items_in(words, reply)
+        ]
+        self.receive(items)
+        return len(items)
 
-    def _receipt(self, queue: str) -> Event:
-        return Event(self._caller.name, queue, self._caller.proxy, time.monotonic())
+    def _receipt(self, item: Item) -> Event:
+        queue = item.key.partition("/")[0]
+        return Event(self.caller.name, queue, self.caller.proxy, time.monotonic())
 
 
-class Taker:
-    """Takes by `SPOP`, `LPOP`, `BLPOP` and `BLMPOP`, on a connection that is not cut."""
+def _items_in(words: Words, reply: Any) -> list[Item]:
+    """Return the messages of a reply, none if the command takes nothing. Redis replies have no flags."""
+    if reply is None or isinstance(reply, Exception) or words[0] not in TAKING:
+        return []
+    if words[0] == "get":
+        return reply if isinstance(reply, list) else []
+    queue, data = reply if words[0] in ("BLPOP", "LMPOP", "BLMPOP") else (str(words[1]).encode(), reply)
+    return [Item(queue.decode(), None, one) for one in (data if isinstance(data, list) else [data])]
 
-    def __init__(self, caller: Caller, ledger: NamedLedger, queues: list[str], chance: random.Random) -> None:
-        self._caller = caller
-        self._receiver = Receiver(caller, ledger)
-        self._queues = queues
-        self._chance = chance
+
+@dataclass
+class Consumer(Receiver, ABC):
+    """A client that takes messages from queues."""
+
+    queues: list[str]
+    chance: random.Random
 
     async def work(self) -> None:
-        """One command after the other, or several in one write, until cancelled."""
+        """Run rounds until cancelled."""
         while True:
-            commands = [self._command() for _ in range(self._chance.choice((1, 1, 4)))]
-            replies = await self._caller.ask(*commands, waits=_waits(commands))
-            taken = 0
-            for words, reply in zip(commands, replies, strict=False):
-                if reply is None or isinstance(reply, Exception):
-                    continue
-                queue, messages = read(words, reply)
-                self._receiver.receive(messages, queue)
-                taken += len(messages)
-            if not taken:
+            if not await self.round():
                 await asyncio.sleep(IDLE)
 
+    @abstractmethod
+    async def round(self) -> bool:
+        """Send commands and note the messages. Return False to rest before the next round."""
+
+
+class Taker(Consumer):
+    """Takes by `SPOP`, `LPOP`, `RPOP`, `BLPOP` and `BLMPOP`, one command or several in one write."""
+
+    async def round(self) -> bool:
+        commands = [self._command() for _ in range(self.chance.choice((1, 1, 4)))]
+        replies = await self.caller.ask(*commands, waits=_total_wait(commands))
+        return self.receive_replies(commands, replies) > 0
+
     def _command(self) -> Words:
-        queue = self._chance.choice(self._queues)
-        ways: list[Words] = [
+        queue = self.chance.choice(self.queues)
+        forms: list[Words] = [
             ("SPOP", queue),
-            ("SPOP", queue, self._chance.randint(2, 30)),
+            ("SPOP", queue, self.chance.randint(2, 30)),
             ("LPOP", queue),
-            ("RPOP", queue, self._chance.randint(2, 30)),
+            ("RPOP", queue, self.chance.randint(2, 30)),
             ("BLPOP", queue, _WAIT),
-            ("BLPOP", *self._chance.sample(self._queues, 2), _WAIT),
-            ("BLMPOP", _WAIT, 2, *self._chance.sample(self._queues, 2), "LEFT", "COUNT", 10),
+            ("BLPOP", *self.chance.sample(self.queues, 2), _WAIT),
+            ("BLMPOP", _WAIT, 2, *self.chance.sample(self.queues, 2), "LEFT", "COUNT", 10),
         ]
-        return self._chance.choice(ways)
+        return self.chance.choice(forms)
 
 
-def _waits(commands: list[Words]) -> float:
-    """Seconds for which these may wait for messages, together."""
+def _total_wait(commands: list[Words]) -> float:
+    """Return the seconds for which the commands may wait for messages in total."""
     return _WAIT * sum(str(words[0]).startswith("BL") for words in commands)
 
 
-def read(words: Words, reply: Any) -> tuple[str, list[bytes]]:
-    """The queue, and the messages."""
-    if words[0] == "BLPOP":
-        return reply[0].decode(), [reply[1]]
-    if words[0] in ("LMPOP", "BLMPOP"):
-        return reply[0].decode(), reply[1]
-    return str(words[1]), reply if isinstance(reply, list) else [reply]
+class TransactionConsumer(Consumer):
+    """Takes in transactions that name a closed, empty queue before an open one."""
+
+    async def round(self) -> bool:
+        queue = self.chance.choice(self.queues)
+        forms: list[Words] = [
+            ("BLPOP", CLOSED, queue, 0.1),
+            ("LMPOP", 2, CLOSED, queue, "LEFT", "COUNT", 2),
+        ]
+        commands = [self.chance.choice(forms)]
+        self.receive_replies(commands, await self._transaction(commands))
+        return False
+
+    async def _transaction(self, commands: list[Words]) -> list[Any]:
+        """Run a transaction. Return the replies to its commands, none if it was not executed."""
+        replies = await self.caller.ask(("MULTI",), *commands, ("EXEC",))
+        done = replies[-1] if len(replies) == len(commands) + 2 else None
+        if not isinstance(done, list):
+            return []
+        assert len(done) == len(commands)
+        return done
 
 
-class Exchanger:
-    """Takes and puts in one transaction, on a connection that is not cut; then, the pace over, only takes."""
+@dataclass
+class Exchanger(TransactionConsumer):
+    """Takes and puts in one transaction. After the pace is over, it only takes."""
 
-    def __init__(
-        self,
-        caller: Caller,
-        ledger: NamedLedger,
-        sender: Sender,
-        queues: list[str],
-        pace: Pace,
-        chance: random.Random,
-    ) -> None:
-        self._caller = caller
-        self._receiver = Receiver(caller, ledger)
-        self._sender = sender
-        self._queues = queues
-        self._pace = pace
-        self._chance = chance
+    sender: Sender
+    pace: Pace
 
-    async def work(self) -> None:
-        """Transactions, until cancelled."""
-        while True:
-            source, sink = self._chance.sample(self._queues, 2)
-            names = self._sender.new(sink, 3) if not self._pace.is_over else []
-            puts: list[Words] = [("SADD", sink, *map(message, names))] if names else []
-            gets: list[Words] = [("SPOP", source, 5), ("LPOP", source)]
-            commands: list[Words] = [*puts, *gets]
-            replies = await self._caller.ask(("MULTI",), *commands, ("EXEC",))
-            done = replies[-1] if len(replies) == len(commands) + 2 else None
-            if isinstance(done, list):
-                self._are_done(commands, done, names)
-            await asyncio.sleep(IDLE)
-
-    def _are_done(self, commands: list[Words], replies: list[Any], names: list[bytes]) -> None:
-        for words, reply in zip(commands, replies, strict=True):
-            if words[0] == "SADD":
-                self._sender.replied(words, names, reply)
-            elif reply is not None and not isinstance(reply, Exception):
-                queue, messages = read(words, reply)
-                self._receiver.receive(messages, queue)
+    async def round(self) -> bool:
+        source, sink = self.chance.sample(self.queues, 2)
+        names = [] if self.pace.is_over else self.sender.new(sink, 3)
+        puts: list[Words] = [("SADD", sink, *map(message, names))] if names else []
+        gets: list[Words] = [("SPOP", source, 5), ("LPOP", source)]
+        replies = await self._transaction([*puts, *gets])
+        if replies and puts:
+            self.sender.note_reply(puts[0], names, replies.pop(0))
+        self.receive_replies(gets, replies)
+        return False
 
 
-class BesideClosed:
-    """Takes in transactions that name a closed, empty queue before an open one. Its connection is not cut."""
+@dataclass
+class ReliableConsumer(Consumer):
+    """Moves messages to a queue of its own, and removes them after reading them.
 
-    def __init__(
-        self, caller: Caller, ledger: NamedLedger, closed: str, queues: list[str], chance: random.Random
-    ) -> None:
-        self._caller = caller
-        self._receiver = Receiver(caller, ledger)
-        self._closed = closed
-        self._queues = queues
-        self._chance = chance
-
-    async def work(self) -> None:
-        """Run transactions until cancelled."""
-        while True:
-            queue = self._chance.choice(self._queues)
-            ways: list[Words] = [
-                ("BLPOP", self._closed, queue, 0.1),
-                ("LMPOP", 2, self._closed, queue, "LEFT", "COUNT", 2),
-            ]
-            words = self._chance.choice(ways)
-            replies = await self._caller.ask(("MULTI",), words, ("EXEC",))
-            done = replies[-1] if len(replies) == 3 else None
-            if isinstance(done, list) and isinstance(done[0], list):
-                self._receiver.receive(read(words, done[0])[1], queue)
-            await asyncio.sleep(IDLE)
-
-
-class Reliable:
-    """Moves messages to a queue of its own, and removes what it has read.
-
-    Looks there first when it was broken off.
+    After an error or a break it looks into its own queue first.
     """
 
-    def __init__(self, caller: Caller, ledger: NamedLedger, queues: list[str], chance: random.Random) -> None:
-        self.own = OWN + caller.name
-        self._caller = caller
-        self._receiver = Receiver(caller, ledger)
-        self._queues = queues
-        self._chance = chance
-        # Read, and maybe not removed yet.
+    def __post_init__(self) -> None:
+        self._own = OWN + self.caller.name
+        # Messages that were read, and may still be in the queue.
         self._read: set[bytes] = set()
         self._must_look = True
         self._rounds = 0
 
-    async def work(self) -> None:
-        """Until cancelled."""
-        while True:
-            self._rounds += 1
-            if self._must_look or self._rounds % _ROUNDS == 0:
-                await self._look()
-            elif not await self._move():
-                await asyncio.sleep(IDLE)
+    async def round(self) -> bool:
+        self._rounds += 1
+        if self._must_look or self._rounds % _ROUNDS == 0:
+            await self._look()
+            return True
+        return await self._move() > 0
 
     async def _look(self) -> None:
-        (found,) = await self._caller.ask(("LRANGE", self.own, 0, -1)) or [None]
+        (found,) = await self.caller.ask(("LRANGE", self._own, 0, -1)) or [None]
         self._must_look = not isinstance(found, list)
         if isinstance(found, list):
-            # What was read before and is not there any longer has been removed.
-            self._read &= set(found)
-            self._receiver.receive([data for data in found if data not in self._read], self.own)
+            self._read &= set(found)  # the others have been removed
+            self._receive_moved(data for data in found if data not in self._read)
             await self._remove(found)
 
     async def _move(self) -> int:
         commands: list[Words] = []
-        for _ in range(self._chance.choice((1, 10))):
-            queue = self._chance.choice(self._queues)
-            commands.append(
-                self._chance.choice(
-                    (
-                        ("LMOVE", queue, self.own, "LEFT", "RIGHT"),
-                        ("RPOPLPUSH", queue, self.own),
-                        ("BLMOVE", queue, self.own, "LEFT", "RIGHT", _WAIT),
-                    )
-                )
-            )
-        replies = await self._caller.ask(*commands, waits=_waits(commands))
+        for _ in range(self.chance.choice((1, 10))):
+            queue = self.chance.choice(self.queues)
+            forms: list[Words] = [
+                ("LMOVE", queue, self._own, "LEFT", "RIGHT"),
+                ("RPOPLPUSH", queue, self._own),
+                ("BLMOVE", queue, self._own, "LEFT", "RIGHT", _WAIT),
+            ]
+            commands.append(self.chance.choice(forms))
+        replies = await self.caller.ask(*commands, waits=_total_wait(commands))
         moved = [reply for reply in replies if isinstance(reply, bytes)]
         if len(replies) < len(commands) or any(isinstance(reply, Exception) for reply in replies):
             self._must_look = True
-        self._receiver.receive(moved, self.own)
+        self._receive_moved(moved)
         await self._remove(moved)
         return len(moved)
+
+    def _receive_moved(self, messages: Iterable[bytes]) -> None:
+        self.receive(Item(self._own, None, data) for data in messages)
 
     async def _remove(self, messages: list[bytes]) -> None:
         self._read.update(messages)
         if messages:
-            replies = await self._caller.ask(("SREM", self.own, *messages))
+            replies = await self.caller.ask(("SREM", self._own, *messages))
             if not replies or isinstance(replies[0], Exception):
                 self._must_look = True
             else:

@@ -1,7 +1,7 @@
-"""Evidence: what became of a message in the backend, from the append-only file that has all it ever wrote.
+"""Evidence: follows messages through the backend's append-only file.
 
-It has the effects of scripts: what was pushed, and how many were popped; so the lists are followed from the
-beginning, with the commands that a list of ours can get.
+The file has the effects of scripts: which values were pushed, and how many were popped. So the contents of
+all lists are followed from the beginning.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from pathlib import Path
 
 Command = list[bytes]
 _Lists = dict[bytes, deque[bytes]]
-_LONGEST = 100
-# Commands of a step that say who did it.
+_MAX_LENGTH = 100
+# Commands that show who made a step, such as those that write call records.
 _NOTES = (b"SET", b"HSET", b"HDEL")
 
 
 def commands(file: Path) -> Iterator[Command]:
-    """Those of an append-only file, up to where it ends or was cut off."""
+    """Yield the commands of an append-only file, up to its end or an incomplete command."""
     with file.open("rb") as lines:
         while (line := lines.readline()).endswith(b"\r\n"):
             if not line.startswith(b"*"):
-                continue  # a time
+                continue  # a timestamp
             words = []
             for _ in range(int(line[1:])):
                 size = int(lines.readline()[1:] or 0)
@@ -31,17 +31,19 @@ def commands(file: Path) -> Iterator[Command]:
 
 
 def follow(names: Sequence[bytes], files: Sequence[Path]) -> dict[bytes, list[str]]:
-    """Every step that has to do with messages of these names, as text, with what else was noted in it."""
-    following = _Following(names)
+    """Return, for each of the messages, the text of every step that touched it."""
+    follower = _Follower(names)
     if names:
         for file in files:
-            following.read(file)
-    return following.found
+            follower.read(file)
+    return follower.steps
 
 
-class _Following:
+class _Follower:
+    """Follows messages through files. A step is one command, or a transaction."""
+
     def __init__(self, names: Sequence[bytes]) -> None:
-        self.found: dict[bytes, list[str]] = {name: [] for name in names}
+        self.steps: dict[bytes, list[str]] = {name: [] for name in names}
         self._lists: _Lists = {}
         self._step: list[Command] = []
         self._touched: dict[bytes, list[str]] = {}
@@ -52,10 +54,10 @@ class _Following:
             if verb == b"MULTI":
                 self._end_step()
             self._step.append(words)
-            moved = _STEPS[verb](self._lists, words) if verb in _STEPS else []
-            for data in (*moved, *words[2:]):
+            removed = _EFFECTS[verb](self._lists, words) if verb in _EFFECTS else []
+            for data in (*removed, *words[2:]):
                 name = data.partition(b":")[0]
-                if name in self.found:
+                if name in self.steps:
                     self._touched.setdefault(name, []).append(_shown(words))
             if verb == b"EXEC":
                 self._end_step()
@@ -64,55 +66,57 @@ class _Following:
     def _end_step(self) -> None:
         noted = "; ".join(_shown(words) for words in self._step if words[0].upper() in _NOTES)
         for name, touches in self._touched.items():
-            self.found[name].append(f"{'; '.join(dict.fromkeys(touches))} (with {noted or 'nothing'})")
+            self.steps[name].append(f"{'; '.join(dict.fromkeys(touches))} (with {noted or 'nothing'})")
         self._touched.clear()
         self._step.clear()
 
 
 def _shown(words: Command) -> str:
     text = b" ".join(words[:4]).decode(errors="replace").encode("unicode_escape").decode()
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return text if len(text) <= _MAX_LENGTH else f"{text[:_MAX_LENGTH]}…"
+
+
+# Each effect changes the lists, and returns the removed values that the command itself does not name.
 
 
 def _push(lists: _Lists, words: Command) -> list[bytes]:
-    there = lists.setdefault(words[1], deque())
+    values = lists.setdefault(words[1], deque())
     if words[0].upper().startswith(b"L"):
-        there.extendleft(words[2:])
+        values.extendleft(words[2:])
     else:
-        there.extend(words[2:])
-    return []  # its words say what
+        values.extend(words[2:])
+    return []
 
 
 def _pop(lists: _Lists, words: Command) -> list[bytes]:
-    there = lists.get(words[1], deque())
-    pop = there.popleft if words[0].upper().startswith(b"L") else there.pop
-    return [pop() for _ in range(min(int(words[2]) if len(words) > 2 else 1, len(there)))]
+    values = lists.get(words[1], deque())
+    pop = values.popleft if words[0].upper().startswith(b"L") else values.pop
+    return [pop() for _ in range(min(int(words[2]) if len(words) > 2 else 1, len(values)))]
 
 
 def _remove(lists: _Lists, words: Command) -> list[bytes]:
-    there, count = lists.get(words[1], deque()), int(words[2])
-    for _ in range(min(abs(count) or len(there), there.count(words[3]))):
-        if count < 0:
-            there.reverse()
-        there.remove(words[3])
-        if count < 0:
-            there.reverse()
+    values, count = lists.get(words[1], deque()), int(words[2])
+    if count < 0:
+        values.reverse()
+    for _ in range(min(abs(count) or len(values), values.count(words[3]))):
+        values.remove(words[3])
+    if count < 0:
+        values.reverse()
     return []
 
 
 def _trim(lists: _Lists, words: Command) -> list[bytes]:
-    there = list(lists.get(words[1], deque()))
-    first, last = (int(word) + (len(there) if word.startswith(b"-") else 0) for word in words[2:4])
-    kept = there[max(first, 0) : last + 1]
-    lists[words[1]] = deque(kept)
-    return [*there[: max(first, 0)], *there[last + 1 :]]
+    values = list(lists.get(words[1], deque()))
+    first, last = (int(word) + (len(values) if word.startswith(b"-") else 0) for word in words[2:4])
+    lists[words[1]] = deque(values[max(first, 0) : last + 1])
+    return [*values[: max(first, 0)], *values[last + 1 :]]
 
 
 def _delete(lists: _Lists, words: Command) -> list[bytes]:
     return [data for key in words[1:] for data in lists.pop(key, deque())]
 
 
-_STEPS: dict[bytes, Callable[[_Lists, Command], list[bytes]]] = {
+_EFFECTS: dict[bytes, Callable[[_Lists, Command], list[bytes]]] = {
     b"LPUSH": _push,
     b"RPUSH": _push,
     b"LPOP": _pop,

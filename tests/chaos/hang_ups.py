@@ -1,45 +1,45 @@
-"""Clients that hang up before they have read the reply of a command that takes messages.
+"""Clients that hang up before they have read the reply to a command that takes messages.
 
-A client that reads nothing has got nothing, so the ledger does not hear of it: its messages must arrive at
-another client, or they are lost. A reply that is in the client's kernel when the client closes is gone, as
-in Redis (docs/reliability.md, "The last hop"). No client here can meet that case:
+A client that reads nothing has received nothing. Its messages must arrive at another client; otherwise they
+are lost. A reply that is in the client's kernel when the client closes is gone, as in Redis
+(docs/reliability.md, "The last hop"). The clients here avoid that case:
 
-* those of `HangUps` send and close while the backend stands still, when the server has nothing to send;
-* a `Leaver` closes its sending side only, at any moment, and reads all that arrives until the server closes.
+* `HangUps`: clients send and close while the backend is stopped, when the server has nothing to send;
+* a `HalfCloser` closes only its sending side, at any moment, and reads all that arrives.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from tests.chaos.caller import Caller
-from tests.chaos.consumers import IDLE, Receiver, read
+from tests.chaos.consumers import IDLE, TAKING, Receiver
 from tests.chaos.journal import Journal
 from tests.chaos.ledger import NamedLedger
 from tests.chaos.memcached import MemcachedCaller
 from tests.chaos.messages import message
-from tests.chaos.producers import Sender
+from tests.chaos.producers import Put, Sender
 from tests.chaos.stand import Proxy
 from tests.support.waiters import Words
 
 # Seconds for which a command waits for a message.
 _WAIT = 1
-# How many clients hang up on each path in one stall, and how many of all hang up by RST.
+# The number of clients on each path in one stall, and the share of all that close by RST.
 _CLIENTS = 3
 _RESETS = 0.15
-# Seconds for which a leaver stays, on average, if it does not hang up at once.
-_STAYS = 0.005
-# How many messages the collector takes at most by one command.
+# Seconds for which a half-closer keeps its connection open, on average, if it does not close at once.
+_MEAN_STAY = 0.005
+# The most messages that the collector takes by one command.
 _MOST = 20
-_TAKING = ("SPOP", "LMPOP", "BLMPOP", "BLPOP", "get")
 
 
 class Path(NamedTuple):
-    """A way to take messages. In `commands` the text `{queue}` stands for the queue."""
+    """A way to take messages. In `commands`, the text `{queue}` stands for the queue."""
 
     name: str
     commands: tuple[Words, ...]
@@ -47,13 +47,13 @@ class Path(NamedTuple):
 
     @property
     def queue(self) -> str:
-        """The queue from which clients on this path take in a stall, and nobody else."""
+        """The queue from which only clients on this path take in a stall."""
         return f"left-by-{self.name}"
 
     @property
     def takes(self) -> int:
-        """How many messages a client on this path takes."""
-        return sum(words[0] in _TAKING for words in self.commands)
+        """The number of messages that a client on this path takes."""
+        return sum(words[0] in TAKING for words in self.commands)
 
     def on(self, queue: str) -> list[Words]:
         """Return the commands for that queue."""
@@ -80,42 +80,39 @@ PATHS = (
 )
 
 
+@dataclass
 class HangUps:
-    """Clients that send and close while the backend stands still, with queues of their own.
+    """Clients that send and close while the backend is stopped. Each path has a queue of its own.
 
-    `producer` puts messages there before, and `collector` takes what is left at all other times.
+    `sender` puts messages there before. `collector` takes what is left at all other times.
     """
 
-    def __init__(
-        self,
-        proxies: list[Proxy],
-        ledger: NamedLedger,
-        journal: Journal,
-        producer: Caller,
-        sender: Sender,
-        collector: Caller,
-    ) -> None:
-        self._proxies = proxies
-        self._ledger = ledger
-        self._journal = journal
-        self._producer = producer
-        self._sender = sender
-        self._collector = collector
-        # Held by whoever takes from the queues.
+    proxies: list[Proxy]
+    ledger: NamedLedger
+    journal: Journal
+    sender: Sender
+    collector: Caller
+
+    def __post_init__(self) -> None:
+        # Keeps the collector from taking while clients hang up.
         self._lock = asyncio.Lock()
         self._clients: list[tuple[Path, Caller]] = []
 
     @asynccontextmanager
     async def prepared(self, place: int) -> AsyncIterator[None]:
         """Put messages and connect clients to the proxy of that number, before the backend is stopped."""
-        proxy = self._proxies[place]
+        proxy = self.proxies[place]
         async with self._lock:
-            puts = [(path.queue, self._sender.new(path.queue, _CLIENTS * path.takes)) for path in PATHS]
-            commands: list[Words] = [("SADD", queue, *map(message, names)) for queue, names in puts]
-            replies = await self._producer.ask(*commands)
-            for words, (_, names), reply in zip(commands, puts, replies, strict=False):
-                self._sender.replied(words, names, reply)
-            self._clients = [(path, self._client(path, proxy)) for path in PATHS for _ in range(_CLIENTS)]
+            puts: list[Put] = []
+            for path in PATHS:
+                names = self.sender.new(path.queue, _CLIENTS * path.takes)
+                puts.append((("SADD", path.queue, *map(message, names)), names))
+            await self.sender.put(puts)
+            self._clients = [
+                (path, _caller(path, f"hangs-up-{path.name}", proxy, self.journal))
+                for path in PATHS
+                for _ in range(_CLIENTS)
+            ]
             await asyncio.gather(*(client.send() for _, client in self._clients))
             try:
                 yield
@@ -124,7 +121,7 @@ class HangUps:
                     client.close()
 
     async def send_and_close(self, seconds: float, chance: random.Random) -> None:
-        """Let each client send its commands and close, at once or later; return after so many seconds."""
+        """Let each client send its commands and close, at once or later. Return after `seconds`."""
         await asyncio.gather(
             asyncio.sleep(seconds),
             *(
@@ -137,77 +134,51 @@ class HangUps:
         self, path: Path, client: Caller, chance: random.Random, seconds: float
     ) -> None:
         await asyncio.sleep(chance.uniform(0, seconds / 2))
-        await client.send(*path.on(path.queue))
+        commands = path.on(path.queue)
+        await client.send(*commands)
         if chance.random() < 0.7:
             await asyncio.sleep(chance.uniform(0, seconds / 2))
         replies = client.hang_up(reset=chance.random() < _RESETS)
-        _receive(Receiver(client, self._ledger), path, path.queue, replies)
-        self._journal.hang_ups[f"in a stall, {path.name}"] += 1
-
-    def _client(self, path: Path, proxy: Proxy) -> Caller:
-        return _caller(path, f"hangs-up-{path.name}", proxy, self._journal)
+        Receiver(client, self.ledger).receive_replies(commands, replies)
+        self.journal.hang_ups[f"in a stall, {path.name}"] += 1
 
     async def collect(self) -> None:
-        """Take what clients have left, until cancelled."""
-        receiver = Receiver(self._collector, self._ledger)
+        """Take the messages that clients have left, until cancelled."""
+        receiver = Receiver(self.collector, self.ledger)
+        commands: list[Words] = [("SPOP", path.queue, _MOST) for path in PATHS]
         while True:
             async with self._lock:
-                commands: list[Words] = [("SPOP", path.queue, _MOST) for path in PATHS]
-                replies = await self._collector.ask(*commands)
-            taken = 0
-            for words, reply in zip(commands, replies, strict=False):
-                if isinstance(reply, list):
-                    receiver.receive(reply, str(words[1]))
-                    taken += len(reply)
-            if not taken:
+                replies = await self.collector.ask(*commands)
+            if not receiver.receive_replies(commands, replies):
                 await asyncio.sleep(IDLE)
 
 
-class Leaver:
+@dataclass
+class HalfCloser:
     """Sends commands on a new connection each time and closes its sending side, at once or a little later."""
 
-    def __init__(
-        self,
-        name: str,
-        proxy: Proxy,
-        ledger: NamedLedger,
-        journal: Journal,
-        queues: list[str],
-        chance: random.Random,
-    ) -> None:
-        self._name = name
-        self._proxy = proxy
-        self._ledger = ledger
-        self._journal = journal
-        self._queues = queues
-        self._chance = chance
+    name: str
+    proxy: Proxy
+    ledger: NamedLedger
+    journal: Journal
+    queues: list[str]
+    chance: random.Random
 
     async def work(self) -> None:
         """Run one client after the other until cancelled."""
         while True:
-            path, queue = self._chance.choice(PATHS), self._chance.choice(self._queues)
-            client = _caller(path, self._name, self._proxy, self._journal)
-            await client.send(*path.on(queue))
-            if self._chance.random() < 0.5:
-                await asyncio.sleep(self._chance.expovariate(1 / _STAYS))
+            path, queue = self.chance.choice(PATHS), self.chance.choice(self.queues)
+            client = _caller(path, self.name, self.proxy, self.journal)
+            commands = path.on(queue)
+            await client.send(*commands)
+            if self.chance.random() < 0.5:
+                await asyncio.sleep(self.chance.expovariate(1 / _MEAN_STAY))
             replies = await client.half_close()
-            _receive(Receiver(client, self._ledger), path, queue, replies)
-            self._journal.hang_ups[f"at any moment, {path.name}"] += 1
+            Receiver(client, self.ledger).receive_replies(commands, replies)
+            self.journal.hang_ups[f"at any moment, {path.name}"] += 1
             await asyncio.sleep(IDLE)
 
 
 def _caller(path: Path, name: str, proxy: Proxy, journal: Journal) -> Caller:
     kind = MemcachedCaller if path.is_memcached else Caller
     return kind(name, proxy, journal, relayed=False)
-
-
-def _receive(receiver: Receiver, path: Path, queue: str, replies: Iterable[Any]) -> None:
-    """Tell the ledger of the messages in replies, of which the last may be missing."""
-    for words, reply in zip(path.on(queue), replies, strict=False):
-        if words[0] not in _TAKING or reply is None or isinstance(reply, Exception):
-            continue
-        if path.is_memcached:
-            for item in reply:
-                receiver.receive_item(item, queue)
-        else:
-            receiver.receive(read(words, reply)[1], queue)

@@ -1,4 +1,4 @@
-"""The journal: what clients saw beside messages, and what went wrong beside them."""
+"""The journal of a run: error replies, pauses, hang-ups and complaints."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 from collections import Counter
 from typing import NamedTuple
 
-_PARTICULARS = re.compile(r"'[^']*'|\b\d[\d.:]*\b")
+_NAMES_AND_NUMBERS = re.compile(r"'[^']*'|\b\d[\d.:]*\b")
 
 
 class Pause(NamedTuple):
-    """How many seconds longer than it had asked for a client waited for replies, for whatever reason."""
+    """The seconds that a client waited for replies beyond the time for which its commands may block."""
 
     seconds: float
     when: float
@@ -19,25 +19,25 @@ class Pause(NamedTuple):
 
 
 class Journal:
-    """Clients and the stand write; the report reads."""
+    """Notes of the clients and the stand, for the report."""
 
     def __init__(self) -> None:
-        # By text, without numbers and names.
+        # Error replies by their text, without numbers and names.
         self.errors: Counter[str] = Counter()
-        self.longest = Pause(0.0, 0.0, "nobody", "nothing")
-        # How many clients hung up before their reply, by what they had sent.
+        self.longest_pause = Pause(0.0, 0.0, "nobody", "nothing")
+        # Clients that hung up before they had read their reply, by the commands they had sent.
         self.hang_ups: Counter[str] = Counter()
-        # What a server must never do.
+        # Events that must not happen whatever breaks.
         self.complaints: list[str] = []
 
-    def error(self, reply: Exception) -> None:
-        """A client got an error reply."""
-        self.errors[_PARTICULARS.sub("…", str(reply))] += 1
+    def note_error(self, reply: Exception) -> None:
+        """Count an error reply."""
+        self.errors[_NAMES_AND_NUMBERS.sub("…", str(reply))] += 1
 
-    def waited(self, pause: Pause) -> None:
-        """A client has waited."""
-        self.longest = max(self.longest, pause)
+    def note_pause(self, pause: Pause) -> None:
+        """Keep the longest pause."""
+        self.longest_pause = max(self.longest_pause, pause)
 
     def complain(self, text: str) -> None:
-        """This must not happen, whatever breaks."""
+        """Note an event that must not happen."""
         self.complaints.append(text)

@@ -1,59 +1,52 @@
-"""A kestrel client: it closes a message and opens the next, in a loop, and sometimes gives one back."""
+"""A kestrel client: it acknowledges a message and opens the next in a loop, and sometimes aborts a read."""
 
 from __future__ import annotations
 
-import asyncio
-
-from tests.chaos.consumers import IDLE
+from tests.chaos.consumers import Consumer
 from tests.chaos.memcached import Item
-from tests.chaos.memcached_clients import Reader
 
 # Milliseconds for which an open read waits.
 _WAIT = 200
-# How many messages of one queue in a row; how often one of them is given back, how often by hanging up.
 _MOST_IN_A_ROW = 50
+# The shares of messages that the client gives back by an abort, and by hanging up; and of rounds with a peek.
 _ABORTS = 0.08
-_HANGS_UP = 0.02
+_HANG_UPS = 0.02
 _PEEKS = 0.1
 
 
-class Kestrel(Reader):
-    """On a connection that is not cut, unless by itself.
+class Kestrel(Consumer):
+    """A consumer with open reads. Only the client itself breaks its connection.
 
-    A message has been received when it has been read and is not given back on purpose. It is closed at once,
-    by the next command: what is open when the proxy is killed comes again.
+    A message counts as received when it has been read, unless the client gives it back. The next command
+    acknowledges it. If the proxy is killed before, the message is delivered again.
     """
 
-    async def work(self) -> None:
-        """One queue after the other, until cancelled."""
-        while True:
-            queue = self._chance.choice(self._queues)
-            if self._chance.random() < _PEEKS:
-                for item in await self._get(f"{queue}/peek"):
-                    self._receiver.see_item(item, queue)
-            if not await self._loop(queue):
-                await asyncio.sleep(IDLE)
+    async def round(self) -> bool:
+        queue = self.chance.choice(self.queues)
+        if self.chance.random() < _PEEKS:
+            self.see(await self._get(f"{queue}/peek"))
+        return await self._read_in_a_row(queue) > 0
 
-    async def _loop(self, queue: str) -> int:
-        """Take messages of one queue, while there are any; how many there were."""
-        for taken in range(self._chance.randint(1, _MOST_IN_A_ROW)):
+    async def _read_in_a_row(self, queue: str) -> int:
+        """Read messages of one queue while it has any. Return their number."""
+        for taken in range(self.chance.randint(1, _MOST_IN_A_ROW)):
             items = await self._get(f"{queue}/close/open/t={_WAIT}", waits=_WAIT / 1000)
             if not items:
                 return taken
-            (item,) = items
-            end = self._chance.random()
-            if end < _ABORTS + _HANGS_UP:
-                self._receiver.see_item(item, queue)
+            assert len(items) == 1
+            end = self.chance.random()
+            if end < _ABORTS + _HANG_UPS:
+                self.see(items)
                 if end < _ABORTS:
                     await self._get(f"{queue}/abort")
                 else:
-                    self._caller.close()
+                    self.caller.close()
             else:
-                self._receiver.receive_item(item, queue)
+                self.receive(items)
         await self._get(f"{queue}/close")
         return taken + 1
 
     async def _get(self, key: str, waits: float = 0.0) -> list[Item]:
-        """What is there; nothing where there was an error, or no reply."""
-        replies = await self._caller.ask(("get", key), waits=waits)
+        """Return the items of the reply; none if the reply is an error or does not come."""
+        replies = await self.caller.ask(("get", key), waits=waits)
         return replies[0] if replies and isinstance(replies[0], list) else []

@@ -1,4 +1,4 @@
-"""The ledger of a chaos run, which knows messages by their names."""
+"""The ledger of a chaos run. It identifies messages by their names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.support.ledger import Event, Ledger, Strange
 
 
 class NamedLedger(Ledger):
-    """A ledger of the messages of `messages.py`: it recognises one that was changed, and its flags."""
+    """A ledger of the messages of `messages.py`. It detects changed messages and wrong flags."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -20,7 +20,7 @@ class NamedLedger(Ledger):
             self.receive([name], receipt)
 
     def see(self, data: bytes, receipt: Event, flags: int | None = None) -> bytes:
-        """Note a message that a client has read and that stays in its queue, or goes back.
+        """Note a message that a client has read, and that stays in its queue or is put back.
 
         Return its name, or b"" if nobody sent it.
         """

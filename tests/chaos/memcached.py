@@ -1,4 +1,4 @@
-"""A memcached client: commands to bytes, and bytes to replies."""
+"""A memcached client, and its parser of replies."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _ERRORS = (b"ERROR", b"CLIENT_ERROR", b"SERVER_ERROR")
 
 
 class Item(NamedTuple):
-    """One of a retrieval. `key` is the one that was asked for."""
+    """A message in a reply. `key` is the requested key. Flags of None are unknown."""
 
     key: str
-    flags: int
+    flags: int | None
     data: bytes
 
 
@@ -25,9 +25,9 @@ class MemcachedError(Exception):
 
 
 class MemcachedCaller(Caller):
-    """Speaks memcached. A reply is a list of items, or a line.
+    """A memcached client. A reply is a list of items, or a line.
 
-    A command's words are those of its line; of `set` and `add` the data takes the place of its size.
+    A command is the words of its line. A `set` or `add` ends with the data in place of its size.
     """
 
     def _new_reader(self) -> Reader:
@@ -41,7 +41,7 @@ class MemcachedCaller(Caller):
         return _line((*line, len(data))) + data + b"\r\n"
 
     def _port(self, proxy: Proxy, *, relayed: bool) -> int:
-        return proxy.memcached_before if relayed else proxy.memcached_port
+        return proxy.memcached_relay_port if relayed else proxy.memcached_port
 
 
 def _line(words: Words) -> bytes:
@@ -49,18 +49,18 @@ def _line(words: Words) -> bytes:
 
 
 class MemcachedReader:
-    """See Reader. Raises ValueError where what comes is no reply."""
+    """A parser of memcached replies. Raises ValueError on invalid data."""
 
     def __init__(self) -> None:
         self._unread = bytearray()
         self._items: list[Item] = []
 
     def feed(self, data: bytes) -> None:
-        """See Reader."""
+        """Add received bytes."""
         self._unread += data
 
     def gets(self) -> Any:
-        """See Reader."""
+        """Return the next reply; False if no reply is complete."""
         while (end := self._unread.find(b"\r\n")) >= 0:
             line = bytes(self._unread[:end])
             first = end + 2
@@ -72,7 +72,7 @@ class MemcachedReader:
             if len(self._unread) < last + 2:
                 break
             if self._unread[last : last + 2] != b"\r\n":
-                raise ValueError(f"no end behind the data of {line!r}")
+                raise ValueError(f"no line end after the data of {line!r}")
             self._items.append(Item(key.decode(), int(flags), bytes(self._unread[first:last])))
             del self._unread[: last + 2]
         return False
@@ -82,5 +82,5 @@ class MemcachedReader:
         if line == b"END":
             return items
         if items:
-            raise ValueError(f"{line!r} behind items")
+            raise ValueError(f"{line!r} after items")
         return MemcachedError(line.decode()) if line.split(b" ")[0] in _ERRORS else line

@@ -1,34 +1,34 @@
-"""Messages: each is unique, and can be told from its name alone, so that one that was changed is noticed."""
+"""Messages. Each is unique and follows from its name, so that a changed message is detected."""
 
 from __future__ import annotations
 
 import random
 
-_LARGEST = 40_000
+_MAX_SIZE = 40_000
 
 
-def name(producer: int, number: int, flags: int = 0) -> bytes:
-    """What the message is called in the ledger. `flags` are those it is put with by memcached."""
+def make_name(producer: int, number: int, flags: int = 0) -> bytes:
+    """Return a message's name in the ledger. `flags` are the memcached flags with which it is put."""
     return b"%d.%d.%d" % (producer, number, flags) if flags else b"%d.%d" % (producer, number)
 
 
-def flags_of(called: bytes) -> int:
-    """The flags that the message of that name has; 0 for none."""
-    _, _, flags = called.partition(b".")[2].partition(b".")
-    return int(flags or 0)
+def flags_of(name: bytes) -> int:
+    """Return the flags of the message of that name; 0 for none."""
+    parts = name.split(b".")
+    return int(parts[2]) if len(parts) > 2 else 0
 
 
-def message(called: bytes) -> bytes:
-    """The message of that name: most are small; one in fifty has kilobytes, which take several reads."""
-    chance = random.Random(called)
+def message(name: bytes) -> bytes:
+    """Return the message of that name. One in fifty has kilobytes, which take several reads."""
+    chance = random.Random(name)
     if chance.random() < 0.98:
-        return called + b":" + b"x" * chance.randrange(40)
-    return called + b":" + chance.randbytes(chance.randrange(1000, _LARGEST))
+        return name + b":" + b"x" * chance.randrange(40)
+    return name + b":" + chance.randbytes(chance.randrange(1000, _MAX_SIZE))
 
 
 def name_of(data: bytes) -> bytes:
-    """The name of what was received. Raises ValueError where nobody makes such a message."""
-    called, _, _ = data.partition(b":")
-    if data != message(called):
-        raise ValueError("not a message of ours")
-    return called
+    """Return the name of a received message. Raise ValueError if the message was changed."""
+    name = data.partition(b":")[0]
+    if data != message(name):
+        raise ValueError("not a message of this test")
+    return name

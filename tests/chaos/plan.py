@@ -1,4 +1,4 @@
-"""The plan: which faults come, in which order, at what and for how long; all of it from a seed."""
+"""The plan: the kinds of faults, and a seed's faults with their order, targets and lengths."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Target(Enum):
-    """What a fault is done to. A line is the relay before or behind one proxy."""
+    """The target of a fault. A line is one of a proxy's relays."""
 
     PROXY = "proxy"
     BACKEND = "backend"
@@ -19,22 +19,22 @@ class Target(Enum):
 
 
 class Timeouts(NamedTuple):
-    """Of the server, in seconds: a fault is longer or shorter than one of them."""
+    """The server's timeouts in seconds. The length of a fault is given in one of them, or in seconds."""
 
     proxy: float
     backend: float
     grace: float
-    none: float = 1.0
+    second: float = 1.0
 
 
 class Kind(NamedTuple):
-    """A kind of fault. It lasts from `shortest` to `longest` times the timeout that it is measured by."""
+    """A kind of fault. It lasts from `shortest` to `longest` times `unit`, a field of `Timeouts`."""
 
     name: str
     target: Target
     shortest: float
     longest: float
-    measure: str = "none"
+    unit: str = "second"
     breaks_a_process: bool = False
 
 
@@ -75,23 +75,23 @@ KINDS = (
     GARBAGE, BURST,
 )  # fmt: skip
 
-# What no server can do anything about: it must be found out.
+# Faults that no server can prevent. The run must report them.
 STOLEN = Kind("message stolen", Target.BACKEND, 0.0, 0.0)
 COPIED = Kind("message copied", Target.BACKEND, 0.0, 0.0)
 FORGED = Kind("message forged", Target.BACKEND, 0.0, 0.0)
 SABOTAGE = (STOLEN, COPIED, FORGED)
 
-# Seconds between two faults.
+# Seconds between two faults, from and to.
 _PAUSES = (0.2, 1.5)
-# How many of them are still there when the next comes.
+# The share of faults that last while the next one begins.
 _OVERLAPPING = 0.25
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault: `pause` seconds after the one before it has ended, or, where that `overlaps`, begun.
+    """One fault. It begins `pause` seconds after the previous one ends, or begins if that one `overlaps`.
 
-    `place` is the proxy's number; `seed` decides what else is random.
+    `place` is the proxy's number. `seed` decides everything else that is random.
     """
 
     kind: Kind
@@ -103,17 +103,17 @@ class Fault:
 
 
 def kinds(*, only_connections: bool) -> Sequence[Kind]:
-    """All, or those that break connections and no process."""
+    """Return all kinds, or those that break no process."""
     return [kind for kind in KINDS if not (only_connections and kind.breaks_a_process)]
 
 
 def make(among: Sequence[Kind], count: int, proxies: int, timeouts: Timeouts, seed: int) -> list[Fault]:
-    """`count` faults; every kind once before any comes again."""
+    """Return `count` faults. Each kind comes once before any kind comes again."""
     chance = random.Random(seed)
     faults: list[Fault] = []
     while len(faults) < count:
         for kind in chance.sample(among, min(len(among), count - len(faults))):
-            seconds = chance.uniform(kind.shortest, kind.longest) * getattr(timeouts, kind.measure)
+            seconds = chance.uniform(kind.shortest, kind.longest) * getattr(timeouts, kind.unit)
             faults.append(
                 Fault(
                     kind,
@@ -128,5 +128,5 @@ def make(among: Sequence[Kind], count: int, proxies: int, timeouts: Timeouts, se
 
 
 def seconds(faults: Sequence[Fault]) -> float:
-    """About how long they take."""
+    """Return how long the faults take, about."""
     return sum(fault.pause + (0.0 if fault.overlaps else fault.seconds) for fault in faults)

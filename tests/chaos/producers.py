@@ -1,23 +1,28 @@
-"""Producers: they put new messages, in each of the ways there are, and note which were acknowledged."""
+"""Producers: clients that put new messages and note in the ledger which were acknowledged."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import time
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from tests.chaos.caller import Caller
 from tests.chaos.journal import Journal
-from tests.chaos.messages import message, name
+from tests.chaos.messages import make_name, message
 from tests.support.ledger import Event, Ledger
 from tests.support.waiters import Words
 
-_LOOK_AGAIN = 0.01
+_POLL_INTERVAL = 0.01
+
+# A command that puts messages, and their names.
+Put = tuple[Words, list[bytes]]
 
 
 class Pace:
-    """How fast messages come: as `total` of them in `seconds` do; who is late goes as fast as it can."""
+    """The rate of puts: `total` messages in `seconds`. Producers that are behind put as fast as they can."""
 
     def __init__(self, ledger: Ledger, total: int, seconds: float) -> None:
         self._ledger = ledger
@@ -27,17 +32,17 @@ class Pace:
         self.is_over = False
 
     async def next(self) -> bool:
-        """Return when the next message is due; whether there is any."""
+        """Wait until the next put is due. Return False if the pace is over."""
         while not self.is_over:
-            part = (time.monotonic() - self._began) / self._seconds
-            if self._ledger.acknowledged < self._total * part:
+            elapsed = (time.monotonic() - self._began) / self._seconds
+            if self._ledger.acknowledged < self._total * elapsed:
                 return True
-            await asyncio.sleep(_LOOK_AGAIN)
+            await asyncio.sleep(_POLL_INTERVAL)
         return False
 
 
 class Sender:
-    """Makes new messages, each once, and tells the ledger of them."""
+    """Makes new messages and tells the ledger of them. `number` is part of their names."""
 
     def __init__(self, number: int, caller: Caller, ledger: Ledger, journal: Journal) -> None:
         self._number = number
@@ -47,56 +52,54 @@ class Sender:
         self._made = 0
 
     def new(self, queue: str, count: int, flags: int = 0) -> list[bytes]:
-        """Names of messages that are about to be put into that queue, with these flags."""
-        names = [name(self._number, self._made + n, flags) for n in range(count)]
+        """Return names of messages that are about to be put into the queue, with these flags."""
+        names = [make_name(self._number, self._made + n, flags) for n in range(count)]
         self._made += count
         self._ledger.send(names, Event(self._caller.name, queue, self._caller.proxy, time.monotonic()))
         return names
 
-    def replied(self, words: Words, names: list[bytes], reply: Any) -> None:
-        """What the put of these was answered."""
+    async def put(self, puts: Sequence[Put]) -> None:
+        """Send puts in one write. Messages whose put gets no reply stay unsure."""
+        replies = await self._caller.ask(*(words for words, _ in puts))
+        for (words, names), reply in zip(puts, replies, strict=False):
+            self.note_reply(words, names, reply)
+
+    def note_reply(self, words: Words, names: list[bytes], reply: Any) -> None:
+        """Acknowledge the messages, unless the reply refuses them."""
         if isinstance(reply, Exception):
             return
         if reply == b"NOT_STORED" or (words[0] == "SADD" and reply != len(names)):
             self._journal.complain(
-                f"{self._caller.name}: {words[0]!s} {words[1]!s} of {len(names)} new messages, the first "
-                f"{names[0].decode()}, was answered {reply!r}"
+                f"{self._caller.name}: the reply to {words[0]!s} {words[1]!s} of {len(names)} new messages, "
+                f"the first {names[0].decode()}, was {reply!r}"
             )
         if reply != b"NOT_STORED":
             self._ledger.acknowledge(names)
 
 
+@dataclass
 class Producer:
-    """One client that puts, until the pace is over."""
+    """Puts by `SADD`, `LPUSH` and `RPUSH`, one command or several in one write, until the pace is over."""
 
-    def __init__(
-        self,
-        caller: Caller,
-        sender: Sender,
-        queues: list[str],
-        pace: Pace,
-        chance: random.Random,
-    ) -> None:
-        self._caller = caller
-        self._sender = sender
-        self._queues = queues
-        self._pace = pace
-        self._chance = chance
+    # Numbers of commands in one write.
+    batches: ClassVar[Sequence[int]] = (1, 1, 1, 5)
+
+    caller: Caller
+    sender: Sender
+    queues: list[str]
+    pace: Pace
+    chance: random.Random
 
     async def work(self) -> None:
-        """A command, or several in one write."""
-        while await self._pace.next():
-            await self._put(self._chance.choice((1, 1, 1, 5)))
-        self._caller.close()
+        while await self.pace.next():
+            await self.sender.put(self._puts(self.chance.choice(self.batches)))
+        self.caller.close()
 
-    async def _put(self, count: int) -> None:
-        puts: list[tuple[Words, list[bytes]]] = []
+    def _puts(self, count: int) -> list[Put]:
+        puts: list[Put] = []
         for _ in range(count):
-            queue = self._chance.choice(self._queues)
-            command, most = self._chance.choice((("SADD", 1), ("SADD", 20), ("LPUSH", 1), ("RPUSH", 5)))
-            names = self._sender.new(queue, self._chance.randint(1, most))
+            queue = self.chance.choice(self.queues)
+            command, most = self.chance.choice((("SADD", 1), ("SADD", 20), ("LPUSH", 1), ("RPUSH", 5)))
+            names = self.sender.new(queue, self.chance.randint(1, most))
             puts.append(((command, queue, *map(message, names)), names))
-        replies = await self._caller.ask(*(words for words, _ in puts))
-        # Those that have no reply are unsure.
-        for (words, names), reply in zip(puts, replies, strict=False):
-            self._sender.replied(words, names, reply)
+        return puts

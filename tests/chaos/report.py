@@ -1,20 +1,22 @@
-"""The report: what came of a run, as text; and what of it must not be."""
+"""The report of a run as text, and the reasons for which a run has failed."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from tests.chaos.causes import Incident, at_the_time, cause
+from tests.chaos.causes import Incident, cause, near
 from tests.chaos.evidence import follow
 from tests.chaos.run import Outcome
 from tests.support.ledger import Doubled, Event, Lost, Strange
 
 _EXAMPLES = 20
 
+_StepTexts = Mapping[bytes, list[str]]
+
 
 def failures(outcome: Outcome) -> list[str]:
-    """Why the run has failed; nothing where it has not."""
+    """Return why the run has failed; nothing if it has not."""
     ledger, wanted = outcome.ledger, outcome.settings
     unexplained = [duplicate for duplicate, incident in explain(outcome) if incident is None]
     found = [
@@ -30,7 +32,7 @@ def failures(outcome: Outcome) -> list[str]:
 
 
 def explain(outcome: Outcome) -> list[tuple[Doubled, Incident | None]]:
-    """Each duplicate and its cause; None where it has none."""
+    """Return each duplicate with its cause, or None."""
     return [
         (duplicate, cause(duplicate, outcome.incidents, outcome.settings.timeouts.proxy))
         for duplicate in outcome.ledger.doubled()
@@ -38,61 +40,56 @@ def explain(outcome: Outcome) -> list[tuple[Doubled, Incident | None]]:
 
 
 def lines(outcome: Outcome) -> Iterator[str]:
-    """The report, to be printed."""
+    """Yield the lines of the report."""
     ledger, journal = outcome.ledger, outcome.journal
     duplicates = explain(outcome)
     lost = ledger.lost()
     rate = ledger.acknowledged / outcome.seconds if outcome.seconds else 0.0
-    pause = journal.longest
+    pause = journal.longest_pause
     yield f"acknowledged    {ledger.acknowledged}"
     yield f"received        {ledger.received}"
     yield f"unsure          {ledger.unsure}, of which {ledger.unsure_received} were received"
-    yield f"duplicated      {len(duplicates)}"
-    for name, count in Counter(_name(incident) for _, incident in duplicates).most_common():
-        yield f"  {count:5}  {name}"
-    yield f"lost            {len(lost)}"
-    for queue, count in sorted(Counter(one.sent.queue for one in lost).items()):
-        yield f"  {count:5}  {queue}"
+    causes = (incident.kind.name if incident else "without a cause" for _, incident in duplicates)
+    yield from _counts("duplicated", causes)
+    yield from _counts("lost", (one.sent.queue for one in lost))
     yield f"strange         {len(ledger.strange)}"
-    yield f"faults          {len(outcome.incidents)}"
-    for kind, count in sorted(Counter(incident.kind.name for incident in outcome.incidents).items()):
-        yield f"  {count:5}  {kind}"
-    yield f"hang-ups        {sum(journal.hang_ups.values())}"
-    for text, count in sorted(journal.hang_ups.items()):
-        yield f"  {count:5}  {text}"
+    yield from _counts("faults", (incident.kind.name for incident in outcome.incidents))
+    yield from _counts("hang-ups", journal.hang_ups.elements())
     yield f"seconds         {outcome.seconds:.0f}"
     yield f"messages/s      {rate:.0f}"
     yield (
         f"longest pause   {pause.seconds:.1f} s, of {pause.by} ({pause.command}), "
         f"at {pause.when - outcome.began:.1f} s"
     )
-    yield f"error replies   {sum(journal.errors.values())}"
-    for text, count in sorted(journal.errors.items()):
-        yield f"  {count:5}  {text}"
+    yield from _counts("error replies", journal.errors.elements())
     yield from _details(outcome, lost, duplicates)
+
+
+def _counts(title: str, found: Iterable[str]) -> Iterator[str]:
+    counts = Counter(found)
+    yield f"{title:15} {counts.total()}"
+    for text, count in sorted(counts.items()):
+        yield f"  {count:5}  {text}"
 
 
 def _details(
     outcome: Outcome, lost: list[Lost], duplicates: list[tuple[Doubled, Incident | None]]
 ) -> Iterator[str]:
     unexplained = [duplicate for duplicate, incident in duplicates if incident is None]
+    strange = outcome.ledger.strange
     names = [one.message for one in lost[:_EXAMPLES]] + [one.message for one in unexplained[:_EXAMPLES]]
-    names += [_begin(one) for one in outcome.ledger.strange[:_EXAMPLES]]
-    steps = follow(names, outcome.written)
+    names += [_name_in(one) for one in strange[:_EXAMPLES]]
+    steps = follow(names, outcome.append_only_files)
     yield from _examples("lost", [_lost(one, outcome, steps) for one in lost])
     yield from _examples(
         "duplicated without a cause", [_unexplained(one, outcome, steps) for one in unexplained]
     )
     for incident in sorted({incident for _, incident in duplicates if incident}, key=lambda one: one.began):
-        found = [_duplicate(duplicate, outcome) for duplicate, its in duplicates if its == incident]
-        yield from _examples(f"duplicated by {_incident(incident, outcome)}", found)
-    yield from _examples("strange", [_strange(one, outcome, steps) for one in outcome.ledger.strange])
+        explained = [_duplicate(one, outcome) for one, its_cause in duplicates if its_cause == incident]
+        yield from _examples(f"duplicated by {_incident(incident, outcome)}", explained)
+    yield from _examples("strange", [_strange(one, outcome, steps) for one in strange])
     yield from _examples("complaints", outcome.journal.complaints)
     yield from _examples("not drained", [f"{queue}: {length}" for queue, length in outcome.left.items()])
-
-
-def _name(incident: Incident | None) -> str:
-    return "without a cause" if incident is None else incident.kind.name
 
 
 def _examples(title: str, found: Sequence[str]) -> Iterator[str]:
@@ -105,38 +102,32 @@ def _examples(title: str, found: Sequence[str]) -> Iterator[str]:
             yield f"  and {len(found) - _EXAMPLES} more"
 
 
-def _lost(one: Lost, outcome: Outcome, steps: Mapping[bytes, list[str]]) -> str:
+def _lost(one: Lost, outcome: Outcome, steps: _StepTexts) -> str:
     put = one.sent
-    text = (
+    return (
         f"{one.message.decode()}: put into {put.queue} by {put.by} through {put.proxy} at "
-        f"{put.when - outcome.began:.2f} s"
+        f"{put.when - outcome.began:.2f} s{_context(one.message, put, put, outcome, steps)}"
     )
-    return text + _around(put.when, put.when, outcome) + _steps(steps.get(one.message, []))
 
 
-def _unexplained(one: Doubled, outcome: Outcome, steps: Mapping[bytes, list[str]]) -> str:
-    around = _around(one.receipts[0].when, one.receipts[-1].when, outcome)
-    return _duplicate(one, outcome) + around + _steps(steps.get(one.message, []))
+def _unexplained(one: Doubled, outcome: Outcome, steps: _StepTexts) -> str:
+    context = _context(one.message, one.receipts[0], one.receipts[-1], outcome, steps)
+    return _duplicate(one, outcome) + context
 
 
-def _strange(one: Strange, outcome: Outcome, steps: Mapping[bytes, list[str]]) -> str:
+def _strange(one: Strange, outcome: Outcome, steps: _StepTexts) -> str:
     flags = "" if one.flags is None else f" with flags {one.flags}"
-    around = _around(one.receipt.when, one.receipt.when, outcome)
-    text = f"{one.data[:60]!r}{flags}, {_receipt(one.receipt, outcome)}"
-    return text + around + _steps(steps.get(_begin(one), []))
+    context = _context(_name_in(one), one.receipt, one.receipt, outcome, steps)
+    return f"{one.data[:60]!r}{flags}, {_receipt(one.receipt, outcome)}{context}"
 
 
-def _begin(one: Strange) -> bytes:
-    """Its name, where it has one."""
+def _name_in(one: Strange) -> bytes:
+    """Return the name that the message begins with, if it has one."""
     return one.data.partition(b":")[0]
 
 
 def _duplicate(one: Doubled, outcome: Outcome) -> str:
     return f"{one.message.decode()}: {'; '.join(_receipt(receipt, outcome) for receipt in one.receipts)}"
-
-
-def _steps(steps: list[str]) -> str:
-    return "".join(f"\n      backend: {step}" for step in steps)
 
 
 def _receipt(receipt: Event, outcome: Outcome) -> str:
@@ -146,11 +137,13 @@ def _receipt(receipt: Event, outcome: Outcome) -> str:
     )
 
 
-def _around(began: float, ended: float, outcome: Outcome) -> str:
-    found = at_the_time(began, ended, outcome.incidents)
-    if not found:
-        return "; nothing was broken then"
-    return "; broken then: " + ", ".join(_incident(incident, outcome) for incident in found)
+def _context(name: bytes, first: Event, last: Event, outcome: Outcome, steps: _StepTexts) -> str:
+    """Return what was broken between the events, and the backend's steps that touched the message."""
+    broken = ", ".join(
+        _incident(incident, outcome) for incident in near(first.when, last.when, outcome.incidents)
+    )
+    text = f"; broken then: {broken}" if broken else "; nothing was broken then"
+    return text + "".join(f"\n      backend: {step}" for step in steps.get(name, []))
 
 
 def _incident(incident: Incident, outcome: Outcome) -> str:

@@ -1,11 +1,11 @@
-"""A run: the stand, its clients and its faults from the beginning until all queues have been drained."""
+"""A run: the stand, its clients and its faults, from the first message until all queues are drained."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,9 @@ from typing import Any
 from tests.chaos import plan
 from tests.chaos.caller import Caller
 from tests.chaos.causes import Incident
-from tests.chaos.consumers import BesideClosed, Exchanger, Reliable, Taker
+from tests.chaos.consumers import CLOSED, Consumer, Exchanger, ReliableConsumer, Taker, TransactionConsumer
 from tests.chaos.faults import Faults
-from tests.chaos.hang_ups import PATHS, HangUps, Leaver
+from tests.chaos.hang_ups import PATHS, HalfCloser, HangUps
 from tests.chaos.journal import Journal
 from tests.chaos.kestrel import Kestrel
 from tests.chaos.ledger import NamedLedger
@@ -25,32 +25,37 @@ from tests.chaos.plan import Fault, Timeouts
 from tests.chaos.producers import Pace, Producer, Sender
 from tests.chaos.stand import Proxy, Stand
 
-# Each with its bound; 0 is none.
+# Queues with their bounds; 0 for none.
 QUEUES = {"wide": 0, "wider": 0, "narrow": 20, "tight": 300}
-# The queues of clients that hang up in a stall, and one that is closed and empty.
-_ABANDONED = [path.queue for path in PATHS]
-_CLOSED = "closed"
-_PRODUCERS = 6
-_TAKERS = 8
+_NAMES = list(QUEUES)
+# The queues of clients that hang up in a stall.
+_LEFT_QUEUES = [path.queue for path in PATHS]
+# Kinds of clients: type, protocol, name and number. The connections of the first third of the producers are
+# never cut, and of the consumers only those of reliable consumers are.
+_PRODUCERS: list[tuple[type[Producer], type[Caller], str, int]] = [
+    (Producer, Caller, "producer", 6),
+    (Setter, MemcachedCaller, "setter", 3),
+]
+_CONSUMERS: list[tuple[type[Consumer], type[Caller], str, int]] = [
+    (Taker, Caller, "taker", 8),
+    (ReliableConsumer, Caller, "reliable", 4),
+    (Getter, MemcachedCaller, "getter", 2),
+    (Kestrel, MemcachedCaller, "kestrel", 4),
+    (TransactionConsumer, Caller, "transaction", 2),
+]
 _EXCHANGERS = 2
-_RELIABLE = 4
-_SETTERS = 3
-_GETTERS = 2
-_KESTRELS = 4
-_BESIDE_CLOSED = 2
-_LEAVERS = 4
-# Seconds between looks at how far we are, and until a queue that is not drained is given up.
-_LOOK = 0.2
+_HALF_CLOSERS = 4
+# Seconds between checks of the tasks, between lines of progress, and until undrained queues are given up.
+_CHECK_INTERVAL = 0.2
+_PROGRESS_INTERVAL = 10.0
 _DRAIN_TIMEOUT = 60.0
-_REPORT = 10.0
 
 Say = Callable[[str], None]
-_Task = Callable[[], Coroutine[Any, Any, None]]
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What is asked for: so many messages, and these faults."""
+    """The size of a run: the number of messages to acknowledge, the faults and the servers."""
 
     messages: int
     faults: Sequence[Fault]
@@ -62,7 +67,7 @@ class Settings:
 
 @dataclass
 class Outcome:
-    """What came of it. Times are of `time.monotonic`; `seconds` is without the drain."""
+    """The results of a run. Times are of `time.monotonic`; `seconds` excludes the drain."""
 
     settings: Settings
     ledger: NamedLedger = field(default_factory=NamedLedger)
@@ -70,31 +75,30 @@ class Outcome:
     began: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
     incidents: list[Incident] = field(default_factory=list)
-    # Files with all that the backend has written.
-    written: list[Path] = field(default_factory=list)
-    # What is still in queues, and never came out.
+    append_only_files: list[Path] = field(default_factory=list)
+    # Queues that were not drained, with their lengths.
     left: dict[str, int] = field(default_factory=dict)
 
 
 async def run(settings: Settings, say: Say) -> Outcome:
-    """Do it all; `say` is told now and then how far it is."""
+    """Run the test. `say` receives lines of progress."""
     outcome = Outcome(settings)
     stand = Stand(settings.folder, settings.proxies, settings.timeouts, outcome.journal)
     try:
         await stand.start()
         outcome.began = time.monotonic()
-        await _Work(stand, outcome, say).through()
+        await _Work(stand, outcome, say).run()
         await stand.end()
     finally:
         await stand.close()
-    outcome.written = stand.written
+    outcome.append_only_files = stand.append_only_files
     for complaint in stand.complaints_in_logs():
         outcome.journal.complain(complaint)
     return outcome
 
 
 class _Work:
-    """Clients and faults of one run."""
+    """The clients and faults of one run."""
 
     def __init__(self, stand: Stand, outcome: Outcome, say: Say) -> None:
         self._stand = stand
@@ -103,26 +107,31 @@ class _Work:
         self._ledger, self._journal = outcome.ledger, outcome.journal
         self._say = say
         self._made = 0
-        self._hang_ups = self._new_hang_ups()
+        sender = self._sender(self._caller("stall-producer"))
+        collector = self._caller("stall-collector")
+        self._hang_ups = HangUps(stand.proxies, self._ledger, self._journal, sender, collector)
         self._faults = Faults(stand, self._hang_ups)
         self._outcome.incidents = self._faults.done
-        self._pace: Pace
 
-    async def through(self) -> None:
-        """From the first queue to the last message."""
-        await self._create()
-        self._pace = Pace(self._ledger, self._settings.messages, plan.seconds(self._settings.faults))
-        consumers = [asyncio.create_task(work()) for work in self._consumers()]
-        producers = [asyncio.create_task(work()) for work in self._producers()]
-        reporting = asyncio.create_task(self._report())
+    async def run(self) -> None:
+        await self._create_queues()
+        pace = Pace(self._ledger, self._settings.messages, plan.seconds(self._settings.faults))
+        consumers = self._consumers(pace)
+        producers = [asyncio.create_task(producer.work()) for producer in self._producers(pace)]
         breaking = asyncio.create_task(self._faults.all(self._settings.faults))
-        tasks = [*consumers, *producers, reporting, breaking]
+        tasks = [
+            *(asyncio.create_task(consumer.work()) for consumer in consumers),
+            asyncio.create_task(self._hang_ups.collect()),
+            *producers,
+            asyncio.create_task(self._report_progress()),
+            breaking,
+        ]
         try:
             while not breaking.done() or self._ledger.acknowledged < self._settings.messages:
-                await self._look(tasks)
-            self._pace.is_over = True
+                await self._check(tasks)
+            pace.is_over = True
             while not all(task.done() for task in producers):
-                await self._look(tasks)
+                await self._check(tasks)
             self._outcome.seconds = time.monotonic() - self._outcome.began
             await self._drain(tasks)
         finally:
@@ -130,40 +139,29 @@ class _Work:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _look(self, tasks: list[asyncio.Task[None]]) -> None:
-        """Wait a little. Raises whatever one of us has raised."""
-        await asyncio.sleep(_LOOK)
+    async def _check(self, tasks: list[asyncio.Task[None]]) -> None:
+        """Wait a little, then raise the exception of a task that failed."""
+        await asyncio.sleep(_CHECK_INTERVAL)
         for task in tasks:
             if task.done():
                 task.result()
 
-    async def _create(self) -> None:
-        caller = self._caller("creator", relayed=False)
+    async def _create_queues(self) -> None:
+        caller = self._caller("creator")
         for queue, bound in QUEUES.items():
             await caller.ask(("PRESSURE.CREATE", queue, "BOUND", bound, "OVERFLOW", "BLOCK"))
-        for queue in _ABANDONED:
+        for queue in (*_LEFT_QUEUES, CLOSED):
             await caller.ask(("PRESSURE.CREATE", queue))
-        await caller.ask(("PRESSURE.CREATE", _CLOSED), ("PRESSURE.CLOSE", _CLOSED))
+        await caller.ask(("PRESSURE.CLOSE", CLOSED))
         caller.close()
 
-    def _new_hang_ups(self) -> HangUps:
-        producer = self._caller("stall-producer", relayed=False)
-        sender = self._sender(producer)
-        collector = self._caller("stall-collector", relayed=False)
-        return HangUps(self._stand.proxies, self._ledger, self._journal, producer, sender, collector)
-
-    def _caller(self, name: str, *, relayed: bool) -> Caller:
-        """The next client."""
-        return Caller(*self._next(name), self._journal, relayed=relayed)
-
-    def _memcached(self, name: str, *, relayed: bool) -> MemcachedCaller:
-        """The next client, for memcached."""
-        return MemcachedCaller(*self._next(name), self._journal, relayed=relayed)
-
     def _next(self, name: str) -> tuple[str, Proxy]:
-        """The next client's name, and its proxy; they go over the proxies in turn."""
+        """Return the next client's name, and its proxy. The clients use the proxies in turn."""
         self._made += 1
         return f"{name}-{self._made}", self._stand.proxies[self._made % len(self._stand.proxies)]
+
+    def _caller(self, name: str) -> Caller:
+        return Caller(*self._next(name), self._journal, relayed=False)
 
     def _sender(self, caller: Caller) -> Sender:
         return Sender(self._made, caller, self._ledger, self._journal)
@@ -171,62 +169,45 @@ class _Work:
     def _chance(self) -> random.Random:
         return random.Random(self._settings.seed * 1000 + self._made)
 
-    def _producers(self) -> list[_Task]:
-        found: list[_Task] = []
-        for n in range(_PRODUCERS):
-            caller = self._caller("producer", relayed=n >= _PRODUCERS // 3)
-            producer = Producer(caller, self._sender(caller), list(QUEUES), self._pace, self._chance())
-            found.append(producer.work)
-        for n in range(_SETTERS):
-            setter_caller = self._memcached("setter", relayed=n >= _SETTERS // 3)
-            sender = self._sender(setter_caller)
-            found.append(Setter(setter_caller, sender, list(QUEUES), self._pace, self._chance()).work)
-        return found
+    def _producers(self, pace: Pace) -> list[Producer]:
+        producers = []
+        for producer, protocol, name, count in _PRODUCERS:
+            for n in range(count):
+                caller = protocol(*self._next(name), self._journal, relayed=n >= count // 3)
+                producers.append(producer(caller, self._sender(caller), _NAMES, pace, self._chance()))
+        return producers
 
-    def _consumers(self) -> list[_Task]:
-        found: list[_Task] = []
-        queues = list(QUEUES)
-        for _ in range(_TAKERS):
-            taker = Taker(self._caller("taker", relayed=False), self._ledger, queues, self._chance())
-            found.append(taker.work)
+    def _consumers(self, pace: Pace) -> list[Consumer | HalfCloser]:
+        consumers: list[Consumer | HalfCloser] = []
+        for consumer, protocol, name, count in _CONSUMERS:
+            for _ in range(count):
+                is_relayed = consumer is ReliableConsumer
+                caller = protocol(*self._next(name), self._journal, relayed=is_relayed)
+                consumers.append(consumer(caller, self._ledger, _NAMES, self._chance()))
         for _ in range(_EXCHANGERS):
-            caller = self._caller("exchanger", relayed=False)
+            caller = self._caller("exchanger")
             sender = self._sender(caller)
-            exchanger = Exchanger(caller, self._ledger, sender, queues, self._pace, self._chance())
-            found.append(exchanger.work)
-        for _ in range(_RELIABLE):
-            reliable = Reliable(self._caller("reliable", relayed=True), self._ledger, queues, self._chance())
-            found.append(reliable.work)
-        for _ in range(_GETTERS):
-            getter = Getter(self._memcached("getter", relayed=False), self._ledger, queues, self._chance())
-            found.append(getter.work)
-        for _ in range(_KESTRELS):
-            kestrel = Kestrel(self._memcached("kestrel", relayed=False), self._ledger, queues, self._chance())
-            found.append(kestrel.work)
-        for _ in range(_BESIDE_CLOSED):
-            caller = self._caller("beside-closed", relayed=False)
-            found.append(BesideClosed(caller, self._ledger, _CLOSED, queues, self._chance()).work)
-        for _ in range(_LEAVERS):
-            leaver = Leaver(*self._next("leaver"), self._ledger, self._journal, queues, self._chance())
-            found.append(leaver.work)
-        found.append(self._hang_ups.collect)
-        return found
+            consumers.append(Exchanger(caller, self._ledger, _NAMES, self._chance(), sender, pace))
+        for _ in range(_HALF_CLOSERS):
+            name_and_proxy = self._next("half-closer")
+            consumers.append(HalfCloser(*name_and_proxy, self._ledger, self._journal, _NAMES, self._chance()))
+        return consumers
 
     async def _drain(self, tasks: list[asyncio.Task[None]]) -> None:
-        """Until nothing has come for longer than a proxy may take to find out that another has died."""
-        self._say("all is mended, nobody puts; draining")
+        """Wait until nothing is received for longer than a proxy takes to recover a dead proxy's messages."""
+        self._say("all faults repaired, all producers stopped; draining the queues")
         quiet = 2 * self._settings.timeouts.proxy + 1
         end = time.monotonic() + _DRAIN_TIMEOUT + quiet
         began = time.monotonic()
         while time.monotonic() - max(began, self._ledger.last_receipt) < quiet or self._outcome.left:
-            await self._look(tasks)
+            await self._check(tasks)
             self._outcome.left = await asyncio.to_thread(self._lengths)
             if time.monotonic() > end:
                 return
         await self._audit()
 
     def _lengths(self) -> dict[str, int]:
-        """Those of queues that are not empty, as the backend has them."""
+        """Return the lengths of queues that are not empty in the backend."""
         prefix = "__pressure__:"
         with self._stand.backend.client(decode_responses=True) as control:
             bases = [key.removesuffix(":bound") for key in control.keys(f"{prefix}*:bound")]
@@ -234,21 +215,21 @@ class _Work:
         return {queue: length for queue, length in lengths.items() if length}
 
     async def _audit(self) -> None:
-        """Of an empty queue, as many messages have been consumed as produced."""
-        caller = self._caller("auditor", relayed=False)
-        for queue in (*QUEUES, *_ABANDONED):
+        """Complain of empty queues whose statistics count different numbers in and out."""
+        caller = self._caller("auditor")
+        for queue in (*QUEUES, *_LEFT_QUEUES):
             (reply,) = await caller.ask(("PRESSURE.INFO", queue))
             about: dict[bytes, Any] = dict(zip(reply[::2], reply[1::2], strict=True))
             produced, consumed = about[b"produced_messages"], about[b"consumed_messages"]
             if produced != consumed:
                 self._journal.complain(
-                    f"{queue} is empty; its statistics say produced {produced}, consumed {consumed}"
+                    f"{queue} is empty; its statistics count {produced} produced, {consumed} consumed"
                 )
         caller.close()
 
-    async def _report(self) -> None:
+    async def _report_progress(self) -> None:
         while True:
-            await asyncio.sleep(_REPORT)
+            await asyncio.sleep(_PROGRESS_INTERVAL)
             self._say(
                 f"{self._ledger.acknowledged} acknowledged, {self._ledger.received} received, "
                 f"{len(self._faults.done)} of {len(self._settings.faults)} faults"

@@ -1,11 +1,10 @@
-"""The stand: the backend, the proxies, and the relays before and behind each; all that can be broken."""
+"""The test stand: the backend, the proxies, and the relays on both sides of each proxy."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import shutil
-import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,55 +16,63 @@ from tests.chaos.plan import Timeouts
 from tests.support.programs import Server, Valkey
 from tests.support.relay import Relay, connected
 
-# What no proxy may write into its log.
+# No proxy may log a line with one of these.
 _COMPLAINT = re.compile(
     r"Traceback|Task exception|Task was destroyed|never retrieved|Fatal Python error|\bERROR\b"
 )
-_AGAIN = 0.05
+_START_INTERVAL = 0.05
 
 
 class Proxy:
-    """One proxy, whichever process that is at the moment. `before` relays clients, `behind` the backend.
+    """A server that can be ended and started again, with a relay for its clients and one for its backend.
 
-    `port` is for RESP; `memcached_port` for memcached, and `memcached_before` that of the relay for it.
+    `port` is for RESP. `memcached_port` and the relay's `memcached_relay_port` are for memcached.
     """
 
     def __init__(self, name: str, folder: Path, environment: dict[str, str], journal: Journal) -> None:
         self.name = name
-        self.port = self.memcached_port = self.memcached_before = 0
-        self.before: Relay
-        self.behind: Relay
+        self.port = self.memcached_port = self.memcached_relay_port = 0
+        self.client_relay: Relay
+        self.backend_relay: Relay
         self._folder = folder
         self._environment = environment
         self._journal = journal
         self._server: Server | None = None
         self._runs = 0
 
+    def listen(self, backend: str) -> None:
+        """Start the relays. `backend` is the path of the backend's socket."""
+        self.backend_relay, self.client_relay = Relay(), Relay()
+        self.backend_relay.listen(lambda: connected(backend))
+        self.client_relay.listen(lambda: connected(("127.0.0.1", self.port)))
+        self.memcached_relay_port = self.client_relay.listen(
+            lambda: connected(("127.0.0.1", self.memcached_port))
+        )
+
     async def start(self) -> None:
-        """Start it, again and again until it can reach the backend."""
+        """Start a process. Try again until one reaches the backend."""
         while self._server is None:
             self._runs += 1
             log = self._folder / f"proxy-{self.name}-{self._runs}.log"
             try:
                 self._server = await asyncio.to_thread(
-                    Server, log, "--backend", f"redis://127.0.0.1:{self.behind.port}",
+                    Server, log, "--backend", f"redis://127.0.0.1:{self.backend_relay.port}",
                     "--listen", "memcached://127.0.0.1:0",
                     environment=self._environment,
                 )  # fmt: skip
             except AssertionError as error:
                 self._journal.complain(f"proxy {self.name} did not start: {error}")
-                await asyncio.sleep(_AGAIN)
+                await asyncio.sleep(_START_INTERVAL)
         self.port = self._server.port
         self.memcached_port = self._server.port_of("memcached")
 
     @property
     def process(self) -> Popen[bytes]:
-        """The process."""
         assert self._server is not None
         return self._server.process
 
     async def end(self, number: Signals) -> None:
-        """End the process with that signal; `start` starts another."""
+        """End the process with this signal. `start` starts another."""
         server, self._server = self._server, None
         assert server is not None
         ended_before = server.process.poll()
@@ -77,22 +84,14 @@ class Proxy:
                 f"proxy {self.name}: {number.name}, exit status {status}: {server.log_file}"
             )
 
-    def kill_what_is_left(self) -> None:
-        """Whatever has gone wrong, leave no process behind."""
+    def kill(self) -> None:
+        """Kill the process if it still runs."""
         if self._server is not None:
             self._server.stop(SIGKILL)
 
-    async def connect(self) -> socket.socket:
-        """A connection to it, for RESP. Raises OSError."""
-        return await connected(("127.0.0.1", self.port))
-
-    async def connect_memcached(self) -> socket.socket:
-        """A connection to it, for memcached. Raises OSError."""
-        return await connected(("127.0.0.1", self.memcached_port))
-
 
 class Stand:
-    """Everything that runs, from `start` to `close`. Logs and data are kept in `folder`."""
+    """The backend and the proxies, from `start` to `close`. Logs and data stay in `folder`."""
 
     def __init__(self, folder: Path, proxies: int, timeouts: Timeouts, journal: Journal) -> None:
         environment = {
@@ -104,54 +103,43 @@ class Stand:
         self.backend: Valkey
         self.proxies = [Proxy("abcdefgh"[n], folder, environment, journal) for n in range(proxies)]
         self._journal = journal
-        self._last = ExitStack()
+        self._cleanup = ExitStack()
 
     async def start(self) -> None:
-        """Start all; returns when they answer."""
+        """Start the backend and the proxies. Return when they answer."""
         data = self.folder / "backend"
         data.mkdir(parents=True)
         self.backend = await asyncio.to_thread(
             Valkey, data, "--appendonly", "yes", "--appendfsync", "always",
-            "--auto-aof-rewrite-percentage", "0",  # it is evidence, from the first message on
+            "--auto-aof-rewrite-percentage", "0",  # the file is evidence of every message
             binary=shutil.which("redis-server"),
         )  # fmt: skip
-        self._last.callback(self.backend.stop)
+        self._cleanup.callback(self.backend.stop)
         for proxy in self.proxies:
-            proxy.behind, proxy.before = Relay(), Relay()
-            proxy.behind.listen(self._connect_to_backend)
-            proxy.before.listen(proxy.connect)
-            proxy.memcached_before = proxy.before.listen(proxy.connect_memcached)
-            self._last.callback(proxy.kill_what_is_left)
+            proxy.listen(str(self.backend.socket))
+            self._cleanup.callback(proxy.kill)
         await asyncio.gather(*(proxy.start() for proxy in self.proxies))
 
     async def end(self) -> None:
-        """Let the proxies end, as they do of themselves."""
+        """Terminate the proxies."""
         for proxy in self.proxies:
             await proxy.end(SIGTERM)
 
     async def close(self) -> None:
-        """Stop what still runs."""
+        """Stop everything that still runs."""
         for proxy in self.proxies:
-            await proxy.before.close()
-            await proxy.behind.close()
-        await asyncio.to_thread(self._last.close)
+            await proxy.client_relay.close()
+            await proxy.backend_relay.close()
+        await asyncio.to_thread(self._cleanup.close)
 
     @property
-    def written(self) -> list[Path]:
-        """All that the backend has written, in order."""
+    def append_only_files(self) -> list[Path]:
+        """The backend's append-only files, in order."""
         return sorted(self.folder.glob("backend/appendonlydir/*.aof"))
 
     def complaints_in_logs(self) -> Iterator[str]:
-        """Lines that no proxy may log."""
+        """Yield the lines that no proxy may log."""
         for log in sorted(self.folder.glob("proxy-*.log")):
             for number, line in enumerate(log.read_text(errors="replace").splitlines(), 1):
                 if _COMPLAINT.search(line):
                     yield f"{log}:{number}: {line}"
-
-    @property
-    def file_of_faults(self) -> Path:
-        """What was done to us, and when."""
-        return self.folder / "faults.txt"
-
-    async def _connect_to_backend(self) -> socket.socket:
-        return await connected(str(self.backend.socket))

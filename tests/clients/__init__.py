@@ -1,1 +1,1 @@
-"""Programs that use the server as its users' do; tests/test_clients.py runs them."""
+"""Programs that use client libraries on the server; tests/test_clients.py runs them."""

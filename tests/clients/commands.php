@@ -1,12 +1,12 @@
 <?php
-// What tests/clients/commands.txt lists, by phpredis.
+// Print the lines of tests/clients/commands.txt, by phpredis.
 
-function say(string $what, $value): void
+function say(string $name, $value): void
 {
-    echo $what, " ", json_encode($value), "\n";
+    echo $name, " ", json_encode($value), "\n";
 }
 
-/** phpredis says false for nil. */
+/** Return null for nil, which phpredis returns as false. */
 function nullable($value)
 {
     return $value === false ? null : $value;
@@ -18,7 +18,7 @@ function sorted(array $values): array
     return $values;
 }
 
-/** The error that a command gives, without its code. */
+/** Return the error of a command, without its code. */
 function refusal(Redis $r, string ...$command): string
 {
     $r->clearLastError();

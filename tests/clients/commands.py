@@ -1,4 +1,4 @@
-"""What tests/clients/commands.txt lists, by redis-py: `commands.py PORT sync|async RESP-VERSION`."""
+"""Print the lines of tests/clients/commands.txt, by redis-py: `commands.py PORT sync|async RESP-VERSION`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import redis.asyncio
 from redis.backoff import NoBackoff
 
 
-def say(what: str, value: Any) -> None:
-    print(what, json.dumps(_text(value), separators=(",", ":")))
+def say(name: str, value: Any) -> None:
+    print(name, json.dumps(_text(value), separators=(",", ":")))
 
 
 def _text(value: Any) -> Any:
-    """Messages as text; members of a set, which RESP3 replies, sorted."""
+    """Return messages as text, and the members of a set (a reply of RESP3) sorted."""
     if isinstance(value, bytes):
         return value.decode()
     if isinstance(value, set):
@@ -28,12 +28,12 @@ def _text(value: Any) -> Any:
 
 
 async def done(result: Any) -> Any:
-    """The result, whichever client it is of."""
+    """Return the result of a call of either client."""
     return await result if inspect.isawaitable(result) else result
 
 
 async def refusal(result: Any) -> str:
-    """The error that a command gives, without its code."""
+    """Return the error of a command, without its code."""
     try:
         await done(result())
     except redis.RedisError as error:
@@ -42,7 +42,7 @@ async def refusal(result: Any) -> str:
 
 
 async def scanned(scan: Any, *arguments: Any, **options: Any) -> list[Any]:
-    """All that SCAN or SSCAN finds."""
+    """Return everything that SCAN or SSCAN finds."""
     found: list[Any] = []
     cursor = 0
     while True:
@@ -125,7 +125,7 @@ async def connections(r: Any, other: Any) -> None:
 
 async def main(port: int, kind: str, protocol: int) -> None:
     module: Any = redis.asyncio if kind == "async" else redis
-    once = module.retry.Retry(NoBackoff(), 0)  # by default it tries AUTH for seconds
+    once = module.retry.Retry(NoBackoff(), 0)  # redis-py would repeat a failed AUTH for seconds
     r = module.Redis(port=port, protocol=protocol, retry=once)
     other = module.Redis(port=port, protocol=protocol, retry=once, db=1)
     await sets_lists_and_keys(r)

@@ -1,4 +1,4 @@
-# What tests/clients/commands.txt lists, by redis-rb.
+# Print the lines of tests/clients/commands.txt, by redis-rb.
 
 require "json"
 require "redis"
@@ -6,11 +6,11 @@ require "securerandom"
 
 Redis.sadd_returns_boolean = false
 
-def say(what, value)
-  puts "#{what} #{value.to_json}"
+def say(name, value)
+  puts "#{name} #{value.to_json}"
 end
 
-# The error that a command gives, without its code.
+# Return the error of a command, without its code.
 def refusal
   yield
 rescue Redis::CommandError => e

@@ -1,5 +1,5 @@
 <?php
-// What tests/clients/commands.txt lists, by Predis.
+// Print the lines of tests/clients/commands.txt, by Predis.
 
 require "/usr/share/php/Predis/Autoloader.php";
 Predis\Autoloader::register();
@@ -7,9 +7,9 @@ Predis\Autoloader::register();
 use Predis\Collection\Iterator\Keyspace;
 use Predis\Collection\Iterator\SetKey;
 
-function say(string $what, $value): void
+function say(string $name, $value): void
 {
-    echo $what, " ", json_encode($value), "\n";
+    echo $name, " ", json_encode($value), "\n";
 }
 
 function sorted(array $values): array
@@ -18,7 +18,7 @@ function sorted(array $values): array
     return $values;
 }
 
-/** The error that a command gives, without its code. */
+/** Return the error of a command, without its code. */
 function refusal(callable $command): string
 {
     try {

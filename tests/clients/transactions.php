@@ -1,24 +1,24 @@
 <?php
-// What tests/clients/transactions.txt lists, by phpredis.
+// Print the lines of tests/clients/transactions.txt, by phpredis.
 
-function say(string $what, $value): void
+function say(string $name, $value): void
 {
-    echo $what, " ", json_encode($value), "\n";
+    echo $name, " ", json_encode($value), "\n";
 }
 
-/** phpredis says false for nil, and an empty list where nothing came in time. */
+/** Return null for nil, which phpredis returns as false, or as an empty list after a timeout. */
 function nullable($value)
 {
     return $value === false || $value === [] ? null : $value;
 }
 
-/** An error without its ERR or EXECABORT. */
+/** Return an error without ERR or EXECABORT. */
 function plain(string $error): string
 {
     return preg_replace("/^(ERR|EXECABORT) /", "", $error);
 }
 
-/** The error that the last command gave. */
+/** Return the error of the last command. */
 function refusal(Redis $r): string
 {
     $error = (string) $r->getLastError();
@@ -26,8 +26,8 @@ function refusal(Redis $r): string
     return plain($error);
 }
 
-/** What a command replies, or its error. */
-function said(Redis $r, string ...$command)
+/** Return the reply of a command, or its error. */
+function reply(Redis $r, string ...$command)
 {
     try {
         $reply = $r->rawCommand(...$command);
@@ -38,15 +38,15 @@ function said(Redis $r, string ...$command)
     return $reply === false && $r->getLastError() !== null ? refusal($r) : $reply;
 }
 
-function connected(int $port): Redis
+function connect(int $port): Redis
 {
     $r = new Redis();
     $r->connect("127.0.0.1", $port);
     return $r;
 }
 
-$r = connected((int) $argv[1]);
-$other = connected((int) $argv[1]);
+$r = connect((int) $argv[1]);
+$other = connect((int) $argv[1]);
 
 say("multi", $r->multi()->sAdd("q", "a", "b")->sCard("q")->sPop("q")->rPush("q", "c")->rPop("q")->exec());
 say("multi-across", $r->multi()->sAdd("s", "x")->sAdd("d", "y")->rPopLPush("s", "d")
@@ -58,23 +58,23 @@ $r->discard();
 say("discard", $r->exists("q"));
 
 $r->watch("q");
-say("watch-unchanged", $r->multi()->sAdd("q", "ours")->sCard("q")->exec());
+say("watch-unchanged", $r->multi()->sAdd("q", "own")->sCard("q")->exec());
 $r->del("q");
 $r->watch("q");
-$other->sAdd("q", "theirs");
-say("watch-changed", nullable($r->multi()->sAdd("q", "ours")->exec()));
+$other->sAdd("q", "other");
+say("watch-changed", nullable($r->multi()->sAdd("q", "own")->exec()));
 say("watch-changed-left", $r->sMembers("q"));
 $r->watch("q");
 $other->sAdd("q", "more");
 $r->unwatch();
-say("unwatch", $r->multi()->sAdd("q", "ours")->exec());
+say("unwatch", $r->multi()->sAdd("q", "own")->exec());
 $r->del("q");
 
-// In its own transaction phpredis waits for more than EXECABORT, from Redis too.
+// phpredis's own transaction waits for replies after EXECABORT, with Redis too.
 $r->rawCommand("MULTI");
 $r->rawCommand("SADD", "q", "a");
-said($r, "SADD", "q");
-say("refused-when-queued", said($r, "EXEC"));
+reply($r, "SADD", "q");
+say("refused-when-queued", reply($r, "EXEC"));
 say("refused-when-queued-left", $r->exists("q"));
 
 $r->rawCommand("MULTI");
@@ -88,8 +88,8 @@ $r->del("q");
 
 $other->rPush("second", "message");
 say("blpop", $r->blPop(["first", "second"], 5));
-// Its own blPop takes whole seconds only.
-say("blpop-in-vain", nullable($r->rawCommand("BLPOP", "first", "second", "0.05")));
+// phpredis's own blPop takes whole seconds only.
+say("blpop-timeout", nullable($r->rawCommand("BLPOP", "first", "second", "0.05")));
 $replies = $r->multi()->blPop(["q"], 0)->sAdd("q", "x")->brPop(["q"], 0)->exec();
 say("blpop-in-multi", array_map("nullable", $replies));
 $r->sAdd("q", "x");
@@ -97,20 +97,20 @@ say("move", [$r->bRPopLPush("q", "d", 1), $r->lLen("d")]);
 $r->del("q", "d", "first", "second");
 
 $r->setOption(Redis::OPT_REPLY_LITERAL, true);
-say("create", said($r, "PRESSURE.CREATE", "pipe", "BOUND", "2", "OVERFLOW", "error"));
-say("create-again", said($r, "PRESSURE.CREATE", "pipe"));
-say("put", said($r, "PRESSURE.PUT", "pipe", "a"));
-say("put-again", said($r, "PRESSURE.PUT", "pipe", "a", "NX"));
-said($r, "PRESSURE.PUT", "pipe", "b");
-say("put-full", said($r, "PRESSURE.PUT", "pipe", "c"));
+say("create", reply($r, "PRESSURE.CREATE", "pipe", "BOUND", "2", "OVERFLOW", "error"));
+say("create-again", reply($r, "PRESSURE.CREATE", "pipe"));
+say("put", reply($r, "PRESSURE.PUT", "pipe", "a"));
+say("put-again", reply($r, "PRESSURE.PUT", "pipe", "a", "NX"));
+reply($r, "PRESSURE.PUT", "pipe", "b");
+say("put-full", reply($r, "PRESSURE.PUT", "pipe", "c"));
 $r->multi();
 $r->rawCommand("PRESSURE.EXISTS", "pipe");
 $r->rawCommand("PRESSURE.GET", "pipe");
 $r->rawCommand("PRESSURE.GET", "pipe");
 $r->rawCommand("PRESSURE.GET", "pipe");
 say("multi-pressure", array_map("nullable", $r->exec()));
-say("close", said($r, "PRESSURE.CLOSE", "pipe"));
-say("get-closed", said($r, "PRESSURE.GET", "pipe"));
-say("list", said($r, "PRESSURE.LIST"));
-say("delete", said($r, "PRESSURE.DELETE", "pipe"));
-say("get-deleted", said($r, "PRESSURE.GET", "pipe"));
+say("close", reply($r, "PRESSURE.CLOSE", "pipe"));
+say("get-closed", reply($r, "PRESSURE.GET", "pipe"));
+say("list", reply($r, "PRESSURE.LIST"));
+say("delete", reply($r, "PRESSURE.DELETE", "pipe"));
+say("get-deleted", reply($r, "PRESSURE.GET", "pipe"));

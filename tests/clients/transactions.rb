@@ -1,16 +1,16 @@
-# What tests/clients/transactions.txt lists, by redis-rb.
+# Print the lines of tests/clients/transactions.txt, by redis-rb.
 
 require "json"
 require "redis"
 
 Redis.sadd_returns_boolean = false
 
-def say(what, value)
-  puts "#{what} #{value.to_json}"
+def say(name, value)
+  puts "#{name} #{value.to_json}"
 end
 
-# The error that a command gives, without its ERR or EXECABORT; what it replies where there is none.
-def said
+# Return the reply of a command, or its error without ERR or EXECABORT.
+def reply
   yield
 rescue Redis::CommandError => e
   e.message.sub(/^(ERR|EXECABORT) /, "")
@@ -37,7 +37,7 @@ end
 say "multi-across", replies
 r.del("q", "d")
 
-# redis-rb sends a transaction when its block ends, so DISCARD is sent by hand.
+# redis-rb sends a transaction when its block ends and cannot discard it.
 r.call("MULTI")
 r.call("SADD", "q", "a")
 r.call("DISCARD")
@@ -45,29 +45,29 @@ say "discard", r.exists("q")
 
 replies = r.watch("q") do
   r.multi do |multi|
-    multi.sadd("q", "ours")
+    multi.sadd("q", "own")
     multi.scard("q")
   end
 end
 say "watch-unchanged", replies
 r.del("q")
 replies = r.watch("q") do
-  other.sadd("q", "theirs")
-  r.multi { |multi| multi.sadd("q", "ours") }
+  other.sadd("q", "other")
+  r.multi { |multi| multi.sadd("q", "own") }
 end
 say "watch-changed", replies
 say "watch-changed-left", r.smembers("q")
 r.watch("q")
 other.sadd("q", "more")
 r.unwatch
-say "unwatch", r.multi { |multi| multi.sadd("q", "ours") }
+say "unwatch", r.multi { |multi| multi.sadd("q", "own") }
 r.del("q")
 
-# In its own transaction redis-rb raises the command's error before EXEC's.
+# redis-rb's own transaction raises the command's error instead of EXEC's.
 r.call("MULTI")
 r.call("SADD", "q", "a")
-said { r.call("SADD", "q") }
-say "refused-when-queued", said { r.call("EXEC") }
+reply { r.call("SADD", "q") }
+say "refused-when-queued", reply { r.call("EXEC") }
 say "refused-when-queued-left", r.exists("q")
 
 r.call("MULTI")
@@ -75,12 +75,13 @@ r.call("SADD", "q", "a")
 r.call("SPOP", "q", "-1")
 r.call("SADD", "q", "b")
 replies = r.call("EXEC")
-say "refused-when-done", replies.map { |reply| reply.is_a?(Redis::CommandError) ? said { raise reply } : reply }
+results = replies.map { |result| result.is_a?(Redis::CommandError) ? reply { raise result } : result }
+say "refused-when-done", results
 r.del("q")
 
 other.rpush("second", "message")
 say "blpop", r.blpop("first", "second", timeout: 5)
-say "blpop-in-vain", r.blpop("first", "second", timeout: 0.05)
+say "blpop-timeout", r.blpop("first", "second", timeout: 0.05)
 replies = r.multi do |multi|
   multi.blpop("q", timeout: 0)
   multi.sadd("q", "x")
@@ -91,19 +92,19 @@ r.sadd("q", "x")
 say "move", [r.blmove("q", "d", "LEFT", "RIGHT", timeout: 1), r.llen("d")]
 r.del("q", "d", "first", "second")
 
-say "create", said { r.call("PRESSURE.CREATE", "pipe", "BOUND", "2", "OVERFLOW", "error") }
-say "create-again", said { r.call("PRESSURE.CREATE", "pipe") }
-say "put", said { r.call("PRESSURE.PUT", "pipe", "a") }
-say "put-again", said { r.call("PRESSURE.PUT", "pipe", "a", "NX") }
+say "create", reply { r.call("PRESSURE.CREATE", "pipe", "BOUND", "2", "OVERFLOW", "error") }
+say "create-again", reply { r.call("PRESSURE.CREATE", "pipe") }
+say "put", reply { r.call("PRESSURE.PUT", "pipe", "a") }
+say "put-again", reply { r.call("PRESSURE.PUT", "pipe", "a", "NX") }
 r.call("PRESSURE.PUT", "pipe", "b")
-say "put-full", said { r.call("PRESSURE.PUT", "pipe", "c") }
+say "put-full", reply { r.call("PRESSURE.PUT", "pipe", "c") }
 replies = r.multi do |multi|
   multi.call("PRESSURE.EXISTS", "pipe")
   3.times { multi.call("PRESSURE.GET", "pipe") }
 end
 say "multi-pressure", replies
-say "close", said { r.call("PRESSURE.CLOSE", "pipe") }
-say "get-closed", said { r.call("PRESSURE.GET", "pipe") }
-say "list", said { r.call("PRESSURE.LIST") }
-say "delete", said { r.call("PRESSURE.DELETE", "pipe") }
-say "get-deleted", said { r.call("PRESSURE.GET", "pipe") }
+say "close", reply { r.call("PRESSURE.CLOSE", "pipe") }
+say "get-closed", reply { r.call("PRESSURE.GET", "pipe") }
+say "list", reply { r.call("PRESSURE.LIST") }
+say "delete", reply { r.call("PRESSURE.DELETE", "pipe") }
+say "get-deleted", reply { r.call("PRESSURE.GET", "pipe") }

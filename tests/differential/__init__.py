@@ -1,1 +1,1 @@
-"""A differential test: random programs run against servers and against a plain model of the queues."""
+"""The differential test: random programs run on servers and on a plain model of the queues."""

@@ -1,6 +1,6 @@
-"""`python -m tests.differential`: play random programs until the time is up, and print what differs.
+"""`python -m tests.differential`: play random programs for some minutes, and print the differences.
 
-Exit status 0 if servers and model agree, else 1.
+The exit status is 0 if servers and model agree; otherwise 1.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.differential.play import PATIENCE, Difference, Player, Stand, shown
+from tests.differential.play import REPLY_TIMEOUT, Difference, Player, Stand, shown
 from tests.differential.program import Program, make
 
-_REPORT = 60.0
-# Seconds for which steps are left out of a program that differs.
-_SHRINKING = 60.0
-_MOST_DIFFERENCES = 5
-# A seed has so many programs; another seed begins after them.
+# Seconds between lines of progress, and for which a program that differs is shrunk.
+_PROGRESS_INTERVAL = 60.0
+_SHRINK_TIME = 60.0
+_MAX_DIFFERENCES = 5
+# The number of programs of a seed.
 PROGRAMS = 1_000_000
 
 
 async def search(player: Player, seed: int, first: int, programs: int, minutes: float) -> list[int]:
-    """Play programs; return the numbers of those that differ."""
-    end, report = time.monotonic() + 60 * minutes, time.monotonic() + _REPORT
+    """Play programs. Return the numbers of those that differ."""
+    end, report = time.monotonic() + 60 * minutes, time.monotonic() + _PROGRESS_INTERVAL
     differing: list[int] = []
     for number in range(first, first + programs):
         program = make(seed * PROGRAMS + number)
@@ -37,23 +37,23 @@ async def search(player: Player, seed: int, first: int, programs: int, minutes: 
             print(f"\ndifference: seed {seed}, program {number}, step {difference.number}")
             print(shown(program, difference.steps))
             print(difference)
-            print(f"again: python -m tests.differential --seed {seed} --program {number}", flush=True)
+            print(f"play it again: python -m tests.differential --seed {seed} --program {number}", flush=True)
             await shrink(player, program._replace(steps=tuple(difference.steps)))
         if time.monotonic() > report:
             print(f"{time.strftime('%H:%M:%S')} {player.tally}", flush=True)
-            report = time.monotonic() + _REPORT
-        if time.monotonic() > end or len(differing) >= _MOST_DIFFERENCES:
+            report = time.monotonic() + _PROGRESS_INTERVAL
+        if time.monotonic() > end or len(differing) >= _MAX_DIFFERENCES:
             break
     return differing
 
 
 async def shrink(player: Player, program: Program) -> None:
-    """Leave steps out while the servers still differ from the model, and print what is left."""
+    """Leave out steps as long as servers and model still differ. Print the remaining steps."""
     steps = list(program.steps)
     text = ""
     place = len(steps) - 1
-    end = time.monotonic() + _SHRINKING
-    player.patience = PATIENCE / 4
+    end = time.monotonic() + _SHRINK_TIME
+    player.reply_timeout = REPLY_TIMEOUT / 4
     while place >= 0 and time.monotonic() < end:
         fewer = [*steps[:place], *steps[place + 1 :]]
         try:
@@ -62,7 +62,7 @@ async def shrink(player: Player, program: Program) -> None:
             steps, text = difference.steps, str(difference)
             place = min(place, len(steps))
         place -= 1
-    player.patience = PATIENCE
+    player.reply_timeout = REPLY_TIMEOUT
     if text:
         print(f"shrunk to {len(steps)} steps:\n{shown(program, steps, len(steps))}\n{text}", flush=True)
     else:
@@ -84,10 +84,10 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tests.differential", description=__doc__.partition("\n")[0]
     )
-    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--minutes", type=float, default=60.0, help="time to play")
     parser.add_argument("--seed", type=int, default=1, help="decides all programs")
-    parser.add_argument("--program", type=int, help="play only this one")
-    parser.add_argument("--folder", type=Path, help="for logs and data, to be made; else a temporary one")
+    parser.add_argument("--program", type=int, help="play only the program of this number")
+    parser.add_argument("--folder", type=Path, help="new folder for logs and data; default: a temporary one")
     return parser.parse_args()
 
 
@@ -96,7 +96,7 @@ def main() -> int:
     arguments = _arguments()
     folder = arguments.folder or Path(tempfile.mkdtemp(prefix="differential-"))
     print(f"seed {arguments.seed}, logs and data in {folder}", flush=True)
-    # Servers must not outlive us.
+    # End the servers on SIGTERM too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     stand = Stand(folder)
     try:

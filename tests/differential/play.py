@@ -1,8 +1,8 @@
-"""Playing a program: each step is sent to the servers and done by the model, and the replies are compared.
+"""Plays programs: servers and model do each step, and the replies are compared.
 
-The model may allow several worlds. A reply drops those in which it was not expected. A step is over when one
-world is left in which all replies have come, and as many clients wait at each server as in that world. Other
-worlds, which expect further replies, stay possible.
+The model may allow several worlds. A reply rules out the worlds in which it is not expected. A step ends when
+one world is left in which all replies have come, and as many clients wait at each server as in that world.
+Worlds that expect further replies stay possible.
 """
 
 from __future__ import annotations
@@ -14,22 +14,21 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from tests.differential.model import COMMANDS, TooManyStatesError, Words, World, matches
-from tests.differential.program import Program, Step
+from tests.differential.model import COMMANDS, TooManyStatesError, World, matches
+from tests.differential.program import Program, Step, Words
 from tests.differential.wires import RespWire, Wire, wire
 from tests.support.programs import TIMEOUT, Server, Valkey
 
 SERVERS = 3
-# Seconds until a reply that is expected has to be there, in a loaded machine; and between looks at how many
-# clients wait.
-PATIENCE = 5.0
-_LOOK = 0.002
-# At most so many worlds are followed from step to step.
-_MOST_WORLDS = 24
+# Seconds within which an expected reply must come on a loaded machine, and between checks of waiting clients.
+REPLY_TIMEOUT = 5.0
+_POLL_INTERVAL = 0.002
+# The most worlds that are followed from step to step.
+_MAX_WORLDS = 24
 
 
-class Difference(Exception):  # noqa: N818 -- it is what is looked for
-    """What servers and model disagree about; `steps` are those that were done."""
+class Difference(Exception):  # noqa: N818 -- a result of the search, not an error
+    """A difference between servers and model in step `number`. `steps` are the steps that were done."""
 
     def __init__(self, text: str, number: int, steps: list[Step]) -> None:
         super().__init__(text)
@@ -39,7 +38,7 @@ class Difference(Exception):  # noqa: N818 -- it is what is looked for
 
 @dataclass
 class Tally:
-    """How much was played."""
+    """The numbers of programs, steps and commands played."""
 
     programs: int = 0
     steps: int = 0
@@ -50,7 +49,7 @@ class Tally:
 
 
 class Stand:
-    """A backend with servers on it, which all programs use."""
+    """A backend and its servers, used by all programs."""
 
     def __init__(self, folder: Path) -> None:
         data = folder / "backend"
@@ -70,7 +69,7 @@ class Stand:
         self.backend.stop()
 
     def is_clean(self) -> bool:
-        """Whether no log tells of an error."""
+        """Return whether the servers logged no error."""
         return not any(word in server.log for server in self.servers for word in ("ERROR", "Traceback"))
 
 
@@ -79,19 +78,18 @@ class Player:
 
     def __init__(self, stand: Stand) -> None:
         self.stand = stand
-        # Seconds until a reply that is expected has to be there.
-        self.patience = PATIENCE
+        self.reply_timeout = REPLY_TIMEOUT
         self.tally = Tally()
         self.controls: list[RespWire] = []
 
     async def play(self, program: Program) -> None:
-        """Raises Difference."""
+        """Play a program. Raise Difference."""
         if not self.controls:
-            self.controls = [RespWire(server.port, 2) for server in self.stand.servers]
+            self.controls = [RespWire(server.port) for server in self.stand.servers]
             await asyncio.gather(*(control.connect() for control in self.controls))
         playing = _Playing(program, self)
         try:
-            await playing.through()
+            await playing.run()
         finally:
             await playing.end()
             self.tally.programs += 1
@@ -101,9 +99,9 @@ class Player:
 
 
 def _names_several_queues(commands: tuple[Words, ...]) -> bool:
-    """Whether it is a pipeline for several queues, which servers may do in another order than it was sent.
+    """Return whether this is a pipeline for several queues, which servers may do in another order.
 
-    Only others that go on meanwhile with several queues see that.
+    Only clients that act at the same time on several queues can see the order.
     """
     known = [words for words in commands if words[0] in COMMANDS]
     names = {name for words in known for name in COMMANDS[words[0]].names(words)}
@@ -121,92 +119,90 @@ async def _ask(control: RespWire, *words: Any) -> Any:
 
 
 class _Playing:
+    """One program in progress."""
+
     def __init__(self, program: Program, player: Player) -> None:
         self._program = program
         self._stand = player.stand
         self._controls = player.controls
         self._tally = player.tally
-        self._patience = player.patience
+        self._reply_timeout = player.reply_timeout
         self._worlds = [World([server for _, server in program.clients])]
         self._wires: list[Wire] = []
-        self._come = asyncio.Event()
+        self._has_replies = asyncio.Event()
         self._number = 0
         self._done: list[Step] = []
         self._servers = sorted({server for _, server in program.clients})
 
-    async def through(self) -> None:
+    async def run(self) -> None:
         for number in range(len(self._program.clients)):
             self._wires.append(await self._connect(number))
         for number, step in enumerate(self._program.steps):
             self._number = number
-            if not await self._step(step):
+            if self._is_possible(step) and not await self._step(step):
+                self._tally.given_up += 1
                 return
         await self._compare_contents()
 
     async def end(self) -> None:
-        """Leave nothing to the next program."""
+        """Disconnect all clients and delete all queues."""
         await asyncio.gather(*(wire.close() for wire in self._wires))
         end = monotonic() + TIMEOUT
         for server in range(SERVERS):
-            while await self._blocked(server) and monotonic() < end:  # noqa: ASYNC110 -- the server tells nobody
-                await asyncio.sleep(_LOOK)
+            while await self._blocked(server) and monotonic() < end:  # noqa: ASYNC110 -- there is no event
+                await asyncio.sleep(_POLL_INTERVAL)
         await _ask(self._controls[0], "FLUSHALL")
 
     async def _connect(self, number: int) -> Wire:
         kind, server = self._program.clients[number]
         made = wire(kind, self._stand.servers[server], self._stand.backend)
         await made.connect()
-        made.on_reply = self._come.set
+        made.on_reply = self._has_replies.set
         return made
 
-    async def _step(self, step: Step) -> bool:
-        """Do a step; whether there can be another. One whose client is busy is passed over."""
+    def _is_possible(self, step: Step) -> bool:
+        """Return whether the client is idle, and the model knows all results of the step."""
+        clients = [world.clients[step.client] for world in self._worlds]
         if not step.commands:
-            clients = [world.clients[step.client] for world in self._worlds]
-            if any(client.outbox and not client.held for client in clients):
-                return True
-            self._done.append(step)
+            return not any(client.outbox and not client.held_back for client in clients)
+        if not all(client.is_idle for client in clients):
+            return False
+        # A client that would send more when its wait ends.
+        others_go_on = any(
+            client.waiting and client.pending for world in self._worlds for client in world.clients
+        )
+        if _names_several_queues(step.commands) and (
+            others_go_on or any(world.moves_wait for world in self._worlds)
+        ):
+            return False
+        name, *arguments = step.commands[0]
+        # A native Delete deletes the list last, with messages that were put just before.
+        if name == "native delete" and others_go_on:
+            return False
+        return name != "native put" or not any(world.moves_within(arguments[0]) for world in self._worlds)
+
+    async def _step(self, step: Step) -> bool:
+        """Do a step. Return False if there are too many worlds to go on."""
+        self._done.append(step)
+        if step.commands:
+            for world in self._worlds:
+                world.clients[step.client].pending = list(step.commands)
+                world.clients[step.client].last_put = ()
+        else:
             await self._wires[step.client].close()
             for world in self._worlds:
                 world.hang_up(step.client)
             self._wires[step.client] = await self._connect(step.client)
-        else:
-            if not all(world.clients[step.client].is_idle for world in self._worlds):
-                return True
-            if _names_several_queues(step.commands) and (
-                any(w.moves_wait for w in self._worlds) or self._others_go_on()
-            ):
-                return True
-            if step.commands[0][0] == "native delete" and self._others_go_on():
-                return True
-            name = step.commands[0][1] if step.commands[0][0] == "native put" else ""
-            if any(world.moves_within(name) for world in self._worlds):
-                return True
-            self._done.append(step)
-            for world in self._worlds:
-                world.clients[step.client].pending = list(step.commands)
-                world.clients[step.client].last_put = ()
         try:
             worlds = {world.key(): world for before in self._worlds for world in before.outcomes()}
         except TooManyStatesError:
-            self._tally.given_up += 1
             return False
         self._worlds = list(worlds.values())
         self._count(step)
         if step.commands:
             await self._wires[step.client].send(step.commands)
         await self._settle()
-        if len(self._worlds) > _MOST_WORLDS:
-            self._tally.given_up += 1
-            return False
-        return True
-
-    def _others_go_on(self) -> bool:
-        """Whether a client would send more when its wait ends.
-
-        A native Delete ends with the list. What is put just before that, when no other key is left, goes too.
-        """
-        return any(client.waiting and client.pending for world in self._worlds for client in world.clients)
+        return len(self._worlds) <= _MAX_WORLDS
 
     def _count(self, step: Step) -> None:
         kind = self._program.clients[step.client][0]
@@ -216,42 +212,26 @@ class _Playing:
         self._tally.by_kind[kind] = self._tally.by_kind.get(kind, 0) + len(step.commands)
 
     async def _settle(self) -> None:
-        """Return when one of the worlds is what the servers are in. Raises Difference."""
-        end = monotonic() + self._patience
-        blocked: dict[int, int] = {}
+        """Return when the servers are in the state of one of the worlds. Raise Difference."""
+        end = monotonic() + self._reply_timeout
+        blocked: list[int] = []
         while True:
-            self._come.clear()
+            self._has_replies.clear()
             self._read()
             settled = [world for world in self._worlds if world.is_settled]
             if settled:
-                blocked = {server: await self._blocked(server) for server in self._servers}
-                if (
-                    any(
-                        all(world.blocked(server) == blocked[server] for server in self._servers)
-                        for world in settled
-                    )
-                    and not self._come.is_set()
-                ):
+                blocked = [await self._blocked(server) for server in self._servers]
+                possible = [[world.blocked(server) for server in self._servers] for world in settled]
+                if blocked in possible and not self._has_replies.is_set():
                     return
             if monotonic() > end:
-                raise self._difference(f"no further reply; at the servers so many clients wait: {blocked}")
+                raise self._difference(f"no further reply; waiting clients of the servers: {blocked}")
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK if settled else 0.1):
-                    await self._come.wait()
-
-    async def _has_lengths_of(self, worlds: list[World]) -> bool:
-        """Whether queues are as long as in one of the worlds: a put that waits may have been done in part."""
-        if not any(world.waiting() for world in worlds):
-            return bool(worlds)
-        names = sorted({name for world in worlds for name in world.queues})
-        lengths = [await _ask(self._controls[self._servers[0]], "LLEN", name) for name in names]
-        return any(
-            lengths == [len(world.queues[name].entries) if name in world.queues else 0 for name in names]
-            for world in worlds
-        )
+                async with asyncio.timeout(_POLL_INTERVAL if settled else 0.1):
+                    await self._has_replies.wait()
 
     def _read(self) -> None:
-        """Compare what has come, and drop worlds in which it was not expected."""
+        """Compare the replies that have come, and drop the worlds in which they are not expected."""
         for number, wire_ in enumerate(self._wires):
             while wire_.replies:
                 reply = wire_.replies.popleft()
@@ -262,7 +242,7 @@ class _Playing:
                         del outbox[0]
                         possible.append(world)
                 if not possible:
-                    raise self._difference(f"client {number} was replied {reply!r}")
+                    raise self._difference(f"client {number} got the reply {reply!r}")
                 self._worlds = list({world.key(): world for world in possible}.values())
 
     async def _blocked(self, server: int) -> int:
@@ -273,7 +253,7 @@ class _Playing:
         raise AssertionError(about)
 
     async def _compare_contents(self) -> None:
-        """All queues are as in one of the worlds."""
+        """Raise Difference unless all queues are as in one of the worlds."""
         worlds = [world for world in self._worlds if world.is_settled]
         names = sorted({name for world in worlds for name in world.births})
         found: dict[str, Any] = {}
@@ -281,9 +261,9 @@ class _Playing:
             control = self._controls[self._servers[0]]
             about = await _ask(control, "PRESSURE.INFO", name)
             if isinstance(about, list):
-                told = dict(zip(about[::2], about[1::2], strict=True))
+                info = dict(zip(about[::2], about[1::2], strict=True))
                 found[name] = (
-                    told[b"bound"], told[b"closed"], told[b"produced_messages"], told[b"consumed_messages"],
+                    info[b"bound"], info[b"closed"], info[b"produced_messages"], info[b"consumed_messages"],
                     await _ask(control, "LRANGE", name, 0, -1),
                 )  # fmt: skip
         expected = [
@@ -295,7 +275,7 @@ class _Playing:
         ]
         if found not in expected:
             raise self._difference(
-                f"in the end queues (bound, closed, produced, consumed, messages) are {found}, "
+                f"at the end the queues (bound, closed, produced, consumed, messages) are {found}, "
                 f"expected one of {expected}"
             )
 
@@ -310,7 +290,7 @@ class _Playing:
 
 
 def shown(program: Program, steps: list[Step], last: int = 12) -> str:
-    """The last of the steps, for people."""
+    """Return the last steps as text."""
     lines = [f"clients: {dict(enumerate(program.clients))}"]
     for step in steps[-last:]:
         what = "; ".join(" ".join(map(_word, words)) for words in step.commands) or "(hangs up)"
@@ -320,6 +300,3 @@ def shown(program: Program, steps: list[Step], last: int = 12) -> str:
 
 def _word(word: Any) -> str:
     return word.decode() if isinstance(word, bytes) else str(word)
-
-
-__all__ = ["Difference", "Player", "Stand", "Tally", "Words", "shown"]

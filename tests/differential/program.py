@@ -1,4 +1,4 @@
-"""Programs: what several clients do, one step after the other; all of it from a seed."""
+"""Programs: the commands of several clients, step by step. A seed decides all of a program."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ Words = tuple[Any, ...]
 
 QUEUES = ("a", "b", "c")
 _MESSAGES = [b"m%d" % number for number in range(7)]
-# Messages that only memcached clients put, each always with the same flags.
+# Messages that only memcached clients put. Each always has the same flags.
 _FLAGGED = [b"f%d" % number for number in range(3)]
-# Seconds after which a command gives up that is not to wait for others.
+# A timeout in seconds, so short that other clients do not act before it ends.
 _SHORT = 0.02
-_MOST_STEPS = 40
+_MAX_STEPS = 40
 
 
 class Step(NamedTuple):
-    """What one client does. No commands: it hangs up, and connects again."""
+    """Commands that a client sends in one write. Without commands, the client hangs up and reconnects."""
 
     client: int
     commands: tuple[Words, ...]
 
 
 class Program(NamedTuple):
-    """Kinds of clients with their servers, and what they do."""
+    """The clients, each with its kind and its server, and the steps."""
 
     clients: tuple[tuple[str, int], ...]
     steps: tuple[Step, ...]
@@ -51,11 +51,11 @@ def _messages(chance: random.Random, most: int = 4) -> list[bytes]:
 
 
 def _timeout(chance: random.Random) -> float:
-    """For ever, or so short that nobody else acts meanwhile."""
+    """Return 0 for no timeout, or a short one."""
     return chance.choice((0, 0, 0, _SHORT))
 
 
-def _popping(chance: random.Random) -> Words:
+def _pop(chance: random.Random) -> Words:
     queue = _queue(chance)
     name = chance.choice(("SPOP", "LPOP", "RPOP"))
     return (name, queue) if chance.random() < 0.6 else (name, queue, chance.randint(1, 4))
@@ -67,27 +67,22 @@ def _mpop(chance: random.Random) -> Words:
     return ("LMPOP", len(queues), *queues, chance.choice(("LEFT", "RIGHT")), *count)
 
 
-def _creating(chance: random.Random) -> Words:
+def _create(chance: random.Random) -> Words:
     bound = chance.choice((0, 1, 2, 2, 3, 5))
-    return (
-        "PRESSURE.CREATE",
-        _queue(chance),
-        "BOUND",
-        bound,
-        "OVERFLOW",
-        chance.choice(("BLOCK", "BLOCK", "ERROR")),
-    )
+    queue, overflow = _queue(chance), chance.choice(("BLOCK", "BLOCK", "ERROR"))
+    return ("PRESSURE.CREATE", queue, "BOUND", bound, "OVERFLOW", overflow)
 
 
 def _ends(chance: random.Random) -> Words:
     return chance.choice(("LEFT", "RIGHT")), chance.choice(("LEFT", "RIGHT"))
 
 
-# Commands of Redis clients with their weights: first those that wait for nothing, then those that may.
+# Commands with their weights: of Redis clients, those that do not wait for messages and those that do;
+# of memcached clients; of native clients.
 _RESP: list[tuple[int, _Make]] = [
     (10, lambda c: ("SADD", _queue(c), *_messages(c))),
     (5, lambda c: (c.choice(("LPUSH", "RPUSH")), _queue(c), *_messages(c, 3))),
-    (8, _popping),
+    (8, _pop),
     (2, lambda c: ("SCARD", _queue(c))),
     (1, lambda c: ("LLEN", _queue(c))),
     (3, lambda c: ("SISMEMBER", _queue(c), _message(c))),
@@ -102,7 +97,7 @@ _RESP: list[tuple[int, _Make]] = [
     (1, lambda c: ("RPOPLPUSH", _queue(c), _queue(c))),
     (2, lambda c: ("DEL", *_some(c, 2))),
     (1, lambda c: ("EXISTS", *_some(c))),
-    (5, _creating),
+    (5, _create),
     (1, lambda c: ("PRESSURE.EXISTS", _queue(c))),
     (1, lambda c: ("PRESSURE.LENGTH", _queue(c))),
     (1, lambda c: ("PRESSURE.CLOSED", _queue(c))),
@@ -187,24 +182,20 @@ _STEPS: dict[str, Callable[[random.Random], tuple[Words, ...]]] = {
 
 
 def make(seed: int) -> Program:
-    """Return the program of that seed."""
+    """Return the program of a seed."""
     chance = random.Random(seed)
     servers = chance.choice((1, 1, 2, 3))
-    kinds = [
-        "resp2",
-        "resp3",
-        "memcached",
-        *chance.choices(("resp2", "resp3", "memcached"), k=chance.randint(1, 3)),
-    ]
+    protocols = ["resp2", "resp3", "memcached"]
+    kinds = protocols + chance.choices(protocols, k=chance.randint(1, 3))
     kinds += [kind for kind in ("native", "library") if chance.random() < 0.3]
     clients = tuple((kind, chance.randrange(servers)) for kind in kinds)
     steps = []
-    for _ in range(chance.randint(5, _MOST_STEPS)):
+    for _ in range(chance.randint(5, _MAX_STEPS)):
         number = chance.randrange(len(clients))
         kind = clients[number][0]
         commands = () if chance.random() < 0.06 else _STEPS[kind](chance)
         if "native" in kinds:
-            # A native get leaves a token in a queue that is overfilled, as the specification has it.
+            # By the specification, a native get leaves a token in a queue that is overfilled.
             commands = tuple(
                 ("PUT NOWAIT", *words[1:]) if words[0] == "PUT OVERFILL" else words for words in commands
             )

@@ -1,9 +1,9 @@
-"""The batch script in memory: the queues of a backend, and what blocks of a call do on them (batch.lua)."""
+"""The batch script in memory: the queues of a backend, and what the blocks of a call do with them."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
@@ -14,16 +14,11 @@ import hiredis
 from pressure_server.lua.layout import CUT, RECOVER, BlockField, Header
 
 PREFIX = b"p"
-RECORDS = b"p!calls:me"
-FREE = {b"producer": b":producer_free", b"consumer": b":consumer_free"}
 
-# What goes on with a run that lacks something: its result, and what goes on then.
-GoOn = Callable[[], tuple[Any, "GoOn | None"]]
-
-
-def error(text: str) -> Exception:
-    """Return an error reply."""
-    return hiredis.ReplyError(text)
+# The result of a run; and if the run waits, the function that tries it again.
+Outcome = tuple[Any, "Callable[[], Outcome] | None"]
+# A base key, and messages that were taken there.
+Taken = tuple[bytes, list[bytes]]
 
 
 @dataclass
@@ -37,42 +32,47 @@ class Queue:
 
     @property
     def room(self) -> float:
-        """How many messages may be put."""
+        """How many messages can be put."""
         return max(0, self.bound - len(self.messages)) if self.bound else math.inf
+
+    def require_role(self, role: bytes) -> None:
+        """Raise INUSE if a native client holds the role."""
+        if role in self.held:
+            raise hiredis.ReplyError(f"INUSE {role.decode()} native")
 
 
 @dataclass
 class Record:
-    """What a call has answered, and what it has taken: base keys, each with messages."""
+    """The record of a call: its reply, and the messages that it has taken."""
 
     reply: list[Any]
-    entries: list[tuple[bytes, int, list[bytes]]]
+    taken: list[Taken]
 
 
 class Backend:
-    """Queues by base key. `changed` is told of each key that changes."""
+    """The queues, by base key. `changed` is called with each key that changes."""
 
-    def __init__(self, chance: Random, changed: Callable[[bytes], None]) -> None:
+    def __init__(self, random: Random, changed: Callable[[bytes], None]) -> None:
         self.queues: dict[bytes, Queue] = {}
         self.records: dict[bytes, Record] = {}
-        # Messages that went with a queue that was deleted.
-        self.dropped: list[bytes] = []
-        # In the order in which they were put, by base key.
-        self.put: dict[bytes, list[bytes]] = {}
-        # How often a queue was deleted; and how often it had been when a message was put.
+        # Messages that were deleted with their queue, or taken by native clients.
+        self.gone: list[bytes] = []
+        # All messages that were put, by base key.
+        self.put: defaultdict[bytes, list[bytes]] = defaultdict(list)
+        # How often each queue was deleted, by base key; and the same at the time of each message's put.
         self.deletions: Counter[bytes] = Counter()
-        self.put_after: dict[bytes, int] = {}
-        # How many messages were left behind a message when it was taken last.
-        self.left_behind: dict[bytes, int] = {}
-        # How often, of a thousand, something is left undone, or refused.
-        self.leaves = self.refuses = 0
-        self._chance = chance
+        self.deletions_before_put: dict[bytes, int] = {}
+        # How many messages the queue had after each message was taken.
+        self.left_after_take: dict[bytes, int] = {}
+        # How many of 1000 calls end early, and how many of 1000 calls and blocks are refused.
+        self.early_ends = self.refusals = 0
+        self._random = random
         self._changed = changed
-        self._entries: list[tuple[bytes, int, list[bytes]]] = []
+        self._taken: list[Taken] = []
         self._has_changed = False
 
-    def there(self, key: bytes) -> bool:
-        """Return whether a key exists that the core watches."""
+    def exists(self, key: bytes) -> bool:
+        """Return whether a key exists that the server watches."""
         base, colon, suffix = key[len(PREFIX) + 1 :].partition(b":")
         queue = self.queues.get(PREFIX + b":" + base)
         if queue is None:
@@ -92,101 +92,91 @@ class Backend:
         number = header[Header.NUMBER]
         if header[Header.AGAIN] and number in self.records:
             return self.records[number].reply
-        if self._happens(self.refuses):
-            return error("MISCONF nothing can be written")
+        if self._happens(self.refusals):
+            return hiredis.ReplyError("MISCONF nothing can be written")
         for done in header[Header.DONE].split():
             self.records.pop(done, None)
         replies: list[Any] = [0]
-        entries: list[tuple[bytes, int, list[bytes]]] = []
-        at, has_changed, keys = len(Header), False, list(keys)
+        self._taken, self._has_changed = [], False
+        at, next_key = len(Header), 0
         while at < len(arguments):
-            count = int(arguments[at + BlockField.ARGUMENTS])
-            how = arguments[at + BlockField.HOW]
             first = at + len(BlockField)
-            words, at = arguments[first : first + count], first + count
-            mine, keys = (
-                keys[: int(arguments[first - len(BlockField)])],
-                keys[int(arguments[first - len(BlockField)]) :],
-            )
-            self._entries, self._has_changed = [], False
-            replies.append(self._block(mine[0], how, words, header))
-            entries += [(base, len(replies) - 1, some) for base, _, some in self._entries]
-            has_changed = has_changed or self._has_changed
-            if self._happens(self.leaves):
+            fields = arguments[at:first]
+            at = first + int(fields[BlockField.ARGUMENTS])
+            base = keys[next_key]
+            next_key += int(fields[BlockField.KEYS])
+            replies.append(self._do_block(base, fields[BlockField.HOW], arguments[first:at], header))
+            if self._happens(self.early_ends):
                 break
-        if number and has_changed:
+        if number and self._has_changed:
             replies[0] = 1
-            self.records[number] = Record(replies, entries)
+            self.records[number] = Record(replies, self._taken)
         return replies
 
-    def _happens(self, often: int) -> bool:
-        return bool(often) and self._chance.randrange(1000) < often
+    def _happens(self, times_in_1000: int) -> bool:
+        return bool(times_in_1000) and self._random.randrange(1000) < times_in_1000
 
-    def _block(self, base: bytes, how: bytes, words: list[bytes], header: list[bytes]) -> Any:
+    def _do_block(self, base: bytes, how: bytes, words: list[bytes], header: list[bytes]) -> Any:
         if how == RECOVER:
             return self._recover(words)
         if how == CUT:
             return self._cut(words)
-        if self._happens(self.refuses):
-            return error("WRONGTYPE of some key")
-        runs = Runs(self, base, header)
-        return runs.do(words)
+        if self._happens(self.refusals):
+            return hiredis.ReplyError("WRONGTYPE of some key")
+        return Runs(self, base, header).do(words)
 
     def touch(self, base: bytes, *suffixes: bytes) -> None:
-        """Something has changed at these keys of a queue."""
+        """Note that these keys of a queue have changed."""
         self._has_changed = True
         for suffix in suffixes:
             self._changed(base + suffix)
 
     def take(self, base: bytes, wanted: int, *, moves: bool = False) -> list[bytes]:
-        """Take messages from the head."""
+        """Take messages from the head; with `moves`, they go to another queue at once."""
         queue = self.queues[base]
-        some, queue.messages = queue.messages[:wanted], queue.messages[wanted:]
-        if some:
+        messages, queue.messages = queue.messages[:wanted], queue.messages[wanted:]
+        if messages:
             self.touch(base, b"", b":not_full")
-            self.left_behind.update(dict.fromkeys(some, len(queue.messages)))
-        if some and not moves:
-            self._entries.append((base, 0, list(some)))
-        return some
+            self.left_after_take.update(dict.fromkeys(messages, len(queue.messages)))
+        if messages and not moves:
+            self._taken.append((base, list(messages)))
+        return messages
 
     def append(self, base: bytes, messages: list[bytes]) -> None:
         """Put messages."""
         if messages:
             self.queues[base].messages += messages
-            self.put.setdefault(base, []).extend(messages)
-            self.put_after.update(dict.fromkeys(messages, self.deletions[base]))
+            self.put[base] += messages
+            self.deletions_before_put.update(dict.fromkeys(messages, self.deletions[base]))
             self.touch(base, b"", b":not_full")
 
-    def drop(self, base: bytes) -> None:
+    def delete(self, base: bytes) -> None:
         """Delete a queue."""
-        self.dropped += self.queues.pop(base).messages
+        self.gone += self.queues.pop(base).messages
         self.deletions[base] += 1
         self.touch(base, b"", *(b":bound", b":closed", b":not_full", b":producer_free", b":consumer_free"))
 
     def restore(self, base: bytes, messages: list[bytes]) -> int:
-        """Put messages back."""
+        """Put messages back at the head. Return how many; 0 if the queue does not exist."""
         queue = self.queues.get(base)
         if queue is None:
-            self.dropped += messages
+            self.gone += messages
             return 0
         queue.messages[:0] = messages
         self.touch(base, b"", b":not_full")
         return len(messages)
 
     def put_back(self, base: bytes, number: bytes, wanted: list[bytes]) -> int:
-        """Put back what a call has taken for a client that has gone."""
+        """Put back messages that a call has taken from a queue. Return how many."""
         record = self.records.get(number)
         if record is None:
             return 0
         count, left = 0, []
-        for of, reply, some in record.entries:
-            back = [message for message in some if of == base and message in wanted]
-            rest = [message for message in some if message not in back]
+        for origin, messages in record.taken:
+            back = [message for message in messages if origin == base and message in wanted]
             count += self.restore(base, back) if back else 0
-            left += [(of, reply, rest)] if rest else []
-        record.entries = left
-        if not left:
-            del self.records[number]
+            left.append((origin, [message for message in messages if message not in back]))
+        self._reduce(number, left)
         self._has_changed = True
         return count
 
@@ -195,8 +185,8 @@ class Backend:
         reply: list[Any] = [0, len(first.reply) - 1 if first else 0, 0, b""]
         for name in fields:
             record = self.records.pop(name, None)
-            for base, _, some in reversed(record.entries if record else []):
-                reply += [base, self.restore(base, some)]
+            for base, messages in reversed(record.taken if record else []):
+                reply += [base, self.restore(base, messages)]
         self._has_changed = True
         return reply
 
@@ -210,41 +200,49 @@ class Backend:
         record = self.records.get(number)
         if record is None:
             return 0
-        record.entries = [
-            (base, reply, [m for m in some if m in wanted]) for base, reply, some in record.entries
-        ]
-        record.entries = [entry for entry in record.entries if entry[2]]
-        if not record.entries:
-            del self.records[number]
-        return sum(len(some) for _, _, some in record.entries)
+        return self._reduce(
+            number, [(base, [m for m in messages if m in wanted]) for base, messages in record.taken]
+        )
 
-    def leftover(self, wanted: int) -> int:
-        """Return how many of so many are taken before the call is long enough."""
-        return self._chance.randrange(1, wanted) if wanted > 1 and self._happens(self.leaves) else wanted
+    def _reduce(self, number: bytes, left: list[Taken]) -> int:
+        """Reduce a record to these messages. Return how many."""
+        self.records[number].taken = left = [(base, messages) for base, messages in left if messages]
+        if not left:
+            del self.records[number]
+        return sum(len(messages) for _, messages in left)
+
+    def limited(self, wanted: int) -> int:
+        """Return how many of the wanted messages the call may take before it ends."""
+        return self._random.randrange(1, wanted) if wanted > 1 and self._happens(self.early_ends) else wanted
 
 
 @dataclass
-class _Waiting:
+class _WaitingRun:
     number: int
     role: bytes
-    go_on: GoOn
+    retry: Callable[[], Outcome]
 
 
 class Runs:
-    """What one block does."""
+    """The runs of one block."""
 
     def __init__(self, backend: Backend, base: bytes, header: list[bytes]) -> None:
         self._backend = backend
         self._base = base
         self._bound = header[Header.BOUND]
         self._blocks = header[Header.OVERFLOW] == b"block"
-        self._waiting: list[_Waiting] = []
-        self._more: list[Any] = []
+        self._waiting: list[_WaitingRun] = []
+        self._later_results: list[Any] = []
         self._left = 0
 
     @property
     def _queue(self) -> Queue | None:
         return self._backend.queues.get(self._base)
+
+    def _existing_queue(self) -> Queue:
+        if self._queue is None:
+            raise hiredis.ReplyError("NOQUEUE")
+        return self._queue
 
     def do(self, words: list[bytes]) -> list[Any]:
         """Do the runs. Return the reply of the block."""
@@ -253,58 +251,59 @@ class Runs:
             name, count, *words = words
             arguments, words = words[: int(count)], words[int(count) :]
             verb, *options = name.split()
-            result, go_on = getattr(self, "_" + verb.decode())(arguments, set(options))
+            run = getattr(self, "_" + verb.decode())
+            result, retry = _outcome(run, arguments, set(options))
             reply.append(result)
-            if go_on is not None:
+            if retry is not None:
                 role = b"producer" if verb == b"put" else b"consumer"
-                self._waiting.append(_Waiting(len(reply) - 1, role, go_on))
-            if self._waiting and (go_on is None or _got_on(result)):
-                self._serve()
+                self._waiting.append(_WaitingRun(len(reply) - 1, role, retry))
+            if self._waiting and (retry is None or _has_progress(result)):
+                self._serve_waiting()
         queue = self._queue
-        found = -2 if queue is None else -1 if queue.bound else 0
-        reply[0] = self._left or found
-        for one in self._waiting if queue is not None else ():
-            if one.role in self._queue.held:  # type: ignore[union-attr] # it is there
-                self._more += [0, one.role]
-        if self._more:
-            reply[0] = [reply[0], *self._more]
+        reply[0] = self._left or (-2 if queue is None else -1 if queue.bound else 0)
+        if queue is not None:
+            for waiting in self._waiting:
+                if waiting.role in queue.held:
+                    self._later_results += [0, waiting.role]
+        if self._later_results:
+            reply[0] = [reply[0], *self._later_results]
         return reply
 
-    def _serve(self) -> None:
+    def _serve_waiting(self) -> None:
         left, progress = self._left, True
         while progress and self._waiting:
             progress = False
-            for one in list(self._waiting):
-                result, go_on = one.go_on()
-                if go_on is None or _got_on(result):
+            for waiting in list(self._waiting):
+                result, retry = _outcome(waiting.retry)
+                if retry is None or _has_progress(result):
                     progress = True
-                    self._more += [one.number, result]
-                if go_on is None:
-                    self._waiting.remove(one)
+                    self._later_results += [waiting.number, result]
+                if retry is None:
+                    self._waiting.remove(waiting)
                 else:
-                    one.go_on = go_on
-        self._left = left  # of the run that is being done: the others are tried again
+                    waiting.retry = retry
+        self._left = left  # only the present run counts: waiting runs are tried again
 
-    def _put(self, arguments: list[bytes], options: set[bytes]) -> tuple[Any, GoOn | None]:
+    def _put(self, arguments: list[bytes], options: set[bytes]) -> Outcome:
         sizes, *messages = arguments
-        each = [int(size) for size in sizes.split()] or [1] * len(messages)
-        return self._put_some(each, messages, options)
+        return self._put_messages(
+            [int(size) for size in sizes.split()] or [1] * len(messages), messages, options
+        )
 
-    def _put_some(
-        self, sizes: list[int], messages: list[bytes], options: set[bytes]
-    ) -> tuple[Any, GoOn | None]:
+    def _put_messages(self, sizes: list[int], messages: list[bytes], options: set[bytes]) -> Outcome:
         queue = self._queue
         if queue is None:
             if b"existing" in options or not self._bound:
-                return error("NOQUEUE"), None
+                raise hiredis.ReplyError("NOQUEUE")
             queue = self._make(int(self._bound))
         if queue.is_closed:
-            return error("CLOSED"), None
+            raise hiredis.ReplyError("CLOSED")
         room = math.inf if b"overfill" in options else queue.room
-        if b"producer" in queue.held and room:
-            return error("INUSE producer native"), None
+        if room:
+            queue.require_role(b"producer")
+        is_held = b"producer" in queue.held
         unique, before = b"unique" in options, len(queue.messages)
-        if len(messages) <= room and b"producer" not in queue.held:
+        if len(messages) <= room and not is_held:
             self._backend.append(self._base, messages)
             return b"new" if unique else before, None
         if (self._blocks or b"wait" in options) and b"now" not in options:
@@ -319,10 +318,10 @@ class Runs:
             rest = sizes[len(values) :]
             rest[0] -= done - at
             result = [b"part", done - at, done - at, values]
-            return result, lambda: self._put_some(rest, messages[done:], options | {b"existing"})
+            return result, lambda: self._put_messages(rest, messages[done:], options | {b"existing"})
         lengths, at = [], 0
         for size in sizes:
-            fits = size <= queue.room and b"producer" not in queue.held
+            fits = size <= queue.room and not is_held
             if fits:
                 self._backend.append(self._base, messages[at : at + size])
             lengths.append((size if unique else len(queue.messages)) if fits else -1)
@@ -334,98 +333,97 @@ class Runs:
         self._backend.touch(self._base, b":bound", b":not_full", b":producer_free", b":consumer_free")
         return self._backend.queues[self._base]
 
-    def _get(self, arguments: list[bytes], options: set[bytes]) -> tuple[Any, GoOn | None]:
-        return self._get_some(int(arguments[0]), options)
+    def _get(self, arguments: list[bytes], options: set[bytes]) -> Outcome:
+        return self._get_messages(int(arguments[0]), options)
 
-    def _get_some(self, wanted: int, options: set[bytes]) -> tuple[Any, GoOn | None]:
-        queue, waits = self._queue, b"waits" in options
-        if queue is None:
-            if not waits or b"existing" in options:
-                return error("NOQUEUE"), None
-            return None, lambda: self._get_some(wanted, options)
+    def _get_messages(self, wanted: int, options: set[bytes]) -> Outcome:
+        waits = b"waits" in options
+        if self._queue is None and waits and b"existing" not in options:
+            return None, lambda: self._get_messages(wanted, options)
+        queue = self._existing_queue()
         if waits and not queue.messages and queue.is_closed:
-            return error("CLOSED"), None
-        if queue.messages and b"consumer" in queue.held:
-            return error("INUSE consumer native"), None
-        some = self._backend.take(self._base, self._backend.leftover(wanted))
-        missing = wanted - len(some)
+            raise hiredis.ReplyError("CLOSED")
+        if queue.messages:
+            queue.require_role(b"consumer")
+        messages = self._backend.take(self._base, self._backend.limited(wanted))
+        missing = wanted - len(messages)
         if queue.messages and missing:
             self._left = missing
-            return some, None
-        if waits and missing and not (b"several" in options and some):
-            return some, lambda: self._get_some(missing, options)
-        return some, None
+            return messages, None
+        if waits and missing and not (b"several" in options and messages):
+            return messages, lambda: self._get_messages(missing, options)
+        return messages, None
 
-    def _move(self, arguments: list[bytes], options: set[bytes]) -> tuple[Any, GoOn | None]:
-        def again() -> tuple[Any, GoOn | None]:
+    def _move(self, arguments: list[bytes], options: set[bytes]) -> Outcome:
+        def retry() -> Outcome:
             return self._move(arguments, options)
 
-        queue, waits = self._queue, b"waits" in options
-        if queue is None and b"existing" in options:
-            return error("NOQUEUE"), None
+        queue = self._existing_queue() if b"existing" in options else self._queue
         if queue is None or not queue.messages:
-            if not waits:
+            if b"waits" not in options:
                 return [], None
             if queue is not None and queue.is_closed:
-                return error("CLOSED"), None
-            return (None if queue is None else []), again
-        if b"consumer" in queue.held:
-            return error("INUSE consumer native"), None
-        message, home = queue.messages[0], self._base
-        if arguments[0] == home:
-            self._backend.take(home, 1, moves=True)
-            self._backend.append(home, [message])
+                raise hiredis.ReplyError("CLOSED")
+            return (None if queue is None else []), retry
+        queue.require_role(b"consumer")
+        message, source, destination = queue.messages[0], self._base, arguments[0]
+        if destination == source:
+            self._backend.take(source, 1, moves=True)
+            self._backend.append(source, [message])
             return [message], None
-        self._base = arguments[0]
-        into = (options & {b"unique"}) | ({b"existing"} if b"into" in options else set())
-        result, go_on = self._put_some([1], [message], into)
-        self._base = home
+        put_options = (options & {b"unique"}) | ({b"existing"} if b"into" in options else set())
+        self._base = destination
+        result, put_retry = _outcome(self._put_messages, [1], [message], put_options)
+        self._base = source
         if isinstance(result, Exception):
-            return error(f"OTHER {result}"), None
-        if go_on is not None:
-            return -1, again
+            raise hiredis.ReplyError(f"OTHER {result}")
+        if put_retry is not None:
+            return -1, retry
         if result == [-1]:
-            return error("OTHER FULL"), None
-        self._backend.take(home, 1, moves=True)
+            raise hiredis.ReplyError("OTHER FULL")
+        self._backend.take(source, 1, moves=True)
         return [message], None
 
-    def _put_back(self, arguments: list[bytes], _options: set[bytes]) -> tuple[Any, GoOn | None]:
+    def _put_back(self, arguments: list[bytes], _options: set[bytes]) -> Outcome:
         number, *messages = arguments
         return self._backend.put_back(self._base, number, messages), None
 
-    def _length(self, _arguments: list[bytes], _options: set[bytes]) -> tuple[Any, GoOn | None]:
-        return (error("NOQUEUE") if self._queue is None else len(self._queue.messages)), None
+    def _length(self, _arguments: list[bytes], _options: set[bytes]) -> Outcome:
+        return len(self._existing_queue().messages), None
 
-    def _create(self, arguments: list[bytes], _options: set[bytes]) -> tuple[Any, GoOn | None]:
+    def _create(self, arguments: list[bytes], _options: set[bytes]) -> Outcome:
         if self._queue is not None:
-            return error("EXISTS"), None
+            raise hiredis.ReplyError("EXISTS")
         self._make(int(arguments[0]))
         return 1, None
 
-    def _close(self, _arguments: list[bytes], _options: set[bytes]) -> tuple[Any, GoOn | None]:
-        queue = self._queue
-        if queue is None:
-            return error("NOQUEUE"), None
+    def _close(self, _arguments: list[bytes], _options: set[bytes]) -> Outcome:
+        queue = self._existing_queue()
         if queue.is_closed:
-            return error("CLOSED"), None
-        if b"producer" in queue.held:
-            return error("INUSE producer native"), None
+            raise hiredis.ReplyError("CLOSED")
+        queue.require_role(b"producer")
         queue.is_closed = True
         self._backend.touch(self._base, b":closed")
         return 1, None
 
-    def _delete(self, _arguments: list[bytes], _options: set[bytes]) -> tuple[Any, GoOn | None]:
-        queue = self._queue
-        if queue is None:
-            return error("NOQUEUE"), None
-        self._backend.drop(self._base)
+    def _delete(self, _arguments: list[bytes], _options: set[bytes]) -> Outcome:
+        self._existing_queue()
+        self._backend.delete(self._base)
         return 1, None
 
-    def _turn(self, _arguments: list[bytes], _options: set[bytes]) -> tuple[Any, GoOn | None]:
+    def _turn(self, _arguments: list[bytes], _options: set[bytes]) -> Outcome:
         return 1, None
 
 
-def _got_on(result: Any) -> bool:
+def _outcome(run: Callable[..., Outcome], *arguments: Any) -> Outcome:
+    """Do a run and return its outcome. The result of a refused run is the error."""
+    try:
+        return run(*arguments)
+    except hiredis.ReplyError as error:
+        return error, None
+
+
+def _has_progress(result: Any) -> bool:
     if not isinstance(result, list):
         return isinstance(result, Exception)
     if result[:1] == [b"part"]:

@@ -1,4 +1,4 @@
-"""The connections to the backend, in memory: calls under way, watched keys, what is confirmed."""
+"""The connections to the backend, in memory: calls in flight, watched keys, confirmations of durability."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Call:
 
 
 class ModelLink:
-    """Plays Link: calls are done in their order, and answered in it, each at some time."""
+    """A link that does the calls in order, and answers them in order, when the model asks for it."""
 
     number = 0
     run = ""
@@ -33,121 +33,99 @@ class ModelLink:
 
     def __init__(self, backend: Backend) -> None:
         self.is_back: Callable[[], None] | None = None
-        self.calls = 0
         self._backend = backend
-        self._under_way: deque[_Call] = deque()
+        self._in_flight: deque[_Call] = deque()
 
     def call_script(
         self, keys: Sequence[bytes], arguments: list[bytes], received: Callable[[Any], None]
     ) -> None:
-        """See Link."""
-        self.calls += 1
-        self._under_way.append(_Call(list(keys), arguments, received))
+        self._in_flight.append(_Call(list(keys), arguments, received))
 
     def do_one(self) -> bool:
-        """Do the next call; False if there is none."""
-        for call in self._under_way:
+        """Do the next call. Return False if there is none."""
+        for call in self._in_flight:
             if call.reply is _NOTHING:
                 call.reply = self._backend.call(call.keys, call.arguments)
                 return True
         return False
 
     def answer_one(self) -> bool:
-        """Answer the oldest call; False if it has not been done."""
-        if not self._under_way or self._under_way[0].reply is _NOTHING:
+        """Answer the oldest call. Return False if it has not been done."""
+        if not self._in_flight or self._in_flight[0].reply is _NOTHING:
             return False
-        call = self._under_way.popleft()
+        call = self._in_flight.popleft()
         call.received(call.reply)
         return True
 
-    def lose(self, *, for_good: bool) -> None:
-        """Lose the connection: calls are sent again, or it is too late for that."""
-        if for_good:
-            lost, self._under_way = self._under_way, deque()
+    def lose(self, *, resends: bool) -> None:
+        """Lose the connection. With `resends`, the calls are sent again; else their outcome stays unknown."""
+        if not resends:
+            lost, self._in_flight = self._in_flight, deque()
             for call in lost:
                 call.received(OutcomeUnknownError())
             return
-        for call in self._under_way:
+        for call in self._in_flight:
             call.reply = _NOTHING
             call.arguments[Header.AGAIN] = AGAIN
 
 
 class ModelWatch:
-    """Plays Watch: a connection of its own, on which questions and news have their order."""
+    """A key watch that sends replies and notifications in order, when the model asks for it."""
 
     is_up = True
 
     def __init__(self) -> None:
-        self.backend: Backend | None = None
-        self.told: Callable[[bytes], None] | None = None
-        self._asked: deque[tuple[Sequence[bytes], Callable[[int | None], None]]] = deque()
-        self._to_tell: deque[Callable[[], None]] = deque()
+        self.exists: Callable[[bytes], bool] = lambda _: False
+        self.notify: Callable[[bytes], None] = lambda _: None
+        self._to_arm: deque[tuple[Sequence[bytes], Callable[[int | None], None]]] = deque()
+        self._outgoing: deque[Callable[[], None]] = deque()
         self._watched: set[bytes] = set()
 
     def arm(self, _number: int, keys: Sequence[bytes], armed: Callable[[int | None], None]) -> None:
-        """See Watch."""
-        self._asked.append((keys, armed))
+        self._to_arm.append((keys, armed))
 
     def disarm(self, _number: int, keys: Iterable[bytes]) -> None:
         """See Watch."""
 
     def changed(self, key: bytes) -> None:
-        """A key has changed."""
+        """Notify the server, if it watches this key."""
         if key in self._watched:
             self._watched.remove(key)
-            self._to_tell.append(lambda: self._tell(key))
+            self._outgoing.append(lambda: self.notify(key))
 
-    def _tell(self, key: bytes) -> None:
-        if self.told is not None:
-            self.told(key)
-
-    def do_one(self) -> bool:
-        """Answer the next question; False if there is none."""
-        if not self._asked or self.backend is None:
+    def arm_one(self) -> bool:
+        """Arm the next keys. Return False if there are none."""
+        if not self._to_arm:
             return False
-        keys, armed = self._asked.popleft()
-        there = sum(map(self.backend.there, keys))
+        keys, armed = self._to_arm.popleft()
+        existing = sum(map(self.exists, keys))
         self._watched.update(keys)
-        self._to_tell.append(lambda: armed(there))
+        self._outgoing.append(lambda: armed(existing))
         return True
 
-    def tell_one(self) -> bool:
-        """Tell the next news; False if there is none."""
-        if not self._to_tell:
+    def send_one(self) -> bool:
+        """Send the next reply or notification. Return False if there is none."""
+        if not self._outgoing:
             return False
-        self._to_tell.popleft()()
+        self._outgoing.popleft()()
         return True
-
-
-class ModelTurns:
-    """Plays Turns: our turn never comes, because those that hold a role give it up to all."""
-
-    def wait_in_line(self, number: int, token: bytes, parked: bytes, ended: Callable[[bool], None]) -> None:
-        """See Turns."""
-
-    def withdraw(self, number: int, parked: bytes) -> None:
-        """See Turns."""
-
-    def forget_note(self, number: int, parked: bytes) -> None:
-        """See Turns."""
 
 
 class ModelDurability:
-    """Plays Durability: what has been done is confirmed at some time."""
+    """Durability that is confirmed when the model asks for it."""
 
     def __init__(self, *, is_enabled: bool) -> None:
         self.is_enabled = is_enabled
         self._waiting: deque[Callable[[BackendError | None], None]] = deque()
 
     def when_durable(self, _run: str, follows: Callable[[BackendError | None], None]) -> None:
-        """See Durability."""
         if self.is_enabled:
             self._waiting.append(follows)
         else:
             follows(None)
 
     def confirm_one(self) -> bool:
-        """Confirm the oldest; False if there is none."""
+        """Confirm the oldest change. Return False if there is none."""
         if not self._waiting:
             return False
         self._waiting.popleft()(None)

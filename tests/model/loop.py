@@ -1,19 +1,20 @@
-"""A loop whose callbacks run one at a time, when the model says so, and whose clock it moves."""
+"""An event loop that runs one callback at a time, and moves its clock, when the model asks for it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 
 @dataclass(eq=False)
 class Handle:
-    """A callback that will be called."""
+    """A scheduled callback."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -21,16 +22,16 @@ class Handle:
     is_cancelled: bool = False
 
     def cancel(self) -> None:
-        """Do not call it."""
+        """Cancel the callback."""
         self.is_cancelled = True
 
     def when(self) -> float:
-        """Return the time at which it is called."""
+        """Return the time of the callback, by the clock of the loop."""
         return self.time
 
 
 class ModelLoop:
-    """The part of an asyncio loop that the core uses."""
+    """The part of an asyncio event loop that lanes and the courier use."""
 
     def __init__(self) -> None:
         self._now = 1000.0
@@ -39,40 +40,49 @@ class ModelLoop:
         self._numbers = count()
         self.errors: list[dict[str, Any]] = []
 
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Make this the running loop until the block ends."""
+        asyncio._set_running_loop(cast(Any, self))
+        try:
+            yield
+        finally:
+            asyncio._set_running_loop(None)
+
     def time(self) -> float:
-        """Return the time."""
+        """Return the time of the model's clock, in seconds."""
         return self._now
 
     def call_soon(self, function: Callable[..., Any], *arguments: Any, context: Any = None) -> Handle:
-        """Call it after all that is ready."""
+        """Call the function after all callbacks that are ready."""
         handle = Handle(function, arguments)
         self._ready.append(handle)
         return handle
 
     def call_later(self, delay: float, function: Callable[..., Any], *arguments: Any) -> Handle:
-        """Call it after so many seconds."""
+        """Call the function after `delay` seconds."""
         return self.call_at(self._now + delay, function, *arguments)
 
     def call_at(self, when: float, function: Callable[..., Any], *arguments: Any) -> Handle:
-        """Call it then."""
+        """Call the function at the time `when`."""
         handle = Handle(function, arguments, when)
         heappush(self._timers, (when, next(self._numbers), handle))
         return handle
 
     def create_future(self) -> asyncio.Future[Any]:
         """Return a future of this loop."""
-        return asyncio.Future(loop=self)  # type: ignore[arg-type] # what a future needs is there
+        return asyncio.Future(loop=self)  # type: ignore[arg-type] # it has what a future needs
 
     def get_debug(self) -> bool:
         """Return False."""
         return False
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Note an error."""
+        """Keep the error for the test."""
         self.errors.append(context)
 
     def run_one(self) -> bool:
-        """Run the next callback that is ready; False if there is none."""
+        """Run the next callback that is ready. Return False if there is none."""
         while self._ready:
             handle = self._ready.popleft()
             if not handle.is_cancelled:
@@ -80,8 +90,8 @@ class ModelLoop:
                 return True
         return False
 
-    def move_on(self, within: float = 1e9) -> bool:
-        """Move the clock to the next timer, if that is within so many seconds, and make it ready."""
+    def advance(self, within: float) -> bool:
+        """Move the clock to the next timer and make it ready. Return False if none is due `within` s."""
         while self._timers and self._timers[0][2].is_cancelled:
             heappop(self._timers)
         if not self._timers or self._timers[0][0] > self._now + within:

@@ -1,4 +1,4 @@
-"""A relay between a server and its backend that runs in a thread of its own, for tests without asyncio."""
+"""A relay between a server and its backend that runs in a thread, for tests without asyncio."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.programs import join
 from tests.support.relay import Link, Relay, connected
 
 _BUFFER = 16384
-# Bytes. Of several replies in one packet, half would have the first of them whole.
+# Bytes: half of a packet with several replies would have the first of them complete.
 _LONGEST_CUT = 8
 
 
@@ -28,17 +28,18 @@ class _BackendLink(Link):
 
     async def reply(self, data: bytes) -> None:
         if self._relay.cuts(data):
+            self._relay.made += 1
             await self.send(self.near, data[: min(len(data) // 2, _LONGEST_CUT)])
             raise ConnectionAbortedError("cut")
         await super().reply(data)
 
 
 class BackendRelay(Relay):
-    """Listens at `url` from the beginning to `close`, and passes connections on to the socket `backend`.
+    """Listens on `url` until `end`, and passes connections on to the unix socket `backend`.
 
-    Every piece takes `delay` seconds, and `rate` bytes a second pass in each direction, 0 for no limit. If
-    `cuts` says so of bytes of a reply, half of them are passed on, at most eight, and the connection breaks.
-    If `drops` says so of bytes of a request, none are, and the connection breaks.
+    It delays each piece by `delay` seconds, and passes `rate` bytes a second in each direction (0: no limit).
+    A reply that `cuts` selects is cut: half of it is passed on, at most eight bytes, and the connection
+    breaks. A request that `drops` selects is not passed on, and the connection breaks.
     """
 
     new_link: type[Link] = _BackendLink
@@ -46,15 +47,17 @@ class BackendRelay(Relay):
     def __init__(
         self, backend: Path, *, delay: float = 0.0, rate: float = 0.0, path: Path | None = None
     ) -> None:
-        """Listen at the unix socket `path`, or at a port of 127.0.0.1."""
+        """Listen on the unix socket `path`, or on a port of 127.0.0.1."""
         super().__init__()
         self.backend = backend
+        # The number of cuts.
+        self.made = 0
         self.cuts: Callable[[bytes], bool] = _never
         self.drops: Callable[[bytes], bool] = _never
         self.slow(delay, rate)
         listening = socket.socket(socket.AF_UNIX if path else socket.AF_INET)
         if rate:
-            # So small that a sender notices the rate; loopback's segments are larger than that.
+            # Small enough for a sender to notice the rate; loopback's segments are larger.
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1400)
         listening.bind(str(path) if path else ("127.0.0.1", 0))
@@ -67,7 +70,7 @@ class BackendRelay(Relay):
         self._thread.start()
 
     def release(self) -> None:
-        """Pass on everything that was held, and hold nothing from now on."""
+        """Pass on all bytes that were held, and hold no more."""
         self._loop.call_soon_threadsafe(self._flows.set)
 
     def _run(self, listening: socket.socket) -> None:
@@ -80,7 +83,7 @@ class BackendRelay(Relay):
         self._loop.close()
 
     def end(self) -> None:
-        """Break everything, listen no more, and end the thread."""
+        """Break every connection, and end the thread."""
         self._loop.call_soon_threadsafe(self._is_over.set)
         join(self._thread)
 

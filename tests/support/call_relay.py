@@ -23,18 +23,18 @@ _SCRIPT_CALL = b"EVALSHA"
 class Cut:
     """The place in a call at which its connection breaks.
 
-    `asked`: after so many bytes of the request; None for all of it. Then `answered`: after so many bytes of
-    the reply; a negative number counts from its end. If both are None, nothing breaks. `is_late`: only the
-    server's side breaks, and the request comes to the backend at `deliver_late`.
+    It breaks after `request` bytes of the request, or after `reply` bytes of the reply. Negative numbers
+    count from the end. If both are None, nothing breaks. If `is_late`, only the server's side breaks, and
+    `deliver_late` sends the request to the backend.
     """
 
-    asked: int | None = None
-    answered: int | None = None
+    request: int | None = None
+    reply: int | None = None
     is_late: bool = False
 
 
-UNHEARD = Cut(asked=0)
-NO_ANSWER = Cut(answered=0)
+NO_REQUEST = Cut(request=0)
+NO_REPLY = Cut(reply=0)
 LATE = Cut(is_late=True)
 
 
@@ -44,51 +44,54 @@ class _CallLink(Link):
     def __init__(self, relay: Relay, near: socket.socket, far: socket.socket) -> None:
         super().__init__(relay, near, far)
         self._commands = hiredis.Reader()
-        self._replies = _Replies()
-        # The cut of each request without a reply.
-        self._awaited: deque[Cut | None] = deque()
+        self._received = b""
+        # The cuts of the requests in flight.
+        self._in_flight: deque[Cut | None] = deque()
 
     async def request(self, data: bytes) -> None:
         self._commands.feed(data)
         while (command := self._commands.gets()) is not False:
             cut = self._relay.next_cut(command)
             request = packed(*command)
-            if cut is not None and (cut.is_late or cut.asked is not None):
+            if cut is not None and (cut.is_late or cut.request is not None):
                 self._relay.count_cut()
                 if cut.is_late:
                     self._relay.late.append((self.far.dup(), request))
                 else:
-                    await self.send(self.far, request[: cut.asked])
+                    await self.send(self.far, request[: cut.request])
                 raise ConnectionAbortedError("cut in a request")
-            self._awaited.append(cut)
+            self._in_flight.append(cut)
             await self.send(self.far, request)
 
     async def reply(self, data: bytes) -> None:
-        for reply in self._replies.feed(data):
-            is_push = reply.startswith(b">")
-            if not is_push and not self._awaited:
-                raise ConnectionAbortedError("the request was cut after its end")
-            cut = None if is_push else self._awaited.popleft()
-            if cut is not None:
-                self._relay.seen.append(reply)
-                if cut.answered is not None:
-                    self._relay.count_cut()
-                    await self.send(self.near, reply[: cut.answered])
-                    raise ConnectionAbortedError("cut in a reply")
-            await self.send(self.near, reply)
+        self._received += data
+        while (end := _end_of(self._received, 0)) is not None:
+            reply, self._received = self._received[:end], self._received[end:]
+            await self._pass_on(reply)
+
+    async def _pass_on(self, reply: bytes) -> None:
+        is_push = reply.startswith(b">")
+        if not is_push and not self._in_flight:
+            raise ConnectionAbortedError("the request was cut after its end")
+        cut = None if is_push else self._in_flight.popleft()
+        if cut is not None:
+            self._relay.seen.append(reply)
+            if cut.reply is not None:
+                self._relay.count_cut()
+                await self.send(self.near, reply[: cut.reply])
+                raise ConnectionAbortedError("cut in a reply")
+        await self.send(self.near, reply)
 
 
 class CallRelay(BackendRelay):
-    """Breaks only connections that call the batch script on the planned queue, as planned."""
+    """Breaks connections in the middle of calls of the batch script on one queue, as planned."""
 
     new_link = _CallLink
 
     def __init__(self, backend: Path, path: Path) -> None:
-        # The number of cuts.
-        self.made = 0
         # The replies to the calls that had a plan.
         self.seen: list[bytes] = []
-        # Requests on their way to the backend, on connections that the server has given up.
+        # Requests that have not reached the backend, with the connections that the server has given up.
         self.late: list[tuple[socket.socket, bytes]] = []
         self._plan: deque[Cut] = deque()
         self._key = b""
@@ -117,11 +120,11 @@ class CallRelay(BackendRelay):
         return self._refuses
 
     def reopen(self) -> None:
-        """Refuse no more connections."""
+        """Accept connections again."""
         self._refuses = False
 
     def deliver_late(self) -> int:
-        """Send the late requests to the backend. Return the number of those whose connection is open."""
+        """Send the late requests to the backend. Return the number of those whose connection was open."""
         delivered = 0
         for backend, request in self.late:
             backend.settimeout(TIMEOUT)
@@ -132,37 +135,22 @@ class CallRelay(BackendRelay):
         return delivered
 
     def next_cut(self, command: list[bytes]) -> Cut | None:
-        """Return the cut that is planned for this command."""
+        """Return the cut that is planned for this command, None if there is none."""
         with self._lock:
             if self._plan and command[0] == _SCRIPT_CALL and self._key in command[3 : 3 + int(command[2])]:
                 return self._plan.popleft()
         return None
 
     def count_cut(self) -> None:
-        """Count a cut, and refuse connections if that is planned."""
+        """Count a cut, and refuse further connections if that is planned."""
         self.made += 1
         if self._stays_shut:
             self._refuses = True
-            self.cut(rudely=False)
-
-
-class _Replies:
-    """Splits bytes into whole replies."""
-
-    def __init__(self) -> None:
-        self._data = b""
-
-    def feed(self, data: bytes) -> list[bytes]:
-        self._data += data
-        replies = []
-        while (end := _end_of(self._data, 0)) is not None:
-            replies.append(self._data[:end])
-            self._data = self._data[end:]
-        return replies
+            self.cut(reset=False)
 
 
 def _end_of(data: bytes, start: int) -> int | None:
-    """Return the end of the value that begins there, None if it has not come yet."""
+    """Return the end of the value that begins at `start`, None if it is not complete."""
     line = data.find(b"\r\n", start)
     if line < 0:
         return None

@@ -1,4 +1,4 @@
-"""The parsers of all protocols, as tests see them: input, possible output, and work."""
+"""The parsers of all protocols for tests: how to make them, and which input and output they have."""
 
 from __future__ import annotations
 
@@ -21,49 +21,51 @@ from handlers.resp import parser as resp
 from handlers.resp.replies import CommandError, error
 from tests.support.waiters import packed
 
-# Of a message, where the test does not say otherwise.
-MOST = 1 << 20
+# The largest message in bytes, unless a test passes another limit.
+MAX_MESSAGE = 1 << 20
 SPLITS = st.lists(st.integers(0, 1 << 20), max_size=12)
-# A stream and the requests in it; and a request.
+# Requests, and the bytes that they are sent as.
 Stream = tuple[list[Any], bytes]
 
 
 @dataclass(frozen=True)
 class Codec:
-    """One protocol's parser, which is made for a largest message.
-
-    `flat` makes a list of single requests and errors, which can be compared, of what a parser returns.
-    """
+    """One protocol's parser. `parser` and `counting` take the size of the largest message."""
 
     name: str
     parser: Callable[[int], Any]
-    # The same, but for its attribute looked_at: how many bytes it has looked at, each time that it has.
+    # A parser with an attribute `looked_at`: the number of bytes it has scanned, repeated scans included.
     counting: Callable[[int], Any]
     most_looks: int
+    # Expands a parser's output to single requests and errors, which can be compared.
     flat: Callable[[list[Any]], list[Any]]
     is_fatal: Callable[[Any], bool]
-    # Raises AssertionError if this cannot come out of the parser.
+    # Raises AssertionError for an item that the parser must not return.
     check: Callable[[Any], None]
-    # The bytes of messages in a request, and what the parser may hold after so many bytes.
+    # The size of a request's messages; the most bytes that the parser may hold after so many bytes.
     size: Callable[[Any], int]
     most_held: Callable[[int], int]
-    # The beginning of a put, without its message; and requests of which reading is much work.
+    # The beginning of a put, without its message.
     announce: Callable[[int], bytes]
+    # Requests that are expensive to parse if the parser scans bytes repeatedly.
     work: dict[str, Callable[[], bytes]] = field(repr=False)
     tokens: list[bytes] = field(repr=False)
     broken: list[bytes] = field(repr=False)
     streams: st.SearchStrategy[Stream] = field(repr=False)
 
-    def fed(self, *pieces: bytes, most: int = MOST) -> list[Any]:
-        """Return what comes out for these pieces, up to an error that ends the connection."""
+    def items(self, *pieces: bytes, most: int = MAX_MESSAGE) -> list[Any]:
+        """Parse these pieces, up to an error that ends the connection; return what the parser returns."""
         parser = self.parser(most)
         found: list[Any] = []
         for piece in pieces:
-            out = parser.feed(piece)
-            found += self.flat(out)
-            if out and self.is_fatal(out[-1]):
+            found += parser.feed(piece)
+            if found and self.is_fatal(found[-1]):
                 break
         return found
+
+    def fed(self, *pieces: bytes, most: int = MAX_MESSAGE) -> list[Any]:
+        """Parse these pieces in the same way; return single requests and errors."""
+        return self.flat(self.items(*pieces, most=most))
 
 
 def cut(stream: bytes, places: list[int]) -> list[bytes]:
@@ -78,7 +80,7 @@ def bytewise(stream: bytes) -> list[bytes]:
 
 @contextmanager
 def traced_memory() -> Iterator[Callable[[], tuple[int, int]]]:
-    """Yield a function that returns the bytes which were allocated since, and their peak."""
+    """Yield a function that returns the bytes allocated since then, and their peak."""
     tracemalloc.start()
     try:
         yield tracemalloc.get_traced_memory
@@ -90,7 +92,7 @@ def traced_memory() -> Iterator[Callable[[], tuple[int, int]]]:
 
 
 def quoted(word: bytes) -> bytes:
-    """Return the word as redis-cli writes it."""
+    """Quote a word of an inline command."""
     return b'"' + b"".join(b"\\x%02x" % byte for byte in word) + b'"'
 
 
@@ -105,7 +107,7 @@ _NOISE = st.sampled_from([b"", b"*0\r\n", b"*-1\r\n", b"\r\n", b"\n", b"   \r\n"
 
 @st.composite
 def _resp_streams(draw: st.DrawFn) -> Stream:
-    """Draw arrays, inline commands, and requests for nothing."""
+    """Draw arrays, inline commands, and empty requests."""
     commands, stream = draw(_COMMANDS), b""
     for command in commands:
         stream += draw(_NOISE)
@@ -117,7 +119,7 @@ def _resp_streams(draw: st.DrawFn) -> Stream:
 
 
 class CountingResp(resp.RequestParser):
-    """Counts the bytes that are looked at."""
+    """A parser that counts the bytes it scans."""
 
     __slots__ = ("looked_at",)
 
@@ -160,14 +162,14 @@ def _check_line(refusal: CommandError) -> None:
     assert re.fullmatch(rb"-[^\r\n]+\r\n", error(refusal))
 
 
-# Made once for all parsers, as the server does: they hold a table.
+# Shared by all parsers, as in the server, because a Limits holds a table.
 _limits = cache(resp.Limits)
 
 RESP = Codec(
     name="resp",
     parser=lambda most: resp.RequestParser(_limits(most)),
     counting=lambda most: CountingResp(_limits(most)),
-    # A few bytes of a length that is not complete are looked at more than once; no payload is.
+    # An incomplete length is scanned again; a payload never is.
     most_looks=12,
     flat=_resp_flat,
     is_fatal=lambda item: isinstance(item, resp.RequestError),
@@ -176,7 +178,7 @@ RESP = Codec(
     most_held=lambda sent: (1 + resp.ARGUMENT_COST) * sent,
     announce=lambda size: b"*%d\r\n$%d\r\n" % (resp.MAX_ARGUMENTS, size),
     work={
-        "1 MB message": lambda: packed("SADD", "q", b"x" * MOST),
+        "1 MB message": lambda: packed("SADD", "q", b"x" * MAX_MESSAGE),
         "100k messages": lambda: packed("SADD", "q", *[b"m%d" % number for number in range(100_000)]),
     },
     tokens=[b"*", b"$", b"1", b"2", b"3", b"-", b"\r\n", b"\r", b"\n", b"a", b'"', b" "],
@@ -209,7 +211,7 @@ _DATA = st.one_of(
 )
 _STORING = st.sampled_from([b"set", b"add", b"replace", b"append", b"prepend"])
 _ALONE = st.sampled_from([b"version", b"stats", b"quit", b"nonsense", b"\xff\xfe", b"GET"])
-# Other data than commands, in the place of a message.
+# A message that looks like commands.
 EVIL = b"flush_all\r\nset q 0 0 4\r\nevil\r\n"
 
 
@@ -237,7 +239,7 @@ def _memcached_request(draw: st.DrawFn) -> tuple[memcached.Request, bytes]:
 
 @st.composite
 def _memcached_streams(draw: st.DrawFn) -> Stream:
-    """Draw requests, each as often as not in a row; what takes much is sent once."""
+    """Draw requests. Small ones may be repeated."""
     expected: list[Any] = []
     stream = b""
     for _ in range(draw(st.integers(0, 5))):
@@ -249,7 +251,7 @@ def _memcached_streams(draw: st.DrawFn) -> Stream:
 
 
 class CountingMemcached(memcached.RequestParser):
-    """Counts the bytes that are looked at."""
+    """A parser that counts the bytes it scans."""
 
     __slots__ = ("looked_at",)
 
@@ -262,7 +264,7 @@ class CountingMemcached(memcached.RequestParser):
         return super()._read(data, parsed)
 
 
-def memcached_flat(parsed: list[memcached.Parsed]) -> list[memcached.Request | memcached.RequestError]:
+def _memcached_flat(parsed: list[memcached.Parsed]) -> list[memcached.Request | memcached.RequestError]:
     found: list[memcached.Request | memcached.RequestError] = []
     for item in parsed:
         found += item.requests() if isinstance(item, memcached.Repeated) else [item]
@@ -298,9 +300,9 @@ MEMCACHED = Codec(
     name="memcached",
     parser=memcached.RequestParser,
     counting=CountingMemcached,
-    # A line that is not complete is looked at again when its end has come, or it may have another limit.
+    # An incomplete line is scanned again when its end arrives, or when another limit may apply.
     most_looks=3,
-    flat=memcached_flat,
+    flat=_memcached_flat,
     is_fatal=lambda item: isinstance(item, memcached.RequestError) and item.closes,
     check=_check_memcached,
     size=lambda item: len(item.data or b"") if isinstance(item, memcached.Request) else 0,
@@ -308,14 +310,14 @@ MEMCACHED = Codec(
     announce=lambda size: b"set q 0 0 %d\r\n" % size,
     work={
         "1 MB message": lambda: (
-            b"set q 0 0 %d\r\n" % MOST + b"set q 0 0 1\r\n" * 80_659 + b"x" * 9 + b"\r\n"
+            b"set q 0 0 %d\r\n" % MAX_MESSAGE + b"set q 0 0 1\r\n" * 80_659 + b"x" * 9 + b"\r\n"
         ),
-        "message of line ends": lambda: b"set q 0 0 %d\r\n" % MOST + b"\n" * MOST + b"\r\n",
+        "message of line ends": lambda: b"set q 0 0 %d\r\n" % MAX_MESSAGE + b"\n" * MAX_MESSAGE + b"\r\n",
         "64 KiB of keys": lambda: (
             (b"get " + b"k " * memcached.MAX_KEYS_LINE)[: memcached.MAX_KEYS_LINE - 2] + b"\r\n"
         ),
-        "refused message": lambda: b"set \x01 0 0 %d\r\n" % MOST + EVIL.ljust(MOST) + b"\r\n",
-        "message behind its end": lambda: b"set q 0 0 1\r\n" + b"x" * MOST + b"\r\n",
+        "refused message": lambda: b"set \x01 0 0 %d\r\n" % MAX_MESSAGE + EVIL.ljust(MAX_MESSAGE) + b"\r\n",
+        "message longer than announced": lambda: b"set q 0 0 1\r\n" + b"x" * MAX_MESSAGE + b"\r\n",
         "100k small requests": lambda: b"get q\r\n" * 50_000 + b"set q 0 0 1\r\nx\r\n" * 50_000,
     },
     tokens=[

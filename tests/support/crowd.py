@@ -1,4 +1,4 @@
-"""A crowd of clients that put and take all the time, with a ledger, while a test makes trouble."""
+"""A crowd of clients that put and get continuously, with a ledger, while a test injects faults."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.ledger import Event, Ledger
 from tests.support.programs import Server, join, wait_for
 from tests.support.waiters import AsyncWaiter
 
-# Seconds that a client waits after an error, as sensible ones do.
+# Seconds for which a client backs off after an error.
 _AFTER_ERROR = 0.02
 
 
@@ -34,14 +34,14 @@ class Member:
         message = b"%d-%d" % (self._number, self._count)
         self._count += 1
         self._crowd.ledger.send([message], self._event)
-        # 0 says that the queue has the message already, as after a retry.
+        # 0 means that the queue already has the message, for example after a retry.
         is_put = await self._ask("SADD", self._crowd.queue, message) in (0, 1)
         if is_put:
             self._crowd.ledger.acknowledge([message])
         return is_put
 
     async def put_and_take(self) -> bool:
-        """Put a message and take one, the same or another. Return whether there was one."""
+        """Put a message and take one, the same or another. Return whether a message was taken."""
         await self.put()
         taken = await self._ask("SPOP", self._crowd.queue)
         if taken is not None:
@@ -49,7 +49,7 @@ class Member:
         return taken is not None
 
     async def _ask(self, *words: str | bytes) -> Any:
-        """Return the reply, None for an error, which is counted."""
+        """Return the reply. Count an error, and return None."""
         reply = await self._waiter(*words)
         if isinstance(reply, Exception):
             self._crowd.errors[str(reply)] += 1
@@ -59,7 +59,7 @@ class Member:
 
 
 class Crowd:
-    """Clients of a server, which do the same work again and again until the block ends."""
+    """Clients of a server, which repeat their work until the block ends."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Crowd:
     ) -> None:
         self.queue = queue
         self.ledger = Ledger()
-        # The error replies, and how often each came.
+        # The number of replies with each error.
         self.errors: Counter[str] = Counter()
         self._server = server
         self._clients = clients
@@ -92,17 +92,17 @@ class Crowd:
             raise self._failed
 
     def wait_for_success(self) -> None:
-        """Return when the clients have succeeded twice more, on average."""
+        """Return after two more successes per client, on average."""
         before = self._successes
         wait_for(lambda: self._successes >= before + 2 * self._clients, "the clients to succeed")
 
     def wait_for_errors(self, pattern: str) -> None:
-        """Return when the clients have received one more such error reply, on average."""
+        """Return after one more such error per client, on average."""
         before = self.errors_of(pattern)
         wait_for(lambda: self.errors_of(pattern) > before + self._clients, f"errors {pattern}")
 
     def errors_of(self, pattern: str) -> int:
-        """Return the number of error replies in which the pattern is found."""
+        """Return the number of error replies that contain the pattern."""
         return sum(count for text, count in list(self.errors.items()) if re.search(pattern, text))
 
     def _run(self) -> None:
@@ -118,12 +118,13 @@ class Crowd:
         waiter = await AsyncWaiter.connect(self._server.port)
         member = Member(self, waiter, number)
         while self._goes_on:
+            # `+=` with an await on its right would lose the successes of other clients.
             succeeded = await self._work(member)
             self._successes += succeeded
         waiter.close()
 
     def assert_nothing_lost(self) -> None:
-        """Take what is left. Raise AssertionError if a message was lost, doubled or is strange."""
+        """Take the remaining messages. Raise AssertionError if a message was lost, doubled or is strange."""
         with self._server.client() as client:
 
             def take_the_rest() -> bool:
@@ -131,5 +132,5 @@ class Crowd:
                 return not self.ledger.lost()
 
             with suppress(AssertionError):
-                wait_for(take_the_rest, "all messages that were acknowledged")
+                wait_for(take_the_rest, "all acknowledged messages")
         self.ledger.check()

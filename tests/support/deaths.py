@@ -1,4 +1,4 @@
-"""Deaths: every state in which a native client of either version can be stopped, a queue each."""
+"""Dead native clients: a queue for each state in which a client of either version can stop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VERSIONS = ("0.15", "0.1")
 
 
 def copy_queue(direct: Client, queue: str, to: str) -> str:
-    """Another queue with the same keys; its name."""
+    """Copy all keys of a queue to another queue, and return its name."""
     with direct.pipeline(transaction=False) as pipeline:
         for suffix in SUFFIXES:
             pipeline.copy(f"{PREFIX}:{queue}{suffix}", f"{PREFIX}:{to}{suffix}")
@@ -27,12 +27,12 @@ def copy_queue(direct: Client, queue: str, to: str) -> str:
 
 
 def drop_queue(direct: Client, queue: str) -> None:
-    """Delete its keys, whoever has a role."""
+    """Delete all keys of a queue, without taking its roles."""
     direct.delete(*[f"{PREFIX}:{queue}{suffix}" for suffix in SUFFIXES])
 
 
 class VersionedSteps(NativeSteps):
-    """A native client of either version, which notes what it has done last."""
+    """A native client of either version. `last` describes its last command."""
 
     def __init__(self, client: Client, queue: str, identity: str, version: str = "0.15") -> None:
         super().__init__(client, queue, identity)
@@ -41,7 +41,7 @@ class VersionedSteps(NativeSteps):
 
     def _do(self, command: str, suffix: str, *arguments: bytes | str | int) -> Any:
         if command == "LTRIM" and self._version == "0.1":
-            # As its pseudo-code has it, which leaves up to two.
+            # As in the pseudo-code of 0.1, which leaves up to two.
             arguments = (0, 1)
         self.last = f"{command} {suffix or 'the list'}"
         return super()._do(command, suffix, *arguments)
@@ -49,7 +49,7 @@ class VersionedSteps(NativeSteps):
 
 @dataclass(frozen=True)
 class State:
-    """A queue before a client comes to it: its bound, how many were put and taken, whether it was closed."""
+    """A queue before an operation: its bound, how many messages were put and taken, whether it is closed."""
 
     name: str
     bound: int | None
@@ -58,7 +58,7 @@ class State:
     closed: bool = False
 
     def make(self, direct: Client, queue: str) -> str:
-        """Such a queue; its name."""
+        """Make a queue in this state, and return its name."""
         if self.bound is not None:
             earlier = NativeSteps(direct, queue, "earlier")
             run(earlier.create(self.bound))
@@ -87,8 +87,8 @@ STATES = (
 )
 OPERATIONS: dict[str, Callable[[NativeSteps], Steps[Any]]] = {
     "create": lambda native: native.create(2),
-    "put": lambda native: native.put(b"theirs"),
-    "put, non-blocking": lambda native: native.put_non_blocking(b"theirs"),
+    "put": lambda native: native.put(b"native"),
+    "put, non-blocking": lambda native: native.put_non_blocking(b"native"),
     "get": lambda native: native.get(),
     "get, non-blocking": lambda native: native.get_non_blocking(),
     "close": lambda native: native.close(),
@@ -99,7 +99,7 @@ IN_BOTH_VERSIONS = ("create", "put", "get", "close", "delete")
 
 @dataclass(frozen=True)
 class Death:
-    """A native client that has died in a queue, with what it had done last."""
+    """A native client that has died in an operation, and its queue. `after` describes its last command."""
 
     operation: str
     version: str
@@ -109,9 +109,9 @@ class Death:
 
 
 def deaths(direct: Client) -> Iterator[Death]:
-    """All of them: each operation of either version, in each state, up to where it ends or waits.
+    """Yield a death after each step of each operation, in each state, until it ends or waits.
 
-    A dead client does nothing: what a live one leaves behind at each of its steps is copied to another queue.
+    A live client does the steps, and its queue is copied after each of them.
     """
     for operation in OPERATIONS:
         for version in VERSIONS if operation in IN_BOTH_VERSIONS else VERSIONS[:1]:

@@ -1,4 +1,4 @@
-"""Faults: what tests do to a process or to a backend. Each lasts for a `with` block, or for a moment."""
+"""Faults of a process or of a backend. Each lasts for a `with` block, or for a moment."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from functools import partial
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
@@ -19,7 +18,7 @@ import redis
 
 from tests.support.programs import TIMEOUT, Client, Server, Valkey, join, wait_for
 
-# Done to a backend while the block runs, or before the block begins.
+# Harms a backend until the block ends, or once, before the block begins.
 BackendFault = Callable[[Valkey], AbstractContextManager[None]]
 
 
@@ -33,7 +32,7 @@ def stopped(process: Popen[Any]) -> Iterator[None]:
     try:
         end = time.monotonic() + TIMEOUT
         while any(_state(task) != "T" for task in Path(f"/proc/{process.pid}/task").iterdir()):
-            assert time.monotonic() < end, "the process does not stop"  # it takes some microseconds
+            assert time.monotonic() < end, "the process does not stop"
         yield
     finally:
         os.kill(process.pid, signal.SIGCONT)
@@ -45,7 +44,7 @@ def _state(task: Path) -> str:
 
 
 def kill(program: Server | Valkey) -> None:
-    """Kill the program, and wait for its end."""
+    """Kill the program, and wait until it has ended."""
     program.process.kill()
     program.process.wait(TIMEOUT)
 
@@ -79,7 +78,7 @@ def supervised(valkey: Valkey) -> Iterator[list[float]]:
 
 @contextmanager
 def killed(valkey: Valkey) -> Iterator[None]:
-    """Kill the backend, and start it again."""
+    """Kill the backend, and start it again at the end of the block."""
     valkey.kill()
     try:
         yield
@@ -87,11 +86,9 @@ def killed(valkey: Valkey) -> Iterator[None]:
         valkey.start()
 
 
-@contextmanager
-def hanging(valkey: Valkey) -> Iterator[None]:
-    """Stop the backend's process."""
-    with stopped(valkey.process):
-        yield
+def hanging(valkey: Valkey) -> AbstractContextManager[None]:
+    """Stop the backend's process, until the block ends."""
+    return stopped(valkey.process)
 
 
 @contextmanager
@@ -99,7 +96,7 @@ def loading(valkey: Valkey) -> Iterator[None]:
     """Kill the backend, which needs an append-only file, and let it load its data slowly."""
     with valkey.client() as direct, direct.pipeline(transaction=False) as pipeline:
         for number in range(150):
-            pipeline.set(f"somebody's {number}", "x" * 100)
+            pipeline.set(f"foreign {number}", "x" * 100)
         pipeline.execute()
         direct.bgrewriteaof()
         wait_for(lambda: not direct.info("persistence")["aof_rewrite_in_progress"], "the rewriting")
@@ -117,7 +114,7 @@ def loading(valkey: Valkey) -> Iterator[None]:
 
 @contextmanager
 def busy(valkey: Valkey) -> Iterator[None]:
-    """Run a script that does not end."""
+    """Run a script that does not end, until the block ends."""
     with valkey.client() as direct, valkey.client() as foreign:
         direct.config_set("busy-reply-threshold", 100)
         endless = threading.Thread(target=_run_until_killed, args=(foreign,), daemon=True)
@@ -136,7 +133,7 @@ def _run_until_killed(foreign: Client) -> None:
 
 @contextmanager
 def unable_to_save(valkey: Valkey) -> Iterator[None]:
-    """Let a snapshot fail. It needs `--save` and `--enable-protected-configs yes`."""
+    """Let a snapshot fail. The backend needs `--save` and `--enable-protected-configs yes`."""
     folder = valkey.folder / "gone"
     folder.mkdir()
     with valkey.client() as direct:
@@ -150,22 +147,21 @@ def unable_to_save(valkey: Valkey) -> Iterator[None]:
             direct.bgsave()
 
 
-@contextmanager
-def changed(commands: list[tuple[str, ...]], back: list[tuple[str, ...]], valkey: Valkey) -> Iterator[None]:
-    """Send these commands to the backend, and those at the end of the block."""
-    with valkey.client() as direct:
-        for command in commands:
-            direct.execute_command(*command)
-        try:
-            yield
-        finally:
-            for command in back:
-                direct.execute_command(*command)
-
-
 def commanded(*commands: str, back: str = "") -> BackendFault:
-    """Return the fault of these commands; `back` undoes them."""
-    return partial(changed, [tuple(each.split()) for each in commands], [tuple(back.split())] if back else [])
+    """Return a fault that sends these commands; the command `back` undoes them."""
+
+    @contextmanager
+    def fault(valkey: Valkey) -> Iterator[None]:
+        with valkey.client() as direct:
+            for command in commands:
+                direct.execute_command(*command.split())
+            try:
+                yield
+            finally:
+                if back:
+                    direct.execute_command(*back.split())
+
+    return fault
 
 
 _CLOSE_ALL = "CLIENT KILL TYPE normal SKIPME yes"
@@ -174,7 +170,7 @@ SUBSCRIBERS_DISCONNECTED = commanded(_CLOSE_ALL, "CLIENT KILL TYPE pubsub SKIPME
 SCRIPTS_FLUSHED = commanded("SCRIPT FLUSH")
 FLUSHED = commanded("FLUSHALL")
 ASLEEP = commanded("DEBUG SLEEP 0.6")
-# While it pauses all clients, a backend accepts no command to end that.
+# A backend that pauses all clients accepts no command to end the pause.
 PAUSED = commanded("CLIENT PAUSE 4000 ALL", back="PING")
 WRITES_PAUSED = commanded("CLIENT PAUSE 60000 WRITE", back="CLIENT UNPAUSE")
 TOO_MANY_CLIENTS = commanded("CONFIG SET maxclients 1", _CLOSE_ALL, back="CONFIG SET maxclients 10000")
@@ -184,25 +180,21 @@ NO_SCRIPTS = commanded("ACL SETUSER default -evalsha", back="ACL SETUSER default
 
 
 class Impostor:
-    """A server on a unix socket that answers everything with the same bytes."""
+    """A server on a unix socket that answers all requests with the same bytes."""
 
     def __init__(self, path: Path, reply: bytes) -> None:
         self.path = path
         self._reply = reply
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(path))
-        self._listener.listen()
-        threading.Thread(target=self._serve, daemon=True).start()
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(path))
+        listener.listen()
+        threading.Thread(target=self._serve, args=(listener,), daemon=True).start()
 
-    def _serve(self) -> None:
+    def _serve(self, listener: socket.socket) -> None:
         while True:
-            connection, _ = self._listener.accept()
-            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+            threading.Thread(target=self._answer, args=(listener.accept()[0],), daemon=True).start()
 
     def _answer(self, connection: socket.socket) -> None:
-        with connection:
-            try:
-                while connection.recv(65536):
-                    connection.sendall(self._reply)
-            except OSError:
-                return  # the other side has closed
+        with connection, suppress(OSError):  # the other side may have closed
+            while connection.recv(65536):
+                connection.sendall(self._reply)

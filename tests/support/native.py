@@ -1,7 +1,7 @@
-"""A native client of pressure 0.15: the specification's pseudo-code, one Redis command after the other.
+"""A native client of pressure 0.15: the pseudo-code of the specification, command by command.
 
-`NativeSteps` has its operations as generators that stop between any two commands, so that a test can do
-something else there; `NativeClient` does them in one go, and really blocks.
+The operations of `NativeSteps` are generators that yield between two commands, so that a test can interleave
+other work. `NativeClient` runs whole operations, and blocks in Redis.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import redis
 from tests.support.programs import TIMEOUT
 
 Result = TypeVar("Result")
-# What is yielded between two commands: None, or the key without which the operation cannot go on.
+# A generator that yields between two commands: None, or the key on which the operation waits.
 Steps = Generator[str | None, None, Result]
 
 
 class NativeError(Exception):
-    """The errors of the specification, by its names."""
+    """An error of the specification."""
 
 
 class QueueDoesNotExistError(NativeError):
@@ -47,7 +47,8 @@ class QueueFullError(NativeError):
 class NativeSteps:
     """The operations of one client on one queue, command by command.
 
-    Where the pseudo-code drops `stats:` from a key, or raises and keeps the role, the prose is followed.
+    Where the pseudo-code omits `stats:` in a key, or keeps the role after an error, this follows the prose.
+    With `blocks`, the client blocks in BRPOP, and fails after `patience` seconds; else it polls.
     """
 
     def __init__(
@@ -59,23 +60,18 @@ class NativeSteps:
         blocks: bool = False,
         patience: float = math.inf,
     ) -> None:
-        # redis-py says nothing of its type.
-        self._execute: Any = client.execute_command
+        self._execute: Any = client.execute_command  # redis-py does not declare a type
         self._base = f"{prefix}:{queue}"
         self._identity = identity
         self._blocks = blocks
-        # Seconds after which it is an error that nothing comes.
         self._patience = patience
 
     def create(self, bound: int = 0) -> Steps[None]:
-        made = self._do("SETNX", ":bound", bound)
-        if not made:
+        if not self._do("SETNX", ":bound", bound):
             raise QueueAlreadyExistsError
         yield None
-        self._do("LPUSH", ":producer_free", 1)
-        yield None
-        self._do("LPUSH", ":consumer_free", 1)
-        yield None
+        yield from self._step("LPUSH", ":producer_free", 1)
+        yield from self._step("LPUSH", ":consumer_free", 1)
         self._do("LPUSH", ":not_full", 1)
 
     def put(self, message: bytes) -> Steps[None]:
@@ -101,19 +97,13 @@ class NativeSteps:
             self._do("LPUSH", ":producer_free", 0)
             raise QueueFullError
         yield None
-        length = self._do("LPUSH", "", message)
-        yield None
-        bound = int(self._do("GET", ":bound") or 0)
-        yield None
+        length = yield from self._step("LPUSH", "", message)
+        bound = int((yield from self._step("GET", ":bound")) or 0)
         if bound == 0 or length < bound:
-            self._do("LPUSH", ":not_full", 0)
-            yield None
-            self._do("LTRIM", ":not_full", 0, 0)
-            yield None
-        self._do("INCR", ":stats:produced_messages")
-        yield None
-        self._do("INCRBY", ":stats:produced_bytes", len(message))
-        yield None
+            yield from self._step("LPUSH", ":not_full", 0)
+            yield from self._step("LTRIM", ":not_full", 0, 0)
+        yield from self._step("INCR", ":stats:produced_messages")
+        yield from self._step("INCRBY", ":stats:produced_bytes", len(message))
         self._do("LPUSH", ":producer_free", 0)
 
     def get(self) -> Steps[bytes]:
@@ -137,22 +127,17 @@ class NativeSteps:
             raise QueueInUseError
         yield None
         yield from self._sign_as_consumer()
-        message: bytes | None = self._do("RPOP", "")
-        yield None
+        message: bytes | None = yield from self._step("RPOP", "")
         yield from self._got(message)
         return message
 
     def _got(self, message: bytes | None) -> Steps[None]:
-        # The pseudo-code does this for an empty queue too, and without a look at the bound.
-        self._do("LPUSH", ":not_full", 0)
-        yield None
-        self._do("LTRIM", ":not_full", 0, 0)
-        yield None
+        # The pseudo-code does this for an empty queue too, and whatever the bound is.
+        yield from self._step("LPUSH", ":not_full", 0)
+        yield from self._step("LTRIM", ":not_full", 0, 0)
         if message is not None:
-            self._do("INCR", ":stats:consumed_messages")
-            yield None
-            self._do("INCRBY", ":stats:consumed_bytes", len(message))
-            yield None
+            yield from self._step("INCR", ":stats:consumed_messages")
+            yield from self._step("INCRBY", ":stats:consumed_bytes", len(message))
         self._do("LPUSH", ":consumer_free", 0)
 
     def close(self) -> Steps[None]:
@@ -161,32 +146,24 @@ class NativeSteps:
         yield None
         if (yield from self._sign("producer")):
             self._refuse("producer")
-        self._do("LPUSH", ":closed", 0, 0)
-        yield None
+        yield from self._step("LPUSH", ":closed", 0, 0)
         self._do("LPUSH", ":producer_free", 0)
 
     def delete(self) -> Steps[None]:
         yield from self._must_exist()
-        self._do("DEL", ":bound")
-        yield None
-        self._do("LPUSH", ":not_full", 0)
-        yield None
-        self._do("LPUSH", ":closed", 0, 0)
-        yield None
+        yield from self._step("DEL", ":bound")
+        yield from self._step("LPUSH", ":not_full", 0)
+        yield from self._step("LPUSH", ":closed", 0, 0)
         for role in (":producer", ":consumer"):
             yield from self._pop(f"{role}_free")
             yield None
-            self._do("DEL", role)
-            yield None
-            self._do("DEL", f"{role}_free")
-            yield None
+            yield from self._step("DEL", role)
+            yield from self._step("DEL", f"{role}_free")
         for key in (":not_full", ":closed"):
-            self._do("DEL", key)
-            yield None
+            yield from self._step("DEL", key)
         for verb in ("produced", "consumed"):
             for unit in ("messages", "bytes"):
-                self._do("DEL", f":stats:{verb}_{unit}")
-                yield None
+                yield from self._step("DEL", f":stats:{verb}_{unit}")
         self._do("DEL", "")
 
     def _must_exist(self) -> Steps[None]:
@@ -195,37 +172,31 @@ class NativeSteps:
         yield None
 
     def _sign(self, role: str) -> Steps[bool]:
-        """Write down who has the role; whether the queue is closed."""
-        self._do("SET", f":{role}", self._identity)
-        yield None
-        closed = self._do("EXISTS", ":closed")
-        yield None
-        return bool(closed)
+        """Write this client's identity to the role's key. Return whether the queue is closed."""
+        yield from self._step("SET", f":{role}", self._identity)
+        return bool((yield from self._step("EXISTS", ":closed")))
 
     def _sign_as_consumer(self) -> Steps[bool]:
-        """The same. Raises QueueClosedError where the queue is closed and nothing is left in it."""
+        """Do the same for the consumer. Raise QueueClosedError if the queue is closed and empty."""
         closed = yield from self._sign("consumer")
-        if closed:
-            length = self._do("LLEN", "")
-            yield None
-            if length == 0:
-                self._refuse("consumer")
+        if closed and (yield from self._step("LLEN", "")) == 0:
+            self._refuse("consumer")
         return closed
 
     def _refuse(self, role: str) -> NoReturn:
-        """Give the role back, since the queue is closed."""
+        """Give the role back, and raise QueueClosedError."""
         self._do("LPUSH", f":{role}_free", 0)
         raise QueueClosedError
 
     def _pop(self, *suffixes: str) -> Steps[tuple[str, bytes]]:
-        """BRPOP; or polls in its place, which a test with one thread can go on from."""
+        """Do a BRPOP, or poll, which a test with one thread can interrupt."""
         if self._blocks:
             keys = [self._base + suffix for suffix in suffixes]
             end = time.monotonic() + self._patience
             popped = None
             while popped is None:
-                assert time.monotonic() < end, f"nothing comes at {keys}"
-                # Not for ever at once: redis-py itself gives a reply up after five seconds.
+                assert time.monotonic() < end, f"no element in {keys}"
+                # redis-py waits for a reply for at most five seconds.
                 popped = self._execute("BRPOP", *keys, 2)
             return popped[0].decode().removeprefix(self._base), popped[1]
         while True:
@@ -235,31 +206,36 @@ class NativeSteps:
                     return suffix, value
             yield self._base + suffixes[0]
 
+    def _step(self, command: str, suffix: str, *arguments: bytes | str | int) -> Steps[Any]:
+        reply = self._do(command, suffix, *arguments)
+        yield None
+        return reply
+
     def _do(self, command: str, suffix: str, *arguments: bytes | str | int) -> Any:
         return self._execute(command, self._base + suffix, *arguments)
 
 
 def run(steps: Steps[Result]) -> Result:
-    """All steps of an operation. Raises AssertionError where it would have to wait."""
+    """Run an operation to its end, and return its result. Raise AssertionError if it has to wait."""
     while True:
         try:
             waits_for = next(steps)
         except StopIteration as end:
             result: Result = end.value
             return result
-        assert waits_for is None, f"nothing comes at {waits_for}"
+        assert waits_for is None, f"the operation waits for {waits_for}"
 
 
 def step_until(steps: Steps[Any], reached: Callable[[], Any]) -> None:
-    """Let an operation go on until the condition is true. Raises AssertionError after a while."""
+    """Run an operation until the condition is true. Raise AssertionError after `TIMEOUT` seconds."""
     end = time.monotonic() + TIMEOUT
     while not reached():
-        assert time.monotonic() < end, f"{steps} has not come that far"
+        assert time.monotonic() < end, f"{steps} has not come to that state"
         next(steps)
 
 
 class NativeClient:
-    """A client whose operations return when they are done; put, get and close block as the protocol does."""
+    """A client whose operations return when they are done. Put, get, close and delete block if they must."""
 
     def __init__(
         self, client: redis.Redis, queue: str, identity: str = "native", prefix: str = "__pressure__"

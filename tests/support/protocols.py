@@ -1,7 +1,6 @@
-"""The protocols that the server speaks, as tests see them: what clients send, and what the server replies.
+"""The server's protocols for tests: the requests that clients send, and the server's replies.
 
-`PROTOCOLS` has one instance for each. A suite that all protocols share is marked `each_protocol`; a new
-protocol takes part in all of them as soon as its instance is here.
+`PROTOCOLS` has one instance for each; `each_protocol` parametrizes a test with all of them.
 """
 
 from __future__ import annotations
@@ -10,8 +9,8 @@ import contextlib
 import re
 import select
 import socket
-import struct
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 from types import TracebackType
@@ -19,26 +18,26 @@ from typing import Self
 
 import pytest
 
-from tests.support.programs import TIMEOUT, Server
-from tests.support.waiters import packed
+from tests.support.programs import TIMEOUT, Server, join
+from tests.support.waiters import close_with_reset, packed
 
 
 @dataclass(frozen=True, eq=False)
 class Protocol:
     """One wire protocol.
 
-    Requests are complete; replies are without their last line end. `name` is the scheme of its listeners.
+    Requests are complete; replies lack the last line end. `name` is the URL scheme of the listeners.
     """
 
     name: str
     read_reply: Callable[[Wire], bytes]
-    # A command that works always, and its reply.
+    # A command that always succeeds, and its reply.
     ping: bytes
     pong: re.Pattern[bytes]
-    # By queue and message; the reply by the number of messages that are queued then.
+    # Arguments: queue and message. The reply depends on the number of messages after the put.
     put: Callable[[bytes, bytes], bytes]
     stored: Callable[[int], bytes]
-    # By queue: a get that replies at once, and one that waits for a message; the message in their replies.
+    # Argument: queue. A get that replies at once, a get that waits for a message, and their replies.
     get: Callable[[bytes], bytes]
     get_waiting: Callable[[bytes], bytes]
     got: Callable[[bytes, bytes], bytes]
@@ -48,18 +47,18 @@ class Protocol:
     size: Callable[[bytes], bytes]
     sized: Callable[[int], bytes]
     ready: bytes
-    # By user and password.
+    # Arguments: user and password.
     log_in: Callable[[bytes, bytes], bytes]
     logged_in: bytes
     login_failed: bytes
     unauthenticated: bytes
     no_permission: bytes
-    # A put whose message has so many bytes, and does not come.
+    # The beginning of a put, without its message of so many bytes.
     announce: Callable[[int], bytes]
-    # Requests that the server refuses, and goes on; and those after which it closes the connection.
+    # By request: the error reply. After a fatal request the server closes the connection.
     refused: dict[bytes, bytes]
     fatal: dict[bytes, bytes]
-    # Requests that are too large for a client that has not logged in, and the beginning of the reply.
+    # Requests too large for a client that has not logged in, and the beginning of the reply.
     too_large_before_login: tuple[bytes, ...]
     refused_before_login: bytes
     too_many_clients: bytes
@@ -77,7 +76,7 @@ class Protocol:
 
 
 class Wire:
-    """A plain connection: what a client sends, and when and how it leaves, is up to the test."""
+    """A plain connection: the test decides what to send, and when and how to disconnect."""
 
     def __init__(
         self,
@@ -87,7 +86,7 @@ class Wire:
         connected: socket.socket | None = None,
         small_buffers: bool = False,
     ) -> None:
-        """Connect to the server's first listener for the protocol, or speak over `connected`."""
+        """Connect to the server's first listener for the protocol, or use the socket `connected`."""
         self.protocol = protocol
         if connected is None:
             assert server is not None
@@ -120,7 +119,7 @@ class Wire:
         assert reply in map(self.protocol.stored, range(1, 100)), reply
 
     def get(self, queue: bytes) -> bytes | None:
-        """Take a message, None if there is none. Raises AssertionError if the server refuses."""
+        """Take a message; return None if there is none. Raises AssertionError if the server refuses."""
         self.send(self.protocol.get(queue))
         return self.message()
 
@@ -135,12 +134,20 @@ class Wire:
         return self
 
     def send(self, data: bytes) -> None:
-        """Send all of it, unless the server closes first."""
+        """Send all data, unless the server closes first."""
         with contextlib.suppress(ConnectionError):
             self.socket.sendall(data)
 
+    @contextlib.contextmanager
+    def sending(self, data: bytes) -> Iterator[None]:
+        """Send all data in another thread while the block reads replies."""
+        sender = threading.Thread(target=self.send, args=(data,), daemon=True)
+        sender.start()
+        yield
+        join(sender)
+
     def send_until_blocked(self, data: bytes) -> int:
-        """Send until there is no room for a second; return the number of bytes that were sent."""
+        """Send until the socket has been full for a second; return the number of bytes sent."""
         self.socket.setblocking(False)
         sent = 0
         with contextlib.suppress(ConnectionError):
@@ -154,20 +161,20 @@ class Wire:
         return self.protocol.read_reply(self).removesuffix(b"\r\n")
 
     def read(self, size: int) -> bytes:
-        """Return so many bytes, or fewer if the server closes first."""
+        """Return `size` bytes, or fewer if the server closes first."""
         while len(self._unread) < size and self.receive():
             pass
         return self._take(size)
 
     def exactly(self, size: int) -> bytes:
-        """Return so many bytes. Raises ConnectionError if the server closes first."""
+        """Return `size` bytes. Raises ConnectionError if the server closes first."""
         found = self.read(size)
         if len(found) < size:
             raise ConnectionResetError("the server closed the connection")
         return found
 
     def read_line(self) -> bytes:
-        """Return a line with its end, or what there is if the server closes first."""
+        """Return a line with its end, or a part of it if the server closes first."""
         while b"\n" not in self._unread and self.receive():
             pass
         return self._take(self._unread.find(b"\n") + 1 or len(self._unread))
@@ -180,27 +187,26 @@ class Wire:
         return found
 
     def rest(self) -> bytes:
-        """Return everything that comes until the server closes."""
+        """Return all bytes until the server closes."""
         while self.receive():
             pass
         return self._take(len(self._unread))
 
     def is_closed(self) -> bool:
-        """Wait for the next byte or the end, and return whether the server has closed."""
+        """Wait for a byte or the end of the stream; return whether the server has closed."""
         return self.read(1) == b""
 
     def has_reply(self) -> bool:
-        """Whether anything has come that was not read yet."""
+        """Return whether unread bytes have arrived."""
         return bool(self._unread or select.select([self.socket], [], [], 0)[0])
 
     def reset(self) -> None:
-        """Close so that the server gets an RST."""
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.close()
+        """Close with an RST."""
+        close_with_reset(self.socket)
 
     def half_close(self) -> bytes:
-        """Send nothing more, read to the end, and close. Return what came."""
-        with contextlib.suppress(OSError):  # if the server was faster
+        """Send no more (FIN), return all bytes until the server closes, and close."""
+        with contextlib.suppress(OSError):  # if the server has closed first
             self.socket.shutdown(socket.SHUT_WR)
         found = self.rest()
         self.close()
@@ -210,7 +216,7 @@ class Wire:
         self.socket.close()
 
     def receive(self) -> bool:
-        """Wait for bytes, keep them, and return whether there were any before the server closed."""
+        """Wait for bytes and buffer them; return whether any arrived before the server closed."""
         received = b""
         with contextlib.suppress(ConnectionError):
             received = self.socket.recv(1 << 16)
@@ -239,7 +245,7 @@ def _resp_reply(wire: Wire) -> bytes:
 def _resp_message(reply: bytes) -> bytes | None:
     if reply in (b"$-1", b"*-1"):
         return None
-    # LPOP replies with a message, BLPOP with the queue's name and a message.
+    # LPOP returns a message, BLPOP the queue's name and a message.
     found = re.fullmatch(rb"(?:\*2\r\n\$\d+\r\n.+?\r\n)?\$\d+\r\n(.*)", reply, re.DOTALL)
     assert found, reply
     return found[1]
@@ -308,7 +314,7 @@ def _memcached_message(reply: bytes) -> bytes | None:
 
 
 def stored(key: bytes, data: bytes, *, name: bytes = b"set", more: bytes = b"0 0") -> bytes:
-    """Return memcached's `set`, or another storage command; `more` are flags and expiry."""
+    """Return a request of memcached's `set`, or of another storage command; `more` is flags and expiry."""
     return b"%b %b %b %d\r\n%b\r\n" % (name, key, more, len(data), data)
 
 
@@ -358,5 +364,5 @@ MEMCACHED = Protocol(
 
 PROTOCOLS = (RESP, MEMCACHED)
 each_protocol = pytest.mark.parametrize("protocol", PROTOCOLS, ids=attrgetter("name"))
-# What a server is started with that listens for all of them: each has a listener for RESP.
+# Arguments for a server that listens for all protocols; it always has a listener for RESP.
 LISTEN = tuple(part for each in PROTOCOLS if each is not RESP for part in ("--listen", each.url))

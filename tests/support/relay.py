@@ -1,4 +1,4 @@
-"""A relay: it passes connections on, and stalls, slows, cuts and refuses them when a test says so."""
+"""A relay that passes connections on, and stalls, slows, cuts or refuses them when a test says so."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from functools import partial
 
 _PIECE = 1 << 14
 
-# Opens a connection to the target. Raises OSError.
+# Opens a connection to the target, or raises OSError.
 Connect = Callable[[], Awaitable[socket.socket]]
+PassOn = Callable[[bytes], Awaitable[None]]
 
 
 class Link:
@@ -21,13 +22,13 @@ class Link:
     def __init__(self, relay: Relay, near: socket.socket, far: socket.socket) -> None:
         self.near = near
         self.far = far
-        # Bytes of replies that pass before the link breaks; None if it does not.
+        # Bytes of replies until the link breaks; None for no limit.
         self.left: int | None = None
         self._relay = relay
         self._loop = asyncio.get_running_loop()
 
     async def run(self) -> None:
-        """Pass on until both sides have ended, or one has failed."""
+        """Pass bytes on until both sides have ended, or one has failed."""
         pumps = [asyncio.create_task(self.requests()), asyncio.create_task(self.replies())]
         try:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_EXCEPTION)
@@ -38,19 +39,19 @@ class Link:
 
     async def requests(self) -> None:
         """Pass requests on until the client sends no more."""
-        while data := await self._loop.sock_recv(self.near, _PIECE):
-            await self._relay.let_pass(data, is_reply=False)
-            await self.request(data)
-        await self._relay.let_pass(b"", is_reply=False)
+        await self._pump(self.near, self.request, is_reply=False)
         self.far.shutdown(socket.SHUT_WR)
 
     async def replies(self) -> None:
         """Pass replies on until the target sends no more."""
-        while data := await self._loop.sock_recv(self.far, _PIECE):
-            await self._relay.let_pass(data, is_reply=True)
-            await self.reply(data)
-        await self._relay.let_pass(b"", is_reply=True)
+        await self._pump(self.far, self.reply, is_reply=True)
         self.near.shutdown(socket.SHUT_WR)
+
+    async def _pump(self, source: socket.socket, pass_on: PassOn, *, is_reply: bool) -> None:
+        while data := await self._loop.sock_recv(source, _PIECE):
+            await self._relay.let_pass(data, is_reply=is_reply)
+            await pass_on(data)
+        await self._relay.let_pass(b"", is_reply=is_reply)
 
     async def request(self, data: bytes) -> None:
         """Pass bytes of requests on. Raise OSError to break the link."""
@@ -66,19 +67,19 @@ class Link:
             raise ConnectionAbortedError("cut in the middle")
 
     async def send(self, side: socket.socket, data: bytes) -> None:
-        """Send all of it."""
+        """Send all bytes to this side."""
         await self._loop.sock_sendall(side, data)
 
 
 class Relay:
-    """Listens in the running loop. An order holds for open and for new connections, until `heal`."""
+    """Listens in the running loop. Orders such as `stall` apply to open and new connections, until `heal`."""
 
     new_link: type[Link] = Link
 
     def __init__(self) -> None:
-        # The first port it listens at.
+        # The first port on which it listens.
         self.port = 0
-        # The number of times that something was held.
+        # How often bytes were held.
         self.held = 0
         self._listening: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
@@ -99,53 +100,52 @@ class Relay:
         self.port = self.port or port
         return port
 
-    def cut(self, *, rudely: bool) -> None:
-        """Break every connection; `rudely` with an RST, which destroys bytes in flight."""
-        for task, link in self._links.items():
-            if rudely and link is not None:
-                for side in (link.near, link.far):
-                    side.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    def cut(self, *, reset: bool) -> None:
+        """Break every connection. With `reset`, send an RST, which destroys bytes in flight."""
+        if reset:
+            for link in self._open_links():
+                _reset_on_close(link.near)
+                _reset_on_close(link.far)
+        for task in self._links:
             task.cancel()
 
     def cut_after(self, count: int) -> None:
         """Break each connection after so many more bytes of replies."""
-        for link in self._links.values():
-            if link is not None:
-                link.left = count
+        for link in self._open_links():
+            link.left = count
 
     def stall(self) -> None:
-        """Hold every byte, and every end of a connection."""
+        """Hold all bytes, and the ends of connections."""
         self._holds = _always
         self._flows.clear()
 
     def hold(self, replies: Callable[[bytes], bool]) -> None:
-        """Hold replies for which this is true, and everything that follows them on their connection."""
+        """Hold the replies that `replies` selects, and all later bytes of their connection."""
         self._holds = lambda data, is_reply: is_reply and data != b"" and replies(data)
         self._flows.clear()
 
     def slow(self, delay: float, rate: float) -> None:
-        """Let each piece take `delay` seconds, and `rate` bytes a second pass in each direction."""
+        """Delay each piece by `delay` seconds, and pass `rate` bytes a second in each direction."""
         self._delay, self._rate = delay, rate
 
     def refuse(self) -> None:
-        """Break every connection, and each new one at once."""
+        """Break every connection with an RST, also new ones."""
         self._refuses = True
-        self.cut(rudely=True)
+        self.cut(reset=True)
 
     def heal(self) -> None:
-        """Pass everything on that was held, and everything from now on."""
+        """Pass on all bytes that were held, and all later ones."""
         self._flows.set()
         self._refuses = False
         self._delay = self._rate = 0.0
-        for link in self._links.values():
-            if link is not None:
-                link.left = None
+        for link in self._open_links():
+            link.left = None
 
     async def close(self) -> None:
-        """Break everything and listen no more."""
+        """Break every connection, and listen no more."""
         for accepting in self._accepting:
             accepting.cancel()
-        self.cut(rudely=False)
+        self.cut(reset=False)
         await asyncio.gather(*self._accepting, *self._links, return_exceptions=True)
         for listening in self._listening:
             listening.close()
@@ -160,12 +160,15 @@ class Relay:
         if self._rate:
             await asyncio.sleep(len(data) / self._rate)
 
+    def _open_links(self) -> list[Link]:
+        return [link for link in self._links.values() if link is not None]
+
     async def _accept(self, listening: socket.socket, connect: Connect) -> None:
         while True:
             near, _ = await asyncio.get_running_loop().sock_accept(listening)
             near.setblocking(False)
             if self._refuses:
-                near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                _reset_on_close(near)
                 near.close()
                 continue
             task = asyncio.create_task(self._pass_on(near, connect))
@@ -187,12 +190,16 @@ def _always(_data: bytes, _is_reply: bool) -> bool:
     return True
 
 
+def _reset_on_close(side: socket.socket) -> None:
+    side.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
 def _close(side: socket.socket, _: asyncio.Task[None]) -> None:
     side.close()
 
 
 async def connected(address: str | tuple[str, int]) -> socket.socket:
-    """Open a connection to a unix socket, or to a host and port. Raises OSError."""
+    """Open a connection to a unix socket, or to a host and port. Raise OSError if that fails."""
     is_unix = isinstance(address, str)
     connection = socket.socket(socket.AF_UNIX if is_unix else socket.AF_INET)
     connection.setblocking(False)

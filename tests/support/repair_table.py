@@ -1,4 +1,4 @@
-"""Every state in which a native client can die: what the doctor says, and what is true after its repair.
+"""The table of the states in which a native client can die, with the doctor's findings and repairs.
 
 `python -m tests.support.repair_table docs/guides/repair.md` writes the table into the document.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from pressure_server.queues.repair.problem import LONE_LIST
 from tests.support.deaths import IN_BOTH_VERSIONS, OPERATIONS, PREFIX, STATES, VERSIONS, deaths
@@ -20,23 +20,19 @@ from tests.support.ward import Keys, Told, Ward, about
 MARKER = "<!-- made by `python -m tests.support.repair_table docs/guides/repair.md` -->\n"
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What has become of a queue in which a client died; as the table has it."""
+class Outcome(NamedTuple):
+    """The doctor's findings and repairs in a queue in which a client died, as text for the table."""
 
-    said: str
-    done: str
+    findings: str
+    repairs: str
     afterwards: str
 
 
 def outcomes(ward: Ward, queues: Iterable[str]) -> dict[str, Outcome]:
-    """Repair all queues at once, and see that each works; what has become of them.
-
-    Raises AssertionError where anything is wrong.
-    """
+    """Repair all queues together, and return the outcomes. Raises AssertionError unless all queues work."""
     before = {queue: Keys.read(ward.direct, queue) for queue in queues}
     told = ward.repair()
-    found = {queue: _what_was_told(ward, queue, told.get(queue, Told())) for queue in before}
+    reported = {queue: _reported(ward, queue, told.get(queue, Told())) for queue in before}
     assert not ward.examine()
     afterwards = {}
     for queue, keys in before.items():
@@ -48,13 +44,13 @@ def outcomes(ward: Ward, queues: Iterable[str]) -> dict[str, Outcome]:
     for queue in kept:
         with about(queue):
             assert not later[queue].left
-            afterwards[queue] += f" {later[queue].in_words}: repaired, works"
+            afterwards[queue] += f": {later[queue].in_words}, repaired, works"
     ward.assert_all_work(before)
-    return {queue: Outcome(*found[queue], afterwards[queue]) for queue in before}
+    return {queue: Outcome(*reported[queue], afterwards[queue]) for queue in before}
 
 
-def _what_was_told(ward: Ward, queue: str, told: Told) -> tuple[str, str]:
-    """What the doctor said and did, by the queue's name where only that helps."""
+def _reported(ward: Ward, queue: str, told: Told) -> tuple[str, str]:
+    """Return the findings and the repairs. Name the queue to the doctor if it is repaired only then."""
     with about(queue):
         if not told.left:
             return told.in_words, ", ".join(told.done) or "nothing"
@@ -62,62 +58,62 @@ def _what_was_told(ward: Ward, queue: str, told: Told) -> tuple[str, str]:
         assert not told.done
         by_name = ward.repair(named=queue)[queue]
         assert not by_name.left
-        return LONE_LIST.name, f"nothing; where the queue is named: {', '.join(by_name.done)}"
+        return LONE_LIST.name, f"nothing; if the queue is named: {', '.join(by_name.done)}"
 
 
 def _after_repair(ward: Ward, queue: str, before: Keys) -> str:
-    """Check what the repair has left; let what somebody may wait for come: had it lived, it would go on."""
+    """Check the queue after its repair, and bring what a live client in its state would wait for."""
     direct = ward.direct
     after = Keys.read(direct, queue)
     if before.bound is None:
         assert direct.keys(f"{PREFIX}:{queue}*") == []
         run(NativeSteps(direct, queue, "survivor").create(0))
-        return "the queue is gone, and can be made anew"
+        return "the queue is gone and can be created again"
     assert (after.messages, after.bound) == (before.messages, before.bound)
     assert after.producer_free == (0 if before.producer_may_wait else 1)
     assert after.consumer_free == (0 if before.consumer_may_wait else 1)
     assert (after.producer, after.consumer) == (before.producer, before.consumer)
     if before.producer_may_wait:
         assert run(NativeSteps(direct, queue, "other").get()) == before.messages[0]
-        return "role kept, for a producer may wait for room; after a get"
+        return "role kept: a producer may wait for room; after a get"
     if before.consumer_may_wait:
-        run(NativeSteps(direct, queue, "other").put(b"for the waiting"))
-        return "role kept, for a consumer may wait for a message; after a put"
+        run(NativeSteps(direct, queue, "other").put(b"for the consumer"))
+        return "role kept: a consumer may wait for a message; after a put"
     return "works"
 
 
 def table(backend: Valkey) -> str:
-    """The table, in Markdown: steps and states of equal outcome together."""
+    """Return the table in Markdown. A row has all steps and states with the same outcome."""
     ward = Ward(backend)
     try:
         died = list(deaths(ward.direct))
-        became = outcomes(ward, [death.queue for death in died])
+        outcome_of = outcomes(ward, [death.queue for death in died])
     finally:
         ward.close()
-    # By operation, step and outcome: the states, and for each the versions of the client.
+    # By operation, step and outcome: the client's versions by state.
     found: dict[tuple[str, str, Outcome], dict[str, list[str]]] = {}
     for death in died:
-        states = found.setdefault((death.operation, death.after, became[death.queue]), {})
+        states = found.setdefault((death.operation, death.after, outcome_of[death.queue]), {})
         states.setdefault(death.state.name, []).append(death.version)
     lines = []
     for operation in OPERATIONS:
         lines += [
             f"\n### {operation.capitalize()}\n",
-            "| it died after | the queue was | `doctor` says | `--repair` | afterwards |",
+            "| the client died after | state of the queue | `doctor` reports | `--repair` | afterwards |",
             "|---|---|---|---|---|",
         ]
         rows: dict[tuple[str, Outcome], list[str]] = {}
-        for (of, after, what), states in found.items():
-            if of == operation:
-                rows.setdefault((_in_words(states, operation), what), []).append(after)
+        for (died_in, step, outcome), states in found.items():
+            if died_in == operation:
+                rows.setdefault((_describe(states, operation), outcome), []).append(step)
         lines += [
-            f"| {', '.join(after)} | {states} | {what.said} | {what.done} | {what.afterwards} |"
-            for (states, what), after in rows.items()
+            f"| {' | '.join([', '.join(steps), states, *outcome])} |"
+            for (states, outcome), steps in rows.items()
         ]
     return "\n".join(lines) + "\n"
 
 
-def _in_words(states: dict[str, list[str]], operation: str) -> str:
+def _describe(states: dict[str, list[str]], operation: str) -> str:
     possible = len(VERSIONS) if operation in IN_BOTH_VERSIONS else 1
     if len(states) == len(STATES) and all(len(versions) == possible for versions in states.values()):
         return "any"
@@ -127,15 +123,15 @@ def _in_words(states: dict[str, list[str]], operation: str) -> str:
 
 
 def main(document: Path) -> None:
-    """Put the table into the document."""
+    """Write the current table into the document."""
     with tempfile.TemporaryDirectory() as folder:
         backend = Valkey(Path(folder))
         try:
-            made = table(backend)
+            current = table(backend)
         finally:
             backend.stop()
     text = document.read_text(encoding="utf-8")
-    document.write_text(text[: text.index(MARKER) + len(MARKER)] + made, encoding="utf-8")
+    document.write_text(text[: text.index(MARKER) + len(MARKER)] + current, encoding="utf-8")
 
 
 if __name__ == "__main__":

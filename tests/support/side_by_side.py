@@ -1,18 +1,17 @@
-"""Redis and our server side by side: the same commands to both, and their replies byte by byte.
+"""Redis and the server side by side: send the same commands to both, and compare their replies.
 
-The fixtures are in tests/conftest.py: `original`, a real Redis, and `pair`, that Redis and our server.
+The fixtures are in tests/conftest.py: `original`, a real Redis, and `pair`, that Redis and the server.
 """
 
 from __future__ import annotations
 
-import contextlib
 import re
 import socket
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import BinaryIO
 
-from tests.support.programs import TIMEOUT, Server, Valkey
+from tests.support import protocols
+from tests.support.programs import Server, Valkey
 from tests.support.waiters import packed
 
 Command = tuple[bytes, ...]
@@ -20,7 +19,7 @@ Command = tuple[bytes, ...]
 
 @dataclass(frozen=True)
 class Reply:
-    """A reply's bytes; for an aggregate those of its first line, and its items."""
+    """A reply's bytes; for an aggregate, the bytes of its first line, and its items."""
 
     line: bytes
     items: tuple[Reply, ...] = field(default=())
@@ -30,63 +29,49 @@ class Reply:
         return self.line + b"".join(item.raw for item in self.items)
 
     def unordered(self) -> Reply:
-        """With the items in an order that does not depend on who sent them."""
-        return Reply(
-            self.line, tuple(sorted((item.unordered() for item in self.items), key=lambda item: item.raw))
-        )
+        """Return the reply with its items sorted."""
+        items = (item.unordered() for item in self.items)
+        return Reply(self.line, tuple(sorted(items, key=lambda item: item.raw)))
 
 
-def read_reply(stream: BinaryIO) -> Reply:
-    """The next reply; an empty one at the end of the stream."""
-    line = stream.readline()
+def read_reply(wire: protocols.Wire) -> Reply:
+    """Return the next reply, which is empty at the end of the stream."""
+    line = wire.read_line()
     kind = line[:1]
-    if kind in b"$=!" and line[1:2] != b"-" and line:
-        return Reply(line + stream.read(int(line[1:]) + 2))
-    if kind in b"*~>%" and line[1:2] != b"-" and line:
+    if not line or line[1:2] == b"-":
+        return Reply(line)
+    if kind in b"$=!":
+        return Reply(line + wire.read(int(line[1:]) + 2))
+    if kind in b"*~>%":
         count = int(line[1:]) * (2 if kind == b"%" else 1)
-        return Reply(line, tuple(read_reply(stream) for _ in range(count)))
+        return Reply(line, tuple(read_reply(wire) for _ in range(count)))
     return Reply(line)
 
 
-class Wire:
-    """One connection, command by command."""
+class Wire(protocols.Wire):
+    """A connection to Redis or to the server, whose replies can be compared."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        connection.settimeout(TIMEOUT)
-        self._socket = connection
-        self._stream = connection.makefile("rb")
+    def __init__(self, connected: socket.socket) -> None:
+        super().__init__(protocols.RESP, connected=connected)
 
     def do(self, command: Command) -> Reply:
-        self._socket.sendall(packed(*command))
-        return read_reply(self._stream)
-
-    def all_for(self, data: bytes) -> bytes:
-        """Everything that comes for these bytes until the other side closes."""
-        found = b""
-        with contextlib.suppress(ConnectionError):
-            self._socket.sendall(data)
-        with contextlib.suppress(ConnectionError):
-            while more := self._socket.recv(65536):
-                found += more
-        return found
-
-    def close(self) -> None:
-        self._stream.close()
-        self._socket.close()
+        """Send a command and return the reply."""
+        self.send(packed(*command))
+        return read_reply(self)
 
 
 class Pair:
-    """Redis and our server, both without data, and connections to both."""
+    """Redis and the server, both without data, and connections to both."""
 
-    def __init__(self, original: Valkey, ours: Server) -> None:
-        self._original, self._ours = original, ours
+    def __init__(self, original: Valkey, server: Server) -> None:
+        self._original, self._server = original, server
         self._open: list[Wire] = []
 
     def connect(self, protocol: int = 2) -> tuple[Wire, Wire]:
-        """A connection to Redis and one to us, both of that RESP version."""
+        """Open a connection to Redis and one to the server, both with this RESP version."""
         unix = socket.socket(socket.AF_UNIX)
         unix.connect(str(self._original.socket))
-        wires = Wire(unix), Wire(socket.create_connection(("127.0.0.1", self._ours.port)))
+        wires = Wire(unix), Wire(socket.create_connection(("127.0.0.1", self._server.port)))
         self._open += wires
         if protocol == 3:
             for wire in wires:
@@ -99,31 +84,31 @@ class Pair:
 
 
 def split(table: str) -> list[str]:
-    """The lines of a table, which stand between bars and line breaks."""
+    """Return the lines of a table, which are separated by bars and line breaks."""
     return [line for line in re.split(r"[|\n]", table) if line.strip()]
 
 
 def words(line: str) -> Command:
-    """The command a line stands for: words at spaces; '' is an empty one, \\xff a byte, \\n a line's end."""
+    """Return a line's command: spaces separate words, '' is an empty word, and \\xff and \\n are escapes."""
     bare = (word.replace("''", "").encode("ascii") for word in line.split(" "))
     return tuple(word.decode("unicode_escape").encode("latin-1") for word in bare)
 
 
 def compare(
-    pair: Pair, lines: list[str], protocol: int, *, unordered: bool = False, but_for: Collection[str] = ()
+    pair: Pair, lines: list[str], protocol: int, *, unordered: bool = False, ignored: Collection[str] = ()
 ) -> None:
-    """The replies to these lines must be the same, but for those that are listed."""
-    theirs, ours = pair.connect(protocol)
+    """Raise AssertionError unless the replies to all lines are equal, apart from lines in `ignored`."""
+    redis, server = pair.connect(protocol)
     differing: list[str] = []
     for line in lines:
-        expected, found = theirs.do(words(line)), ours.do(words(line))
+        expected, found = redis.do(words(line)), server.do(words(line))
         if unordered:
             expected, found = expected.unordered(), found.unordered()
-        if expected != found and line not in but_for:
+        if expected != found and line not in ignored:
             differing.append(difference(line, expected, found))
     assert not differing, "".join(differing)
 
 
 def difference(line: str, expected: Reply, found: Reply) -> str:
-    """What Redis and we have replied, for people."""
-    return f"\n{line}\n  Redis: {expected.raw!r}\n  ours:  {found.raw!r}"
+    """Return both replies to a line, for an assertion's text."""
+    return f"\n{line}\n  Redis:  {expected.raw!r}\n  server: {found.raw!r}"

@@ -1,4 +1,4 @@
-"""Plain RESP connections: the test decides what they send, and when and how they leave."""
+"""Plain RESP connections: the test decides what to send, and when and how to disconnect."""
 
 from __future__ import annotations
 
@@ -16,17 +16,36 @@ import hiredis
 
 from tests.support.programs import TIMEOUT, Client, Server, wait_for
 
-# What a command is made of.
+# A command's name and arguments.
 Words = tuple[str | bytes | int | float, ...]
 
 
 def packed(*words: str | bytes | int | float) -> bytes:
-    """Return a request of these words."""
-    return bytes(hiredis.pack_command(words))  # type: ignore[arg-type] # its stub says tuple of one
+    """Return the request for a command."""
+    return bytes(hiredis.pack_command(words))  # type: ignore[arg-type] # its stub wants a tuple of one
+
+
+def close_with_reset(connected: socket.socket) -> None:
+    """Close a connection with an RST."""
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connected.close()
+
+
+def _read_available(connected: socket.socket, reader: hiredis.Reader) -> None:
+    with contextlib.suppress(BlockingIOError, ConnectionError):
+        while received := connected.recv(1 << 16):
+            reader.feed(received)
+
+
+def _replies_in(reader: hiredis.Reader) -> list[Any]:
+    replies: list[Any] = []
+    while (reply := reader.gets()) is not False:
+        replies.append(reply)
+    return replies
 
 
 class Waiter:
-    """A connection to a server. It reads a reply when the test asks for it, and returns an error reply."""
+    """A connection to a server. It reads replies when asked to, and returns errors without raising them."""
 
     def __init__(self, port: int, *, resp3: bool = False) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), TIMEOUT)
@@ -39,7 +58,7 @@ class Waiter:
         return self
 
     def __exit__(self, *_exception: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self.socket.close()
+        self.close()
 
     def __call__(self, *words: str | bytes | int | float) -> Any:
         """Send a command, and return its reply."""
@@ -60,7 +79,7 @@ class Waiter:
         return reply
 
     def has_reply(self) -> bool:
-        """Return whether unread bytes have come."""
+        """Return whether unread bytes have arrived."""
         return self._reader.has_data() or bool(select.select([self.socket], [], [], 0)[0])
 
     def close(self) -> None:
@@ -68,14 +87,13 @@ class Waiter:
 
     def reset(self) -> None:
         """Close with an RST."""
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.socket.close()
+        close_with_reset(self.socket)
 
     def half_close(self) -> list[Any]:
-        """Send no more (FIN), and return all replies that come until the server closes."""
+        """Send no more (FIN), return all replies until the server closes, and close."""
         replies: list[Any] = []
         with contextlib.suppress(ConnectionError):
-            with contextlib.suppress(OSError):  # where the server was faster
+            with contextlib.suppress(OSError):  # if the server has closed first
                 self.socket.shutdown(socket.SHUT_WR)
             while True:
                 replies.append(self.reply())
@@ -83,31 +101,26 @@ class Waiter:
         return replies
 
     def replies_now(self) -> list[Any]:
-        """Return the replies that have come, without waiting."""
-        replies: list[Any] = []
+        """Return the replies that have arrived, without waiting."""
         self.socket.settimeout(0)
-        with contextlib.suppress(BlockingIOError, ConnectionError):
-            while received := self.socket.recv(1 << 16):
-                self._reader.feed(received)
-        while (reply := self._reader.gets()) is not False:
-            replies.append(reply)
-        return replies
+        _read_available(self.socket, self._reader)
+        return _replies_in(self._reader)
 
 
 @contextmanager
 def waiters(server: Server, count: int) -> Iterator[list[Waiter]]:
-    """Open so many connections, until the block ends."""
+    """Open `count` connections, which are closed at the end of the block."""
     with ExitStack() as stack:
         yield [stack.enter_context(Waiter(server.port)) for _ in range(count)]
 
 
 def is_refused(reply: Any, code: str) -> bool:
-    """Return whether the reply is an error of that code."""
+    """Return whether the reply is an error with this code."""
     return isinstance(reply, hiredis.ReplyError) and str(reply).startswith(f"{code} ")
 
 
 def all_are_refused(waiting: list[Waiter], *codes: str) -> None:
-    """Raise AssertionError unless each gets an error of one of these codes."""
+    """Raise AssertionError unless each connection receives an error with one of these codes."""
     for waiter in waiting:
         reply = waiter.reply()
         assert any(is_refused(reply, code) for code in codes), reply
@@ -125,27 +138,30 @@ def about(client: Client, queue: str) -> dict[bytes, Any]:
 
 
 def wait_for_waiting(client: Client, queue: str, *, consumers: int = 0, producers: int = 0) -> None:
-    """Return when exactly so many wait on the queue."""
+    """Return when exactly so many clients wait on the queue."""
 
     def waiting() -> tuple[int, int]:
         found = about(client, queue)
         return found[b"waiting_consumers"], found[b"waiting_producers"]
 
-    wait_for(lambda: waiting() == (consumers, producers), f"{consumers} and {producers} to wait on {queue}")
+    wait_for(
+        lambda: waiting() == (consumers, producers),
+        f"{consumers} consumers and {producers} producers to wait on {queue}",
+    )
 
 
 def blocked(client: Client) -> int:
-    """Return the number of clients of the server that wait."""
+    """Return the number of the server's waiting clients."""
     return int(client.info("clients")["blocked_clients"])
 
 
 def wait_for_blocked(client: Client, count: int, timeout: float = TIMEOUT) -> None:
-    """Return when exactly so many clients of the server wait."""
+    """Return when exactly `count` clients of the server wait."""
     wait_for(lambda: blocked(client) == count, f"{count} clients to wait", timeout)
 
 
 class AsyncWaiter:
-    """A `Waiter` for asyncio. It reads what has come and closes in one step."""
+    """A `Waiter` for asyncio, with `close_now`, which reads and closes without yielding to the loop."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
@@ -179,10 +195,10 @@ class AsyncWaiter:
         return reply
 
     async def half_close(self) -> list[Any]:
-        """Send no more (FIN), and return all replies that come until the server closes."""
+        """Send no more (FIN), return all replies until the server closes, and close."""
         replies: list[Any] = []
         with contextlib.suppress(ConnectionError):
-            with contextlib.suppress(OSError):  # where the server was faster
+            with contextlib.suppress(OSError):  # if the server has closed first
                 self._socket.shutdown(socket.SHUT_WR)
             while True:
                 replies.append(await self.reply())
@@ -190,17 +206,14 @@ class AsyncWaiter:
         return replies
 
     def close_now(self, *, reset: bool) -> list[Any]:
-        """Close, with an RST if `reset`, and return the replies that had come."""
-        replies: list[Any] = []
+        """Close, with an RST if `reset`, and return the replies that had arrived."""
+        _read_available(self._socket, self._reader)
         if reset:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        with contextlib.suppress(BlockingIOError, ConnectionError):
-            while received := self._socket.recv(1 << 16):
-                self._reader.feed(received)
-        self.close()
-        while (reply := self._reader.gets()) is not False:
-            replies.append(reply)
-        return replies
+            close_with_reset(self._socket)
+        else:
+            self.close()
+        # Parsed only now, because a reply that arrives between reading and closing is lost.
+        return _replies_in(self._reader)
 
     def close(self) -> None:
         self._socket.close()

@@ -1,1 +1,1 @@
-"""Scripts for memcached clients, which the tests run."""
+"""Programs that use memcached client libraries; tests/test_memcached_clients*.py run them."""

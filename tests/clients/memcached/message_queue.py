@@ -1,4 +1,4 @@
-"""The memcached example of MessageQueue's README, by python-memcached; then once more."""
+"""The memcached example of MessageQueue's README, by python-memcached, with one more get."""
 
 import sys
 

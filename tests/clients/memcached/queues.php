@@ -1,30 +1,25 @@
 <?php
-// What queues.txt lists, by PHP's Memcached, which is libmemcached.
+// Print the lines of queues.txt, by PHP's Memcached, which uses libmemcached.
 
-function say(string $what, $value): void
+function say(string $name, $value): void
 {
-    echo $what, " ", json_encode($value), "\n";
+    echo $name, " ", json_encode($value), "\n";
 }
 
-/** Memcached says false for what is not there. */
-function nullable($value)
+/** Return the oldest message, or null; Memcached returns false if there is none. */
+function take(Memcached $m, string $queue)
 {
+    $value = $m->get($queue);
     return $value === false ? null : $value;
 }
 
-/** The oldest message, or null. */
-function take(Memcached $m, string $queue)
-{
-    return nullable($m->get($queue));
-}
-
-/** Whether the queue gives these back as they were. */
+/** Return whether a queue returns the value unchanged. */
 function survives(Memcached $m, $value): bool
 {
     return $m->set("own", $value) && $m->get("own") === $value;
 }
 
-/** What the server has last refused something with. */
+/** Return the server's last error. */
 function refusal(Memcached $m): string
 {
     preg_match("/SERVER ERROR, (.*),  host: /", (string) $m->getLastErrorMessage(), $found);
@@ -48,7 +43,7 @@ $m->set("letters", "quiet");
 $m->setOption(Memcached::OPT_NOREPLY, false);
 say("noreply", [take($m, "letters")]);
 
-// What a number and an array are is in the flags; what is long is compressed, which is there, too.
+// The flags tell a number, an array, and compressed data.
 $values = [42, 1.5, true, ["a" => [1, 2], "b" => null], "", str_repeat("long ", 10000)];
 say("own-values", array_map(fn($value) => survives($m, $value), $values));
 $binary = implode("", array_map("chr", range(0, 255))) . "\r\nEND\r\nset q 0 0 1\r\nx\r\n\0 STORED\r\n";
@@ -64,7 +59,7 @@ say("refused", [$m->increment("q"), $m->append("q", "x"), $m->replace("q", "x"),
 $m->set("expiry", "soon", 1);
 $m->set("expiry", "lasting", 100);
 while ($m->get("expiry/peek") === "soon") {
-    usleep(10000); // between looks
+    usleep(10000); // between checks
 }
 say("expiry", [take($m, "expiry"), take($m, "expiry")]);
 $began = microtime(true);

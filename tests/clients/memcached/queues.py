@@ -1,4 +1,4 @@
-"""What queues.txt lists: `queues.py PORT pymemcache|memcache`, the second being python-memcached."""
+"""Print the lines of queues.txt: `queues.py PORT pymemcache|memcache` (memcache is python-memcached)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 from tests.clients.memcached.python_clients import CLIENTS, AnyClient
 
 
-def say(what: str, value: Any) -> None:
-    print(what, json.dumps(value, separators=(",", ":")))
+def say(name: str, value: Any) -> None:
+    print(name, json.dumps(value, separators=(",", ":")))
 
 
 def basics(m: AnyClient) -> None:
@@ -30,7 +30,7 @@ def basics(m: AnyClient) -> None:
 
 
 def messages(m: AnyClient) -> None:
-    # What a number and an object are is in the flags, and whether it is compressed, too.
+    # The flags tell a number, an object, and compressed data.
     values = [42, 1.5, True, {"a": [1, 2], "b": None}, "", "long " * 10000]
     say("own-values", [bool(m.set("own", value)) and m.get("own") == value for value in values])
     binary = bytes(range(256)) + b"\r\nEND\r\nset q 0 0 1\r\nx\r\n\0 STORED\r\n"
@@ -47,7 +47,7 @@ def waiting(m: AnyClient) -> None:
     m.set("expiry", "soon", expire=1)
     m.set("expiry", "lasting", expire=100)
     while m.get("expiry/peek") == "soon":
-        time.sleep(0.01)  # between looks
+        time.sleep(0.01)  # between checks
     say("expiry", [m.get("expiry"), m.get("expiry")])
     began = time.monotonic()
     say("timeout", [m.get("nothing/t=200"), time.monotonic() - began > 0.19])
@@ -67,12 +67,12 @@ def counted(m: AnyClient) -> None:
         m.set("counted", message)
     m.get("counted")
     stats = m.stats()
-    say("stats", [int(stats[f"queue_counted_{what}"]) for what in ("items", "total_items")])
+    say("stats", [int(stats[f"queue_counted_{name}"]) for name in ("items", "total_items")])
 
 
 def refusals(m: AnyClient) -> None:
-    say("full", [m.set("full", "m"), m.refusal()])
-    say("closed", [m.set("closed", "m"), m.refusal()])
+    say("full", [m.set("full", "m"), m.refusal])
+    say("closed", [m.set("closed", "m"), m.refusal])
     say("ended", m.get("closed/t=100000"))
     say("after", [m.set("letters", "m"), m.get("letters")])
 

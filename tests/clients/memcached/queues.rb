@@ -1,13 +1,13 @@
-# What queues.txt lists, by Ruby, as kestrel's Ruby clients speak: over a socket, in text.
+# Print the lines of queues.txt, in the text protocol over a socket, as kestrel's Ruby clients do.
 
 require 'json'
 require 'socket'
 
-def say(what, value)
-  puts "#{what} #{JSON.generate(value)}"
+def say(name, value)
+  puts "#{name} #{JSON.generate(value)}"
 end
 
-# Values are strings; flags say which are something else.
+# A client that sends strings as they are, and other values marshalled, with a flag.
 class Memcached
   FLAG_MARSHAL = 1
   attr_reader :refusal
@@ -46,7 +46,7 @@ class Memcached
     stats
   end
 
-  # Whether a command has that reply.
+  # Return whether the reply to a command begins so.
   def does?(command, reply)
     @socket.write("#{command}\r\n")
     succeeded?(reply)

@@ -1,31 +1,31 @@
 <?php
-// What values.txt lists, by PHP's Memcached, which is libmemcached.
+// Print the lines of values.txt, by PHP's Memcached, which uses libmemcached.
 
-function say(string $what, $value): void
+function say(string $name, $value): void
 {
-    echo $what, " ", json_encode($value), "\n";
+    echo $name, " ", json_encode($value), "\n";
 }
 
-/** The value of a key, or null: Memcached says false for what is not there. */
+/** Return the value of a key, or null; Memcached returns false if there is none. */
 function value(Memcached $m, string $key)
 {
     $value = $m->get($key);
     return $m->getResultCode() === Memcached::RES_NOTFOUND ? null : $value;
 }
 
-/** What a number has become, or null where there is none. */
+/** Return the result of an increment or decrement, or null if the key does not exist. */
 function counted(Memcached $m, $number)
 {
     return $m->getResultCode() === Memcached::RES_NOTFOUND ? null : $number;
 }
 
-/** Whether the key gives these back as they were. */
+/** Return whether a key returns the value unchanged. */
 function survives(Memcached $m, $value): bool
 {
     return $m->set("own", $value) && $m->get("own") === $value;
 }
 
-/** The number that cas is told of a key. */
+/** Return the cas unique of a key. */
 function unique(Memcached $m, string $key)
 {
     return $m->get($key, null, Memcached::GET_EXTENDED)["cas"];
@@ -48,14 +48,14 @@ say("get", [value($other, "letters"), value($other, "nothing")]);
 say("add", [$m->add("word", "x"), $m->add("word", "y")]);
 say("replace", [$m->replace("word", "bc"), $m->replace("nothing", "x")]);
 $m->set("word", "ab");
-$m->setOption(Memcached::OPT_COMPRESSION, false); // which append and prepend cannot have
+$m->setOption(Memcached::OPT_COMPRESSION, false); // append and prepend need uncompressed values
 say("append", [$m->append("word", "cd"), value($other, "word")]);
 say("prepend", [$m->prepend("word", ".."), value($other, "word")]);
 say("append-to-nothing", [$m->append("nothing", "x"), value($m, "nothing")]);
 $m->setOption(Memcached::OPT_COMPRESSION, true);
 say("get-many", $m->getMulti(["letters", "nothing", "word"]));
 
-// What a number and an array are is in the flags; what is long is compressed, which is there, too.
+// The flags tell a number, an array, and compressed data.
 $values = [42, 1.5, true, ["a" => [1, 2], "b" => null], "", str_repeat("long ", 10000)];
 say("own-values", array_map(fn($value) => survives($m, $value), $values));
 $binary = implode("", array_map("chr", range(0, 255))) . "\r\nEND\r\nset q 0 0 1\r\nx\r\n\0 STORED\r\n";
@@ -82,7 +82,7 @@ $m->set("soon", "soon", 1);
 $m->set("later", "later", 2);
 $m->set("lasting", "lasting", 100);
 while ($m->get("soon") !== false || $m->get("later") !== false) {
-    usleep(10000); // between looks
+    usleep(10000); // between checks
 }
 say("expiry", [value($m, "soon"), value($m, "lasting"), value($m, "touched")]);
 say("delete", [$m->delete("letters"), $m->delete("letters"), value($m, "letters")]);

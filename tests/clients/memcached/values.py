@@ -1,4 +1,4 @@
-"""What values.txt lists: `values.py PORT pymemcache|memcache`, the second being python-memcached."""
+"""Print the lines of values.txt: `values.py PORT pymemcache|memcache` (memcache is python-memcached)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 from tests.clients.memcached.python_clients import CLIENTS, AnyClient
 
 
-def say(what: str, value: Any) -> None:
-    print(what, json.dumps(value, separators=(",", ":")))
+def say(name: str, value: Any) -> None:
+    print(name, json.dumps(value, separators=(",", ":")))
 
 
 def storing(m: AnyClient, other: AnyClient) -> None:
@@ -30,7 +30,7 @@ def storing(m: AnyClient, other: AnyClient) -> None:
 
 
 def values(m: AnyClient) -> None:
-    # What a number and an object are is in the flags, and whether it is compressed, too.
+    # The flags tell a number, an object, and compressed data.
     own = [42, 1.5, True, {"a": [1, 2], "b": None}, "", "long " * 10000]
     say("own-values", [m.set("own", value) and m.get("own") == value for value in own])
     binary = bytes(range(256)) + b"\r\nEND\r\nset q 0 0 1\r\nx\r\n\0 STORED\r\n"
@@ -62,7 +62,7 @@ def changing(m: AnyClient, other: AnyClient) -> None:
     m.set("later", "later", expire=2)
     m.set("lasting", "lasting", expire=100)
     while m.get("soon") is not None or m.get("later") is not None:
-        time.sleep(0.01)  # between looks
+        time.sleep(0.01)  # between checks
     say("expiry", [m.get("soon"), m.get("lasting"), m.get("touched")])
     say("delete", [m.delete("letters"), m.delete("letters"), m.get("letters")])
     m.set("quiet", "quiet", noreply=True)

@@ -1,0 +1,13 @@
+"""Brokers for tests that run operations without a server."""
+
+from __future__ import annotations
+
+from pressure_server.backend.address import Address
+from pressure_server.queues.broker import Broker
+from pressure_server.queues.peers import PeerDetection
+from pressure_server.queues.policy import Policy
+
+
+def default_broker(url: str) -> Broker:
+    """Return a broker with default settings, which has not been started."""
+    return Broker(Address(url), prefix="__pressure__", peer_detection=PeerDetection(), policy=Policy())
