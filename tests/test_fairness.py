@@ -49,9 +49,9 @@ def whose_turn(direct: Client, role: str) -> str:
     return "native" if waits and not token and holder == b"native" else ""
 
 
-def native_waits(direct: Client, role: str) -> bool:
-    """Return whether the native client holds the role and waits."""
-    return whose_turn(direct, role) == "native"
+def wait_for_native(direct: Client, role: str) -> None:
+    """Return when the native client holds the role and waits."""
+    wait_for(lambda: whose_turn(direct, role) == "native", f"the native {role} to wait")
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -65,7 +65,7 @@ def test_a_put_on_a_full_queue_has_its_turn_beside_a_native_producer(
         NativeProcess(backend.socket, "q", "native", "produce", "native", "0", "1000", version=version),
         Wire(RESP, server) as waiter,
     ):
-        wait_for(lambda: native_waits(direct, "producer"), "the native producer to wait for room")
+        wait_for_native(direct, "producer")
         waiter.send(RESP.put(b"q", b"m"))
         wait_for_waiting(client, "q", producers=1)
         taken: list[bytes] = []
@@ -74,7 +74,7 @@ def test_a_put_on_a_full_queue_has_its_turn_beside_a_native_producer(
             taken.append(consumer.get())
         assert b"m" in taken
         assert waiter.reply() == RESP.stored(1)
-        wait_for(lambda: native_waits(direct, "producer"), "the native producer to go on")
+        wait_for_native(direct, "producer")
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -104,7 +104,7 @@ def test_a_get_on_an_empty_queue_has_its_turn_beside_a_native_consumer(
         NativeProcess(backend.socket, "q", "native", "consume", version=version),
         Wire(protocol, server) as waiter,
     ):
-        wait_for(lambda: native_waits(direct, "consumer"), "the native consumer to wait")
+        wait_for_native(direct, "consumer")
         waiter.send(request_)
         wait_for_waiting(client, "q", consumers=1)
         for number in range(MOST_MESSAGES):
@@ -115,7 +115,7 @@ def test_a_get_on_an_empty_queue_has_its_turn_beside_a_native_consumer(
                 break
         # Another message may have been put while the reply was on its way.
         assert int(waiter.message() or -1) in range(number + 1)
-        wait_for(lambda: native_waits(direct, "consumer"), "the native consumer to go on")
+        wait_for_native(direct, "consumer")
 
 
 @each_protocol
@@ -125,7 +125,7 @@ def test_a_client_that_leaves_during_its_turn_gives_the_turn_back(
     producer = NativeClient(direct, "q")
     producer.create()
     with NativeProcess(backend.socket, "q", "native", "consume") as native:
-        wait_for(lambda: native_waits(direct, "consumer"), "the native consumer to wait")
+        wait_for_native(direct, "consumer")
         with Wire(protocol, server) as waiter:
             waiter.send(protocol.get_waiting(b"q"))
             wait_for_waiting(client, "q", consumers=1)
@@ -135,6 +135,6 @@ def test_a_client_that_leaves_during_its_turn_gives_the_turn_back(
                 producer.put(b"x")
             else:
                 raise AssertionError("the server has had no turn")
-        wait_for(lambda: native_waits(direct, "consumer"), "the native consumer to go on")
+        wait_for_native(direct, "consumer")
         wait_for(lambda: not direct.exists("__pressure__!turns"), "the turn's entry to be removed")
         native.kill()
