@@ -81,9 +81,12 @@ def end_leaving(waiter: Waiter, how: str) -> list[Any]:
     return waiter.half_close() if how == "half-close" else []
 
 
-def leave(waiter: Waiter, how: str) -> None:
+def leave(waiter: Waiter, how: str, client: Client) -> None:
+    """Leave, and return when nobody waits on the server any more."""
     begin_to_leave(waiter, how)
     end_leaving(waiter, how)
+    wait_for_waiting(client, "q")
+    wait_for_blocked(client, 0)
 
 
 def wait_in_line(server: Server, client: Client, *words: str | bytes | int | float) -> Waiter:
@@ -112,10 +115,7 @@ def test_a_waiting_get_takes_nothing_after_its_client_leaves(
     server: Server, client: Client, get: Words, how: str
 ) -> None:
     create(client, "q")
-    waiter = wait_in_line(server, client, *get)
-    leave(waiter, how)
-    wait_for_waiting(client, "q")
-    wait_for_blocked(client, 0)
+    leave(wait_in_line(server, client, *get), how, client)
     client.sadd("q", "m")
     assert client.smembers("q") == {b"m"}
     assert client.exists("moved") == 0
@@ -131,9 +131,7 @@ def test_a_waiting_put_puts_nothing_after_its_client_leaves(
     waiter = Waiter(server.port)
     waiter.send(*put)
     wait_for_waiting(client, "q", producers=1)
-    leave(waiter, how)
-    wait_for_waiting(client, "q")
-    wait_for_blocked(client, 0)
+    leave(waiter, how, client)
     assert drain(client, "q") == [b"a", b"b"]
     assert about(client, "q")[b"produced_messages"] == 2
 
@@ -148,8 +146,7 @@ def test_a_put_whose_client_leaves_keeps_only_the_messages_put_before(
     wait_for(lambda: client.scard("q") == 2, "the first two messages to be put")
     assert client.spop("q") == b"0"
     wait_for(lambda: client.smembers("q") == {b"1", b"2"}, "the third message to be put")
-    leave(waiter, how)
-    wait_for_waiting(client, "q")
+    leave(waiter, how, client)
     assert drain(client, "q") == [b"1", b"2"]
     assert client.scard("q") == 0
 
