@@ -193,9 +193,6 @@ def test_clients_with_half_requests_are_throttled_and_then_evicted(limited: Serv
                 [waiter.socket for waiter in waiters], packed("LPUSH", "q", bytes(MESSAGE))[:-9]
             )
             throttled, held = stat(client, "clients", "throttled_clients"), buffered(client)
-                stat(client, "clients", "throttled_clients"),
-                buffered(client),
-            )
             # The client whose turn it is sends nothing.
             wait_for_evicted(client, 1, timeout=30)
         print(f"{sent / MB:.0f} MB sent, {held / MB:.0f} buffered, {throttled} clients throttled")
@@ -281,9 +278,7 @@ def test_watched_names_and_queued_commands_have_a_limit(
             waiter(begin)
             for number in range(71):
                 assert waiter(*command, b"%03d" % number + bytes(MB - 3)) in (b"OK", b"QUEUED")
-                assert (number + 1) * MB <= buffered(client) < (number + 3) * MB, (
-                    number
-                )
+                assert (number + 1) * MB <= buffered(client) < (number + 3) * MB, number
             assert refused in str(waiter(*command, *[b"%03d" % number + bytes(MB) for number in range(4)]))
         wait_until_freed(client)
 
@@ -376,18 +371,14 @@ def test_the_number_of_waiting_operations_is_limited(backend: Valkey, start_serv
             assert is_refused(late("LPUSH", "full", "n"), "OVERLOAD")
             assert client.lpush("q3.3", "m") == 1
             assert waiters[3].reply() == [b"q3.3", b"m"]
-            wait_for(
-                lambda: waiting(client) == 90, "its other operations to end"
-            )
+            wait_for(lambda: waiting(client) == 90, "its other operations to end")
             late.send("BLPOP", "q", 0)
             wait_for(lambda: waiting(client) == 91, "it to wait")
             assert client.lpush("q", "n") == 1
             assert late.reply() == [b"q", b"n"]
         for waiter in waiters[:5]:
             waiter.reset()
-        wait_for(
-            lambda: waiting(client) <= 50, "operations of closed clients to end"
-        )
+        wait_for(lambda: waiting(client) <= 50, "operations of closed clients to end")
         assert client.llen("full") == 1
 
 
