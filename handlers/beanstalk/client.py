@@ -1,5 +1,6 @@
-"""A beanstalk client, and the entry of a command in the table. They are in one module because they refer to
-each other.
+"""Types that all commands use: the client, and the entry of a command in the table.
+
+They are in one module because they refer to each other.
 """
 
 from __future__ import annotations

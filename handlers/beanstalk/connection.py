@@ -87,7 +87,9 @@ class BeanstalkConnection(BeanstalkClient):
         if line.startswith(b"quit"):
             self.break_off()
             return
-        garbled = line.startswith(b"put ") or any(spec.takes_nothing and line.startswith(name) for name, spec in COMMANDS.items())
+        garbled = line.startswith(b"put ") or any(
+            spec.takes_nothing and line.startswith(name) for name, spec in COMMANDS.items()
+        )
         self.reply(replies.BAD_FORMAT if garbled else replies.UNKNOWN_COMMAND)
 
     def _check(self, spec: Spec) -> None:

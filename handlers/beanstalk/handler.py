@@ -49,7 +49,7 @@ class BeanstalkHandler:
 
     @staticmethod
     def ping(listen: ListenerUrl, timeout: float, *, ready: bool) -> None:
-        """Send `list-tube-used`, or the command `ready`. Raise OSError with the reason for a negative reply."""
+        """Send `list-tube-used`, or `ready`. Raise OSError with the reason for a negative reply."""
         reply = request_line(listen, b"ready\r\n" if ready else b"list-tube-used\r\n", timeout)
         if not reply.startswith(("READY", "UNAUTHENTICATED") if ready else ("USING", "UNAUTHENTICATED")):
             raise OSError(reply or "the server closed the connection")

@@ -81,6 +81,7 @@ class Backend:
             b"": bool(queue.messages),
             b":bound": True,
             b":closed": queue.is_closed,
+            b":ext:ready": False,  # the model has no jobs
             b":not_full": queue.room > 0,
             b":producer_free": b"producer" not in queue.held,
             b":consumer_free": b"consumer" not in queue.held,

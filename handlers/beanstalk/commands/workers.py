@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, cast
 
 from handlers.beanstalk import replies
 from handlers.beanstalk.client import BeanstalkClient
@@ -82,8 +82,7 @@ def _in_vain(client: BeanstalkClient) -> bytes:
 
 
 def _reserved(operation: Operation) -> bytes:
-    client = operation.owner
-    assert isinstance(client, BeanstalkClient)
+    client = cast(BeanstalkClient, operation.owner)
     if operation.error is not None and not isinstance(operation.error, QueueClosedError):
         return client.error_reply(operation.error)
     if not operation.results:

@@ -111,7 +111,8 @@ async def _each(client: Caller, words: Command, verb: Verb, *, ends: bool) -> ob
 
 @command(
     "PRESSURE.ACK key id [id ...] [TOKEN token]",
-    "Deletes jobs that are done: those that the caller has reserved, and any that nobody has. Replies how many.",
+    "Deletes jobs that are done: those that the caller has reserved, and any that nobody has. Replies how "
+    "many.",
     group="jobs",
     needs="get",
     flags="write fast",

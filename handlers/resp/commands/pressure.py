@@ -103,11 +103,11 @@ async def closed(client: Caller, words: Command) -> object:
 
 
 @command(
-    "PRESSURE.PUT key message [NX] [NOWAIT] [TIMEOUT seconds] [OVERFILL] [PRIORITY priority] [DELAY seconds] "
-    "[TTR seconds]",
+    "PRESSURE.PUT key message [NX] [NOWAIT] [TIMEOUT seconds] [OVERFILL] [PRIORITY priority] "
+    "[DELAY seconds] [TTR seconds]",
     "Puts a message and returns 1; with NX, returns 0 if it is queued already. If the queue is full, the "
-    "overflow setting applies; TIMEOUT waits for room, NOWAIT fails at once, OVERFILL exceeds the bound. With "
-    "PRIORITY, DELAY or TTR (time to run), the message is a job, and its id is returned.",
+    "overflow setting applies; TIMEOUT waits for room, NOWAIT fails at once, OVERFILL exceeds the bound. "
+    "With PRIORITY, DELAY or TTR (time to run), the message is a job, and its id is returned.",
     group="pressure",
     needs="put",
     flags="write denyoom",

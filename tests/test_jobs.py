@@ -1,0 +1,250 @@
+"""Jobs over RESP: priorities, delays, reservations, and what sets, lists and native clients see of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.native import NativeClient
+from tests.support.programs import Client, Server, StartServer, Valkey, records, wait_for
+from tests.support.waiters import Waiter, Words, create, is_refused, wait_for_blocked
+
+
+@pytest.fixture
+def worker(server: Server) -> Iterator[Waiter]:
+    with Waiter(server.port) as connected:
+        yield connected
+
+
+def put(client: Client, message: str, *options: Words | str | float) -> Any:
+    return client.execute_command("PRESSURE.PUT", "q", message, *options)
+
+
+def messages(reply: Any) -> list[bytes]:
+    """Return the messages of a reply of PRESSURE.RESERVE with COUNT."""
+    return [message for _, _, message, _ in reply or []]
+
+
+def test_jobs_are_reserved_by_priority_then_age(client: Client, worker: Waiter) -> None:
+    create(client, "q")
+    for message, priority in (("c", 9), ("a", 1), ("d", 9), ("b", 4)):
+        put(client, message, "PRIORITY", priority)
+    assert [worker("PRESSURE.RESERVE", "q")[2] for _ in range(4)] == [b"a", b"b", b"c", b"d"]
+    assert worker("PRESSURE.RESERVE", "q") is None
+
+
+def test_the_ids_of_a_database_with_one_queue_are_1_2_3(client: Client, direct: Client) -> None:
+    create(client, "q")
+    assert [put(client, str(number), "PRIORITY", 1) for number in range(70)] == list(range(1, 71))
+    assert direct.hgetall("__pressure__!blocks") == {b"0": b"__pressure__:q", b"1": b"__pressure__:q"}
+
+
+def test_blocks_of_ids_without_jobs_are_given_up(client: Client, direct: Client) -> None:
+    create(client, "q")
+    for _ in range(6):
+        jobs = [put(client, "m", "PRIORITY", 1) for _ in range(64)]
+        assert client.execute_command("PRESSURE.ACK", "q", *jobs) == 64
+    assert direct.hlen("__pressure__!blocks") <= 3
+    client.delete("q")
+    assert direct.hlen("__pressure__!blocks") == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "state", "deliverable"),
+    [
+        (("ACK", "q", 1), None, False),
+        (("RELEASE", "q", 1), b"ready", True),
+        (("RELEASE", "q", 1, "DELAY", 9), b"delayed", False),
+        (("BURY", "q", 1), b"buried", False),
+        (("TOUCH", "q", 1), b"reserved", False),
+    ],
+)
+def test_only_the_owner_may_end_a_reservation(
+    client: Client, worker: Waiter, words: Words, state: bytes | None, deliverable: bool
+) -> None:
+    create(client, "q")
+    put(client, "m", "PRIORITY", 7)
+    assert worker("PRESSURE.RESERVE", "q") == [b"q", 1, b"m", 1]
+    name, *arguments = words
+    assert client.execute_command(f"PRESSURE.{name}", *arguments) == 0
+    assert worker(f"PRESSURE.{name}", *arguments) == 1
+    about = client.execute_command("PRESSURE.JOB", "q", 1)
+    assert (about[b"state"] if about else None) == state
+    assert (worker("PRESSURE.RESERVE", "q") is not None) == deliverable
+
+
+def test_a_kick_makes_buried_jobs_ready_then_delayed_ones(client: Client, worker: Waiter) -> None:
+    create(client, "q")
+    for number in range(3):
+        put(client, str(number), "PRIORITY", 1)
+    put(client, "later", "DELAY", 100)
+    for job in (2, 1, 3):
+        assert worker("PRESSURE.RESERVE", "q") is not None
+        assert job
+    for job in (2, 1):
+        assert worker("PRESSURE.BURY", "q", job) == 1
+    assert worker("PRESSURE.PEEK", "q", "BURIED") == [2, b"1"]
+    assert worker("PRESSURE.KICK", "q", 1) == 1
+    assert worker("PRESSURE.PEEK", "q", "READY") == [2, b"1"]
+    assert worker("PRESSURE.KICK", "q", 5) == 1
+    assert worker("PRESSURE.KICK", "q", 5) == 1
+    assert client.execute_command("PRESSURE.JOB", "q", 4)[b"state"] == b"ready"
+    assert worker("PRESSURE.KICK", "q", 5) == 0
+
+
+@pytest.mark.parametrize("words", [("BLPOP", "q", 5), ("PRESSURE.RESERVE", "other", "q", "TIMEOUT", 5)])
+def test_a_waiting_client_gets_a_delayed_job_when_it_is_due(
+    client: Client, waiter: Waiter, words: Words
+) -> None:
+    create(client, "q")
+    waiter.send(*words)
+    wait_for_blocked(client, 1)
+    begin = time.monotonic()
+    put(client, "m", "DELAY", 0.3)
+    assert b"m" in waiter.reply()
+    assert time.monotonic() - begin >= 0.29
+
+
+def test_a_client_of_another_server_gets_a_delayed_job_when_it_is_due(
+    backend: Valkey, start_server: StartServer
+) -> None:
+    servers = [start_server("--backend", backend.url, "--proxy-timeout", "1") for _ in range(2)]
+    with servers[0].client() as client, Waiter(servers[1].port) as waiter:
+        wait_for(lambda: client.info("backend")["other_servers"] >= 1, "the servers to see each other")
+        create(client, "q")
+        put(client, "first", "PRIORITY", 1)
+        assert waiter("BLPOP", "q", 5) == [b"q", b"first"]
+        waiter.send("BLPOP", "q", 15)
+        with servers[1].client() as other:
+            wait_for_blocked(other, 1)
+        put(client, "m", "DELAY", 0.3)
+        assert waiter.reply(5) == [b"q", b"m"]
+
+
+def test_a_reservation_ends_after_its_time_to_run(client: Client, worker: Waiter, waiter: Waiter) -> None:
+    create(client, "q")
+    put(client, "m", "TTR", 100)
+    assert worker("PRESSURE.RESERVE", "q", "TTR", 0.3) == [b"q", 1, b"m", 1]
+    assert waiter("PRESSURE.RESERVE", "q", "TIMEOUT", 5) == [b"q", 1, b"m", 2]
+    assert worker("PRESSURE.ACK", "q", 1) == 0
+    assert waiter("PRESSURE.ACK", "q", 1) == 1
+
+
+@pytest.mark.parametrize("leave", [Waiter.close, Waiter.reset])
+@pytest.mark.parametrize("is_job", [True, False], ids=["jobs", "fifo"])
+def test_jobs_of_a_client_that_leaves_are_next_again(
+    server: Server, client: Client, direct: Client, leave: Any, is_job: bool
+) -> None:
+    create(client, "q")
+    for number in range(4):
+        put(client, str(number), *(("PRIORITY", 1) if is_job else ()))
+    worker = Waiter(server.port)
+    assert messages(worker("PRESSURE.RESERVE", "q", "COUNT", 3)) == [b"0", b"1", b"2"]
+    leave(worker)
+    wait_for(lambda: client.scard("q") == 4, "the jobs to be back")
+    assert client.lrange("q", 0, -1) == [b"0", b"1", b"2", b"3"]
+    wait_for(lambda: not records(direct), "no record to be left")
+
+
+def test_a_detached_reservation_outlives_its_connection(server: Server, client: Client) -> None:
+    create(client, "q")
+    put(client, "m", "PRIORITY", 1)
+    with Waiter(server.port) as worker:
+        assert worker("PRESSURE.RESERVE", "q", "DETACHED", "cart-7", "TTR", 100) == [b"q", 1, b"m", 1]
+    assert client.execute_command("PRESSURE.JOB", "q", 1)[b"state"] == b"reserved"
+    assert client.execute_command("PRESSURE.ACK", "q", 1) == 0
+    assert client.execute_command("PRESSURE.ACK", "q", 1, "TOKEN", "cart-7") == 1
+
+
+@pytest.mark.parametrize("is_job", [True, False], ids=["jobs", "fifo"])
+def test_jobs_of_a_server_that_is_killed_are_ready_again(
+    backend: Valkey, start_server: StartServer, is_job: bool
+) -> None:
+    doomed = start_server("--backend", backend.url)
+    with doomed.client() as client, Waiter(doomed.port) as worker:
+        create(client, "q")
+        for number in range(3):
+            put(client, str(number), *(("PRIORITY", 1) if is_job else ()))
+        assert worker("PRESSURE.RESERVE", "q", "DETACHED", "kept")[2] == b"0"
+        assert messages(worker("PRESSURE.RESERVE", "q", "COUNT", 2)) == [b"1", b"2"]
+        doomed.process.kill()
+    other = start_server("--backend", backend.url, "--proxy-timeout", "1")
+    with other.client() as client:
+        wait_for(lambda: client.lrange("q", 0, -1) == [b"1", b"2"], "the jobs to be back")
+        assert client.execute_command("PRESSURE.ACK", "q", 1, "TOKEN", "kept") == 1
+
+
+def test_sets_and_lists_work_on_a_queue_of_jobs(client: Client) -> None:
+    create(client, "q")
+    put(client, "urgent", "PRIORITY", 1)
+    put(client, "later", "DELAY", 100)
+    assert client.sadd("q", "plain", "urgent", "later") == 1
+    assert client.scard("q") == 3
+    assert client.smembers("q") == {b"urgent", b"plain", b"later"}
+    assert client.smismember("q", "later", "none") == [1, 0]
+    assert client.lrange("q", 0, -1) == [b"urgent", b"plain", b"later"]
+    assert client.srem("q", "later") == 1
+    assert client.lpop("q") == b"urgent"
+    assert client.spop("q") == b"plain"
+    assert client.spop("q") is None
+    about = client.execute_command("PRESSURE.INFO", "q")
+    assert (about[b"type"], about[b"produced_messages"], about[b"consumed_messages"]) == (b"jobs", 3, 3)
+
+
+def test_messages_of_a_fifo_that_becomes_a_queue_of_jobs_keep_their_order(client: Client) -> None:
+    client.rpush("q", *range(2500))
+    put(client, "urgent", "PRIORITY", 1)
+    put(client, "late", "PRIORITY", 5000)
+    expected = [b"urgent", *(b"%d" % number for number in range(2500)), b"late"]
+    assert client.lpop("q", 3000) == expected
+
+
+def test_native_producers_put_jobs(client: Client, direct: Client) -> None:
+    create(client, "q")
+    put(client, "a", "PRIORITY", 1024)
+    native = NativeClient(direct, "q")
+    native.put(b"b")
+    put(client, "c", "PRIORITY", 1024)
+    assert client.lrange("q", 0, -1) == [b"a", b"b", b"c"]
+    native.close()
+    assert client.lpop("q", 3) == [b"a", b"b", b"c"]
+
+
+def test_a_paused_queue_gives_no_jobs_until_the_pause_ends(client: Client, waiter: Waiter) -> None:
+    create(client, "q")
+    put(client, "m", "PRIORITY", 1)
+    client.execute_command("PRESSURE.PAUSE", "q", 0.4)
+    assert client.spop("q") is None
+    assert waiter("PRESSURE.RESERVE", "q") is None
+    begin = time.monotonic()
+    assert waiter("BLPOP", "q", 5) == [b"q", b"m"]
+    assert 0.3 <= time.monotonic() - begin < 4
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("PRESSURE.RESERVE", "q", "TTR", "x"),
+        ("PRESSURE.RESERVE", "q", "COUNT", "0"),
+        ("PRESSURE.RESERVE", "q", "COUNT", "1001"),
+        ("PRESSURE.RESERVE", "q", "TTR"),
+        ("PRESSURE.RESERVE", "q", "DETACHED", "a b"),
+        ("PRESSURE.ACK", "q", "-1"),
+        ("PRESSURE.ACK", "q", "1", "TOKEN"),
+        ("PRESSURE.RELEASE", "q", "1", "PRIORITY", "4294967296"),
+        ("PRESSURE.RELEASE", "q", "1", "DELAY", "-1"),
+        ("PRESSURE.PUT", "q", "m", "PRIORITY", "-1"),
+        ("PRESSURE.PUT", "q", "m", "PRIORITY", "1", "NX"),
+        ("PRESSURE.PUT", "q", "m", "DELAY", "4294967296"),
+        ("PRESSURE.PEEK", "q", "nothing"),
+        ("PRESSURE.KICK", "q", "-1"),
+    ],
+    ids=" ".join,
+)
+def test_invalid_arguments_are_refused(client: Client, waiter: Waiter, words: Words) -> None:
+    create(client, "q")
+    assert is_refused(waiter(*words), "ERR")
+    assert client.scard("q") == 0
