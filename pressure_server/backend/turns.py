@@ -57,7 +57,12 @@ class Turns:
         moved back, `given_back` must be called.
         """
         asked = (number, parked)
-        if asked not in self._asked and len(self._asked) < _MAX_TURNS:
+        if asked in self._asked:
+            # Keep the place in line. Otherwise native clients get three times the turns of this server.
+            withdrawing = self._withdrawing.pop(asked, None)
+            if withdrawing is not None:
+                withdrawing.cancel()
+        elif len(self._asked) < _MAX_TURNS:
             task = asyncio.create_task(self._wait(number, token, parked, ended))
             self._asked[asked] = task
 
@@ -91,21 +96,19 @@ class Turns:
         """Stop waiting for a turn. `ended` is called as usual, only sooner."""
         withdrawn = (number, parked)
         if withdrawn in self._asked and withdrawn not in self._withdrawing:
-            task = asyncio.create_task(self._unblock(number, parked))
-            self._withdrawing[withdrawn] = task
-            task.add_done_callback(lambda _: self._withdrawing.pop(withdrawn))
+            self._withdrawing[withdrawn] = asyncio.create_task(self._unblock(number, parked))
 
     async def _unblock(self, number: int, parked: bytes) -> None:
-        while (number, parked) in self._asked:
-            blocked = self._blocked.get((number, parked), 0)
-            try:
+        try:
+            while (number, parked) in self._asked:
+                blocked = self._blocked.get((number, parked), 0)
                 if blocked and await self._client(number).execute_command("CLIENT", "UNBLOCK", blocked):
-                    return
-            except _LOST as error:
-                logger.debug("cannot withdraw a turn that is no longer needed: %s", error)
-                return
-            # BLMOVE has not been sent yet.
-            await asyncio.sleep(_UNBLOCK_PAUSE)
+                    break
+                # BLMOVE has not been sent yet.
+                await asyncio.sleep(_UNBLOCK_PAUSE)
+        except _LOST as error:
+            logger.debug("cannot withdraw a turn that is no longer needed: %s", error)
+        self._withdrawing.pop((number, parked), None)
 
     def forget_note(self, number: int, parked: bytes) -> None:
         """Delete the note of a turn: no token is parked at `parked` any longer."""
