@@ -1,4 +1,4 @@
-"""Rights: every command needs those that the table says, on every queue that it names."""
+"""Rights: each command needs those in the table, for each queue that it names."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NO_QUEUE = "NOPERM this user has no permissions to access one of the keys used a
 
 
 def examples(spec: Spec) -> Iterator[list[bytes]]:
-    """The command on queues of ours, as short as it can be; then once for each of them another's."""
+    """Return the shortest request on permitted queues; then one with each queue forbidden in turn."""
     named = [word.encode() for word in spec.name.split("|")]
     several: list[bytes] = []
     for argument in spec.arguments:
@@ -58,7 +58,7 @@ def plain(spec: Spec) -> list[bytes]:
     return next(examples(spec))
 
 
-def test_a_command_must_say_what_it_needs() -> None:
+def test_a_command_without_needs_is_rejected() -> None:
     with pytest.raises(TypeError, match="needs"):
         command("NEW key", "Is new.", group="server")  # type: ignore[call-arg] # that is the point
     for needs in ("", "nothing", "write", "put nothing"):
@@ -67,7 +67,7 @@ def test_a_command_must_say_what_it_needs() -> None:
     assert b"NEW" not in COMMANDS
 
 
-def test_needs_are_what_redis_s_flags_say() -> None:
+def test_needs_match_the_flags_of_redis() -> None:
     for spec in SPECS.values():
         if "readonly" in spec.flags:
             assert spec.needs == {"read"}, spec.name
@@ -79,7 +79,7 @@ def test_needs_are_what_redis_s_flags_say() -> None:
             assert spec.needs == {"administer"}, spec.name
 
 
-def test_each_right_that_a_command_needs_is_needed_and_no_other() -> None:
+def test_a_command_needs_exactly_the_rights_in_the_table() -> None:
     for spec in SPECS.values():
         assert refusal(User("u", rights=spec.needs), spec, plain(spec)) is None, spec.name
         for right in spec.needs:
@@ -87,7 +87,7 @@ def test_each_right_that_a_command_needs_is_needed_and_no_other() -> None:
             assert refusal(lacking, spec, plain(spec)) is Refusal.COMMAND, spec.name
 
 
-def test_each_queue_of_a_command_must_be_the_user_s() -> None:
+def test_a_user_needs_access_to_each_queue_of_a_command() -> None:
     user = User("u", queues=("ours:*",))
     for name in ON_QUEUES:
         spec = SPECS[name]
@@ -98,7 +98,7 @@ def test_each_queue_of_a_command_must_be_the_user_s() -> None:
             assert refusal(user, spec, other) is Refusal.QUEUE, other
 
 
-def test_administering_the_server_takes_all_queues() -> None:
+def test_administering_the_server_needs_access_to_all_queues() -> None:
     user = User("u", queues=("ours:*",))
     for name in sorted(set(SPECS) - set(ON_QUEUES)):
         refused = refusal(user, SPECS[name], plain(SPECS[name]))
@@ -130,7 +130,7 @@ def guarded(shared_backend: Valkey, folder: Path) -> Iterator[Server]:
 
 
 class Guests:
-    """Connections, one for each user."""
+    """One connection for each user."""
 
     def __init__(self, server: Server, stack: ExitStack) -> None:
         self._server, self._stack = server, stack
@@ -149,7 +149,7 @@ def guests(backend: Valkey, guarded: Server) -> Iterator[Guests]:
         yield Guests(guarded, stack)
 
 
-def test_a_server_refuses_what_the_table_says(guests: Guests) -> None:
+def test_a_server_enforces_the_rights_in_the_table(guests: Guests) -> None:
     for name, spec in SPECS.items():
         named = name.split("|")
         for right in spec.needs:
@@ -191,7 +191,7 @@ def test_each_command_of_a_pipeline_is_checked(guests: Guests, count: int) -> No
     assert all(str(reply) == NO_QUEUE for reply in replies[count:])
 
 
-def test_a_user_who_may_only_put_can_create_a_queue_by_it(guests: Guests) -> None:
+def test_a_user_with_the_right_to_put_creates_a_queue_by_a_put(guests: Guests) -> None:
     putter = guests["putter"]
     assert putter("SADD", OURS, "a") == 1
     assert str(putter("PRESSURE.CREATE", "ours:2")) == NO_COMMAND.format("pressure.create")
@@ -199,7 +199,7 @@ def test_a_user_who_may_only_put_can_create_a_queue_by_it(guests: Guests) -> Non
     assert str(putter("INFO")) == NO_COMMAND.format("info")
 
 
-def test_a_user_sees_the_names_of_its_queues_only(guests: Guests) -> None:
+def test_a_user_sees_only_the_names_of_its_own_queues(guests: Guests) -> None:
     root, ours = guests["root"], guests["ours"]
     for name in (OURS, THEIRS, b"ours:2", b"alien"):
         root("SADD", name, "a")
@@ -241,7 +241,7 @@ def test_acl_shows_the_user_and_no_hash(guests: Guests) -> None:
     assert {line.split(" user=")[1].split()[0] for line in lines} == {"putter", "root"}
 
 
-def test_reset_and_a_failed_login_do_what_redis_does(guests: Guests) -> None:
+def test_reset_and_failed_logins_behave_as_in_redis(guests: Guests) -> None:
     root = guests["root"]
     assert is_refused(root("AUTH", "putter", "wrong"), "WRONGPASS")
     assert root("ACL", "WHOAMI") == b"root"
@@ -256,14 +256,14 @@ def test_reset_and_a_failed_login_do_what_redis_does(guests: Guests) -> None:
 
 @pytest.fixture
 def changing(start_server: StartServer, backend: Valkey, tmp_path: Path) -> tuple[Server, Path]:
-    """A server whose users' file is the test's own."""
+    """A server with a users file that the test may change."""
     file = tmp_path / "users.toml"
     file.write_text(users_toml(USERS))
     return start_server("--backend", backend.url, "--users", str(file), *LISTEN), file
 
 
 @each_protocol
-def test_a_reload_changes_rights_and_cuts_off_users_that_are_gone(
+def test_a_reload_changes_rights_and_disconnects_removed_users(
     changing: tuple[Server, Path], protocol: Protocol
 ) -> None:
     server, file = changing
@@ -309,7 +309,7 @@ def test_new_rights_hold_from_the_next_command_and_at_exec(changing: tuple[Serve
         assert str(waiting("SPOP", OURS)) == NO_COMMAND.format("spop")
 
 
-def test_a_client_whose_login_is_no_longer_valid_is_cut_off(changing: tuple[Server, Path]) -> None:
+def test_a_client_whose_login_is_no_longer_valid_is_disconnected(changing: tuple[Server, Path]) -> None:
     server, file = changing
     with Waiter(server.port) as gone, Waiter(server.port) as changed, Waiter(server.port) as stays:
         for connection, name in ((gone, "putter"), (changed, "ours"), (stays, "root")):
@@ -327,7 +327,7 @@ def test_a_client_whose_login_is_no_longer_valid_is_cut_off(changing: tuple[Serv
 
 
 @pytest.mark.parametrize("text", ["[users", "", '[users.root]\nqueues = ["*"]\nmay = ["put"]\n', None])
-def test_a_file_that_cannot_be_used_changes_nothing(changing: tuple[Server, Path], text: str | None) -> None:
+def test_a_reload_of_an_invalid_file_changes_nothing(changing: tuple[Server, Path], text: str | None) -> None:
     server, file = changing
     with Waiter(server.port) as root:
         root("AUTH", "root", "password")
@@ -360,9 +360,7 @@ AUTH default password|ACL WHOAMI|PING|AUTH password|AUTH default password|PING|R
 
 @pytest.mark.slow
 @pytest.mark.clients
-def test_refusals_are_redis_s_in_every_word(
-    tmp_path: Path, start_server: StartServer, backend: Valkey
-) -> None:
+def test_refusals_have_the_texts_of_redis(tmp_path: Path, start_server: StartServer, backend: Valkey) -> None:
     folder = tmp_path / "redis"
     folder.mkdir()
     binary = need("redis-server", "redis-server")

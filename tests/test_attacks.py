@@ -38,7 +38,7 @@ GROWTH = 64 * MB
 
 @dataclass(frozen=True)
 class Target:
-    """A server with users, which listens plainly and for TLS; `mutual` is one that wants certificates."""
+    """A server with users and listeners with and without TLS; `mutual` is one that demands certificates."""
 
     server: Server
     mutual: Server
@@ -47,18 +47,18 @@ class Target:
     users_file: Path
 
     def waiter(self, user: str = "") -> Waiter:
-        """A connection, logged in where a user is named."""
+        """Return a connection; if a user is named, it is logged in."""
         connected = Waiter(self.server.port)
         assert not user or connected("AUTH", user, PASSWORD) == b"OK"
         return connected
 
     def memcached(self, user: str = "") -> MemcachedWire:
-        """The same over memcached."""
+        """Return a memcached connection; if a user is named, it is logged in."""
         connected = MemcachedWire(self.server)
         return connected.log_in(user, PASSWORD) if user else connected
 
     def sent(self, data: bytes, scheme: str = "resp") -> bytes:
-        """Send these bytes and nothing more; return what comes until the server closes."""
+        """Send these bytes only. Return all bytes until the server closes the connection."""
         connected = socket.create_connection(("127.0.0.1", port_of(self.server, scheme)), TIMEOUT)
         wire = Wire(RESP, connected=connected)
         wire.send(data)
@@ -69,7 +69,7 @@ ATTACKS: dict[str, tuple[str, Callable[[Target], None]]] = {}
 
 
 def attack(name: str, outcome: str) -> Callable[[Callable[[Target], None]], Callable[[Target], None]]:
-    """Enter an attack, and what happens, as docs/guides/security.md says it."""
+    """Enter an attack and its result, in the words of docs/guides/security.md."""
 
     def enter(function: Callable[[Target], None]) -> Callable[[Target], None]:
         ATTACKS[name] = outcome, function
@@ -122,7 +122,7 @@ def _scan_tls(target: Target) -> None:
 
 
 def shake(server: Server, context: ssl.SSLContext) -> bytes:
-    """What comes for PING over TLS. Raises ConnectionError or SSLError."""
+    """Return the reply to PING over TLS. Raises ConnectionError or SSLError."""
     with socket.create_connection(("127.0.0.1", port_of(server, "resps")), TIMEOUT) as plain:
         secure = context.wrap_socket(plain, server_hostname="localhost")
         secure.sendall(packed("PING"))
@@ -226,7 +226,7 @@ def _late_certificate(target: Target) -> None:
 
 
 def guess(target: Target, password: str) -> int:
-    """Guess until the connection is closed; how often that was."""
+    """Guess passwords until the server closes the connection. Return the number of guesses."""
     with target.waiter() as guessing:
         for number in range(100):
             try:
@@ -284,7 +284,7 @@ def _before_login(target: Target) -> None:
 
 
 def assert_wrong(target: Target, *passwords: str | bytes) -> None:
-    """Try each of them, all at once: each answer takes up to two seconds."""
+    """Try all attacks at the same time, because each answer takes up to two seconds."""
 
     def is_wrong(password: str | bytes) -> bool:
         with target.waiter() as guessing:
@@ -604,12 +604,12 @@ def target(tmp_path_factory: pytest.TempPathFactory, shared_backend: Valkey) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ATTACKS)
-def test_an_attack_ends_as_the_document_says(target: Target, name: str) -> None:
+def test_an_attack_has_the_documented_result(target: Target, name: str) -> None:
     with served(Wire(RESP, target.server).log_in("root", PASSWORD)):
         ATTACKS[name][1](target)
 
 
-def test_the_document_lists_these_attacks_and_no_others() -> None:
+def test_the_document_lists_exactly_these_attacks() -> None:
     text = (Path(__file__).parent.parent / "docs" / "guides" / "security.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (.+?) \| (.+?) \|$", text.partition("## Attacks")[2], re.MULTILINE)
     assert rows[1:] == [(name, outcome) for name, (outcome, _) in ATTACKS.items()], "see test_attacks.py"

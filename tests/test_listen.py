@@ -30,7 +30,7 @@ def check(url: str) -> None:
 
 
 @pytest.mark.parametrize(("url", "complaint"), WRONG_LISTENERS, ids=[url for url, _ in WRONG_LISTENERS])
-def test_a_listener_that_cannot_be_is_refused_in_one_line(url: str, complaint: str) -> None:
+def test_an_invalid_listener_is_refused_in_one_line(url: str, complaint: str) -> None:
     with pytest.raises(SettingsError) as refused:
         check(url)
     assert complaint in str(refused.value)
@@ -41,7 +41,7 @@ def test_a_listener_that_cannot_be_is_refused_in_one_line(url: str, complaint: s
 @pytest.mark.parametrize(
     ("url", "complaint"), [WRONG_LISTENERS[0], WRONG_LISTENERS[6], WRONG_LISTENERS[9], WRONG_LISTENERS[10]]
 )
-def test_a_wrong_listener_ends_the_command_with_status_2(
+def test_an_invalid_listener_ends_the_command_with_status_2(
     command: list[str], url: str, complaint: str
 ) -> None:
     environment = {"PRESSURE_BACKEND": "redis://127.0.0.1:1"}
@@ -65,6 +65,6 @@ def test_a_wrong_listener_ends_the_command_with_status_2(
         ),
     ],
 )
-def test_a_url_says_where_to_listen_and_how(url: str, listen: ListenerUrl) -> None:
+def test_a_listener_url_is_parsed_and_printed(url: str, listen: ListenerUrl) -> None:
     assert ListenerUrl.parse(url) == listen
     assert ListenerUrl.parse(str(listen)) == listen

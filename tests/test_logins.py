@@ -61,7 +61,7 @@ def password_file(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "by", ["flag", "flag with a sign", "variable", "file", "variable for the file", "TOML"]
 )
-def test_a_password_can_be_given_in_many_ways(tmp_path: Path, password_file: Path, by: str) -> None:
+def test_each_source_of_a_password_works(tmp_path: Path, password_file: Path, by: str) -> None:
     (tmp_path / "config.toml").write_text(f'password-file = "{password_file}"')
     arguments, environment = {
         "flag": (["--password", SECRET], {}),
@@ -108,7 +108,7 @@ def test_a_password_file_holds_one_line(tmp_path: Path, content: str | None, com
     assert "aaa" not in str(refused.value)
 
 
-def test_a_password_file_that_cannot_be_used_ends_the_server(tmp_path: Path) -> None:
+def test_an_invalid_password_file_prevents_the_start(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("a" * 2000)
     refused = run_command("--password-file", str(tmp_path / "password"), "--data-dir", str(tmp_path / "data"))
     assert refused.returncode == 1
@@ -116,7 +116,7 @@ def test_a_password_file_that_cannot_be_used_ends_the_server(tmp_path: Path) -> 
     assert "aaa" not in refused.stderr
 
 
-def test_a_password_is_given_once(tmp_path: Path, password_file: Path) -> None:
+def test_a_password_from_two_sources_is_refused(tmp_path: Path, password_file: Path) -> None:
     twice = run_here("--password", SECRET, "--password-file", str(password_file))
     assert (twice.returncode, "given twice" in twice.stderr, SECRET in twice.stderr) == (2, True, False)
     (tmp_path / "users.toml").write_text(users_toml({"default": (SECRET, ["*"], ["put"])}))
@@ -136,7 +136,7 @@ def test_hash_password_prints_the_hash_for_a_users_file() -> None:
         assert made.stdout.decode().strip() == hashlib.sha256(SECRET.encode()).hexdigest()
 
 
-def test_secrets_are_hidden_in_a_command_line() -> None:
+def test_secrets_are_hidden_in_shown_command_lines() -> None:
     plain = ["python", "-m", "pressure_server", "--listen", "resp://127.0.0.1:4000", "--password-file", "x"]
     assert without_secrets(plain) == plain
     secret = ["--password", SECRET, f"--password={SECRET}", f"--backend=redis://u:{SECRET}@h/0"]
@@ -157,7 +157,7 @@ RUBY_LOGIN = "require 'redis'; print Redis.new(port: %d, username: 'ada', passwo
 
 
 @pytest.mark.clients
-def test_libraries_log_in(start_server: StartServer, backend: Valkey, tmp_path: Path) -> None:
+def test_client_libraries_log_in(start_server: StartServer, backend: Valkey, tmp_path: Path) -> None:
     (tmp_path / "users.toml").write_text(users_toml({"ada": (SECRET, ["*"], ["put", "get"])}))
     server = start_server("--backend", backend.url, "--users", str(tmp_path / "users.toml"))
     port = server.port
@@ -177,14 +177,14 @@ def test_libraries_log_in(start_server: StartServer, backend: Valkey, tmp_path: 
 
 @pytest.fixture
 def locked(start_server: StartServer, backend: Valkey, password_file: Path) -> Server:
-    """A server with one password, for a test that fails to log in: each failure slows the next one."""
+    """A server with a password, for tests with failed logins: each failure delays the next one."""
     options = ("--password-file", str(password_file), "--log-level", "debug")
     return start_server("--backend", backend.url, *options, *LISTEN)
 
 
 @pytest.fixture(scope="module")
 def shared_locked(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with one password, for tests that do not guess it."""
+    """A server with a password, for tests without failed logins."""
     folder = tmp_path_factory.mktemp("locked")
     (folder / "password").write_text(SECRET + "\n")
     options = ("--password-file", str(folder / "password"), *LISTEN)
@@ -196,13 +196,13 @@ def shared_locked(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture
 def owner(backend: Valkey, shared_locked: Server) -> Iterator[Client]:
-    """redis-py, logged in to that server."""
+    """A redis-py client, logged in to that server."""
     with shared_locked.client(password=SECRET) as client:
         yield client
 
 
 @each_protocol
-def test_a_login_opens_a_connection_for_the_commands_behind_it(
+def test_a_login_permits_the_commands_that_follow(
     shared_locked: Server, owner: Client, protocol: Protocol
 ) -> None:
     with Wire(protocol, shared_locked) as client:
@@ -220,7 +220,7 @@ def test_a_login_opens_a_connection_for_the_commands_behind_it(
 
 
 @each_protocol
-def test_a_client_that_has_not_logged_in_may_send_little(
+def test_requests_before_a_login_are_limited_in_size(
     shared_locked: Server, owner: Client, protocol: Protocol
 ) -> None:
     before = memory(shared_locked)
@@ -242,7 +242,9 @@ def test_a_browser_cannot_log_in(shared_locked: Server, owner: Client, protocol:
 
 
 @each_protocol
-def test_failures_are_slowed_and_the_fifth_closes(locked: Server, protocol: Protocol) -> None:
+def test_failed_logins_are_delayed_and_the_fifth_closes_the_connection(
+    locked: Server, protocol: Protocol
+) -> None:
     with Wire(protocol, locked) as guessing, locked.client(password=SECRET) as other:
         other.ping()
         taken = []
@@ -265,7 +267,7 @@ def test_failures_are_slowed_and_the_fifth_closes(locked: Server, protocol: Prot
 
 
 @each_protocol
-def test_commands_behind_a_wrong_login_are_refused(locked: Server, protocol: Protocol) -> None:
+def test_commands_after_a_failed_login_are_refused(locked: Server, protocol: Protocol) -> None:
     wrong = protocol.log_in(b"default", SECRET[:-1].encode())
     with locked.client(password=SECRET) as owner:
         owner.rpush("q", "m")
@@ -281,7 +283,9 @@ def test_commands_behind_a_wrong_login_are_refused(locked: Server, protocol: Pro
 
 
 @each_protocol
-def test_a_client_that_leaves_during_its_login_leaves_nothing(locked: Server, protocol: Protocol) -> None:
+def test_a_client_that_disconnects_during_its_login_leaves_nothing(
+    locked: Server, protocol: Protocol
+) -> None:
     with locked.client(password=SECRET) as client:
         for _ in range(20):
             with Wire(protocol, locked) as guessing:
@@ -304,7 +308,7 @@ def test_a_failed_login_is_one_line_of_the_log_without_secrets(locked: Server, p
 
 
 @each_protocol
-def test_a_new_password_ends_the_connections_of_the_old_one(
+def test_a_new_password_disconnects_clients_with_the_old_one(
     locked: Server, password_file: Path, protocol: Protocol
 ) -> None:
     with Wire(protocol, locked).log_in("default", SECRET) as old, Wire(protocol, locked) as stranger:
@@ -326,7 +330,7 @@ def test_the_delay_grows_and_is_bounded() -> None:
 
 
 class Transport(asyncio.Transport):
-    """One that knows where its client is."""
+    """A transport with the address of its client."""
 
     def __init__(self, peer: object) -> None:
         super().__init__({"peername": peer})
@@ -382,7 +386,7 @@ def test_a_bounded_number_of_addresses_is_remembered(monkeypatch: pytest.MonkeyP
     assert asyncio.run(fail_often()) == 10_000
 
 
-def test_a_flood_of_warnings_is_summed_up(caplog: pytest.LogCaptureFixture) -> None:
+def test_many_warnings_are_summarised(caplog: pytest.LogCaptureFixture) -> None:
     summed_up = asyncio.Event()
 
     class Listening(logging.Filter):
@@ -445,7 +449,7 @@ def test_no_secret_is_shown_anywhere(
 
 
 def own_address() -> str:
-    """An address of this machine that is not loopback."""
+    """Return an address of this machine other than a loopback address."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(("192.0.2.1", 9))
         return str(probe.getsockname()[0])
@@ -454,10 +458,10 @@ def own_address() -> str:
 @pytest.mark.parametrize(
     "options", [(), ("--no-protected-mode",), ("--password", SECRET)], ids=["protected", "not", "password"]
 )
-def test_protected_mode_is_redis_s(
+def test_protected_mode_is_that_of_redis(
     start_server: StartServer, backend: Valkey, options: tuple[str, ...]
 ) -> None:
-    """Without a password only clients of this machine come in."""
+    """Without a password, the server accepts only clients on its own machine."""
     listeners = [f"{protocol.name}://0.0.0.0:0" for protocol in PROTOCOLS]
     server = start_server("--backend", backend.url, *(f"--listen={url}" for url in listeners), *options)
     for protocol in PROTOCOLS:

@@ -41,13 +41,13 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="session")
 def strangers(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """A CA that nobody trusts."""
+    """A CA that neither the server nor its clients trust."""
     return Authority(tmp_path_factory.mktemp("strangers"))
 
 
 @pytest.fixture
 def files(authority: Authority, tmp_path: Path) -> tuple[Path, Path]:
-    """A certificate and its key, which the test may change."""
+    """Copies of a certificate and its key, which the test may change."""
     copies = tmp_path / "certificate.pem", tmp_path / "key.pem"
     for copy, original in zip(copies, authority.issue("server"), strict=True):
         copy.write_bytes(original.read_bytes())
@@ -56,7 +56,7 @@ def files(authority: Authority, tmp_path: Path) -> tuple[Path, Path]:
 
 @pytest.fixture
 def start_tls(start_server: StartServer, backend: Valkey, files: tuple[Path, Path]) -> StartTls:
-    """Start a server that listens for TLS, too, with these options."""
+    """Start a server with an additional TLS listener and these options."""
 
     def start(*options: str) -> Server:
         certificate, key = map(str, files)
@@ -82,7 +82,7 @@ def shared_secure(
 
 @pytest.fixture
 def secure(backend: Valkey, shared_secure: Server) -> Server:
-    """A server that listens for all protocols over TLS, on a backend without data."""
+    """A server with TLS listeners for all protocols, on a backend without data."""
     return shared_secure
 
 
@@ -103,13 +103,15 @@ def assert_served(wire: Wire) -> None:
 
 
 def serial(wire: Wire) -> object:
-    """Return the serial number of the certificate that the server has shown."""
+    """Return the serial number of the server's certificate."""
     assert isinstance(wire.socket, ssl.SSLSocket)
     return (wire.socket.getpeercert() or {})["serialNumber"]
 
 
 @each_protocol
-def test_queues_work_over_tls_in_all_sizes(secure: Server, authority: Authority, protocol: Protocol) -> None:
+def test_messages_of_all_sizes_pass_over_tls(
+    secure: Server, authority: Authority, protocol: Protocol
+) -> None:
     large = b"x" * (9 << 20)
     with secure.client() as plain, connect(secure, authority.client_context(), protocol) as client:
         client.put(b"q", b"a\r\nb")
@@ -127,7 +129,7 @@ def test_queues_work_over_tls_in_all_sizes(secure: Server, authority: Authority,
 
 
 @each_protocol
-def test_a_listener_for_tls_serves_only_clients_that_trust_it_and_encrypt(
+def test_a_tls_listener_serves_only_encrypted_clients_that_trust_it(
     secure: Server, protocol: Protocol
 ) -> None:
     port = port_of(secure, f"{protocol.name}s")
@@ -139,7 +141,7 @@ def test_a_listener_for_tls_serves_only_clients_that_trust_it_and_encrypt(
 
 
 @each_protocol
-def test_ping_asks_over_tls(secure: Server, protocol: Protocol) -> None:
+def test_the_ping_command_works_over_tls(secure: Server, protocol: Protocol) -> None:
     port = port_of(secure, f"{protocol.name}s")
     for ready, state in (((), "healthy"), (("--ready",), "ready")):
         asked = run_here("ping", "--listen", f"{protocol.name}s://127.0.0.1:{port}", *ready)
@@ -234,7 +236,7 @@ def test_a_reload_changes_the_certificate_and_keeps_connections(
 
 
 @pytest.mark.parametrize("broken", ["garbage", "another's key", "gone"])
-def test_a_reload_of_files_that_cannot_be_used_changes_nothing(
+def test_a_reload_of_invalid_files_changes_nothing(
     start_tls: StartTls, authority: Authority, files: tuple[Path, Path], broken: str
 ) -> None:
     server = start_tls()
@@ -264,7 +266,7 @@ def test_a_client_that_leaves_while_it_waits_over_tls_takes_nothing(
         assert plain.spop("q") == b"m"
 
 
-def test_a_stop_ends_connections_cleanly_and_waits_for_no_handshake(
+def test_a_stop_closes_connections_cleanly_and_waits_for_no_handshake(
     start_tls: StartTls, authority: Authority
 ) -> None:
     server = start_tls()
@@ -291,7 +293,7 @@ def test_a_stop_ends_connections_cleanly_and_waits_for_no_handshake(
         (["--listen", "gophers://127.0.0.1:70"], "there is no handler 'gopher'"),
     ],
 )
-def test_options_that_do_not_fit_are_one_line_and_status_2(options: list[str], complaint: str) -> None:
+def test_contradictory_options_are_refused_in_one_line(options: list[str], complaint: str) -> None:
     refused = run_here(*options)
     assert refused.returncode == 2
     assert complaint in refused.stderr
@@ -323,7 +325,7 @@ def wrong_files(authority: Authority) -> dict[str, Path]:
         ("--tls-certificate={cert} --tls-key={locked}", "--tls-key"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_named_in_one_line(
+def test_an_invalid_file_is_named_in_one_line(
     wrong_files: dict[str, Path], options: str, complaint: str
 ) -> None:
     policy = settings_of(*options.format(**wrong_files).split()).access_policy
@@ -333,7 +335,7 @@ def test_a_file_that_cannot_be_used_is_named_in_one_line(
     assert "\n" not in str(refused.value)
 
 
-def test_a_file_that_cannot_be_used_ends_the_server_with_one_line(
+def test_an_invalid_file_prevents_the_start_with_one_line(
     wrong_files: dict[str, Path], tmp_path: Path
 ) -> None:
     options = ("--tls-certificate", str(wrong_files["cert"]), "--tls-key", str(wrong_files["locked"]))
@@ -349,7 +351,7 @@ def test_a_file_that_cannot_be_used_ends_the_server_with_one_line(
 @pytest.mark.slow
 @pytest.mark.clients
 @pytest.mark.parametrize("user", ["", "ada"])
-def test_a_backend_with_tls_and_a_password(
+def test_a_backend_with_tls_and_a_password_works(
     authority: Authority, start_server: StartServer, tmp_path: Path, user: str
 ) -> None:
     certificate, key = authority.issue("backend")

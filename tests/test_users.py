@@ -28,13 +28,13 @@ PASSWORDS = st.binary(min_size=1, max_size=40)
 
 
 def table(name: str = "ada", **changes: str) -> str:
-    """One user's table in TOML; a change to "" leaves a line out."""
+    """Return one user's table in TOML; a field changed to "" is left out."""
     lines = {"password-sha256": f'"{HASH}"', "queues": '["q:*"]', "may": '["put"]'}
     lines |= {key.replace("_", "-"): value for key, value in changes.items()}
     return "\n".join([f'[users."{name}"]', *(f"{key} = {value}" for key, value in lines.items() if value)])
 
 
-def test_a_users_file_says_who_may_do_what() -> None:
+def test_a_users_file_defines_users_and_rights() -> None:
     users = parse_users(table(password_sha256=f'["{HASH}", "{OTHER.upper()}"]', may='["put", "get"]'))
     user = users.log_in("ada", b"other")
     assert user is not None
@@ -118,14 +118,14 @@ NEARLY = {
 
 
 @pytest.mark.parametrize("name", NEARLY)
-def test_a_password_that_is_nearly_right_is_wrong(name: str) -> None:
+def test_a_similar_password_is_refused(name: str) -> None:
     users = users_with_password(b"password")
     assert users.log_in("default", b"password") is not None
     assert users.log_in("default", NEARLY[name]) is None
 
 
 @given(st.text(max_size=8).filter(lambda name: name != "default"), PASSWORDS)
-def test_without_users_everybody_is_the_default_user(name: str, tried: bytes) -> None:
+def test_without_users_each_client_is_the_default_user(name: str, tried: bytes) -> None:
     users = users_without_login()
     assert users.initial.is_unrestricted
     assert users.log_in("default", tried) is users.initial
@@ -133,19 +133,19 @@ def test_without_users_everybody_is_the_default_user(name: str, tried: bytes) ->
 
 
 @pytest.mark.parametrize("size", [MAX_PASSWORD_BYTES, MAX_PASSWORD_BYTES + 1])
-def test_a_password_has_a_longest_length(size: int) -> None:
+def test_a_password_longer_than_the_limit_is_refused(size: int) -> None:
     longest = b"a" * MAX_PASSWORD_BYTES
     users = users_with_password(longest)
     assert (users.log_in("default", b"a" * size) is not None) == (size == MAX_PASSWORD_BYTES)
 
 
 @pytest.mark.parametrize("password", [b"", b"a" * (MAX_PASSWORD_BYTES + 1)])
-def test_a_password_that_cannot_be_one_is_refused(password: bytes) -> None:
+def test_an_impossible_password_is_refused(password: bytes) -> None:
     with pytest.raises(UsersError, match="from 1 to 1024 bytes"):
         users_with_password(password)
 
 
-def test_the_default_user_s_password_is_given_once() -> None:
+def test_the_default_user_has_one_password() -> None:
     with pytest.raises(UsersError, match="set its password there instead"):
         users_with_password(b"password", parse_users(table("default")))
     both = users_with_password(b"password", parse_users(table()))
@@ -162,7 +162,7 @@ def test_a_queue_is_admitted_if_a_pattern_matches(patterns: list[str], queue: by
     assert user.may_access(queue) == bool(expected)
 
 
-def test_a_name_of_megabytes_is_for_users_of_all_queues() -> None:
+def test_a_name_of_megabytes_needs_access_to_all_queues() -> None:
     assert User("ada").may_access(b"a" * 10**6)
     assert not User("ada", queues=("a*",)).may_access(b"a" * 10**6)
 
@@ -171,7 +171,7 @@ RIGHT_SETS = st.sets(st.sampled_from(RIGHTS)).map(frozenset)
 
 
 @given(RIGHT_SETS, st.lists(st.sampled_from(["*", "a*"]), max_size=2))
-def test_a_free_user_has_every_right_on_every_queue(may: frozenset[str], queues: list[str]) -> None:
+def test_an_unrestricted_user_has_all_rights_on_all_queues(may: frozenset[str], queues: list[str]) -> None:
     user = User("ada", queues=tuple(queues), rights=may)
     assert user.is_unrestricted == (may == set(RIGHTS) and "*" in queues)
 
@@ -180,7 +180,7 @@ DIGESTS = st.sets(st.sampled_from([password_digest(bytes([n])) for n in range(3)
 
 
 @given(DIGESTS, DIGESTS, st.booleans(), st.booleans())
-def test_a_user_whose_login_is_no_longer_valid_has_no_successor(
+def test_an_invalid_login_has_no_user_after_a_reload(
     before: frozenset[bytes], after: frozenset[bytes], was_open: bool, is_open: bool
 ) -> None:
     old = User("ada", before, was_open)

@@ -1,4 +1,4 @@
-"""Servers that do not let everybody in: users files, certificates made by openssl, and reloading them."""
+"""Access control for tests: users files, certificates made by openssl, and reloads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.requirements import need
 
 
 def users_toml(users: Mapping[str, tuple[str, list[str], list[str]]]) -> str:
-    """A users file: by name the password, "" for none, the queues and the rights."""
+    """Return a users file. Each user has a password ("" for none), queues and rights."""
     return "\n".join(
         f'[users."{name}"]\n'
         + (
@@ -47,14 +47,14 @@ def settings_of(*arguments: str, environment: Mapping[str, str] | None = None) -
 
 
 def reload(server: Server, word: str = "reloaded:") -> None:
-    """SIGHUP, and what the log says of it."""
+    """Send SIGHUP. Return what the log says about the reload."""
     before = server.log.count(word)
     server.process.send_signal(signal.SIGHUP)
     wait_for(lambda: server.log.count(word) == before + 1, f"the log to say {word}")
 
 
 class Authority:
-    """A CA in a folder of its own, and what it has certified."""
+    """A certificate authority in a folder of its own."""
 
     def __init__(self, folder: Path) -> None:
         self._openssl = need("openssl", "openssl")
@@ -67,7 +67,7 @@ class Authority:
         )  # fmt: skip
 
     def issue(self, name: str, *, days: int = 30, at: str = "localhost") -> tuple[Path, Path]:
-        """A certificate and its key, for localhost unless it is `at` elsewhere; expired where days are 0."""
+        """Return a new certificate and its key, for `at`; with 0 days the certificate has expired."""
         self._run("req", *self._new_key(name), "-out", f"{name}.csr", "-subj", f"/CN={name}")
         (self.folder / "names").write_text(f"subjectAltName=DNS:{at},IP:127.0.0.1")
         self._run(
@@ -77,7 +77,7 @@ class Authority:
         return self.folder / f"{name}.pem", self.folder / f"{name}.key"
 
     def client_context(self, certificate: tuple[Path, Path] | None = None) -> ssl.SSLContext:
-        """For clients that trust this CA, and show that certificate."""
+        """Return a context for clients that trust this CA and present that certificate."""
         context = ssl.create_default_context(cafile=self.certificate)
         if certificate is not None:
             context.load_cert_chain(*certificate)
@@ -94,6 +94,6 @@ class Authority:
 
 
 def port_of(server: Server, scheme: str) -> int:
-    """The port of the server's listener of that scheme."""
+    """Return the port of the server's listener with that scheme."""
     line = next(line for line in server.log.splitlines() if f"listening on {scheme}://" in line)
     return int(line.rpartition(":")[2].partition("?")[0])
