@@ -1,10 +1,11 @@
-"""Rights: each command needs those in the table, for each queue that it names."""
+"""Rights: the rights that each command needs, and the queues that each user may use."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from handlers.resp.client import Spec
 from handlers.resp.table import COMMANDS, command
 from pressure_server.auth.users import RIGHTS, User
 from tests.support.guards import reload, users_toml
-from tests.support.programs import Server, StartServer, Valkey, wait_for
+from tests.support.programs import Server, StartServer, Valkey
 from tests.support.protocols import LISTEN, Protocol, Wire, each_protocol
 from tests.support.requirements import need
 from tests.support.side_by_side import Wire as RedisWire
@@ -29,13 +30,13 @@ SPECS = {
     for spec in (entered.subcommands.values() if entered.subcommands else [entered])
 }
 ON_QUEUES = [name for name, spec in SPECS.items() if spec.names_queues]
-OURS, THEIRS = b"ours:1", b"theirs:1"
+OWN, FOREIGN = b"own:1", b"foreign:1"
 NO_COMMAND = "NOPERM this user has no permissions to run the '{}' command"
 NO_QUEUE = "NOPERM this user has no permissions to access one of the keys used as arguments"
 
 
 def examples(spec: Spec) -> Iterator[list[bytes]]:
-    """Return the shortest request on permitted queues; then one with each queue forbidden in turn."""
+    """Yield the shortest request on permitted queues, and then one with each queue forbidden in turn."""
     named = [word.encode() for word in spec.name.split("|")]
     several: list[bytes] = []
     for argument in spec.arguments:
@@ -43,15 +44,15 @@ def examples(spec: Spec) -> Iterator[list[bytes]]:
             continue
         several += [argument.token.encode()] if argument.token else []
         if argument.type == "key":
-            several += [OURS] * (3 if argument.multiple else 1)
+            several += [OWN] * (3 if argument.multiple else 1)
         elif argument.name == "numkeys":
             several.append(b"3")
         elif argument.name:
             several.append(b"1")
     yield [*named, *several]
     for position, word in enumerate(several):
-        if word == OURS:
-            yield [*named, *several[:position], THEIRS, *several[position + 1 :]]
+        if word == OWN:
+            yield [*named, *several[:position], FOREIGN, *several[position + 1 :]]
 
 
 def plain(spec: Spec) -> list[bytes]:
@@ -60,7 +61,7 @@ def plain(spec: Spec) -> list[bytes]:
 
 def test_a_command_without_needs_is_rejected() -> None:
     with pytest.raises(TypeError, match="needs"):
-        command("NEW key", "Is new.", group="server")  # type: ignore[call-arg] # that is the point
+        command("NEW key", "Is new.", group="server")  # type: ignore[call-arg] # the error under test
     for needs in ("", "nothing", "write", "put nothing"):
         with pytest.raises(ValueError, match="cannot need"):
             command("NEW key", "Is new.", group="server", needs=needs)(lambda _client, _words: None)
@@ -88,18 +89,18 @@ def test_a_command_needs_exactly_the_rights_in_the_table() -> None:
 
 
 def test_a_user_needs_access_to_each_queue_of_a_command() -> None:
-    user = User("u", queues=("ours:*",))
+    user = User("u", queues=("own:*",))
     for name in ON_QUEUES:
         spec = SPECS[name]
         allowed, *others = examples(spec)
         assert refusal(user, spec, allowed) is None, name
-        assert queues_of(spec, allowed) == [OURS] * len(others), name
+        assert queues_of(spec, allowed) == [OWN] * len(others), name
         for other in others:
             assert refusal(user, spec, other) is Refusal.QUEUE, other
 
 
 def test_administering_the_server_needs_access_to_all_queues() -> None:
-    user = User("u", queues=("ours:*",))
+    user = User("u", queues=("own:*",))
     for name in sorted(set(SPECS) - set(ON_QUEUES)):
         refused = refusal(user, SPECS[name], plain(SPECS[name]))
         assert (refused is Refusal.COMMAND) == ("administer" in SPECS[name].needs), name
@@ -108,20 +109,16 @@ def test_administering_the_server_needs_access_to_all_queues() -> None:
 # ---------------------------------------------------------------- on a server
 
 USERS = {
-    **{f"no-{right}": ("password", ["*"], [one for one in RIGHTS if one != right]) for right in RIGHTS},
-    "ours": ("password", ["ours:*"], list(RIGHTS)),
-    "putter": ("password", ["ours:*"], ["put"]),
+    **{f"no-{right}": ("password", ["*"], [other for other in RIGHTS if other != right]) for right in RIGHTS},
+    "tenant": ("password", ["own:*"], list(RIGHTS)),
+    "putter": ("password", ["own:*"], ["put"]),
     "root": ("password", ["*"], list(RIGHTS)),
 }
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("guarded")
-
-
-@pytest.fixture(scope="module")
-def guarded(shared_backend: Valkey, folder: Path) -> Iterator[Server]:
+def guarded(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("guarded")
     (folder / "users.toml").write_text(users_toml(USERS))
     options = ("--backend", shared_backend.url, "--users", str(folder / "users.toml"))
     server = Server(folder / "log", *options, *LISTEN)
@@ -129,24 +126,22 @@ def guarded(shared_backend: Valkey, folder: Path) -> Iterator[Server]:
     server.end_well()
 
 
-class Guests:
-    """One connection for each user."""
+def logged_in(server: Server, user: str) -> Waiter:
+    """Return a connection of a user."""
+    connected = Waiter(server.port)
+    assert connected("AUTH", user, "password") == b"OK"
+    return connected
 
-    def __init__(self, server: Server, stack: ExitStack) -> None:
-        self._server, self._stack = server, stack
-        self._connected: dict[str, Waiter] = {}
 
-    def __getitem__(self, name: str) -> Waiter:
-        if name not in self._connected:
-            self._connected[name] = self._stack.enter_context(Waiter(self._server.port))
-            assert self._connected[name]("AUTH", name, "password") == b"OK"
-        return self._connected[name]
+# Returns the connection of a user.
+Guests = Callable[[str], Waiter]
 
 
 @pytest.fixture
 def guests(backend: Valkey, guarded: Server) -> Iterator[Guests]:
+    """One connection for each user, on a backend without data."""
     with ExitStack() as stack:
-        yield Guests(guarded, stack)
+        yield cache(lambda user: stack.enter_context(logged_in(guarded, user)))
 
 
 def test_a_server_enforces_the_rights_in_the_table(guests: Guests) -> None:
@@ -155,13 +150,13 @@ def test_a_server_enforces_the_rights_in_the_table(guests: Guests) -> None:
         for right in spec.needs:
             for spelt in (name.upper(), name.lower(), name.swapcase().title()):
                 request = [word.encode() for word in spelt.split("|")] + plain(spec)[len(named) :]
-                assert str(guests[f"no-{right}"](*request)) == NO_COMMAND.format(name), request
+                assert str(guests(f"no-{right}")(*request)) == NO_COMMAND.format(name), request
         for request in list(examples(spec))[1:] if spec.needs else []:
-            assert str(guests["ours"](*request)) == NO_QUEUE, request
-            multi = guests["ours"]
-            assert multi("MULTI") == b"OK"
-            assert str(multi(*request)) == NO_QUEUE, request
-            assert is_refused(multi("EXEC"), "EXECABORT"), request
+            tenant = guests("tenant")
+            assert str(tenant(*request)) == NO_QUEUE, request
+            assert tenant("MULTI") == b"OK"
+            assert str(tenant(*request)) == NO_QUEUE, request
+            assert is_refused(tenant("EXEC"), "EXECABORT"), request
 
 
 def test_a_client_that_has_not_logged_in_may_log_in_and_leave(guarded: Server) -> None:
@@ -179,70 +174,67 @@ def test_a_client_that_has_not_logged_in_may_log_in_and_leave(guarded: Server) -
 
 @pytest.mark.parametrize("count", [1, 7, 600])
 def test_each_command_of_a_pipeline_is_checked(guests: Guests, count: int) -> None:
-    ours, root = guests["ours"], guests["root"]
-    ours.socket.sendall(packed("SADD", OURS, "a") * count + packed("SADD", THEIRS, "a") * count)
-    replies = [ours.reply() for _ in range(2 * count)]
-    assert replies[:count] == [1] + [0] * (count - 1)
-    assert all(str(reply) == NO_QUEUE for reply in replies[count:])
-    assert root("EXISTS", THEIRS) == 0
-    ours.socket.sendall(packed("SPOP", OURS) * count + packed("SPOP", THEIRS) * count)
-    replies = [ours.reply() for _ in range(2 * count)]
-    assert replies[:count] == [b"a"] + [None] * (count - 1)
-    assert all(str(reply) == NO_QUEUE for reply in replies[count:])
+    tenant = guests("tenant")
+    for name, arguments, first, rest in (("SADD", ["a"], 1, 0), ("SPOP", [], b"a", None)):
+        tenant.socket.sendall(b"".join(packed(name, queue, *arguments) * count for queue in (OWN, FOREIGN)))
+        replies = [tenant.reply() for _ in range(2 * count)]
+        assert replies[:count] == [first] + [rest] * (count - 1)
+        assert all(str(reply) == NO_QUEUE for reply in replies[count:])
+        assert guests("root")("EXISTS", FOREIGN) == 0
 
 
 def test_a_user_with_the_right_to_put_creates_a_queue_by_a_put(guests: Guests) -> None:
-    putter = guests["putter"]
-    assert putter("SADD", OURS, "a") == 1
-    assert str(putter("PRESSURE.CREATE", "ours:2")) == NO_COMMAND.format("pressure.create")
+    putter = guests("putter")
+    assert putter("SADD", OWN, "a") == 1
+    assert str(putter("PRESSURE.CREATE", "own:2")) == NO_COMMAND.format("pressure.create")
     assert str(putter("KEYS", "*")) == NO_COMMAND.format("keys")
     assert str(putter("INFO")) == NO_COMMAND.format("info")
 
 
 def test_a_user_sees_only_the_names_of_its_own_queues(guests: Guests) -> None:
-    root, ours = guests["root"], guests["ours"]
-    for name in (OURS, THEIRS, b"ours:2", b"alien"):
+    root, tenant = guests("root"), guests("tenant")
+    for name in (OWN, FOREIGN, b"own:2", b"alien"):
         root("SADD", name, "a")
-    mine = [OURS, b"ours:2"]
-    assert sorted(ours("KEYS", "*")) == mine
-    assert sorted(ours("SCAN", 0, "COUNT", 1000)[1]) == mine
-    assert ours("PRESSURE.LIST") == mine
-    assert ours("DBSIZE") == 2
-    assert {ours("RANDOMKEY") for _ in range(40)} <= set(mine)
-    said = ours("INFO").decode()
-    assert "keys=2," in said
-    assert "queue_ours%3A1" in said
-    assert "theirs" not in said
-    assert "alien" not in said
-    assert sorted(root("KEYS", "*")) == [b"alien", OURS, b"ours:2", THEIRS]
+    own = [OWN, b"own:2"]
+    assert sorted(tenant("KEYS", "*")) == own
+    assert sorted(tenant("SCAN", 0, "COUNT", 1000)[1]) == own
+    assert tenant("PRESSURE.LIST") == own
+    assert tenant("DBSIZE") == 2
+    assert {tenant("RANDOMKEY") for _ in range(40)} <= set(own)
+    info = tenant("INFO").decode()
+    assert "keys=2," in info
+    assert "queue_own%3A1" in info
+    assert "foreign" not in info
+    assert "alien" not in info
+    assert sorted(root("KEYS", "*")) == [b"alien", OWN, b"own:2", FOREIGN]
 
 
 @each_protocol
 def test_refusals_are_counted(guests: Guests, guarded: Server, protocol: Protocol) -> None:
     with (
         guarded.client(username="root", password="password") as root,
-        Wire(protocol, guarded).log_in("ours", "password") as ours,
+        Wire(protocol, guarded).log_in("tenant", "password") as tenant,
         Wire(protocol, guarded).log_in("no-get", "password") as no_get,
     ):
         before = root.info("stats")
-        assert ours(protocol.get(THEIRS)).startswith(protocol.no_permission)
-        assert no_get(protocol.get(OURS)).startswith(protocol.no_permission)
+        assert tenant(protocol.get(FOREIGN)).startswith(protocol.no_permission)
+        assert no_get(protocol.get(OWN)).startswith(protocol.no_permission)
         after = root.info("stats")
-        for what in ("acl_access_denied_cmd", "acl_access_denied_key"):
-            assert after[what] == before[what] + 1
+        for counter in ("acl_access_denied_cmd", "acl_access_denied_key"):
+            assert after[counter] == before[counter] + 1
 
 
 def test_acl_shows_the_user_and_no_hash(guests: Guests) -> None:
-    assert guests["putter"]("ACL", "WHOAMI") == b"putter"
-    assert guests["root"]("ACL", "USERS") == sorted(name.encode() for name in USERS)
-    listed = guests["root"]("ACL", "LIST")
-    assert b"user putter on #(hidden) ~ours:* +put" in listed
-    lines = guests["root"]("CLIENT", "LIST").decode().splitlines()
+    assert guests("putter")("ACL", "WHOAMI") == b"putter"
+    assert guests("root")("ACL", "USERS") == sorted(name.encode() for name in USERS)
+    listed = guests("root")("ACL", "LIST")
+    assert b"user putter on #(hidden) ~own:* +put" in listed
+    lines = guests("root")("CLIENT", "LIST").decode().splitlines()
     assert {line.split(" user=")[1].split()[0] for line in lines} == {"putter", "root"}
 
 
 def test_reset_and_failed_logins_behave_as_in_redis(guests: Guests) -> None:
-    root = guests["root"]
+    root = guests("root")
     assert is_refused(root("AUTH", "putter", "wrong"), "WRONGPASS")
     assert root("ACL", "WHOAMI") == b"root"
     assert root("AUTH", "putter", "password") == b"OK"
@@ -288,72 +280,70 @@ def test_a_reload_changes_rights_and_disconnects_removed_users(
 
 def test_new_rights_hold_from_the_next_command_and_at_exec(changing: tuple[Server, Path]) -> None:
     server, file = changing
-    with Waiter(server.port) as worker, Waiter(server.port) as waiting:
-        for connection in (worker, waiting):
-            connection("AUTH", "ours", "password")
-        waiting.send("BLPOP", "ours:wait", 0)
-        worker("SADD", OURS, "a", "b")
+    with logged_in(server, "tenant") as worker, logged_in(server, "tenant") as waiting:
+        waiting.send("BLPOP", "own:wait", 0)
+        worker("SADD", OWN, "a", "b")
         worker("MULTI")
-        assert worker("SADD", "ours:2", "c") == b"QUEUED"
-        assert worker("SPOP", OURS) == b"QUEUED"
+        assert worker("SADD", "own:2", "c") == b"QUEUED"
+        assert worker("SPOP", OWN) == b"QUEUED"
         assert worker("PING") == b"QUEUED"
-        file.write_text(users_toml(USERS | {"ours": ("password", ["ours:*"], ["put"])}))
+        file.write_text(users_toml(USERS | {"tenant": ("password", ["own:*"], ["put"])}))
         reload(server)
         put, refused, ping = worker("EXEC")
         assert (put, ping) == (1, b"PONG")
         assert str(refused).startswith("NOPERM ACLs rules changed between the moment the transaction was")
-        assert str(worker("SPOP", OURS)) == NO_COMMAND.format("spop")
-        # What waits was allowed when it came.
-        assert worker("SADD", "ours:wait", "m") == 1
-        assert waiting.reply() == [b"ours:wait", b"m"]
-        assert str(waiting("SPOP", OURS)) == NO_COMMAND.format("spop")
+        assert str(worker("SPOP", OWN)) == NO_COMMAND.format("spop")
+        # An operation that waits was checked when it arrived.
+        assert worker("SADD", "own:wait", "m") == 1
+        assert waiting.reply() == [b"own:wait", b"m"]
+        assert str(waiting("SPOP", OWN)) == NO_COMMAND.format("spop")
 
 
 def test_a_client_whose_login_is_no_longer_valid_is_disconnected(changing: tuple[Server, Path]) -> None:
     server, file = changing
-    with Waiter(server.port) as gone, Waiter(server.port) as changed, Waiter(server.port) as stays:
-        for connection, name in ((gone, "putter"), (changed, "ours"), (stays, "root")):
-            connection("AUTH", name, "password")
-        changed.send("BLPOP", "ours:wait", 0)
+    with (
+        logged_in(server, "putter") as removed,
+        logged_in(server, "tenant") as changed,
+        logged_in(server, "root") as kept,
+    ):
+        changed.send("BLPOP", "own:wait", 0)
         users = {name: entry for name, entry in USERS.items() if name != "putter"}
-        file.write_text(users_toml(users | {"ours": ("new", ["ours:*"], list(RIGHTS))}))
+        file.write_text(users_toml(users | {"tenant": ("new", ["own:*"], list(RIGHTS))}))
         reload(server)
-        for connection in (gone, changed):
+        for connection in (removed, changed):
             with pytest.raises(ConnectionError):
                 connection.reply()
-        stays("SADD", "ours:wait", "m")
-        assert stays("SPOP", "ours:wait") == b"m"
+        kept("SADD", "own:wait", "m")
+        assert kept("SPOP", "own:wait") == b"m"
         assert "2 clients disconnected" in server.log
 
 
 @pytest.mark.parametrize("text", ["[users", "", '[users.root]\nqueues = ["*"]\nmay = ["put"]\n', None])
 def test_a_reload_of_an_invalid_file_changes_nothing(changing: tuple[Server, Path], text: str | None) -> None:
     server, file = changing
-    with Waiter(server.port) as root:
-        root("AUTH", "root", "password")
+    with logged_in(server, "root") as root:
         if text is None:
             file.unlink()
         else:
             file.write_text(text)
         reload(server, "reload failed")
         assert root("PING") == b"PONG"
-        with Waiter(server.port) as another:
-            assert another("AUTH", "ours", "password") == b"OK"
+        logged_in(server, "tenant").close()
 
 
 # ---------------------------------------------------------------- as Redis
 
 REDIS_USER = (
-    "ACL SETUSER putter on >password ~ours:* +sadd +multi +exec +discard +acl|whoami +reset +hello +ping"
+    "ACL SETUSER putter on >password ~own:* +sadd +multi +exec +discard +acl|whoami +reset +hello +ping"
 )
 SAME = """
 PING|HELLO|HELLO 3|HELLO 9|HELLO x|HELLO 2 AUTH nobody x|HELLO 2 AUTH default wrong|HELLO 2 SETNAME x
 HELLO 2 AUTH putter wrong SETNAME x|nonsense|nonsense a b|SADD|SADD q a|CLIENT|CLIENT nonsense|CLIENT ID
 COMMAND COUNT|MULTI|EXEC|EXEC x|DISCARD|ACL WHOAMI|ACL nonsense|ACL|RESET|AUTH|AUTH a b c|AUTH wrong
-AUTH default wrong|AUTH putter password|ACL WHOAMI|ACL WHOAMI x|SADD ours:1 a|SADD theirs a|sAdD theirs a
-SPOP ours:1|CLIENT KILL ID 9|CLIENT LIST|ACL USERS|KEYS *|INFO|MULTI|SADD ours:1 b|EXEC|MULTI
-SADD theirs b|SADD ours:1 b|EXEC|MULTI|SPOP ours:1|DISCARD|SPOP|BLPOP ours:1 theirs 0
-SMOVE ours:1 theirs a|DEL ours:1|FLUSHALL|CONFIG GET *|RESET|PING|ACL WHOAMI
+AUTH default wrong|AUTH putter password|ACL WHOAMI|ACL WHOAMI x|SADD own:1 a|SADD foreign a|sAdD foreign a
+SPOP own:1|CLIENT KILL ID 9|CLIENT LIST|ACL USERS|KEYS *|INFO|MULTI|SADD own:1 b|EXEC|MULTI
+SADD foreign b|SADD own:1 b|EXEC|MULTI|SPOP own:1|DISCARD|SPOP|BLPOP own:1 foreign 0
+SMOVE own:1 foreign a|DEL own:1|FLUSHALL|CONFIG GET *|RESET|PING|ACL WHOAMI
 AUTH default password|ACL WHOAMI|PING|AUTH password|AUTH default password|PING|RESET|PING
 """
 
@@ -367,7 +357,7 @@ def test_refusals_have_the_texts_of_redis(tmp_path: Path, start_server: StartSer
     original = Valkey(folder, "--requirepass", "password", binary=binary)
     (tmp_path / "password").write_text("password\n")
     (tmp_path / "users.toml").write_text(users_toml({"putter": USERS["putter"]}))
-    ours = start_server(
+    server = start_server(
         "--backend", backend.url, "--users", str(tmp_path / "users.toml"),
         "--password-file", str(tmp_path / "password"),
     )  # fmt: skip
@@ -377,17 +367,17 @@ def test_refusals_have_the_texts_of_redis(tmp_path: Path, start_server: StartSer
         differing = []
         unix = socket.socket(socket.AF_UNIX)
         unix.connect(str(original.socket))
-        theirs, mine = RedisWire(unix), RedisWire(socket.create_connection(("127.0.0.1", ours.port)))
+        redis, wire = RedisWire(unix), RedisWire(socket.create_connection(("127.0.0.1", server.port)))
         failures = 0
         for line in split(SAME):
-            expected, found = theirs.do(words(line)).raw, mine.do(words(line)).raw
+            expected, found = redis.do(words(line)).raw, wire.do(words(line)).raw
             failures += expected.startswith(b"-WRONGPASS")
             if expected != found:
                 differing.append((line, expected, found))
-            if failures == 4:  # a fifth would end our connection, and not Redis's
-                mine = RedisWire(socket.create_connection(("127.0.0.1", ours.port)))
+            if failures == 4:  # the server closes a connection after the fifth failure; Redis does not
+                wire = RedisWire(socket.create_connection(("127.0.0.1", server.port)))
                 failures = 0
         assert differing == []
     finally:
         original.kill()
-    wait_for(lambda: ours.process.poll() is None, "our server to be well")
+    server.end_well()

@@ -1,6 +1,6 @@
-"""Logging in: where the password comes from, what failures cost, and that no secret is shown anywhere.
+"""Logins: the sources of the password, the delay after failures, secrets and protected mode.
 
-All protocols are tested in the same way; test_memcached_login.py has what only memcached can send.
+The tests here run for each protocol; test_memcached_login.py tests logins that only memcached has.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import re
 import socket
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -27,7 +29,6 @@ from pressure_server.auth.users import NOBODY
 from tests.support.guards import reload, settings_of, users_toml
 from tests.support.measures import MB, memory
 from tests.support.programs import (
-    TIMEOUT,
     Client,
     Server,
     StartServer,
@@ -44,7 +45,7 @@ from tests.support.waiters import Waiter
 
 SECRET = "s3cret-Passw0rd"
 WRONG = "wr0ng-Passw0rd"
-# A user's name that would write a line of its own.
+# A user's name that would forge a line of the log.
 FORGED = b"ada\n2026-01-01 INFO all is well\x00\x1b[2J\xff" + b"x" * 2000
 
 
@@ -55,23 +56,27 @@ def password_file(tmp_path: Path) -> Path:
     return file
 
 
-# ---------------------------------------------------------------- where the password comes from
+# ---------------------------------------------------------------- the password's source
 
 
 @pytest.mark.parametrize(
-    "by", ["flag", "flag with a sign", "variable", "file", "variable for the file", "TOML"]
+    ("arguments", "variables"),
+    [
+        (f"--password {SECRET}", {}),
+        (f"--password={SECRET}", {}),
+        ("", {"PRESSURE_PASSWORD": SECRET}),
+        ("--password-file {folder}/password", {}),
+        ("", {"PRESSURE_PASSWORD_FILE": "{folder}/password"}),
+        ("--config {folder}/config.toml", {}),
+    ],
 )
-def test_each_source_of_a_password_works(tmp_path: Path, password_file: Path, by: str) -> None:
+def test_each_source_of_a_password_works(
+    tmp_path: Path, password_file: Path, arguments: str, variables: dict[str, str]
+) -> None:
     (tmp_path / "config.toml").write_text(f'password-file = "{password_file}"')
-    arguments, environment = {
-        "flag": (["--password", SECRET], {}),
-        "flag with a sign": ([f"--password={SECRET}"], {}),
-        "variable": ([], {"PRESSURE_PASSWORD": SECRET}),
-        "file": (["--password-file", str(password_file)], {}),
-        "variable for the file": ([], {"PRESSURE_PASSWORD_FILE": str(password_file)}),
-        "TOML": (["--config", str(tmp_path / "config.toml")], {}),
-    }[by]
-    users = settings_of(*arguments, environment=environment).access_policy.read_users()
+    environment = {name: value.format(folder=tmp_path) for name, value in variables.items()}
+    settings = settings_of(*arguments.format(folder=tmp_path).split(), environment=environment)
+    users = settings.access_policy.read_users()
     assert users.initial is NOBODY
     assert users.log_in("default", SECRET.encode()) is not None
     assert users.log_in("default", WRONG.encode()) is None
@@ -82,7 +87,7 @@ def test_the_command_line_does_not_show_a_password(
     start_server: StartServer, backend: Valkey, given: tuple[str, ...]
 ) -> None:
     server = start_server("--backend", backend.url, *given)
-    # The server's session is its own: other tests start servers with the same password.
+    # Only the server's session: other tests start servers with the same password.
     processes = subprocess.check_output(["ps", "-o", "args=", "-s", str(server.process.pid)], text=True)
     assert "pressure_server" in processes
     assert SECRET not in processes
@@ -126,14 +131,10 @@ def test_a_password_from_two_sources_is_refused(tmp_path: Path, password_file: P
 
 
 def test_hash_password_prints_the_hash_for_a_users_file() -> None:
+    command = [sys.executable, "-m", "pressure_server", "hash-password"]
     for line in (SECRET, SECRET + "\n", SECRET + "\r\n"):
-        made = subprocess.run(
-            [sys.executable, "-m", "pressure_server", "hash-password"],
-            input=line.encode(),
-            capture_output=True,
-            check=True,
-        )
-        assert made.stdout.decode().strip() == hashlib.sha256(SECRET.encode()).hexdigest()
+        printed = subprocess.check_output(command, input=line.encode())
+        assert printed.decode().strip() == hashlib.sha256(SECRET.encode()).hexdigest()
 
 
 def test_secrets_are_hidden_in_shown_command_lines() -> None:
@@ -144,11 +145,10 @@ def test_secrets_are_hidden_in_shown_command_lines() -> None:
     shown = without_secrets(secret)
     assert SECRET not in " ".join(shown)
     assert len(shown) == len(secret)
-    assert shown[-2] == "redis://***@h:1" or shown[-2] == "redis://***@h:1/0"
+    assert shown[-2] in ("redis://***@h:1", "redis://***@h:1/0")
 
 
-# ---------------------------------------------------------------- clients
-
+# ---------------------------------------------------------------- client libraries
 
 PHP_LOGIN = (
     "$r = new Redis(); $r->connect('127.0.0.1', %d); $r->auth(['ada', '%s']); echo $r->sAdd('q', 'php');"
@@ -159,8 +159,7 @@ RUBY_LOGIN = "require 'redis'; print Redis.new(port: %d, username: 'ada', passwo
 @pytest.mark.clients
 def test_client_libraries_log_in(start_server: StartServer, backend: Valkey, tmp_path: Path) -> None:
     (tmp_path / "users.toml").write_text(users_toml({"ada": (SECRET, ["*"], ["put", "get"])}))
-    server = start_server("--backend", backend.url, "--users", str(tmp_path / "users.toml"))
-    port = server.port
+    port = start_server("--backend", backend.url, "--users", str(tmp_path / "users.toml")).port
     for program, package, flag, script in (
         ("php", "php-redis", "-r", PHP_LOGIN),
         ("ruby", "ruby-redis", "-e", RUBY_LOGIN),
@@ -257,7 +256,7 @@ def test_failed_logins_are_delayed_and_the_fifth_closes_the_connection(
             assert taken[-1] > delay_after(number + 1) - 0.01
         assert guessing.is_closed()
         assert taken == sorted(taken)
-        # A client that knows the password is not held up, though it has the same address.
+        # A correct login from the same address is not delayed.
         began = time.monotonic()
         with Wire(protocol, locked) as another:
             another.log_in("default", SECRET)
@@ -330,7 +329,7 @@ def test_the_delay_grows_and_is_bounded() -> None:
 
 
 class Transport(asyncio.Transport):
-    """A transport with the address of its client."""
+    """A transport that has only a client's address."""
 
     def __init__(self, peer: object) -> None:
         super().__init__({"peername": peer})
@@ -371,11 +370,8 @@ def test_a_name_cannot_forge_a_line_of_the_log(caplog: pytest.LogCaptureFixture)
 
 
 def test_a_bounded_number_of_addresses_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def nothing(_seconds: float) -> None:
-        return None
-
     async def fail_often() -> int:
-        monkeypatch.setattr(asyncio, "sleep", nothing)
+        monkeypatch.setattr(asyncio, "sleep", mock.AsyncMock())
         logins = Logins()
         for number in range(25_000):
             await logins.fail(
@@ -387,21 +383,11 @@ def test_a_bounded_number_of_addresses_is_remembered(monkeypatch: pytest.MonkeyP
 
 
 def test_many_warnings_are_summarised(caplog: pytest.LogCaptureFixture) -> None:
-    summed_up = asyncio.Event()
-
-    class Listening(logging.Filter):
-        def filter(self, record: logging.LogRecord) -> bool:
-            if "more" in record.getMessage():
-                summed_up.set()
-            return True
-
     async def flood() -> None:
-        logger = logging.getLogger("flood")
-        logger.addFilter(Listening())
-        seldom = LogThrottle(logger, "floods", every=0.05)
+        throttle = LogThrottle(logging.getLogger("flood"), "floods", every=0.05)
         for number in range(1000):
-            seldom.warn(f"number {number}")
-        await asyncio.wait_for(summed_up.wait(), TIMEOUT)
+            throttle.warn(f"number {number}")
+        await asyncio.to_thread(wait_for, lambda: len(caplog.messages) > 1, "the summary")
 
     asyncio.run(flood())
     assert caplog.messages == ["number 0", "999 more floods; the last: number 999"]
@@ -409,7 +395,7 @@ def test_many_warnings_are_summarised(caplog: pytest.LogCaptureFixture) -> None:
 
 # ---------------------------------------------------------------- secrets and protected mode
 
-TELLING = "INFO|CONFIG GET *|CLIENT LIST|ACL LIST|ACL USERS|COMMAND DOCS|nonsense"
+REVEALING = "INFO|CONFIG GET *|CLIENT LIST|ACL LIST|ACL USERS|COMMAND DOCS|nonsense"
 
 
 @pytest.mark.slow
@@ -418,23 +404,15 @@ def test_no_secret_is_shown_anywhere(
 ) -> None:
     guarded = start_valkey("--requirepass", SECRET)
     server = start_server(
-        "--backend",
-        guarded.url.replace("unix://", f"unix://:{SECRET}@"),
-        "--password",
-        SECRET,
-        "--log-level",
-        "debug",
-        "--backend-grace",
-        "0.5",
-        "--drain-timeout",
-        "0.5",
-    )
+        "--backend", guarded.url.replace("unix://", f"unix://:{SECRET}@"), "--password", SECRET,
+        "--log-level", "debug", "--backend-grace", "0.5", "--drain-timeout", "0.5",
+    )  # fmt: skip
     seen = [Path(f"/proc/{server.process.pid}/cmdline").read_bytes().decode()]
     assert "serve" in seen[0]
     with server.client(password=SECRET) as client, Waiter(server.port) as waiter:
         waiter("AUTH", "default", WRONG + SECRET)
         waiter("AUTH", "default", SECRET)
-        seen += [str(waiter(*line.split())) for line in split(TELLING)]
+        seen += [str(waiter(*line.split())) for line in split(REVEALING)]
         assert client.ping()
     guarded.kill()
     with Waiter(server.port) as waiter:
@@ -449,38 +427,34 @@ def test_no_secret_is_shown_anywhere(
 
 
 def own_address() -> str:
-    """Return an address of this machine other than a loopback address."""
+    """Return an address of this machine that is not a loopback address."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(("192.0.2.1", 9))
         return str(probe.getsockname()[0])
 
 
 @pytest.mark.parametrize(
-    "options", [(), ("--no-protected-mode",), ("--password", SECRET)], ids=["protected", "not", "password"]
+    "options",
+    [(), ("--no-protected-mode",), ("--password", SECRET)],
+    ids=["default", "no protected mode", "password"],
 )
-def test_protected_mode_is_that_of_redis(
+def test_protected_mode_refuses_remote_clients_without_a_password(
     start_server: StartServer, backend: Valkey, options: tuple[str, ...]
 ) -> None:
-    """Without a password, the server accepts only clients on its own machine."""
     listeners = [f"{protocol.name}://0.0.0.0:0" for protocol in PROTOCOLS]
     server = start_server("--backend", backend.url, *(f"--listen={url}" for url in listeners), *options)
     for protocol in PROTOCOLS:
         port = int(server.log.partition(f"{protocol.name}://0.0.0.0:")[2].split()[0])
-        refused = protocol.unauthenticated if "--password" in options else None
-
-        def answers(wire: Wire, protocol: Protocol = protocol, refused: bytes | None = refused) -> bool:
-            reply = wire(protocol.ping)
-            return reply == refused if refused else protocol.pong.fullmatch(reply) is not None
-
-        with Wire(protocol, connected=socket.create_connection((own_address(), port))) as elsewhere:
+        expected = re.escape(protocol.unauthenticated) if "--password" in options else protocol.pong.pattern
+        with Wire(protocol, connected=socket.create_connection((own_address(), port))) as remote:
             if options:
-                assert answers(elsewhere)
+                assert re.fullmatch(expected, remote(protocol.ping))
             else:
-                said = elsewhere.rest()
-                assert said.startswith(protocol.protected_mode)
-                assert b"protected mode" in said
-                assert said.count(b"\r\n") == 1
-        with Wire(protocol, connected=socket.create_connection(("127.0.0.1", port))) as here:
-            assert answers(here)
+                refusal = remote.rest()
+                assert refusal.startswith(protocol.protected_mode)
+                assert b"protected mode" in refusal
+                assert refusal.count(b"\r\n") == 1
+        with Wire(protocol, connected=socket.create_connection(("127.0.0.1", port))) as local:
+            assert re.fullmatch(expected, local(protocol.ping))
     with server.client(password=SECRET if "--password" in options else None) as client:
         assert client.info("stats")["rejected_connections"] == (0 if options else len(PROTOCOLS))
