@@ -1,4 +1,4 @@
-"""Listeners for TLS: which certificates are accepted, what a reload changes, and TLS to the backend."""
+"""TLS: listeners, certificates of clients, reloads, invalid files, and TLS to the backend."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import ssl
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,9 @@ import pytest
 import redis
 
 from pressure_server.auth.access import AccessError
-from tests.support.guards import Authority, port_of, reload, settings_of
+from tests.support.guards import Authority, reload, settings_of
 from tests.support.programs import (
     TIMEOUT,
-    Client,
     Server,
     StartServer,
     Valkey,
@@ -28,10 +28,10 @@ from tests.support.programs import (
 )
 from tests.support.protocols import MEMCACHED, PROTOCOLS, RESP, Protocol, Wire, each_protocol
 from tests.support.requirements import need
-from tests.support.waiters import packed, wait_for_blocked
+from tests.support.waiters import wait_for_blocked
 
 StartTls = Callable[..., Server]
-LISTEN_SECURELY = tuple(f"--listen={protocol.name}s://127.0.0.1:0" for protocol in PROTOCOLS)
+LISTEN_TLS = tuple(f"--listen={protocol.name}s://127.0.0.1:0" for protocol in PROTOCOLS)
 
 
 @pytest.fixture(scope="session")
@@ -49,33 +49,33 @@ def strangers(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 def files(authority: Authority, tmp_path: Path) -> tuple[Path, Path]:
     """Copies of a certificate and its key, which the test may change."""
     copies = tmp_path / "certificate.pem", tmp_path / "key.pem"
-    for copy, original in zip(copies, authority.issue("server"), strict=True):
-        copy.write_bytes(original.read_bytes())
+    overwrite(copies, authority.issue("server"))
     return copies
+
+
+def overwrite(files: tuple[Path, Path], originals: tuple[Path, Path]) -> None:
+    """Copy a certificate and its key."""
+    for file, original in zip(files, originals, strict=True):
+        file.write_bytes(original.read_bytes())
 
 
 @pytest.fixture
 def start_tls(start_server: StartServer, backend: Valkey, files: tuple[Path, Path]) -> StartTls:
-    """Start a server with an additional TLS listener and these options."""
+    """Start a server with TLS listeners and these options."""
+    return partial(start_server, "--backend", backend.url, *LISTEN_TLS, *certificate_options(files))
 
-    def start(*options: str) -> Server:
-        certificate, key = map(str, files)
-        return start_server(
-            "--backend", backend.url, *LISTEN_SECURELY, "--tls-certificate", certificate, "--tls-key", key,
-            *options,
-        )  # fmt: skip
 
-    return start
+def certificate_options(files: tuple[Path, Path]) -> tuple[str, ...]:
+    return (f"--tls-certificate={files[0]}", f"--tls-key={files[1]}")
 
 
 @pytest.fixture(scope="module")
 def shared_secure(
     shared_backend: Valkey, authority: Authority, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
-    certificate, key = map(str, authority.issue("shared"))
     log = tmp_path_factory.mktemp("secure") / "log"
-    options = ("--tls-certificate", certificate, "--tls-key", key)
-    server = Server(log, "--backend", shared_backend.url, *LISTEN_SECURELY, *options)
+    options = certificate_options(authority.issue("shared"))
+    server = Server(log, "--backend", shared_backend.url, *LISTEN_TLS, *options)
     yield server
     server.end_well()
 
@@ -86,16 +86,22 @@ def secure(backend: Valkey, shared_secure: Server) -> Server:
     return shared_secure
 
 
-def client_of(server: Server, authority: Authority, **options: Any) -> Client:
-    return redis.Redis(
-        "localhost", port_of(server, "resps"), ssl=True, ssl_ca_certs=str(authority.certificate), **options
-    )
+def connect(
+    server: Server,
+    context: ssl.SSLContext,
+    protocol: Protocol = RESP,
+    session: ssl.SSLSession | None = None,
+) -> Wire:
+    """Open a connection over TLS, which resumes the session if one is given."""
+    plain = socket.create_connection(("127.0.0.1", server.port_of(f"{protocol.name}s")), TIMEOUT)
+    secure = context.wrap_socket(plain, server_hostname="localhost", session=session)
+    return Wire(protocol, connected=secure)
 
 
-def connect(server: Server, context: ssl.SSLContext, protocol: Protocol = RESP) -> Wire:
-    """Open a connection over TLS."""
-    plain = socket.create_connection(("127.0.0.1", port_of(server, f"{protocol.name}s")), TIMEOUT)
-    return Wire(protocol, connected=context.wrap_socket(plain, server_hostname="localhost"))
+def assert_refused(server: Server, context: ssl.SSLContext, session: ssl.SSLSession | None = None) -> None:
+    """Check that the server accepts no connection. With TLS 1.3 the first read raises the error."""
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        connect(server, context, session=session)(RESP.ping)
 
 
 def assert_served(wire: Wire) -> None:
@@ -132,7 +138,7 @@ def test_messages_of_all_sizes_pass_over_tls(
 def test_a_tls_listener_serves_only_encrypted_clients_that_trust_it(
     secure: Server, protocol: Protocol
 ) -> None:
-    port = port_of(secure, f"{protocol.name}s")
+    port = secure.port_of(f"{protocol.name}s")
     with Wire(protocol, connected=socket.create_connection(("127.0.0.1", port), TIMEOUT)) as unencrypted:
         unencrypted.send(protocol.ping)
         assert not protocol.pong.search(unencrypted.rest())
@@ -142,7 +148,7 @@ def test_a_tls_listener_serves_only_encrypted_clients_that_trust_it(
 
 @each_protocol
 def test_the_ping_command_works_over_tls(secure: Server, protocol: Protocol) -> None:
-    port = port_of(secure, f"{protocol.name}s")
+    port = secure.port_of(f"{protocol.name}s")
     for ready, state in (((), "healthy"), (("--ready",), "ready")):
         asked = run_here("ping", "--listen", f"{protocol.name}s://127.0.0.1:{port}", *ready)
         assert (asked.returncode, asked.stdout) == (0, f"{protocol.name}s://127.0.0.1:{port} is {state}\n")
@@ -160,8 +166,9 @@ def test_an_open_message_goes_back_when_its_client_leaves_over_tls(
 
 
 def test_redis_py_works_over_tls(secure: Server, authority: Authority) -> None:
+    options: dict[str, Any] = {"ssl": True, "ssl_ca_certs": str(authority.certificate)}
     for protocol in (2, 3):
-        with client_of(secure, authority, protocol=protocol) as client:
+        with redis.Redis("localhost", secure.port_of("resps"), protocol=protocol, **options) as client:
             assert client.sadd("q", "a", "b") == 2
             with client.pipeline(transaction=False) as pipeline:
                 for number in range(5000):
@@ -173,7 +180,7 @@ def test_redis_py_works_over_tls(secure: Server, authority: Authority) -> None:
 
 @pytest.mark.clients
 def test_redis_cli_logs_in_over_tls(start_tls: StartTls, authority: Authority) -> None:
-    port = port_of(start_tls("--password", "password"), "resps")
+    port = start_tls("--password", "password").port_of("resps")
     command = [
         need("redis-cli", "redis-tools"), "--tls", "--cacert", str(authority.certificate), "-p", str(port),
         "-a", "password", "--no-auth-warning", "PING",
@@ -194,14 +201,8 @@ def test_clients_need_a_certificate_if_a_ca_for_them_is_set(
     server = start_tls("--tls-client-ca", str(authority.certificate))
     known = authority.client_context(authority.issue("client"))
     assert_served(connect(server, known))
-    wrong = {
-        "none": authority.client_context(),
-        "of others": authority.client_context(strangers.issue("client")),
-        "expired": authority.client_context(authority.issue("late", days=0)),
-    }
-    for context in wrong.values():
-        with pytest.raises((ssl.SSLError, ConnectionError)):
-            assert_served(connect(server, context))
+    for certificate in (None, strangers.issue("client"), authority.issue("expired", days=0)):
+        assert_refused(server, authority.client_context(certificate))
     assert server.log.count("TLS handshake with") == 1
     assert_served(connect(server, known))
 
@@ -215,36 +216,30 @@ def test_a_reload_changes_the_certificate_and_keeps_connections(
     context = authority.client_context(authority.issue("client"))
     old = connect(server, context)
     old.put(b"q", b"a")
-    for copy, renewed in zip(files, authority.issue("renewed"), strict=True):
-        copy.write_bytes(renewed.read_bytes())
+    overwrite(files, authority.issue("renewed"))
     reload(server)
     new = connect(server, context)
     assert serial(new) != serial(old)
     assert (old.get(b"q"), new.get(b"q")) == (b"a", None)
     assert isinstance(new.socket, ssl.SSLSocket)
-    # Clients of the CA that was taken away come in no longer, not even those who have been here.
+    # Clients of the former CA are refused, even if they resume a session.
     ca.write_bytes(strangers.certificate.read_bytes())
     reload(server)
     for session in (None, new.socket.session):
-        plain = socket.create_connection(("127.0.0.1", port_of(server, "resps")), TIMEOUT)
-        with pytest.raises((ssl.SSLError, ConnectionError)):  # noqa: PT012 -- TLS 1.3 says so at the first read
-            again = context.wrap_socket(plain, server_hostname="localhost", session=session)
-            again.sendall(packed("PING"))
-            if not again.recv(1):
-                raise ConnectionResetError
+        assert_refused(server, context, session)
     assert_served(old)
 
 
-@pytest.mark.parametrize("broken", ["garbage", "another's key", "gone"])
+@pytest.mark.parametrize("fault", ["no certificate", "another certificate's key", "no key file"])
 def test_a_reload_of_invalid_files_changes_nothing(
-    start_tls: StartTls, authority: Authority, files: tuple[Path, Path], broken: str
+    start_tls: StartTls, authority: Authority, files: tuple[Path, Path], fault: str
 ) -> None:
     server = start_tls()
     certificate, key = files
     first = connect(server, authority.client_context())
-    if broken == "garbage":
+    if fault == "no certificate":
         certificate.write_text("no certificate")
-    elif broken == "gone":
+    elif fault == "no key file":
         key.unlink()
     else:
         key.write_bytes(authority.issue("another")[1].read_bytes())
@@ -266,13 +261,13 @@ def test_a_client_that_leaves_while_it_waits_over_tls_takes_nothing(
         assert plain.spop("q") == b"m"
 
 
-def test_a_stop_closes_connections_cleanly_and_waits_for_no_handshake(
+def test_a_stop_closes_connections_and_does_not_wait_for_handshakes(
     start_tls: StartTls, authority: Authority
 ) -> None:
     server = start_tls()
     clients = [connect(server, authority.client_context(), protocol) for protocol in PROTOCOLS]
-    with socket.create_connection(("127.0.0.1", port_of(server, "resps")), TIMEOUT) as begun:
-        begun.sendall(b"\x16\x03\x01\x02\x00\x01")
+    with socket.create_connection(("127.0.0.1", server.port_of("resps")), TIMEOUT) as half:
+        half.sendall(b"\x16\x03\x01\x02\x00\x01")
         for client in clients:
             assert_served(client)
         began = time.monotonic()
@@ -280,23 +275,23 @@ def test_a_stop_closes_connections_cleanly_and_waits_for_no_handshake(
         for client in clients:
             assert client.is_closed()
         with contextlib.suppress(ConnectionError):
-            assert begun.recv(1) == b""
+            assert half.recv(1) == b""
         assert time.monotonic() - began < 5
     assert "too many at once" not in server.log
 
 
 @pytest.mark.parametrize(
-    ("options", "complaint"),
+    ("options", "error"),
     [
         (["--listen", "resps://127.0.0.1:0"], "needs --tls-certificate"),
         (["--tls-key", "/x"], "no effect without --tls-certificate"),
         (["--listen", "gophers://127.0.0.1:70"], "there is no handler 'gopher'"),
     ],
 )
-def test_contradictory_options_are_refused_in_one_line(options: list[str], complaint: str) -> None:
+def test_contradictory_options_are_refused_in_one_line(options: list[str], error: str) -> None:
     refused = run_here(*options)
     assert refused.returncode == 2
-    assert complaint in refused.stderr
+    assert error in refused.stderr
     assert len(refused.stderr.strip().splitlines()) == 1
 
 
@@ -312,7 +307,7 @@ def wrong_files(authority: Authority) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize(
-    ("options", "complaint"),
+    ("options", "error"),
     [
         ("--tls-certificate=/no/such.pem", "No such file"),
         ("--tls-certificate={ca}", "holds no private key in PEM format"),
@@ -325,20 +320,18 @@ def wrong_files(authority: Authority) -> dict[str, Path]:
         ("--tls-certificate={cert} --tls-key={locked}", "--tls-key"),
     ],
 )
-def test_an_invalid_file_is_named_in_one_line(
-    wrong_files: dict[str, Path], options: str, complaint: str
-) -> None:
+def test_an_invalid_file_is_named_in_one_line(wrong_files: dict[str, Path], options: str, error: str) -> None:
     policy = settings_of(*options.format(**wrong_files).split()).access_policy
     with pytest.raises(AccessError) as refused:
         policy.read_tls()
-    assert complaint in str(refused.value)
+    assert error in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
 def test_an_invalid_file_prevents_the_start_with_one_line(
     wrong_files: dict[str, Path], tmp_path: Path
 ) -> None:
-    options = ("--tls-certificate", str(wrong_files["cert"]), "--tls-key", str(wrong_files["locked"]))
+    options = certificate_options((wrong_files["cert"], wrong_files["locked"]))
     refused = run_command("--data-dir", str(tmp_path / "data"), *options)
     assert refused.returncode == 1
     assert "--tls-key" in refused.stderr
@@ -368,21 +361,22 @@ def test_a_backend_with_tls_and_a_password_works(
         binary=need("redis-server", "redis-server"),
     )  # fmt: skip
     (tmp_path / "password").write_text("s3cret/w@rd\n" if user else "other\n")
+    password = ("--backend-password-file", str(tmp_path / "password"))
     url = (
         f"rediss://{user + '@' if user else ''}127.0.0.1:{port}/0?ssl_ca_certs={authority.certificate}"
         f"&ssl_certfile={client_certificate}&ssl_keyfile={client_key}"
     )
     try:
-        server = start_server("--backend", url, "--backend-password-file", str(tmp_path / "password"))
+        server = start_server("--backend", url, *password)
         with server.client() as client:
             assert client.sadd("q", "a") == 1
             assert list(client.blpop("q", 1)) == [b"q", b"a"]
         assert "s3cret" not in server.log
-        named = run_command("doctor", "--backend", url, "--backend-password-file", str(tmp_path / "password"))
-        assert named.stdout == "1 queue checked: no problems\n"
+        doctor = run_command("doctor", "--backend", url, *password)
+        assert doctor.stdout == "1 queue checked: no problems\n"
         server.end_well()
     finally:
         backend.kill()
-    given = f"rediss://x:y@127.0.0.1:{port}/0"
-    twice = run_command("--backend", given, "--backend-password-file", str(tmp_path / "password"))
+    url = f"rediss://x:y@127.0.0.1:{port}/0"
+    twice = run_command("--backend", url, *password)
     assert (twice.returncode, "given twice" in twice.stderr) == (2, True)

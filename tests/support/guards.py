@@ -19,16 +19,12 @@ from tests.support.requirements import need
 
 def users_toml(users: Mapping[str, tuple[str, list[str], list[str]]]) -> str:
     """Return a users file. Each user has a password ("" for none), queues and rights."""
-    return "\n".join(
-        f'[users."{name}"]\n'
-        + (
-            f'password-sha256 = "{hashlib.sha256(password.encode()).hexdigest()}"\n'
-            if password
-            else "nopass = true\n"
-        )
-        + f"queues = {queues}\nmay = {may}\n"
-        for name, (password, queues, may) in users.items()
-    )
+    tables = []
+    for name, (password, queues, rights) in users.items():
+        digest = hashlib.sha256(password.encode()).hexdigest()
+        login = f'password-sha256 = "{digest}"' if password else "nopass = true"
+        tables.append(f'[users."{name}"]\n{login}\nqueues = {queues}\nmay = {rights}\n')
+    return "\n".join(tables)
 
 
 def settings_of(*arguments: str, environment: Mapping[str, str] | None = None) -> Settings:
@@ -47,14 +43,14 @@ def settings_of(*arguments: str, environment: Mapping[str, str] | None = None) -
 
 
 def reload(server: Server, word: str = "reloaded:") -> None:
-    """Send SIGHUP. Return what the log says about the reload."""
+    """Send SIGHUP, and wait until the log has the word once more."""
     before = server.log.count(word)
     server.process.send_signal(signal.SIGHUP)
     wait_for(lambda: server.log.count(word) == before + 1, f"the log to say {word}")
 
 
 class Authority:
-    """A certificate authority in a folder of its own."""
+    """A certificate authority, whose files are in one folder."""
 
     def __init__(self, folder: Path) -> None:
         self._openssl = need("openssl", "openssl")
@@ -66,10 +62,10 @@ class Authority:
             "-subj", f"/CN=CA in {folder.name}",
         )  # fmt: skip
 
-    def issue(self, name: str, *, days: int = 30, at: str = "localhost") -> tuple[Path, Path]:
-        """Return a new certificate and its key, for `at`; with 0 days the certificate has expired."""
+    def issue(self, name: str, *, days: int = 30) -> tuple[Path, Path]:
+        """Issue a certificate for localhost, expired if `days` is 0. Return the files of it and its key."""
         self._run("req", *self._new_key(name), "-out", f"{name}.csr", "-subj", f"/CN={name}")
-        (self.folder / "names").write_text(f"subjectAltName=DNS:{at},IP:127.0.0.1")
+        (self.folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1")
         self._run(
             "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial",
             "-out", f"{name}.pem", "-days", str(days or -1), "-extfile", "names",
@@ -77,7 +73,7 @@ class Authority:
         return self.folder / f"{name}.pem", self.folder / f"{name}.key"
 
     def client_context(self, certificate: tuple[Path, Path] | None = None) -> ssl.SSLContext:
-        """Return a context for clients that trust this CA and present that certificate."""
+        """Return a context for clients that trust this CA, and present the certificate if one is given."""
         context = ssl.create_default_context(cafile=self.certificate)
         if certificate is not None:
             context.load_cert_chain(*certificate)
@@ -91,9 +87,3 @@ class Authority:
         subprocess.run(
             [self._openssl, *arguments], cwd=self.folder, capture_output=True, timeout=TIMEOUT, check=True
         )
-
-
-def port_of(server: Server, scheme: str) -> int:
-    """Return the port of the server's listener with that scheme."""
-    line = next(line for line in server.log.splitlines() if f"listening on {scheme}://" in line)
-    return int(line.rpartition(":")[2].partition("?")[0])
