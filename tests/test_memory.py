@@ -1,9 +1,10 @@
-"""The memory account, in memory: which clients are throttled, go on, or are evicted."""
+"""The memory account: throttling, resumption and eviction of clients; and a container's memory limit."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from operator import attrgetter
 from pathlib import Path
 from typing import cast
 
@@ -16,13 +17,13 @@ from pressure_server.net.memory import MemoryAccount
 MB = 1 << 20
 
 
-class _Call:
-    def __init__(self, when: float, follows: Callable[[], object]) -> None:
+class _Timer:
+    def __init__(self, when: float, callback: Callable[[], object]) -> None:
         self.when = when
-        self.follows: Callable[[], object] | None = follows
+        self.callback = callback
 
     def cancel(self) -> None:
-        self.follows = None
+        self.callback = lambda: None
 
 
 class _Clock:
@@ -30,39 +31,58 @@ class _Clock:
 
     def __init__(self) -> None:
         self._now = 0.0
-        self._calls: list[_Call] = []
+        self._timers: list[_Timer] = []
 
     def time(self) -> float:
         return self._now
 
     def call_later(self, delay: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
-        self._calls.append(_Call(self._now + delay, callback))
-        return cast(asyncio.TimerHandle, self._calls[-1])
+        self._timers.append(_Timer(self._now + delay, callback))
+        return cast(asyncio.TimerHandle, self._timers[-1])
 
-    def pass_(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         until = self._now + seconds
-        while due := sorted((c for c in self._calls if c.when <= until), key=lambda c: c.when):
-            self._calls.remove(due[0])
-            self._now = max(self._now, due[0].when)
-            if due[0].follows is not None:
-                due[0].follows()
+        while due := [timer for timer in self._timers if timer.when <= until]:
+            timer = min(due, key=attrgetter("when"))
+            self._timers.remove(timer)
+            self._now = max(self._now, timer.when)
+            timer.callback()
         self._now = until
 
 
 class _Holder:
+    """A client that holds memory."""
+
     def __init__(self) -> None:
         self.can_proceed = True
-        self.is_deferred = False
-        self.why: BufferLimitError | None = None
+        self.is_throttled = False
+        self.eviction: BufferLimitError | None = None
 
     def throttle(self) -> None:
-        self.is_deferred = True
+        self.is_throttled = True
 
     def resume(self) -> None:
-        self.is_deferred = False
+        self.is_throttled = False
 
     def evict(self, why: BufferLimitError) -> None:
-        self.why = why
+        self.eviction = why
+
+
+def holders_of(memory: MemoryAccount, sizes: Iterable[int]) -> list[_Holder]:
+    """Return clients that hold memory of these sizes, in bytes."""
+    holders = []
+    for size in sizes:
+        holders.append(_Holder())
+        memory.update(holders[-1], size)
+    return holders
+
+
+def throttled(holders: list[_Holder]) -> list[bool]:
+    return [holder.is_throttled for holder in holders]
+
+
+def evicted(holders: list[_Holder]) -> list[bool]:
+    return [holder.eviction is not None for holder in holders]
 
 
 @pytest.fixture
@@ -72,28 +92,24 @@ def clock() -> _Clock:
 
 @pytest.fixture
 def memory(clock: _Clock) -> MemoryAccount:
-    """An account of 100 MiB, which throttles above 75 MiB; the largest request has 10 MiB."""
+    """An account with a limit of 100 MiB, which throttles above 75 MiB. A request has at most 10 MiB."""
     return MemoryAccount(100 * MB, 10 * MB, clock)
 
 
 def test_no_client_is_throttled_below_the_limit(memory: MemoryAccount) -> None:
-    holders = [_Holder() for _ in range(75)]
-    for holder in holders:
-        memory.update(holder, MB)
+    holders = holders_of(memory, [MB] * 75)
     assert memory.held == 75 * MB
-    assert not any(holder.is_deferred for holder in holders)
+    assert not any(throttled(holders))
 
 
 def test_throttled_clients_continue_in_order_when_there_is_room(memory: MemoryAccount, clock: _Clock) -> None:
-    holders = [_Holder() for _ in range(8)]
-    for holder in holders:
-        memory.update(holder, 10 * MB - 1)
-    assert all(holder.is_deferred for holder in holders)
-    clock.pass_(0.1)
-    assert [holder.is_deferred for holder in holders] == [False] * 2 + [True] * 6
+    holders = holders_of(memory, [10 * MB - 1] * 8)
+    assert all(throttled(holders))
+    clock.advance(0.1)
+    assert throttled(holders) == [False] * 2 + [True] * 6
     memory.update(holders[1], 0)
-    clock.pass_(0.1)
-    assert not any(holder.is_deferred for holder in holders)
+    clock.advance(0.1)
+    assert not any(throttled(holders))
 
 
 def test_a_client_without_requests_gets_no_turn(memory: MemoryAccount, clock: _Clock) -> None:
@@ -101,50 +117,43 @@ def test_a_client_without_requests_gets_no_turn(memory: MemoryAccount, clock: _C
     holders[0].can_proceed = False
     for holder in holders:
         memory.update(holder, 10 * MB)
-    clock.pass_(0.1)
-    assert [holder.is_deferred for holder in holders] == [True, False] + [True] * 7
+    clock.advance(0.1)
+    assert throttled(holders) == [True, False] + [True] * 7
     holders[1].can_proceed = False
-    clock.pass_(0.1)
-    assert [holder.is_deferred for holder in holders] == [True, True, False] + [True] * 6
+    clock.advance(0.1)
+    assert throttled(holders) == [True, True, False] + [True] * 6
 
 
 def test_a_client_that_does_not_use_its_turn_is_evicted(memory: MemoryAccount, clock: _Clock) -> None:
-    holders = [_Holder() for _ in range(9)]
-    for holder in holders:
-        memory.update(holder, 10 * MB - 2 * MB)
+    holders = holders_of(memory, [8 * MB] * 9)
     memory.update(holders[8], 16 * MB)
-    clock.pass_(6)
+    clock.advance(6)
     memory.update(holders[0], 9 * MB)
-    clock.pass_(6)
-    assert [holder.why is not None for holder in holders] == [False, True] + [False] * 7
+    clock.advance(6)
+    assert evicted(holders) == [False, True] + [False] * 7
     assert memory.evicted == 1
     assert memory.held == 73 * MB
 
 
 def test_above_the_limit_the_client_that_holds_most_is_evicted(memory: MemoryAccount) -> None:
-    holders = [_Holder() for _ in range(5)]
-    for number, holder in enumerate(holders):
-        memory.update(holder, (number + 10) * MB)
+    holders = holders_of(memory, [number * MB for number in range(10, 15)])
     memory.update(holders[1], 60 * MB)
-    assert [holder.why is not None for holder in holders] == [False, True, False, False, False]
-    assert str(holders[1].why).startswith("closing this connection: the limit of 104857600 bytes")
+    assert evicted(holders) == [False, True, False, False, False]
+    assert str(holders[1].eviction).startswith("closing this connection: the limit of 104857600 bytes")
     assert memory.held == 49 * MB
-    memory.update(holders[1], 0)  # as when its connection has ended
+    memory.update(holders[1], 0)  # the evicted client's connection ends
     assert memory.held == 49 * MB
 
 
 def test_throttled_clients_do_not_all_continue_at_once(memory: MemoryAccount, clock: _Clock) -> None:
-    """There must be room for what each client may bring in one read."""
-    large, small = _Holder(), [_Holder() for _ in range(100)]
-    memory.update(large, 70 * MB)
-    for holder in small:
-        memory.update(holder, 60 << 10)
-    assert sum(holder.is_deferred for holder in small) == 100
+    """The account leaves room for one read of each resumed client."""
+    large, *small = holders_of(memory, [70 * MB] + [60 << 10] * 100)
+    assert sum(throttled(small)) == 100
     memory.update(large, 65 * MB)
-    clock.pass_(0.06)
-    assert 60 < sum(holder.is_deferred for holder in small) < 100
-    clock.pass_(1)
-    assert sum(holder.is_deferred for holder in small) == 0
+    clock.advance(0.06)
+    assert 60 < sum(throttled(small)) < 100
+    clock.advance(1)
+    assert sum(throttled(small)) == 0
 
 
 @pytest.mark.parametrize(
