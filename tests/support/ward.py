@@ -1,8 +1,9 @@
-"""A doctor on a backend of its own, the keys of queues, and a check whether a queue works."""
+"""A doctor under test, the protocol's keys of a queue, and a check that a queue works."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -24,8 +25,8 @@ from tests.support.programs import Client, Valkey
 
 
 @contextmanager
-def about(queue: str) -> Iterator[None]:
-    """Add the name of the queue to exceptions."""
+def naming(queue: str) -> Iterator[None]:
+    """Add the queue's name to exceptions."""
     try:
         yield
     except Exception as error:
@@ -34,21 +35,21 @@ def about(queue: str) -> Iterator[None]:
 
 
 @dataclass
-class Told:
-    """A report on one queue: the findings of each round of repair, what was done, and what is left."""
+class Report:
+    """A report on one queue: the findings of each round, the repairs, and the findings that are left."""
 
     found: list[list[Finding]] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
     left: list[Finding] = field(default_factory=list)
 
     @property
-    def in_words(self) -> str:
+    def summary(self) -> str:
         rounds = [", ".join(finding.problem.name for finding in findings) for findings in self.found]
         return "; then ".join(rounds) or "no problem"
 
 
 class Ward:
-    """A doctor that does not wait between its looks, a server's operations, and the keys themselves."""
+    """A doctor that does not wait between its rounds, a server's broker, and a client of the backend."""
 
     def __init__(self, backend: Valkey) -> None:
         self.direct: Client = backend.client()
@@ -92,55 +93,53 @@ class Ward:
         self.loop.run_until_complete(self.doctor.look_again(left))
         return list(left.values())
 
-    def mend(self, case: Case) -> list[str]:
-        """Fix a case. Return what was done, in words."""
+    def fix(self, case: Case) -> list[str]:
+        """Fix a case. Return a description of each repair."""
         return self.loop.run_until_complete(self.doctor.fix(case))
 
-    def repair(self, named: str | None = None) -> dict[str, Told]:
+    def repair(self, named: str | None = None) -> dict[str, Report]:
         """Do what `doctor --repair` does. Return a report on each queue with a problem."""
         self.doctor.named = None if named is None else named.encode()
         return self.loop.run_until_complete(self._repair())
 
-    async def _repair(self) -> dict[str, Told]:
-        told: dict[str, Told] = {}
+    async def _repair(self) -> dict[str, Report]:
+        reports: defaultdict[str, Report] = defaultdict(Report)
 
-        def of(case: Case) -> Told:
-            return told.setdefault(case.name.decode(), Told())
-
-        def hear(case: Case, findings: list[Finding], done: list[str]) -> None:
-            of(case).found.append(findings)
-            of(case).done.extend(done)
+        def add(case: Case, findings: list[Finding], done: list[str]) -> None:
+            report = reports[case.name.decode()]
+            report.found.append(findings)
+            report.done.extend(done)
 
         cases = await self._examine()
-        await self.doctor.repair(cases, hear)
+        await self.doctor.repair(cases, add)
         for case in cases.values():
-            of(case).left.extend(case.lasting(0))
-        return told
+            reports[case.name.decode()].left.extend(case.lasting(0))
+        return dict(reports)
 
-    def repair_only(self, queue: str) -> Told:
+    def repair_only(self, queue: str) -> Report:
         """Repair the only queue with a problem. Return the report on it."""
-        told = self.repair()
-        assert set(told) <= {queue}
-        return told.get(queue, Told())
+        reports = self.repair()
+        assert set(reports) <= {queue}
+        return reports.get(queue, Report())
 
-    def ours(
+    def operate(
         self, queue: str, verb: Verb, *arguments: bytes, size: int = 1, options: Options = DEFAULT
     ) -> Any:
-        """Do an operation as a server does. Return its results. Raises a PressureError."""
+        """Do an operation as a server does. Return its results. Raise a PressureError if it fails."""
         database = self._broker.default_database
         return self.loop.run_until_complete(
             database.run(verb, queue.encode(), list(arguments), size=size, options=options)
         )
 
     def assert_all_work(self, queues: Iterable[str]) -> None:
-        """Check that all queues work; of those with equal keys, only one is tried."""
-        alike = {Keys.read(self.direct, queue): queue for queue in queues}
-        for queue in alike.values():
-            with about(queue):
+        """Check that all queues work. If several have equal keys, check only one of them."""
+        by_keys = {Keys.read(self.direct, queue): queue for queue in queues}
+        for queue in by_keys.values():
+            with naming(queue):
                 self.assert_works(queue)
 
     def assert_works(self, queue: str) -> None:
-        """Check that native and server clients put and get at once, and that a delete leaves no key."""
+        """Check that a native client and a server put and get at once, and that a delete leaves no key."""
         native = NativeSteps(self.direct, queue, "survivor")
         before = Keys.read(self.direct, queue)
         before.assert_sound()
@@ -150,28 +149,25 @@ class Ward:
                 run(native.put(b"no"))
                 raise AssertionError("a closed queue accepted a put")
         else:
-            for is_ours in (False, True):
+            for by_server in (False, True):
                 if not Keys.read(self.direct, queue).has_room:
-                    assert self._get(queue, is_ours) == expected.pop(0)
-                message = b"from a server" if is_ours else b"from a native client"
-                if is_ours:
-                    assert self.ours(queue, verbs.PUT, message, options=UNIQUE) == [1]
+                    assert self._get(queue, by_server) == expected.pop(0)
+                message = b"from a server" if by_server else b"from a native client"
+                if by_server:
+                    assert self.operate(queue, verbs.PUT, message, options=UNIQUE) == [1]
                 else:
                     run(native.put(message))
                 expected.append(message)
         while expected:
-            assert self._get(queue, is_ours=len(expected) % 2 == 0) == expected.pop(0)
+            assert self._get(queue, by_server=len(expected) % 2 == 0) == expected.pop(0)
         Keys.read(self.direct, queue).assert_sound()
-        assert self.ours(queue, verbs.DELETE) == [1]
+        assert self.operate(queue, verbs.DELETE) == [1]
         assert self.direct.keys(f"{PREFIX}:{queue}*") == []
 
-    def _get(self, queue: str, is_ours: bool) -> bytes:
-        message: bytes = (
-            self.ours(queue, verbs.GET)[0]
-            if is_ours
-            else run(NativeSteps(self.direct, queue, "survivor").get())
-        )
-        return message
+    def _get(self, queue: str, by_server: bool) -> object:
+        if by_server:
+            return self.operate(queue, verbs.GET)[0]
+        return run(NativeSteps(self.direct, queue, "survivor").get())
 
     def close(self) -> None:
         self.loop.run_until_complete(self._broker.close())
@@ -206,19 +202,10 @@ class Keys:
             for verb in ("produced", "consumed"):
                 pipeline.get(f"{base}:stats:{verb}_messages").get(f"{base}:stats:{verb}_bytes")
             bound, messages, closed, not_full, *rest = pipeline.execute()
-        stats = tuple(int(number or 0) for number in rest[4:])
-        producer_free, consumer_free, producer, consumer = rest[:4]
-        return cls(
-            None if bound is None else int(bound),
-            tuple(messages[::-1]),
-            closed,
-            not_full,
-            producer_free,
-            consumer_free,
-            producer,
-            consumer,
-            stats,
-        )
+        producer_free, consumer_free, producer, consumer, *counts = rest
+        bound = None if bound is None else int(bound)
+        messages, stats = tuple(messages[::-1]), tuple(int(count or 0) for count in counts)
+        return cls(bound, messages, closed, not_full, producer_free, consumer_free, producer, consumer, stats)
 
     @property
     def has_room(self) -> bool:
@@ -237,7 +224,7 @@ class Keys:
         return waits and self.bound is not None and not self.messages
 
     def assert_sound(self) -> None:
-        """Check that tokens and statistics are as specified for a queue that no client uses."""
+        """Check the tokens and statistics of a queue that no client uses."""
         assert (self.producer_free, self.consumer_free) == (1, 1)
         assert self.not_full == (1 if self.has_room else 0)
         produced, produced_bytes, consumed, consumed_bytes = self.stats
