@@ -19,6 +19,7 @@ INVALID_URLS = [
     ("memcached://127.0.0.1:0?mode=queue&mode=kv", "is given twice"),
     ("memcached://127.0.0.1", "invalid listener URL"),
     ("memcache://127.0.0.1:0", "there is no handler 'memcache': choose from memcached, resp"),
+    ("gophers://127.0.0.1:70", "there is no handler 'gopher'"),
     ("resp://127.0.0.1:0?mode=kv", "a RESP listener has no options"),
     ("resp+unix:///tmp/x.sock?x=", "a RESP listener has no options"),
 ]
@@ -38,7 +39,7 @@ def test_an_invalid_listener_is_refused_in_one_line(url: str, error: str) -> Non
 
 
 @pytest.mark.parametrize("command", [[], ["ping"]], ids=["serve", "ping"])
-@pytest.mark.parametrize(("url", "error"), [INVALID_URLS[number] for number in (0, 6, 9, 10)])
+@pytest.mark.parametrize(("url", "error"), [INVALID_URLS[number] for number in (0, 6, 9, 11)])
 def test_serve_and_ping_refuse_an_invalid_listener_with_status_2(
     command: list[str], url: str, error: str
 ) -> None:
