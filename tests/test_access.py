@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
@@ -176,7 +176,7 @@ def test_each_command_of_a_pipeline_is_checked(connect_as: ConnectAs, count: int
     tenant = connect_as("tenant")
 
     def check(
-        words: tuple[str | bytes, ...], refused: tuple[str | bytes, ...], expected: list[object]
+        words: tuple[str | bytes, ...], refused: tuple[str | bytes, ...], expected: Sequence[object]
     ) -> None:
         tenant.socket.sendall(packed(*words) * count + packed(*refused) * count)
         assert [tenant.reply() for _ in range(count)] == expected
