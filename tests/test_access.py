@@ -61,7 +61,7 @@ def example(spec: Spec) -> list[bytes]:
     return next(examples(spec))
 
 
-def test_a_command_must_declare_the_rights_that_it_needs() -> None:
+def test_a_command_without_needs_is_rejected() -> None:
     with pytest.raises(TypeError, match="needs"):
         command("NEW key", "Is new.", group="server")  # type: ignore[call-arg] # the missing argument
     for needs in ("", "nothing", "write", "put nothing"):
@@ -70,7 +70,7 @@ def test_a_command_must_declare_the_rights_that_it_needs() -> None:
     assert b"NEW" not in COMMANDS
 
 
-def test_needed_rights_agree_with_redis_s_flags() -> None:
+def test_needs_match_the_flags_of_redis() -> None:
     for spec in SPECS.values():
         if "readonly" in spec.flags:
             assert spec.needs == {"read"}, spec.name
@@ -82,7 +82,7 @@ def test_needed_rights_agree_with_redis_s_flags() -> None:
             assert spec.needs == {"administer"}, spec.name
 
 
-def test_a_command_needs_all_its_rights_and_no_other() -> None:
+def test_a_command_needs_exactly_the_rights_in_the_table() -> None:
     for spec in SPECS.values():
         assert refusal(User("u", rights=spec.needs), spec, example(spec)) is None, spec.name
         for right in spec.needs:
@@ -90,7 +90,7 @@ def test_a_command_needs_all_its_rights_and_no_other() -> None:
             assert refusal(without, spec, example(spec)) is Refusal.COMMAND, spec.name
 
 
-def test_a_command_needs_access_to_each_queue_that_it_names() -> None:
+def test_a_user_needs_access_to_each_queue_of_a_command() -> None:
     user = User("u", queues=("tenant:*",))
     for name in ON_QUEUES:
         spec = SPECS[name]
@@ -143,7 +143,7 @@ def connect_as(backend: Valkey, guarded: Server) -> Iterator[ConnectAs]:
         yield connect_as
 
 
-def test_a_server_checks_the_rights_of_every_command(connect_as: ConnectAs) -> None:
+def test_a_server_enforces_the_rights_in_the_table(connect_as: ConnectAs) -> None:
     tenant = connect_as("tenant")
     for name, spec in SPECS.items():
         arguments = example(spec)[len(name.split("|")) :]
@@ -187,7 +187,7 @@ def test_each_command_of_a_pipeline_is_checked(connect_as: ConnectAs, count: int
     check(("SPOP", OWN), ("SPOP", OTHER), [b"a"] + [None] * (count - 1))
 
 
-def test_the_right_to_put_suffices_to_create_a_queue_by_a_put(connect_as: ConnectAs) -> None:
+def test_a_user_with_the_right_to_put_creates_a_queue_by_a_put(connect_as: ConnectAs) -> None:
     putter = connect_as("putter")
     assert putter("SADD", OWN, "a") == 1
     assert str(putter("PRESSURE.CREATE", "tenant:2")) == NO_COMMAND.format("pressure.create")
@@ -195,7 +195,7 @@ def test_the_right_to_put_suffices_to_create_a_queue_by_a_put(connect_as: Connec
     assert str(putter("INFO")) == NO_COMMAND.format("info")
 
 
-def test_a_user_sees_only_the_names_of_its_queues(connect_as: ConnectAs) -> None:
+def test_a_user_sees_only_the_names_of_its_own_queues(connect_as: ConnectAs) -> None:
     root, tenant = connect_as("root"), connect_as("tenant")
     for name in (OWN, OTHER, b"tenant:2", b"alien"):
         root("SADD", name, "a")
@@ -298,7 +298,9 @@ def test_new_rights_apply_from_the_next_command_and_at_exec(reloadable: Server, 
         assert str(waiting("SPOP", OWN)) == NO_COMMAND.format("spop")
 
 
-def test_a_client_whose_login_became_invalid_is_disconnected(reloadable: Server, users_file: Path) -> None:
+def test_a_client_whose_login_is_no_longer_valid_is_disconnected(
+    reloadable: Server, users_file: Path
+) -> None:
     port = reloadable.port
     with Waiter(port) as removed, Waiter(port) as changed, Waiter(port) as kept:
         for connection, name in ((removed, "putter"), (changed, "tenant"), (kept, "root")):
@@ -317,7 +319,7 @@ def test_a_client_whose_login_became_invalid_is_disconnected(reloadable: Server,
 
 
 @pytest.mark.parametrize("text", ["[users", "", '[users.root]\nqueues = ["*"]\nmay = ["put"]\n', None])
-def test_a_reload_of_an_invalid_users_file_changes_nothing(
+def test_a_reload_of_an_invalid_file_changes_nothing(
     reloadable: Server, users_file: Path, text: str | None
 ) -> None:
     with Waiter(reloadable.port) as root, Waiter(reloadable.port) as tenant:
@@ -352,7 +354,7 @@ AUTH default password|PING|RESET|PING
 
 @pytest.mark.slow
 @pytest.mark.clients
-def test_refusals_have_redis_s_texts(tmp_path: Path, start_server: StartServer, backend: Valkey) -> None:
+def test_refusals_have_the_texts_of_redis(tmp_path: Path, start_server: StartServer, backend: Valkey) -> None:
     (tmp_path / "redis").mkdir()
     original = Valkey(
         tmp_path / "redis", "--requirepass", "password", binary=need("redis-server", "redis-server")

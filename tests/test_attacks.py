@@ -597,12 +597,12 @@ def target(tmp_path_factory: pytest.TempPathFactory, shared_backend: Valkey) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ATTACKS)
-def test_an_attack_has_the_documented_outcome(target: Target, name: str) -> None:
+def test_an_attack_has_the_documented_result(target: Target, name: str) -> None:
     with served(Wire(RESP, target.server).log_in("root", PASSWORD)):
         ATTACKS[name][1](target)
 
 
-def test_the_security_guide_lists_exactly_these_attacks() -> None:
+def test_the_document_lists_exactly_these_attacks() -> None:
     text = (Path(__file__).parent.parent / "docs" / "guides" / "security.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (.+?) \| (.+?) \|$", text.partition("## Attacks")[2], re.MULTILINE)
     assert rows[1:] == [(name, outcome) for name, (outcome, _) in ATTACKS.items()], "see test_attacks.py"

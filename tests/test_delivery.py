@@ -1,9 +1,11 @@
-"""Deliveries, and when the records of slow ones are cut down. The courier is played by the test."""
+"""Slow deliveries: when the record of a call is cut down, without a courier and a backend."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Iterator
+
+import pytest
 
 from pressure_server.queues.calls.slow_deliveries import SlowDeliveries
 from pressure_server.queues.operations import verbs
@@ -12,82 +14,80 @@ from pressure_server.queues.operations.owners import NotifyOnSuccess
 from pressure_server.queues.operations.put_back import put_back_operations
 
 
-class Stage:
-    """A slow delivery of four messages to as many operations; `cuts` are what records were cut down to."""
+class SlowDelivery:
+    """A delivery of four messages to four operations. `cuts` has what each cut has left in the record."""
 
     def __init__(self) -> None:
         self.cuts: list[list[bytes]] = []
-        self.arrived = 0
+        self.completed = 0
         self.slow = SlowDeliveries(b"p", lambda _number, left: self.cuts.append(left))
-        self.delivery = Delivery(7, self.has_arrived, lambda _: None)
+        self.delivery = Delivery(7, self._complete, lambda _: None)
         self.operations = [Operation(verbs.GET, b"q", [], 1, NotifyOnSuccess()) for _ in range(4)]
 
-    def has_arrived(self) -> None:
-        self.arrived += 1
+    def _complete(self) -> None:
+        self.completed += 1
 
-    def share(self) -> None:
+    def assign_messages(self) -> None:
+        """Give each operation its message."""
         for number, operation in enumerate(self.operations):
             operation.results = [b"%d" % number]
             self.delivery.add(operation)
             operation.add_delivery(self.delivery)
         self.delivery.release()
 
+    def add(self) -> None:
+        """Let checks find the delivery from now on."""
+        self.slow.add(self.delivery)
 
-def played(play: Callable[[Stage], None]) -> Stage:
-    async def played_here() -> Stage:
-        stage = Stage()
-        play(stage)
-        return stage
+    def acknowledge(self, *numbers: int) -> None:
+        for number in numbers:
+            self.operations[number].acknowledge()
 
-    return asyncio.run(played_here())
-
-
-def test_a_record_is_cut_down_when_half_has_arrived_or_no_more_does() -> None:
-    def play(stage: Stage) -> None:
-        stage.share()
-        stage.slow.add(stage.delivery)
-        stage.slow._check()
-        assert not stage.cuts
-        stage.operations[0].acknowledge()
-        stage.slow._check()
-        assert not stage.cuts
-        stage.slow._check()
-        assert stage.cuts == [[b"p:q", b"1", b"1", b"p:q", b"1", b"2", b"p:q", b"1", b"3"]]
-        stage.slow._check()
-        stage.operations[1].acknowledge()
-        stage.operations[2].acknowledge()
-        stage.slow._check()
-        assert stage.cuts[1:] == [[b"p:q", b"1", b"3"]]
-        stage.operations[3].acknowledge()
-        stage.slow._check()
-        assert len(stage.cuts) == 2
-
-    assert played(play).arrived == 1
+    def check(self) -> list[list[bytes]]:
+        """Let the check run that otherwise runs once a second. Return all cuts."""
+        self.slow._check()
+        return self.cuts
 
 
-def test_what_is_on_its_way_back_stays_in_the_record() -> None:
-    def play(stage: Stage) -> None:
-        stage.share()
-        stage.slow.add(stage.delivery)
-        ((number, restore),) = put_back_operations(stage.operations[0])
-        assert (number, restore.messages) == (7, [b"7", b"0"])
-        for operation in stage.operations[2:]:
-            operation.acknowledge()
-        stage.slow._check()
-        assert stage.cuts == [[b"p:q", b"1", b"0", b"p:q", b"1", b"1"]]
-        restore.owner.completed(restore)
-        stage.operations[1].acknowledge()
+@pytest.fixture
+def slow() -> Iterator[SlowDelivery]:
+    async def start() -> SlowDelivery:
+        return SlowDelivery()
 
-    assert played(play).arrived == 1
+    with asyncio.Runner() as runner:
+        yield runner.run(start())
 
 
-def test_nothing_is_cut_while_it_is_not_known_who_has_it() -> None:
-    def play(stage: Stage) -> None:
-        stage.slow.add(stage.delivery)
-        stage.slow._check()
-        stage.slow._check()
-        stage.share()
-        stage.slow._check()
-        assert not stage.cuts
+def test_a_record_is_cut_down_when_half_is_delivered_or_delivery_stalls(slow: SlowDelivery) -> None:
+    slow.assign_messages()
+    slow.add()
+    assert not slow.check()
+    slow.acknowledge(0)
+    assert not slow.check()
+    assert slow.check() == [[b"p:q", b"1", b"1", b"p:q", b"1", b"2", b"p:q", b"1", b"3"]]
+    slow.check()
+    slow.acknowledge(1, 2)
+    assert slow.check()[1:] == [[b"p:q", b"1", b"3"]]
+    slow.acknowledge(3)
+    assert len(slow.check()) == 2
+    assert slow.completed == 1
 
-    played(play)
+
+def test_messages_being_put_back_stay_in_the_record(slow: SlowDelivery) -> None:
+    slow.assign_messages()
+    slow.add()
+    ((number, restore),) = put_back_operations(slow.operations[0])
+    assert (number, restore.messages) == (7, [b"7", b"0"])
+    slow.acknowledge(2, 3)
+    assert slow.check() == [[b"p:q", b"1", b"0", b"p:q", b"1", b"1"]]
+    restore.owner.completed(restore)
+    slow.acknowledge(1)
+    assert slow.completed == 1
+
+
+def test_a_record_is_not_cut_down_before_its_messages_are_assigned(slow: SlowDelivery) -> None:
+    slow.add()
+    slow.check()
+    slow.check()
+    slow.assign_messages()
+    assert not slow.check()

@@ -1,4 +1,4 @@
-"""Clients that leave while they wait: their commands are not done, and no message is lost."""
+"""Clients that leave while they wait: the server drops their commands and loses no message."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.support.waiters import (
     wait_for_waiting,
 )
 
-# The number of clients that leave at random moments, and the seed of these moments.
+# How many clients leave at random moments, and the seed of these moments.
 DISCONNECTS = int(os.environ.get("PRESSURE_DISCONNECTS", "1000"))
 SEED = int(os.environ.get("PRESSURE_SEED", "1"))
 
@@ -63,33 +63,38 @@ PUTS: list[Words] = [
 ]
 
 
-def close(waiter: Waiter) -> list[Any]:
-    waiter.close()
-    return []
+each_disconnect = pytest.mark.parametrize("how", ["close", "half-close", "reset"])
 
 
-def reset(waiter: Waiter) -> list[Any]:
-    waiter.reset()
-    return []
-
-
-# Lets a client leave, and returns the replies that it has received.
-Leave = Callable[[Waiter], list[Any]]
-LEAVING: dict[str, Leave] = {"close": close, "half-close": Waiter.half_close, "reset": reset}
-leavings = pytest.mark.parametrize("leave", LEAVING.values(), ids=LEAVING)
-
-
-def begin_to_leave(waiter: Waiter, leave: Leave) -> None:
-    """Leave, or close one direction: then the client reads on until the server closes the other."""
-    if leave is Waiter.half_close:
+def begin_to_leave(waiter: Waiter, how: str) -> None:
+    """Close the connection, or with "half-close" only its sending side."""
+    if how == "half-close":
         waiter.socket.shutdown(socket.SHUT_WR)
+    elif how == "reset":
+        waiter.reset()
     else:
-        leave(waiter)
+        waiter.close()
 
 
-def end_leaving(waiter: Waiter, leave: Leave) -> list[Any]:
-    """Return the replies that have come since."""
-    return waiter.half_close() if leave is Waiter.half_close else []
+def end_leaving(waiter: Waiter, how: str) -> list[Any]:
+    """Return the replies that a half-closed connection receives until the server closes it."""
+    return waiter.half_close() if how == "half-close" else []
+
+
+def leave(waiter: Waiter, how: str, client: Client) -> None:
+    """Leave, and return when nobody waits on the server any more."""
+    begin_to_leave(waiter, how)
+    end_leaving(waiter, how)
+    wait_for_waiting(client, "q")
+    wait_for_blocked(client, 0)
+
+
+def wait_in_line(server: Server, client: Client, *words: str | bytes | int | float) -> Waiter:
+    """Return a connection whose get waits on queue q."""
+    waiter = Waiter(server.port)
+    waiter.send(*words)
+    wait_for_waiting(client, "q", consumers=1)
+    return waiter
 
 
 def name_of(words: Words) -> str:
@@ -104,57 +109,49 @@ def drain(client: Client, queue: str) -> list[bytes]:
     return messages
 
 
-@leavings
+@each_disconnect
 @pytest.mark.parametrize("get", GETS, ids=name_of)
 def test_a_waiting_get_takes_nothing_after_its_client_leaves(
-    server: Server, client: Client, get: Words, leave: Leave
+    server: Server, client: Client, get: Words, how: str
 ) -> None:
     create(client, "q")
-    waiter = Waiter(server.port)
-    waiter.send(*get)
-    wait_for_waiting(client, "q", consumers=1)
-    leave(waiter)
-    wait_for_waiting(client, "q")
-    wait_for_blocked(client, 0)
+    leave(wait_in_line(server, client, *get), how, client)
     client.sadd("q", "m")
     assert client.smembers("q") == {b"m"}
     assert client.exists("moved") == 0
 
 
-@leavings
+@each_disconnect
 @pytest.mark.parametrize("put", PUTS, ids=name_of)
 def test_a_waiting_put_puts_nothing_after_its_client_leaves(
-    server: Server, client: Client, put: Words, leave: Leave
+    server: Server, client: Client, put: Words, how: str
 ) -> None:
     create(client, "q", "BOUND", 2)
     client.rpush("q", "a", "b")
     waiter = Waiter(server.port)
     waiter.send(*put)
     wait_for_waiting(client, "q", producers=1)
-    leave(waiter)
-    wait_for_waiting(client, "q")
-    wait_for_blocked(client, 0)
+    leave(waiter, how, client)
     assert drain(client, "q") == [b"a", b"b"]
     assert about(client, "q")[b"produced_messages"] == 2
 
 
-@leavings
+@each_disconnect
 def test_a_put_whose_client_leaves_keeps_only_the_messages_put_before(
-    server: Server, client: Client, leave: Leave
+    server: Server, client: Client, how: str
 ) -> None:
     create(client, "q", "BOUND", 2)
     waiter = Waiter(server.port)
     waiter.send("SADD", "q", *range(10))
-    wait_for(lambda: client.scard("q") == 2, "the first two")
+    wait_for(lambda: client.scard("q") == 2, "the first two messages to be put")
     assert client.spop("q") == b"0"
-    wait_for(lambda: client.smembers("q") == {b"1", b"2"}, "the third")
-    leave(waiter)
-    wait_for_waiting(client, "q")
+    wait_for(lambda: client.smembers("q") == {b"1", b"2"}, "the third message to be put")
+    leave(waiter, how, client)
     assert drain(client, "q") == [b"1", b"2"]
     assert client.scard("q") == 0
 
 
-@leavings
+@each_disconnect
 @pytest.mark.parametrize("get", GETS, ids=name_of)
 def test_a_message_taken_for_a_client_that_leaves_goes_to_the_next_in_line(
     backend: Valkey,
@@ -163,75 +160,69 @@ def test_a_message_taken_for_a_client_that_leaves_goes_to_the_next_in_line(
     direct: Client,
     waiter: Waiter,
     get: Words,
-    leave: Leave,
+    how: str,
 ) -> None:
     create(client, "q")
-    leaving = Waiter(server.port)
-    leaving.send(*get)
-    wait_for_waiting(client, "q", consumers=1)
+    leaving = wait_in_line(server, client, *get)
     waiter.send("BLPOP", "q", 0)
     wait_for_waiting(client, "q", consumers=2)
     wait_until_settled(direct)
     with Waiter(server.port) as putting:
         with stopped(backend.process):
-            # The put is in flight, and with it the get; the backend does both when it goes on.
+            # The put and the get are in flight together.
             putting.send("SADD", "q", "m")
             client.ping()
-            begin_to_leave(leaving, leave)
+            begin_to_leave(leaving, how)
             wait_for_blocked(client, 1)
-        end_leaving(leaving, leave)
+        end_leaving(leaving, how)
         assert putting.reply() == 1
     if get[0] in ("BLMOVE", "BRPOPLPUSH"):
-        # The message was moved, in one step.
+        # The move takes and puts in one step, so the next in line gets another message.
         assert drain(client, "moved") == [b"m"]
         client.sadd("q", "m")
     assert waiter.reply() == [b"q", b"m"]
     assert not drain(client, "q")
 
 
-@leavings
+@each_disconnect
 @pytest.mark.parametrize("get", GETS, ids=name_of)
-def test_a_client_that_leaves_when_its_message_comes_does_not_lose_it(
-    server: Server, client: Client, direct: Client, get: Words, leave: Leave
+def test_no_message_is_lost_when_it_arrives_as_its_client_leaves(
+    server: Server, client: Client, direct: Client, get: Words, how: str
 ) -> None:
-    """The server learns of the message and of the end of the connection at the same time."""
     create(client, "q")
-    leaving = Waiter(server.port)
-    leaving.send(*get)
-    wait_for_waiting(client, "q", consumers=1)
+    leaving = wait_in_line(server, client, *get)
+    # The server sees the message and the end of the connection at the same time.
     with stopped(server.process):
         NativeClient(direct, "q").put(b"m")
-        begin_to_leave(leaving, leave)
-    replies = end_leaving(leaving, leave)
+        begin_to_leave(leaving, how)
+    replies = end_leaving(leaving, how)
     wait_for_waiting(client, "q")
     wait_for_blocked(client, 0)
     moved = drain(client, "moved")
     assert drain(client, "q") + moved == ([b"m"] if moved or not replies else [])
 
 
-@leavings
-def test_a_message_that_goes_back_is_the_oldest_again(
-    backend: Valkey, server: Server, client: Client, waiter: Waiter, leave: Leave
+@each_disconnect
+def test_a_message_put_back_is_the_oldest_again(
+    backend: Valkey, server: Server, client: Client, waiter: Waiter, how: str
 ) -> None:
     create(client, "q")
-    leaving = Waiter(server.port)
-    leaving.send("BLPOP", "q", 0)
-    wait_for_waiting(client, "q", consumers=1)
+    leaving = wait_in_line(server, client, "BLPOP", "q", 0)
     with stopped(backend.process):
         waiter.send("RPUSH", "q", "first", "second", "third")
         client.ping()
-        begin_to_leave(leaving, leave)
+        begin_to_leave(leaving, how)
         wait_for_blocked(client, 0)
-    end_leaving(leaving, leave)
+    end_leaving(leaving, how)
     assert waiter.reply() == 3
-    wait_for(lambda: client.llen("q") == 3, "the message to come back")
+    wait_for(lambda: client.llen("q") == 3, "the message to be put back")
     assert client.lrange("q", 0, -1) == [b"first", b"second", b"third"]
     found = about(client, "q")
     assert found[b"produced_messages"] - found[b"consumed_messages"] == 3
 
 
 class Storm:
-    """Clients that wait on a server and leave at random moments, steady ones beside them, and a ledger."""
+    """A run of clients that wait and leave at random moments, beside steady clients, with a ledger."""
 
     def __init__(self, server: Server, backend: Valkey) -> None:
         self.server = server
@@ -244,7 +235,7 @@ class Storm:
         self._number = 0
 
     def run(self, *works: tuple[Callable[[], Awaitable[None]], int]) -> None:
-        """Repeat each work, with so many clients at a time, until enough clients have left."""
+        """Repeat each work, by so many clients at once, until DISCONNECTS clients have left."""
 
         async def repeat(work: Callable[[], Awaitable[None]]) -> None:
             while not self.over:
@@ -267,16 +258,16 @@ class Storm:
         return messages
 
     async def pause(self, most: float) -> None:
-        # The moment at which a client leaves is random.
+        """Wait for a random time, at most so many seconds and mostly much less."""
         await asyncio.sleep(most * self.chance.random() ** 2)
 
     async def leave(self, waiter: AsyncWaiter, *, stopping: bool) -> list[Any]:
-        """Leave at a random moment, and return the replies that came before.
+        """Leave at a random moment, and return the replies that the client has received.
 
-        With `stopping`, the server is stopped meanwhile, so that no reply is missed.
+        With `stopping`, the server's process stands still meanwhile, so that no reply is missed.
         """
         await self.pause(0.05)
-        # After a half-close a client knows all that it has received.
+        # Mostly half-close: only then does the client read every reply sent to it.
         how = self.chance.choice(["half-close"] * 4 + ["close", "reset"])
         if how == "half-close":
             replies = await waiter.half_close()
@@ -289,7 +280,7 @@ class Storm:
         return replies
 
     def got(self, reply: Any) -> None:
-        """Tell the ledger the messages in the reply to a get."""
+        """Record the messages in the reply to a get."""
         if isinstance(reply, hiredis.ReplyError):
             self.errors.append(reply)
         elif isinstance(reply, bytes):
@@ -297,8 +288,8 @@ class Storm:
         elif reply is not None:
             self.ledger.receive(reply[1] if isinstance(reply[1], list) else reply[1:])
 
-    async def natively(self, steps: Steps[Any]) -> Any:
-        """Take the steps of a native client, and let others run between them."""
+    async def run_native(self, steps: Steps[Any]) -> Any:
+        """Run the steps of a native client, and let other tasks run between them. Return their result."""
         while True:
             try:
                 waits_for = next(steps)
@@ -308,13 +299,13 @@ class Storm:
 
     def check(self, *, may_lose: int = 0) -> None:
         """Print a summary of the clients that left, and check the ledger."""
-        print(f"seed {SEED}: {self.left.total()} left {dict(self.left)}")
+        print(f"seed {SEED}: {self.left.total()} clients left: {dict(self.left)}")
         self.ledger.check(may_lose=may_lose)
 
 
 @pytest.fixture
 def storm(start_server: StartServer, start_valkey: StartValkey) -> Storm:
-    """Return a storm on a server and a backend of its own."""
+    """A storm on a server and a backend of its own."""
     backend = start_valkey()
     return Storm(start_server("--backend", backend.url), backend)
 
@@ -355,7 +346,7 @@ def test_getting_clients_that_leave_at_random_lose_no_message(storm: Storm) -> N
             for _ in range(10):
                 (message,) = storm.messages(1)
                 steps = NativeSteps(direct, chance.choice(queues), "native")
-                await storm.natively(steps.put(message))
+                await storm.run_native(steps.put(message))
                 storm.ledger.acknowledge([message])
                 await storm.pause(0.05)
 
@@ -377,10 +368,9 @@ def test_getting_clients_that_leave_at_random_lose_no_message(storm: Storm) -> N
             assert found[b"length"] == 0
             assert found[b"produced_messages"] == found[b"consumed_messages"]
     assert not storm.ledger.unsure
-    # The server cannot notice a client that closes in the microseconds before its reply is written: that
-    # happens to 0 to 3 of about 190 clients.
-    hard = storm.left["close without reply"] + storm.left["reset without reply"]
-    storm.check(may_lose=hard // 20)
+    # The server cannot notice a close in the microseconds before the reply is written: 0 to 3 of about 190
+    # clients close then.
+    storm.check(may_lose=(storm.left["close without reply"] + storm.left["reset without reply"]) // 20)
 
 
 def test_putting_clients_that_leave_at_random_put_each_message_once_or_never(storm: Storm) -> None:
@@ -413,7 +403,7 @@ def test_putting_clients_that_leave_at_random_put_each_message_once_or_never(sto
             for _ in range(10):
                 steps = NativeSteps(direct, chance.choice(queues), "native")
                 with suppress(QueueInUseError):
-                    storm.got(await storm.natively(steps.get_non_blocking()))
+                    storm.got(await storm.run_native(steps.get_non_blocking()))
                 await storm.pause(0.05)
 
     with server.client() as client:
@@ -434,9 +424,8 @@ def test_putting_clients_that_leave_at_random_put_each_message_once_or_never(sto
 def test_a_crowd_that_leaves_while_it_is_served_loses_no_message(
     start_server: StartServer, start_valkey: StartValkey, get: Words
 ) -> None:
-    """One call serves all, so some leave between the end of the call and the write of their reply."""
-    backend = start_valkey()
-    server = start_server("--backend", backend.url)
+    # One call serves all clients, so some leave between the end of the call and the write of their reply.
+    server = start_server("--backend", start_valkey().url)
 
     async def crowd(round_: int) -> None:
         waiting = [await AsyncWaiter.connect(server.port) for _ in range(300)]
@@ -446,13 +435,13 @@ def test_a_crowd_that_leaves_while_it_is_served_loses_no_message(
         put = [b"%d" % number for number in range(len(waiting))]
         putting = await AsyncWaiter.connect(server.port)
         await putting.send(packed("RPUSH", "q", *put))
-        # In each round they leave a little later, when a few more have been served.
+        # In each round the clients leave a little later, when the server has served a few more.
         await asyncio.sleep(0.0005 * round_)
         replies = await asyncio.gather(*(waiter.half_close() for waiter in waiting))
         await asyncio.to_thread(wait_for_blocked, client, 0)
         received = [reply[1] for some in replies for reply in some]
         rest = len(put) - len(received)
-        await asyncio.to_thread(wait_for, lambda: client.llen("q") == rest, f"{rest} messages to be there")
+        await asyncio.to_thread(wait_for, lambda: client.llen("q") == rest, f"{rest} messages to be queued")
         left = drain(client, "q")
         assert sorted(received + left, key=int) == put
         assert left == sorted(left, key=int)
@@ -463,7 +452,7 @@ def test_a_crowd_that_leaves_while_it_is_served_loses_no_message(
             asyncio.run(crowd(round_))
 
 
-def test_messages_that_a_transaction_takes_for_a_client_that_left_go_back(
+def test_messages_taken_by_a_transaction_of_a_client_that_left_go_back(
     server: Server, client: Client, direct: Client
 ) -> None:
     client.rpush("q", *"abc")
@@ -475,9 +464,9 @@ def test_messages_that_a_transaction_takes_for_a_client_that_left_go_back(
             waiter("LPOP", "q")
             waiter("LPOP", "q", 1)
             waiter.send("EXEC")
-            wait_for(lambda: direct.info("clients")["blocked_clients"] >= 1, "EXEC to be on its way")
+            wait_for(lambda: direct.info("clients")["blocked_clients"] >= 1, "EXEC to be in flight")
         wait_for_blocked(client, 0)
     finally:
         direct.execute_command("CLIENT", "UNPAUSE")
-    wait_for(lambda: client.lrange("q", 0, -1) == [b"a", b"b", b"c"], "the messages to be back")
+    wait_for(lambda: client.lrange("q", 0, -1) == [b"a", b"b", b"c"], "the messages to be put back")
     assert about(client, "q")[b"consumed_messages"] == 0

@@ -1,4 +1,4 @@
-"""A drain that is clean: a server that is told to stop answers, hands back, and leaves nothing behind."""
+"""Draining: a server that stops answers commands in flight and puts undelivered messages back."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LARGE = b"x" * (1 << 20)
 
 @pytest.fixture(params=["redis", "embedded"])
 def arguments(request: pytest.FixtureRequest, backend: Valkey, tmp_path: Path) -> list[str]:
-    """What both kinds of backend are named by."""
+    """Return the server's arguments for a backend of its own or an embedded one."""
     if request.param == "redis":
         return ["--backend", backend.url]
     return ["--data-dir", str(tmp_path / "data")]
@@ -42,23 +42,23 @@ def test_messages_that_a_client_has_not_read_are_put_back(
 ) -> None:
     server = start_server(*arguments, "--drain-timeout", "1", *LISTEN)
     messages = [b"%03d" % number + LARGE for number in range(40)]
-    with server.client() as client, Wire(protocol, server) as lazy:
+    with server.client() as client, Wire(protocol, server) as reader:
         client.rpush("q", *messages)
-        lazy.send(protocol.get(b"q") * 20)
-        wait_for(lambda: client.scard("q") < 40, "some to be taken")
+        reader.send(protocol.get(b"q") * 20)
+        wait_for(lambda: client.scard("q") < 40, "messages to be taken")
         began = time.monotonic()
         assert server.stop() == 0
         assert time.monotonic() - began < 1 + 3
         received = []
         with contextlib.suppress(ConnectionError):
             while True:
-                received.append(lazy.message())
+                received.append(reader.message())
     assert "did not finish within" in server.log
     second = start_server(*arguments)
     with second.client() as client:
         left = client.lrange("q", 0, -1)
         info = client.execute_command("PRESSURE.INFO", "q")
-    # Those whose reply the kernel had taken whole are gone; that it had taken in part is back.
+    # Messages whose whole reply was in the kernel's buffers are gone; one sent in part is put back.
     gone = 40 - len(left)
     assert left == messages[gone:]
     assert received == messages[: len(received)]
@@ -88,7 +88,7 @@ def test_a_server_that_stops_leaves_only_the_queues(
 
 
 @each_protocol
-def test_commands_in_flight_are_answered(
+def test_a_server_that_stops_answers_commands_in_flight(
     start_server: StartServer, backend: Valkey, direct: Client, protocol: Protocol
 ) -> None:
     server = start_server("--backend", backend.url, *LISTEN)
@@ -98,8 +98,7 @@ def test_commands_in_flight_are_answered(
         try:
             waiter.send(protocol.get(b"q") * 3 + protocol.put(b"q", b"b"))
             client.ping()
-            stopping = threading.Timer(0.3, backend.process.send_signal, (signal.SIGCONT,))
-            stopping.start()
+            threading.Timer(0.3, backend.process.send_signal, (signal.SIGCONT,)).start()
             assert server.stop() == 0
         finally:
             backend.process.send_signal(signal.SIGCONT)
@@ -109,7 +108,7 @@ def test_commands_in_flight_are_answered(
 
 
 @pytest.mark.slow
-def test_a_backend_that_is_away_does_not_hold_up_a_stop(start_server: StartServer, backend: Valkey) -> None:
+def test_an_unavailable_backend_does_not_delay_a_stop(start_server: StartServer, backend: Valkey) -> None:
     server = start_server("--backend", backend.url, "--drain-timeout", "1", "--proxy-timeout", "0.5")
     with server.client() as client, Waiter(server.port) as waiter:
         client.sadd("q", "a")
@@ -124,7 +123,7 @@ def test_a_backend_that_is_away_does_not_hold_up_a_stop(start_server: StartServe
             backend.process.send_signal(signal.SIGCONT)
     successor = start_server("--backend", backend.url, "--proxy-timeout", "0.5")
     with successor.client() as client:
-        wait_for(lambda: client.scard("q") == 1, "what had been taken for nobody to be back")
+        wait_for(lambda: client.scard("q") == 1, "the message to be put back")
 
 
 DRAINING = "the server is draining: connect to another one"
@@ -132,36 +131,35 @@ DRAINING = "the server is draining: connect to another one"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("password", ["", "secret"], ids=["open", "with a password"])
-def test_a_server_that_drains_is_not_ready_and_goes_on_to_serve(
+def test_a_draining_server_is_not_ready_but_serves_all_clients(
     start_server: StartServer, backend: Valkey, password: str
 ) -> None:
-    # The delay must be longer than a busy machine needs for everything within it.
-    delay = 4
+    delay = 4  # seconds: a busy machine needs up to this long for all steps before the server ends
     options = ("--drain-delay", str(delay), *LISTEN, *(["--password", password] if password else []))
     server = start_server("--backend", backend.url, *options)
     urls = {each: f"{each.name}://127.0.0.1:{server.port_of(each.name)}" for each in PROTOCOLS}
-    strangers = {each: Wire(each, server) for each in PROTOCOLS}
+    unauthenticated = {each: Wire(each, server) for each in PROTOCOLS}
     for protocol, url in urls.items():
         assert run_here("ping", "--listen", url).stdout == f"{url} is healthy\n"
         assert run_here("ping", "--listen", url, "--ready").stdout == f"{url} is ready\n"
-        assert strangers[protocol](protocol.ready) in (b"+OK", b"OK")
+        assert unauthenticated[protocol](protocol.ready) in (b"+OK", b"OK")
     with server.client(password=password or None) as client:
         client.ping()
         server.process.send_signal(signal.SIGTERM)
-        wait_for(lambda: "not ready for new clients" in server.log, "the server to be told to stop")
+        wait_for(lambda: "not ready for new clients" in server.log, "the drain to begin")
         for protocol, url in urls.items():
             not_ready = protocol.stopping.decode() + DRAINING
-            assert strangers[protocol](protocol.ready).decode() == not_ready
+            assert unauthenticated[protocol](protocol.ready).decode() == not_ready
             assert run_here("ping", "--listen", url).returncode == 0
             refused = run_here("ping", "--listen", url, "--ready")
             reason = f"pressure-server: {url} is not ready: {not_ready.removeprefix('-')}\n"
             assert (refused.returncode, refused.stderr) == (1, reason)
         assert client.sadd("q", "a") == 1
-        with server.client(password=password or None) as late:
-            assert late.spop("q") == b"a"
+        with server.client(password=password or None) as new:
+            assert new.spop("q") == b"a"
         assert server.process.wait(delay + TIMEOUT) == 0
-    for stranger in strangers.values():
-        stranger.close()
+    for client in unauthenticated.values():
+        client.close()
 
 
 def test_a_server_without_its_backend_is_not_ready(
@@ -173,16 +171,16 @@ def test_a_server_without_its_backend_is_not_ready(
     for client in clients:
         assert client(client.protocol.ready) in (b"+OK", b"OK")
     valkey.kill()
+
+    def is_not_ready(client: Wire) -> bool:
+        return re.match(rb"(-|SERVER_ERROR )BACKEND", client(client.protocol.ready)) is not None
+
+    wait_for(lambda: all(map(is_not_ready, clients)), "the server to be not ready")
     for client in clients:
-
-        def is_not_ready(client: Wire = client) -> bool:
-            return re.match(rb"(-|SERVER_ERROR )BACKEND", client(client.protocol.ready)) is not None
-
-        wait_for(is_not_ready, "the loss to be seen")
         client.close()
 
 
-def test_a_server_that_has_taken_nothing_logs_no_messages_left(start_server: StartServer) -> None:
+def test_an_idle_server_that_stops_logs_no_undelivered_messages(start_server: StartServer) -> None:
     server = start_server("--backend", "unix:///nowhere/none.sock")
     assert server.stop() == 0
     assert "could not all be put back" not in server.log
@@ -191,9 +189,9 @@ def test_a_server_that_has_taken_nothing_logs_no_messages_left(start_server: Sta
 def test_a_second_stop_changes_nothing(start_server: StartServer, backend: Valkey) -> None:
     server = start_server("--backend", backend.url)
 
-    def ends() -> bool:
+    def stop_again() -> bool:
         server.process.send_signal(signal.SIGTERM)
         return server.process.poll() is not None
 
-    wait_for(ends, "it to end")
+    wait_for(stop_again, "the server to end")
     assert server.process.returncode == 0, server.log

@@ -1,4 +1,4 @@
-"""A client of the server gets its turn beside native clients that wait for the same room or messages."""
+"""The server's clients get turns with a role while native clients wait for the same room or messages."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.support.protocols import LISTEN, MEMCACHED, RESP, Protocol, Wire, eac
 from tests.support.waiters import packed, wait_for_waiting
 
 BASE = "__pressure__:q"
-# With one native client there are two in line.
-ENOUGH = 8
+# The most messages until the server has had its turn. Only one native client competes with the server.
+MOST_MESSAGES = 8
 
 
 @pytest.fixture(scope="module")
@@ -32,10 +32,10 @@ def server(backend: Valkey, shared_listening: Server) -> Server:
 
 
 def whose_turn(direct: Client, role: str) -> str:
-    """Return "ours" or "native" for the client that holds the role and waits in it; "" between turns.
+    """Return "server" or "native" for the client that holds the role and waits; "" between turns.
 
-    The backend answers all the questions at one moment, and only native clients wait with BRPOP. Otherwise
-    a native client that is about to give the role back to us looks like one that waits.
+    One transaction reads everything, and only native clients wait by BRPOP. Otherwise a native client that is
+    about to pass the role on would look like one that waits.
     """
     pipeline = direct.pipeline(transaction=True)
     pipeline.exists(f"{BASE}:{role}_free")
@@ -44,40 +44,37 @@ def whose_turn(direct: Client, role: str) -> str:
     pipeline.client_list()
     token, turn, holder, clients = pipeline.execute()
     if turn:
-        return "ours"
+        return "server"
     waits = any("b" in c["flags"] and c["cmd"] == "brpop" for c in clients)
     return "native" if waits and not token and holder == b"native" else ""
 
 
-def is_native(direct: Client, role: str) -> bool:
-    """Whether the native client holds the role and waits in it."""
-    return whose_turn(direct, role) == "native"
+def wait_for_native(direct: Client, role: str) -> None:
+    """Return when the native client holds the role and waits."""
+    wait_for(lambda: whose_turn(direct, role) == "native", f"the native {role} to wait")
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_put_on_a_full_queue_has_its_turn_beside_a_native_producer(
     server: Server, client: Client, direct: Client, backend: Valkey, version: str
 ) -> None:
-    """OnFull always comes while the native producer holds the role, and waits for it."""
+    # Each message is taken while a client holds the role and waits for room.
     consumer = NativeClient(direct, "q")
     consumer.create(1)
     with (
         NativeProcess(backend.socket, "q", "native", "produce", "native", "0", "1000", version=version),
         Wire(RESP, server) as waiter,
     ):
-        wait_for(lambda: is_native(direct, "producer"), "the native producer to wait for room")
-        waiter.send(RESP.put(b"q", b"ours"))
+        wait_for_native(direct, "producer")
+        waiter.send(RESP.put(b"q", b"m"))
         wait_for_waiting(client, "q", producers=1)
         taken: list[bytes] = []
-        while b"ours" not in taken and len(taken) < ENOUGH:
-            wait_for(
-                lambda: direct.llen(BASE) and whose_turn(direct, "producer"),
-                "somebody to wait for room",
-            )
+        while b"m" not in taken and len(taken) < MOST_MESSAGES:
+            wait_for(lambda: direct.llen(BASE) and whose_turn(direct, "producer"), "a producer to wait")
             taken.append(consumer.get())
-        assert b"ours" in taken
+        assert b"m" in taken
         assert waiter.reply() == RESP.stored(1)
-        wait_for(lambda: is_native(direct, "producer"), "the native producer to go on")
+        wait_for_native(direct, "producer")
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -100,25 +97,25 @@ def test_a_get_on_an_empty_queue_has_its_turn_beside_a_native_consumer(
     protocol: Protocol,
     request_: bytes,
 ) -> None:
-    """A message always comes while the native consumer holds the role, and waits for it."""
+    # Each message is put while a client holds the role and waits for a message.
     producer = NativeClient(direct, "q")
     producer.create()
     with (
         NativeProcess(backend.socket, "q", "native", "consume", version=version),
         Wire(protocol, server) as waiter,
     ):
-        wait_for(lambda: is_native(direct, "consumer"), "the native consumer to wait")
+        wait_for_native(direct, "consumer")
         waiter.send(request_)
         wait_for_waiting(client, "q", consumers=1)
-        for number in range(ENOUGH):
-            wait_for(lambda: whose_turn(direct, "consumer"), "somebody to wait for a message")
+        for number in range(MOST_MESSAGES):
+            wait_for(lambda: whose_turn(direct, "consumer"), "a consumer to wait")
             producer.put(b"%d" % number)
             wait_for(lambda: not direct.llen(BASE), "the message to be taken")
             if waiter.has_reply():
                 break
-        # The reply may still be on its way when the queue is empty, and the next message be put meanwhile.
+        # Another message may have been put while the reply was on its way.
         assert int(waiter.message() or -1) in range(number + 1)
-        wait_for(lambda: is_native(direct, "consumer"), "the native consumer to go on")
+        wait_for_native(direct, "consumer")
 
 
 @each_protocol
@@ -128,16 +125,16 @@ def test_a_client_that_leaves_during_its_turn_gives_the_turn_back(
     producer = NativeClient(direct, "q")
     producer.create()
     with NativeProcess(backend.socket, "q", "native", "consume") as native:
-        wait_for(lambda: is_native(direct, "consumer"), "the native consumer to wait")
+        wait_for_native(direct, "consumer")
         with Wire(protocol, server) as waiter:
             waiter.send(protocol.get_waiting(b"q"))
             wait_for_waiting(client, "q", consumers=1)
-            for _ in range(ENOUGH):
-                if wait_for(lambda: whose_turn(direct, "consumer"), "somebody to wait") == "ours":
+            for _ in range(MOST_MESSAGES):
+                if wait_for(lambda: whose_turn(direct, "consumer"), "a consumer to wait") == "server":
                     break
                 producer.put(b"x")
             else:
                 raise AssertionError("the server has had no turn")
-        wait_for(lambda: is_native(direct, "consumer"), "the native consumer to go on")
-        wait_for(lambda: not direct.exists("__pressure__!turns"), "the note to be forgotten")
+        wait_for_native(direct, "consumer")
+        wait_for(lambda: not direct.exists("__pressure__!turns"), "the turn's entry to be removed")
         native.kill()

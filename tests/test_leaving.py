@@ -1,7 +1,7 @@
-"""Clients that leave: every command that takes, every way to leave and every moment loses no message.
+"""Clients that leave: no message is lost, for each command that takes, each way to leave and each moment.
 
-Each message is read by its client in a complete reply, or queued again in its place. tests/support/leaving.py
-runs the cells. PRESSURE_LEAVING=full runs all cells; a sample of them runs otherwise.
+A client reads its message in a complete reply, or the server puts the message back in its place.
+tests/support/leaving.py runs the cells. PRESSURE_LEAVING=full runs all of them instead of a sample.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ TAKERS = (
     Taker("get {q}", memcached=True, takes=8, times=8),
 )
 
-# In RESP, and in memcached's protocol.
+# Data for RESP, and for memcached's protocol.
 _BROKEN = (b"*x\r\n", b"\x80" + bytes(23))
 _LONG_LINE = (b"PING " + b"x" * 70_000, b"get " + b"x" * 70_000)
 _MORE = (_BROKEN[0] + b"x" * 1_000_000, _BROKEN[1] + b"x" * 1_000_000)
@@ -81,24 +81,26 @@ _IN_FLIGHT = "put stop_backend send seen leave seen continue_backend"
 MOMENTS = (
     Moment("waiting", "create send waiting leave seen put", waits=True),
     Moment("waiting for a queue", "send waiting leave seen put", waits=True),
-    Moment("when it comes", "create send waiting stop_server leave put continue_server", waits=True),
+    Moment("when the message comes", "create send waiting stop_server leave put continue_server", waits=True),
     Moment("in flight", _IN_FLIGHT),
     Moment(
-        "when it is answered",
+        "when the reply comes",
         "put stop_backend send seen stop_server leave continue_backend continue_server",
     ),
     Moment("at once", "put stop_server send leave continue_server"),
-    Moment("before it comes", "stop_server send leave continue_server seen put", waits=True),
+    Moment("before the message comes", "stop_server send leave continue_server seen put", waits=True),
     Moment("soon", "put send stop_server_soon leave continue_server", may_lose=True, one_by_one=True),
     Moment("unread", "put send answered leave", size=LARGE, one_by_one=True),
-    Moment("behind one that waits", "create send waiting leave seen put", ("BLPOP {g} {t}", "get {g}/t={t}")),
-    Moment("behind one in flight", _IN_FLIGHT, ("SPOP {g}", "get {g}")),
-    Moment("behind one that runs alone", _IN_FLIGHT, ("LMPOP 1 {g} LEFT", "get {g} {z}")),
+    Moment(
+        "after a command that waits", "create send waiting leave seen put", ("BLPOP {g} {t}", "get {g}/t={t}")
+    ),
+    Moment("after a command in flight", _IN_FLIGHT, ("SPOP {g}", "get {g}")),
+    Moment("after a command that runs alone", _IN_FLIGHT, ("LMPOP 1 {g} LEFT", "get {g} {z}")),
 )
 
 TRANSPORTS = ("tcp", "tls", "unix")
 
-# The lines about leaving in the table of issue 11: they lost nearly all of their messages.
+# Cells that lost nearly all of their messages (the table in issue 11).
 _AT_ONCE = ("LMPOP 1 {q} LEFT", "BLMPOP {t} 1 {q} LEFT", "memcached get {q}/t={t}", "memcached get {z} {q}")
 _STALLED = (
     *_AT_ONCE,
@@ -113,32 +115,35 @@ _STALLED = (
 KNOWN = (
     *((taker, "closes", "in flight", "tcp") for taker in _STALLED),
     *((taker, "closes", "at once", "tcp") for taker in _AT_ONCE),
-    *(("BLPOP {q} {r} {t}", "closes", when, "tcp") for when in ("waiting for a queue", "before it comes")),
+    *(
+        ("BLPOP {q} {r} {t}", "closes", when, "tcp")
+        for when in ("waiting for a queue", "before the message comes")
+    ),
     *(("BLPOP {z} {q} {t}", way, "soon", "tcp") for way in ("closes", "resets", "is killed")),
-    # Found by the matrix: order was lost,
+    # Found by the matrix. Messages were put back out of order:
     ("memcached get {q} {r}", "closes", "in flight", "tcp"),
-    # a reset destroyed replies that were on their way,
+    # A reset destroyed replies that were on their way:
     ("(SPOP {q})x100", "breaks the protocol and sends on", "unread", "tcp"),
     ("(SPOP {q})x100", "sends on and is killed", "unread", "tcp"),
-    # and over TLS it was not known what had been handed over, so that messages came twice.
+    # Over TLS, the server did not know which bytes the socket had accepted, and doubled messages:
     ("(SPOP {q})x100", "is killed", "unread", "tls"),
     ("(SPOP {q})x100", "half-closes", "unread", "tls 1.2"),
 )
 
 
 def _cells() -> Iterator[tuple[str, Way, Moment, list[Taker], int]]:
-    """Groups of cells, and how many clients each cell has."""
+    """Yield the arguments of the groups: transport, way, moment, takers, clients of each cell."""
     for transport_number, transport in enumerate(TRANSPORTS):
         for way_number, way in enumerate(WAYS):
             for moment_number, moment in enumerate(MOMENTS):
                 takers = [taker for taker in TAKERS if not misfit(taker, way, moment)]
                 number = way_number + moment_number
                 if FULL:
-                    # Few where they take long, or where they must not be idle until all are connected.
+                    # Fewer clients if all must connect within the idle timeout, or if messages are large.
                     count = 2 if way.idles else 4 if moment.size == LARGE else 10
                     yield transport, way, moment, takers, count
                 elif number % (2 * len(TRANSPORTS)) == 2 * transport_number and not way.idles:
-                    # Every second pair of a way and a moment, over one transport, and with some takers.
+                    # Half of the pairs of a way and a moment, each over one transport, with some takers.
                     step = max(1, len(takers) // 4)
                     yield transport, way, moment, takers[number % step :: step], 3
 
@@ -154,7 +159,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 def total() -> Iterator[Tally]:
     tally = Tally()
     yield tally
-    print(f"\nin all: {tally}")
+    print(f"\ntotal: {tally}")
 
 
 def _run(group: Group, total: Tally) -> None:
@@ -170,10 +175,6 @@ def _run(group: Group, total: Tally) -> None:
     total += summed
     print(summed)
     assert not failed
-
-
-def _name(value: object) -> str:
-    return value.name if isinstance(value, Way | Moment) else ""
 
 
 @pytest.mark.parametrize(
@@ -195,7 +196,7 @@ def test_a_client_that_leaves_loses_and_doubles_no_message(
     KNOWN,
     ids=[", ".join(names).replace("; PING" * 50, "; 50 PING") for names in KNOWN],
 )
-def test_cells_that_once_failed_lose_and_double_no_message(
+def test_cells_that_failed_before_lose_and_double_no_message(
     place: Place, total: Tally, taker: str, way: str, moment: str, transport: str
 ) -> None:
     (takers,) = [[found] for found in TAKERS if str(found) == taker]
@@ -203,13 +204,13 @@ def test_cells_that_once_failed_lose_and_double_no_message(
     (chosen_moment,) = [found for found in MOMENTS if found.name == moment]
     rounds, count = 1, 20
     if chosen_moment.one_by_one:
-        # Each client has a queue of its own.
+        # Each client has its own queue.
         rounds, count, takers = (1, 1, takers * 4) if chosen_moment.size == LARGE else (5, 1, takers * 20)
     for _ in range(rounds):
         _run(Group(place, transport, chosen_way, chosen_moment, takers, count), total)
 
 
-def test_the_servers_have_logged_no_error(place: Place) -> None:
+def test_the_servers_log_no_error(place: Place) -> None:
     for server in (place.server, place.other, place.impatient):
         assert "Traceback" not in server.log
         assert "ERROR" not in server.log

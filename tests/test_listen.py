@@ -40,9 +40,7 @@ def test_an_invalid_listener_is_refused_in_one_line(url: str, error: str) -> Non
 
 @pytest.mark.parametrize("command", [[], ["ping"]], ids=["serve", "ping"])
 @pytest.mark.parametrize(("url", "error"), [INVALID_URLS[number] for number in (0, 6, 9, 11)])
-def test_serve_and_ping_refuse_an_invalid_listener_with_status_2(
-    command: list[str], url: str, error: str
-) -> None:
+def test_an_invalid_listener_ends_the_command_with_status_2(command: list[str], url: str, error: str) -> None:
     refused = run_here(*command, "--listen", url, environment={"PRESSURE_BACKEND": "redis://127.0.0.1:1"})
     assert refused.returncode == 2
     assert error in refused.stderr
@@ -63,6 +61,6 @@ def test_serve_and_ping_refuse_an_invalid_listener_with_status_2(
         ),
     ],
 )
-def test_a_url_has_the_handler_address_and_options_of_a_listener(url: str, listen: ListenerUrl) -> None:
+def test_a_listener_url_is_parsed_and_printed(url: str, listen: ListenerUrl) -> None:
     assert ListenerUrl.parse(url) == listen
     assert ListenerUrl.parse(str(listen)) == listen

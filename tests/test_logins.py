@@ -71,7 +71,7 @@ def password_file(tmp_path: Path) -> Path:
     ],
     ids=["option", "option with =", "variable", "file", "variable for the file", "configuration"],
 )
-def test_options_variables_and_files_give_the_password(
+def test_each_source_of_a_password_works(
     tmp_path: Path, password_file: Path, arguments: list[str], variables: dict[str, str]
 ) -> None:
     config = tmp_path / "config.toml"
@@ -119,14 +119,14 @@ def test_a_password_file_must_have_exactly_one_line(
     assert "aaa" not in str(refused.value)
 
 
-def test_a_server_with_an_invalid_password_file_does_not_start(tmp_path: Path, password_file: Path) -> None:
+def test_an_invalid_password_file_prevents_the_start(tmp_path: Path, password_file: Path) -> None:
     password_file.write_text("a" * 2000)
     error = refused_start("--password-file", str(password_file), "--data-dir", str(tmp_path / "data"))
     assert "from 1 to 1024 bytes" in error
     assert "aaa" not in error
 
 
-def test_a_second_source_of_a_password_is_refused(tmp_path: Path, password_file: Path) -> None:
+def test_a_password_from_two_sources_is_refused(tmp_path: Path, password_file: Path) -> None:
     twice = run_here("--password", SECRET, "--password-file", str(password_file))
     assert (twice.returncode, "given twice" in twice.stderr, SECRET in twice.stderr) == (2, True, False)
     (tmp_path / "users.toml").write_text(users_toml({"default": (SECRET, ["*"], ["put"])}))
@@ -142,7 +142,7 @@ def test_hash_password_prints_the_hash_for_a_users_file(line_end: str) -> None:
     assert printed.decode().strip() == hashlib.sha256(SECRET.encode()).hexdigest()
 
 
-def test_secrets_are_hidden_in_a_command_line() -> None:
+def test_secrets_are_hidden_in_shown_command_lines() -> None:
     harmless = [
         "python",
         "-m",
@@ -170,7 +170,7 @@ RUBY_LOGIN = "require 'redis'; print Redis.new(port: %d, username: 'ada', passwo
 
 
 @pytest.mark.clients
-def test_php_ruby_and_redis_cli_log_in(start_server: StartServer, backend: Valkey, tmp_path: Path) -> None:
+def test_client_libraries_log_in(start_server: StartServer, backend: Valkey, tmp_path: Path) -> None:
     (tmp_path / "users.toml").write_text(users_toml({"ada": (SECRET, ["*"], ["put", "get"])}))
     port = start_server("--backend", backend.url, "--users", str(tmp_path / "users.toml")).port
     php = [need("php", "php-redis"), "-r", PHP_LOGIN % (port, SECRET)]
@@ -212,7 +212,7 @@ def owner(backend: Valkey, shared_locked: Server) -> Iterator[Client]:
 
 
 @each_protocol
-def test_commands_pipelined_after_a_login_are_executed(
+def test_a_login_permits_the_commands_that_follow(
     shared_locked: Server, owner: Client, protocol: Protocol
 ) -> None:
     with Wire(protocol, shared_locked) as client:
@@ -230,7 +230,7 @@ def test_commands_pipelined_after_a_login_are_executed(
 
 
 @each_protocol
-def test_a_large_request_before_the_login_is_refused_and_not_buffered(
+def test_requests_before_a_login_are_limited_in_size(
     shared_locked: Server, owner: Client, protocol: Protocol
 ) -> None:
     before = memory(shared_locked)
@@ -294,7 +294,9 @@ def test_commands_after_a_failed_login_are_refused(locked: Server, protocol: Pro
 
 
 @each_protocol
-def test_a_client_that_disconnects_during_its_login_is_forgotten(locked: Server, protocol: Protocol) -> None:
+def test_a_client_that_disconnects_during_its_login_leaves_nothing(
+    locked: Server, protocol: Protocol
+) -> None:
     with locked.client(password=SECRET) as client:
         for _ in range(20):
             with Wire(protocol, locked) as guessing:
@@ -317,7 +319,7 @@ def test_a_failed_login_is_logged_in_one_line_without_secrets(locked: Server, pr
 
 
 @each_protocol
-def test_a_new_password_disconnects_clients_of_the_old_one(
+def test_a_new_password_disconnects_clients_with_the_old_one(
     locked: Server, password_file: Path, protocol: Protocol
 ) -> None:
     with Wire(protocol, locked).log_in("default", SECRET) as old, Wire(protocol, locked) as stranger:
@@ -391,7 +393,7 @@ def test_a_limited_number_of_addresses_is_remembered(monkeypatch: pytest.MonkeyP
     assert asyncio.run(fail_often()) == 10_000
 
 
-def test_repeated_warnings_are_logged_as_a_summary(caplog: pytest.LogCaptureFixture) -> None:
+def test_many_warnings_are_summarised(caplog: pytest.LogCaptureFixture) -> None:
     async def warn_often() -> None:
         throttle = LogThrottle(logging.getLogger("flood"), "floods", every=0.05)
         for number in range(1000):

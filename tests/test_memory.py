@@ -26,7 +26,7 @@ class _Call:
 
 
 class _Clock:
-    """Time that passes when it is told to."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -72,7 +72,7 @@ def clock() -> _Clock:
 
 @pytest.fixture
 def memory(clock: _Clock) -> MemoryAccount:
-    """100 MiB, of which 75 are enough; the largest request has 10."""
+    """An account of 100 MiB, which throttles above 75 MiB; the largest request has 10 MiB."""
     return MemoryAccount(100 * MB, 10 * MB, clock)
 
 
@@ -84,7 +84,7 @@ def test_no_client_is_throttled_below_the_limit(memory: MemoryAccount) -> None:
     assert not any(holder.is_deferred for holder in holders)
 
 
-def test_throttled_clients_go_on_in_order_as_there_is_room(memory: MemoryAccount, clock: _Clock) -> None:
+def test_throttled_clients_continue_in_order_when_there_is_room(memory: MemoryAccount, clock: _Clock) -> None:
     holders = [_Holder() for _ in range(8)]
     for holder in holders:
         memory.update(holder, 10 * MB - 1)
@@ -96,7 +96,7 @@ def test_throttled_clients_go_on_in_order_as_there_is_room(memory: MemoryAccount
     assert not any(holder.is_deferred for holder in holders)
 
 
-def test_a_client_that_wants_no_more_gets_no_turn(memory: MemoryAccount, clock: _Clock) -> None:
+def test_a_client_without_requests_gets_no_turn(memory: MemoryAccount, clock: _Clock) -> None:
     holders = [_Holder() for _ in range(9)]
     holders[0].can_proceed = False
     for holder in holders:
@@ -133,8 +133,8 @@ def test_above_the_limit_the_client_that_holds_most_is_evicted(memory: MemoryAcc
     assert memory.held == 49 * MB
 
 
-def test_throttled_clients_do_not_all_go_on_at_once(memory: MemoryAccount, clock: _Clock) -> None:
-    """What each may bring in one read must have room."""
+def test_throttled_clients_do_not_all_continue_at_once(memory: MemoryAccount, clock: _Clock) -> None:
+    """There must be room for what each client may bring in one read."""
     large, small = _Holder(), [_Holder() for _ in range(100)]
     memory.update(large, 70 * MB)
     for holder in small:

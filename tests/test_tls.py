@@ -114,7 +114,7 @@ def serial_number(wire: Wire) -> object:
 
 
 @each_protocol
-def test_messages_of_all_sizes_pass_through_tls(
+def test_messages_of_all_sizes_pass_over_tls(
     secure: Server, authority: Authority, protocol: Protocol
 ) -> None:
     large = b"x" * (9 << 20)
@@ -134,7 +134,9 @@ def test_messages_of_all_sizes_pass_through_tls(
 
 
 @each_protocol
-def test_an_unencrypted_or_distrusting_client_is_not_served(secure: Server, protocol: Protocol) -> None:
+def test_a_tls_listener_serves_only_encrypted_clients_that_trust_it(
+    secure: Server, protocol: Protocol
+) -> None:
     port = secure.port_of(f"{protocol.name}s")
     with Wire(protocol, connected=socket.create_connection(("127.0.0.1", port), TIMEOUT)) as unencrypted:
         unencrypted.send(protocol.ping)
@@ -144,7 +146,7 @@ def test_an_unencrypted_or_distrusting_client_is_not_served(secure: Server, prot
 
 
 @each_protocol
-def test_ping_works_over_tls(secure: Server, protocol: Protocol) -> None:
+def test_the_ping_command_works_over_tls(secure: Server, protocol: Protocol) -> None:
     port = secure.port_of(f"{protocol.name}s")
     for ready, state in (((), "healthy"), (("--ready",), "ready")):
         asked = run_here("ping", "--listen", f"{protocol.name}s://127.0.0.1:{port}", *ready)
@@ -257,7 +259,7 @@ def test_a_waiting_client_that_disconnects_from_tls_takes_no_message(
         assert plain.spop("q") == b"m"
 
 
-def test_a_stop_closes_connections_cleanly_without_waiting_for_handshakes(
+def test_a_stop_closes_connections_cleanly_and_waits_for_no_handshake(
     start_tls: StartTls, authority: Authority
 ) -> None:
     server = start_tls()
@@ -323,7 +325,7 @@ def test_an_invalid_file_is_named_in_one_line(pem_files: dict[str, Path], option
     assert "\n" not in str(refused.value)
 
 
-def test_a_server_with_an_invalid_file_does_not_start(pem_files: dict[str, Path], tmp_path: Path) -> None:
+def test_an_invalid_file_prevents_the_start_with_one_line(pem_files: dict[str, Path], tmp_path: Path) -> None:
     certificate, key = str(pem_files["cert"]), str(pem_files["locked"])
     data = str(tmp_path / "data")
     assert "--tls-key" in refused_start(
@@ -337,7 +339,7 @@ def test_a_server_with_an_invalid_file_does_not_start(pem_files: dict[str, Path]
 @pytest.mark.slow
 @pytest.mark.clients
 @pytest.mark.parametrize("user", ["", "ada"])
-def test_a_backend_may_need_tls_a_client_certificate_and_a_password(
+def test_a_backend_with_tls_and_a_password_works(
     authority: Authority, start_server: StartServer, tmp_path: Path, user: str
 ) -> None:
     certificate, key = authority.issue("backend")

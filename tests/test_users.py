@@ -34,7 +34,7 @@ def table(name: str = "ada", **changes: str) -> str:
     return "\n".join([f'[users."{name}"]', *(f"{key} = {value}" for key, value in lines.items() if value)])
 
 
-def test_a_users_file_has_passwords_queues_and_rights() -> None:
+def test_a_users_file_defines_users_and_rights() -> None:
     users = parse_users(table(password_sha256=f'["{HASH}", "{OTHER.upper()}"]', may='["put", "get"]'))
     user = users.log_in("ada", b"other")
     assert user is not None
@@ -107,21 +107,21 @@ def test_only_the_right_password_logs_in(password: bytes, tried: bytes) -> None:
         HASH.encode(), bytes.fromhex(HASH), b"x" * 2000,
     ],
 )  # fmt: skip
-def test_an_almost_right_password_is_wrong(tried: bytes) -> None:
+def test_a_similar_password_is_refused(tried: bytes) -> None:
     users = users_with_password(b"password")
     assert users.log_in("default", b"password") is not None
     assert users.log_in("default", tried) is None
 
 
 @given(st.text(max_size=8).filter(lambda name: name != "default"), PASSWORDS)
-def test_without_users_every_client_is_the_default_user(name: str, tried: bytes) -> None:
+def test_without_users_each_client_is_the_default_user(name: str, tried: bytes) -> None:
     users = users_without_login()
     assert users.initial.is_unrestricted
     assert users.log_in("default", tried) is users.initial
     assert users.log_in(name, tried) is None
 
 
-def test_a_password_longer_than_the_maximum_is_wrong() -> None:
+def test_a_password_longer_than_the_limit_is_refused() -> None:
     users = users_with_password(b"a" * MAX_PASSWORD_BYTES)
     assert users.log_in("default", b"a" * MAX_PASSWORD_BYTES) is not None
     assert users.log_in("default", b"a" * (MAX_PASSWORD_BYTES + 1)) is None
@@ -133,7 +133,7 @@ def test_an_empty_or_too_long_password_is_refused(password: bytes) -> None:
         users_with_password(password)
 
 
-def test_the_default_user_s_password_must_have_one_source() -> None:
+def test_the_default_user_has_one_password() -> None:
     with pytest.raises(UsersError, match="set its password there instead"):
         users_with_password(b"password", parse_users(table("default")))
     both = users_with_password(b"password", parse_users(table()))
@@ -150,15 +150,13 @@ def test_a_user_may_access_a_queue_if_a_pattern_matches(patterns: list[str], que
     assert user.may_access(queue) == bool(expected)
 
 
-def test_only_users_of_all_queues_may_access_a_very_long_name() -> None:
+def test_a_name_of_megabytes_needs_access_to_all_queues() -> None:
     assert User("ada").may_access(b"a" * 10**6)
     assert not User("ada", queues=("a*",)).may_access(b"a" * 10**6)
 
 
 @given(st.frozensets(st.sampled_from(RIGHTS)), st.lists(st.sampled_from(["*", "a*"]), max_size=2))
-def test_a_user_with_all_rights_on_all_queues_is_unrestricted(
-    rights: frozenset[str], queues: list[str]
-) -> None:
+def test_an_unrestricted_user_has_all_rights_on_all_queues(rights: frozenset[str], queues: list[str]) -> None:
     user = User("ada", queues=tuple(queues), rights=rights)
     assert user.is_unrestricted == (rights == set(RIGHTS) and "*" in queues)
 
@@ -167,7 +165,7 @@ DIGESTS = st.frozensets(st.sampled_from([password_digest(bytes([n])) for n in ra
 
 
 @given(DIGESTS, DIGESTS, st.booleans(), st.booleans())
-def test_after_a_reload_a_client_keeps_its_user_if_its_login_is_still_valid(
+def test_an_invalid_login_has_no_user_after_a_reload(
     before: frozenset[bytes], after: frozenset[bytes], needed_none: bool, needs_none: bool
 ) -> None:
     old = User("ada", before, needed_none)

@@ -1,7 +1,7 @@
-"""Clients that leave: this module runs the cells of the matrix in tests/test_leaving.py.
+"""Run the cells of the matrix in tests/test_leaving.py.
 
-A cell is a command that takes, a way to leave and a moment. All cells of a way and a moment run together:
-each command has queues of its own, and each queue several clients.
+A cell is a command that takes messages, a way to leave and a moment. All cells of one way and one moment run
+together: each command has its own queues, and several clients send it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import random
 import re
 import socket
 import ssl
-import struct
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
@@ -26,22 +25,21 @@ from tests.support.faults import stopped
 from tests.support.guards import Authority
 from tests.support.ledger import Event, Ledger
 from tests.support.programs import TIMEOUT, Client, Server, Valkey, records, wait_for
-from tests.support.waiters import packed
+from tests.support.waiters import close_with_reset, packed
 
 SMALL, LARGE = 12, 100_000
-# Seconds: the timeout of a command that times out, and of one that does not.
+# Timeouts of commands, in seconds: the first ends during a test, the second does not.
 SHORT, LONG = 0.1, 60
-_NEVER_READ = b"x" * 4096
 _MESSAGE = re.compile(rb"([qrg]):(\d{6}):.*", re.DOTALL)
 _VALUE = re.compile(rb"VALUE \S+ \d+ (\d+)[^\r]*\r\n")
 
 
 @dataclass(frozen=True)
 class Taker:
-    """Commands that one client sends at once.
+    """Commands that one client sends together, separated by semicolons and repeated `times` times.
 
-    `commands` are separated by semicolons; {q} and {r} are queues with messages, {m} and {z} are empty, {own}
-    is a message that is the client's own, {t} is a timeout. A client takes up to `takes` messages of a queue.
+    Queues {q} and {r} have messages, {m} and {z} are empty. {own} is a message that no other client names.
+    {t} is a timeout. A client takes at most `takes` messages from a queue.
     """
 
     commands: str
@@ -54,10 +52,10 @@ class Taker:
 
     @property
     def ends_apart(self) -> bool:
-        """Whether the messages of clients that leave at the same time may go back one by one.
+        """Whether messages are put back one client at a time although the clients leave together.
 
-        Open reads do, each to the head. Transactions do not go through the queue's lane, so what an earlier
-        one has taken may be back when a later one ends.
+        Each open read is put back by itself. A transaction does not pass through the queue's lane, so the
+        messages of an earlier one may be put back before a later one ends.
         """
         return self.opens or self.commands.startswith("MULTI")
 
@@ -68,7 +66,11 @@ class Taker:
 
 @dataclass(frozen=True)
 class Way:
-    """How a client leaves: `action` is a method of Leaver or of Group. `reads`: it reads all that comes."""
+    """How a client leaves: `action` is a method of Leaver or of Group.
+
+    With `reads`, the client reads every reply until the server closes; with `quits`, it sends QUIT first. It
+    sends `data` (for RESP, for memcached) before it leaves.
+    """
 
     name: str
     action: str
@@ -77,16 +79,16 @@ class Way:
     resp_only: bool = False
     times_out: bool = False
     idles: bool = False
-    data: tuple[bytes, bytes] | None = None  # what is sent, in RESP and in memcached's protocol
+    data: tuple[bytes, bytes] | None = None
 
 
 @dataclass(frozen=True)
 class Moment:
-    """When a client leaves: `steps` are methods of Group. Messages are of `size` bytes.
+    """When a client leaves: `steps` are methods of Group. A message has `size` bytes.
 
-    `before` is what the client sends before the taker, in both protocols. `may_lose`: the client may leave
-    when its reply is on the way already, so one that does not read on may lose what was written for it.
-    `one_by_one`: clients do not leave at the same time, and each gives back to the head what it has.
+    The client sends `before` (for RESP, for memcached) before the taker. With `may_lose`, a reply may already
+    be on its way, so a client that does not read loses its messages. With `one_by_one`, clients leave one
+    after the other, so the server puts back the messages of each by itself.
     """
 
     name: str
@@ -103,7 +105,7 @@ class Moment:
 
 
 def misfit(taker: Taker, way: Way, moment: Moment) -> str:
-    """Return why the three make no sense together, "" if they do."""
+    """Return why the three cannot be combined, or "" if they can."""
     if moment.waits and not taker.waits:
         return "the command does not wait"
     if moment.waits and "create" not in moment.steps and taker.commands.startswith("PRESSURE"):
@@ -115,15 +117,18 @@ def misfit(taker: Taker, way: Way, moment: Moment) -> str:
     if way.times_out and moment.name in ("at once", "unread"):
         return "the reply comes before the timeout"
     if way.idles and moment.stops_server:
-        return "a server that stands still closes nobody"
+        return "a stopped server closes no idle client"
     if moment.name == "unread" and not way.reads:
-        return "what the kernel has is lost with the client: the last hop"
+        return "messages in the kernel's buffers are lost: tests/test_last_hop.py tests that"
     return ""
 
 
 @dataclass
 class Tally:
-    """The sums of ledgers. `disordered` and `wrong` are queues; `stuck` are calls kept for nobody."""
+    """The sums of ledgers.
+
+    `disordered` counts queues out of order, `wrong` queues with wrong statistics, `stuck` call records left.
+    """
 
     cells: int = 0
     clients: int = 0
@@ -142,7 +147,7 @@ class Tally:
         return self
 
     def is_clean(self, may_lose: int = 0) -> bool:
-        """Return whether nothing went wrong, except that so many messages may be lost."""
+        """Return whether nothing went wrong, and at most `may_lose` messages were lost."""
         wrong = self.doubled, self.strange, self.disordered, self.wrong, self.stuck
         return self.lost <= may_lose and not any(wrong)
 
@@ -151,7 +156,10 @@ class Tally:
 
 
 class Place:
-    """A backend with a server, one for puts while that is stopped, and one that closes idle clients."""
+    """A backend with three servers.
+
+    `other` takes puts while `server` is stopped, and `impatient` closes idle clients.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.authority = Authority(folder / "authority")
@@ -189,7 +197,7 @@ class Place:
         connected = socket.socket(socket.AF_UNIX if transport == "unix" else socket.AF_INET)
         connected.settimeout(TIMEOUT)
         if size == LARGE:
-            # So that replies do not fit into buffers of the kernel.
+            # Replies must not fit into the kernel's buffers.
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
         if transport == "unix":
             connected.connect(str(server.log_file.with_suffix(f".{scheme}")))
@@ -209,7 +217,7 @@ class Place:
 
 
 class Leaver:
-    """A client that leaves. `received` is all that it has read; it is complete if `reads`."""
+    """A client that leaves. `received` is the stream that it has read."""
 
     def __init__(self, connected: socket.socket, *, memcached: bool) -> None:
         self.socket = connected
@@ -222,24 +230,23 @@ class Leaver:
             self.id = int(reply[1:])
 
     def close(self) -> None:
-        """Read what has come, and close (FIN)."""
+        """Read the bytes that have arrived, and close (FIN)."""
         self.read_now()
         self.socket.close()
 
     def reset(self) -> None:
-        """Read what has come, and close with an RST."""
+        """Read the bytes that have arrived, and close with an RST."""
         self.read_now()
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.socket.close()
+        close_with_reset(self.socket)
 
     def half_close(self) -> None:
-        """Send a FIN, but read on."""
-        # Not ssl's own shutdown, which would end the decryption, too.
+        """Send no more (FIN), and read on."""
+        # The shutdown of ssl would also end the decryption.
         with contextlib.suppress(OSError):
             socket.socket.shutdown(self.socket, socket.SHUT_WR)
 
     def send_some(self, data: bytes) -> None:
-        """Send as much as the sockets take at once."""
+        """Send the bytes that the socket accepts without blocking."""
         self.socket.setblocking(False)
         with contextlib.suppress(BlockingIOError, ssl.SSLWantWriteError, ConnectionError):
             while data:
@@ -247,7 +254,7 @@ class Leaver:
         self.socket.settimeout(TIMEOUT)
 
     def read_now(self) -> None:
-        """Read what has come."""
+        """Read the bytes that have arrived."""
         self.socket.setblocking(False)
         with contextlib.suppress(BlockingIOError, ssl.SSLWantReadError, ConnectionError):
             while more := self.socket.recv(1 << 20):
@@ -292,7 +299,7 @@ def _flat(reply: Any) -> Iterator[bytes]:
 
 
 class Cell:
-    """A taker in a group: its queues, and its clients."""
+    """A taker in a group, with its own queues and clients."""
 
     def __init__(self, taker: Taker, number: str, count: int, moment: Moment) -> None:
         self.taker = taker
@@ -313,30 +320,29 @@ class Cell:
         }
 
     def request(self, client: int, before: str, timeout: float) -> bytes:
-        """Return the request of the client of that number."""
+        """Return the requests of client number `client`; `timeout` is in seconds."""
         seconds, own = str(timeout), self.put["q"][client].decode()
         if self.taker.memcached:
             seconds = str(int(timeout * 1000))
         words = {**self.names, "own": own, "t": seconds}
-        lines = (
-            [before, *[self.taker.commands] * self.taker.times]
-            if before
-            else [self.taker.commands] * self.taker.times
-        )
+        lines = ([before] if before else []) + [self.taker.commands] * self.taker.times
         commands = [c.strip().format(**words) for line in lines for c in line.split(";")]
         if self.taker.memcached:
             return b"".join(command.encode() + b"\r\n" for command in commands)
         return b"".join(packed(*command.split()) for command in commands)
 
     def tally(self, queued: dict[str, list[bytes]], figures: dict[str, tuple[int, int, int]]) -> Tally:
-        """Compare the messages put with those that the clients have read and those queued."""
+        """Compare the messages put with the messages that clients have read and that queues hold.
+
+        `figures` has the length of each queue and the numbers of messages produced and consumed.
+        """
         ledger = Ledger()
         for role, messages in self.put.items():
             ledger.put(messages, Event(queue=role))
         tally = Tally(cells=1, clients=len(self.clients), messages=ledger.sent)
         for client in self.clients:
             for message in client.messages():
-                # A message that was moved, or only opened, is in a queue as well.
+                # A message that was moved or only opened is still in a queue.
                 if (found := _MESSAGE.fullmatch(message)) and (
                     found[1] == b"g" or not (self.taker.moves or self.taker.opens)
                 ):
@@ -345,7 +351,7 @@ class Cell:
         for role, messages in queued.items():
             before = len(ledger.disordered)
             ledger.receive(messages, Event(f"queue {role}"))
-            # Messages that one client gives back are in order, in any case.
+            # The messages put back for one client are always in order.
             breaks = len(ledger.disordered) - before if role in self.put else 0
             tally.disordered += breaks > (len(self.clients) - 1 if self._apart else 0)
             length, produced, consumed = figures[role]
@@ -357,7 +363,7 @@ class Cell:
 
 
 class Group:
-    """Cells of one way and one moment, over one transport, with so many clients each."""
+    """Cells of one way and one moment, over one transport, with `count` clients each."""
 
     def __init__(
         self, place: Place, transport: str, way: Way, moment: Moment, takers: Iterable[Taker], count: int
@@ -378,13 +384,13 @@ class Group:
         self._killed = 0
 
     def may_lose(self, taker: Taker, clients: int) -> int:
-        """Return how many messages may be lost: those of a twentieth of the clients, which leave too late."""
+        """Return how many messages may be lost: one client of twenty may close too late to be noticed."""
         if self.way.reads or not self.moment.may_lose:
             return 0
         return -(-clients // 20) * taker.takes
 
     def run(self) -> dict[Taker, Tally]:
-        """Take all steps. Return a tally for each taker."""
+        """Run all steps, and return a tally for each taker."""
         with ExitStack() as stack:
             self._backend_stops = stack.enter_context(ExitStack())
             self._server_stops = stack.enter_context(ExitStack())
@@ -412,17 +418,15 @@ class Group:
 
     def _connect(self) -> None:
         for cell in self.cells:
-            memcached = cell.taker.memcached
+            memcached, size = cell.taker.memcached, self.moment.size
             for _ in range(self.count):
-                connected = self.place.connect(
-                    self.server, self.transport, memcached=memcached, size=self.moment.size
-                )
+                connected = self.place.connect(self.server, self.transport, memcached=memcached, size=size)
                 cell.clients.append(Leaver(connected, memcached=memcached))
 
     # The steps of moments.
 
     def create(self) -> None:
-        """Create the queues before anything is put."""
+        """Create the queues without messages."""
         with self.client.pipeline(transaction=False) as pipeline:
             for cell in self.cells:
                 for role in "qrmg":
@@ -465,15 +469,15 @@ class Group:
 
     def let_time_out(self) -> None:
         """Wait until the timeout of the commands has passed."""
-        time.sleep(1.5 * SHORT)  # nothing else ends this wait: the backend stands still, so no reply comes
+        time.sleep(1.5 * SHORT)  # the backend may be stopped, so no reply shows that the timeout has passed
 
     def be_idle(self) -> None:
-        """Return when a client that was idle for a shorter time has been closed."""
+        """Return when the server has closed a client that connected later."""
         with self.place.connect(self.server, "tcp", memcached=False, size=SMALL) as witness:
             assert witness.recv(1) == b""
 
     def seen(self) -> None:
-        """Return when the server has read all that came before."""
+        """Return when the server has read everything that was sent before."""
         for _ in range(2):
             self.client.ping()
 
@@ -484,7 +488,7 @@ class Group:
             wait_for(lambda: self._info("blocked_clients") == count, f"{count} clients to wait")
 
     def answered(self) -> None:
-        """Return when nothing more is taken: every command has its reply, or the replies are not read."""
+        """Return when the server takes no more messages: it has answered all, or replies are not read."""
         lengths: list[list[int]] = [[]]
 
         def is_stable() -> bool:
@@ -495,13 +499,13 @@ class Group:
                 lengths.append(pipeline.execute())
             return len(lengths) > 15 and all(some == lengths[-1] for some in lengths[-15:])
 
-        wait_for(is_stable, "the server to stop taking")
+        wait_for(is_stable, "the server to stop taking messages")
 
     def stop_backend(self) -> None:
         self._backend_stops.enter_context(stopped(self.place.backend.process))
 
     def continue_backend(self) -> None:
-        """Let the backend go on. If the server is stopped, wait until the backend has answered it."""
+        """Let the backend go on, and wait until it has answered the server, which may be stopped."""
         self._backend_stops.close()
         for _ in range(2):
             self.place.direct.ping()
@@ -510,14 +514,14 @@ class Group:
         self._server_stops.enter_context(stopped(self.server.process))
 
     def stop_server_soon(self) -> None:
-        """Stop the server at any moment."""
-        time.sleep(0.002 * self.chance.random())  # any moment will do
+        """Stop the server after at most 2 ms."""
+        time.sleep(0.002 * self.chance.random())
         self.stop_server()
 
     def continue_server(self) -> None:
         self._server_stops.close()
 
-    # After them.
+    # After the steps.
 
     def _await_kills(self) -> None:
         for _ in range(self._killed):
@@ -542,8 +546,8 @@ class Group:
 
     def _count(self) -> dict[Taker, Tally]:
         with contextlib.suppress(AssertionError):
-            wait_for(lambda: not self._kept(), "no call to be kept", TIMEOUT / 2)
-        kept = self._kept()
+            wait_for(lambda: not self._records(), "no call record to be left", TIMEOUT / 2)
+        left = self._records()
         tallies: dict[Taker, Tally] = {}
         for cell in self.cells:
             with self.place.direct.pipeline(transaction=False) as pipeline:
@@ -556,21 +560,18 @@ class Group:
                 replies = pipeline.execute(raise_on_error=False)
                 figures = {role: _figures(found) for role, found in zip("qrmg", replies, strict=True)}
             tally = cell.tally(queued, figures)
-            tally.stuck = sum(name in record for record in kept for name in _ours(cell))
+            names = [f":{name}".encode() for name in cell.names.values()]
+            tally.stuck = sum(name in record for record in left for name in names)
             tallies.setdefault(cell.taker, Tally()).__iadd__(tally)
         self.client.delete(*(cell.names[role] for cell in self.cells for role in "qrmg"))
         return tallies
 
-    def _kept(self) -> list[bytes]:
+    def _records(self) -> list[bytes]:
         return list(records(self.place.direct).values())
 
 
-def _ours(cell: Cell) -> list[bytes]:
-    return [f":{name}".encode() for name in cell.names.values()]
-
-
 def _figures(found: Any) -> tuple[int, int, int]:
-    """Return the length of a queue, and the numbers of messages put and taken, from PRESSURE.INFO."""
+    """Return a queue's length and its numbers of messages produced and consumed, from PRESSURE.INFO."""
     if isinstance(found, redis.ResponseError):
         return 0, 0, 0  # there is no such queue
     about = found if isinstance(found, dict) else dict(zip(found[::2], found[1::2], strict=True))

@@ -1,4 +1,4 @@
-"""The ward: a doctor and its patients, the keys of queues, and whether a queue works."""
+"""A doctor on a backend of its own, the keys of queues, and a check whether a queue works."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.programs import Client, Valkey
 
 @contextmanager
 def about(queue: str) -> Iterator[None]:
-    """Errors say which queue they are about."""
+    """Add the name of the queue to exceptions."""
     try:
         yield
     except Exception as error:
@@ -35,7 +35,7 @@ def about(queue: str) -> Iterator[None]:
 
 @dataclass
 class Told:
-    """What the doctor has found in a queue, a round of repair each, and what it has done, and left."""
+    """A report on one queue: the findings of each round of repair, what was done, and what is left."""
 
     found: list[list[Finding]] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Told:
 
 
 class Ward:
-    """A doctor who waits for nobody, a server's view of the queues, and the keys themselves."""
+    """A doctor that does not wait between its looks, a server's operations, and the keys themselves."""
 
     def __init__(self, backend: Valkey) -> None:
         self.direct: Client = backend.client()
@@ -66,7 +66,7 @@ class Ward:
         return Doctor(self._broker.default_database, 0)
 
     def examine(self) -> dict[str, Case]:
-        """All queues in trouble."""
+        """Return the queues with a problem."""
         cases = self.loop.run_until_complete(self._examine())
         return {name.decode(): case for name, case in cases.items()}
 
@@ -81,23 +81,23 @@ class Ward:
         return cases
 
     def problems(self) -> dict[str, list[Problem]]:
-        """What is wrong, by queue."""
+        """Return the problems by queue."""
         return {
             queue: [finding.problem for finding in case.lasting(0)] for queue, case in self.examine().items()
         }
 
     def look_again(self, cases: Iterable[Case]) -> list[Case]:
-        """Those that are still in trouble."""
+        """Return the cases that still have a problem."""
         left = {case.name: case for case in cases}
         self.loop.run_until_complete(self.doctor.look_again(left))
         return list(left.values())
 
     def mend(self, case: Case) -> list[str]:
-        """What was done."""
+        """Fix a case. Return what was done, in words."""
         return self.loop.run_until_complete(self.doctor.fix(case))
 
     def repair(self, named: str | None = None) -> dict[str, Told]:
-        """What `doctor --repair` does; what it tells of each queue in trouble."""
+        """Do what `doctor --repair` does. Return a report on each queue with a problem."""
         self.doctor.named = None if named is None else named.encode()
         return self.loop.run_until_complete(self._repair())
 
@@ -118,7 +118,7 @@ class Ward:
         return told
 
     def repair_only(self, queue: str) -> Told:
-        """What it tells of that queue, where no other is in trouble."""
+        """Repair the only queue with a problem. Return the report on it."""
         told = self.repair()
         assert set(told) <= {queue}
         return told.get(queue, Told())
@@ -126,21 +126,21 @@ class Ward:
     def ours(
         self, queue: str, verb: Verb, *arguments: bytes, size: int = 1, options: Options = DEFAULT
     ) -> Any:
-        """Do an operation as a server does; its results. Raises a PressureError."""
+        """Do an operation as a server does. Return its results. Raises a PressureError."""
         database = self._broker.default_database
         return self.loop.run_until_complete(
             database.run(verb, queue.encode(), list(arguments), size=size, options=options)
         )
 
     def assert_all_work(self, queues: Iterable[str]) -> None:
-        """A queue is its keys: of those with equal ones one is tried."""
+        """Check that all queues work; of those with equal keys, only one is tried."""
         alike = {Keys.read(self.direct, queue): queue for queue in queues}
         for queue in alike.values():
             with about(queue):
                 self.assert_works(queue)
 
     def assert_works(self, queue: str) -> None:
-        """Native clients and ours put and get without waiting, and a delete leaves nothing."""
+        """Check that native and server clients put and get at once, and that a delete leaves no key."""
         native = NativeSteps(self.direct, queue, "survivor")
         before = Keys.read(self.direct, queue)
         before.assert_sound()
@@ -148,12 +148,12 @@ class Ward:
         if before.closed:
             with suppress(QueueClosedError):
                 run(native.put(b"no"))
-                raise AssertionError("a closed queue was put on")
+                raise AssertionError("a closed queue accepted a put")
         else:
             for is_ours in (False, True):
                 if not Keys.read(self.direct, queue).has_room:
                     assert self._get(queue, is_ours) == expected.pop(0)
-                message = b"from ours" if is_ours else b"from a native client"
+                message = b"from a server" if is_ours else b"from a native client"
                 if is_ours:
                     assert self.ours(queue, verbs.PUT, message, options=UNIQUE) == [1]
                 else:
@@ -175,7 +175,7 @@ class Ward:
 
     def close(self) -> None:
         self.loop.run_until_complete(self._broker.close())
-        # Once more, for the transports to be closed.
+        # One more iteration closes the transports.
         self.loop.run_until_complete(asyncio.sleep(0))
         self.loop.close()
         self.direct.close()
@@ -183,7 +183,7 @@ class Ward:
 
 @dataclass(frozen=True)
 class Keys:
-    """The protocol's keys of a queue, at one moment."""
+    """The protocol's keys of a queue at one moment."""
 
     bound: int | None
     messages: tuple[bytes, ...]
@@ -226,18 +226,18 @@ class Keys:
 
     @property
     def producer_may_wait(self) -> bool:
-        """Whether a live producer could look so: it waits for room."""
+        """Whether a live producer may hold the role: it waits for room."""
         waits = not self.producer_free and self.producer is not None and not self.closed
         return waits and self.bound is not None and not self.has_room and not self.not_full
 
     @property
     def consumer_may_wait(self) -> bool:
-        """Whether a live consumer could look so: it waits for a message."""
+        """Whether a live consumer may hold the role: it waits for a message."""
         waits = not self.consumer_free and self.consumer is not None and not self.closed
         return waits and self.bound is not None and not self.messages
 
     def assert_sound(self) -> None:
-        """Tokens and statistics are as the specification has them when nobody is at work."""
+        """Check that tokens and statistics are as specified for a queue that no client uses."""
         assert (self.producer_free, self.consumer_free) == (1, 1)
         assert self.not_full == (1 if self.has_room else 0)
         produced, produced_bytes, consumed, consumed_bytes = self.stats
