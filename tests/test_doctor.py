@@ -134,15 +134,15 @@ def test_queues_without_a_death_have_no_problem(ward: Ward) -> None:
 
 def test_the_server_s_own_queues_have_no_problem(ward: Ward) -> None:
     for state in STATES:
-        ward.ours(state.name, verbs.CREATE, b"%d" % (state.bound or 0))
+        ward.operate(state.name, verbs.CREATE, b"%d" % (state.bound or 0))
         messages = [b"%d" % number for number in range(min(state.put, state.bound or 9))]
         if messages:
-            ward.ours(state.name, verbs.PUT, *messages, size=len(messages), options=UNIQUE)
-        ward.ours(state.name, verbs.CONTAINS, b"1")
+            ward.operate(state.name, verbs.PUT, *messages, size=len(messages), options=UNIQUE)
+        ward.operate(state.name, verbs.CONTAINS, b"1")
         if state.taken:
-            ward.ours(state.name, verbs.GET)
+            ward.operate(state.name, verbs.GET)
         if state.closed:
-            ward.ours(state.name, verbs.CLOSE)
+            ward.operate(state.name, verbs.CLOSE)
     assert not ward.repair()
 
 
@@ -170,7 +170,7 @@ def test_a_consumer_that_waits_for_a_message_keeps_its_role(ward: Ward, waiting:
     for _ in range(REPAIRS):
         assert not ward.repair()
     assert read(ward).consumer_free == 0
-    ward.ours(QUEUE, verbs.PUT, b"message", options=UNIQUE)
+    ward.operate(QUEUE, verbs.PUT, b"message", options=UNIQUE)
     assert blocked.result(TIMEOUT) == b"message"
     ward.assert_works(QUEUE)
 
@@ -284,8 +284,8 @@ def test_a_token_that_is_parked_for_a_moment_is_left_alone(ward: Ward, role: str
     park(ward.direct, role)
     cases = ward.examine().values()
     (case,) = cases
-    ward.ours(QUEUE, verbs.TURN)
-    assert ward.mend(case) == []
+    ward.operate(QUEUE, verbs.TURN)
+    assert ward.fix(case) == []
     assert ward.look_again(cases) == []
     ward.assert_works(QUEUE)
 
@@ -347,7 +347,7 @@ def test_nothing_is_repaired_if_the_producer_has_continued(
     (case,) = ward.examine().values()
     change(ward.direct)
     before = read(ward)
-    assert ward.mend(case) == []
+    assert ward.fix(case) == []
     assert read(ward) == before
 
 
@@ -356,7 +356,7 @@ def test_a_consumer_that_may_wait_now_keeps_its_role(ward: Ward) -> None:
     step_until(victim(ward.direct).get(), lambda: read(ward).consumer == b"victim")
     (case,) = ward.examine().values()
     ward.direct.rpop(BASE)
-    assert "gave the consumer role back" not in ward.mend(case)
+    assert "gave the consumer role back" not in ward.fix(case)
     assert read(ward).consumer_free == 0
 
 
@@ -367,7 +367,7 @@ def test_no_token_is_pushed_if_the_producer_has_continued(ward: Ward, bound: int
     step_until(put, lambda: not read(ward).not_full)
     (case,) = ward.examine().values()
     next(put)
-    assert ward.mend(case) == []
+    assert ward.fix(case) == []
     run(put)
     ward.assert_works(QUEUE)
 
@@ -379,7 +379,7 @@ def test_nothing_is_deleted_if_the_deleting_client_has_continued(ward: Ward) -> 
     (case,) = ward.examine().values()
     next(steps)
     before = read(ward)
-    assert ward.mend(case) == []
+    assert ward.fix(case) == []
     assert read(ward) == before
 
 
@@ -402,7 +402,7 @@ def test_statistics_are_left_to_a_client_that_is_about_to_count(ward: Ward) -> N
     assert problems.STATISTICS in case.findings
     # The work of another client does not prove that this one is dead.
     run(NativeSteps(ward.direct, QUEUE, "other").put(b"second"))
-    assert ward.mend(case) == []
+    assert ward.fix(case) == []
     ward.look_again([case])
     assert problems.STATISTICS not in case.findings
     run(get)
@@ -537,14 +537,14 @@ def test_a_token_on_a_full_queue_stays_while_a_consumer_works(ward: Ward) -> Non
 
 def test_the_server_s_mirror_of_the_queue_stays_exact(ward: Ward) -> None:
     create(ward.direct, 0)
-    ward.ours(QUEUE, verbs.PUT, b"a", b"b", size=2, options=UNIQUE)
-    assert ward.ours(QUEUE, verbs.CONTAINS, b"a", b"b", b"c", size=3) == [1, 1, 0]
+    ward.operate(QUEUE, verbs.PUT, b"a", b"b", size=2, options=UNIQUE)
+    assert ward.operate(QUEUE, verbs.CONTAINS, b"a", b"b", b"c", size=3) == [1, 1, 0]
     step_until(victim(ward.direct).put(b"c"), lambda: ward.direct.llen(BASE) == 3)
     step_until(victim(ward.direct).get(), lambda: ward.direct.llen(BASE) == 2)
     ward.direct.set(f"{BASE}:stats:produced_messages", "abc")
     assert not ward.repair_only(QUEUE).left
-    assert ward.ours(QUEUE, verbs.CONTAINS, b"a", b"b", b"c", size=3) == [0, 1, 1]
-    assert ward.ours(QUEUE, verbs.PUT, b"b", b"a", size=2, options=UNIQUE) == [1]
+    assert ward.operate(QUEUE, verbs.CONTAINS, b"a", b"b", b"c", size=3) == [0, 1, 1]
+    assert ward.operate(QUEUE, verbs.PUT, b"b", b"a", size=2, options=UNIQUE) == [1]
 
 
 def test_keys_that_are_not_queues_are_kept(ward: Ward) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from pressure_server.backend.address import Address
 from pressure_server.queues.broker import Broker
@@ -21,6 +21,8 @@ from pressure_server.queues.repair.problem import Problem
 from tests.support.deaths import PREFIX
 from tests.support.native import NativeSteps, QueueClosedError, run
 from tests.support.programs import Client, Valkey
+
+_Result = TypeVar("_Result")
 
 
 @contextmanager
@@ -52,23 +54,25 @@ class Ward:
 
     def __init__(self, backend: Valkey) -> None:
         self.direct: Client = backend.client()
-        self.loop = asyncio.new_event_loop()
+        self._loop = asyncio.new_event_loop()
         self._broker = Broker(
             Address(backend.url),
             prefix=PREFIX,
             peer_detection=PeerDetection(),
             policy=Policy(None, ERROR, role_timeout=0),
         )
-        self.loop.run_until_complete(self._broker.start())
-        self.doctor = self.loop.run_until_complete(self._doctor())
+        self._run(self._broker.start())
+        self.doctor = self._run(self._start_doctor())
 
-    async def _doctor(self) -> Doctor:
+    def _run(self, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
+        return self._loop.run_until_complete(coroutine)
+
+    async def _start_doctor(self) -> Doctor:
         return Doctor(self._broker.default_database, 0)
 
     def examine(self) -> dict[str, Case]:
         """Return the queues with a problem."""
-        cases = self.loop.run_until_complete(self._examine())
-        return {name.decode(): case for name, case in cases.items()}
+        return {name.decode(): case for name, case in self._run(self._examine()).items()}
 
     async def _examine(self) -> dict[bytes, Case]:
         cases: dict[bytes, Case] = {}
@@ -89,17 +93,17 @@ class Ward:
     def look_again(self, cases: Iterable[Case]) -> list[Case]:
         """Return the cases that still have a problem."""
         left = {case.name: case for case in cases}
-        self.loop.run_until_complete(self.doctor.look_again(left))
+        self._run(self.doctor.look_again(left))
         return list(left.values())
 
-    def mend(self, case: Case) -> list[str]:
+    def fix(self, case: Case) -> list[str]:
         """Fix a case. Return what was done, in words."""
-        return self.loop.run_until_complete(self.doctor.fix(case))
+        return self._run(self.doctor.fix(case))
 
     def repair(self, named: str | None = None) -> dict[str, Told]:
         """Do what `doctor --repair` does. Return a report on each queue with a problem."""
         self.doctor.named = None if named is None else named.encode()
-        return self.loop.run_until_complete(self._repair())
+        return self._run(self._repair())
 
     async def _repair(self) -> dict[str, Told]:
         told: dict[str, Told] = {}
@@ -123,14 +127,12 @@ class Ward:
         assert set(told) <= {queue}
         return told.get(queue, Told())
 
-    def ours(
+    def operate(
         self, queue: str, verb: Verb, *arguments: bytes, size: int = 1, options: Options = DEFAULT
     ) -> Any:
         """Do an operation as a server does. Return its results. Raises a PressureError."""
         database = self._broker.default_database
-        return self.loop.run_until_complete(
-            database.run(verb, queue.encode(), list(arguments), size=size, options=options)
-        )
+        return self._run(database.run(verb, queue.encode(), list(arguments), size=size, options=options))
 
     def assert_all_work(self, queues: Iterable[str]) -> None:
         """Check that all queues work; of those with equal keys, only one is tried."""
@@ -150,34 +152,31 @@ class Ward:
                 run(native.put(b"no"))
                 raise AssertionError("a closed queue accepted a put")
         else:
-            for is_ours in (False, True):
+            for by_server in (False, True):
                 if not Keys.read(self.direct, queue).has_room:
-                    assert self._get(queue, is_ours) == expected.pop(0)
-                message = b"from a server" if is_ours else b"from a native client"
-                if is_ours:
-                    assert self.ours(queue, verbs.PUT, message, options=UNIQUE) == [1]
+                    assert self._get(queue, by_server) == expected.pop(0)
+                message = b"from a server" if by_server else b"from a native client"
+                if by_server:
+                    assert self.operate(queue, verbs.PUT, message, options=UNIQUE) == [1]
                 else:
                     run(native.put(message))
                 expected.append(message)
         while expected:
-            assert self._get(queue, is_ours=len(expected) % 2 == 0) == expected.pop(0)
+            assert self._get(queue, by_server=len(expected) % 2 == 0) == expected.pop(0)
         Keys.read(self.direct, queue).assert_sound()
-        assert self.ours(queue, verbs.DELETE) == [1]
+        assert self.operate(queue, verbs.DELETE) == [1]
         assert self.direct.keys(f"{PREFIX}:{queue}*") == []
 
-    def _get(self, queue: str, is_ours: bool) -> bytes:
-        message: bytes = (
-            self.ours(queue, verbs.GET)[0]
-            if is_ours
-            else run(NativeSteps(self.direct, queue, "survivor").get())
-        )
-        return message
+    def _get(self, queue: str, by_server: bool) -> bytes:
+        if by_server:
+            return bytes(self.operate(queue, verbs.GET)[0])
+        return run(NativeSteps(self.direct, queue, "survivor").get())
 
     def close(self) -> None:
-        self.loop.run_until_complete(self._broker.close())
+        self._run(self._broker.close())
         # One more iteration closes the transports.
-        self.loop.run_until_complete(asyncio.sleep(0))
-        self.loop.close()
+        self._run(asyncio.sleep(0))
+        self._loop.close()
         self.direct.close()
 
 
