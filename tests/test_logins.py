@@ -143,16 +143,8 @@ def test_hash_password_prints_the_hash_for_a_users_file(line_end: str) -> None:
 
 
 def test_secrets_are_hidden_in_shown_command_lines() -> None:
-    harmless = [
-        "python",
-        "-m",
-        "pressure_server",
-        "--listen",
-        "resp://127.0.0.1:4000",
-        "--password-file",
-        "x",
-    ]
-    assert without_secrets(harmless) == harmless
+    plain = ["python", "-m", "pressure_server", "--listen", "resp://127.0.0.1:4000", "--password-file", "x"]
+    assert without_secrets(plain) == plain
     secret = ["--password", SECRET, f"--password={SECRET}", f"--backend=redis://u:{SECRET}@h/0"]
     secret += ["--backend", f"redis://:{SECRET}/x@h:1", "--password"]
     shown = without_secrets(secret)

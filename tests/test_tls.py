@@ -229,7 +229,7 @@ def test_a_reload_changes_certificates_and_keeps_connections(
 
 
 @pytest.mark.parametrize("broken", ["garbage", "another key", "missing"])
-def test_a_reload_of_pem_files_changes_nothing(
+def test_a_reload_of_invalid_files_changes_nothing(
     start_tls: StartTls, authority: Authority, files: tuple[Path, Path], broken: str
 ) -> None:
     server = start_tls()
