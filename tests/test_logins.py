@@ -1,6 +1,6 @@
-"""Logins: the sources of the password, the delay after failures, secrets and protected mode.
+"""Logins: sources of the password, failures, hidden secrets, and protected mode.
 
-The tests here run for each protocol; test_memcached_login.py tests logins that only memcached has.
+Each protocol is tested in the same way; test_memcached_login.py tests requests that only memcached has.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.support.programs import (
     StartServer,
     StartValkey,
     Valkey,
-    run_command,
+    refused_start,
     run_here,
     wait_for,
 )
@@ -45,7 +45,7 @@ from tests.support.waiters import Waiter
 
 SECRET = "s3cret-Passw0rd"
 WRONG = "wr0ng-Passw0rd"
-# A user's name that would forge a line of the log.
+# A user's name that contains a line of the log.
 FORGED = b"ada\n2026-01-01 INFO all is well\x00\x1b[2J\xff" + b"x" * 2000
 
 
@@ -56,26 +56,30 @@ def password_file(tmp_path: Path) -> Path:
     return file
 
 
-# ---------------------------------------------------------------- the password's source
+# ---------------------------------------------------------------- sources of the password
 
 
 @pytest.mark.parametrize(
     ("arguments", "variables"),
     [
-        (f"--password {SECRET}", {}),
-        (f"--password={SECRET}", {}),
-        ("", {"PRESSURE_PASSWORD": SECRET}),
-        ("--password-file {folder}/password", {}),
-        ("", {"PRESSURE_PASSWORD_FILE": "{folder}/password"}),
-        ("--config {folder}/config.toml", {}),
+        (["--password", SECRET], {}),
+        ([f"--password={SECRET}"], {}),
+        ([], {"PRESSURE_PASSWORD": SECRET}),
+        (["--password-file", "{file}"], {}),
+        ([], {"PRESSURE_PASSWORD_FILE": "{file}"}),
+        (["--config", "{config}"], {}),
     ],
+    ids=["option", "option with =", "variable", "file", "variable for the file", "configuration"],
 )
 def test_each_source_of_a_password_works(
-    tmp_path: Path, password_file: Path, arguments: str, variables: dict[str, str]
+    tmp_path: Path, password_file: Path, arguments: list[str], variables: dict[str, str]
 ) -> None:
-    (tmp_path / "config.toml").write_text(f'password-file = "{password_file}"')
-    environment = {name: value.format(folder=tmp_path) for name, value in variables.items()}
-    settings = settings_of(*arguments.format(folder=tmp_path).split(), environment=environment)
+    config = tmp_path / "config.toml"
+    config.write_text(f'password-file = "{password_file}"')
+    settings = settings_of(
+        *(argument.format(file=password_file, config=config) for argument in arguments),
+        environment={name: value.format(file=password_file) for name, value in variables.items()},
+    )
     users = settings.access_policy.read_users()
     assert users.initial is NOBODY
     assert users.log_in("default", SECRET.encode()) is not None
@@ -83,11 +87,11 @@ def test_each_source_of_a_password_works(
 
 
 @pytest.mark.parametrize("given", [("--password", SECRET), (f"--password={SECRET}",)])
-def test_the_command_line_does_not_show_a_password(
+def test_the_process_s_command_line_hides_the_password(
     start_server: StartServer, backend: Valkey, given: tuple[str, ...]
 ) -> None:
     server = start_server("--backend", backend.url, *given)
-    # Only the server's session: other tests start servers with the same password.
+    # Only the server's session, because other tests start servers with the same password.
     processes = subprocess.check_output(["ps", "-o", "args=", "-s", str(server.process.pid)], text=True)
     assert "pressure_server" in processes
     assert SECRET not in processes
@@ -104,7 +108,9 @@ def test_the_command_line_does_not_show_a_password(
     [(None, "cannot be read"), ("", "on one line"), ("\n", "on one line"), ("a\nb\n", "on one line"),
      ("a" * 2000, "from 1 to 1024 bytes")],
 )  # fmt: skip
-def test_a_password_file_holds_one_line(tmp_path: Path, content: str | None, complaint: str) -> None:
+def test_a_password_file_must_have_exactly_one_line(
+    tmp_path: Path, content: str | None, complaint: str
+) -> None:
     file = tmp_path / "password"
     if content is not None:
         file.write_text(content)
@@ -113,12 +119,11 @@ def test_a_password_file_holds_one_line(tmp_path: Path, content: str | None, com
     assert "aaa" not in str(refused.value)
 
 
-def test_an_invalid_password_file_prevents_the_start(tmp_path: Path) -> None:
-    (tmp_path / "password").write_text("a" * 2000)
-    refused = run_command("--password-file", str(tmp_path / "password"), "--data-dir", str(tmp_path / "data"))
-    assert refused.returncode == 1
-    assert "from 1 to 1024 bytes" in refused.stderr
-    assert "aaa" not in refused.stderr
+def test_an_invalid_password_file_prevents_the_start(tmp_path: Path, password_file: Path) -> None:
+    password_file.write_text("a" * 2000)
+    error = refused_start("--password-file", str(password_file), "--data-dir", str(tmp_path / "data"))
+    assert "from 1 to 1024 bytes" in error
+    assert "aaa" not in error
 
 
 def test_a_password_from_two_sources_is_refused(tmp_path: Path, password_file: Path) -> None:
@@ -130,11 +135,11 @@ def test_a_password_from_two_sources_is_refused(tmp_path: Path, password_file: P
     assert SECRET not in str(refused.value)
 
 
-def test_hash_password_prints_the_hash_for_a_users_file() -> None:
+@pytest.mark.parametrize("line_end", ["", "\n", "\r\n"])
+def test_hash_password_prints_the_hash_for_a_users_file(line_end: str) -> None:
     command = [sys.executable, "-m", "pressure_server", "hash-password"]
-    for line in (SECRET, SECRET + "\n", SECRET + "\r\n"):
-        printed = subprocess.check_output(command, input=line.encode())
-        assert printed.decode().strip() == hashlib.sha256(SECRET.encode()).hexdigest()
+    printed = subprocess.check_output(command, input=(SECRET + line_end).encode())
+    assert printed.decode().strip() == hashlib.sha256(SECRET.encode()).hexdigest()
 
 
 def test_secrets_are_hidden_in_shown_command_lines() -> None:
@@ -148,7 +153,7 @@ def test_secrets_are_hidden_in_shown_command_lines() -> None:
     assert shown[-2] in ("redis://***@h:1", "redis://***@h:1/0")
 
 
-# ---------------------------------------------------------------- client libraries
+# ---------------------------------------------------------------- clients
 
 PHP_LOGIN = (
     "$r = new Redis(); $r->connect('127.0.0.1', %d); $r->auth(['ada', '%s']); echo $r->sAdd('q', 'php');"
@@ -160,12 +165,10 @@ RUBY_LOGIN = "require 'redis'; print Redis.new(port: %d, username: 'ada', passwo
 def test_client_libraries_log_in(start_server: StartServer, backend: Valkey, tmp_path: Path) -> None:
     (tmp_path / "users.toml").write_text(users_toml({"ada": (SECRET, ["*"], ["put", "get"])}))
     port = start_server("--backend", backend.url, "--users", str(tmp_path / "users.toml")).port
-    for program, package, flag, script in (
-        ("php", "php-redis", "-r", PHP_LOGIN),
-        ("ruby", "ruby-redis", "-e", RUBY_LOGIN),
-    ):
-        command = [need(program, package), flag, script % (port, SECRET)]
-        assert subprocess.check_output(command, text=True) == "1"
+    php = [need("php", "php-redis"), "-r", PHP_LOGIN % (port, SECRET)]
+    ruby = [need("ruby", "ruby-redis"), "-e", RUBY_LOGIN % (port, SECRET)]
+    assert subprocess.check_output(php, text=True) == "1"
+    assert subprocess.check_output(ruby, text=True) == "1"
     cli = need("redis-cli", "redis-tools")
     command = [cli, "-p", str(port), "--user", "ada", "--pass", SECRET, "--no-auth-warning", "SPOP", "q"]
     assert subprocess.check_output(command, text=True) == "php\n"
@@ -176,14 +179,14 @@ def test_client_libraries_log_in(start_server: StartServer, backend: Valkey, tmp
 
 @pytest.fixture
 def locked(start_server: StartServer, backend: Valkey, password_file: Path) -> Server:
-    """A server with a password, for tests with failed logins: each failure delays the next one."""
+    """A server with a password, for one test: each failed login delays the next."""
     options = ("--password-file", str(password_file), "--log-level", "debug")
     return start_server("--backend", backend.url, *options, *LISTEN)
 
 
 @pytest.fixture(scope="module")
 def shared_locked(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with a password, for tests without failed logins."""
+    """A server with a password, for tests without a failed login."""
     folder = tmp_path_factory.mktemp("locked")
     (folder / "password").write_text(SECRET + "\n")
     options = ("--password-file", str(folder / "password"), *LISTEN)
@@ -195,7 +198,7 @@ def shared_locked(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture
 def owner(backend: Valkey, shared_locked: Server) -> Iterator[Client]:
-    """A redis-py client, logged in to that server."""
+    """redis-py, which has logged in to the shared server."""
     with shared_locked.client(password=SECRET) as client:
         yield client
 
@@ -232,8 +235,9 @@ def test_requests_before_a_login_are_limited_in_size(
 
 
 @each_protocol
-def test_a_browser_cannot_log_in(shared_locked: Server, owner: Client, protocol: Protocol) -> None:
-    for head in (b"POST / HTTP/1.1\r\nHost: a\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"):
+def test_a_browser_s_request_cannot_log_in(shared_locked: Server, owner: Client, protocol: Protocol) -> None:
+    for method in (b"POST", b"GET"):
+        head = method + b" / HTTP/1.1\r\nHost: a\r\n\r\n"
         with Wire(protocol, shared_locked) as browser:
             browser.send(head + protocol.log_in(b"default", SECRET.encode()) + protocol.put(b"q", b"x"))
             assert protocol.logged_in not in browser.rest()
@@ -246,21 +250,21 @@ def test_failed_logins_are_delayed_and_the_fifth_closes_the_connection(
 ) -> None:
     with Wire(protocol, locked) as guessing, locked.client(password=SECRET) as other:
         other.ping()
-        taken = []
+        delays = []
         for number in range(MAX_FAILURES):
             began = time.monotonic()
             guessing.send(protocol.log_in(b"default", WRONG.encode()))
             assert other.ping()
             assert guessing.reply() == protocol.login_failed
-            taken.append(time.monotonic() - began)
-            assert taken[-1] > delay_after(number + 1) - 0.01
+            delays.append(time.monotonic() - began)
+            assert delays[-1] > delay_after(number + 1) - 0.01
         assert guessing.is_closed()
-        assert taken == sorted(taken)
+        assert delays == sorted(delays)
         # A correct login from the same address is not delayed.
         began = time.monotonic()
         with Wire(protocol, locked) as another:
             another.log_in("default", SECRET)
-        assert time.monotonic() - began < taken[-1]
+        assert time.monotonic() - began < delays[-1]
         assert other.info("stats")["acl_access_denied_auth"] == MAX_FAILURES
     assert locked.log.count("failed login") == 1
 
@@ -289,20 +293,20 @@ def test_a_client_that_disconnects_during_its_login_leaves_nothing(
         for _ in range(20):
             with Wire(protocol, locked) as guessing:
                 guessing.send(protocol.log_in(b"default", WRONG.encode()))
-        wait_for(lambda: client.info("clients")["connected_clients"] == 1, "the others to be gone")
+        wait_for(lambda: client.info("clients")["connected_clients"] == 1, "the other clients to be gone")
     locked.end_well()
 
 
 @each_protocol
-def test_a_failed_login_is_one_line_of_the_log_without_secrets(locked: Server, protocol: Protocol) -> None:
+def test_a_failed_login_is_logged_in_one_line_without_secrets(locked: Server, protocol: Protocol) -> None:
     with Wire(protocol, locked) as guessing:
         assert guessing(protocol.log_in(FORGED, WRONG.encode())) == protocol.login_failed
-    wait_for(lambda: "failed login" in locked.log, "the line")
+    wait_for(lambda: "failed login" in locked.log, "the failed login to be logged")
     (line,) = [line for line in locked.log.splitlines() if "failed login" in line]
+    assert re.search(r" from 127\.0\.0\.1:\d+$", line)
+    assert len(line) < 300
     assert "all is well" not in locked.log.replace(line, "")
     assert "\x1b" not in locked.log
-    assert len(line) < 300
-    assert "127.0.0.1:" in line
     assert WRONG not in locked.log
 
 
@@ -320,7 +324,7 @@ def test_a_new_password_disconnects_clients_with_the_old_one(
 # ---------------------------------------------------------------- failures, in memory
 
 
-def test_the_delay_grows_and_is_bounded() -> None:
+def test_the_delay_of_failures_grows_up_to_a_maximum() -> None:
     delays = [delay_after(failures) for failures in range(1, 100)]
     assert delays[0] > 0
     assert delays == sorted(delays)
@@ -329,7 +333,7 @@ def test_the_delay_grows_and_is_bounded() -> None:
 
 
 class Transport(asyncio.Transport):
-    """A transport that has only a client's address."""
+    """A transport whose peer has this address."""
 
     def __init__(self, peer: object) -> None:
         super().__init__({"peername": peer})
@@ -355,13 +359,13 @@ def test_a_local_client_is_recognised_by_its_address(peer: object, local: bool) 
 
 
 def test_an_ipv6_network_counts_as_one_address() -> None:
-    one, two, three = (
-        network_of(Transport((f"2001:db8::{net}:1", 1, 0, 0))) for net in ("1", "2", "1:0:0:0")
+    first, same, other = (
+        network_of(Transport((f"2001:db8::{end}:1", 1, 0, 0))) for end in ("1", "2", "1:0:0:0")
     )
-    assert one == two != three
+    assert first == same != other
 
 
-def test_a_name_cannot_forge_a_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_user_s_name_is_escaped_and_shortened_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     asyncio.run(Logins().fail(Transport(("10.0.0.1", 4711)), FORGED, 0))
     (line,) = caplog.messages
     assert r"ada\n2026-01-01 INFO all is well\x00\x1b[2J\xff" in line
@@ -369,42 +373,41 @@ def test_a_name_cannot_forge_a_line_of_the_log(caplog: pytest.LogCaptureFixture)
     assert len(line) < 300
 
 
-def test_a_bounded_number_of_addresses_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limited_number_of_addresses_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail_often() -> int:
         monkeypatch.setattr(asyncio, "sleep", mock.AsyncMock())
         logins = Logins()
         for number in range(25_000):
-            await logins.fail(
-                Transport((f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", 1)), b"x", 0
-            )
+            address = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
+            await logins.fail(Transport((address, 1)), b"x", 0)
         return len(logins._failures_by_network)
 
     assert asyncio.run(fail_often()) == 10_000
 
 
 def test_many_warnings_are_summarised(caplog: pytest.LogCaptureFixture) -> None:
-    async def flood() -> None:
+    async def warn_often() -> None:
         throttle = LogThrottle(logging.getLogger("flood"), "floods", every=0.05)
         for number in range(1000):
             throttle.warn(f"number {number}")
-        await asyncio.to_thread(wait_for, lambda: len(caplog.messages) > 1, "the summary")
+        await asyncio.to_thread(wait_for, lambda: len(caplog.messages) == 2, "the summary")
 
-    asyncio.run(flood())
+    asyncio.run(warn_often())
     assert caplog.messages == ["number 0", "999 more floods; the last: number 999"]
 
 
 # ---------------------------------------------------------------- secrets and protected mode
 
-REVEALING = "INFO|CONFIG GET *|CLIENT LIST|ACL LIST|ACL USERS|COMMAND DOCS|nonsense"
+INFORMATIVE = "INFO|CONFIG GET *|CLIENT LIST|ACL LIST|ACL USERS|COMMAND DOCS|nonsense"
 
 
 @pytest.mark.slow
-def test_no_secret_is_shown_anywhere(
+def test_command_line_replies_and_log_show_no_secret(
     start_server: StartServer, start_valkey: StartValkey, tmp_path: Path
 ) -> None:
-    guarded = start_valkey("--requirepass", SECRET)
+    backend = start_valkey("--requirepass", SECRET)
     server = start_server(
-        "--backend", guarded.url.replace("unix://", f"unix://:{SECRET}@"), "--password", SECRET,
+        "--backend", backend.url.replace("unix://", f"unix://:{SECRET}@"), "--password", SECRET,
         "--log-level", "debug", "--backend-grace", "0.5", "--drain-timeout", "0.5",
     )  # fmt: skip
     seen = [Path(f"/proc/{server.process.pid}/cmdline").read_bytes().decode()]
@@ -412,9 +415,9 @@ def test_no_secret_is_shown_anywhere(
     with server.client(password=SECRET) as client, Waiter(server.port) as waiter:
         waiter("AUTH", "default", WRONG + SECRET)
         waiter("AUTH", "default", SECRET)
-        seen += [str(waiter(*line.split())) for line in split(REVEALING)]
+        seen += [str(waiter(*line.split())) for line in split(INFORMATIVE)]
         assert client.ping()
-    guarded.kill()
+    backend.kill()
     with Waiter(server.port) as waiter:
         waiter("AUTH", SECRET)
         seen.append(str(waiter("SADD", "q", "a")))
@@ -427,34 +430,33 @@ def test_no_secret_is_shown_anywhere(
 
 
 def own_address() -> str:
-    """Return an address of this machine that is not a loopback address."""
+    """Return an address of this machine that is not loopback."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(("192.0.2.1", 9))
         return str(probe.getsockname()[0])
 
 
 @pytest.mark.parametrize(
-    "options",
-    [(), ("--no-protected-mode",), ("--password", SECRET)],
-    ids=["default", "no protected mode", "password"],
+    "options", [(), ("--no-protected-mode",), ("--password", SECRET)], ids=["protected", "off", "password"]
 )
-def test_protected_mode_refuses_remote_clients_without_a_password(
+def test_protected_mode_admits_only_local_clients(
     start_server: StartServer, backend: Valkey, options: tuple[str, ...]
 ) -> None:
-    listeners = [f"{protocol.name}://0.0.0.0:0" for protocol in PROTOCOLS]
-    server = start_server("--backend", backend.url, *(f"--listen={url}" for url in listeners), *options)
+    listeners = [f"--listen={protocol.name}://0.0.0.0:0" for protocol in PROTOCOLS]
+    server = start_server("--backend", backend.url, *listeners, *options)
+    has_password = "--password" in options
     for protocol in PROTOCOLS:
         port = int(server.log.partition(f"{protocol.name}://0.0.0.0:")[2].split()[0])
-        expected = re.escape(protocol.unauthenticated) if "--password" in options else protocol.pong.pattern
+        admitted = re.compile(re.escape(protocol.unauthenticated)) if has_password else protocol.pong
         with Wire(protocol, connected=socket.create_connection((own_address(), port))) as remote:
             if options:
-                assert re.fullmatch(expected, remote(protocol.ping))
+                assert admitted.fullmatch(remote(protocol.ping))
             else:
-                refusal = remote.rest()
-                assert refusal.startswith(protocol.protected_mode)
-                assert b"protected mode" in refusal
-                assert refusal.count(b"\r\n") == 1
+                error = remote.rest()
+                assert error.startswith(protocol.protected_mode)
+                assert b"protected mode" in error
+                assert error.count(b"\r\n") == 1
         with Wire(protocol, connected=socket.create_connection(("127.0.0.1", port))) as local:
-            assert re.fullmatch(expected, local(protocol.ping))
-    with server.client(password=SECRET if "--password" in options else None) as client:
+            assert admitted.fullmatch(local(protocol.ping))
+    with server.client(password=SECRET if has_password else None) as client:
         assert client.info("stats")["rejected_connections"] == (0 if options else len(PROTOCOLS))

@@ -1,12 +1,12 @@
-"""The memory account: throttling, resumption and eviction of clients; and a container's memory limit."""
+"""The memory account, in memory: which clients are throttled, resumed or evicted; the memory limit."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from operator import attrgetter
+from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
-from typing import cast
+from unittest import mock
 
 import pytest
 
@@ -17,42 +17,33 @@ from pressure_server.net.memory import MemoryAccount
 MB = 1 << 20
 
 
-class _Timer:
-    def __init__(self, when: float, callback: Callable[[], object]) -> None:
-        self.when = when
-        self.callback = callback
-
-    def cancel(self) -> None:
-        self.callback = lambda: None
-
-
 class _Clock:
     """A clock that the test advances."""
 
     def __init__(self) -> None:
         self._now = 0.0
-        self._timers: list[_Timer] = []
+        self._timers: list[tuple[float, mock.Mock]] = []
 
     def time(self) -> float:
         return self._now
 
     def call_later(self, delay: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
-        self._timers.append(_Timer(self._now + delay, callback))
-        return cast(asyncio.TimerHandle, self._timers[-1])
+        handle = mock.Mock(callback=callback)
+        timer = self._now + delay, handle
+        handle.cancel.side_effect = lambda: self._timers.remove(timer)
+        self._timers.append(timer)
+        return handle
 
     def advance(self, seconds: float) -> None:
-        until = self._now + seconds
-        while due := [timer for timer in self._timers if timer.when <= until]:
-            timer = min(due, key=attrgetter("when"))
-            self._timers.remove(timer)
-            self._now = max(self._now, timer.when)
-            timer.callback()
-        self._now = until
+        end = self._now + seconds
+        while due := sorted((timer for timer in self._timers if timer[0] <= end), key=itemgetter(0)):
+            self._timers.remove(due[0])
+            self._now, handle = due[0]
+            handle.callback()
+        self._now = end
 
 
-class _Holder:
-    """A client that holds memory."""
-
+class _Connection:
     def __init__(self) -> None:
         self.can_proceed = True
         self.is_throttled = False
@@ -68,21 +59,20 @@ class _Holder:
         self.eviction = why
 
 
-def holders_of(memory: MemoryAccount, sizes: Iterable[int]) -> list[_Holder]:
-    """Return clients that hold memory of these sizes, in bytes."""
-    holders = []
-    for size in sizes:
-        holders.append(_Holder())
-        memory.update(holders[-1], size)
-    return holders
+def connections(memory: MemoryAccount, *sizes: int) -> list[_Connection]:
+    """Return connections that hold so many bytes, in this order."""
+    made = [_Connection() for _ in sizes]
+    for connection, size in zip(made, sizes, strict=True):
+        memory.update(connection, size)
+    return made
 
 
-def throttled(holders: list[_Holder]) -> list[bool]:
-    return [holder.is_throttled for holder in holders]
+def throttled(connections: list[_Connection]) -> list[int]:
+    return [number for number, connection in enumerate(connections) if connection.is_throttled]
 
 
-def evicted(holders: list[_Holder]) -> list[bool]:
-    return [holder.eviction is not None for holder in holders]
+def evicted(connections: list[_Connection]) -> list[int]:
+    return [number for number, connection in enumerate(connections) if connection.eviction]
 
 
 @pytest.fixture
@@ -92,68 +82,66 @@ def clock() -> _Clock:
 
 @pytest.fixture
 def memory(clock: _Clock) -> MemoryAccount:
-    """An account with a limit of 100 MiB, which throttles above 75 MiB. A request has at most 10 MiB."""
+    """An account of 100 MiB, which throttles above 75 MiB; the largest request has 10 MiB."""
     return MemoryAccount(100 * MB, 10 * MB, clock)
 
 
 def test_no_client_is_throttled_below_the_limit(memory: MemoryAccount) -> None:
-    holders = holders_of(memory, [MB] * 75)
+    clients = connections(memory, *[MB] * 75)
     assert memory.held == 75 * MB
-    assert not any(throttled(holders))
+    assert throttled(clients) == []
 
 
 def test_throttled_clients_continue_in_order_when_there_is_room(memory: MemoryAccount, clock: _Clock) -> None:
-    holders = holders_of(memory, [10 * MB - 1] * 8)
-    assert all(throttled(holders))
+    clients = connections(memory, *[10 * MB - 1] * 8)
+    assert throttled(clients) == list(range(8))
     clock.advance(0.1)
-    assert throttled(holders) == [False] * 2 + [True] * 6
-    memory.update(holders[1], 0)
+    assert throttled(clients) == list(range(2, 8))
+    memory.update(clients[1], 0)
     clock.advance(0.1)
-    assert not any(throttled(holders))
+    assert throttled(clients) == []
 
 
 def test_a_client_without_requests_gets_no_turn(memory: MemoryAccount, clock: _Clock) -> None:
-    holders = [_Holder() for _ in range(9)]
-    holders[0].can_proceed = False
-    for holder in holders:
-        memory.update(holder, 10 * MB)
+    clients = connections(memory, *[10 * MB] * 9)
+    clients[0].can_proceed = False
     clock.advance(0.1)
-    assert throttled(holders) == [True, False] + [True] * 7
-    holders[1].can_proceed = False
+    assert throttled(clients) == [0, *range(2, 9)]
+    clients[1].can_proceed = False
     clock.advance(0.1)
-    assert throttled(holders) == [True, True, False] + [True] * 6
+    assert throttled(clients) == [0, 1, *range(3, 9)]
 
 
 def test_a_client_that_does_not_use_its_turn_is_evicted(memory: MemoryAccount, clock: _Clock) -> None:
-    holders = holders_of(memory, [8 * MB] * 9)
-    memory.update(holders[8], 16 * MB)
+    clients = connections(memory, *[8 * MB] * 9)
+    memory.update(clients[8], 16 * MB)
     clock.advance(6)
-    memory.update(holders[0], 9 * MB)
+    memory.update(clients[0], 9 * MB)
     clock.advance(6)
-    assert evicted(holders) == [False, True] + [False] * 7
+    assert evicted(clients) == [1]
     assert memory.evicted == 1
     assert memory.held == 73 * MB
 
 
 def test_above_the_limit_the_client_that_holds_most_is_evicted(memory: MemoryAccount) -> None:
-    holders = holders_of(memory, [number * MB for number in range(10, 15)])
-    memory.update(holders[1], 60 * MB)
-    assert evicted(holders) == [False, True, False, False, False]
-    assert str(holders[1].eviction).startswith("closing this connection: the limit of 104857600 bytes")
+    clients = connections(memory, *(number * MB for number in range(10, 15)))
+    memory.update(clients[1], 60 * MB)
+    assert evicted(clients) == [1]
+    assert str(clients[1].eviction).startswith("closing this connection: the limit of 104857600 bytes")
     assert memory.held == 49 * MB
-    memory.update(holders[1], 0)  # the evicted client's connection ends
+    memory.update(clients[1], 0)  # as when its connection has ended
     assert memory.held == 49 * MB
 
 
 def test_throttled_clients_do_not_all_continue_at_once(memory: MemoryAccount, clock: _Clock) -> None:
-    """The account leaves room for one read of each resumed client."""
-    large, *small = holders_of(memory, [70 * MB] + [60 << 10] * 100)
-    assert sum(throttled(small)) == 100
+    """One read of each resumed client must fit below the threshold."""
+    large, *small = connections(memory, 70 * MB, *[60 << 10] * 100)
+    assert len(throttled(small)) == 100
     memory.update(large, 65 * MB)
     clock.advance(0.06)
-    assert 60 < sum(throttled(small)) < 100
+    assert 60 < len(throttled(small)) < 100
     clock.advance(1)
-    assert sum(throttled(small)) == 0
+    assert throttled(small) == []
 
 
 @pytest.mark.parametrize(

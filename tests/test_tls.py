@@ -1,4 +1,4 @@
-"""TLS: listeners, certificates of clients, reloads, invalid files, and TLS to the backend."""
+"""TLS: connections of clients, certificates and their reload, invalid files, and TLS to the backend."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ import ssl
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
@@ -22,6 +20,7 @@ from tests.support.programs import (
     Server,
     StartServer,
     Valkey,
+    refused_start,
     run_command,
     run_here,
     wait_for,
@@ -41,40 +40,40 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="session")
 def strangers(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """A CA that neither the server nor its clients trust."""
+    """An authority that no server and no client trusts."""
     return Authority(tmp_path_factory.mktemp("strangers"))
 
 
 @pytest.fixture
 def files(authority: Authority, tmp_path: Path) -> tuple[Path, Path]:
-    """Copies of a certificate and its key, which the test may change."""
+    """A certificate and its key, in files that the test may change."""
     copies = tmp_path / "certificate.pem", tmp_path / "key.pem"
-    overwrite(copies, authority.issue("server"))
+    for copy, original in zip(copies, authority.issue("server"), strict=True):
+        copy.write_bytes(original.read_bytes())
     return copies
-
-
-def overwrite(files: tuple[Path, Path], originals: tuple[Path, Path]) -> None:
-    """Copy a certificate and its key."""
-    for file, original in zip(files, originals, strict=True):
-        file.write_bytes(original.read_bytes())
 
 
 @pytest.fixture
 def start_tls(start_server: StartServer, backend: Valkey, files: tuple[Path, Path]) -> StartTls:
-    """Start a server with TLS listeners and these options."""
-    return partial(start_server, "--backend", backend.url, *LISTEN_TLS, *certificate_options(files))
+    """Start a server that also has TLS listeners, with further options."""
 
+    def start(*options: str) -> Server:
+        certificate, key = map(str, files)
+        return start_server(
+            "--backend", backend.url, *LISTEN_TLS, "--tls-certificate", certificate, "--tls-key", key,
+            *options,
+        )  # fmt: skip
 
-def certificate_options(files: tuple[Path, Path]) -> tuple[str, ...]:
-    return (f"--tls-certificate={files[0]}", f"--tls-key={files[1]}")
+    return start
 
 
 @pytest.fixture(scope="module")
 def shared_secure(
     shared_backend: Valkey, authority: Authority, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
+    certificate, key = map(str, authority.issue("shared"))
     log = tmp_path_factory.mktemp("secure") / "log"
-    options = certificate_options(authority.issue("shared"))
+    options = ("--tls-certificate", certificate, "--tls-key", key)
     server = Server(log, "--backend", shared_backend.url, *LISTEN_TLS, *options)
     yield server
     server.end_well()
@@ -82,7 +81,7 @@ def shared_secure(
 
 @pytest.fixture
 def secure(backend: Valkey, shared_secure: Server) -> Server:
-    """A server with TLS listeners for all protocols, on a backend without data."""
+    """A server with a TLS listener for each protocol, on a backend without data."""
     return shared_secure
 
 
@@ -92,23 +91,23 @@ def connect(
     protocol: Protocol = RESP,
     session: ssl.SSLSession | None = None,
 ) -> Wire:
-    """Open a connection over TLS, which resumes the session if one is given."""
+    """Open a connection over TLS, and resume the session, if any."""
     plain = socket.create_connection(("127.0.0.1", server.port_of(f"{protocol.name}s")), TIMEOUT)
     secure = context.wrap_socket(plain, server_hostname="localhost", session=session)
     return Wire(protocol, connected=secure)
-
-
-def assert_refused(server: Server, context: ssl.SSLContext, session: ssl.SSLSession | None = None) -> None:
-    """Check that the server accepts no connection. With TLS 1.3 the first read raises the error."""
-    with pytest.raises((ssl.SSLError, ConnectionError)):
-        connect(server, context, session=session)(RESP.ping)
 
 
 def assert_served(wire: Wire) -> None:
     assert wire.protocol.pong.fullmatch(wire(wire.protocol.ping))
 
 
-def serial(wire: Wire) -> object:
+def assert_not_served(server: Server, context: ssl.SSLContext, session: ssl.SSLSession | None = None) -> None:
+    """In TLS 1.3 the client receives the refusal only at its first read."""
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        assert_served(connect(server, context, session=session))
+
+
+def serial_number(wire: Wire) -> object:
     """Return the serial number of the server's certificate."""
     assert isinstance(wire.socket, ssl.SSLSocket)
     return (wire.socket.getpeercert() or {})["serialNumber"]
@@ -155,27 +154,25 @@ def test_the_ping_command_works_over_tls(secure: Server, protocol: Protocol) -> 
     assert run_here("ping", "--listen", f"{protocol.name}://127.0.0.1:{port}").returncode == 1
 
 
-def test_an_open_message_goes_back_when_its_client_leaves_over_tls(
-    secure: Server, authority: Authority
-) -> None:
+def test_disconnecting_from_tls_puts_an_open_read_back(secure: Server, authority: Authority) -> None:
     with connect(secure, authority.client_context(), MEMCACHED) as client, secure.client() as plain:
         client.put(b"q", b"x" * (9 << 20))
         assert client(b"get q/open\r\n").startswith(b"VALUE q/open 0 9437184\r\nxx")
         client.close()
-        wait_for(lambda: plain.llen("q") == 1, "the open message to be back")
+        wait_for(lambda: plain.llen("q") == 1, "the open message to be put back")
 
 
-def test_redis_py_works_over_tls(secure: Server, authority: Authority) -> None:
-    options: dict[str, Any] = {"ssl": True, "ssl_ca_certs": str(authority.certificate)}
-    for protocol in (2, 3):
-        with redis.Redis("localhost", secure.port_of("resps"), protocol=protocol, **options) as client:
-            assert client.sadd("q", "a", "b") == 2
-            with client.pipeline(transaction=False) as pipeline:
-                for number in range(5000):
-                    pipeline.sadd("q", number)
-                assert pipeline.execute() == [1] * 5000
-            assert client.llen("q") == 5002
-            assert len(client.lpop("q", 6000)) == 5002
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_redis_py_works_over_tls(secure: Server, authority: Authority, protocol: int) -> None:
+    port, ca = secure.port_of("resps"), str(authority.certificate)
+    with redis.Redis("localhost", port, ssl=True, ssl_ca_certs=ca, protocol=protocol) as client:
+        assert client.sadd("q", "a", "b") == 2
+        with client.pipeline(transaction=False) as pipeline:
+            for number in range(5000):
+                pipeline.sadd("q", number)
+            assert pipeline.execute() == [1] * 5000
+        assert client.llen("q") == 5002
+        assert len(client.lpop("q", 6000)) == 5002
 
 
 @pytest.mark.clients
@@ -195,19 +192,19 @@ def test_tls_1_2_and_1_3_are_supported(secure: Server, authority: Authority, ver
     assert_served(connect(secure, context))
 
 
-def test_clients_need_a_certificate_if_a_ca_for_them_is_set(
+def test_with_a_client_ca_clients_need_its_certificate(
     start_tls: StartTls, authority: Authority, strangers: Authority
 ) -> None:
     server = start_tls("--tls-client-ca", str(authority.certificate))
     known = authority.client_context(authority.issue("client"))
     assert_served(connect(server, known))
     for certificate in (None, strangers.issue("client"), authority.issue("expired", days=0)):
-        assert_refused(server, authority.client_context(certificate))
+        assert_not_served(server, authority.client_context(certificate))
     assert server.log.count("TLS handshake with") == 1
     assert_served(connect(server, known))
 
 
-def test_a_reload_changes_the_certificate_and_keeps_connections(
+def test_a_reload_changes_certificates_and_keeps_connections(
     start_tls: StartTls, authority: Authority, strangers: Authority, files: tuple[Path, Path], tmp_path: Path
 ) -> None:
     ca = tmp_path / "client-ca.pem"
@@ -216,40 +213,41 @@ def test_a_reload_changes_the_certificate_and_keeps_connections(
     context = authority.client_context(authority.issue("client"))
     old = connect(server, context)
     old.put(b"q", b"a")
-    overwrite(files, authority.issue("renewed"))
+    for copy, renewed in zip(files, authority.issue("renewed"), strict=True):
+        copy.write_bytes(renewed.read_bytes())
     reload(server)
     new = connect(server, context)
-    assert serial(new) != serial(old)
+    assert serial_number(new) != serial_number(old)
     assert (old.get(b"q"), new.get(b"q")) == (b"a", None)
     assert isinstance(new.socket, ssl.SSLSocket)
-    # Clients of the former CA are refused, even if they resume a session.
+    # Without its CA the client is refused, even if it resumes a session.
     ca.write_bytes(strangers.certificate.read_bytes())
     reload(server)
     for session in (None, new.socket.session):
-        assert_refused(server, context, session)
+        assert_not_served(server, context, session)
     assert_served(old)
 
 
-@pytest.mark.parametrize("fault", ["no certificate", "another certificate's key", "no key file"])
+@pytest.mark.parametrize("broken", ["garbage", "another key", "missing"])
 def test_a_reload_of_invalid_files_changes_nothing(
-    start_tls: StartTls, authority: Authority, files: tuple[Path, Path], fault: str
+    start_tls: StartTls, authority: Authority, files: tuple[Path, Path], broken: str
 ) -> None:
     server = start_tls()
     certificate, key = files
     first = connect(server, authority.client_context())
-    if fault == "no certificate":
+    if broken == "garbage":
         certificate.write_text("no certificate")
-    elif fault == "no key file":
+    elif broken == "missing":
         key.unlink()
     else:
         key.write_bytes(authority.issue("another")[1].read_bytes())
     reload(server, "reload failed")
-    assert serial(connect(server, authority.client_context())) == serial(first)
+    assert serial_number(connect(server, authority.client_context())) == serial_number(first)
     assert_served(first)
 
 
 @each_protocol
-def test_a_client_that_leaves_while_it_waits_over_tls_takes_nothing(
+def test_a_waiting_client_that_disconnects_from_tls_takes_no_message(
     secure: Server, authority: Authority, protocol: Protocol
 ) -> None:
     with secure.client() as plain, connect(secure, authority.client_context(), protocol) as waiting:
@@ -261,13 +259,13 @@ def test_a_client_that_leaves_while_it_waits_over_tls_takes_nothing(
         assert plain.spop("q") == b"m"
 
 
-def test_a_stop_closes_connections_and_does_not_wait_for_handshakes(
+def test_a_stop_closes_connections_cleanly_and_waits_for_no_handshake(
     start_tls: StartTls, authority: Authority
 ) -> None:
     server = start_tls()
     clients = [connect(server, authority.client_context(), protocol) for protocol in PROTOCOLS]
-    with socket.create_connection(("127.0.0.1", server.port_of("resps")), TIMEOUT) as half:
-        half.sendall(b"\x16\x03\x01\x02\x00\x01")
+    with socket.create_connection(("127.0.0.1", server.port_of("resps")), TIMEOUT) as half_open:
+        half_open.sendall(b"\x16\x03\x01\x02\x00\x01")
         for client in clients:
             assert_served(client)
         began = time.monotonic()
@@ -275,21 +273,31 @@ def test_a_stop_closes_connections_and_does_not_wait_for_handshakes(
         for client in clients:
             assert client.is_closed()
         with contextlib.suppress(ConnectionError):
-            assert half.recv(1) == b""
+            assert half_open.recv(1) == b""
         assert time.monotonic() - began < 5
     assert "too many at once" not in server.log
 
 
-def test_a_key_without_a_certificate_is_refused_in_one_line() -> None:
-    refused = run_here("--tls-key", "/x")
+# ---------------------------------------------------------------- invalid options and files
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (["--listen", "resps://127.0.0.1:0"], "needs --tls-certificate"),
+        (["--tls-key", "/x"], "no effect without --tls-certificate"),
+    ],
+)
+def test_tls_options_without_a_certificate_are_refused_with_status_2(options: list[str], error: str) -> None:
+    refused = run_here(*options)
     assert refused.returncode == 2
-    assert "no effect without --tls-certificate" in refused.stderr
+    assert error in refused.stderr
     assert len(refused.stderr.strip().splitlines()) == 1
 
 
 @pytest.fixture(scope="module")
-def wrong_files(authority: Authority) -> dict[str, Path]:
-    certificate, key = authority.issue("wrong")
+def pem_files(authority: Authority) -> dict[str, Path]:
+    certificate, key = authority.issue("any")
     locked = authority.folder / "locked.key"
     subprocess.run(
         ["openssl", "ec", "-aes256", "-passout", "pass:x", "-in", str(key), "-out", str(locked)],
@@ -305,32 +313,27 @@ def wrong_files(authority: Authority) -> dict[str, Path]:
         ("--tls-certificate={ca}", "holds no private key in PEM format"),
         ("--tls-certificate={key}", "holds no certificate in PEM format"),
         ("--tls-certificate={cert} --tls-key={cert}", "--tls-key"),
-        (
-            "--tls-certificate={cert} --tls-key={key} --tls-client-ca={key}",
-            "holds no certificate in PEM format",
-        ),
+        ("--tls-certificate={cert} --tls-key={key} --tls-client-ca={key}", "no certificate in PEM format"),
         ("--tls-certificate={cert} --tls-key={locked}", "--tls-key"),
     ],
 )
-def test_an_invalid_file_is_named_in_one_line(wrong_files: dict[str, Path], options: str, error: str) -> None:
-    policy = settings_of(*options.format(**wrong_files).split()).access_policy
+def test_an_invalid_file_is_named_in_one_line(pem_files: dict[str, Path], options: str, error: str) -> None:
+    policy = settings_of(*options.format(**pem_files).split()).access_policy
     with pytest.raises(AccessError) as refused:
         policy.read_tls()
     assert error in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
-def test_an_invalid_file_prevents_the_start_with_one_line(
-    wrong_files: dict[str, Path], tmp_path: Path
-) -> None:
-    options = certificate_options((wrong_files["cert"], wrong_files["locked"]))
-    refused = run_command("--data-dir", str(tmp_path / "data"), *options)
-    assert refused.returncode == 1
-    assert "--tls-key" in refused.stderr
-    assert len(refused.stderr.strip().splitlines()) == 1
+def test_an_invalid_file_prevents_the_start_with_one_line(pem_files: dict[str, Path], tmp_path: Path) -> None:
+    certificate, key = str(pem_files["cert"]), str(pem_files["locked"])
+    data = str(tmp_path / "data")
+    assert "--tls-key" in refused_start(
+        "--data-dir", data, "--tls-certificate", certificate, "--tls-key", key
+    )
 
 
-# ---------------------------------------------------------------- the backend
+# ---------------------------------------------------------------- TLS to the backend
 
 
 @pytest.mark.slow
@@ -353,22 +356,23 @@ def test_a_backend_with_tls_and_a_password_works(
         binary=need("redis-server", "redis-server"),
     )  # fmt: skip
     (tmp_path / "password").write_text("s3cret/w@rd\n" if user else "other\n")
-    password = ("--backend-password-file", str(tmp_path / "password"))
     url = (
         f"rediss://{user + '@' if user else ''}127.0.0.1:{port}/0?ssl_ca_certs={authority.certificate}"
         f"&ssl_certfile={client_certificate}&ssl_keyfile={client_key}"
     )
     try:
-        server = start_server("--backend", url, *password)
+        server = start_server("--backend", url, "--backend-password-file", str(tmp_path / "password"))
         with server.client() as client:
             assert client.sadd("q", "a") == 1
             assert list(client.blpop("q", 1)) == [b"q", b"a"]
         assert "s3cret" not in server.log
-        doctor = run_command("doctor", "--backend", url, *password)
+        doctor = run_command(
+            "doctor", "--backend", url, "--backend-password-file", str(tmp_path / "password")
+        )
         assert doctor.stdout == "1 queue checked: no problems\n"
         server.end_well()
     finally:
         backend.kill()
     url = f"rediss://x:y@127.0.0.1:{port}/0"
-    twice = run_command("--backend", url, *password)
+    twice = run_here("--backend", url, "--backend-password-file", str(tmp_path / "password"))
     assert (twice.returncode, "given twice" in twice.stderr) == (2, True)

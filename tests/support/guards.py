@@ -1,13 +1,13 @@
-"""Access control for tests: users files, certificates made by openssl, and reloads."""
+"""Access to servers: users files, certificates made by openssl, and reloads of both."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import signal
 import ssl
 import subprocess
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 from unittest import mock
 
@@ -18,13 +18,13 @@ from tests.support.requirements import need
 
 
 def users_toml(users: Mapping[str, tuple[str, list[str], list[str]]]) -> str:
-    """Return a users file. Each user has a password ("" for none), queues and rights."""
-    tables = []
-    for name, (password, queues, rights) in users.items():
-        digest = hashlib.sha256(password.encode()).hexdigest()
-        login = f'password-sha256 = "{digest}"' if password else "nopass = true"
-        tables.append(f'[users."{name}"]\n{login}\nqueues = {queues}\nmay = {rights}\n')
-    return "\n".join(tables)
+    """Return a users file. `users` has by name the password ("" for none), the queues and the rights."""
+    return "\n".join(
+        f'[users."{name}"]\n'
+        + (f'password-sha256 = "{sha256(password.encode()).hexdigest()}"' if password else "nopass = true")
+        + f"\nqueues = {queues}\nmay = {rights}\n"
+        for name, (password, queues, rights) in users.items()
+    )
 
 
 def settings_of(*arguments: str, environment: Mapping[str, str] | None = None) -> Settings:
@@ -42,15 +42,15 @@ def settings_of(*arguments: str, environment: Mapping[str, str] | None = None) -
     return settings
 
 
-def reload(server: Server, word: str = "reloaded:") -> None:
-    """Send SIGHUP, and wait until the log has the word once more."""
-    before = server.log.count(word)
+def reload(server: Server, logged: str = "reloaded:") -> None:
+    """Send SIGHUP, and wait until the log has one more such text."""
+    before = server.log.count(logged)
     server.process.send_signal(signal.SIGHUP)
-    wait_for(lambda: server.log.count(word) == before + 1, f"the log to say {word}")
+    wait_for(lambda: server.log.count(logged) == before + 1, f"the log to have '{logged}'")
 
 
 class Authority:
-    """A certificate authority, whose files are in one folder."""
+    """A certificate authority. Its folder has its certificate, and those that it issues."""
 
     def __init__(self, folder: Path) -> None:
         self._openssl = need("openssl", "openssl")
@@ -63,7 +63,7 @@ class Authority:
         )  # fmt: skip
 
     def issue(self, name: str, *, days: int = 30) -> tuple[Path, Path]:
-        """Issue a certificate for localhost, expired if `days` is 0. Return the files of it and its key."""
+        """Issue a certificate for localhost; with `days=0` an expired one. Return it and its key."""
         self._run("req", *self._new_key(name), "-out", f"{name}.csr", "-subj", f"/CN={name}")
         (self.folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1")
         self._run(
@@ -73,7 +73,7 @@ class Authority:
         return self.folder / f"{name}.pem", self.folder / f"{name}.key"
 
     def client_context(self, certificate: tuple[Path, Path] | None = None) -> ssl.SSLContext:
-        """Return a context for clients that trust this CA, and present the certificate if one is given."""
+        """Return the context of clients that trust this authority, and have that certificate and key."""
         context = ssl.create_default_context(cafile=self.certificate)
         if certificate is not None:
             context.load_cert_chain(*certificate)

@@ -1,13 +1,12 @@
-"""A doctor under test, the protocol's keys of a queue, and a check that a queue works."""
+"""A doctor on a backend of its own, the keys of queues, and a check whether a queue works."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from pressure_server.backend.address import Address
 from pressure_server.queues.broker import Broker
@@ -23,10 +22,12 @@ from tests.support.deaths import PREFIX
 from tests.support.native import NativeSteps, QueueClosedError, run
 from tests.support.programs import Client, Valkey
 
+_Result = TypeVar("_Result")
+
 
 @contextmanager
-def naming(queue: str) -> Iterator[None]:
-    """Add the queue's name to exceptions."""
+def about(queue: str) -> Iterator[None]:
+    """Add the name of the queue to exceptions."""
     try:
         yield
     except Exception as error:
@@ -35,41 +36,43 @@ def naming(queue: str) -> Iterator[None]:
 
 
 @dataclass
-class Report:
-    """A report on one queue: the findings of each round, the repairs, and the findings that are left."""
+class Told:
+    """A report on one queue: the findings of each round of repair, what was done, and what is left."""
 
     found: list[list[Finding]] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
     left: list[Finding] = field(default_factory=list)
 
     @property
-    def summary(self) -> str:
+    def in_words(self) -> str:
         rounds = [", ".join(finding.problem.name for finding in findings) for findings in self.found]
         return "; then ".join(rounds) or "no problem"
 
 
 class Ward:
-    """A doctor that does not wait between its rounds, a server's broker, and a client of the backend."""
+    """A doctor that does not wait between its looks, a server's operations, and the keys themselves."""
 
     def __init__(self, backend: Valkey) -> None:
         self.direct: Client = backend.client()
-        self.loop = asyncio.new_event_loop()
+        self._loop = asyncio.new_event_loop()
         self._broker = Broker(
             Address(backend.url),
             prefix=PREFIX,
             peer_detection=PeerDetection(),
             policy=Policy(None, ERROR, role_timeout=0),
         )
-        self.loop.run_until_complete(self._broker.start())
-        self.doctor = self.loop.run_until_complete(self._doctor())
+        self._run(self._broker.start())
+        self.doctor = self._run(self._start_doctor())
 
-    async def _doctor(self) -> Doctor:
+    def _run(self, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
+        return self._loop.run_until_complete(coroutine)
+
+    async def _start_doctor(self) -> Doctor:
         return Doctor(self._broker.default_database, 0)
 
     def examine(self) -> dict[str, Case]:
         """Return the queues with a problem."""
-        cases = self.loop.run_until_complete(self._examine())
-        return {name.decode(): case for name, case in cases.items()}
+        return {name.decode(): case for name, case in self._run(self._examine()).items()}
 
     async def _examine(self) -> dict[bytes, Case]:
         cases: dict[bytes, Case] = {}
@@ -90,56 +93,56 @@ class Ward:
     def look_again(self, cases: Iterable[Case]) -> list[Case]:
         """Return the cases that still have a problem."""
         left = {case.name: case for case in cases}
-        self.loop.run_until_complete(self.doctor.look_again(left))
+        self._run(self.doctor.look_again(left))
         return list(left.values())
 
     def fix(self, case: Case) -> list[str]:
-        """Fix a case. Return a description of each repair."""
-        return self.loop.run_until_complete(self.doctor.fix(case))
+        """Fix a case. Return what was done, in words."""
+        return self._run(self.doctor.fix(case))
 
-    def repair(self, named: str | None = None) -> dict[str, Report]:
+    def repair(self, named: str | None = None) -> dict[str, Told]:
         """Do what `doctor --repair` does. Return a report on each queue with a problem."""
         self.doctor.named = None if named is None else named.encode()
-        return self.loop.run_until_complete(self._repair())
+        return self._run(self._repair())
 
-    async def _repair(self) -> dict[str, Report]:
-        reports: defaultdict[str, Report] = defaultdict(Report)
+    async def _repair(self) -> dict[str, Told]:
+        told: dict[str, Told] = {}
 
-        def add(case: Case, findings: list[Finding], done: list[str]) -> None:
-            report = reports[case.name.decode()]
-            report.found.append(findings)
-            report.done.extend(done)
+        def of(case: Case) -> Told:
+            return told.setdefault(case.name.decode(), Told())
+
+        def hear(case: Case, findings: list[Finding], done: list[str]) -> None:
+            of(case).found.append(findings)
+            of(case).done.extend(done)
 
         cases = await self._examine()
-        await self.doctor.repair(cases, add)
+        await self.doctor.repair(cases, hear)
         for case in cases.values():
-            reports[case.name.decode()].left.extend(case.lasting(0))
-        return dict(reports)
+            of(case).left.extend(case.lasting(0))
+        return told
 
-    def repair_only(self, queue: str) -> Report:
+    def repair_only(self, queue: str) -> Told:
         """Repair the only queue with a problem. Return the report on it."""
-        reports = self.repair()
-        assert set(reports) <= {queue}
-        return reports.get(queue, Report())
+        told = self.repair()
+        assert set(told) <= {queue}
+        return told.get(queue, Told())
 
     def operate(
         self, queue: str, verb: Verb, *arguments: bytes, size: int = 1, options: Options = DEFAULT
     ) -> Any:
-        """Do an operation as a server does. Return its results. Raise a PressureError if it fails."""
+        """Do an operation as a server does. Return its results. Raises a PressureError."""
         database = self._broker.default_database
-        return self.loop.run_until_complete(
-            database.run(verb, queue.encode(), list(arguments), size=size, options=options)
-        )
+        return self._run(database.run(verb, queue.encode(), list(arguments), size=size, options=options))
 
     def assert_all_work(self, queues: Iterable[str]) -> None:
-        """Check that all queues work. If several have equal keys, check only one of them."""
-        by_keys = {Keys.read(self.direct, queue): queue for queue in queues}
-        for queue in by_keys.values():
-            with naming(queue):
+        """Check that all queues work; of those with equal keys, only one is tried."""
+        alike = {Keys.read(self.direct, queue): queue for queue in queues}
+        for queue in alike.values():
+            with about(queue):
                 self.assert_works(queue)
 
     def assert_works(self, queue: str) -> None:
-        """Check that a native client and a server put and get at once, and that a delete leaves no key."""
+        """Check that native and server clients put and get at once, and that a delete leaves no key."""
         native = NativeSteps(self.direct, queue, "survivor")
         before = Keys.read(self.direct, queue)
         before.assert_sound()
@@ -164,16 +167,16 @@ class Ward:
         assert self.operate(queue, verbs.DELETE) == [1]
         assert self.direct.keys(f"{PREFIX}:{queue}*") == []
 
-    def _get(self, queue: str, by_server: bool) -> object:
+    def _get(self, queue: str, by_server: bool) -> bytes:
         if by_server:
-            return self.operate(queue, verbs.GET)[0]
+            return bytes(self.operate(queue, verbs.GET)[0])
         return run(NativeSteps(self.direct, queue, "survivor").get())
 
     def close(self) -> None:
-        self.loop.run_until_complete(self._broker.close())
+        self._run(self._broker.close())
         # One more iteration closes the transports.
-        self.loop.run_until_complete(asyncio.sleep(0))
-        self.loop.close()
+        self._run(asyncio.sleep(0))
+        self._loop.close()
         self.direct.close()
 
 
@@ -202,10 +205,19 @@ class Keys:
             for verb in ("produced", "consumed"):
                 pipeline.get(f"{base}:stats:{verb}_messages").get(f"{base}:stats:{verb}_bytes")
             bound, messages, closed, not_full, *rest = pipeline.execute()
-        producer_free, consumer_free, producer, consumer, *counts = rest
-        bound = None if bound is None else int(bound)
-        messages, stats = tuple(messages[::-1]), tuple(int(count or 0) for count in counts)
-        return cls(bound, messages, closed, not_full, producer_free, consumer_free, producer, consumer, stats)
+        stats = tuple(int(number or 0) for number in rest[4:])
+        producer_free, consumer_free, producer, consumer = rest[:4]
+        return cls(
+            None if bound is None else int(bound),
+            tuple(messages[::-1]),
+            closed,
+            not_full,
+            producer_free,
+            consumer_free,
+            producer,
+            consumer,
+            stats,
+        )
 
     @property
     def has_room(self) -> bool:
@@ -224,7 +236,7 @@ class Keys:
         return waits and self.bound is not None and not self.messages
 
     def assert_sound(self) -> None:
-        """Check the tokens and statistics of a queue that no client uses."""
+        """Check that tokens and statistics are as specified for a queue that no client uses."""
         assert (self.producer_free, self.consumer_free) == (1, 1)
         assert self.not_full == (1 if self.has_room else 0)
         produced, produced_bytes, consumed, consumed_bytes = self.stats
