@@ -24,7 +24,7 @@ from tests.support.native import NativeClient, NativeError, NativeSteps, Steps, 
 from tests.support.programs import TIMEOUT, Client, StartServer, Valkey, keys_left
 from tests.support.repair_table import MARKER, table
 from tests.support.waiters import wait_for_blocked
-from tests.support.ward import Keys, Ward, about
+from tests.support.ward import Keys, Ward, naming
 
 QUEUE = "q"
 BASE = f"__pressure__:{QUEUE}"
@@ -115,7 +115,7 @@ def test_a_dead_producer_and_a_dead_consumer_of_one_queue_are_repaired(ward: War
         for queue, expected in messages.items():
             keys = Keys.read(ward.direct, queue)
             other = NativeSteps(ward.direct, queue, "other")
-            with about(queue):
+            with naming(queue):
                 assert list(keys.messages) == expected
                 if keys.producer_may_wait:
                     assert run(other.get()) == expected.pop(0)
@@ -295,7 +295,7 @@ def test_a_token_that_stays_parked_is_moved_back(ward: Ward, role: str) -> None:
     create(ward.direct, 0, b"first")
     park(ward.direct, role)
     told = ward.repair_only(QUEUE)
-    assert told.in_words == "token parked"
+    assert told.summary == "token parked"
     assert told.done == [f"moved the {role}'s token back"]
     ward.assert_works(QUEUE)
 
@@ -317,7 +317,7 @@ def test_a_server_in_its_turn_is_left_alone_until_a_message_waits_for_it(ward: W
 def test_a_parked_token_besides_the_free_one_is_removed(ward: Ward) -> None:
     create(ward.direct, 0)
     ward.direct.lpush(f"{BASE}:ext:consumer_turn", 0)
-    assert ward.repair_only(QUEUE).in_words == "too many tokens"
+    assert ward.repair_only(QUEUE).summary == "too many tokens"
     ward.assert_works(QUEUE)
 
 
@@ -442,7 +442,7 @@ def test_statistics_that_do_not_add_up_are_corrected(
     create(ward.direct, 0, *[b"message %d" % number for number in range(5)])
     for unit in units:
         ward.direct.incrby(f"{BASE}:stats:{verb}_{unit}", change)
-    assert ward.repair_only(QUEUE).in_words == "statistics"
+    assert ward.repair_only(QUEUE).summary == "statistics"
     read(ward).assert_sound()
     ward.assert_works(QUEUE)
 
@@ -463,7 +463,7 @@ def test_statistics_that_are_not_numbers_are_set_right(ward: Ward, statistics: l
     for statistic in statistics:
         ward.direct.set(f"{BASE}:stats:{statistic}", text)
     told = ward.repair_only(QUEUE)
-    assert told.in_words == "statistics"
+    assert told.summary == "statistics"
     invalid = f"invalid value in {' and '.join(statistics)}: not a number, or too large"
     assert told.found[0][0].evidence == invalid
     assert told.done[: len(statistics)] == [f"set {statistic} to 0" for statistic in statistics]
@@ -516,7 +516,7 @@ def test_a_missing_token_is_pushed_if_there_is_room(ward: Ward) -> None:
     create(ward.direct, 2, b"first")
     ward.direct.delete(f"{BASE}:not_full")
     told = ward.repair_only(QUEUE)
-    assert told.in_words == "no :not_full token"
+    assert told.summary == "no :not_full token"
     assert told.done == ["pushed a :not_full token"]
     ward.assert_works(QUEUE)
 

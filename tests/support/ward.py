@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ _Result = TypeVar("_Result")
 
 
 @contextmanager
-def about(queue: str) -> Iterator[None]:
+def naming(queue: str) -> Iterator[None]:
     """Add the name of the queue to exceptions."""
     try:
         yield
@@ -36,7 +37,7 @@ def about(queue: str) -> Iterator[None]:
 
 
 @dataclass
-class Told:
+class Report:
     """A report on one queue: the findings of each round of repair, what was done, and what is left."""
 
     found: list[list[Finding]] = field(default_factory=list)
@@ -44,7 +45,7 @@ class Told:
     left: list[Finding] = field(default_factory=list)
 
     @property
-    def in_words(self) -> str:
+    def summary(self) -> str:
         rounds = [", ".join(finding.problem.name for finding in findings) for findings in self.found]
         return "; then ".join(rounds) or "no problem"
 
@@ -100,32 +101,30 @@ class Ward:
         """Fix a case. Return what was done, in words."""
         return self._run(self.doctor.fix(case))
 
-    def repair(self, named: str | None = None) -> dict[str, Told]:
+    def repair(self, named: str | None = None) -> dict[str, Report]:
         """Do what `doctor --repair` does. Return a report on each queue with a problem."""
         self.doctor.named = None if named is None else named.encode()
         return self._run(self._repair())
 
-    async def _repair(self) -> dict[str, Told]:
-        told: dict[str, Told] = {}
+    async def _repair(self) -> dict[str, Report]:
+        reports: defaultdict[str, Report] = defaultdict(Report)
 
-        def of(case: Case) -> Told:
-            return told.setdefault(case.name.decode(), Told())
-
-        def hear(case: Case, findings: list[Finding], done: list[str]) -> None:
-            of(case).found.append(findings)
-            of(case).done.extend(done)
+        def add(case: Case, findings: list[Finding], done: list[str]) -> None:
+            report = reports[case.name.decode()]
+            report.found.append(findings)
+            report.done.extend(done)
 
         cases = await self._examine()
-        await self.doctor.repair(cases, hear)
+        await self.doctor.repair(cases, add)
         for case in cases.values():
-            of(case).left.extend(case.lasting(0))
-        return told
+            reports[case.name.decode()].left.extend(case.lasting(0))
+        return dict(reports)
 
-    def repair_only(self, queue: str) -> Told:
+    def repair_only(self, queue: str) -> Report:
         """Repair the only queue with a problem. Return the report on it."""
-        told = self.repair()
-        assert set(told) <= {queue}
-        return told.get(queue, Told())
+        reports = self.repair()
+        assert set(reports) <= {queue}
+        return reports.get(queue, Report())
 
     def operate(
         self, queue: str, verb: Verb, *arguments: bytes, size: int = 1, options: Options = DEFAULT
@@ -138,7 +137,7 @@ class Ward:
         """Check that all queues work; of those with equal keys, only one is tried."""
         alike = {Keys.read(self.direct, queue): queue for queue in queues}
         for queue in alike.values():
-            with about(queue):
+            with naming(queue):
                 self.assert_works(queue)
 
     def assert_works(self, queue: str) -> None:
