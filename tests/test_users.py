@@ -66,7 +66,10 @@ def test_a_users_file_defines_users_and_rights() -> None:
         (table(password_sha256=f'"{HASH}0"'), "64 hexadecimal digits"),
         (table(password_sha256="5"), "must be a string or a list"),
         (table(password_sha256=f'["{HASH}", 5]'), "must be a string or a list"),
-        (table(may='["put", "rule"]'), "right 'rule' for user 'ada': choose from put, get, read, administer"),
+        (
+            table(may='["put", "rule"]'),
+            "unknown right 'rule' for user 'ada': choose from put, get, read, administer",
+        ),
         (table(may="true"), "must be a string or a list"),
         (table(queues='["' + "a" * 257 + '"]'), "256 bytes at most"),
         (table(queues='["' + "a" * 5000 + '"]'), "pattern is too long"),
