@@ -58,6 +58,29 @@ def test_a_turn_withdrawn_before_the_server_blocks_takes_no_token(backend: Valke
     assert not direct.exists(NOTE)
 
 
+@pytest.mark.parametrize("asks_again", ["before the withdrawal ends", "after it"])
+def test_a_turn_that_is_asked_for_again_is_granted(backend: Valkey, direct: Client, asks_again: str) -> None:
+    """A withdrawal must not end a turn that was asked for later."""
+
+    async def main() -> list[bool]:
+        direct.lpush(TOKEN, 1)
+        turns = Turns(Address(backend.url), NOTE)
+        ended: asyncio.Queue[bool] = asyncio.Queue()
+        turns.wait_in_line(0, TOKEN, PARKED, ended.put_nowait)
+        turns.withdraw(0, PARKED)
+        found: list[bool] = []
+        if asks_again == "after it":
+            found.append(await asyncio.wait_for(ended.get(), TIMEOUT))
+        turns.wait_in_line(0, TOKEN, PARKED, ended.put_nowait)
+        found.append(await asyncio.wait_for(ended.get(), TIMEOUT))
+        await turns.close()
+        await turns.disconnect()
+        return found
+
+    assert asyncio.run(main()) == ([False, True] if asks_again == "after it" else [True])
+    assert direct.llen(PARKED) == 1
+
+
 def test_a_turn_is_withdrawn_when_its_last_operation_fails(
     client: Client, direct: Client, waiter: Waiter
 ) -> None:

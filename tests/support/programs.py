@@ -58,7 +58,7 @@ def wait_for(condition: Callable[[], Any], what: str, timeout: float = TIMEOUT) 
         value = condition()
         if value:
             return value
-        time.sleep(0.01)
+        time.sleep(0.01)  # between two looks at the condition
     raise AssertionError(f"waited {timeout} seconds for {what}")
 
 
