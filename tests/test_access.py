@@ -1,10 +1,11 @@
-"""Rights: every command needs those that the table says, on every queue that it names."""
+"""Rights: a command needs the rights in the table of commands, and access to every queue that it names."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,11 @@ from handlers.resp.client import Spec
 from handlers.resp.table import COMMANDS, command
 from pressure_server.auth.users import RIGHTS, User
 from tests.support.guards import reload, users_toml
-from tests.support.programs import Server, StartServer, Valkey, wait_for
+from tests.support.programs import Server, StartServer, Valkey
 from tests.support.protocols import LISTEN, Protocol, Wire, each_protocol
 from tests.support.requirements import need
 from tests.support.side_by_side import Wire as RedisWire
-from tests.support.side_by_side import split, words
+from tests.support.side_by_side import difference, split, words
 from tests.support.waiters import Waiter, is_refused, packed
 
 commands.load()
@@ -29,45 +30,47 @@ SPECS = {
     for spec in (entered.subcommands.values() if entered.subcommands else [entered])
 }
 ON_QUEUES = [name for name, spec in SPECS.items() if spec.names_queues]
-OURS, THEIRS = b"ours:1", b"theirs:1"
+# The tenant may use the first queue, and not the second.
+OWN, OTHER = b"tenant:1", b"foreign:1"
 NO_COMMAND = "NOPERM this user has no permissions to run the '{}' command"
 NO_QUEUE = "NOPERM this user has no permissions to access one of the keys used as arguments"
+ConnectAs = Callable[[str], Waiter]
 
 
 def examples(spec: Spec) -> Iterator[list[bytes]]:
-    """The command on queues of ours, as short as it can be; then once for each of them another's."""
+    """Return the shortest request on the tenant's queue, then requests that name another's queue once."""
     named = [word.encode() for word in spec.name.split("|")]
-    several: list[bytes] = []
+    arguments: list[bytes] = []
     for argument in spec.arguments:
         if argument.optional and not argument.multiple:
             continue
-        several += [argument.token.encode()] if argument.token else []
+        arguments += [argument.token.encode()] if argument.token else []
         if argument.type == "key":
-            several += [OURS] * (3 if argument.multiple else 1)
+            arguments += [OWN] * (3 if argument.multiple else 1)
         elif argument.name == "numkeys":
-            several.append(b"3")
+            arguments.append(b"3")
         elif argument.name:
-            several.append(b"1")
-    yield [*named, *several]
-    for position, word in enumerate(several):
-        if word == OURS:
-            yield [*named, *several[:position], THEIRS, *several[position + 1 :]]
+            arguments.append(b"1")
+    yield [*named, *arguments]
+    for position, word in enumerate(arguments):
+        if word == OWN:
+            yield [*named, *arguments[:position], OTHER, *arguments[position + 1 :]]
 
 
-def plain(spec: Spec) -> list[bytes]:
+def example(spec: Spec) -> list[bytes]:
     return next(examples(spec))
 
 
-def test_a_command_must_say_what_it_needs() -> None:
+def test_a_command_without_needs_is_rejected() -> None:
     with pytest.raises(TypeError, match="needs"):
-        command("NEW key", "Is new.", group="server")  # type: ignore[call-arg] # that is the point
+        command("NEW key", "Is new.", group="server")  # type: ignore[call-arg] # the missing argument
     for needs in ("", "nothing", "write", "put nothing"):
         with pytest.raises(ValueError, match="cannot need"):
             command("NEW key", "Is new.", group="server", needs=needs)(lambda _client, _words: None)
     assert b"NEW" not in COMMANDS
 
 
-def test_needs_are_what_redis_s_flags_say() -> None:
+def test_needs_match_the_flags_of_redis() -> None:
     for spec in SPECS.values():
         if "readonly" in spec.flags:
             assert spec.needs == {"read"}, spec.name
@@ -79,205 +82,192 @@ def test_needs_are_what_redis_s_flags_say() -> None:
             assert spec.needs == {"administer"}, spec.name
 
 
-def test_each_right_that_a_command_needs_is_needed_and_no_other() -> None:
+def test_a_command_needs_exactly_the_rights_in_the_table() -> None:
     for spec in SPECS.values():
-        assert refusal(User("u", rights=spec.needs), spec, plain(spec)) is None, spec.name
+        assert refusal(User("u", rights=spec.needs), spec, example(spec)) is None, spec.name
         for right in spec.needs:
-            lacking = User("u", rights=frozenset(RIGHTS) - {right})
-            assert refusal(lacking, spec, plain(spec)) is Refusal.COMMAND, spec.name
+            without = User("u", rights=frozenset(RIGHTS) - {right})
+            assert refusal(without, spec, example(spec)) is Refusal.COMMAND, spec.name
 
 
-def test_each_queue_of_a_command_must_be_the_user_s() -> None:
-    user = User("u", queues=("ours:*",))
+def test_a_user_needs_access_to_each_queue_of_a_command() -> None:
+    user = User("u", queues=("tenant:*",))
     for name in ON_QUEUES:
         spec = SPECS[name]
         allowed, *others = examples(spec)
         assert refusal(user, spec, allowed) is None, name
-        assert queues_of(spec, allowed) == [OURS] * len(others), name
+        assert queues_of(spec, allowed) == [OWN] * len(others), name
         for other in others:
             assert refusal(user, spec, other) is Refusal.QUEUE, other
 
 
-def test_administering_the_server_takes_all_queues() -> None:
-    user = User("u", queues=("ours:*",))
+def test_administering_the_server_needs_access_to_all_queues() -> None:
+    user = User("u", queues=("tenant:*",))
     for name in sorted(set(SPECS) - set(ON_QUEUES)):
-        refused = refusal(user, SPECS[name], plain(SPECS[name]))
+        refused = refusal(user, SPECS[name], example(SPECS[name]))
         assert (refused is Refusal.COMMAND) == ("administer" in SPECS[name].needs), name
 
 
 # ---------------------------------------------------------------- on a server
 
 USERS = {
-    **{f"no-{right}": ("password", ["*"], [one for one in RIGHTS if one != right]) for right in RIGHTS},
-    "ours": ("password", ["ours:*"], list(RIGHTS)),
-    "putter": ("password", ["ours:*"], ["put"]),
+    **{f"no-{right}": ("password", ["*"], [other for other in RIGHTS if other != right]) for right in RIGHTS},
+    "tenant": ("password", ["tenant:*"], list(RIGHTS)),
+    "putter": ("password", ["tenant:*"], ["put"]),
     "root": ("password", ["*"], list(RIGHTS)),
 }
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("guarded")
-
-
-@pytest.fixture(scope="module")
-def guarded(shared_backend: Valkey, folder: Path) -> Iterator[Server]:
-    (folder / "users.toml").write_text(users_toml(USERS))
-    options = ("--backend", shared_backend.url, "--users", str(folder / "users.toml"))
-    server = Server(folder / "log", *options, *LISTEN)
+def guarded(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with users."""
+    folder = tmp_path_factory.mktemp("guarded")
+    users = folder / "users.toml"
+    users.write_text(users_toml(USERS))
+    server = Server(folder / "log", "--backend", shared_backend.url, "--users", str(users), *LISTEN)
     yield server
     server.end_well()
 
 
-class Guests:
-    """Connections, one for each user."""
-
-    def __init__(self, server: Server, stack: ExitStack) -> None:
-        self._server, self._stack = server, stack
-        self._connected: dict[str, Waiter] = {}
-
-    def __getitem__(self, name: str) -> Waiter:
-        if name not in self._connected:
-            self._connected[name] = self._stack.enter_context(Waiter(self._server.port))
-            assert self._connected[name]("AUTH", name, "password") == b"OK"
-        return self._connected[name]
-
-
 @pytest.fixture
-def guests(backend: Valkey, guarded: Server) -> Iterator[Guests]:
+def connect_as(backend: Valkey, guarded: Server) -> Iterator[ConnectAs]:
+    """Return the test's connection of a user, which is logged in."""
     with ExitStack() as stack:
-        yield Guests(guarded, stack)
+
+        @cache
+        def connect_as(user: str) -> Waiter:
+            connection = stack.enter_context(Waiter(guarded.port))
+            assert connection("AUTH", user, "password") == b"OK"
+            return connection
+
+        yield connect_as
 
 
-def test_a_server_refuses_what_the_table_says(guests: Guests) -> None:
+def test_a_server_enforces_the_rights_in_the_table(connect_as: ConnectAs) -> None:
+    tenant = connect_as("tenant")
     for name, spec in SPECS.items():
-        named = name.split("|")
+        arguments = example(spec)[len(name.split("|")) :]
         for right in spec.needs:
             for spelt in (name.upper(), name.lower(), name.swapcase().title()):
-                request = [word.encode() for word in spelt.split("|")] + plain(spec)[len(named) :]
-                assert str(guests[f"no-{right}"](*request)) == NO_COMMAND.format(name), request
+                request = [*(word.encode() for word in spelt.split("|")), *arguments]
+                assert str(connect_as(f"no-{right}")(*request)) == NO_COMMAND.format(name), request
         for request in list(examples(spec))[1:] if spec.needs else []:
-            assert str(guests["ours"](*request)) == NO_QUEUE, request
-            multi = guests["ours"]
-            assert multi("MULTI") == b"OK"
-            assert str(multi(*request)) == NO_QUEUE, request
-            assert is_refused(multi("EXEC"), "EXECABORT"), request
+            assert str(tenant(*request)) == NO_QUEUE, request
+            assert tenant("MULTI") == b"OK"
+            assert str(tenant(*request)) == NO_QUEUE, request
+            assert is_refused(tenant("EXEC"), "EXECABORT"), request
 
 
-def test_a_client_that_has_not_logged_in_may_log_in_and_leave(guarded: Server) -> None:
+def test_before_the_login_only_commands_to_log_in_or_leave_are_allowed(guarded: Server) -> None:
     expected = "NOAUTH Authentication required."
     for name, spec in SPECS.items():
         with Waiter(guarded.port) as stranger:
-            reply = stranger(*plain(spec))
+            reply = stranger(*example(spec))
             if "no_auth" in spec.flags:
                 assert name in ("auth", "hello", "quit", "reset", "pressure.ready")
                 continue
             assert str(reply).endswith(expected), reply
-            stranger.socket.sendall(packed(*plain(spec)) * 40)
+            stranger.socket.sendall(packed(*example(spec)) * 40)
             assert all(str(stranger.reply()).endswith(expected) for _ in range(40)), name
 
 
 @pytest.mark.parametrize("count", [1, 7, 600])
-def test_each_command_of_a_pipeline_is_checked(guests: Guests, count: int) -> None:
-    ours, root = guests["ours"], guests["root"]
-    ours.socket.sendall(packed("SADD", OURS, "a") * count + packed("SADD", THEIRS, "a") * count)
-    replies = [ours.reply() for _ in range(2 * count)]
-    assert replies[:count] == [1] + [0] * (count - 1)
-    assert all(str(reply) == NO_QUEUE for reply in replies[count:])
-    assert root("EXISTS", THEIRS) == 0
-    ours.socket.sendall(packed("SPOP", OURS) * count + packed("SPOP", THEIRS) * count)
-    replies = [ours.reply() for _ in range(2 * count)]
-    assert replies[:count] == [b"a"] + [None] * (count - 1)
-    assert all(str(reply) == NO_QUEUE for reply in replies[count:])
+def test_each_command_of_a_pipeline_is_checked(connect_as: ConnectAs, count: int) -> None:
+    tenant = connect_as("tenant")
+
+    def check(
+        words: tuple[str | bytes, ...], refused: tuple[str | bytes, ...], expected: Sequence[object]
+    ) -> None:
+        tenant.socket.sendall(packed(*words) * count + packed(*refused) * count)
+        assert [tenant.reply() for _ in range(count)] == expected
+        assert all(str(tenant.reply()) == NO_QUEUE for _ in range(count))
+
+    check(("SADD", OWN, "a"), ("SADD", OTHER, "a"), [1] + [0] * (count - 1))
+    assert connect_as("root")("EXISTS", OTHER) == 0
+    check(("SPOP", OWN), ("SPOP", OTHER), [b"a"] + [None] * (count - 1))
 
 
-def test_a_user_who_may_only_put_can_create_a_queue_by_it(guests: Guests) -> None:
-    putter = guests["putter"]
-    assert putter("SADD", OURS, "a") == 1
-    assert str(putter("PRESSURE.CREATE", "ours:2")) == NO_COMMAND.format("pressure.create")
+def test_a_user_with_the_right_to_put_creates_a_queue_by_a_put(connect_as: ConnectAs) -> None:
+    putter = connect_as("putter")
+    assert putter("SADD", OWN, "a") == 1
+    assert str(putter("PRESSURE.CREATE", "tenant:2")) == NO_COMMAND.format("pressure.create")
     assert str(putter("KEYS", "*")) == NO_COMMAND.format("keys")
     assert str(putter("INFO")) == NO_COMMAND.format("info")
 
 
-def test_a_user_sees_the_names_of_its_queues_only(guests: Guests) -> None:
-    root, ours = guests["root"], guests["ours"]
-    for name in (OURS, THEIRS, b"ours:2", b"alien"):
+def test_a_user_sees_only_the_names_of_its_own_queues(connect_as: ConnectAs) -> None:
+    root, tenant = connect_as("root"), connect_as("tenant")
+    for name in (OWN, OTHER, b"tenant:2", b"alien"):
         root("SADD", name, "a")
-    mine = [OURS, b"ours:2"]
-    assert sorted(ours("KEYS", "*")) == mine
-    assert sorted(ours("SCAN", 0, "COUNT", 1000)[1]) == mine
-    assert ours("PRESSURE.LIST") == mine
-    assert ours("DBSIZE") == 2
-    assert {ours("RANDOMKEY") for _ in range(40)} <= set(mine)
-    said = ours("INFO").decode()
-    assert "keys=2," in said
-    assert "queue_ours%3A1" in said
-    assert "theirs" not in said
-    assert "alien" not in said
-    assert sorted(root("KEYS", "*")) == [b"alien", OURS, b"ours:2", THEIRS]
+    visible = [OWN, b"tenant:2"]
+    assert sorted(tenant("KEYS", "*")) == visible
+    assert sorted(tenant("SCAN", 0, "COUNT", 1000)[1]) == visible
+    assert tenant("PRESSURE.LIST") == visible
+    assert tenant("DBSIZE") == 2
+    assert {tenant("RANDOMKEY") for _ in range(40)} <= set(visible)
+    info = tenant("INFO").decode()
+    assert "keys=2," in info
+    assert "queue_tenant%3A1" in info
+    assert "foreign" not in info
+    assert "alien" not in info
+    assert sorted(root("KEYS", "*")) == [b"alien", OTHER, OWN, b"tenant:2"]
 
 
 @each_protocol
-def test_refusals_are_counted(guests: Guests, guarded: Server, protocol: Protocol) -> None:
+def test_refusals_are_counted(connect_as: ConnectAs, guarded: Server, protocol: Protocol) -> None:
     with (
         guarded.client(username="root", password="password") as root,
-        Wire(protocol, guarded).log_in("ours", "password") as ours,
+        Wire(protocol, guarded).log_in("tenant", "password") as tenant,
         Wire(protocol, guarded).log_in("no-get", "password") as no_get,
     ):
         before = root.info("stats")
-        assert ours(protocol.get(THEIRS)).startswith(protocol.no_permission)
-        assert no_get(protocol.get(OURS)).startswith(protocol.no_permission)
+        assert tenant(protocol.get(OTHER)).startswith(protocol.no_permission)
+        assert no_get(protocol.get(OWN)).startswith(protocol.no_permission)
         after = root.info("stats")
-        for what in ("acl_access_denied_cmd", "acl_access_denied_key"):
-            assert after[what] == before[what] + 1
+        for statistic in ("acl_access_denied_cmd", "acl_access_denied_key"):
+            assert after[statistic] == before[statistic] + 1
 
 
-def test_acl_shows_the_user_and_no_hash(guests: Guests) -> None:
-    assert guests["putter"]("ACL", "WHOAMI") == b"putter"
-    assert guests["root"]("ACL", "USERS") == sorted(name.encode() for name in USERS)
-    listed = guests["root"]("ACL", "LIST")
-    assert b"user putter on #(hidden) ~ours:* +put" in listed
-    lines = guests["root"]("CLIENT", "LIST").decode().splitlines()
+def test_acl_and_client_list_name_users_and_hide_hashes(connect_as: ConnectAs) -> None:
+    root = connect_as("root")
+    assert connect_as("putter")("ACL", "WHOAMI") == b"putter"
+    assert root("ACL", "USERS") == sorted(name.encode() for name in USERS)
+    assert b"user putter on #(hidden) ~tenant:* +put" in root("ACL", "LIST")
+    lines = root("CLIENT", "LIST").decode().splitlines()
     assert {line.split(" user=")[1].split()[0] for line in lines} == {"putter", "root"}
 
 
-def test_reset_and_a_failed_login_do_what_redis_does(guests: Guests) -> None:
-    root = guests["root"]
-    assert is_refused(root("AUTH", "putter", "wrong"), "WRONGPASS")
-    assert root("ACL", "WHOAMI") == b"root"
-    assert root("AUTH", "putter", "password") == b"OK"
-    assert root("ACL", "WHOAMI") == b"putter"
-    assert root("RESET") == b"RESET"
-    assert is_refused(root("PING"), "NOAUTH")
-
-
-# ---------------------------------------------------------------- reloaded
+# ---------------------------------------------------------------- reloads
 
 
 @pytest.fixture
-def changing(start_server: StartServer, backend: Valkey, tmp_path: Path) -> tuple[Server, Path]:
-    """A server whose users' file is the test's own."""
+def users_file(tmp_path: Path) -> Path:
     file = tmp_path / "users.toml"
     file.write_text(users_toml(USERS))
-    return start_server("--backend", backend.url, "--users", str(file), *LISTEN), file
+    return file
+
+
+@pytest.fixture
+def reloadable(start_server: StartServer, backend: Valkey, users_file: Path) -> Server:
+    """A server whose users file the test may change."""
+    return start_server("--backend", backend.url, "--users", str(users_file), *LISTEN)
 
 
 @each_protocol
-def test_a_reload_changes_rights_and_cuts_off_users_that_are_gone(
-    changing: tuple[Server, Path], protocol: Protocol
+def test_a_reload_changes_rights_and_disconnects_removed_users(
+    reloadable: Server, users_file: Path, protocol: Protocol
 ) -> None:
-    server, file = changing
-    file.write_text(users_toml({"ada": ("a", ["*"], ["put", "get"]), "bob": ("b", ["*"], ["put"])}))
-    reload(server)
+    users_file.write_text(users_toml({"ada": ("a", ["*"], ["put", "get"]), "bob": ("b", ["*"], ["put"])}))
+    reload(reloadable)
     with (
-        Wire(protocol, server).log_in("ada", "a") as ada,
-        Wire(protocol, server).log_in("bob", "b") as bob,
-        Wire(protocol, server) as stranger,
+        Wire(protocol, reloadable).log_in("ada", "a") as ada,
+        Wire(protocol, reloadable).log_in("bob", "b") as bob,
+        Wire(protocol, reloadable) as stranger,
     ):
         assert stranger(protocol.get(b"q")) == protocol.unauthenticated
         ada.put(b"q", b"m")
-        file.write_text(users_toml({"ada": ("a", ["*"], ["put"]), "eve": ("e", ["q"], ["get"])}))
-        reload(server)
+        users_file.write_text(users_toml({"ada": ("a", ["*"], ["put"]), "eve": ("e", ["q"], ["get"])}))
+        reload(reloadable)
         assert bob.is_closed()
         ada.put(b"r", b"m")
         assert ada(protocol.get(b"q")).startswith(protocol.no_permission)
@@ -286,110 +276,113 @@ def test_a_reload_changes_rights_and_cuts_off_users_that_are_gone(
         assert stranger(protocol.get(b"r")).startswith(protocol.no_permission)
 
 
-def test_new_rights_hold_from_the_next_command_and_at_exec(changing: tuple[Server, Path]) -> None:
-    server, file = changing
-    with Waiter(server.port) as worker, Waiter(server.port) as waiting:
+def test_new_rights_apply_from_the_next_command_and_at_exec(reloadable: Server, users_file: Path) -> None:
+    with Waiter(reloadable.port) as worker, Waiter(reloadable.port) as waiting:
         for connection in (worker, waiting):
-            connection("AUTH", "ours", "password")
-        waiting.send("BLPOP", "ours:wait", 0)
-        worker("SADD", OURS, "a", "b")
+            connection("AUTH", "tenant", "password")
+        waiting.send("BLPOP", "tenant:wait", 0)
+        worker("SADD", OWN, "a", "b")
         worker("MULTI")
-        assert worker("SADD", "ours:2", "c") == b"QUEUED"
-        assert worker("SPOP", OURS) == b"QUEUED"
+        assert worker("SADD", "tenant:2", "c") == b"QUEUED"
+        assert worker("SPOP", OWN) == b"QUEUED"
         assert worker("PING") == b"QUEUED"
-        file.write_text(users_toml(USERS | {"ours": ("password", ["ours:*"], ["put"])}))
-        reload(server)
+        users_file.write_text(users_toml(USERS | {"tenant": ("password", ["tenant:*"], ["put"])}))
+        reload(reloadable)
         put, refused, ping = worker("EXEC")
         assert (put, ping) == (1, b"PONG")
         assert str(refused).startswith("NOPERM ACLs rules changed between the moment the transaction was")
-        assert str(worker("SPOP", OURS)) == NO_COMMAND.format("spop")
-        # What waits was allowed when it came.
-        assert worker("SADD", "ours:wait", "m") == 1
-        assert waiting.reply() == [b"ours:wait", b"m"]
-        assert str(waiting("SPOP", OURS)) == NO_COMMAND.format("spop")
+        assert str(worker("SPOP", OWN)) == NO_COMMAND.format("spop")
+        # The waiting get was allowed when it began.
+        assert worker("SADD", "tenant:wait", "m") == 1
+        assert waiting.reply() == [b"tenant:wait", b"m"]
+        assert str(waiting("SPOP", OWN)) == NO_COMMAND.format("spop")
 
 
-def test_a_client_whose_login_is_no_longer_valid_is_cut_off(changing: tuple[Server, Path]) -> None:
-    server, file = changing
-    with Waiter(server.port) as gone, Waiter(server.port) as changed, Waiter(server.port) as stays:
-        for connection, name in ((gone, "putter"), (changed, "ours"), (stays, "root")):
+def test_a_client_whose_login_is_no_longer_valid_is_disconnected(
+    reloadable: Server, users_file: Path
+) -> None:
+    port = reloadable.port
+    with Waiter(port) as removed, Waiter(port) as changed, Waiter(port) as kept:
+        for connection, name in ((removed, "putter"), (changed, "tenant"), (kept, "root")):
             connection("AUTH", name, "password")
-        changed.send("BLPOP", "ours:wait", 0)
-        users = {name: entry for name, entry in USERS.items() if name != "putter"}
-        file.write_text(users_toml(users | {"ours": ("new", ["ours:*"], list(RIGHTS))}))
-        reload(server)
-        for connection in (gone, changed):
+        changed.send("BLPOP", "tenant:wait", 0)
+        users = USERS | {"tenant": ("new", ["tenant:*"], list(RIGHTS))}
+        del users["putter"]
+        users_file.write_text(users_toml(users))
+        reload(reloadable)
+        for connection in (removed, changed):
             with pytest.raises(ConnectionError):
                 connection.reply()
-        stays("SADD", "ours:wait", "m")
-        assert stays("SPOP", "ours:wait") == b"m"
-        assert "2 clients disconnected" in server.log
+        kept("SADD", "tenant:wait", "m")
+        assert kept("SPOP", "tenant:wait") == b"m"
+        assert "2 clients disconnected" in reloadable.log
 
 
 @pytest.mark.parametrize("text", ["[users", "", '[users.root]\nqueues = ["*"]\nmay = ["put"]\n', None])
-def test_a_file_that_cannot_be_used_changes_nothing(changing: tuple[Server, Path], text: str | None) -> None:
-    server, file = changing
-    with Waiter(server.port) as root:
+def test_a_reload_of_an_invalid_file_changes_nothing(
+    reloadable: Server, users_file: Path, text: str | None
+) -> None:
+    with Waiter(reloadable.port) as root, Waiter(reloadable.port) as tenant:
         root("AUTH", "root", "password")
         if text is None:
-            file.unlink()
+            users_file.unlink()
         else:
-            file.write_text(text)
-        reload(server, "reload failed")
+            users_file.write_text(text)
+        reload(reloadable, "reload failed")
         assert root("PING") == b"PONG"
-        with Waiter(server.port) as another:
-            assert another("AUTH", "ours", "password") == b"OK"
+        assert tenant("AUTH", "tenant", "password") == b"OK"
 
 
-# ---------------------------------------------------------------- as Redis
+# ---------------------------------------------------------------- compared with Redis
 
 REDIS_USER = (
-    "ACL SETUSER putter on >password ~ours:* +sadd +multi +exec +discard +acl|whoami +reset +hello +ping"
+    "ACL SETUSER putter on >password ~tenant:* +sadd +multi +exec +discard +acl|whoami +reset +hello +ping"
 )
 SAME = """
 PING|HELLO|HELLO 3|HELLO 9|HELLO x|HELLO 2 AUTH nobody x|HELLO 2 AUTH default wrong|HELLO 2 SETNAME x
 HELLO 2 AUTH putter wrong SETNAME x|nonsense|nonsense a b|SADD|SADD q a|CLIENT|CLIENT nonsense|CLIENT ID
 COMMAND COUNT|MULTI|EXEC|EXEC x|DISCARD|ACL WHOAMI|ACL nonsense|ACL|RESET|AUTH|AUTH a b c|AUTH wrong
-AUTH default wrong|AUTH putter password|ACL WHOAMI|ACL WHOAMI x|SADD ours:1 a|SADD theirs a|sAdD theirs a
-SPOP ours:1|CLIENT KILL ID 9|CLIENT LIST|ACL USERS|KEYS *|INFO|MULTI|SADD ours:1 b|EXEC|MULTI
-SADD theirs b|SADD ours:1 b|EXEC|MULTI|SPOP ours:1|DISCARD|SPOP|BLPOP ours:1 theirs 0
-SMOVE ours:1 theirs a|DEL ours:1|FLUSHALL|CONFIG GET *|RESET|PING|ACL WHOAMI
-AUTH default password|ACL WHOAMI|PING|AUTH password|AUTH default password|PING|RESET|PING
+AUTH default wrong|AUTH putter password|ACL WHOAMI|ACL WHOAMI x|AUTH default wrong|ACL WHOAMI
+SADD tenant:1 a|SADD other a|sAdD other a
+SPOP tenant:1|CLIENT KILL ID 9|CLIENT LIST|ACL USERS|KEYS *|INFO|MULTI|SADD tenant:1 b|EXEC|MULTI
+SADD other b|SADD tenant:1 b|EXEC|MULTI|SPOP tenant:1|DISCARD|SPOP|BLPOP tenant:1 other 0
+SMOVE tenant:1 other a|DEL tenant:1|FLUSHALL|CONFIG GET *|RESET|PING|ACL WHOAMI
+AUTH default password|ACL WHOAMI|PING|AUTH password|AUTH putter password|ACL WHOAMI|RESET|PING
+AUTH default password|PING|RESET|PING
 """
 
 
 @pytest.mark.slow
 @pytest.mark.clients
-def test_refusals_are_redis_s_in_every_word(
-    tmp_path: Path, start_server: StartServer, backend: Valkey
-) -> None:
-    folder = tmp_path / "redis"
-    folder.mkdir()
-    binary = need("redis-server", "redis-server")
-    original = Valkey(folder, "--requirepass", "password", binary=binary)
-    (tmp_path / "password").write_text("password\n")
+def test_refusals_have_the_texts_of_redis(tmp_path: Path, start_server: StartServer, backend: Valkey) -> None:
+    (tmp_path / "redis").mkdir()
+    original = Valkey(
+        tmp_path / "redis", "--requirepass", "password", binary=need("redis-server", "redis-server")
+    )
     (tmp_path / "users.toml").write_text(users_toml({"putter": USERS["putter"]}))
-    ours = start_server(
-        "--backend", backend.url, "--users", str(tmp_path / "users.toml"),
-        "--password-file", str(tmp_path / "password"),
-    )  # fmt: skip
+    server = start_server(
+        "--backend", backend.url, "--users", str(tmp_path / "users.toml"), "--password", "password"
+    )
+
+    def connect() -> RedisWire:
+        return RedisWire(socket.create_connection(("127.0.0.1", server.port)))
+
     try:
         with original.client(password="password") as client:
             client.execute_command(*REDIS_USER.split())
-        differing = []
         unix = socket.socket(socket.AF_UNIX)
         unix.connect(str(original.socket))
-        theirs, mine = RedisWire(unix), RedisWire(socket.create_connection(("127.0.0.1", ours.port)))
+        redis, wire = RedisWire(unix), connect()
+        differing: list[str] = []
         failures = 0
         for line in split(SAME):
-            expected, found = theirs.do(words(line)).raw, mine.do(words(line)).raw
-            failures += expected.startswith(b"-WRONGPASS")
+            expected, found = redis.do(words(line)), wire.do(words(line))
             if expected != found:
-                differing.append((line, expected, found))
-            if failures == 4:  # a fifth would end our connection, and not Redis's
-                mine = RedisWire(socket.create_connection(("127.0.0.1", ours.port)))
-                failures = 0
-        assert differing == []
+                differing.append(difference(line, expected, found))
+            failures += expected.line.startswith(b"-WRONGPASS")
+            if failures == 4:  # the fifth would close the server's connection, and not Redis's
+                wire, failures = connect(), 0
+        assert not differing, "".join(differing)
     finally:
         original.kill()
-    wait_for(lambda: ours.process.poll() is None, "our server to be well")
+    server.end_well()

@@ -24,7 +24,7 @@ from tests.support.native import NativeClient, NativeError, NativeSteps, Steps, 
 from tests.support.programs import TIMEOUT, Client, StartServer, Valkey, keys_left
 from tests.support.repair_table import MARKER, table
 from tests.support.waiters import wait_for_blocked
-from tests.support.ward import Keys, Ward, about
+from tests.support.ward import Keys, Ward, naming
 
 QUEUE = "q"
 BASE = f"__pressure__:{QUEUE}"
@@ -115,7 +115,7 @@ def test_a_dead_producer_and_a_dead_consumer_of_one_queue_are_repaired(ward: War
         for queue, expected in messages.items():
             keys = Keys.read(ward.direct, queue)
             other = NativeSteps(ward.direct, queue, "other")
-            with about(queue):
+            with naming(queue):
                 assert list(keys.messages) == expected
                 if keys.producer_may_wait:
                     assert run(other.get()) == expected.pop(0)
@@ -134,15 +134,15 @@ def test_queues_without_a_death_have_no_problem(ward: Ward) -> None:
 
 def test_the_server_s_own_queues_have_no_problem(ward: Ward) -> None:
     for state in STATES:
-        ward.ours(state.name, verbs.CREATE, b"%d" % (state.bound or 0))
+        ward.operate(state.name, verbs.CREATE, b"%d" % (state.bound or 0))
         messages = [b"%d" % number for number in range(min(state.put, state.bound or 9))]
         if messages:
-            ward.ours(state.name, verbs.PUT, *messages, size=len(messages), options=UNIQUE)
-        ward.ours(state.name, verbs.CONTAINS, b"1")
+            ward.operate(state.name, verbs.PUT, *messages, size=len(messages), options=UNIQUE)
+        ward.operate(state.name, verbs.CONTAINS, b"1")
         if state.taken:
-            ward.ours(state.name, verbs.GET)
+            ward.operate(state.name, verbs.GET)
         if state.closed:
-            ward.ours(state.name, verbs.CLOSE)
+            ward.operate(state.name, verbs.CLOSE)
     assert not ward.repair()
 
 
@@ -170,7 +170,7 @@ def test_a_consumer_that_waits_for_a_message_keeps_its_role(ward: Ward, waiting:
     for _ in range(REPAIRS):
         assert not ward.repair()
     assert read(ward).consumer_free == 0
-    ward.ours(QUEUE, verbs.PUT, b"message", options=UNIQUE)
+    ward.operate(QUEUE, verbs.PUT, b"message", options=UNIQUE)
     assert blocked.result(TIMEOUT) == b"message"
     ward.assert_works(QUEUE)
 
@@ -284,8 +284,8 @@ def test_a_token_that_is_parked_for_a_moment_is_left_alone(ward: Ward, role: str
     park(ward.direct, role)
     cases = ward.examine().values()
     (case,) = cases
-    ward.ours(QUEUE, verbs.TURN)
-    assert ward.mend(case) == []
+    ward.operate(QUEUE, verbs.TURN)
+    assert ward.fix(case) == []
     assert ward.look_again(cases) == []
     ward.assert_works(QUEUE)
 
@@ -295,7 +295,7 @@ def test_a_token_that_stays_parked_is_moved_back(ward: Ward, role: str) -> None:
     create(ward.direct, 0, b"first")
     park(ward.direct, role)
     told = ward.repair_only(QUEUE)
-    assert told.in_words == "token parked"
+    assert told.summary == "token parked"
     assert told.done == [f"moved the {role}'s token back"]
     ward.assert_works(QUEUE)
 
@@ -317,7 +317,7 @@ def test_a_server_in_its_turn_is_left_alone_until_a_message_waits_for_it(ward: W
 def test_a_parked_token_besides_the_free_one_is_removed(ward: Ward) -> None:
     create(ward.direct, 0)
     ward.direct.lpush(f"{BASE}:ext:consumer_turn", 0)
-    assert ward.repair_only(QUEUE).in_words == "too many tokens"
+    assert ward.repair_only(QUEUE).summary == "too many tokens"
     ward.assert_works(QUEUE)
 
 
@@ -347,7 +347,7 @@ def test_nothing_is_repaired_if_the_producer_has_continued(
     (case,) = ward.examine().values()
     change(ward.direct)
     before = read(ward)
-    assert ward.mend(case) == []
+    assert ward.fix(case) == []
     assert read(ward) == before
 
 
@@ -356,7 +356,7 @@ def test_a_consumer_that_may_wait_now_keeps_its_role(ward: Ward) -> None:
     step_until(victim(ward.direct).get(), lambda: read(ward).consumer == b"victim")
     (case,) = ward.examine().values()
     ward.direct.rpop(BASE)
-    assert "gave the consumer role back" not in ward.mend(case)
+    assert "gave the consumer role back" not in ward.fix(case)
     assert read(ward).consumer_free == 0
 
 
@@ -367,7 +367,7 @@ def test_no_token_is_pushed_if_the_producer_has_continued(ward: Ward, bound: int
     step_until(put, lambda: not read(ward).not_full)
     (case,) = ward.examine().values()
     next(put)
-    assert ward.mend(case) == []
+    assert ward.fix(case) == []
     run(put)
     ward.assert_works(QUEUE)
 
@@ -379,7 +379,7 @@ def test_nothing_is_deleted_if_the_deleting_client_has_continued(ward: Ward) -> 
     (case,) = ward.examine().values()
     next(steps)
     before = read(ward)
-    assert ward.mend(case) == []
+    assert ward.fix(case) == []
     assert read(ward) == before
 
 
@@ -402,7 +402,7 @@ def test_statistics_are_left_to_a_client_that_is_about_to_count(ward: Ward) -> N
     assert problems.STATISTICS in case.findings
     # The work of another client does not prove that this one is dead.
     run(NativeSteps(ward.direct, QUEUE, "other").put(b"second"))
-    assert ward.mend(case) == []
+    assert ward.fix(case) == []
     ward.look_again([case])
     assert problems.STATISTICS not in case.findings
     run(get)
@@ -442,7 +442,7 @@ def test_statistics_that_do_not_add_up_are_corrected(
     create(ward.direct, 0, *[b"message %d" % number for number in range(5)])
     for unit in units:
         ward.direct.incrby(f"{BASE}:stats:{verb}_{unit}", change)
-    assert ward.repair_only(QUEUE).in_words == "statistics"
+    assert ward.repair_only(QUEUE).summary == "statistics"
     read(ward).assert_sound()
     ward.assert_works(QUEUE)
 
@@ -463,7 +463,7 @@ def test_statistics_that_are_not_numbers_are_set_right(ward: Ward, statistics: l
     for statistic in statistics:
         ward.direct.set(f"{BASE}:stats:{statistic}", text)
     told = ward.repair_only(QUEUE)
-    assert told.in_words == "statistics"
+    assert told.summary == "statistics"
     invalid = f"invalid value in {' and '.join(statistics)}: not a number, or too large"
     assert told.found[0][0].evidence == invalid
     assert told.done[: len(statistics)] == [f"set {statistic} to 0" for statistic in statistics]
@@ -516,7 +516,7 @@ def test_a_missing_token_is_pushed_if_there_is_room(ward: Ward) -> None:
     create(ward.direct, 2, b"first")
     ward.direct.delete(f"{BASE}:not_full")
     told = ward.repair_only(QUEUE)
-    assert told.in_words == "no :not_full token"
+    assert told.summary == "no :not_full token"
     assert told.done == ["pushed a :not_full token"]
     ward.assert_works(QUEUE)
 
@@ -537,14 +537,14 @@ def test_a_token_on_a_full_queue_stays_while_a_consumer_works(ward: Ward) -> Non
 
 def test_the_server_s_mirror_of_the_queue_stays_exact(ward: Ward) -> None:
     create(ward.direct, 0)
-    ward.ours(QUEUE, verbs.PUT, b"a", b"b", size=2, options=UNIQUE)
-    assert ward.ours(QUEUE, verbs.CONTAINS, b"a", b"b", b"c", size=3) == [1, 1, 0]
+    ward.operate(QUEUE, verbs.PUT, b"a", b"b", size=2, options=UNIQUE)
+    assert ward.operate(QUEUE, verbs.CONTAINS, b"a", b"b", b"c", size=3) == [1, 1, 0]
     step_until(victim(ward.direct).put(b"c"), lambda: ward.direct.llen(BASE) == 3)
     step_until(victim(ward.direct).get(), lambda: ward.direct.llen(BASE) == 2)
     ward.direct.set(f"{BASE}:stats:produced_messages", "abc")
     assert not ward.repair_only(QUEUE).left
-    assert ward.ours(QUEUE, verbs.CONTAINS, b"a", b"b", b"c", size=3) == [0, 1, 1]
-    assert ward.ours(QUEUE, verbs.PUT, b"b", b"a", size=2, options=UNIQUE) == [1]
+    assert ward.operate(QUEUE, verbs.CONTAINS, b"a", b"b", b"c", size=3) == [0, 1, 1]
+    assert ward.operate(QUEUE, verbs.PUT, b"b", b"a", size=2, options=UNIQUE) == [1]
 
 
 def test_keys_that_are_not_queues_are_kept(ward: Ward) -> None:

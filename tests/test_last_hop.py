@@ -73,7 +73,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def server(start_server: StartServer, backend: Valkey, path: Path) -> Server:
     """A server that listens on a port and on a unix socket, and closes idle clients after a second."""
-    timeouts = ("--idle-timeout", "1", "--drain-timeout", "5")
+    timeouts = ("--idle-timeout", "1", "--drain-timeout", "8")
     return start_server("--backend", backend.url, "--listen", f"resp+unix://{path}", *timeouts)
 
 

@@ -63,7 +63,9 @@ def server(backend: Valkey, kv_server: Server) -> Server:
 def memcached_socket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The path of a memcached's unix socket."""
     path = tmp_path_factory.mktemp("memcached") / "socket"
-    process = subprocess.Popen([need("memcached", "memcached"), "-u", "root", "-s", str(path), "-A"])
+    # Otherwise background threads decide whether decr shortens a value or pads it.
+    quiet = ("-t", "1", "-o", "no_lru_crawler,no_lru_maintainer")
+    process = subprocess.Popen([need("memcached", "memcached"), "-u", "root", "-s", str(path), "-A", *quiet])
     try:
         wait_for(path.exists, "memcached to listen")
         yield str(path)

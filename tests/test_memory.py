@@ -1,11 +1,12 @@
-"""The memory account, in memory: which clients are throttled, go on, or are evicted."""
+"""The memory account, in memory: which clients are throttled, resumed or evicted; the memory limit."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
-from typing import cast
+from unittest import mock
 
 import pytest
 
@@ -16,53 +17,62 @@ from pressure_server.net.memory import MemoryAccount
 MB = 1 << 20
 
 
-class _Call:
-    def __init__(self, when: float, follows: Callable[[], object]) -> None:
-        self.when = when
-        self.follows: Callable[[], object] | None = follows
-
-    def cancel(self) -> None:
-        self.follows = None
-
-
 class _Clock:
-    """Time that passes when it is told to."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self._now = 0.0
-        self._calls: list[_Call] = []
+        self._timers: list[tuple[float, mock.Mock]] = []
 
     def time(self) -> float:
         return self._now
 
     def call_later(self, delay: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
-        self._calls.append(_Call(self._now + delay, callback))
-        return cast(asyncio.TimerHandle, self._calls[-1])
+        handle = mock.Mock(callback=callback)
+        timer = self._now + delay, handle
+        handle.cancel.side_effect = lambda: self._timers.remove(timer)
+        self._timers.append(timer)
+        return handle
 
-    def pass_(self, seconds: float) -> None:
-        until = self._now + seconds
-        while due := sorted((c for c in self._calls if c.when <= until), key=lambda c: c.when):
-            self._calls.remove(due[0])
-            self._now = max(self._now, due[0].when)
-            if due[0].follows is not None:
-                due[0].follows()
-        self._now = until
+    def advance(self, seconds: float) -> None:
+        end = self._now + seconds
+        while due := sorted((timer for timer in self._timers if timer[0] <= end), key=itemgetter(0)):
+            self._timers.remove(due[0])
+            self._now, handle = due[0]
+            handle.callback()
+        self._now = end
 
 
-class _Holder:
+class _Connection:
     def __init__(self) -> None:
         self.can_proceed = True
-        self.is_deferred = False
-        self.why: BufferLimitError | None = None
+        self.is_throttled = False
+        self.eviction: BufferLimitError | None = None
 
     def throttle(self) -> None:
-        self.is_deferred = True
+        self.is_throttled = True
 
     def resume(self) -> None:
-        self.is_deferred = False
+        self.is_throttled = False
 
     def evict(self, why: BufferLimitError) -> None:
-        self.why = why
+        self.eviction = why
+
+
+def connections(memory: MemoryAccount, *sizes: int) -> list[_Connection]:
+    """Return connections that hold so many bytes, in this order."""
+    made = [_Connection() for _ in sizes]
+    for connection, size in zip(made, sizes, strict=True):
+        memory.update(connection, size)
+    return made
+
+
+def throttled(connections: list[_Connection]) -> list[int]:
+    return [number for number, connection in enumerate(connections) if connection.is_throttled]
+
+
+def evicted(connections: list[_Connection]) -> list[int]:
+    return [number for number, connection in enumerate(connections) if connection.eviction]
 
 
 @pytest.fixture
@@ -72,79 +82,66 @@ def clock() -> _Clock:
 
 @pytest.fixture
 def memory(clock: _Clock) -> MemoryAccount:
-    """100 MiB, of which 75 are enough; the largest request has 10."""
+    """An account of 100 MiB, which throttles above 75 MiB; the largest request has 10 MiB."""
     return MemoryAccount(100 * MB, 10 * MB, clock)
 
 
 def test_no_client_is_throttled_below_the_limit(memory: MemoryAccount) -> None:
-    holders = [_Holder() for _ in range(75)]
-    for holder in holders:
-        memory.update(holder, MB)
+    clients = connections(memory, *[MB] * 75)
     assert memory.held == 75 * MB
-    assert not any(holder.is_deferred for holder in holders)
+    assert throttled(clients) == []
 
 
-def test_throttled_clients_go_on_in_order_as_there_is_room(memory: MemoryAccount, clock: _Clock) -> None:
-    holders = [_Holder() for _ in range(8)]
-    for holder in holders:
-        memory.update(holder, 10 * MB - 1)
-    assert all(holder.is_deferred for holder in holders)
-    clock.pass_(0.1)
-    assert [holder.is_deferred for holder in holders] == [False] * 2 + [True] * 6
-    memory.update(holders[1], 0)
-    clock.pass_(0.1)
-    assert not any(holder.is_deferred for holder in holders)
+def test_throttled_clients_continue_in_order_when_there_is_room(memory: MemoryAccount, clock: _Clock) -> None:
+    clients = connections(memory, *[10 * MB - 1] * 8)
+    assert throttled(clients) == list(range(8))
+    clock.advance(0.1)
+    assert throttled(clients) == list(range(2, 8))
+    memory.update(clients[1], 0)
+    clock.advance(0.1)
+    assert throttled(clients) == []
 
 
-def test_a_client_that_wants_no_more_gets_no_turn(memory: MemoryAccount, clock: _Clock) -> None:
-    holders = [_Holder() for _ in range(9)]
-    holders[0].can_proceed = False
-    for holder in holders:
-        memory.update(holder, 10 * MB)
-    clock.pass_(0.1)
-    assert [holder.is_deferred for holder in holders] == [True, False] + [True] * 7
-    holders[1].can_proceed = False
-    clock.pass_(0.1)
-    assert [holder.is_deferred for holder in holders] == [True, True, False] + [True] * 6
+def test_a_client_without_requests_gets_no_turn(memory: MemoryAccount, clock: _Clock) -> None:
+    clients = connections(memory, *[10 * MB] * 9)
+    clients[0].can_proceed = False
+    clock.advance(0.1)
+    assert throttled(clients) == [0, *range(2, 9)]
+    clients[1].can_proceed = False
+    clock.advance(0.1)
+    assert throttled(clients) == [0, 1, *range(3, 9)]
 
 
 def test_a_client_that_does_not_use_its_turn_is_evicted(memory: MemoryAccount, clock: _Clock) -> None:
-    holders = [_Holder() for _ in range(9)]
-    for holder in holders:
-        memory.update(holder, 10 * MB - 2 * MB)
-    memory.update(holders[8], 16 * MB)
-    clock.pass_(6)
-    memory.update(holders[0], 9 * MB)
-    clock.pass_(6)
-    assert [holder.why is not None for holder in holders] == [False, True] + [False] * 7
+    clients = connections(memory, *[8 * MB] * 9)
+    memory.update(clients[8], 16 * MB)
+    clock.advance(6)
+    memory.update(clients[0], 9 * MB)
+    clock.advance(6)
+    assert evicted(clients) == [1]
     assert memory.evicted == 1
     assert memory.held == 73 * MB
 
 
 def test_above_the_limit_the_client_that_holds_most_is_evicted(memory: MemoryAccount) -> None:
-    holders = [_Holder() for _ in range(5)]
-    for number, holder in enumerate(holders):
-        memory.update(holder, (number + 10) * MB)
-    memory.update(holders[1], 60 * MB)
-    assert [holder.why is not None for holder in holders] == [False, True, False, False, False]
-    assert str(holders[1].why).startswith("closing this connection: the limit of 104857600 bytes")
+    clients = connections(memory, *(number * MB for number in range(10, 15)))
+    memory.update(clients[1], 60 * MB)
+    assert evicted(clients) == [1]
+    assert str(clients[1].eviction).startswith("closing this connection: the limit of 104857600 bytes")
     assert memory.held == 49 * MB
-    memory.update(holders[1], 0)  # as when its connection has ended
+    memory.update(clients[1], 0)  # as when its connection has ended
     assert memory.held == 49 * MB
 
 
-def test_throttled_clients_do_not_all_go_on_at_once(memory: MemoryAccount, clock: _Clock) -> None:
-    """What each may bring in one read must have room."""
-    large, small = _Holder(), [_Holder() for _ in range(100)]
-    memory.update(large, 70 * MB)
-    for holder in small:
-        memory.update(holder, 60 << 10)
-    assert sum(holder.is_deferred for holder in small) == 100
+def test_throttled_clients_do_not_all_continue_at_once(memory: MemoryAccount, clock: _Clock) -> None:
+    """One read of each resumed client must fit below the threshold."""
+    large, *small = connections(memory, 70 * MB, *[60 << 10] * 100)
+    assert len(throttled(small)) == 100
     memory.update(large, 65 * MB)
-    clock.pass_(0.06)
-    assert 60 < sum(holder.is_deferred for holder in small) < 100
-    clock.pass_(1)
-    assert sum(holder.is_deferred for holder in small) == 0
+    clock.advance(0.06)
+    assert 60 < len(throttled(small)) < 100
+    clock.advance(1)
+    assert throttled(small) == []
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Listeners for TLS: which certificates are accepted, what a reload changes, and TLS to the backend."""
+"""TLS: connections of clients, certificates and their reload, invalid files, and TLS to the backend."""
 
 from __future__ import annotations
 
@@ -9,29 +9,28 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
 
 from pressure_server.auth.access import AccessError
-from tests.support.guards import Authority, port_of, reload, settings_of
+from tests.support.guards import Authority, reload, settings_of
 from tests.support.programs import (
     TIMEOUT,
-    Client,
     Server,
     StartServer,
     Valkey,
+    refused_start,
     run_command,
     run_here,
     wait_for,
 )
 from tests.support.protocols import MEMCACHED, PROTOCOLS, RESP, Protocol, Wire, each_protocol
 from tests.support.requirements import need
-from tests.support.waiters import packed, wait_for_blocked
+from tests.support.waiters import wait_for_blocked
 
 StartTls = Callable[..., Server]
-LISTEN_SECURELY = tuple(f"--listen={protocol.name}s://127.0.0.1:0" for protocol in PROTOCOLS)
+LISTEN_TLS = tuple(f"--listen={protocol.name}s://127.0.0.1:0" for protocol in PROTOCOLS)
 
 
 @pytest.fixture(scope="session")
@@ -41,13 +40,13 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="session")
 def strangers(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """A CA that nobody trusts."""
+    """An authority that no server and no client trusts."""
     return Authority(tmp_path_factory.mktemp("strangers"))
 
 
 @pytest.fixture
 def files(authority: Authority, tmp_path: Path) -> tuple[Path, Path]:
-    """A certificate and its key, which the test may change."""
+    """A certificate and its key, in files that the test may change."""
     copies = tmp_path / "certificate.pem", tmp_path / "key.pem"
     for copy, original in zip(copies, authority.issue("server"), strict=True):
         copy.write_bytes(original.read_bytes())
@@ -56,12 +55,12 @@ def files(authority: Authority, tmp_path: Path) -> tuple[Path, Path]:
 
 @pytest.fixture
 def start_tls(start_server: StartServer, backend: Valkey, files: tuple[Path, Path]) -> StartTls:
-    """Start a server that listens for TLS, too, with these options."""
+    """Start a server that also has TLS listeners, with further options."""
 
     def start(*options: str) -> Server:
         certificate, key = map(str, files)
         return start_server(
-            "--backend", backend.url, *LISTEN_SECURELY, "--tls-certificate", certificate, "--tls-key", key,
+            "--backend", backend.url, *LISTEN_TLS, "--tls-certificate", certificate, "--tls-key", key,
             *options,
         )  # fmt: skip
 
@@ -75,41 +74,49 @@ def shared_secure(
     certificate, key = map(str, authority.issue("shared"))
     log = tmp_path_factory.mktemp("secure") / "log"
     options = ("--tls-certificate", certificate, "--tls-key", key)
-    server = Server(log, "--backend", shared_backend.url, *LISTEN_SECURELY, *options)
+    server = Server(log, "--backend", shared_backend.url, *LISTEN_TLS, *options)
     yield server
     server.end_well()
 
 
 @pytest.fixture
 def secure(backend: Valkey, shared_secure: Server) -> Server:
-    """A server that listens for all protocols over TLS, on a backend without data."""
+    """A server with a TLS listener for each protocol, on a backend without data."""
     return shared_secure
 
 
-def client_of(server: Server, authority: Authority, **options: Any) -> Client:
-    return redis.Redis(
-        "localhost", port_of(server, "resps"), ssl=True, ssl_ca_certs=str(authority.certificate), **options
-    )
-
-
-def connect(server: Server, context: ssl.SSLContext, protocol: Protocol = RESP) -> Wire:
-    """Open a connection over TLS."""
-    plain = socket.create_connection(("127.0.0.1", port_of(server, f"{protocol.name}s")), TIMEOUT)
-    return Wire(protocol, connected=context.wrap_socket(plain, server_hostname="localhost"))
+def connect(
+    server: Server,
+    context: ssl.SSLContext,
+    protocol: Protocol = RESP,
+    session: ssl.SSLSession | None = None,
+) -> Wire:
+    """Open a connection over TLS, and resume the session, if any."""
+    plain = socket.create_connection(("127.0.0.1", server.port_of(f"{protocol.name}s")), TIMEOUT)
+    secure = context.wrap_socket(plain, server_hostname="localhost", session=session)
+    return Wire(protocol, connected=secure)
 
 
 def assert_served(wire: Wire) -> None:
     assert wire.protocol.pong.fullmatch(wire(wire.protocol.ping))
 
 
-def serial(wire: Wire) -> object:
-    """Return the serial number of the certificate that the server has shown."""
+def assert_not_served(server: Server, context: ssl.SSLContext, session: ssl.SSLSession | None = None) -> None:
+    """In TLS 1.3 the client receives the refusal only at its first read."""
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        assert_served(connect(server, context, session=session))
+
+
+def serial_number(wire: Wire) -> object:
+    """Return the serial number of the server's certificate."""
     assert isinstance(wire.socket, ssl.SSLSocket)
     return (wire.socket.getpeercert() or {})["serialNumber"]
 
 
 @each_protocol
-def test_queues_work_over_tls_in_all_sizes(secure: Server, authority: Authority, protocol: Protocol) -> None:
+def test_messages_of_all_sizes_pass_over_tls(
+    secure: Server, authority: Authority, protocol: Protocol
+) -> None:
     large = b"x" * (9 << 20)
     with secure.client() as plain, connect(secure, authority.client_context(), protocol) as client:
         client.put(b"q", b"a\r\nb")
@@ -127,10 +134,10 @@ def test_queues_work_over_tls_in_all_sizes(secure: Server, authority: Authority,
 
 
 @each_protocol
-def test_a_listener_for_tls_serves_only_clients_that_trust_it_and_encrypt(
+def test_a_tls_listener_serves_only_encrypted_clients_that_trust_it(
     secure: Server, protocol: Protocol
 ) -> None:
-    port = port_of(secure, f"{protocol.name}s")
+    port = secure.port_of(f"{protocol.name}s")
     with Wire(protocol, connected=socket.create_connection(("127.0.0.1", port), TIMEOUT)) as unencrypted:
         unencrypted.send(protocol.ping)
         assert not protocol.pong.search(unencrypted.rest())
@@ -139,39 +146,38 @@ def test_a_listener_for_tls_serves_only_clients_that_trust_it_and_encrypt(
 
 
 @each_protocol
-def test_ping_asks_over_tls(secure: Server, protocol: Protocol) -> None:
-    port = port_of(secure, f"{protocol.name}s")
+def test_the_ping_command_works_over_tls(secure: Server, protocol: Protocol) -> None:
+    port = secure.port_of(f"{protocol.name}s")
     for ready, state in (((), "healthy"), (("--ready",), "ready")):
         asked = run_here("ping", "--listen", f"{protocol.name}s://127.0.0.1:{port}", *ready)
         assert (asked.returncode, asked.stdout) == (0, f"{protocol.name}s://127.0.0.1:{port} is {state}\n")
     assert run_here("ping", "--listen", f"{protocol.name}://127.0.0.1:{port}").returncode == 1
 
 
-def test_an_open_message_goes_back_when_its_client_leaves_over_tls(
-    secure: Server, authority: Authority
-) -> None:
+def test_disconnecting_from_tls_puts_an_open_read_back(secure: Server, authority: Authority) -> None:
     with connect(secure, authority.client_context(), MEMCACHED) as client, secure.client() as plain:
         client.put(b"q", b"x" * (9 << 20))
         assert client(b"get q/open\r\n").startswith(b"VALUE q/open 0 9437184\r\nxx")
         client.close()
-        wait_for(lambda: plain.llen("q") == 1, "the open message to be back")
+        wait_for(lambda: plain.llen("q") == 1, "the open message to be put back")
 
 
-def test_redis_py_works_over_tls(secure: Server, authority: Authority) -> None:
-    for protocol in (2, 3):
-        with client_of(secure, authority, protocol=protocol) as client:
-            assert client.sadd("q", "a", "b") == 2
-            with client.pipeline(transaction=False) as pipeline:
-                for number in range(5000):
-                    pipeline.sadd("q", number)
-                assert pipeline.execute() == [1] * 5000
-            assert client.llen("q") == 5002
-            assert len(client.lpop("q", 6000)) == 5002
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_redis_py_works_over_tls(secure: Server, authority: Authority, protocol: int) -> None:
+    port, ca = secure.port_of("resps"), str(authority.certificate)
+    with redis.Redis("localhost", port, ssl=True, ssl_ca_certs=ca, protocol=protocol) as client:
+        assert client.sadd("q", "a", "b") == 2
+        with client.pipeline(transaction=False) as pipeline:
+            for number in range(5000):
+                pipeline.sadd("q", number)
+            assert pipeline.execute() == [1] * 5000
+        assert client.llen("q") == 5002
+        assert len(client.lpop("q", 6000)) == 5002
 
 
 @pytest.mark.clients
 def test_redis_cli_logs_in_over_tls(start_tls: StartTls, authority: Authority) -> None:
-    port = port_of(start_tls("--password", "password"), "resps")
+    port = start_tls("--password", "password").port_of("resps")
     command = [
         need("redis-cli", "redis-tools"), "--tls", "--cacert", str(authority.certificate), "-p", str(port),
         "-a", "password", "--no-auth-warning", "PING",
@@ -186,25 +192,19 @@ def test_tls_1_2_and_1_3_are_supported(secure: Server, authority: Authority, ver
     assert_served(connect(secure, context))
 
 
-def test_clients_need_a_certificate_if_a_ca_for_them_is_set(
+def test_with_a_client_ca_clients_need_its_certificate(
     start_tls: StartTls, authority: Authority, strangers: Authority
 ) -> None:
     server = start_tls("--tls-client-ca", str(authority.certificate))
     known = authority.client_context(authority.issue("client"))
     assert_served(connect(server, known))
-    wrong = {
-        "none": authority.client_context(),
-        "of others": authority.client_context(strangers.issue("client")),
-        "expired": authority.client_context(authority.issue("late", days=0)),
-    }
-    for context in wrong.values():
-        with pytest.raises((ssl.SSLError, ConnectionError)):
-            assert_served(connect(server, context))
+    for certificate in (None, strangers.issue("client"), authority.issue("expired", days=0)):
+        assert_not_served(server, authority.client_context(certificate))
     assert server.log.count("TLS handshake with") == 1
     assert_served(connect(server, known))
 
 
-def test_a_reload_changes_the_certificate_and_keeps_connections(
+def test_a_reload_changes_certificates_and_keeps_connections(
     start_tls: StartTls, authority: Authority, strangers: Authority, files: tuple[Path, Path], tmp_path: Path
 ) -> None:
     ca = tmp_path / "client-ca.pem"
@@ -217,24 +217,19 @@ def test_a_reload_changes_the_certificate_and_keeps_connections(
         copy.write_bytes(renewed.read_bytes())
     reload(server)
     new = connect(server, context)
-    assert serial(new) != serial(old)
+    assert serial_number(new) != serial_number(old)
     assert (old.get(b"q"), new.get(b"q")) == (b"a", None)
     assert isinstance(new.socket, ssl.SSLSocket)
-    # Clients of the CA that was taken away come in no longer, not even those who have been here.
+    # Without its CA the client is refused, even if it resumes a session.
     ca.write_bytes(strangers.certificate.read_bytes())
     reload(server)
     for session in (None, new.socket.session):
-        plain = socket.create_connection(("127.0.0.1", port_of(server, "resps")), TIMEOUT)
-        with pytest.raises((ssl.SSLError, ConnectionError)):  # noqa: PT012 -- TLS 1.3 says so at the first read
-            again = context.wrap_socket(plain, server_hostname="localhost", session=session)
-            again.sendall(packed("PING"))
-            if not again.recv(1):
-                raise ConnectionResetError
+        assert_not_served(server, context, session)
     assert_served(old)
 
 
-@pytest.mark.parametrize("broken", ["garbage", "another's key", "gone"])
-def test_a_reload_of_files_that_cannot_be_used_changes_nothing(
+@pytest.mark.parametrize("broken", ["garbage", "another key", "missing"])
+def test_a_reload_of_invalid_files_changes_nothing(
     start_tls: StartTls, authority: Authority, files: tuple[Path, Path], broken: str
 ) -> None:
     server = start_tls()
@@ -242,17 +237,17 @@ def test_a_reload_of_files_that_cannot_be_used_changes_nothing(
     first = connect(server, authority.client_context())
     if broken == "garbage":
         certificate.write_text("no certificate")
-    elif broken == "gone":
+    elif broken == "missing":
         key.unlink()
     else:
         key.write_bytes(authority.issue("another")[1].read_bytes())
     reload(server, "reload failed")
-    assert serial(connect(server, authority.client_context())) == serial(first)
+    assert serial_number(connect(server, authority.client_context())) == serial_number(first)
     assert_served(first)
 
 
 @each_protocol
-def test_a_client_that_leaves_while_it_waits_over_tls_takes_nothing(
+def test_a_waiting_client_that_disconnects_from_tls_takes_no_message(
     secure: Server, authority: Authority, protocol: Protocol
 ) -> None:
     with secure.client() as plain, connect(secure, authority.client_context(), protocol) as waiting:
@@ -264,13 +259,13 @@ def test_a_client_that_leaves_while_it_waits_over_tls_takes_nothing(
         assert plain.spop("q") == b"m"
 
 
-def test_a_stop_ends_connections_cleanly_and_waits_for_no_handshake(
+def test_a_stop_closes_connections_cleanly_and_waits_for_no_handshake(
     start_tls: StartTls, authority: Authority
 ) -> None:
     server = start_tls()
     clients = [connect(server, authority.client_context(), protocol) for protocol in PROTOCOLS]
-    with socket.create_connection(("127.0.0.1", port_of(server, "resps")), TIMEOUT) as begun:
-        begun.sendall(b"\x16\x03\x01\x02\x00\x01")
+    with socket.create_connection(("127.0.0.1", server.port_of("resps")), TIMEOUT) as half_open:
+        half_open.sendall(b"\x16\x03\x01\x02\x00\x01")
         for client in clients:
             assert_served(client)
         began = time.monotonic()
@@ -278,29 +273,31 @@ def test_a_stop_ends_connections_cleanly_and_waits_for_no_handshake(
         for client in clients:
             assert client.is_closed()
         with contextlib.suppress(ConnectionError):
-            assert begun.recv(1) == b""
+            assert half_open.recv(1) == b""
         assert time.monotonic() - began < 5
     assert "too many at once" not in server.log
 
 
+# ---------------------------------------------------------------- invalid options and files
+
+
 @pytest.mark.parametrize(
-    ("options", "complaint"),
+    ("options", "error"),
     [
         (["--listen", "resps://127.0.0.1:0"], "needs --tls-certificate"),
         (["--tls-key", "/x"], "no effect without --tls-certificate"),
-        (["--listen", "gophers://127.0.0.1:70"], "there is no handler 'gopher'"),
     ],
 )
-def test_options_that_do_not_fit_are_one_line_and_status_2(options: list[str], complaint: str) -> None:
+def test_tls_options_without_a_certificate_are_refused_with_status_2(options: list[str], error: str) -> None:
     refused = run_here(*options)
     assert refused.returncode == 2
-    assert complaint in refused.stderr
+    assert error in refused.stderr
     assert len(refused.stderr.strip().splitlines()) == 1
 
 
 @pytest.fixture(scope="module")
-def wrong_files(authority: Authority) -> dict[str, Path]:
-    certificate, key = authority.issue("wrong")
+def pem_files(authority: Authority) -> dict[str, Path]:
+    certificate, key = authority.issue("any")
     locked = authority.folder / "locked.key"
     subprocess.run(
         ["openssl", "ec", "-aes256", "-passout", "pass:x", "-in", str(key), "-out", str(locked)],
@@ -310,46 +307,39 @@ def wrong_files(authority: Authority) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize(
-    ("options", "complaint"),
+    ("options", "error"),
     [
         ("--tls-certificate=/no/such.pem", "No such file"),
         ("--tls-certificate={ca}", "holds no private key in PEM format"),
         ("--tls-certificate={key}", "holds no certificate in PEM format"),
         ("--tls-certificate={cert} --tls-key={cert}", "--tls-key"),
-        (
-            "--tls-certificate={cert} --tls-key={key} --tls-client-ca={key}",
-            "holds no certificate in PEM format",
-        ),
+        ("--tls-certificate={cert} --tls-key={key} --tls-client-ca={key}", "no certificate in PEM format"),
         ("--tls-certificate={cert} --tls-key={locked}", "--tls-key"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_named_in_one_line(
-    wrong_files: dict[str, Path], options: str, complaint: str
-) -> None:
-    policy = settings_of(*options.format(**wrong_files).split()).access_policy
+def test_an_invalid_file_is_named_in_one_line(pem_files: dict[str, Path], options: str, error: str) -> None:
+    policy = settings_of(*options.format(**pem_files).split()).access_policy
     with pytest.raises(AccessError) as refused:
         policy.read_tls()
-    assert complaint in str(refused.value)
+    assert error in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
-def test_a_file_that_cannot_be_used_ends_the_server_with_one_line(
-    wrong_files: dict[str, Path], tmp_path: Path
-) -> None:
-    options = ("--tls-certificate", str(wrong_files["cert"]), "--tls-key", str(wrong_files["locked"]))
-    refused = run_command("--data-dir", str(tmp_path / "data"), *options)
-    assert refused.returncode == 1
-    assert "--tls-key" in refused.stderr
-    assert len(refused.stderr.strip().splitlines()) == 1
+def test_an_invalid_file_prevents_the_start_with_one_line(pem_files: dict[str, Path], tmp_path: Path) -> None:
+    certificate, key = str(pem_files["cert"]), str(pem_files["locked"])
+    data = str(tmp_path / "data")
+    assert "--tls-key" in refused_start(
+        "--data-dir", data, "--tls-certificate", certificate, "--tls-key", key
+    )
 
 
-# ---------------------------------------------------------------- the backend
+# ---------------------------------------------------------------- TLS to the backend
 
 
 @pytest.mark.slow
 @pytest.mark.clients
 @pytest.mark.parametrize("user", ["", "ada"])
-def test_a_backend_with_tls_and_a_password(
+def test_a_backend_with_tls_and_a_password_works(
     authority: Authority, start_server: StartServer, tmp_path: Path, user: str
 ) -> None:
     certificate, key = authority.issue("backend")
@@ -376,11 +366,13 @@ def test_a_backend_with_tls_and_a_password(
             assert client.sadd("q", "a") == 1
             assert list(client.blpop("q", 1)) == [b"q", b"a"]
         assert "s3cret" not in server.log
-        named = run_command("doctor", "--backend", url, "--backend-password-file", str(tmp_path / "password"))
-        assert named.stdout == "1 queue checked: no problems\n"
+        doctor = run_command(
+            "doctor", "--backend", url, "--backend-password-file", str(tmp_path / "password")
+        )
+        assert doctor.stdout == "1 queue checked: no problems\n"
         server.end_well()
     finally:
         backend.kill()
-    given = f"rediss://x:y@127.0.0.1:{port}/0"
-    twice = run_command("--backend", given, "--backend-password-file", str(tmp_path / "password"))
+    url = f"rediss://x:y@127.0.0.1:{port}/0"
+    twice = run_here("--backend", url, "--backend-password-file", str(tmp_path / "password"))
     assert (twice.returncode, "given twice" in twice.stderr) == (2, True)

@@ -9,7 +9,7 @@ import pytest
 from pressure_server.backend.address import Address
 from pressure_server.backend.turns import Turns
 from tests.support.programs import TIMEOUT, Client, Valkey, keys_left, wait_for
-from tests.support.waiters import Waiter, create, is_refused
+from tests.support.waiters import Waiter, blocked, create, is_refused, wait_for_blocked
 
 TOKEN, PARKED, NOTE = b"token", b"parked", b"note"
 
@@ -18,20 +18,17 @@ TOKEN, PARKED, NOTE = b"token", b"parked", b"note"
 def test_a_second_turn_is_noted_until_it_ends(backend: Valkey, direct: Client, forgotten_first: bool) -> None:
     """The first turn's note is removed on another connection, possibly after the second has been noted."""
 
-    def is_in_line() -> bool:
-        return bool(direct.info("clients")["blocked_clients"])
-
     async def main() -> None:
-        turns, came = Turns(Address(backend.url), NOTE), asyncio.Event()
+        turns, granted = Turns(Address(backend.url), NOTE), asyncio.Event()
         if forgotten_first:
             turns.forget_note(0, PARKED)
-        turns.wait_in_line(0, TOKEN, PARKED, lambda _has_come: came.set())
+        turns.wait_in_line(0, TOKEN, PARKED, lambda _is_granted: granted.set())
         if not forgotten_first:
             turns.forget_note(0, PARKED)
-        await asyncio.to_thread(wait_for, is_in_line, "the server to wait in line")
+        await asyncio.to_thread(wait_for_blocked, direct, 1)
         assert await turns.noted_keys(0) == [PARKED]
         direct.lpush(TOKEN, 1)
-        await asyncio.wait_for(came.wait(), TIMEOUT)
+        await asyncio.wait_for(granted.wait(), TIMEOUT)
         assert await turns.noted_keys(0) == [PARKED]
         turns.forget_note(0, PARKED)
         await asyncio.to_thread(wait_for, lambda: not direct.exists(NOTE), "the note to be deleted")
@@ -42,16 +39,16 @@ def test_a_second_turn_is_noted_until_it_ends(backend: Valkey, direct: Client, f
 
 
 def test_a_turn_withdrawn_before_the_server_blocks_takes_no_token(backend: Valkey, direct: Client) -> None:
-    """Else the token would be parked for a moment, although no operation needs the role."""
+    """Otherwise the token would be parked for a moment, although no operation needs the role."""
 
     async def main() -> bool:
         direct.lpush(TOKEN, 1)
         turns = Turns(Address(backend.url), NOTE)
-        has_come: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        turns.wait_in_line(0, TOKEN, PARKED, has_come.set_result)
+        is_granted: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        turns.wait_in_line(0, TOKEN, PARKED, is_granted.set_result)
         turns.withdraw(0, PARKED)
         try:
-            return await asyncio.wait_for(has_come, TIMEOUT)
+            return await asyncio.wait_for(is_granted, TIMEOUT)
         finally:
             await turns.close()
             await turns.disconnect()
@@ -61,16 +58,38 @@ def test_a_turn_withdrawn_before_the_server_blocks_takes_no_token(backend: Valke
     assert not direct.exists(NOTE)
 
 
+@pytest.mark.parametrize("asks_again", ["before the withdrawal ends", "after it"])
+def test_a_turn_that_is_asked_for_again_is_granted(backend: Valkey, direct: Client, asks_again: str) -> None:
+    """A withdrawal must not end a turn that was asked for later."""
+
+    async def main() -> list[bool]:
+        direct.lpush(TOKEN, 1)
+        turns = Turns(Address(backend.url), NOTE)
+        ended: asyncio.Queue[bool] = asyncio.Queue()
+        turns.wait_in_line(0, TOKEN, PARKED, ended.put_nowait)
+        turns.withdraw(0, PARKED)
+        found: list[bool] = []
+        if asks_again == "after it":
+            found.append(await asyncio.wait_for(ended.get(), TIMEOUT))
+        turns.wait_in_line(0, TOKEN, PARKED, ended.put_nowait)
+        found.append(await asyncio.wait_for(ended.get(), TIMEOUT))
+        await turns.close()
+        await turns.disconnect()
+        return found
+
+    assert asyncio.run(main()) == ([False, True] if asks_again == "after it" else [True])
+    assert direct.llen(PARKED) == 1
+
+
 def test_a_turn_is_withdrawn_when_its_last_operation_fails(
     client: Client, direct: Client, waiter: Waiter
 ) -> None:
     create(client, "q")
-    token = direct.rpop("__pressure__:q:producer_free")
-    assert token
+    assert direct.rpop("__pressure__:q:producer_free")
     waiter.send("SADD", "q", "m")
-    wait_for(lambda: direct.info("clients")["blocked_clients"] == 1, "the server to wait in line")
+    wait_for_blocked(direct, 1)
     assert direct.exists("__pressure__!turns")
     direct.delete(*direct.keys("__pressure__:q*"))
     assert is_refused(waiter.reply(), "NOQUEUE")
     wait_for(lambda: keys_left(direct) == [], "the note to be deleted", timeout=5)
-    assert direct.info("clients")["blocked_clients"] == 0
+    assert blocked(direct) == 0

@@ -28,7 +28,7 @@ def without_tracking(start_valkey: StartValkey) -> Iterator[tuple[Valkey, Client
         yield backend, direct
 
 
-def test_operations_wait_on_a_backend_without_key_notifications(
+def test_waiting_clients_are_served_without_key_notifications(
     without_tracking: tuple[Valkey, Client], start_server: StartServer
 ) -> None:
     backend, direct = without_tracking
@@ -67,7 +67,7 @@ def waiting_three(start_valkey: StartValkey, start_server: StartServer) -> Itera
         waiting[2].send("BLPOP", "missing", "later", 0)
         wait_for_blocked(client, 3)
         wait_for(lambda: connections(direct, tracking=True), "the connection with key notifications")
-        yield WaitingThree(direct, client, waiting)
+        yield WaitingThree(direct, waiting)
 
 
 @dataclass
@@ -75,7 +75,6 @@ class WaitingThree:
     """Three waiting clients: for a message in q, for room in full, and for a queue that does not exist."""
 
     direct: Client
-    client: Client
     waiting: list[Waiter]
 
     def kill(self, *, tracking: bool) -> None:
@@ -84,7 +83,7 @@ class WaitingThree:
             self.direct.execute_command("CLIENT", "KILL", "ID", connection["id"])
 
     def change_natively(self) -> None:
-        """Do, by native clients, what each of the three waits for."""
+        """Let native clients do the changes that the three clients wait for."""
         NativeClient(self.direct, "q").put(b"m")
         assert NativeClient(self.direct, "full").get() == b"a"
         NativeClient(self.direct, "later").create()
@@ -160,13 +159,13 @@ def test_moves_that_waited_for_room_leave_no_key_watched_without_key_notificatio
     assert asyncio.run(main()) == 0
 
 
-# Queues on which a client waits in vain, and the most keys that the backend may watch for them at a time.
+# Queues on which a client waits until its timeout, and the most keys that the backend may watch at a time.
 WAITED_ON = 8_000
 MOST_WATCHED = 14_000
 
 
 @pytest.mark.slow
-def test_keys_are_not_watched_for_ever_after_the_last_client_has_waited(
+def test_the_backend_stops_watching_keys_that_no_client_waits_on(
     start_server: StartServer, start_valkey: StartValkey
 ) -> None:
     """The backend has a table of the watched keys: three for each queue on which a client waits."""
@@ -188,7 +187,7 @@ def test_keys_are_not_watched_for_ever_after_the_last_client_has_waited(
                 pipeline.blpop(f"q{number}", 0.001)
             assert set(pipeline.execute()) == {None}
             most = max(most, watched())
-        print(f"{WAITED_ON} waits in vain: at most {most} keys were watched, {watched()} at the end")
+        print(f"{WAITED_ON} waits timed out: at most {most} keys were watched, {watched()} at the end")
         assert most <= MOST_WATCHED
         # The server touches keys so that they are no longer watched; their values stay.
         assert set(direct.keys("*")) == before

@@ -85,7 +85,7 @@ def idle_processor_seconds(server: Server) -> float:
 
 
 def wake_some(crowd: list[Waiter], client: Client, direct: Client) -> tuple[list[float], list[float]]:
-    """Return the seconds from puts to replies: for puts through the server, and by native clients."""
+    """Return the seconds from a put to the reply, for puts through the server and by native clients."""
     by_server: list[float] = []
     by_native: list[float] = []
     for turn, number in enumerate(random.Random(1).sample(range(len(crowd)), min(WOKEN, len(crowd)))):
@@ -104,6 +104,6 @@ def wake_some(crowd: list[Waiter], client: Client, direct: Client) -> tuple[list
 
 
 def times(seconds: list[float]) -> str:
-    """Return the median and the 99th percentile in words."""
+    """Return the median and the 99th percentile as text."""
     p99 = statistics.quantiles(seconds, n=100)[98]
     return f"{statistics.median(seconds) * 1e3:.2f} and {p99 * 1e3:.2f} ms"

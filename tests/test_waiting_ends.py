@@ -17,7 +17,7 @@ from tests.support.waiters import (
     waiters,
 )
 
-# Commands and operations of a native client that end a queue, and the error of waiting clients.
+# Commands and native operations that close or delete a queue, and the error that waiting clients receive.
 ENDS = [
     ("PRESSURE.CLOSE", "CLOSED"),
     ("native close", "CLOSED"),
@@ -54,12 +54,7 @@ def assert_ended(waiting: list[Waiter], end: str, code: str) -> None:
     ids=lambda words: "-".join(map(str, words)),
 )
 def test_waiting_gets_fail_when_the_queue_is_closed_or_deleted(
-    server: Server,
-    client: Client,
-    direct: Client,
-    words: Words,
-    end: str,
-    code: str,
+    server: Server, client: Client, direct: Client, words: Words, end: str, code: str
 ) -> None:
     create(client, "q")
     with waiters(server, 3) as waiting:
@@ -74,12 +69,7 @@ def test_waiting_gets_fail_when_the_queue_is_closed_or_deleted(
 @pytest.mark.parametrize(("end", "code"), ENDS)
 @pytest.mark.parametrize("messages", [("x",), tuple("abcdefghij")], ids=["one", "many"])
 def test_waiting_puts_fail_when_the_queue_is_closed_or_deleted(
-    server: Server,
-    client: Client,
-    direct: Client,
-    messages: Words,
-    end: str,
-    code: str,
+    server: Server, client: Client, direct: Client, messages: Words, end: str, code: str
 ) -> None:
     create(client, "q", "BOUND", 2)
     client.sadd("q", "1", "2")

@@ -1,4 +1,4 @@
-"""Operations that wait for a native client's role, and native clients that wait for the server's clients."""
+"""Operations that wait for a role held by a native client, and native clients that wait for the server."""
 
 from __future__ import annotations
 
@@ -142,17 +142,18 @@ def test_a_turn_that_begins_while_the_backend_is_away_is_given_back_later(
         steps = NativeSteps(direct, "q", "native").put(b"native")
         steps_until_held(steps, direct, "q", "producer")
         waiter.send("SADD", "q", "server")
-        wait_for(lambda: direct.info("clients")["blocked_clients"] == 1, "the server to wait in line")
+        wait_for_blocked(direct, 1)  # the server waits in line for the role
         (link,) = (
             each["id"]
             for each in direct.client_list()
             if each["name"].startswith("pressure-server") and "t" not in each["flags"]
         )
+        # The server cannot reconnect until the limit is raised.
         direct.config_set("maxclients", len(direct.client_list()) - 1)
         direct.client_kill_filter(_id=link)
         waiter.close()
         wait_for_blocked(client, 0)
         run(steps)
-        wait_for(lambda: direct.exists("__pressure__:q:ext:producer_turn"), "the turn")
+        wait_for(lambda: direct.exists("__pressure__:q:ext:producer_turn"), "the turn to begin")
         direct.config_set("maxclients", 1000)
         wait_for(lambda: direct.exists("__pressure__:q:producer_free"), "the token to be given back")

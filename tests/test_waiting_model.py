@@ -146,7 +146,7 @@ class World:
         self.names = (b"%d" % number for number in count())
 
     def play(self, bound: int, batches: list[list[Step]], leaving: list[int] | None = None) -> None:
-        """Play batches. `leaving` has the place of the operation to cancel before each; negative for none."""
+        """Submit the batches. Before each, cancel the operation at its place in `leaving`, if >= 0."""
         self.direct.flushdb()
         self.loop.run_until_complete(self._play(bound, batches, leaving or [-1] * len(batches)))
 

@@ -47,7 +47,7 @@ class Logins:
         self._log = LogThrottle(logger, "failed logins")
 
     async def fail(self, transport: asyncio.BaseTransport, name: bytes, earlier_failures: int) -> None:
-        """Note a failed login as `name`, after `before` failures on the same connection.
+        """Note a failed login as `name`, after `earlier_failures` failures on the same connection.
 
         Return after the delay, when the failure may be answered.
         """
@@ -56,15 +56,15 @@ class Logins:
         failures = max(earlier_failures + 1, self._count(network_of(transport)))
         await asyncio.sleep(delay_after(failures))
 
-    def _count(self, house: str) -> int:
+    def _count(self, network: str) -> int:
         """Count a failure. Return how many the address has had recently."""
         now = asyncio.get_running_loop().time()
-        failures = self._failures_by_network.pop(house, None)
+        failures = self._failures_by_network.pop(network, None)
         if failures is None or now - failures.last > _FORGET_AFTER:
             failures = _Failures(0, now)
         failures.count += 1
         failures.last = now
-        self._failures_by_network[house] = failures
+        self._failures_by_network[network] = failures
         if len(self._failures_by_network) > _MAX_NETWORKS:
             self._failures_by_network.popitem(last=False)
         return failures.count

@@ -1,4 +1,4 @@
-"""Users: tsuccessor passwords, the queues they may use, and tsuccessor rights. No I/O.
+"""Users: their passwords, the queues they may use, and their rights. No I/O.
 
 Passwords are kept as SHA-256 digests, as in Redis. docs/guides/security.md gives the reasons against a slower
 hash.
@@ -47,8 +47,8 @@ _NO_DIGEST = bytes(32)
 class User:
     """One user.
 
-    `digests` are the digests of its passwords; with `needs_none` every password is accepted. `queues` are
-    Redis patterns of the queues it may use. `may` are its rights, a subset of RIGHTS.
+    `digests` are the digests of its passwords; with `needs_no_password` every password is accepted. `queues`
+    are Redis patterns of the queues that it may use. `rights` is a subset of RIGHTS.
     """
 
     name: str

@@ -57,12 +57,11 @@ class Turns:
         moved back, `given_back` must be called.
         """
         asked = (number, parked)
-        if asked in self._asked:
+        withdrawing = self._withdrawing.pop(asked, None)
+        if withdrawing is not None:
             # Keep the place in line. Otherwise native clients get three times the turns of this server.
-            withdrawing = self._withdrawing.pop(asked, None)
-            if withdrawing is not None:
-                withdrawing.cancel()
-        elif len(self._asked) < _MAX_TURNS:
+            withdrawing.cancel()
+        if asked not in self._asked and len(self._asked) < _MAX_TURNS:
             task = asyncio.create_task(self._wait(number, token, parked, ended))
             self._asked[asked] = task
 

@@ -161,7 +161,7 @@ class MemoryAccount:
 
     def _give_turns(self, count: int) -> None:
         for holder in [holder for holder in self._throttled if holder.can_proceed][: max(0, count)]:
-            # `go_on` of the connections before this one may have removed it from the line.
+            # `resume` of the connections before this one may have removed it from the line.
             if holder in self._throttled:
                 del self._throttled[holder]
                 self._turns[holder] = self._clock.time(), self._holders[holder]

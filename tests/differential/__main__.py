@@ -25,7 +25,7 @@ PROGRAMS = 1_000_000
 
 
 async def search(player: Player, seed: int, first: int, programs: int, minutes: float) -> list[int]:
-    """Play programs. Return the numbers of those that differ."""
+    """Play programs. Return the numbers of the programs with different replies."""
     end, report = time.monotonic() + 60 * minutes, time.monotonic() + _PROGRESS_INTERVAL
     differing: list[int] = []
     for number in range(first, first + programs):

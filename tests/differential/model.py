@@ -119,7 +119,7 @@ class Operation:
     words: Words
     order: int | None = None
     has_waited: bool = False
-    # For a put: the number of its messages that have been put, and of those that were new.
+    # For a put: how many of its messages are done, and how many of these were new.
     done: int = 0
     new: int = 0
     # For each queue, as last seen: its birth (0 if it did not exist), and the number of births so far.

@@ -59,7 +59,7 @@ class Member:
 
 
 class Crowd:
-    """Clients of a server, which repeat their work until the block ends."""
+    """Clients of a server, which repeat their work until the `with` block ends."""
 
     def __init__(
         self,

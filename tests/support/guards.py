@@ -1,13 +1,13 @@
-"""Servers that do not let everybody in: users files, certificates made by openssl, and reloading them."""
+"""Access to servers: users files, certificates made by openssl, and reloads of both."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import signal
 import ssl
 import subprocess
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 from unittest import mock
 
@@ -18,16 +18,12 @@ from tests.support.requirements import need
 
 
 def users_toml(users: Mapping[str, tuple[str, list[str], list[str]]]) -> str:
-    """A users file: by name the password, "" for none, the queues and the rights."""
+    """Return a users file. `users` has by name the password ("" for none), the queues and the rights."""
     return "\n".join(
         f'[users."{name}"]\n'
-        + (
-            f'password-sha256 = "{hashlib.sha256(password.encode()).hexdigest()}"\n'
-            if password
-            else "nopass = true\n"
-        )
-        + f"queues = {queues}\nmay = {may}\n"
-        for name, (password, queues, may) in users.items()
+        + (f'password-sha256 = "{sha256(password.encode()).hexdigest()}"' if password else "nopass = true")
+        + f"\nqueues = {queues}\nmay = {rights}\n"
+        for name, (password, queues, rights) in users.items()
     )
 
 
@@ -46,15 +42,15 @@ def settings_of(*arguments: str, environment: Mapping[str, str] | None = None) -
     return settings
 
 
-def reload(server: Server, word: str = "reloaded:") -> None:
-    """SIGHUP, and what the log says of it."""
-    before = server.log.count(word)
+def reload(server: Server, logged: str = "reloaded:") -> None:
+    """Send SIGHUP, and wait until the log has one more such text."""
+    before = server.log.count(logged)
     server.process.send_signal(signal.SIGHUP)
-    wait_for(lambda: server.log.count(word) == before + 1, f"the log to say {word}")
+    wait_for(lambda: server.log.count(logged) == before + 1, f"the log to have '{logged}'")
 
 
 class Authority:
-    """A CA in a folder of its own, and what it has certified."""
+    """A certificate authority. Its folder has its certificate, and those that it issues."""
 
     def __init__(self, folder: Path) -> None:
         self._openssl = need("openssl", "openssl")
@@ -66,10 +62,10 @@ class Authority:
             "-subj", f"/CN=CA in {folder.name}",
         )  # fmt: skip
 
-    def issue(self, name: str, *, days: int = 30, at: str = "localhost") -> tuple[Path, Path]:
-        """A certificate and its key, for localhost unless it is `at` elsewhere; expired where days are 0."""
+    def issue(self, name: str, *, days: int = 30) -> tuple[Path, Path]:
+        """Issue a certificate for localhost; with `days=0` an expired one. Return it and its key."""
         self._run("req", *self._new_key(name), "-out", f"{name}.csr", "-subj", f"/CN={name}")
-        (self.folder / "names").write_text(f"subjectAltName=DNS:{at},IP:127.0.0.1")
+        (self.folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1")
         self._run(
             "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial",
             "-out", f"{name}.pem", "-days", str(days or -1), "-extfile", "names",
@@ -77,7 +73,7 @@ class Authority:
         return self.folder / f"{name}.pem", self.folder / f"{name}.key"
 
     def client_context(self, certificate: tuple[Path, Path] | None = None) -> ssl.SSLContext:
-        """For clients that trust this CA, and show that certificate."""
+        """Return the context of clients that trust this authority, and have that certificate and key."""
         context = ssl.create_default_context(cafile=self.certificate)
         if certificate is not None:
             context.load_cert_chain(*certificate)
@@ -91,9 +87,3 @@ class Authority:
         subprocess.run(
             [self._openssl, *arguments], cwd=self.folder, capture_output=True, timeout=TIMEOUT, check=True
         )
-
-
-def port_of(server: Server, scheme: str) -> int:
-    """The port of the server's listener of that scheme."""
-    line = next(line for line in server.log.splitlines() if f"listening on {scheme}://" in line)
-    return int(line.rpartition(":")[2].partition("?")[0])

@@ -515,7 +515,7 @@ class Group:
 
     def stop_server_soon(self) -> None:
         """Stop the server after at most 2 ms."""
-        time.sleep(0.002 * self.chance.random())
+        time.sleep(0.002 * self.chance.random())  # the moment is the fault to be tried
         self.stop_server()
 
     def continue_server(self) -> None:

@@ -48,7 +48,7 @@ class NativeSteps:
     """The operations of one client on one queue, command by command.
 
     Where the pseudo-code omits `stats:` in a key, or keeps the role after an error, this follows the prose.
-    With `blocks`, the client blocks in BRPOP, and fails after `patience` seconds; else it polls.
+    With `blocks`, the client blocks in BRPOP, and fails after `timeout` seconds; else it polls.
     """
 
     def __init__(
@@ -58,13 +58,13 @@ class NativeSteps:
         identity: str,
         prefix: str = "__pressure__",
         blocks: bool = False,
-        patience: float = math.inf,
+        timeout: float = math.inf,
     ) -> None:
         self._execute: Any = client.execute_command  # redis-py does not declare a type
         self._base = f"{prefix}:{queue}"
         self._identity = identity
         self._blocks = blocks
-        self._patience = patience
+        self._timeout = timeout
 
     def create(self, bound: int = 0) -> Steps[None]:
         if not self._do("SETNX", ":bound", bound):
@@ -77,7 +77,6 @@ class NativeSteps:
     def put(self, message: bytes) -> Steps[None]:
         yield from self._must_exist()
         yield from self._pop(":producer_free")
-        yield None
         yield from self._put_as_producer(message, waits=True)
 
     def put_non_blocking(self, message: bytes) -> Steps[None]:
@@ -88,15 +87,13 @@ class NativeSteps:
         yield from self._put_as_producer(message, waits=False)
 
     def _put_as_producer(self, message: bytes, waits: bool) -> Steps[None]:
-        if (yield from self._sign("producer")):
+        if (yield from self._identify("producer")):
             self._refuse("producer")
         if waits:
             yield from self._pop(":not_full")
-        elif self._do("RPOP", ":not_full") is None:
-            yield None
+        elif (yield from self._step("RPOP", ":not_full")) is None:
             self._do("LPUSH", ":producer_free", 0)
             raise QueueFullError
-        yield None
         length = yield from self._step("LPUSH", "", message)
         bound = int((yield from self._step("GET", ":bound")) or 0)
         if bound == 0 or length < bound:
@@ -109,16 +106,13 @@ class NativeSteps:
     def get(self) -> Steps[bytes]:
         yield from self._must_exist()
         yield from self._pop(":consumer_free")
-        yield None
-        if (yield from self._sign_as_consumer()):
+        if (yield from self._identify_as_consumer()):
             _, message = yield from self._pop("")
         else:
             key, message = yield from self._pop("", ":closed")
             if key == ":closed":
-                yield None
                 self._refuse("consumer")
-        yield None
-        yield from self._got(message)
+        yield from self._finish_get(message)
         return message
 
     def get_non_blocking(self) -> Steps[bytes | None]:
@@ -126,12 +120,12 @@ class NativeSteps:
         if self._do("RPOP", ":consumer_free") is None:
             raise QueueInUseError
         yield None
-        yield from self._sign_as_consumer()
+        yield from self._identify_as_consumer()
         message: bytes | None = yield from self._step("RPOP", "")
-        yield from self._got(message)
+        yield from self._finish_get(message)
         return message
 
-    def _got(self, message: bytes | None) -> Steps[None]:
+    def _finish_get(self, message: bytes | None) -> Steps[None]:
         # The pseudo-code does this for an empty queue too, and whatever the bound is.
         yield from self._step("LPUSH", ":not_full", 0)
         yield from self._step("LTRIM", ":not_full", 0, 0)
@@ -143,8 +137,7 @@ class NativeSteps:
     def close(self) -> Steps[None]:
         yield from self._must_exist()
         yield from self._pop(":producer_free")
-        yield None
-        if (yield from self._sign("producer")):
+        if (yield from self._identify("producer")):
             self._refuse("producer")
         yield from self._step("LPUSH", ":closed", 0, 0)
         self._do("LPUSH", ":producer_free", 0)
@@ -156,7 +149,6 @@ class NativeSteps:
         yield from self._step("LPUSH", ":closed", 0, 0)
         for role in (":producer", ":consumer"):
             yield from self._pop(f"{role}_free")
-            yield None
             yield from self._step("DEL", role)
             yield from self._step("DEL", f"{role}_free")
         for key in (":not_full", ":closed"):
@@ -171,14 +163,14 @@ class NativeSteps:
             raise QueueDoesNotExistError
         yield None
 
-    def _sign(self, role: str) -> Steps[bool]:
+    def _identify(self, role: str) -> Steps[bool]:
         """Write this client's identity to the role's key. Return whether the queue is closed."""
         yield from self._step("SET", f":{role}", self._identity)
         return bool((yield from self._step("EXISTS", ":closed")))
 
-    def _sign_as_consumer(self) -> Steps[bool]:
-        """Do the same for the consumer. Raise QueueClosedError if the queue is closed and empty."""
-        closed = yield from self._sign("consumer")
+    def _identify_as_consumer(self) -> Steps[bool]:
+        """Do so for the consumer role. Raise QueueClosedError if the queue is closed and empty."""
+        closed = yield from self._identify("consumer")
         if closed and (yield from self._step("LLEN", "")) == 0:
             self._refuse("consumer")
         return closed
@@ -189,20 +181,22 @@ class NativeSteps:
         raise QueueClosedError
 
     def _pop(self, *suffixes: str) -> Steps[tuple[str, bytes]]:
-        """Do a BRPOP, or poll, which a test with one thread can interrupt."""
+        """Do a BRPOP; or poll, so that a test with one thread can do other work meanwhile."""
         if self._blocks:
             keys = [self._base + suffix for suffix in suffixes]
-            end = time.monotonic() + self._patience
+            end = time.monotonic() + self._timeout
             popped = None
             while popped is None:
                 assert time.monotonic() < end, f"no element in {keys}"
                 # redis-py waits for a reply for at most five seconds.
                 popped = self._execute("BRPOP", *keys, 2)
+            yield None
             return popped[0].decode().removeprefix(self._base), popped[1]
         while True:
             for suffix in suffixes:
                 value = self._do("RPOP", suffix)
                 if value is not None:
+                    yield None
                     return suffix, value
             yield self._base + suffixes[0]
 
@@ -230,7 +224,7 @@ def step_until(steps: Steps[Any], reached: Callable[[], Any]) -> None:
     """Run an operation until the condition is true. Raise AssertionError after `TIMEOUT` seconds."""
     end = time.monotonic() + TIMEOUT
     while not reached():
-        assert time.monotonic() < end, f"{steps} has not come to that state"
+        assert time.monotonic() < end, "the operation has not reached the condition"
         next(steps)
 
 
@@ -240,7 +234,7 @@ class NativeClient:
     def __init__(
         self, client: redis.Redis, queue: str, identity: str = "native", prefix: str = "__pressure__"
     ) -> None:
-        self._steps = NativeSteps(client, queue, identity, prefix, blocks=True, patience=3 * TIMEOUT)
+        self._steps = NativeSteps(client, queue, identity, prefix, blocks=True, timeout=3 * TIMEOUT)
 
     def create(self, bound: int = 0) -> None:
         run(self._steps.create(bound))

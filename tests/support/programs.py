@@ -29,7 +29,8 @@ TIMEOUT = 20.0
 # redis.Redis; its types of return values differ from version to version.
 Client = Any
 # By default, redis-py repeats a failed AUTH for seconds.
-_NO_RETRY = Retry(NoBackoff(), 0)
+# redis-py would give up a reply after five seconds, which a busy machine may need.
+_PATIENT: dict[str, Any] = {"retry": Retry(NoBackoff(), 0), "socket_timeout": TIMEOUT}
 
 
 def keys_left(direct: Client) -> list[bytes]:
@@ -57,7 +58,7 @@ def wait_for(condition: Callable[[], Any], what: str, timeout: float = TIMEOUT) 
         value = condition()
         if value:
             return value
-        time.sleep(0.01)
+        time.sleep(0.01)  # between two looks at the condition
     raise AssertionError(f"waited {timeout} seconds for {what}")
 
 
@@ -90,7 +91,7 @@ class Valkey:
             wait_for(lambda: _answers(client), "Valkey to answer")
 
     def client(self, **options: Any) -> Client:
-        return redis.Redis(unix_socket_path=str(self.socket), retry=_NO_RETRY, **options)
+        return redis.Redis(unix_socket_path=str(self.socket), **{**_PATIENT, **options})
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         self.process.send_signal(number)
@@ -143,7 +144,7 @@ class Server:
         return self.log_file.read_text()
 
     def client(self, **options: Any) -> Client:
-        return redis.Redis(port=self.port, retry=_NO_RETRY, **options)
+        return redis.Redis(port=self.port, **{**_PATIENT, **options})
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send the signal, and return the exit status."""
@@ -208,7 +209,7 @@ def refused_start(*arguments: str) -> str:
 
 def embedded_client(data: Path) -> Client:
     """Return a client of the embedded Valkey of that data directory."""
-    return redis.Redis(unix_socket_path=str(data / "valkey.sock"), retry=_NO_RETRY)
+    return redis.Redis(unix_socket_path=str(data / "valkey.sock"), **_PATIENT)
 
 
 def run_here(

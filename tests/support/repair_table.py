@@ -15,7 +15,7 @@ from pressure_server.queues.repair.problem import LONE_LIST
 from tests.support.deaths import IN_BOTH_VERSIONS, OPERATIONS, PREFIX, STATES, VERSIONS, deaths
 from tests.support.native import NativeSteps, run
 from tests.support.programs import Valkey
-from tests.support.ward import Keys, Told, Ward, about
+from tests.support.ward import Keys, Report, Ward, naming
 
 MARKER = "<!-- made by `python -m tests.support.repair_table docs/guides/repair.md` -->\n"
 
@@ -32,28 +32,28 @@ def outcomes(ward: Ward, queues: Iterable[str]) -> dict[str, Outcome]:
     """Repair all queues together, and return the outcomes. Raises AssertionError unless all queues work."""
     before = {queue: Keys.read(ward.direct, queue) for queue in queues}
     told = ward.repair()
-    reported = {queue: _reported(ward, queue, told.get(queue, Told())) for queue in before}
+    reported = {queue: _reported(ward, queue, told.get(queue, Report())) for queue in before}
     assert not ward.examine()
     afterwards = {}
     for queue, keys in before.items():
-        with about(queue):
+        with naming(queue):
             afterwards[queue] = _after_repair(ward, queue, keys)
     later = ward.repair()
     kept = {queue for queue, keys in before.items() if keys.producer_may_wait or keys.consumer_may_wait}
     assert set(later) == kept
     for queue in kept:
-        with about(queue):
+        with naming(queue):
             assert not later[queue].left
-            afterwards[queue] += f": {later[queue].in_words}, repaired, works"
+            afterwards[queue] += f": {later[queue].summary}, repaired, works"
     ward.assert_all_work(before)
     return {queue: Outcome(*reported[queue], afterwards[queue]) for queue in before}
 
 
-def _reported(ward: Ward, queue: str, told: Told) -> tuple[str, str]:
+def _reported(ward: Ward, queue: str, told: Report) -> tuple[str, str]:
     """Return the findings and the repairs. Name the queue to the doctor if it is repaired only then."""
-    with about(queue):
+    with naming(queue):
         if not told.left:
-            return told.in_words, ", ".join(told.done) or "nothing"
+            return told.summary, ", ".join(told.done) or "nothing"
         assert [finding.problem for finding in told.left] == [LONE_LIST]
         assert not told.done
         by_name = ward.repair(named=queue)[queue]

@@ -1,12 +1,13 @@
-"""The ward: a doctor and its patients, the keys of queues, and whether a queue works."""
+"""A doctor on a backend of its own, the keys of queues, and a check whether a queue works."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from pressure_server.backend.address import Address
 from pressure_server.queues.broker import Broker
@@ -22,10 +23,12 @@ from tests.support.deaths import PREFIX
 from tests.support.native import NativeSteps, QueueClosedError, run
 from tests.support.programs import Client, Valkey
 
+_Result = TypeVar("_Result")
+
 
 @contextmanager
-def about(queue: str) -> Iterator[None]:
-    """Errors say which queue they are about."""
+def naming(queue: str) -> Iterator[None]:
+    """Add the name of the queue to exceptions."""
     try:
         yield
     except Exception as error:
@@ -34,41 +37,43 @@ def about(queue: str) -> Iterator[None]:
 
 
 @dataclass
-class Told:
-    """What the doctor has found in a queue, a round of repair each, and what it has done, and left."""
+class Report:
+    """A report on one queue: the findings of each round of repair, what was done, and what is left."""
 
     found: list[list[Finding]] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
     left: list[Finding] = field(default_factory=list)
 
     @property
-    def in_words(self) -> str:
+    def summary(self) -> str:
         rounds = [", ".join(finding.problem.name for finding in findings) for findings in self.found]
         return "; then ".join(rounds) or "no problem"
 
 
 class Ward:
-    """A doctor who waits for nobody, a server's view of the queues, and the keys themselves."""
+    """A doctor that does not wait between its looks, a server's operations, and the keys themselves."""
 
     def __init__(self, backend: Valkey) -> None:
         self.direct: Client = backend.client()
-        self.loop = asyncio.new_event_loop()
+        self._loop = asyncio.new_event_loop()
         self._broker = Broker(
             Address(backend.url),
             prefix=PREFIX,
             peer_detection=PeerDetection(),
             policy=Policy(None, ERROR, role_timeout=0),
         )
-        self.loop.run_until_complete(self._broker.start())
-        self.doctor = self.loop.run_until_complete(self._doctor())
+        self._run(self._broker.start())
+        self.doctor = self._run(self._start_doctor())
 
-    async def _doctor(self) -> Doctor:
+    def _run(self, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
+        return self._loop.run_until_complete(coroutine)
+
+    async def _start_doctor(self) -> Doctor:
         return Doctor(self._broker.default_database, 0)
 
     def examine(self) -> dict[str, Case]:
-        """All queues in trouble."""
-        cases = self.loop.run_until_complete(self._examine())
-        return {name.decode(): case for name, case in cases.items()}
+        """Return the queues with a problem."""
+        return {name.decode(): case for name, case in self._run(self._examine()).items()}
 
     async def _examine(self) -> dict[bytes, Case]:
         cases: dict[bytes, Case] = {}
@@ -81,66 +86,62 @@ class Ward:
         return cases
 
     def problems(self) -> dict[str, list[Problem]]:
-        """What is wrong, by queue."""
+        """Return the problems by queue."""
         return {
             queue: [finding.problem for finding in case.lasting(0)] for queue, case in self.examine().items()
         }
 
     def look_again(self, cases: Iterable[Case]) -> list[Case]:
-        """Those that are still in trouble."""
+        """Return the cases that still have a problem."""
         left = {case.name: case for case in cases}
-        self.loop.run_until_complete(self.doctor.look_again(left))
+        self._run(self.doctor.look_again(left))
         return list(left.values())
 
-    def mend(self, case: Case) -> list[str]:
-        """What was done."""
-        return self.loop.run_until_complete(self.doctor.fix(case))
+    def fix(self, case: Case) -> list[str]:
+        """Fix a case. Return what was done, in words."""
+        return self._run(self.doctor.fix(case))
 
-    def repair(self, named: str | None = None) -> dict[str, Told]:
-        """What `doctor --repair` does; what it tells of each queue in trouble."""
+    def repair(self, named: str | None = None) -> dict[str, Report]:
+        """Do what `doctor --repair` does. Return a report on each queue with a problem."""
         self.doctor.named = None if named is None else named.encode()
-        return self.loop.run_until_complete(self._repair())
+        return self._run(self._repair())
 
-    async def _repair(self) -> dict[str, Told]:
-        told: dict[str, Told] = {}
+    async def _repair(self) -> dict[str, Report]:
+        reports: defaultdict[str, Report] = defaultdict(Report)
 
-        def of(case: Case) -> Told:
-            return told.setdefault(case.name.decode(), Told())
-
-        def hear(case: Case, findings: list[Finding], done: list[str]) -> None:
-            of(case).found.append(findings)
-            of(case).done.extend(done)
+        def add(case: Case, findings: list[Finding], done: list[str]) -> None:
+            report = reports[case.name.decode()]
+            report.found.append(findings)
+            report.done.extend(done)
 
         cases = await self._examine()
-        await self.doctor.repair(cases, hear)
+        await self.doctor.repair(cases, add)
         for case in cases.values():
-            of(case).left.extend(case.lasting(0))
-        return told
+            reports[case.name.decode()].left.extend(case.lasting(0))
+        return dict(reports)
 
-    def repair_only(self, queue: str) -> Told:
-        """What it tells of that queue, where no other is in trouble."""
-        told = self.repair()
-        assert set(told) <= {queue}
-        return told.get(queue, Told())
+    def repair_only(self, queue: str) -> Report:
+        """Repair the only queue with a problem. Return the report on it."""
+        reports = self.repair()
+        assert set(reports) <= {queue}
+        return reports.get(queue, Report())
 
-    def ours(
+    def operate(
         self, queue: str, verb: Verb, *arguments: bytes, size: int = 1, options: Options = DEFAULT
     ) -> Any:
-        """Do an operation as a server does; its results. Raises a PressureError."""
+        """Do an operation as a server does. Return its results. Raises a PressureError."""
         database = self._broker.default_database
-        return self.loop.run_until_complete(
-            database.run(verb, queue.encode(), list(arguments), size=size, options=options)
-        )
+        return self._run(database.run(verb, queue.encode(), list(arguments), size=size, options=options))
 
     def assert_all_work(self, queues: Iterable[str]) -> None:
-        """A queue is its keys: of those with equal ones one is tried."""
+        """Check that all queues work; of those with equal keys, only one is tried."""
         alike = {Keys.read(self.direct, queue): queue for queue in queues}
         for queue in alike.values():
-            with about(queue):
+            with naming(queue):
                 self.assert_works(queue)
 
     def assert_works(self, queue: str) -> None:
-        """Native clients and ours put and get without waiting, and a delete leaves nothing."""
+        """Check that native and server clients put and get at once, and that a delete leaves no key."""
         native = NativeSteps(self.direct, queue, "survivor")
         before = Keys.read(self.direct, queue)
         before.assert_sound()
@@ -148,42 +149,39 @@ class Ward:
         if before.closed:
             with suppress(QueueClosedError):
                 run(native.put(b"no"))
-                raise AssertionError("a closed queue was put on")
+                raise AssertionError("a closed queue accepted a put")
         else:
-            for is_ours in (False, True):
+            for by_server in (False, True):
                 if not Keys.read(self.direct, queue).has_room:
-                    assert self._get(queue, is_ours) == expected.pop(0)
-                message = b"from ours" if is_ours else b"from a native client"
-                if is_ours:
-                    assert self.ours(queue, verbs.PUT, message, options=UNIQUE) == [1]
+                    assert self._get(queue, by_server) == expected.pop(0)
+                message = b"from a server" if by_server else b"from a native client"
+                if by_server:
+                    assert self.operate(queue, verbs.PUT, message, options=UNIQUE) == [1]
                 else:
                     run(native.put(message))
                 expected.append(message)
         while expected:
-            assert self._get(queue, is_ours=len(expected) % 2 == 0) == expected.pop(0)
+            assert self._get(queue, by_server=len(expected) % 2 == 0) == expected.pop(0)
         Keys.read(self.direct, queue).assert_sound()
-        assert self.ours(queue, verbs.DELETE) == [1]
+        assert self.operate(queue, verbs.DELETE) == [1]
         assert self.direct.keys(f"{PREFIX}:{queue}*") == []
 
-    def _get(self, queue: str, is_ours: bool) -> bytes:
-        message: bytes = (
-            self.ours(queue, verbs.GET)[0]
-            if is_ours
-            else run(NativeSteps(self.direct, queue, "survivor").get())
-        )
-        return message
+    def _get(self, queue: str, by_server: bool) -> bytes:
+        if by_server:
+            return bytes(self.operate(queue, verbs.GET)[0])
+        return run(NativeSteps(self.direct, queue, "survivor").get())
 
     def close(self) -> None:
-        self.loop.run_until_complete(self._broker.close())
-        # Once more, for the transports to be closed.
-        self.loop.run_until_complete(asyncio.sleep(0))
-        self.loop.close()
+        self._run(self._broker.close())
+        # One more iteration closes the transports.
+        self._run(asyncio.sleep(0))
+        self._loop.close()
         self.direct.close()
 
 
 @dataclass(frozen=True)
 class Keys:
-    """The protocol's keys of a queue, at one moment."""
+    """The protocol's keys of a queue at one moment."""
 
     bound: int | None
     messages: tuple[bytes, ...]
@@ -226,18 +224,18 @@ class Keys:
 
     @property
     def producer_may_wait(self) -> bool:
-        """Whether a live producer could look so: it waits for room."""
+        """Whether a live producer may hold the role: it waits for room."""
         waits = not self.producer_free and self.producer is not None and not self.closed
         return waits and self.bound is not None and not self.has_room and not self.not_full
 
     @property
     def consumer_may_wait(self) -> bool:
-        """Whether a live consumer could look so: it waits for a message."""
+        """Whether a live consumer may hold the role: it waits for a message."""
         waits = not self.consumer_free and self.consumer is not None and not self.closed
         return waits and self.bound is not None and not self.messages
 
     def assert_sound(self) -> None:
-        """Tokens and statistics are as the specification has them when nobody is at work."""
+        """Check that tokens and statistics are as specified for a queue that no client uses."""
         assert (self.producer_free, self.consumer_free) == (1, 1)
         assert self.not_full == (1 if self.has_room else 0)
         produced, produced_bytes, consumed, consumed_bytes = self.stats
