@@ -55,11 +55,11 @@ def test_blocks_of_ids_without_jobs_are_given_up(client: Client, direct: Client)
 @pytest.mark.parametrize(
     ("words", "state", "deliverable"),
     [
-        (("ACK", "q", 1), None, False),
-        (("RELEASE", "q", 1), b"ready", True),
-        (("RELEASE", "q", 1, "DELAY", 9), b"delayed", False),
-        (("BURY", "q", 1), b"buried", False),
-        (("TOUCH", "q", 1), b"reserved", False),
+        (("PRESSURE.ACK", "q", 1), None, False),
+        (("PRESSURE.RELEASE", "q", 1), b"ready", True),
+        (("PRESSURE.RELEASE", "q", 1, "DELAY", 9), b"delayed", False),
+        (("PRESSURE.BURY", "q", 1), b"buried", False),
+        (("PRESSURE.TOUCH", "q", 1), b"reserved", False),
     ],
 )
 def test_only_the_owner_may_end_a_reservation(
@@ -68,9 +68,8 @@ def test_only_the_owner_may_end_a_reservation(
     create(client, "q")
     put(client, "m", "PRIORITY", 7)
     assert worker("PRESSURE.RESERVE", "q") == [b"q", 1, b"m", 1]
-    name, *arguments = words
-    assert client.execute_command(f"PRESSURE.{name}", *arguments) == 0
-    assert worker(f"PRESSURE.{name}", *arguments) == 1
+    assert client.execute_command(*words) == 0
+    assert worker(*words) == 1
     about = client.execute_command("PRESSURE.JOB", "q", 1)
     assert (about[b"state"] if about else None) == state
     assert (worker("PRESSURE.RESERVE", "q") is not None) == deliverable
