@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from benchmarks.load import Dialogue, Duration, Write, converse, unexpected
-from benchmarks.plan import BenchmarkError
+from benchmarks.load import Clients, Dialogue, Duration, Write, unexpected
 
 BODY = 64
-_TUBE = b"bench-%d"
+_PRIORITY = 1024
 # Seconds: longer than a measurement, so that no reservation runs out.
 _TTR = 3600
+_RESERVED = re.compile(rb"RESERVED (\d+) %d\r\n\d{%d}\r\n" % (BODY, BODY))
 
 
 @dataclass(frozen=True)
@@ -32,39 +33,85 @@ class JobLoad:
 
 
 def put(address: tuple[str, int], load: JobLoad) -> Duration:
-    """Put the jobs. With more than one tube, a `use` is sent before each put, and not counted."""
+    """Put the jobs. With more than one tube, each put is sent with a `use`, which is not counted."""
     writes = iter(list(_puts(load)))
-    return converse(address, [_producer(writes) for _ in range(load.connections)])
+    with Clients(address, load.connections) as clients:
+        clients.converse(_use_first_tube() for _ in range(load.connections))
+        return clients.converse(_producer(writes) for _ in range(load.connections))
 
 
-def work(address: tuple[str, int], load: JobLoad, *, delete: bool = True) -> Duration:
-    """Reserve the jobs that `put` has put, and delete them unless `delete` is False."""
-    groups = min(load.connections, load.tubes)
-    left = [_Left(load, group, groups) for group in range(groups)]
-    workers = [
-        _worker(left[number % groups], load.pipeline, delete=delete) for number in range(load.connections)
-    ]
-    return converse(address, workers)
+def work(address: tuple[str, int], load: JobLoad) -> Duration:
+    """Reserve and delete the jobs that `put` has put."""
+    with watching(address, load) as workers:
+        return workers.converse(_each_share(load, _worker))
+
+
+@contextmanager
+def reserved(address: tuple[str, int], load: JobLoad) -> Iterator[None]:
+    """Reserve the jobs that `put` has put, until the block ends."""
+    with watching(address, load) as workers:
+        workers.converse(_each_share(load, _reserver))
+        yield
+
+
+@contextmanager
+def watching(address: tuple[str, int], load: JobLoad) -> Iterator[Clients]:
+    """Connect clients that watch the tubes of the load, each of them its share."""
+    with Clients(address, load.connections) as clients:
+        clients.converse(_each_share(load, _watch))
+        yield clients
+
+
+class _Share:
+    """Tubes that some of the workers watch, and the number of jobs in them that are not reserved."""
+
+    def __init__(self, load: JobLoad, tubes: range) -> None:
+        self.pipeline = load.pipeline
+        self.tubes = tubes
+        self.jobs = sum(len(range(tube, load.jobs, load.tubes)) for tube in tubes)
+
+    def take(self) -> int:
+        """Return how many jobs a worker reserves now; 0 if none is left."""
+        count = min(self.pipeline, self.jobs)
+        self.jobs -= count
+        return count
+
+
+def _each_share(load: JobLoad, dialogue: Callable[[_Share], Dialogue]) -> Iterator[Dialogue]:
+    """Yield the dialogue of each worker. Workers share a tube only if there are more of them than tubes."""
+    count = min(load.connections, load.tubes)
+    shares = [_Share(load, range(first, load.tubes, count)) for first in range(count)]
+    for number in range(load.connections):
+        yield dialogue(shares[number % count])
 
 
 def _puts(load: JobLoad) -> Iterator[Write]:
-    """Yield all writes of the producers."""
+    """Yield the writes of all producers."""
     for first in range(0, load.jobs, load.pipeline):
         numbers = range(first, min(first + load.pipeline, load.jobs))
-        if load.tubes > 1 or first < load.connections * load.pipeline:  # the first write of each connection
-            requests = [_use(number % load.tubes) + _put(number) for number in numbers]
+        if load.tubes == 1:
+            yield Write(b"".join(map(_put, numbers)), len(numbers))
         else:
-            requests = [_put(number) for number in numbers]
-        data = b"".join(requests)
-        yield Write(data, len(numbers) + data.count(b"use "))
+            pairs = (_use(number % load.tubes) + _put(number) for number in numbers)
+            yield Write(b"".join(pairs), 2 * len(numbers))
 
 
 def _use(tube: int) -> bytes:
-    return b"use %b\r\n" % (_TUBE % tube)
+    return b"use %b\r\n" % _name(tube)
+
+
+def _name(tube: int) -> bytes:
+    return b"bench-%d" % tube
 
 
 def _put(number: int) -> bytes:
-    return b"put 1024 0 %d %d\r\n%0*d\r\n" % (_TTR, BODY, BODY, number)
+    return b"put %d 0 %d %d\r\n%0*d\r\n" % (_PRIORITY, _TTR, BODY, BODY, number)
+
+
+def _use_first_tube() -> Dialogue:
+    replies = yield Write(_use(0), 1)
+    if not replies.startswith(b"USING "):
+        raise unexpected(replies)
 
 
 def _producer(writes: Iterator[Write]) -> Dialogue:
@@ -74,40 +121,34 @@ def _producer(writes: Iterator[Write]) -> Dialogue:
             raise unexpected(replies)
 
 
-class _Left:
-    """The tubes that some workers watch, and how many jobs of them are left to reserve."""
-
-    def __init__(self, load: JobLoad, group: int, groups: int) -> None:
-        self.tubes = range(group, load.tubes, groups)
-        self.jobs = sum(len(range(tube, load.jobs, load.tubes)) for tube in self.tubes)
-
-    def take(self, most: int) -> int:
-        """Return how many jobs to reserve now, at most `most`."""
-        count = min(most, self.jobs)
-        self.jobs -= count
-        return count
-
-
-def _worker(left: _Left, pipeline: int, *, delete: bool) -> Dialogue:
-    yield from _watch(left.tubes)
-    job = re.compile(rb"RESERVED (\d+) %d\r\n\d{%d}\r\n" % (BODY, BODY))
-    while count := left.take(pipeline):
-        replies = yield Write(b"reserve\r\n" * count, 2 * count)
-        ids = job.findall(replies)
-        if len(ids) != count:
-            raise unexpected(replies)
-        if delete:
-            replies = yield Write(b"delete %b\r\n" % b"\r\ndelete ".join(ids), count)
-            if replies != b"DELETED\r\n" * count:
-                raise unexpected(replies)
-
-
-def _watch(tubes: range) -> Dialogue:
-    """Watch the tubes, and not the default tube. All requests are in one write."""
-    requests = [b"watch %b\r\n" % (_TUBE % tube) for tube in tubes] + [b"ignore default\r\n"]
+def _watch(share: _Share) -> Dialogue:
+    """Watch the tubes, and not the default tube."""
+    requests = [b"watch %b\r\n" % _name(tube) for tube in share.tubes] + [b"ignore default\r\n"]
     replies = yield Write(b"".join(requests), len(requests))
     if replies.count(b"WATCHING ") != len(requests):
         raise unexpected(replies)
+
+
+def _worker(share: _Share) -> Dialogue:
+    while count := share.take():
+        ids = yield from _reserve(count)
+        replies = yield Write(b"delete %b\r\n" % b"\r\ndelete ".join(ids), count)
+        if replies != b"DELETED\r\n" * count:
+            raise unexpected(replies)
+
+
+def _reserver(share: _Share) -> Dialogue:
+    while count := share.take():
+        yield from _reserve(count)
+
+
+def _reserve(count: int) -> Generator[Write, bytes, list[bytes]]:
+    """Reserve jobs, and return their ids."""
+    replies = yield Write(b"reserve\r\n" * count, 2 * count)
+    ids = _RESERVED.findall(replies)
+    if len(ids) != count:
+        raise unexpected(replies)
+    return ids
 
 
 def main() -> None:

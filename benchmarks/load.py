@@ -1,7 +1,7 @@
 """A load generator for any text protocol: clients send requests, and count the lines of the replies.
 
-redis-benchmark supports RESP only, and sends requests that do not depend on replies. This generator is written
-in Python and takes processor time from the subjects. Use its results only for ratios between subjects that it
+redis-benchmark supports RESP only, and its requests cannot depend on replies. This generator is written in
+Python and takes processor time from the subjects. Use its results only for ratios between subjects that it
 measured one after the other, and look at the processor time that it needed.
 """
 
@@ -12,7 +12,7 @@ import re
 import select
 import socket
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -22,7 +22,8 @@ from benchmarks.plan import BenchmarkError
 _TIMEOUT = 20.0
 # The replies to a connection's first write are checked, and then those to one write of this many.
 _ONE_IN = 16
-_MAX_RECEIVED = 1 << 18
+# All connections receive into this: recv() would map and unmap memory each time for its greatest length.
+_buffer = memoryview(bytearray(1 << 18))
 
 
 class Write(NamedTuple):
@@ -32,8 +33,8 @@ class Write(NamedTuple):
     lines: int
 
 
-# One client: it yields a write, gets the replies, and so on until it returns. It checks the replies, and raises
-# BenchmarkError for a wrong one.
+# One client's part: it yields a write, gets the replies, and so on until it returns. It raises BenchmarkError
+# for a wrong reply.
 Dialogue = Generator[Write, bytes, None]
 
 
@@ -63,28 +64,43 @@ def requests_per_second(port: int, clients: int, work: Work) -> float:
     Raise BenchmarkError for a wrong reply, or if there is no reply for 20 seconds.
     """
     left = iter(work.writes)
-    taken = converse(("127.0.0.1", port), [_requests(work, left) for _ in range(clients)])
+    with Clients(("127.0.0.1", port), clients) as connected:
+        taken = connected.converse([_requests(work, left) for _ in range(clients)])
     return len(work.writes) * work.depth / taken.seconds
 
 
-def converse(address: tuple[str, int], dialogues: Sequence[Dialogue]) -> Duration:
-    """Run the dialogues side by side, each on its own connection, until all have ended."""
-    with ExitStack() as stack, select.epoll() as poll:
-        connections: dict[int, _Connection] = {}
-        for dialogue in dialogues:
-            connection = stack.enter_context(_Connection(address, dialogue))
-            connections[connection.fileno()] = connection
-            poll.register(connection, select.EPOLLIN)
-        stack.enter_context(_without_collection())
-        began, began_generator = time.perf_counter(), time.process_time()
-        running = sum([connection.begin() for connection in connections.values()])
-        while running:
-            events = poll.poll(_TIMEOUT)
-            if not events:
-                raise BenchmarkError(f"no reply for {_TIMEOUT:.0f} seconds; {running} clients are waiting")
-            for number, _ in events:
-                running -= connections[number].has_ended()
-        return Duration(time.perf_counter() - began, time.process_time() - began_generator)
+class Clients:
+    """Connections to a server, which carry one load after the other until they are closed."""
+
+    def __init__(self, address: tuple[str, int], count: int) -> None:
+        with ExitStack() as stack:
+            self._poll = stack.enter_context(select.epoll())
+            self._connections: dict[int, _Connection] = {}
+            for _ in range(count):
+                connection = stack.enter_context(_Connection(address))
+                self._connections[connection.fileno()] = connection
+                self._poll.register(connection, select.EPOLLIN)
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> Clients:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._stack.close()
+
+    def converse(self, dialogues: Iterable[Dialogue]) -> Duration:
+        """Run a dialogue on each connection, side by side, until all have ended."""
+        pairs = list(zip(self._connections.values(), dialogues, strict=True))
+        with _without_collection():
+            began, began_generator = time.perf_counter(), time.process_time()
+            running = sum([connection.begin(dialogue) for connection, dialogue in pairs])
+            while running:
+                events = self._poll.poll(_TIMEOUT)
+                if not events:
+                    raise BenchmarkError(f"no reply for {_TIMEOUT:.0f} seconds; {running} clients wait")
+                for number, _ in events:
+                    running -= self._connections[number].has_ended()
+            return Duration(time.perf_counter() - began, time.process_time() - began_generator)
 
 
 def _requests(work: Work, left: Iterator[bytes]) -> Dialogue:
@@ -118,17 +134,19 @@ def _without_collection() -> Iterator[None]:
 class _Connection(socket.socket):
     """One client, with one write in flight."""
 
-    def __init__(self, address: tuple[str, int], dialogue: Dialogue) -> None:
+    _dialogue: Dialogue
+
+    def __init__(self, address: tuple[str, int]) -> None:
         super().__init__()
         self.connect(address)
         self.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._dialogue = dialogue
         self._missing = 0  # lines of the replies to the present write
         self._replies = b""
 
-    def begin(self) -> bool:
-        """Send the first write. Return False if there is none."""
-        first = next(self._dialogue, None)
+    def begin(self, dialogue: Dialogue) -> bool:
+        """Send the dialogue's first write. Return False if there is none."""
+        self._dialogue = dialogue
+        first = next(dialogue, None)
         if first is not None:
             self.sendall(first.data)
             self._missing = first.lines
@@ -136,11 +154,14 @@ class _Connection(socket.socket):
 
     def has_ended(self) -> bool:
         """Receive replies, and send the next write after the last reply. Return whether there is none."""
-        received = self.recv(_MAX_RECEIVED)
+        length = self.recv_into(_buffer)
+        if not length:
+            raise BenchmarkError(f"the server closed a connection after {self._replies[-200:]!r}")
+        received = _buffer[:length].tobytes()
         self._missing -= received.count(b"\n")
         if self._replies:
             received = self._replies + received
-        if self._missing > 0 and received:
+        if self._missing > 0:
             self._replies = received
             return False
         if self._missing:
