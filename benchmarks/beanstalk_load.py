@@ -1,107 +1,86 @@
 """A load generator for the beanstalk protocol: `python -m benchmarks.beanstalk_load HOST:PORT`.
 
 A producer sends puts; a worker sends reserves, and then deletes the jobs that it has received. Every reply is
-checked. The job number n is put into the tube n modulo the number of tubes, and each worker watches its share
-of the tubes, so that no reserve waits.
+checked. In a case, queues are tubes and requests are jobs. The job n is put into the tube n modulo the number
+of tubes, and each worker watches its share of the tubes, so that no reserve waits.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
-from benchmarks.load import Clients, Dialogue, Duration, Write, unexpected
+from benchmarks.load import Clients, Dialogue, Duration, Share, Write, unexpected
+from benchmarks.plan import Case, Load
 
 BODY = 64
+TUBE = b"bench-%d"
 _PRIORITY = 1024
+_PUT, _WORK = "put", "reserve + delete"
 # Seconds: longer than a measurement, so that no reservation runs out.
 _TTR = 3600
 _RESERVED = re.compile(rb"RESERVED (\d+) %d\r\n\d{%d}\r\n" % (BODY, BODY))
 
 
-@dataclass(frozen=True)
-class JobLoad:
-    """How many jobs are put or done, by how many connections, with how many requests in flight on each."""
-
-    connections: int
-    pipeline: int
-    tubes: int
-    jobs: int
-
-
-def put(address: tuple[str, int], load: JobLoad) -> Duration:
-    """Put the jobs. With more than one tube, each put is sent with a `use`, which is not counted."""
-    writes = iter(list(_puts(load)))
-    with Clients(address, load.connections) as clients:
-        clients.converse(_use_first_tube() for _ in range(load.connections))
-        return clients.converse(_producer(writes) for _ in range(load.connections))
-
-
-def work(address: tuple[str, int], load: JobLoad) -> Duration:
-    """Reserve and delete the jobs that `put` has put."""
-    with watching(address, load) as workers:
-        return workers.converse(_each_share(load, _worker))
+# Runs a load once, and returns how long it took.
+Run = Callable[[], Duration]
 
 
 @contextmanager
-def reserved(address: tuple[str, int], load: JobLoad) -> Iterator[None]:
-    """Reserve the jobs that `put` has put, until the block ends."""
-    with watching(address, load) as workers:
-        workers.converse(_each_share(load, _reserver))
-        yield
+def producers(address: tuple[str, int], case: Case) -> Iterator[Run]:
+    """Connect producers, and yield the function that puts the jobs.
+
+    With more than one tube, each put is sent with a `use`, which is not counted.
+    """
+    writes = iter(list(_puts(case)))
+    with Clients(address, case.load.clients) as clients:
+        clients.converse(_use_first_tube() for _ in range(case.load.clients))
+        yield lambda: clients.converse(_producer(writes) for _ in range(case.load.clients))
 
 
 @contextmanager
-def watching(address: tuple[str, int], load: JobLoad) -> Iterator[Clients]:
-    """Connect clients that watch the tubes of the load, each of them its share."""
-    with Clients(address, load.connections) as clients:
-        clients.converse(_each_share(load, _watch))
-        yield clients
+def workers(address: tuple[str, int], case: Case, *, delete: bool = True) -> Iterator[Run]:
+    """Connect workers, and yield the function that reserves and deletes the jobs that were put.
+
+    Without `delete` the jobs stay reserved until the block ends.
+    """
+    with Clients(address, case.load.clients) as clients:
+        clients.converse(_watch(tubes) for tubes in _shares(case))
+        yield lambda: clients.converse(_worker(share, delete=delete) for share in _shares(case))
 
 
-class _Share:
-    """Tubes that some of the workers watch, and the number of jobs in them that are not reserved."""
+class _Tubes(Share):
+    """Tubes that one or more workers watch, and the jobs in them."""
 
-    def __init__(self, load: JobLoad, tubes: range) -> None:
-        self.pipeline = load.pipeline
+    def __init__(self, case: Case, tubes: range) -> None:
+        jobs = sum(len(range(tube, case.load.requests, case.queues)) for tube in tubes)
+        super().__init__(jobs, case.load.pipeline)
         self.tubes = tubes
-        self.jobs = sum(len(range(tube, load.jobs, load.tubes)) for tube in tubes)
-
-    def take(self) -> int:
-        """Return how many jobs a worker reserves now; 0 if none is left."""
-        count = min(self.pipeline, self.jobs)
-        self.jobs -= count
-        return count
 
 
-def _each_share(load: JobLoad, dialogue: Callable[[_Share], Dialogue]) -> Iterator[Dialogue]:
-    """Yield the dialogue of each worker. Workers share a tube only if there are more of them than tubes."""
-    count = min(load.connections, load.tubes)
-    shares = [_Share(load, range(first, load.tubes, count)) for first in range(count)]
-    for number in range(load.connections):
-        yield dialogue(shares[number % count])
+def _shares(case: Case) -> Iterator[_Tubes]:
+    """Yield the tubes of each worker. Workers share tubes only if there are more of them than tubes."""
+    count = min(case.load.clients, case.queues)
+    shares = [_Tubes(case, range(first, case.queues, count)) for first in range(count)]
+    for number in range(case.load.clients):
+        yield shares[number % count]
 
 
-def _puts(load: JobLoad) -> Iterator[Write]:
+def _puts(case: Case) -> Iterator[Write]:
     """Yield the writes of all producers."""
-    for first in range(0, load.jobs, load.pipeline):
-        numbers = range(first, min(first + load.pipeline, load.jobs))
-        if load.tubes == 1:
+    for first in range(0, case.load.requests, case.load.pipeline):
+        numbers = range(first, min(first + case.load.pipeline, case.load.requests))
+        if case.queues == 1:
             yield Write(b"".join(map(_put, numbers)), len(numbers))
         else:
-            pairs = (_use(number % load.tubes) + _put(number) for number in numbers)
+            pairs = (_use(number % case.queues) + _put(number) for number in numbers)
             yield Write(b"".join(pairs), 2 * len(numbers))
 
 
 def _use(tube: int) -> bytes:
-    return b"use %b\r\n" % _name(tube)
-
-
-def _name(tube: int) -> bytes:
-    return b"bench-%d" % tube
+    return b"use %b\r\n" % (TUBE % tube)
 
 
 def _put(number: int) -> bytes:
@@ -121,51 +100,41 @@ def _producer(writes: Iterator[Write]) -> Dialogue:
             raise unexpected(replies)
 
 
-def _watch(share: _Share) -> Dialogue:
+def _watch(watched: _Tubes) -> Dialogue:
     """Watch the tubes, and not the default tube."""
-    requests = [b"watch %b\r\n" % _name(tube) for tube in share.tubes] + [b"ignore default\r\n"]
+    requests = [b"watch %b\r\n" % (TUBE % tube) for tube in watched.tubes] + [b"ignore default\r\n"]
     replies = yield Write(b"".join(requests), len(requests))
     if replies.count(b"WATCHING ") != len(requests):
         raise unexpected(replies)
 
 
-def _worker(share: _Share) -> Dialogue:
+def _worker(share: Share, *, delete: bool) -> Dialogue:
     while count := share.take():
-        ids = yield from _reserve(count)
-        replies = yield Write(b"delete %b\r\n" % b"\r\ndelete ".join(ids), count)
-        if replies != b"DELETED\r\n" * count:
+        replies = yield Write(b"reserve\r\n" * count, 2 * count)
+        ids = _RESERVED.findall(replies)
+        if len(ids) != count:
             raise unexpected(replies)
-
-
-def _reserver(share: _Share) -> Dialogue:
-    while count := share.take():
-        yield from _reserve(count)
-
-
-def _reserve(count: int) -> Generator[Write, bytes, list[bytes]]:
-    """Reserve jobs, and return their ids."""
-    replies = yield Write(b"reserve\r\n" * count, 2 * count)
-    ids = _RESERVED.findall(replies)
-    if len(ids) != count:
-        raise unexpected(replies)
-    return ids
+        if delete:
+            replies = yield Write(b"delete %b\r\n" % b"\r\ndelete ".join(ids), count)
+            if replies != b"DELETED\r\n" * count:
+                raise unexpected(replies)
 
 
 def main() -> None:
     """Run the load that the command line describes, and print jobs per second."""
     arguments = _arguments()
-    load = JobLoad(arguments.connections, arguments.pipeline, arguments.tubes, arguments.jobs)
-    if arguments.what in ("put", "both"):
-        _print("put", load, put(arguments.address, load))
-    if arguments.what in ("work", "both"):
-        _print("reserve + delete", load, work(arguments.address, load))
+    case = Case(arguments.tubes, Load(arguments.connections, arguments.pipeline, arguments.jobs))
+    steps = {"put": [_PUT], "work": [_WORK], "both": [_PUT, _WORK]}
+    for step in steps[arguments.what]:
+        with (producers if step == _PUT else workers)(arguments.address, case) as run:
+            _print(step, arguments.jobs, run())
 
 
-def _print(what: str, load: JobLoad, taken: Duration) -> None:
+def _print(what: str, jobs: int, taken: Duration) -> None:
     print(
-        f"{what}: {load.jobs / taken.seconds:,.0f} jobs/s "
+        f"{what}: {jobs / taken.seconds:,.0f} jobs/s "
         f"(generator: {taken.generator / taken.seconds:.0%} of a core, "
-        f"{taken.generator / load.jobs * 1e6:.1f} µs a job)",
+        f"{taken.generator / jobs * 1e6:.1f} µs a job)",
         flush=True,
     )
 

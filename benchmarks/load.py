@@ -58,6 +58,19 @@ class Work:
     reply: bytes
 
 
+class Share:
+    """Messages that one or more clients take, `at_once` each time."""
+
+    def __init__(self, count: int, at_once: int) -> None:
+        self._left, self._at_once = count, at_once
+
+    def take(self) -> int:
+        """Return how many messages a client takes now; 0 if none is left."""
+        count = min(self._at_once, self._left)
+        self._left -= count
+        return count
+
+
 def requests_per_second(port: int, clients: int, work: Work) -> float:
     """Return the requests per second. Each client sends its next write when the last one is answered.
 
