@@ -1,7 +1,7 @@
 """Jobs per second over the beanstalk protocol, compared with beanstalkd, and the processor time per job.
 
-beanstalkd keeps its jobs in its memory and loses them when it dies. With `-b -f0` it syncs each change to disk;
-so do the backend and pressure-server with `--durability fsync`.
+beanstalkd keeps its jobs in its memory and loses them when it dies. With `-b -f0` it syncs each change to
+disk; so do the backend and pressure-server with `--durability fsync`.
 """
 
 from __future__ import annotations
