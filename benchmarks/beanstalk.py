@@ -97,7 +97,7 @@ def _compare(samples: Samples, level: str, case: Case, subjects: Sequence[Subjec
 
 
 def _measure(subject: Subject, case: Case, at_least: float) -> dict[str, _Costs]:
-    """Put all jobs of the case and delete them, once and again until both took `at_least` seconds."""
+    """Put all jobs of the case and delete them, once, and again until this has taken `at_least` seconds."""
     found = {step: _Costs() for step in _STEPS}
     while True:
         for step, costs in found.items():

@@ -22,9 +22,7 @@ _PUT, _WORK = "put", "reserve + delete"
 # Seconds: longer than a measurement, so that no reservation runs out.
 _TTR = 3600
 _RESERVED = re.compile(rb"RESERVED (\d+) %d\r\n\d{%d}\r\n" % (BODY, BODY))
-
-
-# Runs a load once, and returns how long it took.
+# Runs the load of a case once, and returns how long it took.
 Run = Callable[[], Duration]
 
 
