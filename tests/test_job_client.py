@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 import subprocess
 import sys
@@ -15,20 +16,24 @@ from typing import Any
 
 import pytest
 import redis
+import redis.asyncio
 
 from pressure_server.client import (
     AsyncJob,
     AsyncJobQueue,
+    BackendError,
     JobInfo,
     JobNotReservedError,
     JobQueue,
     PeekedJob,
     PressureError,
+    QueueAlreadyExistsError,
     QueueClosedError,
     QueueDoesNotExistError,
     QueueEmptyError,
     QueueFullError,
     QueueNameError,
+    QueueTypeError,
 )
 from pressure_server.client.job_requests import JobRequests
 from tests.support.blocking import Blocking, running_loop
@@ -189,6 +194,31 @@ def test_jobs_are_described(queue: Any) -> None:
     assert [found[name] for name in ("type", "length", "ready", "delayed")] == ["jobs", 2, 1, 1]
 
 
+def test_a_queue_is_created_with_its_options(open_queue: Open) -> None:
+    queue, dead = open_queue(), open_queue("dead")
+    dead.create()
+    queue.create(bound=5, max_deliveries=1, dead_letter="dead", unique="unfinished")
+    with pytest.raises(QueueAlreadyExistsError):
+        queue.create()
+    assert (queue.info()["bound"], queue.info()["type"], dead.info()["type"]) == (5, "jobs", "jobs")
+    first = queue.put("work")
+    job = queue.reserve(timeout=0)
+    assert queue.put("work") == first
+    assert queue.put("again", unique_by="work") == first
+    assert queue.put("again", unique_by="again") != first
+    job.release()
+    with dead.reserve(timeout=0) as job:
+        assert job.message == b"work"
+
+
+def test_a_unique_put_returns_the_id_of_an_equal_job(queue: Any) -> None:
+    first = queue.put("work")
+    assert queue.put("work", unique=True) == first
+    assert queue.put("work") != first
+    with pytest.raises(QueueTypeError):
+        queue.put("work", unique_by="x")
+
+
 def test_a_put_on_a_full_queue_waits_for_room(open_queue: Open, client: Client) -> None:
     create(client, "q", "BOUND", 1)
     queue = open_queue()
@@ -296,11 +326,13 @@ def test_each_job_has_a_connection_which_is_used_again(open_queue: Open, client:
     queue = open_queue(client_name="worker")
     for number in range(12):
         queue.put(str(number))
+    used: set[str] = set()
     for _ in range(3):
         jobs = [queue.reserve(timeout=0) for _ in range(4)]
         for job in jobs:
             job.ack()
-        assert [entry["name"] for entry in client.client_list()].count("worker") == 4
+        used |= {entry["id"] for entry in client.client_list() if entry["name"] == "worker"}
+    assert len(used) == 4
 
 
 def test_a_job_returns_when_its_connection_breaks(queue: Any, open_queue: Open, client: Client) -> None:
@@ -350,8 +382,55 @@ def test_a_job_that_is_dropped_returns_to_the_queue(queue: Any) -> None:
     queue.put("work")
     job = queue.reserve(timeout=0)
     assert state_of(queue, job.id) == "reserved"
-    del job
+    gc.disable()  # the connection alone would be collected some time
+    try:
+        del job
+        wait_until_ready(queue, 1)
+    finally:
+        gc.enable()
+
+
+def fail_after(monkeypatch: pytest.MonkeyPatch, command: str, error: BaseException) -> None:
+    """Have redis-py raise this error instead of returning the reply of the command."""
+    send: Any = redis.Redis.execute_command
+    send_async: Any = redis.asyncio.Redis.execute_command
+
+    def execute(client: Any, *words: Any) -> Any:
+        reply = send(client, *words)
+        if words[0] == command:
+            raise error
+        return reply
+
+    async def execute_async(client: Any, *words: Any) -> Any:
+        reply = await send_async(client, *words)
+        if words[0] == command:
+            raise error
+        return reply
+
+    monkeypatch.setattr(redis.Redis, "execute_command", execute)
+    monkeypatch.setattr(redis.asyncio.Redis, "execute_command", execute_async)
+
+
+def test_a_reserve_that_is_interrupted_keeps_no_job(queue: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue.put("work")
+    fail_after(monkeypatch, "PRESSURE.RESERVE", WorkError())
+    with pytest.raises(WorkError):
+        queue.reserve(timeout=0)
     wait_until_ready(queue, 1)
+    assert queue.job(1).reserves == 1
+
+
+def test_a_job_that_cannot_be_ended_returns_to_the_queue(queue: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue.put("work")
+    job = queue.reserve(timeout=0)
+    # Instead of an acknowledgement.
+    monkeypatch.setattr(job._requests, "ack", job._requests.touch)
+    fail_after(monkeypatch, "PRESSURE.TOUCH", redis.ResponseError("BACKEND the backend was lost"))
+    with pytest.raises(BackendError, match=r"^the backend was lost$"), job:
+        assert state_of(queue, 1) == "reserved"
+    wait_until_ready(queue, 1)
+    with pytest.raises(JobNotReservedError):
+        job.touch()
 
 
 def test_threads_reserve_different_jobs(open_queue: Open, client: Client) -> None:
@@ -592,6 +671,7 @@ def test_an_unreachable_server_is_an_error(open_queue: Open) -> None:
         ("put", {"message": "m", "delay": "1"}, TypeError, "a delay must be a number of seconds, not '1'"),
         ("put", {"message": "m", "ttr": nan}, ValueError, "a time to run must be between"),
         ("put", {"message": "m", "ttr": 1 << 32}, ValueError, "a time to run must be between"),
+        ("put", {"message": "m", "unique_by": 5}, TypeError, "a name must be bytes or str, not 5"),
         ("put", {"message": "m", "timeout": nan}, ValueError, "not NaN"),
         ("reserve", {"timeout": nan}, ValueError, "not NaN"),
         ("reserve", {"timeout": "1"}, TypeError, "a timeout must be a number of seconds"),
@@ -651,16 +731,16 @@ def test_create_says_the_type_and_its_options() -> None:
 
 def test_put_says_its_options() -> None:
     requests = JobRequests("q")
-    assert requests.put("m", None, 0, None, False, None).words == (
+    assert requests.put("m", None, 0, None, False, None, None).words == (
         "PRESSURE.PUT",
         b"q",
         b"m",
         "DELAY",
         b"0.000",
     )
-    assert requests.put("m", 7, 0.0001, 90, True, 1.5).words == (
-        "PRESSURE.PUT", b"q", b"m", "DELAY", b"0.001", "PRIORITY", 7, "TTR", b"90.000", "UNIQUE",
-        "TIMEOUT", b"1.500",
+    assert requests.put("m", 7, 0.0001, 90, True, "x", 1.5).words == (
+        "PRESSURE.PUT", b"q", b"m", "DELAY", b"0.001", "PRIORITY", 7, "TTR", b"90.000",
+        "UNIQUE", "UNIQUE-BY", b"x", "TIMEOUT", b"1.500",
     )  # fmt: skip
 
 

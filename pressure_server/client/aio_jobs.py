@@ -63,10 +63,11 @@ class AsyncJobQueue:
         delay: float = 0,
         ttr: float | None = None,
         unique: bool = False,
+        unique_by: str | bytes | None = None,
         timeout: float | None = None,
     ) -> int:
         """Put a job, and return its id; see JobQueue.put."""
-        return await self._do(self._requests.put(message, priority, delay, ttr, unique, timeout))
+        return await self._do(self._requests.put(message, priority, delay, ttr, unique, unique_by, timeout))
 
     def reserve(
         self, timeout: float | None = None, ttr: float | None = None, token: str | bytes | None = None

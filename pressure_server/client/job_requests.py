@@ -159,6 +159,7 @@ class JobRequests:
         delay: float,
         ttr: float | None,
         unique: bool,
+        unique_by: str | bytes | None,
         timeout: float | None,
     ) -> Request[int]:
         """Put a job; the result is its id. Without a timeout, the queue's overflow setting applies."""
@@ -170,6 +171,8 @@ class JobRequests:
             words += ["TTR", _seconds(ttr, "a time to run")]
         if unique:
             words.append("UNIQUE")
+        if unique_by is not None:
+            words += ["UNIQUE-BY", as_bytes(unique_by, "a name")]
         timeout = checked_timeout(timeout)
         if timeout is not None:
             words += ["NOWAIT"] if timeout <= 0 else ["TIMEOUT", _timeout(timeout)]

@@ -58,9 +58,9 @@ class JobQueue:
     ) -> None:
         """Create the queue, of the type jobs; a bound of 0 means unbounded.
 
-        A job that has been reserved `max_deliveries` times and is given back goes to the queue `dead_letter`.
-        `unique` is "queued" (put(unique=True) finds jobs that are ready or delayed) or "unfinished" (also
-        those that are reserved or buried). Raises QueueAlreadyExistsError.
+        A job that returns after `max_deliveries` reservations goes to the queue `dead_letter`; without one it
+        is buried. With `unique`, an equal job is not put: "queued" compares with jobs that are ready or
+        delayed, "unfinished" also with those that are reserved or buried. Raises QueueAlreadyExistsError.
         """
         self._do(self._requests.create(bound, max_deliveries, dead_letter, unique))
 
@@ -72,17 +72,20 @@ class JobQueue:
         delay: float = 0,
         ttr: float | None = None,
         unique: bool = False,
+        unique_by: str | bytes | None = None,
         timeout: float | None = None,
     ) -> int:
         """Put a job, and return its id. The lowest `priority` is reserved first; the default is 1024.
 
         The job is ready after `delay` seconds. A reservation of it lasts `ttr` seconds: by default 60; for
-        ever if it is 0. With `unique`, a job with the same message is not put again: its id is returned.
+        ever if it is 0. With `unique`, nothing is put if an equal job is queued: its id is returned. In a
+        queue that was created with `unique` this is always so; `unique_by` is then compared instead of the
+        message.
 
         If the queue is full, wait up to `timeout` seconds for room; 0 or less does not wait; without one, the
         queue's overflow setting applies. Raises QueueDoesNotExistError, QueueClosedError or QueueFullError.
         """
-        return self._do(self._requests.put(message, priority, delay, ttr, unique, timeout))
+        return self._do(self._requests.put(message, priority, delay, ttr, unique, unique_by, timeout))
 
     def reserve(
         self, timeout: float | None = None, ttr: float | None = None, token: str | bytes | None = None
