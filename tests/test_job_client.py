@@ -379,13 +379,16 @@ def test_a_disconnect_gives_reserved_jobs_back(queue: Any, open_queue: Open) -> 
 
 
 def test_a_job_that_is_dropped_returns_to_the_queue(queue: Any) -> None:
-    queue.put("work")
-    job = queue.reserve(timeout=0)
-    assert state_of(queue, job.id) == "reserved"
+    for message in ("before", "work"):
+        queue.put(message)
+    before = queue.reserve(timeout=0)
+    before.ack()
+    job = queue.reserve(timeout=0)  # on the same connection
+    assert (before.id, job.id, state_of(queue, 2)) == (1, 2, "reserved")
     gc.disable()  # the connection alone would be collected some time
     try:
         del job
-        wait_until_ready(queue, 1)
+        wait_until_ready(queue, 2)
     finally:
         gc.enable()
 
