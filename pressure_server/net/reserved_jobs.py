@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+from math import inf
 from typing import NamedTuple
 
 from pressure_server.queues.database import Database
@@ -11,6 +13,8 @@ from pressure_server.queues.operations.operation import Operation
 
 # The estimated memory for one of them, in bytes.
 _COST = 300
+# Entries of ended reservations that are kept besides the others.
+_MAX_STALE = 100
 
 
 class Held(NamedTuple):
@@ -28,54 +32,71 @@ class Held(NamedTuple):
 class ReservedJobs:
     """The reserved jobs of a connection, by id."""
 
-    __slots__ = ("_jobs",)
+    __slots__ = ("_deadlines", "_jobs")
 
     def __init__(self) -> None:
-        self._jobs: dict[bytes, Held] = {}
+        self._jobs: dict[int, Held] = {}
+        # A heap of deadlines and ids. Entries of jobs that have ended, or have another deadline, stay in it.
+        self._deadlines: list[tuple[float, int]] = []
 
     def __len__(self) -> int:
         """Return how many jobs are reserved."""
         return len(self._jobs)
 
-    def __iter__(self) -> Iterator[bytes]:
+    def __iter__(self) -> Iterator[int]:
         """Iterate over the ids."""
         return iter(self._jobs)
 
     @property
     def size(self) -> int:
         """The estimated memory in bytes."""
-        return _COST * len(self._jobs)
+        return _COST * max(len(self._jobs), len(self._deadlines))
 
     def add(self, operation: Operation, database: Database, now: float) -> None:
         """Add the jobs that an operation has reserved; `now` is the time by the loop's clock."""
         for result in operation.results:
             job = ReservedJob.of(result)
-            ttr = job.ttr or float("inf")
-            self._jobs[job.id] = Held(database, operation.name, ttr, now + ttr)
+            self._note(job.id, Held(database, operation.name, job.ttr or inf, now + (job.ttr or inf)))
 
-    def find(self, job: bytes) -> Held | None:
+    def _note(self, job: int, held: Held) -> None:
+        self._jobs[job] = held
+        if held.deadline < inf:
+            heappush(self._deadlines, (held.deadline, job))
+            if len(self._deadlines) > 2 * len(self._jobs) + _MAX_STALE:
+                self._deadlines = [(held.deadline, job) for job, held in self._jobs.items()]
+                heapify(self._deadlines)
+
+    def find(self, job: int) -> Held | None:
         """Return the job with that id; None if the client has not reserved it."""
         return self._jobs.get(job)
 
-    def discard(self, job: bytes) -> None:
+    def discard(self, job: int) -> None:
         """Forget a job that the client has deleted, released or buried."""
         self._jobs.pop(job, None)
 
-    def touch(self, job: bytes, now: float) -> None:
+    def touch(self, job: int, now: float) -> None:
         """Note that a reservation begins again."""
         held = self._jobs.get(job)
         if held is not None:
-            self._jobs[job] = held._replace(deadline=now + held.ttr)
+            self._note(job, held._replace(deadline=now + held.ttr))
 
     def first_deadline(self, now: float) -> float:
         """Return when the first reservation ends; inf if there is none. Forget those that have ended."""
-        ended = [job for job, held in self._jobs.items() if held.deadline <= now]
-        for job in ended:
-            del self._jobs[job]
-        return min((held.deadline for held in self._jobs.values()), default=float("inf"))
+        deadlines = self._deadlines
+        while deadlines:
+            deadline, job = deadlines[0]
+            held = self._jobs.get(job)
+            is_current = held is not None and held.deadline == deadline
+            if is_current and deadline > now:
+                return deadline
+            heappop(deadlines)
+            if is_current:
+                del self._jobs[job]
+        return inf
 
     def give_up_all(self, owner: bytes) -> None:
         """Give up all of them: the connection has ended."""
         jobs, self._jobs = self._jobs, {}
+        self._deadlines.clear()
         for job, held in jobs.items():
             held.database.reservations.give_up(held.queue, [job], owner)

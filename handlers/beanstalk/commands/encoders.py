@@ -7,7 +7,7 @@ from typing import cast
 
 from handlers.beanstalk import replies
 from pressure_server.net.connection import Connection
-from pressure_server.queues.operations.jobs import ReservedJob
+from pressure_server.queues.operations.jobs import ReservedJob, id_of
 from pressure_server.queues.operations.operation import Operation
 
 
@@ -29,7 +29,7 @@ def inserted(operation: Operation) -> bytes:
     client = _client_of(operation)
     return b"".join(
         [
-            client.error_reply(job) if isinstance(job, Exception) else b"INSERTED %b\r\n" % job
+            client.error_reply(job) if isinstance(job, Exception) else b"INSERTED %d\r\n" % id_of(job)
             for job in operation.results
         ]
     )

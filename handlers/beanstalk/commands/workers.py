@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any, cast
 
 from handlers.beanstalk import replies
 from handlers.beanstalk.client import BeanstalkClient
 from handlers.beanstalk.commands.encoders import event
+from handlers.beanstalk.parser import Request
 from handlers.beanstalk.table import UINT32, UINT64, FormatError, command, numbers
-from pressure_server.errors import QueueClosedError
+from pressure_server.errors import QueueClosedError, QueueDoesNotExistError
 from pressure_server.queues.operations import verbs
-from pressure_server.queues.operations.jobs import ReservedJob, claim, owned, released
+from pressure_server.queues.operations.jobs import ReservedJob, claim, owned, released, word_of
 from pressure_server.queues.operations.operation import Encode, Operation, Verb
 from pressure_server.queues.operations.options import WAITS
 from pressure_server.queues.operations.wait import Wait
@@ -51,23 +53,46 @@ def reserve_with_timeout(client: BeanstalkClient, seconds: int) -> Coroutine[Any
 
 def _reserve(client: BeanstalkClient, timeout: float | None) -> Coroutine[Any, Any, bytes] | None:
     client.is_worker = True
-    margin = client.reserved_jobs.first_deadline(_now()) - _SAFETY_MARGIN - _now()
-    if margin <= 0:
-        client.reply(replies.DEADLINE_SOON)
-        return None
-    if margin < (float("inf") if timeout is None else timeout):
-        timeout = margin
     wanted = claim(client.job_owner)
-    if len(client.watched) == 1:
-        (tube,) = client.watched
-        client.submit(verbs.RESERVE, tube, [wanted], 1, _reserved, wait=Wait(timeout), options=WAITS)
+    if len(client.watched) > 1:
+        return _reserve_from_many(client, wanted, timeout)
+    (tube,) = client.watched
+    # A pipeline of reserves takes the ready jobs together; only then does the next one wait.
+    equal = 0 if client.is_next_to_wait else client.take_equal(client.may_submit - 1)
+    if equal:
+        client.submit(
+            verbs.RESERVE,
+            tube,
+            [wanted] * (1 + equal),
+            1,
+            partial(_reserved_some, timeout=timeout),
+            commands=1 + equal,
+            wait=Wait(0),
+        )
         return None
-    return _reserve_from_many(client, wanted, timeout)
+    wait = Wait(_patience(client, timeout))
+    client.submit(verbs.RESERVE, tube, [wanted], 1, _reserved, wait=wait, options=WAITS)
+    client.is_next_to_wait = client.is_held and client.is_next_to_wait
+    return None
+
+
+def _margin(client: BeanstalkClient) -> float:
+    """Return for how many seconds the client may wait: until the last second of its first reservation."""
+    return client.reserved_jobs.first_deadline(_now()) - _SAFETY_MARGIN - _now()
+
+
+def _patience(client: BeanstalkClient, timeout: float | None) -> float | None:
+    """Return for how many seconds a reserve waits; None for ever."""
+    margin = _margin(client) if client.reserved_jobs else float("inf")
+    if margin < (float("inf") if timeout is None else timeout):
+        return max(0.0, margin)
+    return timeout
 
 
 async def _reserve_from_many(client: BeanstalkClient, wanted: bytes, timeout: float | None) -> bytes:
     try:
-        found = await client.database.reserve(list(client.watched), wanted, timeout, client=client)
+        patience = _patience(client, timeout)
+        found = await client.database.reserve(list(client.watched), wanted, patience, client=client)
     except QueueClosedError:
         found = None
     if found is None:
@@ -77,8 +102,8 @@ async def _reserve_from_many(client: BeanstalkClient, wanted: bytes, timeout: fl
 
 
 def _in_vain(client: BeanstalkClient) -> bytes:
-    margin = client.reserved_jobs.first_deadline(_now()) - _SAFETY_MARGIN - _now()
-    return replies.DEADLINE_SOON if margin <= 0 else replies.TIMED_OUT
+    # Timers are accurate to a millisecond.
+    return replies.DEADLINE_SOON if _margin(client) <= 0.001 else replies.TIMED_OUT
 
 
 def _reserved(operation: Operation) -> bytes:
@@ -89,6 +114,21 @@ def _reserved(operation: Operation) -> bytes:
         return _in_vain(client)
     job = ReservedJob.of(operation.results[0])
     return replies.reserved(job.id, job.message)
+
+
+def _reserved_some(operation: Operation, timeout: float | None) -> bytes:
+    """Reply to the reserves that have a job; the others are executed again, and the first of these waits."""
+    client = cast(BeanstalkClient, operation.owner)
+    error = operation.error
+    if error is not None and not isinstance(error, QueueClosedError | QueueDoesNotExistError):
+        return client.error_reply(error) * len(operation.sizes)
+    missing = len(operation.sizes) - len(operation.results)
+    if missing:
+        line = b"reserve" if timeout is None else b"reserve-with-timeout %d" % timeout
+        client.execute_instead([Request(line)] * missing)
+        client.is_next_to_wait = True
+    jobs = map(ReservedJob.of, operation.results)
+    return b"".join([replies.reserved(job.id, job.message) for job in jobs])
 
 
 async def _in_tube_of(
@@ -108,7 +148,7 @@ async def reserve_one(client: BeanstalkClient, arguments: tuple[int]) -> bytes:
     """Reserve a job that is ready, delayed or buried."""
     (job,) = arguments
     client.is_worker = True
-    found = await _in_tube_of(client, verbs.RESERVE_JOB, job, [b"%d" % job, claim(client.job_owner)])
+    found = await _in_tube_of(client, verbs.RESERVE_JOB, job, [word_of(job), claim(client.job_owner)])
     if not found:
         return replies.NOT_FOUND
     reserved = ReservedJob.of(found[0])
@@ -116,7 +156,7 @@ async def reserve_one(client: BeanstalkClient, arguments: tuple[int]) -> bytes:
 
 
 def _event(
-    client: BeanstalkClient, verb: Verb, job: bytes, argument: bytes, encode: Encode, *, ends: bool = True
+    client: BeanstalkClient, verb: Verb, job: int, argument: bytes, encode: Encode, *, ends: bool = True
 ) -> None:
     """Let an event happen to a job that the client has reserved."""
     held = client.reserved_jobs.find(job)
@@ -131,17 +171,17 @@ def _event(
 @command("delete", numbers(UINT64), needs="get")
 def delete(client: BeanstalkClient, arguments: tuple[int]) -> Coroutine[Any, Any, bytes] | None:
     """Delete a job that the client has reserved, or that nobody has."""
-    job = b"%d" % arguments[0]
+    (job,) = arguments
     held = client.reserved_jobs.find(job)
     if held is None:
-        return _delete_free(client, arguments[0])
+        return _delete_free(client, job)
     client.statistics.of_tube(held.queue)["cmd-delete"] += 1
     _event(client, verbs.DELETE_JOB, job, owned(job, client.job_owner), _deleted)
     return None
 
 
 async def _delete_free(client: BeanstalkClient, job: int) -> bytes:
-    done = await _in_tube_of(client, verbs.DELETE_JOB, job, [owned(b"%d" % job, client.job_owner)])
+    done = await _in_tube_of(client, verbs.DELETE_JOB, job, [owned(job, client.job_owner)])
     if not done or done[0] != 1:
         return replies.NOT_FOUND
     tube = client.index.known_tube(job)
@@ -153,8 +193,7 @@ async def _delete_free(client: BeanstalkClient, job: int) -> bytes:
 @command("release", numbers(UINT64, UINT32, UINT32), needs="get")
 def release(client: BeanstalkClient, arguments: tuple[int, int, int]) -> None:
     """Make a reserved job ready again, or delayed, with a new priority."""
-    number, priority, delay = arguments
-    job = b"%d" % number
+    job, priority, delay = arguments
     argument = released(job, client.job_owner, priority, delay)
     _event(client, verbs.RELEASE, job, argument, _released)
 
@@ -162,15 +201,14 @@ def release(client: BeanstalkClient, arguments: tuple[int, int, int]) -> None:
 @command("bury", numbers(UINT64, UINT32), needs="get")
 def bury(client: BeanstalkClient, arguments: tuple[int, int]) -> None:
     """Set a reserved job aside until it is kicked."""
-    number, priority = arguments
-    job = b"%d" % number
+    job, priority = arguments
     _event(client, verbs.BURY, job, owned(job, client.job_owner) + b" %d" % priority, _buried)
 
 
 @command("touch", numbers(UINT64), needs="get")
 def touch(client: BeanstalkClient, arguments: tuple[int]) -> None:
     """Let the time to run of a reserved job begin again."""
-    job = b"%d" % arguments[0]
+    (job,) = arguments
     client.reserved_jobs.touch(job, _now())
     _event(client, verbs.TOUCH, job, owned(job, client.job_owner), _touched, ends=False)
 
@@ -178,7 +216,7 @@ def touch(client: BeanstalkClient, arguments: tuple[int]) -> None:
 @command("kick-job", numbers(UINT64), needs="get")
 async def kick_one(client: BeanstalkClient, arguments: tuple[int]) -> bytes:
     """Make a buried or delayed job ready."""
-    done = await _in_tube_of(client, verbs.KICK_JOB, arguments[0], [b"%d" % arguments[0]])
+    done = await _in_tube_of(client, verbs.KICK_JOB, arguments[0], [word_of(arguments[0])])
     return replies.KICKED if done and done[0] == 1 else replies.NOT_FOUND
 
 
