@@ -1,9 +1,14 @@
 -- Verbs on jobs: events that clients cause, reservations by id, and questions.
 
+local job_verbs -- of the call
+
 local function make_job_verbs()
-  local operations, jobs = {}, open_jobs()
+  local jobs = open_jobs()
+  if job_verbs then
+    return job_verbs
+  end
+  local operations = {}
   local PRIORITY, DELAY = 1, 2
-  local settings = base .. ':ext:settings'
 
   -- Let an event happen to the jobs that the words name: 'id', or 'id owner'. Return 1 or 0 for each.
   local function for_each(words, event)
@@ -97,7 +102,7 @@ local function make_job_verbs()
       return refusal
     end
     jobs.settings.paused = clock() + tonumber(words[1])
-    call('HSET', settings, 'paused', string.format('%.0f', jobs.settings.paused))
+    call('HSET', base .. ':ext:settings', 'paused', string.format('%.0f', jobs.settings.paused))
     changed = true
     return 1
   end
@@ -145,6 +150,7 @@ local function make_job_verbs()
     }
   end
 
+  job_verbs = operations
   return operations
 end
 

@@ -36,8 +36,10 @@ local function server_of(its_identity)
   return string.match(its_identity, '[^:]*$')
 end
 
+-- One object does the queues of a call one after the other: to make it takes 20 microseconds.
 local function make_jobs()
   local self = { ready = 0, settings = {} } -- ready: how many jobs are ready
+  local jobs, settings, indexes -- of the present queue
 
   local STATES = { 'ready', 'delayed', 'reserved', 'buried' }
   -- What happens to a job: the state to which each event leads. Anything else is refused (beanstalkd,
@@ -59,13 +61,16 @@ local function make_jobs()
     bury = BURIES, kick = KICKS,
   }
 
-  local jobs, settings = base .. ':ext:jobs', base .. ':ext:settings'
+  -- Turn to the present queue, which need not have any jobs.
+  function self.enter()
+    jobs, settings, indexes = base .. ':ext:jobs', base .. ':ext:settings', {}
+    self.ready, self.settings, self.indexed, self.spent, self.has_unadopted, self.due_before = 0, {}, nil, nil, nil, nil
+  end
 
   local function set_of(state)
     return base .. ':ext:' .. state
   end
 
-  local indexes = {}
   function self.index(name)
     indexes[name] = indexes[name] or make_job_index(name)
     return indexes[name]
@@ -389,8 +394,8 @@ local function make_jobs()
   self.jobs_in = jobs_in
 
   -- Make delayed jobs ready, and end reservations, whose time has come.
-  local function promote()
-    local ids = due_in('delayed')
+  local function promote(delayed)
+    local ids = delayed > 0 and due_in('delayed') or {}
     if #ids > 0 then
       local ready = {}
       for _, job in ipairs(jobs_in('delayed', ids)) do
@@ -427,15 +432,16 @@ local function make_jobs()
     local noted = call('HMGET', settings, 'paused', 'indexed', 'unique', 'max_deliveries', 'dead_letter')
     self.indexed = noted[2]
     self.settings = {
-      paused = tonumber(noted[1]), unique = noted[3], max_deliveries = tonumber(noted[4]), dead_letter = noted[5],
+      paused = tonumber(noted[1] or nil), unique = noted[3], max_deliveries = tonumber(noted[4] or nil), dead_letter = noted[5],
     }
+    local delayed = call('ZCARD', set_of('delayed'))
     if queue.kind == 'jobs' then
       local in_list = queue.length
       self.ready = call('ZCARD', set_of('ready'))
-      queue.length = in_list + self.ready + call('ZCARD', set_of('delayed'))
+      queue.length = in_list + self.ready + delayed
       self.has_unadopted = adopt(in_list)
     end
-    promote()
+    promote(delayed)
     if block.how ~= '' then self.due_before = self.next_due() or math.huge end
   end
 
@@ -642,10 +648,14 @@ local function make_jobs()
   return self
 end
 
+local jobs_of_call
+
 -- Return the jobs of the queue, which need not have any.
 function open_jobs()
   if not queue.jobs then
-    queue.jobs = make_jobs()
+    jobs_of_call = jobs_of_call or make_jobs()
+    jobs_of_call.enter()
+    queue.jobs = jobs_of_call
   end
   return queue.jobs
 end
