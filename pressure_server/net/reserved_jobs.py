@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -10,7 +11,9 @@ from pressure_server.queues.operations.jobs import ReservedJob
 from pressure_server.queues.operations.operation import Operation
 
 # The estimated memory for one of them, in bytes.
-_COST = 300
+_COST = 400
+# Entries of the heap that may be out of date, besides one for each job.
+_MAX_OUT_OF_DATE = 64
 
 
 class Held(NamedTuple):
@@ -28,10 +31,12 @@ class Held(NamedTuple):
 class ReservedJobs:
     """The reserved jobs of a connection, by id."""
 
-    __slots__ = ("_jobs",)
+    __slots__ = ("_deadlines", "_jobs")
 
     def __init__(self) -> None:
         self._jobs: dict[bytes, Held] = {}
+        # A heap of deadlines and ids; an entry is out of date unless the job still has that deadline.
+        self._deadlines: list[tuple[float, bytes]] = []
 
     def __len__(self) -> int:
         """Return how many jobs are reserved."""
@@ -51,7 +56,7 @@ class ReservedJobs:
         for result in operation.results:
             job = ReservedJob.of(result)
             ttr = job.ttr or float("inf")
-            self._jobs[job.id] = Held(database, operation.name, ttr, now + ttr)
+            self._hold(job.id, Held(database, operation.name, ttr, now + ttr))
 
     def find(self, job: bytes) -> Held | None:
         """Return the job with that id; None if the client has not reserved it."""
@@ -65,17 +70,33 @@ class ReservedJobs:
         """Note that a reservation begins again."""
         held = self._jobs.get(job)
         if held is not None:
-            self._jobs[job] = held._replace(deadline=now + held.ttr)
+            self._hold(job, held._replace(deadline=now + held.ttr))
 
     def first_deadline(self, now: float) -> float:
         """Return when the first reservation ends; inf if there is none. Forget those that have ended."""
-        ended = [job for job, held in self._jobs.items() if held.deadline <= now]
-        for job in ended:
-            del self._jobs[job]
-        return min((held.deadline for held in self._jobs.values()), default=float("inf"))
+        deadlines = self._deadlines
+        while deadlines:
+            deadline, job = deadlines[0]
+            held = self._jobs.get(job)
+            if held is not None and held.deadline == deadline:
+                if deadline > now:
+                    return deadline
+                del self._jobs[job]
+            heapq.heappop(deadlines)
+        return float("inf")
+
+    def _hold(self, job: bytes, held: Held) -> None:
+        self._jobs[job] = held
+        if held.deadline == float("inf"):
+            return
+        heapq.heappush(self._deadlines, (held.deadline, job))
+        if len(self._deadlines) > 2 * len(self._jobs) + _MAX_OUT_OF_DATE:
+            self._deadlines = [(kept.deadline, name) for name, kept in self._jobs.items()]
+            heapq.heapify(self._deadlines)
 
     def give_up_all(self, owner: bytes) -> None:
         """Give up all of them: the connection has ended."""
         jobs, self._jobs = self._jobs, {}
+        self._deadlines.clear()
         for job, held in jobs.items():
             held.database.reservations.give_up(held.queue, [job], owner)

@@ -20,6 +20,8 @@ from pressure_server.queues.operations.wait import Wait
 
 # In the last second of a reservation, its client is not made to wait for another job.
 _SAFETY_MARGIN = 1.0
+# Reserved jobs are counted as the client's memory after so many more.
+_RECOUNTED = 64
 _SECONDS = re.compile(rb" *([+-]?[0-9]*)")
 
 _deleted, _released, _buried = event(replies.DELETED), event(replies.RELEASED), event(replies.BURIED)
@@ -51,6 +53,11 @@ def reserve_with_timeout(client: BeanstalkClient, seconds: int) -> Coroutine[Any
 
 def _reserve(client: BeanstalkClient, timeout: float | None) -> Coroutine[Any, Any, bytes] | None:
     client.is_worker = True
+    if not client.user.has_all_queues:
+        for tube in client.watched:
+            client.permit_tube(tube)
+    if len(client.reserved_jobs) % _RECOUNTED == 0:
+        client.recount()
     margin = client.reserved_jobs.first_deadline(_now()) - _SAFETY_MARGIN - _now()
     if margin <= 0:
         client.reply(replies.DEADLINE_SOON)
@@ -193,5 +200,6 @@ def _count(rest: bytes) -> int:
 @command("kick", _count, needs="get")
 async def kick(client: BeanstalkClient, most: int) -> bytes:
     """Make up to so many buried jobs of the used tube ready; if none are buried, delayed ones."""
+    client.permit_tube(client.used)
     done = await client.database.run(verbs.KICK, client.used, [b"%d" % most], client=client)
     return replies.kicked(done[0])
