@@ -62,7 +62,8 @@ def test_messages_that_a_client_has_not_read_are_put_back(
     gone = 40 - len(left)
     assert left == messages[gone:]
     assert received == messages[: len(received)]
-    assert len(received) <= gone
+    # A job that a beanstalk client has reserved is put back, unless the client has deleted it.
+    assert len(received) <= gone or protocol.finish is not None
     assert info[b"consumed_messages"] == gone
 
 
@@ -89,7 +90,7 @@ def test_a_server_that_stops_leaves_only_the_queues(
 
 @each_protocol
 def test_a_server_that_stops_answers_commands_in_flight(
-    start_server: StartServer, backend: Valkey, direct: Client, protocol: Protocol
+    start_server: StartServer, backend: Valkey, protocol: Protocol
 ) -> None:
     server = start_server("--backend", backend.url, *LISTEN)
     with server.client() as client, Wire(protocol, server) as waiter:
@@ -104,7 +105,10 @@ def test_a_server_that_stops_answers_commands_in_flight(
             backend.process.send_signal(signal.SIGCONT)
         assert [waiter.message() for _ in range(3)] == [b"a", None, None]
         assert waiter.reply() == protocol.stored(1)
-    assert direct.lrange("__pressure__:q", 0, -1) == [b"b"]
+    # A job that a beanstalk client has reserved, and not deleted, comes back, with a lower priority.
+    left = [b"b"] if protocol.finish is None else [b"b", b"a"]
+    with start_server("--backend", backend.url).client() as client:
+        assert client.lrange("q", 0, -1) == left
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from pressure_server.errors import (
     BackendError,
     BufferLimitError,
     DeniedError,
+    DrainingError,
     PressureError,
     QueueClosedError,
     QueueFullError,
@@ -56,7 +57,9 @@ class BeanstalkConnection(BeanstalkClient):
         if (
             self.user is NOBODY
             and self._parser.awaited > MAX_LINE
-            and not any(type(request) is Request and request.line.startswith(b"auth ") for request in requests)
+            and not any(
+                type(request) is Request and request.line.startswith(b"auth ") for request in requests
+            )
         ):
             # Close: the rest of the message must not be read as commands.
             requests.append(Refused(replies.UNAUTHENTICATED, closes=True))
@@ -128,12 +131,12 @@ class BeanstalkConnection(BeanstalkClient):
             return replies.UNAUTHENTICATED if self.user is NOBODY else replies.DENIED
         if isinstance(error, QueueFullError | BufferLimitError) or "OOM" in str(error):
             return replies.OUT_OF_MEMORY
-        if isinstance(error, QueueClosedError | StoppingError):
+        if isinstance(error, QueueClosedError | StoppingError | DrainingError):
             return replies.DRAINING
         if isinstance(error, BackendError):
             logger.debug("the reply is INTERNAL_ERROR: %s", error)
         elif isinstance(error, PressureError):
-            logger.info("the reply is INTERNAL_ERROR: %s", error)
+            self.statistics.errors.warn(f"replied INTERNAL_ERROR to a client: {error}")
         else:
             logger.error("unexpected error in a command; its connection stays open", exc_info=error)
         return replies.INTERNAL_ERROR

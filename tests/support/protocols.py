@@ -391,14 +391,15 @@ MEMCACHED = Protocol(
 # ---------------------------------------------------------------- beanstalk
 
 # A put names its tube with `use`, a get with `watch`: a request may be several commands. Before them is an
-# unknown command for each but the last; its reply, in any state of the connection, says that one more follows.
+# unknown command for each but the last; its reply, in any state of the connection, says that one more
+# follows.
 _MORE = b"more\r\n"
 _MORE_FOLLOWS = b"UNKNOWN_COMMAND\r\n"
 _DONE = (b"USING ", b"WATCHING ", b"NOT_IGNORED")
 
 
 def joined(*commands: bytes) -> bytes:
-    """Return one request of several beanstalk commands, whose reply is that of the last, or the first error."""
+    """Return one request of several beanstalk commands. Its reply is that of the last, or the first error."""
     return _MORE * (len(commands) - 1) + b"".join(commands)
 
 

@@ -97,7 +97,7 @@ async def stats_tube(client: BeanstalkClient, name: bytes) -> bytes:
 
 @command("stats", needs="read")
 async def stats(client: BeanstalkClient, _nothing: None) -> bytes:
-    """Describe the server. Numbers of jobs are those of all queues that the user may access, also of other servers' clients."""
+    """Describe the server. The jobs are those of all queues that the user may access."""
     names = [queue async for queue in client.database.queues() if client.user.may_access(queue)]
     jobs: Counter[str] = Counter()
     total = 0

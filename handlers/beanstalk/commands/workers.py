@@ -11,7 +11,7 @@ from handlers.beanstalk import replies
 from handlers.beanstalk.client import BeanstalkClient
 from handlers.beanstalk.commands.encoders import event
 from handlers.beanstalk.table import UINT32, UINT64, FormatError, command, numbers
-from pressure_server.errors import QueueClosedError
+from pressure_server.errors import QueueClosedError, QueueDoesNotExistError
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.jobs import ReservedJob, claim, owned, released
 from pressure_server.queues.operations.operation import Encode, Operation, Verb
@@ -67,6 +67,10 @@ def _reserve(client: BeanstalkClient, timeout: float | None) -> Coroutine[Any, A
     wanted = claim(client.job_owner)
     if len(client.watched) == 1:
         (tube,) = client.watched
+        if timeout == 0:
+            # Requests in a row become one operation.
+            client.submit(verbs.RESERVE, tube, [wanted], 1, _reserved)
+            return None
         client.submit(verbs.RESERVE, tube, [wanted], 1, _reserved, wait=Wait(timeout), options=WAITS)
         return None
     return _reserve_from_many(client, wanted, timeout)
@@ -90,12 +94,14 @@ def _in_vain(client: BeanstalkClient) -> bytes:
 
 def _reserved(operation: Operation) -> bytes:
     client = cast(BeanstalkClient, operation.owner)
-    if operation.error is not None and not isinstance(operation.error, QueueClosedError):
-        return client.error_reply(operation.error)
-    if not operation.results:
-        return _in_vain(client)
-    job = ReservedJob.of(operation.results[0])
-    return replies.reserved(job.id, job.message)
+    if operation.error is not None and not isinstance(
+        operation.error, QueueClosedError | QueueDoesNotExistError
+    ):
+        return client.error_reply(operation.error) * len(operation.sizes)
+    jobs = [ReservedJob.of(result) for result in operation.results]
+    missing = len(operation.sizes) - len(jobs)
+    found = [replies.reserved(job.id, job.message) for job in jobs]
+    return b"".join(found) + (_in_vain(client) * missing if missing else b"")
 
 
 async def _in_tube_of(
