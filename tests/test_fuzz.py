@@ -126,6 +126,51 @@ def _check_memcached_replies(data: bytes) -> None:
             position += int(line.split()[3]) + 2
 
 
+# ---------------------------------------------------------------- beanstalk
+
+# Each command takes a job or a tube of the same few, in states that the commands before it have left.
+_BEANSTALK_LINES = [
+    line.encode() + b"\r\n"
+    for line in split("""
+reserve-with-timeout 0|reserve-with-timeout 0|reserve-with-timeout 0|reserve|reserve-with-timeout 1
+reserve-with-timeout -1|reserve-with-timeout x|reserve-job 1|reserve-job 2|delete 1|delete 2|delete 3
+delete 18446744073709551615|delete 18446744073709551616|release 1 0 0|release 2 1024 1|release 3 4294967295 0
+release 1 4294967296 0|bury 1 0|bury 2 4294967295|touch 1|touch 2|watch q|watch r|watch default|ignore default
+ignore q|ignore r|use q|use r|use default|use -q|peek 1|peek 2|peek-ready|peek-delayed|peek-buried|kick 1
+kick 4294967295|kick -1|kick x|kick-job 1|kick-job 2|stats|stats-job 1|stats-tube q|stats-tube default
+list-tubes|list-tube-used|list-tubes-watched|pause-tube q 0|pause-tube r 1|pause-tube none 1|ready
+auth default secret|auth secret|quit|nonsense
+""")
+]
+_BEANSTALK_LINES += [b"watch " + b"t" * 200 + b"\r\n", b"use " + b"t" * 201 + b"\r\n"]
+_BEANSTALK_PUTS = [
+    b"put %b %d\r\n%b\r\n" % (numbers, len(body), body)
+    for numbers in (b"0 0 1", b"1024 0 60", b"4294967295 4294967295 4294967295", b"0 1 0", b"4294967296 0 1")
+    for body in (b"", b"x", b"\r\n", b"put 0 0 1 1\r\nx\r\n", b"y" * 5000)
+]
+_BEANSTALK_LINE = re.compile(
+    rb"BAD_FORMAT|UNKNOWN_COMMAND|OUT_OF_MEMORY|INTERNAL_ERROR|DRAINING|EXPECTED_CRLF|JOB_TOO_BIG|NOT_FOUND"
+    rb"|DELETED|RELEASED|BURIED|TOUCHED|PAUSED|TIMED_OUT|DEADLINE_SOON|NOT_IGNORED|AUTHENTICATED|READY"
+    rb"|UNAUTHENTICATED|KICKED|(INSERTED|KICKED|WATCHING) \d+|USING [^ ]+|(OK|(RESERVED|FOUND) \d+) (\d+)"
+)
+
+
+def _beanstalk_request(rng: random.Random) -> bytes:
+    return rng.choice(rng.choice([_BEANSTALK_LINES, _BEANSTALK_PUTS])) * rng.choice([1, 1, 2, 30])
+
+
+def _check_beanstalk_replies(data: bytes) -> None:
+    position = 0
+    while (end := data.find(b"\r\n", position)) >= 0:
+        line = data[position:end]
+        found = _BEANSTALK_LINE.fullmatch(line)
+        assert found, line
+        position = end + 2
+        if found[4]:
+            position += int(found[4]) + 2
+            assert data[position - 2 : position] in (b"\r\n", b"\r", b"")
+
+
 GRAMMARS = {
     "resp": Grammar(
         _resp_request,
@@ -145,6 +190,15 @@ GRAMMARS = {
             b"k" * 251, b"x" * 2048, b"Host: a\r\n",
         ],
         _check_memcached_replies,
+    ),
+    "beanstalk": Grammar(
+        _beanstalk_request,
+        [
+            b"\r\n", b"\n", b"\r", b"\0", b"\xff\xfe", b" ", b"-1", b"0", b"4294967295", b"4294967296",
+            b"18446744073709551616", b"put 0 0 1 3\r\n", b"put 0 0 1 ", b"use ", b"t" * 201, b"x" * 224,
+            b"reserve-with-timeout 0\r\n", b"delete 1\r\n", b"Host: a\r\n",
+        ],
+        _check_beanstalk_replies,
     ),
 }  # fmt: skip
 

@@ -38,7 +38,7 @@ from tests.support.programs import (
     run_here,
     wait_for,
 )
-from tests.support.protocols import LISTEN, PROTOCOLS, RESP, Protocol, Wire, each_protocol
+from tests.support.protocols import BEANSTALK, LISTEN, PROTOCOLS, RESP, Protocol, Wire, each_protocol
 from tests.support.requirements import need
 from tests.support.side_by_side import split
 from tests.support.waiters import Waiter
@@ -299,8 +299,10 @@ def test_a_client_that_disconnects_during_its_login_leaves_nothing(
 
 @each_protocol
 def test_a_failed_login_is_logged_in_one_line_without_secrets(locked: Server, protocol: Protocol) -> None:
+    # Over beanstalk a line has at most 224 bytes, and a user's name no space and no line end.
+    name = re.sub(rb"\s", b"_", FORGED[:190]) if protocol is BEANSTALK else FORGED
     with Wire(protocol, locked) as guessing:
-        assert guessing(protocol.log_in(FORGED, WRONG.encode())) == protocol.login_failed
+        assert guessing(protocol.log_in(name, WRONG.encode())) == protocol.login_failed
     wait_for(lambda: "failed login" in locked.log, "the failed login to be logged")
     (line,) = [line for line in locked.log.splitlines() if "failed login" in line]
     assert re.search(r" from 127\.0\.0\.1:\d+$", line)
@@ -454,7 +456,7 @@ def test_protected_mode_admits_only_local_clients(
             else:
                 error = remote.rest()
                 assert error.startswith(protocol.protected_mode)
-                assert b"protected mode" in error
+                assert b"protected mode" in error or not protocol.has_reasons
                 assert error.count(b"\r\n") == 1
         with Wire(protocol, connected=socket.create_connection(("127.0.0.1", port))) as local:
             assert admitted.fullmatch(local(protocol.ping))

@@ -15,6 +15,8 @@ from pressure_server.net.connection import Connection
 from pressure_server.net.handler import Context
 
 DEFAULT_TUBE = b"default"
+# The estimated memory of a watched tube besides its name, in bytes.
+_TUBE_COST = 150
 # A command's function gets the arguments of its line. It calls client.reply or client.submit, or returns a
 # coroutine that returns the reply.
 Function = Callable[["BeanstalkClient", Any], Coroutine[Any, Any, bytes] | None]
@@ -55,6 +57,7 @@ class BeanstalkClient(Connection):
         "statistics",
         "used",
         "watched",
+        "watched_bytes",
     )
 
     def __init__(self, context: Context, statistics: Statistics, index: JobIndex, max_job_size: int) -> None:
@@ -70,6 +73,26 @@ class BeanstalkClient(Connection):
         self.is_worker = False
         self.used = DEFAULT_TUBE
         self.watched: dict[bytes, None] = {DEFAULT_TUBE: None}
+        self.watched_bytes = len(DEFAULT_TUBE) + _TUBE_COST
+
+    @property
+    def extra_bytes(self) -> int:
+        """The bytes of the watched tubes' names."""
+        return self.watched_bytes
+
+    def watch(self, tube: bytes) -> None:
+        """Reserve jobs of this tube, too."""
+        if tube not in self.watched:
+            self.watched[tube] = None
+            self.watched_bytes += len(tube) + _TUBE_COST
+            self.recount()
+
+    def ignore(self, tube: bytes) -> None:
+        """Reserve no more jobs of this tube."""
+        if tube in self.watched:
+            del self.watched[tube]
+            self.watched_bytes -= len(tube) + _TUBE_COST
+            self.recount()
 
     def permit_tube(self, tube: bytes) -> None:
         """Raise DeniedCommandError if the user may not use the tube."""

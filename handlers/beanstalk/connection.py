@@ -10,13 +10,15 @@ from handlers.beanstalk import replies
 from handlers.beanstalk.client import BeanstalkClient, DeniedCommandError, Spec
 from handlers.beanstalk.commands.producers import put
 from handlers.beanstalk.job_index import JobIndex
-from handlers.beanstalk.parser import MAX_LINE, Put, Refused, Request, RequestParser
+from handlers.beanstalk.parser import MAX_LINE, Parsed, Put, Refused, Request, RequestParser
 from handlers.beanstalk.statistics import Statistics
 from handlers.beanstalk.table import COMMANDS, FormatError
 from pressure_server.auth.users import NOBODY
 from pressure_server.errors import (
     BackendError,
     BufferLimitError,
+    DeniedError,
+    DrainingError,
     PressureError,
     QueueClosedError,
     QueueFullError,
@@ -27,6 +29,8 @@ from pressure_server.net.handler import Context
 logger = logging.getLogger(__name__)
 
 _BEFORE_LOGIN = {"auth", "quit", "ready"}
+# Lines of HTTP: a web page can make a browser send commands in the body of a POST.
+_HTTP_WORDS = (b"post ", b"host:")
 
 
 class BeanstalkConnection(BeanstalkClient):
@@ -47,24 +51,34 @@ class BeanstalkConnection(BeanstalkClient):
         """See Connection."""
         self._parser = RequestParser(self.max_job_size)
 
-    def parse(self, data: bytes) -> list[Any]:
+    def parse(self, data: bytes) -> list[Parsed]:
         """See Connection. Refuse large requests from a client that has not logged in."""
-        requests: list[Any] = list(self._parser.feed(data))
-        if self.user is NOBODY and self._parser.unparsed > MAX_LINE:
-            self.forget_unparsed()
-            requests.append(Refused(replies.UNAUTHENTICATED))
+        requests = self._parser.feed(data)
+        if (
+            self.user is NOBODY
+            and self._parser.awaited > MAX_LINE
+            and not any(
+                type(request) is Request and request.line.startswith(b"auth ") for request in requests
+            )
+        ):
+            # Close: the rest of the message must not be read as commands.
+            requests.append(Refused(replies.UNAUTHENTICATED, closes=True))
         return requests
 
     def execute(self, command: Any) -> Coroutine[Any, Any, bytes] | None:
         """See Connection. Check the request, and run its command."""
         try:
             if type(command) is Put:
+                if self.user is NOBODY:
+                    raise DeniedCommandError
                 self._permit("put")
                 self.permit_tube(self.used)
                 put(self, command)
                 return None
             if type(command) is Refused:
                 self.reply(command.reply)
+                if command.closes:
+                    self.close_when_replied()
                 return None
             return self._run(command)
         except Exception as reason:
@@ -84,7 +98,7 @@ class BeanstalkConnection(BeanstalkClient):
 
     def _refuse(self, line: bytes) -> None:
         """Refuse a line as beanstalkd does: it looks whether the line begins with the name of a command."""
-        if line.startswith(b"quit"):
+        if line.startswith(b"quit") or line.lower().startswith(_HTTP_WORDS):
             self.break_off()
             return
         garbled = line.startswith(b"put ") or any(
@@ -111,16 +125,18 @@ class BeanstalkConnection(BeanstalkClient):
         """See Connection. beanstalkd's errors are few: the log has the reason of an internal error."""
         if isinstance(error, FormatError):
             return replies.BAD_FORMAT
+        if isinstance(error, DeniedError):
+            return replies.DENIED
         if isinstance(error, DeniedCommandError):
             return replies.UNAUTHENTICATED if self.user is NOBODY else replies.DENIED
         if isinstance(error, QueueFullError | BufferLimitError) or "OOM" in str(error):
             return replies.OUT_OF_MEMORY
-        if isinstance(error, QueueClosedError | StoppingError):
+        if isinstance(error, QueueClosedError | StoppingError | DrainingError):
             return replies.DRAINING
         if isinstance(error, BackendError):
             logger.debug("the reply is INTERNAL_ERROR: %s", error)
         elif isinstance(error, PressureError):
-            logger.info("the reply is INTERNAL_ERROR: %s", error)
+            self.statistics.errors.warn(f"replied INTERNAL_ERROR to a client: {error}")
         else:
             logger.error("unexpected error in a command; its connection stays open", exc_info=error)
         return replies.INTERNAL_ERROR

@@ -32,9 +32,10 @@ class Put(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A request that was refused, with its reply."""
+    """A request that was refused, with its reply. If it `closes`, close the connection."""
 
     reply: bytes
+    closes: bool = False
 
 
 Parsed = Request | Put | Refused
@@ -43,10 +44,15 @@ Parsed = Request | Put | Refused
 class RequestParser:
     """Parses the bytes of one client."""
 
+    __slots__ = ("_awaited", "_awaits_line", "_buffer", "_max_job_size", "_skips_line", "_to_skip")
+
     def __init__(self, max_job_size: int) -> None:
         """A message may have up to `max_job_size` bytes."""
         self._max_job_size = max_job_size
-        self._buffer = b""
+        self._buffer: bytearray | None = None
+        # The incomplete request is parsed again when it has `_awaited` bytes, or when its line ends.
+        self._awaited = 0
+        self._awaits_line = False
         # Bytes of a message that is too big, which are left out.
         self._to_skip = 0
         self._skips_line = False
@@ -54,12 +60,31 @@ class RequestParser:
     @property
     def unparsed(self) -> int:
         """The number of bytes in memory."""
-        return len(self._buffer)
+        return 0 if self._buffer is None else len(self._buffer)
+
+    @property
+    def awaited(self) -> int:
+        """The size of the incomplete request in bytes, as far as it is known."""
+        return max(self._awaited, self._to_skip, self.unparsed)
 
     def feed(self, data: bytes) -> list[Parsed]:
         """Return the requests that are complete with these bytes."""
-        data = self._buffer + data if self._buffer else data
+        buffer = self._buffer
+        if buffer is not None:
+            buffer += data
+            if len(buffer) < self._awaited and not (self._awaits_line and b"\n" in data):
+                return []
+            data = bytes(buffer)
+            self._buffer = None
+        self._awaited = 0
         requests: list[Parsed] = []
+        at = self._read(data, requests)
+        if at < len(data):
+            self._buffer = bytearray(memoryview(data)[at:])
+        return requests
+
+    def _read(self, data: bytes, requests: list[Parsed]) -> int:
+        """Append all complete requests. Return the position of the first incomplete one."""
         at, end = 0, len(data)
         while at < end:
             if self._to_skip:
@@ -70,39 +95,35 @@ class RequestParser:
                     requests.append(Refused(JOB_TOO_BIG))
                 continue
             put = None if self._skips_line else _PUT.match(data, at, at + MAX_LINE)
-            if put is not None:
+            if put is not None and _is_put(put):
                 size = int(put[4])
-                if size > self._max_job_size and size <= _MAX_UINT32 and _is_put(put):
+                first, last = put.end(), put.end() + size
+                if size > self._max_job_size:
                     self._to_skip = size + 2
-                    at = put.end()
+                    at = first
                     continue
-                if _is_put(put) and size <= self._max_job_size:
-                    first, last = put.end(), put.end() + size
-                    if end < last + 2:
-                        break
-                    if data[last : last + 2] == _CRLF:
-                        requests.append(Put(int(put[1]), int(put[2]), int(put[3]), data[first:last]))
-                    else:
-                        requests.append(Refused(EXPECTED_CRLF))
-                    at = last + 2
-                    continue
-            line_end = data.find(_CRLF, at, None if self._skips_line else at + MAX_LINE)
-            if line_end < 0:
-                if not self._skips_line and end - at < MAX_LINE:
-                    break
-                if self._skips_line:
-                    at = end - data.endswith(b"\r")  # a CR may be the first half of the line's end
-                    break
-                self._skips_line = True
+                if end < last + 2:
+                    self._awaited, self._awaits_line = last + 2 - at, False
+                    return at
+                if data[last : last + 2] == _CRLF:
+                    requests.append(Put(int(put[1]), int(put[2]), int(put[3]), data[first:last]))
+                else:
+                    requests.append(Refused(EXPECTED_CRLF))
+                at = last + 2
                 continue
-            if self._skips_line:
-                requests.append(Refused(BAD_FORMAT))
+            line_end = data.find(_CRLF, at, None if self._skips_line else at + MAX_LINE)
+            if line_end >= 0:
+                requests.append(Refused(BAD_FORMAT) if self._skips_line else Request(data[at:line_end]))
                 self._skips_line = False
+                at = line_end + 2
+            elif self._skips_line:
+                return end - data.endswith(b"\r")  # a CR may be the first half of the line's end
+            elif end - at < MAX_LINE:
+                self._awaited, self._awaits_line = MAX_LINE, True
+                return at
             else:
-                requests.append(Request(data[at:line_end]))
-            at = line_end + 2
-        self._buffer = data[at:]
-        return requests
+                self._skips_line = True
+        return end
 
 
 def _is_put(put: re.Match[bytes]) -> bool:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
+
+from pressure_server.auth.log_throttle import LogThrottle
+
+logger = logging.getLogger(__name__)
 
 # Tubes that are counted; others have zeros.
 _MAX_TUBES = 10_000
@@ -16,6 +21,8 @@ class Statistics:
         self._of_tubes: dict[bytes, Counter[str]] = {}
         # Pauses, in seconds, as they were asked for.
         self.pauses: dict[bytes, int] = {}
+        # The replies of INTERNAL_ERROR have no text, so the log has their reasons.
+        self.errors = LogThrottle(logger, "replies of INTERNAL_ERROR")
 
     def of_tube(self, tube: bytes) -> Counter[str]:
         """Return the counts of a tube."""

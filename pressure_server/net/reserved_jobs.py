@@ -12,7 +12,7 @@ from pressure_server.queues.operations.jobs import ReservedJob
 from pressure_server.queues.operations.operation import Operation
 
 # The estimated memory for one of them, in bytes.
-_COST = 300
+_COST = 400
 # Entries of ended reservations that are kept besides the others.
 _MAX_STALE = 100
 

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
+from handlers.beanstalk import parser as beanstalk
+from handlers.beanstalk import replies
 from handlers.memcached import parser as memcached
 from handlers.resp import errors
 from handlers.resp import parser as resp
@@ -338,5 +340,110 @@ MEMCACHED = Codec(
 )  # fmt: skip
 
 
-CODECS = (RESP, MEMCACHED)
+# ---------------------------------------------------------------- beanstalk
+
+_LINES = st.sampled_from(
+    [
+        b"reserve", b"use q", b"delete 1", b"release 1 0 0", b"peek-ready", b"reserve-with-timeout 0", b"",
+        b" ", b"put", b"put 0 0 1", b"put 0 0 1 x", b"put 0 0 1 4294967296", b"PUT 0 0 1 1", b"\0\xff",
+        b"watch " + b"t" * (beanstalk.MAX_LINE - 8),
+    ]
+)  # fmt: skip
+_UINT32 = st.sampled_from([0, 1, 1024, (1 << 32) - 1])
+_BODIES = st.one_of(
+    st.sampled_from([b"", b"\r\n", b"\r", b"put 0 0 1 1\r\nx\r\n", b"delete 1\r\n", b"\0\xff", b"x" * 4096]),
+    st.binary(max_size=40),
+)
+
+
+@st.composite
+def _beanstalk_streams(draw: st.DrawFn) -> Stream:
+    """Draw lines, puts, and puts that are refused. A put that is too big is one of the broken streams."""
+    expected: list[Any] = []
+    stream = b""
+    for _ in range(draw(st.integers(0, 6))):
+        kind = draw(st.sampled_from(["line", "put", "no line end", "too long"]))
+        if kind == "line":
+            line = draw(_LINES)
+            expected.append(beanstalk.Request(line))
+            stream += line + b"\r\n"
+        elif kind == "put":
+            numbers, body, space = draw(st.tuples(_UINT32, _UINT32, _UINT32)), draw(_BODIES), b" "
+            space *= draw(st.sampled_from([1, 3]))
+            expected.append(beanstalk.Put(*numbers, body))
+            words = (b"put", *(b"%d" % number for number in (*numbers, len(body))))
+            stream += space.join(words) + b"\r\n" + body + b"\r\n"
+        elif kind == "no line end":
+            expected.append(beanstalk.Refused(replies.EXPECTED_CRLF))
+            stream += b"put 0 0 1 2\r\n" + draw(st.sampled_from([b"abcd", b"ab\r ", b"\r\nx\n"]))
+        else:
+            expected.append(beanstalk.Refused(replies.BAD_FORMAT))
+            size = draw(st.sampled_from([beanstalk.MAX_LINE - 1, beanstalk.MAX_LINE, 5000]))
+            stream += b"x" * size + b"\r\n"
+    return expected, stream
+
+
+class CountingBeanstalk(beanstalk.RequestParser):
+    """A parser that counts the bytes it scans."""
+
+    __slots__ = ("looked_at",)
+
+    def __init__(self, most_bytes: int) -> None:
+        super().__init__(most_bytes)
+        self.looked_at = 0
+
+    def _read(self, data: bytes, requests: list[beanstalk.Parsed]) -> int:
+        self.looked_at += len(data)
+        return super()._read(data, requests)
+
+
+def _check_beanstalk(item: Any) -> None:
+    if isinstance(item, beanstalk.Put):
+        assert all(0 <= number < 1 << 32 for number in item[:3])
+        assert len(item.message) <= MAX_MESSAGE
+    elif isinstance(item, beanstalk.Request):
+        assert b"\r\n" not in item.line
+        assert len(item.line) <= beanstalk.MAX_LINE - 2
+    else:
+        assert item.reply in (replies.BAD_FORMAT, replies.EXPECTED_CRLF, replies.JOB_TOO_BIG)
+        assert not item.closes
+
+
+BEANSTALK = Codec(
+    name="beanstalk",
+    parser=beanstalk.RequestParser,
+    counting=CountingBeanstalk,
+    most_looks=3,
+    flat=list,
+    is_fatal=lambda _item: False,
+    check=_check_beanstalk,
+    size=lambda item: len(item.message) if isinstance(item, beanstalk.Put) else 0,
+    most_held=lambda sent: sent,
+    announce=lambda size: b"put 0 0 1 %d\r\n" % size,
+    work={
+        "1 MB message": lambda: (
+            b"put 0 0 1 %d\r\n" % MAX_MESSAGE + b"put 0 0 1 1\r\n" * 80_659 + b"x" * 9 + b"\r\n"
+        ),
+        "message of line ends": lambda: (
+            b"put 0 0 1 %d\r\n" % MAX_MESSAGE + b"\r\n" * (MAX_MESSAGE // 2) + b"\r\n"
+        ),
+        "1 MB line": lambda: b"x" * MAX_MESSAGE + b"\r\n",
+        "1 MB line of carriage returns": lambda: b"\r" * MAX_MESSAGE + b"\r\n",
+        "100k small requests": lambda: b"reserve\r\n" * 50_000 + b"put 0 0 1 1\r\nx\r\n" * 50_000,
+    },
+    tokens=[
+        b"put", b"use", b"reserve", b"delete", b" ", b" ", b"0", b"1", b"put 0 0 1 ", b"2", b"5", b"-1",
+        b"1048577", b"4294967295", b"4294967296", b"99999999999999999999", b"\r\n", b"\r\n", b"\n", b"\r",
+        b"x", b"x\r\n", b"put 0 0 1 1\r\n", b"put 0 0 1 3\r\nabcde", b"\0", b"\xff", b"t" * 210, b"a" * 230,
+    ],
+    broken=[
+        b"x" * beanstalk.MAX_LINE + b"\r\n",
+        b"put 0 0 1 2097152\r\n" + bytes(2097154),  # refused, and skipped
+        b"put 0 0 1 1\r\nxyz",
+    ],
+    streams=_beanstalk_streams(),
+)  # fmt: skip
+
+
+CODECS = (RESP, MEMCACHED, BEANSTALK)
 each_codec = pytest.mark.parametrize("codec", CODECS, ids=attrgetter("name"))

@@ -47,6 +47,7 @@ class Protocol:
     size: Callable[[bytes], bytes]
     sized: Callable[[int], bytes]
     ready: bytes
+    is_ready: bytes
     # Arguments: user and password.
     log_in: Callable[[bytes, bytes], bytes]
     logged_in: bytes
@@ -65,6 +66,13 @@ class Protocol:
     out_of_memory: bytes
     protected_mode: bytes
     stopping: bytes
+    backend_lost: bytes
+    # Whether error replies have a text that gives the reason.
+    has_reasons: bool = True
+    # The request that ends a get, with its reply: without it, the message is put back when the client leaves.
+    finish: Callable[[Wire], tuple[bytes, bytes]] | None = None
+    # The options of a listener's URL.
+    options: str = ""
 
     def __str__(self) -> str:
         return self.name
@@ -72,7 +80,11 @@ class Protocol:
     @property
     def url(self) -> str:
         """A listener's URL; the system picks the port."""
-        return f"{self.name}://127.0.0.1:0"
+        return self.url_of()
+
+    def url_of(self, host: str = "127.0.0.1", *, tls: bool = False) -> str:
+        """Return a listener's URL."""
+        return f"{self.name}{'s' * tls}://{host}:0{self.options}"
 
 
 class Wire:
@@ -100,6 +112,8 @@ class Wire:
         connected.settimeout(TIMEOUT)
         self.socket = connected
         self._unread = bytearray()
+        # The id of the job in the last reply.
+        self.job = b""
 
     def __enter__(self) -> Self:
         return self
@@ -121,7 +135,11 @@ class Wire:
     def get(self, queue: bytes) -> bytes | None:
         """Take a message; return None if there is none. Raises AssertionError if the server refuses."""
         self.send(self.protocol.get(queue))
-        return self.message()
+        message = self.message()
+        if message is not None and self.protocol.finish is not None:
+            request, reply = self.protocol.finish(self)
+            assert self(request) == reply
+        return message
 
     def message(self) -> bytes | None:
         """Return the message in the next reply."""
@@ -159,6 +177,10 @@ class Wire:
     def reply(self) -> bytes:
         """Return the next reply. Raises ConnectionError if the server closes first."""
         return self.protocol.read_reply(self).removesuffix(b"\r\n")
+
+    def replies(self, count: int) -> list[bytes]:
+        """Return the next `count` replies. Raises ConnectionError if the server closes first."""
+        return [self.reply() for _ in range(count)]
 
     def read(self, size: int) -> bytes:
         """Return `size` bytes, or fewer if the server closes first."""
@@ -266,6 +288,7 @@ RESP = Protocol(
     size=lambda queue: packed("LLEN", queue),
     sized=lambda length: b":%d" % length,
     ready=packed("PRESSURE.READY"),
+    is_ready=b"+OK",
     log_in=lambda user, password: packed("AUTH", user, password),
     logged_in=b"+OK",
     login_failed=b"-WRONGPASS invalid username-password pair or user is disabled.",
@@ -291,6 +314,7 @@ RESP = Protocol(
     out_of_memory=b"-OOM ",
     protected_mode=b"-DENIED ",
     stopping=b"-STOPPING ",
+    backend_lost=b"-BACKEND ",
 )
 
 
@@ -335,6 +359,7 @@ MEMCACHED = Protocol(
     size=lambda queue: b"scard %b\r\n" % queue,
     sized=lambda length: b"%d" % length,
     ready=b"ready\r\n",
+    is_ready=b"OK",
     log_in=lambda user, password: stored(b"any", b"%b %b" % (user, password)),
     logged_in=b"STORED",
     login_failed=b"CLIENT_ERROR authentication failure",
@@ -359,10 +384,111 @@ MEMCACHED = Protocol(
     out_of_memory=b"SERVER_ERROR OOM ",
     protected_mode=b"SERVER_ERROR DENIED ",
     stopping=b"SERVER_ERROR STOPPING ",
+    backend_lost=b"SERVER_ERROR BACKEND ",
 )
 
 
-PROTOCOLS = (RESP, MEMCACHED)
+# ---------------------------------------------------------------- beanstalk
+
+# A put names its tube with `use`, a get with `watch`: a request may be several commands. Before them is an
+# unknown command for each but the last; its reply, in any state of the connection, says that one more
+# follows.
+_MORE = b"more\r\n"
+_MORE_FOLLOWS = b"UNKNOWN_COMMAND\r\n"
+_DONE = (b"USING ", b"WATCHING ", b"NOT_IGNORED")
+
+
+def joined(*commands: bytes) -> bytes:
+    """Return one request of several beanstalk commands. Its reply is that of the last, or the first error."""
+    return _MORE * (len(commands) - 1) + b"".join(commands)
+
+
+def _beanstalk_reply(wire: Wire) -> bytes:
+    """Read a reply. Leave out the job's id, which depends on all jobs before, and most of the statistics."""
+    more = 0
+    while (reply := _beanstalk_line(wire)) == _MORE_FOLLOWS:
+        more += 1
+    for _ in range(more):
+        following = _beanstalk_line(wire)
+        if reply.startswith(_DONE):
+            reply = following
+    return reply
+
+
+def _beanstalk_line(wire: Wire) -> bytes:
+    line = wire.line()
+    name, *numbers = line.split()
+    if name == b"INSERTED":
+        wire.job = numbers[0]
+        return b"INSERTED\r\n"
+    if name in (b"RESERVED", b"FOUND"):
+        wire.job = numbers[0]
+        return b"%b %b\r\n%b" % (name, numbers[1], wire.exactly(int(numbers[1]) + 2))
+    if name == b"OK":
+        data = wire.exactly(int(numbers[0]) + 2)
+        ready = re.search(rb"^current-jobs-ready: (\d+)$", data, re.MULTILINE)
+        return b"OK %b\r\n" % ready[1] if ready else line + data
+    return line
+
+
+def _beanstalk_message(reply: bytes) -> bytes | None:
+    head, _, message = reply.partition(b"\r\n")
+    assert head == b"TIMED_OUT" or head.startswith(b"RESERVED "), reply
+    return message if head != b"TIMED_OUT" else None
+
+
+def _beanstalk_put(queue: bytes, message: bytes) -> bytes:
+    return joined(b"use %b\r\n" % queue, b"put 0 0 1000 %d\r\n%b\r\n" % (len(message), message))
+
+
+def _beanstalk_get(queue: bytes, reserve: bytes) -> bytes:
+    """Return a get. The queues of earlier gets stay watched, so use a connection for each queue."""
+    return joined(b"watch %b\r\n" % queue, b"ignore default\r\n", reserve + b"\r\n")
+
+
+BEANSTALK = Protocol(
+    name="beanstalk",
+    read_reply=_beanstalk_reply,
+    ping=b"list-tube-used\r\n",
+    pong=re.compile(rb"USING \S+"),
+    put=_beanstalk_put,
+    stored=lambda _length: b"INSERTED",
+    get=lambda queue: _beanstalk_get(queue, b"reserve-with-timeout 0"),
+    get_waiting=lambda queue: _beanstalk_get(queue, b"reserve"),
+    got=lambda _queue, message: b"RESERVED %d\r\n%b" % (len(message), message),
+    nothing=b"TIMED_OUT",
+    message_in=_beanstalk_message,
+    size=lambda queue: joined(b"use %b\r\n" % queue, b"stats-tube %b\r\n" % queue),
+    sized=lambda length: b"OK %d" % length,
+    ready=b"ready\r\n",
+    is_ready=b"READY",
+    log_in=lambda user, password: b"auth %b %b\r\n" % (user, password),
+    logged_in=b"AUTHENTICATED",
+    login_failed=b"UNAUTHENTICATED",
+    unauthenticated=b"UNAUTHENTICATED",
+    no_permission=b"DENIED",
+    announce=lambda size: b"put 0 0 1000 %d\r\n" % size,
+    refused={b"peek x\r\n": b"BAD_FORMAT", b"put 0 0 1000 1\r\nxyz": b"EXPECTED_CRLF"},
+    # beanstalkd closes no connection because of an invalid request, and neither does the server.
+    fatal={},
+    too_large_before_login=(
+        b"put 0 0 1000 225\r\n",
+        b"put 0 0 1000 30000000\r\n",
+        b"put 0 0 1000 4294967295\r\n",
+    ),
+    refused_before_login=b"UNAUTHENTICATED",
+    too_many_clients=b"OUT_OF_MEMORY",
+    out_of_memory=b"OUT_OF_MEMORY",
+    protected_mode=b"DENIED",
+    stopping=b"DRAINING",
+    backend_lost=b"INTERNAL_ERROR",
+    has_reasons=False,
+    finish=lambda wire: (b"delete %b\r\n" % wire.job, b"DELETED"),
+    options=f"?max_job_size={32 << 20}",
+)
+
+
+PROTOCOLS = (RESP, MEMCACHED, BEANSTALK)
 each_protocol = pytest.mark.parametrize("protocol", PROTOCOLS, ids=attrgetter("name"))
 # Arguments for a server that listens for all protocols; it always has a listener for RESP.
 LISTEN = tuple(part for each in PROTOCOLS if each is not RESP for part in ("--listen", each.url))

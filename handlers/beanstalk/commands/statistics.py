@@ -11,7 +11,7 @@ from typing import Any
 
 from handlers.beanstalk import replies
 from handlers.beanstalk.client import BeanstalkClient
-from handlers.beanstalk.commands.tubes import tubes_in_use
+from handlers.beanstalk.commands.tubes import is_in_use, tubes_in_use
 from handlers.beanstalk.table import UINT64, command, numbers, tube
 from handlers.beanstalk.version import FOLLOWED_VERSION
 from pressure_server.queues.operations import verbs
@@ -73,8 +73,7 @@ async def stats_tube(client: BeanstalkClient, name: bytes) -> bytes:
     """Describe a tube."""
     client.permit_tube(name)
     (about,) = await client.database.run_each(verbs.INFO, [name])
-    in_use = name in tubes_in_use(client)
-    if isinstance(about, Exception) and not in_use:
+    if isinstance(about, Exception) and not is_in_use(client, name):
         return replies.NOT_FOUND
     others = [one for one in client.clients.connected if isinstance(one, BeanstalkClient)]
     exists = isinstance(about, list)
@@ -98,8 +97,8 @@ async def stats_tube(client: BeanstalkClient, name: bytes) -> bytes:
 
 @command("stats", needs="read")
 async def stats(client: BeanstalkClient, _nothing: None) -> bytes:
-    """Describe the server. Numbers of jobs are those of all queues, also of other servers' clients."""
-    names = [queue async for queue in client.database.queues()]
+    """Describe the server. The jobs are those of all queues that the user may access."""
+    names = [queue async for queue in client.database.queues() if client.user.may_access(queue)]
     jobs: Counter[str] = Counter()
     total = 0
     for about in await client.database.run_each(verbs.INFO, names):

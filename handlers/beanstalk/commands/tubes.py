@@ -14,7 +14,7 @@ from pressure_server.queues.operations.creation import Creation
 def watch(client: BeanstalkClient, name: bytes) -> None:
     """Reserve jobs of this tube, too."""
     client.permit_tube(name)
-    client.watched[name] = None
+    client.watch(name)
     client.reply(replies.watching(len(client.watched)))
 
 
@@ -24,7 +24,7 @@ def ignore(client: BeanstalkClient, name: bytes) -> None:
     if name in client.watched and len(client.watched) == 1:
         client.reply(replies.NOT_IGNORED)
         return
-    client.watched.pop(name, None)
+    client.ignore(name)
     client.reply(replies.watching(len(client.watched)))
 
 
@@ -50,6 +50,15 @@ def tubes_in_use(client: BeanstalkClient) -> set[bytes]:
     return tubes
 
 
+def is_in_use(client: BeanstalkClient, name: bytes) -> bool:
+    """Return whether a client of this server uses or watches the tube."""
+    return name == DEFAULT_TUBE or any(
+        name == other.used or name in other.watched
+        for other in client.clients.connected
+        if isinstance(other, BeanstalkClient)
+    )
+
+
 @command("list-tubes", needs="read")
 async def list_tubes(client: BeanstalkClient, _nothing: None) -> bytes:
     """List all queues that the user may access, and the tubes in use."""
@@ -65,7 +74,7 @@ async def pause_tube(client: BeanstalkClient, arguments: tuple[bytes, int]) -> b
     try:
         await client.database.run(verbs.PAUSE, name, [b"%d" % (seconds * 1000)], client=client)
     except QueueDoesNotExistError:
-        if name not in tubes_in_use(client):
+        if not is_in_use(client, name):
             return replies.NOT_FOUND
         await client.database.run(
             verbs.CREATE, name, Creation().arguments(client.database.prefix), client=client

@@ -22,6 +22,8 @@ from pressure_server.queues.operations.wait import Wait
 
 # In the last second of a reservation, its client is not made to wait for another job.
 _SAFETY_MARGIN = 1.0
+# Reserved jobs are counted as the client's memory after so many more.
+_RECOUNTED = 64
 _SECONDS = re.compile(rb" *([+-]?[0-9]*)")
 
 _deleted, _released, _buried = event(replies.DELETED), event(replies.RELEASED), event(replies.BURIED)
@@ -53,10 +55,19 @@ def reserve_with_timeout(client: BeanstalkClient, seconds: int) -> Coroutine[Any
 
 def _reserve(client: BeanstalkClient, timeout: float | None) -> Coroutine[Any, Any, bytes] | None:
     client.is_worker = True
+    if not client.user.has_all_queues:
+        for tube in client.watched:
+            client.permit_tube(tube)
+    if len(client.reserved_jobs) % _RECOUNTED == 0:
+        client.recount()
     wanted = claim(client.job_owner)
     if len(client.watched) > 1:
         return _reserve_from_many(client, wanted, timeout)
     (tube,) = client.watched
+    if timeout == 0:
+        # Requests in a row become one operation.
+        client.submit(verbs.RESERVE, tube, [wanted], 1, _reserved)
+        return None
     # A pipeline of reserves takes the ready jobs together; only then does the next one wait.
     equal = 0 if client.is_next_to_wait else client.take_equal(client.may_submit - 1)
     if equal:
@@ -106,29 +117,31 @@ def _in_vain(client: BeanstalkClient) -> bytes:
     return replies.DEADLINE_SOON if _margin(client) <= 0.001 else replies.TIMED_OUT
 
 
+def _jobs_in(operation: Operation) -> bytes:
+    jobs = map(ReservedJob.of, operation.results)
+    return b"".join([replies.reserved(job.id, job.message) for job in jobs])
+
+
 def _reserved(operation: Operation) -> bytes:
     client = cast(BeanstalkClient, operation.owner)
-    if operation.error is not None and not isinstance(operation.error, QueueClosedError):
-        return client.error_reply(operation.error)
-    if not operation.results:
-        return _in_vain(client)
-    job = ReservedJob.of(operation.results[0])
-    return replies.reserved(job.id, job.message)
+    error = operation.error
+    if error is not None and not isinstance(error, QueueClosedError | QueueDoesNotExistError):
+        return client.error_reply(error) * len(operation.sizes)
+    missing = len(operation.sizes) - len(operation.results)
+    return _jobs_in(operation) + (_in_vain(client) * missing if missing else b"")
 
 
 def _reserved_some(operation: Operation, timeout: float | None) -> bytes:
     """Reply to the reserves that have a job; the others are executed again, and the first of these waits."""
     client = cast(BeanstalkClient, operation.owner)
     error = operation.error
-    if error is not None and not isinstance(error, QueueClosedError | QueueDoesNotExistError):
-        return client.error_reply(error) * len(operation.sizes)
     missing = len(operation.sizes) - len(operation.results)
-    if missing:
-        line = b"reserve" if timeout is None else b"reserve-with-timeout %d" % timeout
-        client.execute_instead([Request(line)] * missing)
-        client.is_next_to_wait = True
-    jobs = map(ReservedJob.of, operation.results)
-    return b"".join([replies.reserved(job.id, job.message) for job in jobs])
+    if not missing or not (error is None or isinstance(error, QueueClosedError | QueueDoesNotExistError)):
+        return _reserved(operation)
+    line = b"reserve" if timeout is None else b"reserve-with-timeout %d" % timeout
+    client.execute_instead([Request(line)] * missing)
+    client.is_next_to_wait = True
+    return _jobs_in(operation)
 
 
 async def _in_tube_of(
@@ -231,5 +244,6 @@ def _count(rest: bytes) -> int:
 @command("kick", _count, needs="get")
 async def kick(client: BeanstalkClient, most: int) -> bytes:
     """Make up to so many buried jobs of the used tube ready; if none are buried, delayed ones."""
+    client.permit_tube(client.used)
     done = await client.database.run(verbs.KICK, client.used, [b"%d" % most], client=client)
     return replies.kicked(done[0])
