@@ -79,7 +79,8 @@ class Reservations:
 
 def owner_of(operation: Operation) -> bytes:
     """Return the owner of the jobs that an operation has reserved."""
-    return operation.messages[-1].split(b" ", 1)[0]
+    claim = operation.messages[1 if operation.verb is verbs.RESERVE_JOB else -1]
+    return claim.split(b" ", 1)[0]
 
 
 class _GivenUp(Owner):
