@@ -39,7 +39,7 @@ local function put_refusal(options)
   end
   if call('EXISTS', base .. ':closed') == 1 then
     return { err = 'CLOSED' }
-  elseif not queue.producer and not queue.consumer and call('EXISTS', base .. ':not_full') == 0 then
+  elseif not queue.producer and not queue.consumer and not queue.kind and call('EXISTS', base .. ':not_full') == 0 then
     return { err = 'CREATING' }
   end
 end
