@@ -33,7 +33,7 @@ from tests.chaos.workers import Worker
 QUEUES = {"wide": 0, "wider": 0, "narrow": 20, "tight": 300}
 _NAMES = list(QUEUES)
 # Queues of jobs with their bounds; None for one that the first put creates. Takers take from `mixed`, too.
-TUBES = {"tube": 300, "urgent": 300, "small": 20, "created": None, "mixed": 300}
+TUBES = {"tube": 300, "urgent": 300, "small": 40, "created": None, "mixed": 300}
 _TUBES = list(TUBES)
 # A list from which workers reserve, and takers take.
 HELD = {"held": 300}
@@ -60,11 +60,11 @@ _JOB_PRODUCERS: list[tuple[type[Producer], type[Caller], str, int, list[str]]] =
     (Producer, Caller, "plain-producer", 1, ["held", "mixed"]),
 ]
 _WORKERS: list[tuple[type[Worker], type[Caller], str, int, list[str]]] = [
-    (BeanstalkWorker, BeanstalkCaller, "worker", 3, _TUBES),
+    (BeanstalkWorker, BeanstalkCaller, "worker", 5, _TUBES),
     (BeanstalkWorker, BeanstalkCaller, "tube-worker", 1, ["tube"]),
     (BeanstalkWorker, BeanstalkCaller, "created-worker", 1, ["created"]),
     (MortalWorker, BeanstalkCaller, "mortal", 2, _TUBES),
-    (RedisWorker, Caller, "redis-worker", 3, [*_TUBES, *_HELD]),
+    (RedisWorker, Caller, "redis-worker", 4, [*_TUBES, *_HELD]),
 ]
 _DETACHED = 3
 # The share of messages that are put as jobs.

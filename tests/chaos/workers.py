@@ -23,7 +23,7 @@ from tests.support.waiters import Words
 # Seconds for which a reserve waits, rounded for beanstalk.
 WAIT = 0.2
 # How many jobs a worker reserves at once.
-BATCHES = (1, 1, 5, 20)
+BATCHES = (1, 5, 20)
 # The shares of batches that a worker keeps beyond their time to run, if that is short; of which it sends
 # the deletions and hangs up; and with which it dies.
 _KEPT, _UNREAD, _DEATHS = 0.02, 0.02, 0.06
