@@ -15,6 +15,7 @@ from dataclasses import replace
 import redis
 
 from benchmarks import (
+    beanstalk,
     blast,
     bounded,
     durability,
@@ -48,6 +49,7 @@ _PARTS = {
     "blast": blast.run,
     "durability": durability.run,
     "memcached": memcached.run,
+    "beanstalk": beanstalk.run,
 }
 
 

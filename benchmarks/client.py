@@ -34,12 +34,12 @@ class Client:
     def __exit__(self, *_exception: object) -> None:
         self._socket.close()
 
-    def __call__(self, *command: str | int) -> Any:
+    def __call__(self, *command: str | int | bytes) -> Any:
         """Send a command and return its reply."""
         self.send(*command)
         return self.reply()
 
-    def send(self, *command: str | int) -> None:
+    def send(self, *command: str | int | bytes) -> None:
         """Send a command without waiting for its reply."""
         self._socket.sendall(packed(*command))
 

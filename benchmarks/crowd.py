@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.client import Client
 from benchmarks.plan import BenchmarkError
-from benchmarks.subjects import Server
+from benchmarks.subjects import Server, Subject
 
 _OTHER_FILES = 64
 _PER_ADDRESS = 4_000  # connections per source address, well below its 28 000 ports, which are shared
@@ -40,8 +40,8 @@ def connect(server: Server, numbers: range, clients: ExitStack) -> list[Client]:
     return connected
 
 
-def resident_kib(server: Server) -> float:
-    """Return the server's resident memory in KiB, after a pause in which it settles."""
+def resident_kib(subject: Subject) -> float:
+    """Return the program's resident memory in KiB, after a pause in which it settles."""
     time.sleep(_SETTLE_SECONDS)
-    pages = int(Path(f"/proc/{server.pid}/statm").read_text().split()[1])
+    pages = int(Path(f"/proc/{subject.pid}/statm").read_text().split()[1])
     return pages * resource.getpagesize() / 1024

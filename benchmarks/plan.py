@@ -58,6 +58,11 @@ class Plan:
     gone_queues: int
     gone_connections: int
     gone_waits: int
+    job_cases: tuple[Case, ...]
+    synced_job_cases: tuple[Case, ...]
+    job_seconds: float
+    reservations: int
+    jobs_in_memory: int
 
     def each_round(self, part: str) -> Iterator[int]:
         """Yield the numbers of the rounds, and print the progress to stderr."""
@@ -96,6 +101,23 @@ FULL = Plan(
     gone_queues=300_000,
     gone_connections=100_000,
     gone_waits=50_000,
+    job_cases=(
+        Case(1, Load(clients=1, pipeline=1, requests=4_000)),
+        Case(1_000, Load(clients=1, pipeline=1, requests=500)),
+        Case(1, Load(clients=1, pipeline=16, requests=16_000)),
+        Case(1_000, Load(clients=1, pipeline=16, requests=500)),
+        Case(1, Load(clients=50, pipeline=1, requests=30_000)),
+        Case(1_000, Load(clients=50, pipeline=1, requests=10_000)),
+        Case(1, Load(clients=50, pipeline=16, requests=80_000)),
+        Case(1_000, Load(clients=50, pipeline=16, requests=10_000)),
+    ),
+    synced_job_cases=(
+        Case(1, Load(clients=50, pipeline=1, requests=2_000)),
+        Case(1, Load(clients=50, pipeline=16, requests=4_000)),
+    ),
+    job_seconds=1.5,
+    reservations=30_000,
+    jobs_in_memory=100_000,
 )
 QUICK = replace(
     FULL,
@@ -121,4 +143,14 @@ QUICK = replace(
     gone_queues=6_000,
     gone_connections=3_000,
     gone_waits=3_000,
+    job_cases=(
+        Case(1, Load(clients=1, pipeline=1, requests=300)),
+        Case(1, Load(clients=50, pipeline=1, requests=1_500)),
+        Case(1, Load(clients=50, pipeline=16, requests=3_000)),
+        Case(100, Load(clients=50, pipeline=16, requests=1_500)),
+    ),
+    synced_job_cases=(Case(1, Load(clients=50, pipeline=16, requests=320)),),
+    job_seconds=0.0,
+    reservations=1_000,
+    jobs_in_memory=3_000,
 )

@@ -84,6 +84,7 @@ def _machine() -> dict[str, object]:
         "redis": _version("redis-server", "--version"),
         "twemproxy": _version("nutcracker", "--version"),
         "memcached": _version("memcached", "--version"),
+        "beanstalkd": _version("beanstalkd", "-v"),
     }
 
 

@@ -1,4 +1,4 @@
-"""The programs that are measured: Redis, memcached, and three proxies, each with its own Redis.
+"""The programs that are measured: Redis, memcached, beanstalkd, and three proxies, each with its own Redis.
 
 The proxies are pressure-server, twemproxy and the empty proxy. Each program runs in a temporary folder, on
 a free port of 127.0.0.1, until its `with` block ends.
@@ -33,6 +33,7 @@ _PACKAGES = {
     "redis-benchmark": "redis-tools",
     "nutcracker": "nutcracker",
     "memcached": "memcached",
+    "beanstalkd": "beanstalkd",
 }
 # Debian installs nutcracker in a folder that only root's PATH contains.
 _PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin"])
@@ -85,9 +86,15 @@ class Proxy(Subject):
 
 @dataclass(frozen=True)
 class Server(Proxy):
-    """A pressure-server. `memcached_port` is 0 if it has no memcached listener."""
+    """A pressure-server. The port of a protocol is 0 if the server has no listener for it."""
 
     memcached_port: int
+    beanstalk_port: int
+
+
+def beanstalk_address(subject: Subject) -> tuple[str, int]:
+    """Return the address of a beanstalkd, or of the beanstalk listener of a pressure-server."""
+    return "127.0.0.1", subject.beanstalk_port if isinstance(subject, Server) else subject.port
 
 
 def program(name: str) -> str:
@@ -170,6 +177,17 @@ def memcached() -> Iterator[Subject]:
 
 
 @contextmanager
+def beanstalkd(*, fsync: bool = False) -> Iterator[Subject]:
+    """Run a beanstalkd, which keeps its jobs in memory only, or writes and syncs each change to a log."""
+    port = _free_port()
+    with TemporaryDirectory(prefix="bench-beanstalkd-") as folder:
+        command = [program("beanstalkd"), "-l", "127.0.0.1", "-p", str(port)]
+        command += ["-b", folder, "-f0"] if fsync else []
+        with _running("beanstalkd", command, Path(folder), lambda _log: _listens(port)) as pid:
+            yield Subject("beanstalkd", port, pid)
+
+
+@contextmanager
 def ours(*options: str) -> Iterator[Server]:
     """Run a pressure-server with its own Redis."""
     with redis_server() as backend, ours_before(backend, *options) as server:
@@ -186,7 +204,8 @@ def ours_before(backend: Subject, *options: str) -> Iterator[Server]:
         ]  # fmt: skip
         with _running("ours", command, Path(folder), lambda log: "ready" in log) as pid:
             log = _log_file(Path(folder)).read_text()
-            yield Server("ours", _port_in(log, "resp"), pid, backend, _port_in(log, "memcached"))
+            ports = [_port_in(log, scheme) for scheme in ("resp", "memcached", "beanstalk")]
+            yield Server("ours", ports[0], pid, backend, *ports[1:])
 
 
 @contextmanager

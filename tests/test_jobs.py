@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import redis
 
 from tests.support.native import NativeClient
 from tests.support.programs import Client, Server, StartServer, Valkey, records, wait_for
@@ -55,11 +56,11 @@ def test_blocks_of_ids_without_jobs_are_given_up(client: Client, direct: Client)
 @pytest.mark.parametrize(
     ("words", "state", "deliverable"),
     [
-        (("ACK", "q", 1), None, False),
-        (("RELEASE", "q", 1), b"ready", True),
-        (("RELEASE", "q", 1, "DELAY", 9), b"delayed", False),
-        (("BURY", "q", 1), b"buried", False),
-        (("TOUCH", "q", 1), b"reserved", False),
+        (("PRESSURE.ACK", "q", 1), None, False),
+        (("PRESSURE.RELEASE", "q", 1), b"ready", True),
+        (("PRESSURE.RELEASE", "q", 1, "DELAY", 9), b"delayed", False),
+        (("PRESSURE.BURY", "q", 1), b"buried", False),
+        (("PRESSURE.TOUCH", "q", 1), b"reserved", False),
     ],
 )
 def test_only_the_owner_may_end_a_reservation(
@@ -68,9 +69,8 @@ def test_only_the_owner_may_end_a_reservation(
     create(client, "q")
     put(client, "m", "PRIORITY", 7)
     assert worker("PRESSURE.RESERVE", "q") == [b"q", 1, b"m", 1]
-    name, *arguments = words
-    assert client.execute_command(f"PRESSURE.{name}", *arguments) == 0
-    assert worker(f"PRESSURE.{name}", *arguments) == 1
+    assert client.execute_command(*words) == 0
+    assert worker(*words) == 1
     about = client.execute_command("PRESSURE.JOB", "q", 1)
     assert (about[b"state"] if about else None) == state
     assert (worker("PRESSURE.RESERVE", "q") is not None) == deliverable
@@ -248,3 +248,116 @@ def test_invalid_arguments_are_refused(client: Client, waiter: Waiter, words: Wo
     create(client, "q")
     assert is_refused(waiter(*words), "ERR")
     assert client.scard("q") == 0
+
+
+def lengths(client: Client, *queues: str) -> list[int]:
+    return [client.llen(queue) for queue in queues]
+
+
+def test_a_job_goes_to_the_dead_letters_after_its_last_delivery(client: Client, worker: Waiter) -> None:
+    create(client, "dead")
+    client.execute_command("PRESSURE.CREATE", "q", "MAX-DELIVERIES", 2, "DEAD-LETTER", "dead")
+    put(client, "m", "PRIORITY", 5)
+    put(client, "other", "PRIORITY", 6)
+    assert worker("PRESSURE.RESERVE", "q") == [b"q", 1, b"m", 1]
+    assert worker("PRESSURE.RELEASE", "q", 1) == 1
+    assert worker("PRESSURE.RESERVE", "q") == [b"q", 1, b"m", 2]
+    assert lengths(client, "q", "dead") == [1, 0]
+    assert worker("PRESSURE.RELEASE", "q", 1) == 1
+    assert lengths(client, "q", "dead") == [1, 1]
+    assert client.execute_command("PRESSURE.JOB", "q", 1) is None
+    assert client.lpop("dead") == b"m"
+    info = client.execute_command("PRESSURE.INFO", "q")
+    assert (info[b"max_deliveries"], info[b"dead_letter"], info[b"buried"]) == (2, b"dead", 0)
+
+
+def test_a_job_of_a_lost_connection_goes_to_the_dead_letters(client: Client, server: Server) -> None:
+    client.execute_command("PRESSURE.CREATE", "q", "MAX-DELIVERIES", 1, "DEAD-LETTER", "dead")
+    client.execute_command("PRESSURE.CREATE", "dead", "TYPE", "JOBS")
+    put(client, "m", "PRIORITY", 5)
+    with Waiter(server.port) as lost:
+        assert lost("PRESSURE.RESERVE", "q")[2] == b"m"
+    wait_for(lambda: lengths(client, "q", "dead") == [0, 1], "the job to be a dead letter")
+
+
+def test_a_job_without_a_place_for_dead_letters_is_buried(client: Client, worker: Waiter) -> None:
+    client.execute_command("PRESSURE.CREATE", "q", "MAX-DELIVERIES", 1)
+    client.execute_command("PRESSURE.CREATE", "closed", "MAX-DELIVERIES", 1, "DEAD-LETTER", "full")
+    create(client, "full")
+    client.execute_command("PRESSURE.CLOSE", "full")
+    for queue in ("q", "closed"):
+        job = client.execute_command("PRESSURE.PUT", queue, "m", "PRIORITY", 5)
+        assert worker("PRESSURE.RESERVE", queue)[1] == job
+        assert worker("PRESSURE.RELEASE", queue, job) == 1
+        assert client.execute_command("PRESSURE.JOB", queue, job)[b"state"] == b"buried"
+        assert client.execute_command("PRESSURE.KICK", queue) == 1
+        assert worker("PRESSURE.RESERVE", queue)[1] == job
+
+
+@pytest.mark.parametrize("unique", ["QUEUED", "UNFINISHED"])
+def test_an_equal_job_is_not_put_into_a_queue_of_unique_jobs(
+    client: Client, worker: Waiter, unique: str
+) -> None:
+    client.execute_command("PRESSURE.CREATE", "q", "UNIQUE", unique)
+    first = put(client, "m", "PRIORITY", 5)
+    assert put(client, "m", "DELAY", 5) == first
+    assert client.sadd("q", "m", "other") == 1
+    assert client.lpush("q", "m", "m") == 2
+    assert client.llen("q") == 2
+    assert worker("PRESSURE.RESERVE", "q")[1] == first
+    if unique == "UNFINISHED":
+        assert put(client, "m", "PRIORITY", 5) == first
+        assert worker("PRESSURE.BURY", "q", first) == 1
+        assert client.sadd("q", "m") == 0
+    else:
+        second = put(client, "m", "PRIORITY", 5)
+        assert second != first
+        assert worker("PRESSURE.RELEASE", "q", first) == 1
+        assert client.execute_command("PRESSURE.ACK", "q", second) == 1
+        assert put(client, "m", "PRIORITY", 5) == first
+    assert client.execute_command("PRESSURE.ACK", "q", first) == 1
+    assert put(client, "m", "PRIORITY", 5) not in (first, None)
+
+
+def test_names_make_jobs_unique(client: Client, direct: Client) -> None:
+    client.execute_command("PRESSURE.CREATE", "q", "UNIQUE", "QUEUED")
+    first = put(client, "a", "UNIQUE-BY", "x" * 100)
+    assert put(client, "b", "UNIQUE-BY", "x" * 100) == first
+    assert put(client, "b", "UNIQUE-BY", "") != first
+    assert client.execute_command("PRESSURE.ACK", "q", first) == 1
+    assert put(client, "c", "UNIQUE-BY", "x" * 100) > first
+    assert client.spop("q") == b"b"
+    assert client.spop("q") == b"c"
+    assert not direct.exists("__pressure__:q:ext:unique", "__pressure__:q:ext:jobs")
+
+
+def test_a_unique_put_returns_the_id_of_the_queued_job(client: Client) -> None:
+    create(client, "q")
+    client.lpush("q", "old")
+    first = put(client, "m", "UNIQUE")
+    assert put(client, "m", "UNIQUE") == first
+    assert put(client, "old", "UNIQUE", "PRIORITY", 3) == first - 1
+    assert put(client, "m", "PRIORITY", 3) > first
+    assert client.llen("q") == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("PRESSURE.CREATE", "new", "TYPE", "RING"), "syntax error"),
+        (("PRESSURE.CREATE", "new", "TYPE", "FIFO", "UNIQUE", "QUEUED"), "need TYPE JOBS"),
+        (("PRESSURE.CREATE", "new", "DEAD-LETTER", "d"), "DEAD-LETTER needs MAX-DELIVERIES"),
+        (("PRESSURE.CREATE", "new", "MAX-DELIVERIES", 1, "DEAD-LETTER", "new"), "its own DEAD-LETTER"),
+        (("PRESSURE.CREATE", "new", "MAX-DELIVERIES", 0), "positive"),
+        (("PRESSURE.PUT", "fifo", "m", "PRIORITY", 1), "TYPE the queue was created as a queue of another type"),
+        (("PRESSURE.PUT", "plain", "m", "UNIQUE-BY", "x"), "TYPE the queue was not created with UNIQUE"),
+        (("PRESSURE.PUT", "plain", "m", "UNIQUE", "NX"), "NX cannot be combined"),
+        (("PRESSURE.PAUSE", "fifo", 1), "TYPE the queue was created as a queue of another type"),
+    ],
+)
+def test_what_a_type_of_queue_cannot_do_is_refused(client: Client, words: Words, error: str) -> None:
+    client.execute_command("PRESSURE.CREATE", "fifo", "TYPE", "FIFO")
+    create(client, "plain")
+    with pytest.raises(redis.ResponseError, match=error):
+        client.execute_command(*words)
+    assert not client.exists("new")

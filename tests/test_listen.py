@@ -18,7 +18,7 @@ INVALID_URLS = [
     ("memcached://127.0.0.1:0?mode", "invalid listener URL"),
     ("memcached://127.0.0.1:0?mode=queue&mode=kv", "is given twice"),
     ("memcached://127.0.0.1", "invalid listener URL"),
-    ("memcache://127.0.0.1:0", "there is no handler 'memcache': choose from memcached, resp"),
+    ("memcache://127.0.0.1:0", "there is no handler 'memcache': choose from beanstalk, memcached, resp"),
     ("gophers://127.0.0.1:70", "there is no handler 'gopher'"),
     ("resp://127.0.0.1:0?mode=kv", "a RESP listener has no options"),
     ("resp+unix:///tmp/x.sock?x=", "a RESP listener has no options"),

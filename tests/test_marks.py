@@ -19,6 +19,7 @@ from pressure_server.errors import BackendError, QueueDoesNotExistError, QueueFu
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.flagged import flags_of
+from pressure_server.queues.operations.jobs import attached, claim
 from pressure_server.queues.operations.operation import Operation
 from pressure_server.queues.operations.wait import Wait
 from pressure_server.queues.operations.wait_condition import WaitCondition
@@ -34,6 +35,7 @@ from tests.support.scripts import RECORDS, Block, Run
 BASE = "__pressure__:q"
 MARKS = f"{BASE}:ext:marks"
 LONG_PAST = b"1"
+CLAIM = claim(attached(1))
 SETTINGS = settings(model_settings("PRESSURE_MARKS_EXAMPLES", 60), stateful_step_count=40)
 # Few, so that messages repeat; of every length that is stored differently.
 CONTENTS = [b"", b"1", b"a\r\n\0 b", b"x" * 64, b"y" * 65, b"5 5 5"]
@@ -124,8 +126,8 @@ class Queue:
         return [with_flags(message) for message in taken]
 
     def open(self) -> list[tuple[int, bytes]]:
-        taken: list[bytes] = self.run(forms.TAKE_OPENED, client=self.receiver, waits=True)
-        return [(int(flags), message) for flags, _, message in (one.split(b" ", 2) for one in taken)]
+        taken: list[bytes] = self.run(forms.TAKE_OPENED, CLAIM, client=self.receiver, waits=True)
+        return [(int(flags), message) for _, _, flags, _, message in (one.split(b" ", 4) for one in taken)]
 
     def settled(self) -> None:
         """Return when no call is in flight."""
@@ -515,7 +517,8 @@ def test_messages_put_back_for_a_lost_client_keep_their_marks(mixed: Queue, form
 def test_messages_recovered_from_a_dead_server_keep_their_marks(mixed: Queue, form: Form) -> None:
     client = Receiver()
     for _ in range(3):
-        mixed.run(form, client=client, waits=form.options.waits)
+        claims = [CLAIM] if form is forms.TAKE_OPENED else []
+        mixed.run(form, *claims, client=client, waits=form.options.waits)
     assert mixed.run(forms.LENGTH) == [3]
     assert mixed.recovered() == 3
     assert mixed.get(10) == MIXED

@@ -208,12 +208,12 @@ def test_invalid_arguments_are_refused_and_change_nothing(
 def test_every_command_is_in_command_docs(connection: Waiter) -> None:
     commands.load()
     names = [name for name in COMMANDS if name.startswith(b"PRESSURE.")]
-    assert len(names) == 11
+    assert len(names) == 20
     docs = mapping(connection("COMMAND", "DOCS", *names))
     assert {name.upper() for name in docs} == set(names)
     for name, found in docs.items():
         described = mapping(found)
-        assert described[b"group"] == b"pressure"
+        assert described[b"group"] in (b"pressure", b"jobs")
         assert described[b"summary"].endswith(b".")
         spec = COMMANDS[name.upper()]
         arguments = [mapping(argument) for argument in described.get(b"arguments", ())]
@@ -221,8 +221,8 @@ def test_every_command_is_in_command_docs(connection: Waiter) -> None:
         assert tokens == [argument.token for argument in spec.arguments]
         if name.upper() not in (b"PRESSURE.LIST", b"PRESSURE.READY"):
             assert arguments[0][b"type"] == b"key"
-            message = ["m"] if name.upper() == b"PRESSURE.PUT" else []
-            assert connection("COMMAND", "GETKEYS", name, "q", *message) == [b"q"], name
+            others = [argument for argument in spec.arguments[1:] if not argument.optional]
+            assert connection("COMMAND", "GETKEYS", name, "q", *["m"] * len(others)) == [b"q"], name
 
 
 def mapping(reply: Any) -> dict[Any, Any]:
@@ -240,11 +240,14 @@ def test_info_returns_the_settings_and_statistics_of_a_queue(connection: Waiter)
     assert list(found) == [
         b"bound", b"length", b"closed", b"overflow", b"producer", b"producer_role", b"consumer",
         b"consumer_role", b"produced_messages", b"produced_bytes", b"consumed_messages", b"consumed_bytes",
-        b"waiting_producers", b"waiting_consumers",
+        b"waiting_producers", b"waiting_consumers", b"type", b"ready", b"delayed", b"reserved", b"buried",
+        b"paused_ms", b"unique", b"max_deliveries", b"dead_letter",
     ]  # fmt: skip
     assert found.pop(b"producer").startswith(b"pressure-server:")
     assert found.pop(b"consumer").startswith(b"pressure-server:")
-    assert list(found.values()) == [3, 2, 1, b"error", b"free", b"free", 3, 6, 1, 1, 0, 0]
+    assert list(found.values()) == [
+        3, 2, 1, b"error", b"free", b"free", 3, 6, 1, 1, 0, 0, b"fifo", 2, 0, 0, 0, 0, b"", 0, b"",
+    ]  # fmt: skip
 
 
 def native_put(client: Client, direct: Client) -> Steps[None]:

@@ -30,40 +30,34 @@ local function slice_of(first, count)
   return slice
 end
 
-local function jobs_of_queue()
-  return open_jobs().operations
-end
-
--- The verbs: the function that makes each, with its options; what the verb takes, if not up to two numbers;
--- `optional` if it may be called without a queue; `long` if its answers may be long.
+-- The verbs: the function that makes each, with its options; the one for queues of jobs, if that is another;
+-- what the verb takes, if not up to two numbers; `optional` if it may be called without a queue; `long` if its
+-- answers may be long.
+local job_event = { make_job_verbs, takes = 'messages', optional = true }
+local job_question = { make_job_verbs, takes = 'messages', optional = true, long = true }
 local verbs = {
   put = { make_put, takes = 'sizes and messages', optional = true },
   get = { make_get, optional = true, long = true },
   reserve = { make_get, takes = 'messages', optional = true, long = true },
   move = { make_move, takes = 'words', optional = true, long = true },
-  remove = { make_get, takes = 'messages' },
+  remove = { make_get, jobs = make_job_list, takes = 'messages' },
   put_back = { make_recovery, takes = 'messages', optional = true },
   contains = { make_read, takes = 'messages' },
   length = { make_read }, info = { make_read },
-  exists = { make_read, optional = true }, version = { make_read, optional = true },
-  range = { make_read, long = true }, scan = { make_read, long = true }, sample = { make_read, long = true },
-  peek = { make_get, long = true },
+  exists = { make_read, optional = true }, version = { make_read, jobs = make_job_list, optional = true },
+  range = { make_read, jobs = make_job_list, long = true },
+  scan = { make_read, jobs = make_job_list, long = true },
+  sample = { make_read, jobs = make_job_list, long = true },
+  peek = { make_get, jobs = make_job_list, long = true },
   create = { make_life, takes = 'words', optional = true },
   close = { make_life },
   delete = { make_life, optional = true }, finish_delete = { make_life, optional = true },
   clean = { make_life, optional = true }, turn = { make_life, optional = true },
-  flush = { make_get }, restore = { make_get, takes = 'messages' },
-  delete_job = { jobs_of_queue, takes = 'messages', optional = true },
-  give_up = { jobs_of_queue, takes = 'messages', optional = true },
-  release = { jobs_of_queue, takes = 'messages', optional = true },
-  touch = { jobs_of_queue, takes = 'messages', optional = true },
-  bury = { jobs_of_queue, takes = 'messages', optional = true },
-  kick_job = { jobs_of_queue, takes = 'messages', optional = true },
-  kick = { jobs_of_queue }, pause = { jobs_of_queue, takes = 'messages' }, convert = { jobs_of_queue },
-  reserve_job = { jobs_of_queue, takes = 'messages', optional = true, long = true },
-  peek_job = { jobs_of_queue, takes = 'messages', optional = true, long = true },
-  job_info = { jobs_of_queue, takes = 'messages', optional = true },
-  best_job = { jobs_of_queue, optional = true },
+  flush = { make_get, jobs = make_job_list }, restore = { make_get, jobs = make_job_list, takes = 'messages' },
+  delete_job = job_event, give_up = job_event, release = job_event, touch = job_event, bury = job_event,
+  kick_job = job_event, kick = { make_job_verbs }, pause = { make_job_verbs, takes = 'messages' },
+  convert = { make_job_verbs }, job_info = job_event, best_job = { make_job_verbs, optional = true },
+  reserve_job = job_question, peek_job = job_question,
   examine = { make_doctor, optional = true },
   repair = { make_doctor, takes = 'words', optional = true },
   take_over = { make_upgrade, takes = 'words', optional = true },
@@ -74,8 +68,7 @@ local function execute(verb, options, first, count)
   if not queue.bound and not about.optional then
     return { err = 'NOQUEUE' }
   end
-  -- A queue of jobs has its own way to do some of the verbs.
-  local operation = queue.kind == 'jobs' and queue.jobs.operations[verb] or about[1](options)[verb]
+  local operation = (queue.kind == 'jobs' and about.jobs or about[1])(options)[verb]
   if about.takes == 'sizes and messages' then
     return operation(ARGV[first], slice_of(first + 1, count - 1))
   elseif about.takes == 'messages' then
@@ -213,6 +206,7 @@ local function do_block()
     for _, run in ipairs(waiting) do wait = wait or run.role == 'consumer' end
     make_waiting_servers().note(wait)
   end
+  move_dead_letters()
   save_mirror()
   if reply[1] == 0 then
     reply[1] = not queue.bound and -2 or queue.bound > 0 and -1 or 0
@@ -242,7 +236,7 @@ while is_left do
   local on_records = (block.how == 'recover' or block.how == 'cut') and make_recovery()[block.how]
   local is_done, answer = pcall(on_records or do_block)
   if not is_done then
-    make_recovery().undo(popped)
+    make_recovery().undo(popped, reserved_before)
   end
   call_changed = call_changed or changed
   replies[#replies + 1] = is_done and answer or error_reply(answer)
@@ -254,6 +248,6 @@ if next(changed_records) then
 end
 local reply_of_call, unrecorded = end_call()
 if not reply_of_call then
-  make_recovery().undo(entries)
+  make_recovery().undo(entries, 0)
 end
 return reply_of_call or unrecorded

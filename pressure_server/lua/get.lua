@@ -75,7 +75,9 @@ local function make_get(options)
     if marks or claims then
       some, their_marks = unexpired(some, marks and marks.take(some, position) or {})
     end
-    return claims and open_jobs().hold(some, their_marks, claims) or some, popped - #some
+    local dropped = popped - #some
+    if claims and #some > 0 then some = open_jobs().hold(some, their_marks, claims) end
+    return some, dropped
   end
 
   -- Take the best jobs. Return their messages, and how many have expired.

@@ -3,52 +3,67 @@
 -- message becomes a job while a client has it reserved, and goes back to the head of the list if the client
 -- gives it up.
 --
--- Touches  :ext:jobs      a hash: id -> 'made priority delay ttr flags expires message', as it was put; and
---                         'id:' -> { priority, delay, reserves, timeouts, releases, buries, kicks, owner },
---                         packed, unless nothing has happened to the job since it was put
+-- This file has the states of jobs and the transitions between them. Verbs are in job_verbs.lua and
+-- job_lists.lua, ids in job_ids.lua, and unique jobs in job_index.lua.
+--
+-- Touches  :ext:jobs      a hash: id -> 'made priority delay ttr flags expires message', as it was put;
+--                         'id:' -> { priority, delay, reserves, timeouts, releases, buries, kicks, owner, ttr of
+--                         the reservation }, packed, unless nothing has happened to the job since it was put;
+--                         and 'id#' -> what makes it unique, if that is not its message
 --          :ext:ready     for each state a sorted set of places, with the score: the job's priority;
 --          :ext:delayed   when it becomes ready;
 --          :ext:reserved  when its reservation ends, inf for never;
---          :ext:buried    when it was buried
---          :ext:blocks    a list: the blocks of ids that the queue has had (see `new_ids`)
---          :ext:settings  'id': the last id given; 'paused': until when no job is reserved
---          j<id>          a field of the records of the server whose client has reserved the job -> base key
---          ${PREFIX}!blocks, ${PREFIX}!last_block  a hash: block of ids -> base key; the last block given
+--          :ext:buried    the number of jobs buried before
+--          :ext:settings  'paused': until when no job is reserved; 'buried': how many jobs have been buried;
+--                         'type': the type that the queue was created with; 'max_deliveries', 'dead_letter':
+--                         after how many reservations a job goes to the queue with that base key
+--          j<base key>    a field of the records of a server: its clients may have reserved jobs of that queue
 --
 -- Times are in milliseconds since 1970 by the backend's clock; delays and times to run in milliseconds.
 --
 -- A place is the id in 16 digits, so that jobs with equal scores are in the order in which they were put. The
--- owner of a reserved job is 'identity token': a server, and one of its clients. The identity is empty if the
--- reservation outlives its connection.
+-- owner of a reserved job is 'server token': the end of a server's identity, and one of its clients. The server
+-- is empty if the reservation outlives its connection.
 
+-- Messages of the list that become jobs when a block begins.
+local MAX_ADOPTED = 1000
+local DEFAULT_PRIORITY, DEFAULT_TTR = 1024, 60000
+
+local function place_of(id)
+  return string.format('%016.0f', tonumber(id))
+end
+
+local function id_at(place)
+  return string.match(place, '[1-9]%d*')
+end
+
+-- Return the part of a server's identity that owners of reservations have.
+local function server_of(its_identity)
+  return string.match(its_identity, '[^:]*$')
+end
 
 local function make_jobs()
-  local self = { operations = {}, ready = 0 } -- ready: how many jobs are ready
-  local operations = self.operations
+  local self = { ready = 0, settings = {} } -- ready: how many jobs are ready
 
-  -- How many jobs change by themselves, and how many messages become jobs, when a block begins.
-  local MAX_PROMOTED, MAX_ADOPTED = 500, 1000
-  -- Ids of a block. A queue that gets a new block checks two of its old ones, and gives up those without jobs.
-  local IDS_OF_BLOCK, CHECKED_BLOCKS = 64, 2
-  local DEFAULT_PRIORITY, DEFAULT_TTR = 1024, 60000
-  -- What happens to a job: the state to which each event leads, from each state. Anything else is refused
-  -- (beanstalkd, protocol.txt, Job Lifecycle).
-  local TRANSITIONS = {
-    reserve = { ready = 'reserved' },
-    reserve_any = { ready = 'reserved', delayed = 'reserved', buried = 'reserved' },
-    touch = { reserved = 'reserved' },
-    release = { reserved = 'ready' },
-    release_later = { reserved = 'delayed' },
-    give_up = { reserved = 'ready' },
-    time_out = { reserved = 'ready' },
-    bury = { reserved = 'buried' },
-    kick = { buried = 'ready', delayed = 'ready' },
-    delete = { ready = 'gone', delayed = 'gone', reserved = 'gone', buried = 'gone' },
-  }
   local STATES = { 'ready', 'delayed', 'reserved', 'buried' }
+  -- What happens to a job: the state to which each event leads. Anything else is refused (beanstalkd,
+  -- protocol.txt, Job Lifecycle). Only its owner ends or extends a reservation.
+  local TRANSITIONS = {
+    ['ready reserve'] = 'reserved',
+    ['ready reserve_any'] = 'reserved', ['delayed reserve_any'] = 'reserved', ['buried reserve_any'] = 'reserved',
+    ['reserved touch'] = 'reserved',
+    ['reserved release'] = 'ready', ['reserved release_later'] = 'delayed',
+    ['reserved give_up'] = 'ready', ['reserved time_out'] = 'ready',
+    ['reserved bury'] = 'buried',
+    ['buried kick'] = 'ready', ['delayed kick'] = 'ready',
+    ['ready delete'] = 'gone', ['delayed delete'] = 'gone', ['reserved delete'] = 'gone', ['buried delete'] = 'gone',
+  }
   -- Positions in the packed state; OWN_TTR is the time to run of one reservation. These events are counted.
-  local PRIORITY, DELAY, OWNER, OWN_TTR = 1, 2, 8, 9
-  local COUNTED = { reserve = 3, reserve_any = 3, time_out = 4, release = 5, release_later = 5, bury = 6, kick = 7 }
+  local PRIORITY, DELAY, RESERVES, TIMEOUTS, RELEASES, BURIES, KICKS, OWNER, OWN_TTR = 1, 2, 3, 4, 5, 6, 7, 8, 9
+  local COUNTED = {
+    reserve = RESERVES, reserve_any = RESERVES, time_out = TIMEOUTS, release = RELEASES, release_later = RELEASES,
+    bury = BURIES, kick = KICKS,
+  }
 
   local jobs, settings = base .. ':ext:jobs', base .. ':ext:settings'
 
@@ -56,17 +71,10 @@ local function make_jobs()
     return base .. ':ext:' .. state
   end
 
-  local function place_of(id)
-    return string.format('%016.0f', tonumber(id))
-  end
-
-  local function id_at(place)
-    return string.match(place, '[1-9]%d*')
-  end
-
-  -- Return the beginning of the keys that belong to no queue.
-  local function own_keys()
-    return string.sub(records, 1, -1 - #'calls:' - #identity)
+  local indexes = {}
+  function self.index(name)
+    indexes[name] = indexes[name] or make_job_index(name)
+    return indexes[name]
   end
 
   local function set_kind(kind)
@@ -78,96 +86,37 @@ local function make_jobs()
     end
   end
 
-  -- The index: finds the queued jobs with a given message. It is made when a message is first looked up.
-  --
-  -- Touches  :ext:same  a hash: message, or the hash of a long one -> ids of the queued jobs with that message;
-  --                     '' -> the cursor up to which older jobs have been entered, or 'all'
-  local same, entered = base .. ':ext:same', nil
-
-  local function key_of(message)
-    return #message <= 40 and 'm' .. message or 'h' .. redis.sha1hex(message)
-  end
-
-  local function enter_index(message, id)
-    local key = key_of(message)
-    local ids = call('HGET', same, key)
-    if not ids or not string.find(' ' .. ids .. ' ', ' ' .. id .. ' ', 1, true) then
-      call('HSET', same, key, ids and ids .. ' ' .. id or id)
-    end
-  end
-
-  local function leave_index(message, id)
-    local key = key_of(message)
-    local ids = call('HGET', same, key)
-    if ids == id then
-      call('HDEL', same, key)
-    elseif ids then
-      local left = string.gsub(' ' .. ids .. ' ', ' ' .. id .. ' ', ' ', 1)
-      call('HSET', same, key, string.match(left, '^ ?(.-) ?$'))
-    end
-  end
-
-  -- Note that a job enters (1) or leaves (-1) a state. Jobs that are ready or delayed are queued.
-  local function count(job, state, change)
-    if queue.kind == 'jobs' and (state == 'ready' or state == 'delayed') then
-      if state == 'ready' then self.ready = self.ready + change end
-      queue.length = queue.length + change
-      if entered then (change > 0 and enter_index or leave_index)(job.message, job.id) end
-    end
-  end
-
-  -- Return a new block of ids. The index of blocks tells to which queue an id belongs.
-  local function new_block()
-    local index, blocks = own_keys() .. 'blocks', base .. ':ext:blocks'
-    for _ = 1, math.min(CHECKED_BLOCKS, call('LLEN', blocks)) do
-      local old, ids = call('RPOP', blocks), {}
-      for i = 1, IDS_OF_BLOCK do ids[i] = string.format('%.0f', old * IDS_OF_BLOCK + i) end
-      local is_used = false
-      for _, job in ipairs(call('HMGET', jobs, unpack(ids))) do is_used = is_used or job end
-      if is_used then
-        call('LPUSH', blocks, old)
+  -- Return the jobs with these ids, at most JOBS_AT_ONCE; false in place of a job that does not exist. A job
+  -- that occurs twice is the same table. Its `state` is nil if that takes another look (state_of).
+  function self.read(ids)
+    local fields, found, known = {}, {}, {}
+    for i, id in ipairs(ids) do fields[2 * i - 1], fields[2 * i] = id, id .. ':' end
+    local values = #ids > 0 and call('HMGET', jobs, unpack(fields)) or {}
+    for i, id in ipairs(ids) do
+      local value, packed = values[2 * i - 1], values[2 * i]
+      if known[id] or not value then
+        found[i] = known[id] or false
       else
-        call('HDEL', index, old)
+        local made, priority, delay, ttr, flags, expires, first = string.match(value,
+          '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) ()')
+        local about = packed and cmsgpack.unpack(packed) or { tonumber(priority), tonumber(delay), 0, 0, 0, 0, 0, '' }
+        found[i] = {
+          id = id, place = place_of(id), made = made, ttr = tonumber(ttr), flags = flags,
+          expires = tonumber(expires), value = value, first = first, bytes = #value - first + 1,
+          about = about, state = about[OWNER] ~= '' and 'reserved' or nil,
+        }
+        known[id] = found[i]
       end
     end
-    local block = string.format('%.0f', call('INCR', own_keys() .. 'last_block') - 1)
-    call('LPUSH', blocks, block)
-    call('HSET', index, block, base)
-    call('HSET', settings, 'index', index)
-    return tonumber(block)
+    work = work + 4 * MESSAGE * #ids
+    return found
   end
 
-  -- Return new ids, in ascending order. In a database with one queue of jobs they are 1, 2, 3, …
-  local function new_ids(wanted)
-    local last, ids = tonumber(call('HGET', settings, 'id') or 0), {}
-    for i = 1, wanted do
-      if last % IDS_OF_BLOCK == 0 then
-        last = new_block() * IDS_OF_BLOCK
-      end
-      last = last + 1
-      ids[i] = string.format('%.0f', last)
-    end
-    call('HSET', settings, 'id', string.format('%.0f', last))
-    return ids
+  function self.message_of(job)
+    return string.sub(job.value, job.first)
   end
 
-  -- Return the job with that id, or nil. Its `state` is nil if that takes another look (state_of).
-  local function read(id)
-    local value, packed = unpack(call('HMGET', jobs, id, id .. ':'))
-    if not value then
-      return nil
-    end
-    local made, priority, delay, ttr, flags, expires, first = string.match(value,
-      '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) ()')
-    local state = packed and cmsgpack.unpack(packed)
-      or { tonumber(priority), tonumber(delay), 0, 0, 0, 0, 0, '' }
-    return {
-      id = id, place = place_of(id), made = tonumber(made), ttr = tonumber(ttr), flags = flags,
-      expires = tonumber(expires), message = string.sub(value, first), value = value, packed = packed,
-      about = state, state = state[OWNER] ~= '' and 'reserved' or nil,
-    }
-  end
-
+  -- Return the state of a job that exists. A job without a place is ready: this mends an interrupted change.
   local function state_of(job)
     for i = 1, job.state and 0 or #STATES do
       if call('ZSCORE', set_of(STATES[i]), job.place) then
@@ -175,10 +124,15 @@ local function make_jobs()
         break
       end
     end
+    if not job.state then
+      call('ZADD', set_of('ready'), job.about[PRIORITY], job.place)
+      job.state = 'ready'
+    end
     return job.state
   end
+  self.state_of = state_of
 
-  local function ttr_of(job)
+  function self.ttr_of(job)
     return job.about[OWN_TTR] or job.ttr
   end
 
@@ -188,78 +142,120 @@ local function make_jobs()
     elseif state == 'delayed' then
       return clock() + job.about[DELAY]
     elseif state == 'reserved' then
-      return ttr_of(job) > 0 and clock() + ttr_of(job) or 'inf'
+      local ttr = self.ttr_of(job)
+      return ttr > 0 and clock() + ttr or 'inf'
     end
     return call('HINCRBY', settings, 'buried', 1)
   end
 
-  -- Note with the server of its owner that a job is reserved, or no longer is. A server that finds this one
-  -- dead gives up its reservations (recovery.lua).
-  local function point(command, job, owner, ...)
-    local server = string.match(owner, '^(.+) %S*$')
-    if server then
-      call(command, own_keys() .. 'calls:' .. server, 'j' .. job.id, ...)
+  -- Put the messages of jobs back at the head of the list: only queues of the kind `jobs` have ready jobs.
+  local function return_to_list(some)
+    table.sort(some, function(one, other) return one.place < other.place end)
+    local messages, marks = {}, {}
+    for i, job in ipairs(some) do
+      messages[i] = self.message_of(job)
+      marks[i] = (job.flags ~= '0' or job.expires > 0) and { job.flags, job.expires } or nil
+    end
+    make_get().restore(messages, marks)
+  end
+
+  -- Note that a job goes from one state to another, in what is counted and indexed.
+  local function count(job, from, to)
+    if queue.kind ~= 'jobs' then
+      return
+    end
+    local was_queued, is_queued = from == 'ready' or from == 'delayed', to == 'ready' or to == 'delayed'
+    self.ready = self.ready - (from == 'ready' and 1 or 0) + (to == 'ready' and 1 or 0)
+    queue.length = queue.length - (was_queued and 1 or 0) + (is_queued and 1 or 0)
+    if self.indexed and was_queued ~= is_queued then
+      self.index('same').note(self.message_of(job), job.id, is_queued)
+    end
+    if self.settings.unique then
+      local all = self.settings.unique == 'unfinished'
+      local was_in, is_in = was_queued or all and from ~= 'gone', is_queued or all and to ~= 'gone'
+      if was_in ~= is_in then
+        self.index('unique').note(call('HGET', jobs, job.id .. '#') or self.message_of(job), job.id, is_in)
+      end
     end
   end
 
-  local function forget(job)
-    call('HDEL', jobs, job.id, job.id .. ':')
-    if queue.kind == 'reserved' and call('EXISTS', jobs) == 0 then set_kind(nil) end
-  end
-
-  -- Put the message of a job back at the head of the list: only queues of the kind `jobs` have ready jobs.
-  local function return_to_list(job)
-    local is_marked = job.flags ~= '0' or job.expires > 0
-    make_get().restore({ job.message }, { is_marked and { job.flags, job.expires } or nil })
-    forget(job)
-  end
-
-  -- Let an event happen to a job. Return its new state; nil if the event is refused. The job enters its new
-  -- state before it leaves the old one, so that an error in between loses nothing.
-  local function happen(event, job, owner)
+  -- Return the state to which an event leads a job, or nil if the event is refused. A job that has been
+  -- reserved often enough is buried instead of becoming ready, and goes to the dead letters.
+  local function next_state(job, event, owner)
     local from = state_of(job)
-    local to = TRANSITIONS[event][from]
-    local last_owner = job.about[OWNER]
-    if not to or (from == 'reserved' and event ~= 'time_out' and owner ~= last_owner) then
+    local to = TRANSITIONS[from .. ' ' .. event]
+    if not to or (from == 'reserved' and event ~= 'time_out' and owner ~= job.about[OWNER]) then
       return nil
     end
-    changed = true
-    local to_list = to == 'ready' and queue.kind ~= 'jobs'
-    if to_list then
-      return_to_list(job)
-    elseif to ~= 'gone' then
-      local counter = COUNTED[event]
-      if counter then job.about[counter] = job.about[counter] + 1 end
-      job.about[OWNER] = to == 'reserved' and owner or ''
-      call('ZADD', set_of(to), score_in(to, job), job.place)
-      call('HSET', jobs, job.id .. ':', cmsgpack.pack(job.about))
+    local most = self.settings.max_deliveries
+    if most and from == 'reserved' and (to == 'ready' or to == 'delayed') and job.about[RESERVES] >= most then
+      if self.settings.dead_letter then
+        self.spent = self.spent or {}
+        table.insert(self.spent, job.id)
+      end
+      return 'buried'
     end
-    if to == 'reserved' and from ~= to then point('HSET', job, owner, base) end
-    if from == 'reserved' and from ~= to then point('HDEL', job, last_owner) end
-    if from ~= to then call('ZREM', set_of(from), job.place) end
-    if to == 'gone' then
-      if queue.kind == 'jobs' then count_as('consumed', 1, #job.message) end
-      forget(job)
-    end
-    job.state = to
-    count(job, from, -1)
-    count(job, to, 1)
     return to
   end
 
-
-  -- Put jobs. Without `marks`, each begins with 'priority delay ttr flags expires '; else they are plain messages,
-  -- and marks[i], which may be nil, has the flags and the expiry of one (marks.lua).
+  -- Let an event happen to jobs, each with its owner. They enter their new states before they leave the old
+  -- ones, so that an error in between loses nothing.
   --
-  -- Returns  their ids; and the number of bytes of their messages
-  function self.push(some, marks)
-    local ids, made, bytes = new_ids(#some), string.format('%.0f ', clock()), 0
+  -- Returns  for each 1, or 0 if the event is refused
+  function self.happen(event, some, owners)
+    local done, into, from_sets, written, gone, returned = {}, {}, {}, {}, {}, {}
+    local consumed, bytes = 0, 0
+    for i, job in ipairs(some) do
+      local owner = owners and owners[i]
+      local to = job and next_state(job, event, owner)
+      done[i] = to and 1 or 0
+      if to then
+        local from, about = job.state, job.about
+        if from ~= to then
+          from_sets[from] = from_sets[from] or {}
+          table.insert(from_sets[from], job.place)
+        end
+        if to == 'gone' then
+          gone[#gone + 1], gone[#gone + 2], gone[#gone + 3] = job.id, job.id .. ':', job.id .. '#'
+          consumed, bytes = consumed + 1, bytes + job.bytes
+        elseif to == 'ready' and queue.kind ~= 'jobs' then
+          gone[#gone + 1], gone[#gone + 2] = job.id, job.id .. ':'
+          returned[#returned + 1] = job
+        else
+          local counter = COUNTED[event]
+          if counter then about[counter] = about[counter] + 1 end
+          about[OWNER] = to == 'reserved' and owner or ''
+          if to ~= 'reserved' then about[OWN_TTR] = nil end
+          into[to] = into[to] or {}
+          table.insert(into[to], score_in(to, job))
+          table.insert(into[to], job.place)
+          written[#written + 1], written[#written + 2] = job.id .. ':', cmsgpack.pack(about)
+        end
+        count(job, from, to)
+        job.state = to
+      end
+    end
+    if #written > 0 then call('HSET', jobs, unpack(written)) end
+    for state, places in pairs(into) do call('ZADD', set_of(state), unpack(places)) end
+    if into.reserved and event ~= 'touch' then call('HSET', records, 'j' .. base, 1) end
+    if #returned > 0 then return_to_list(returned) end
+    for state, places in pairs(from_sets) do call('ZREM', set_of(state), unpack(places)) end
+    if #gone > 0 then call('HDEL', jobs, unpack(gone)) end
+    if consumed > 0 and queue.kind == 'jobs' then count_as('consumed', consumed, bytes) end
+    if from_sets.reserved and call('EXISTS', set_of('reserved')) == 0 then call('HDEL', records, 'j' .. base) end
+    if queue.kind == 'reserved' and call('EXISTS', jobs) == 0 then set_kind(nil) end
+    changed = changed or next(from_sets) ~= nil or next(into) ~= nil
+    return done
+  end
+
+  -- Store jobs, each 'priority delay ttr flags expires message'. `names`, if given, are what makes each unique;
+  -- else its message does.
+  --
+  -- Returns  their ids; and the bytes of their messages
+  local function store(some, names)
+    local ids, made, bytes = new_job_ids(#some), string.format('%.0f ', clock()), 0
     local fields, ready, delayed = {}, {}, {}
     for i, one in ipairs(some) do
-      if marks then
-        local mark = marks[i] or { '0', 0 }
-        one = string.format('%d 0 %d %s %.0f ', DEFAULT_PRIORITY, DEFAULT_TTR, mark[1], mark[2]) .. one
-      end
       local id = ids[i]
       local priority, delay, first = string.match(one, '^(%d+) (%d+) %d+ %d+ %d+ ()')
       bytes = bytes + #one - first + 1
@@ -268,74 +264,144 @@ local function make_jobs()
         ready[#ready + 1], ready[#ready + 2] = priority, place_of(id)
       else
         delayed[#delayed + 1], delayed[#delayed + 2] = string.format('%.0f', clock() + delay), place_of(id)
-        fields[#fields + 1] = id .. ':'
-        fields[#fields + 1] = cmsgpack.pack({ tonumber(priority), tonumber(delay), 0, 0, 0, 0, 0, '' })
       end
-      if entered then enter_index(string.sub(one, first), id) end
+      if names then fields[#fields + 1], fields[#fields + 2] = id .. '#', names[i] end
+      if self.settings.unique then self.index('unique').note(names and names[i] or string.sub(one, first), id, true) end
+      if self.indexed then self.index('same').note(string.sub(one, first), id, true) end
     end
     if #delayed > 0 then call_with_all('ZADD', set_of('delayed'), delayed) end
     if #ready > 0 then call_with_all('ZADD', set_of('ready'), ready) end
-    call_with_all('HSET', jobs, fields)
+    if #fields > 0 then call_with_all('HSET', jobs, fields) end
     self.ready = self.ready + #ready / 2
     queue.length = queue.length + #some
     changed = true
     return ids, bytes
   end
 
-  -- Put back a message that was taken for good, as the job that it was.
-  local function push_back(message, mark)
-    local id, value, packed = mark[3], mark[4], mark[5]
-    call('ZADD', set_of('ready'), cmsgpack.unpack(packed)[PRIORITY], place_of(id))
-    call('HSET', jobs, id, value .. message, id .. ':', packed)
-    if entered then enter_index(message, id) end
-    self.ready, queue.length = self.ready + 1, queue.length + 1
+  -- Leave out jobs that an index has already, by name or by message.
+  --
+  -- Returns  the others, and their names or nil; the id of each job that is there; and for each of the others
+  --          that occurs several times, its place among them
+  local function without_equals(some, names, index)
+    local keys, fresh, fresh_names, ids, places, first_of = {}, {}, {}, {}, {}, {}
+    for i, one in ipairs(some) do
+      keys[i] = names and names[i] or string.sub(one, (string.match(one, '^%d+ %d+ %d+ %d+ %d+ ()')))
+    end
+    local known = self.index(index).ids_of(keys)
+    for i, key in ipairs(keys) do
+      ids[i] = known[i] and string.match(known[i], '%d+')
+      if not ids[i] and not first_of[key] then
+        fresh[#fresh + 1], fresh_names[#fresh_names + 1] = some[i], key
+        first_of[key] = #fresh
+      end
+      places[i] = not ids[i] and first_of[key] or nil
+    end
+    return fresh, names and fresh_names, ids, places
+  end
+
+  -- Put jobs, each 'priority delay ttr flags expires message'. They must be unique if the queue says so, by
+  -- `names` if given; or if `unique`, among the queued: then the index of messages must be complete.
+  --
+  -- Returns  their ids. A job that must be unique and is there already is not put: the id is that of the one
+  --          that is there
+  function self.put(some, names, unique)
+    local index = self.settings.unique and 'unique' or unique and 'same'
+    local fresh, fresh_names, ids, places = some, nil, {}, nil
+    if index then fresh, fresh_names, ids, places = without_equals(some, names, index) end
+    local new_ids, bytes = store(fresh, fresh_names)
+    if #fresh > 0 then count_as('produced', #fresh, bytes) end
+    for i = 1, index and #some or 0 do ids[i] = ids[i] or new_ids[places[i]] end
+    return index and ids or new_ids
+  end
+
+  -- Return plain messages as jobs to put; marks[i], which may be nil, has the flags and the expiry of one.
+  function self.as_jobs(messages, marks)
+    local some = {}
+    for i, message in ipairs(messages) do
+      local mark = marks[i] or { '0', 0 }
+      some[i] = string.format('%d 0 %d %s %.0f ', DEFAULT_PRIORITY, DEFAULT_TTR, mark[1], mark[2]) .. message
+    end
+    return some
+  end
+
+  -- Put back messages that `pop` took, as the jobs that they were.
+  function self.push_back(messages, marks)
+    for i, message in ipairs(messages) do
+      local id, value, packed = marks[i][3], marks[i][4], marks[i][5]
+      local about = packed ~= '' and cmsgpack.unpack(packed)
+      call('ZADD', set_of('ready'), about and about[PRIORITY] or string.match(value, ' (%d+)'), place_of(id))
+      call('HSET', jobs, id, value .. message)
+      if about then call('HSET', jobs, id .. ':', packed) end
+      local job = self.read({ id })[1]
+      count(job, 'gone', 'ready')
+    end
   end
 
   -- Return how many jobs may be taken now.
   function self.available()
-    local paused = self.ready > 0 and call('HGET', settings, 'paused')
-    return paused and tonumber(paused) > clock() and 0 or self.ready
+    local paused = self.ready > 0 and self.settings.paused
+    return paused and paused > clock() and 0 or self.ready
   end
 
-  -- Return places in a set that are due, at most MAX_PROMOTED.
+  -- Return places in a set that are due.
   local function due_in(state)
-    local places = call('ZRANGEBYSCORE', set_of(state), '-inf', string.format('%.0f', clock()), 'LIMIT', 0, MAX_PROMOTED)
-    work = work + 4 * MESSAGE * #places
-    return places
+    return call('ZRANGEBYSCORE', set_of(state), '-inf', string.format('%.0f', clock()), 'LIMIT', 0, JOBS_AT_ONCE)
   end
+
+  local function ids_at(places)
+    local ids = {}
+    for i, place in ipairs(places) do ids[i] = id_at(place) end
+    return ids
+  end
+
+  -- Return the jobs at these places of a state. A place without a job is dropped.
+  local function jobs_at(state, places)
+    local found, stray = {}, {}
+    for i, job in ipairs(self.read(ids_at(places))) do
+      if job then
+        job.state = state
+        found[#found + 1] = job
+      else
+        stray[#stray + 1] = places[i]
+      end
+    end
+    if #stray > 0 then
+      call('ZREM', set_of(state), unpack(stray))
+      if state == 'ready' then self.ready, queue.length = self.ready - #stray, queue.length - #stray end
+    end
+    return found
+  end
+  self.jobs_at = jobs_at
 
   -- Make delayed jobs ready, and end reservations, whose time has come.
   local function promote()
     local places = due_in('delayed')
     if #places > 0 then
-      local states, ready = {}, {}
-      for i, place in ipairs(places) do states[i] = id_at(place) .. ':' end
-      for i, packed in ipairs(call('HMGET', jobs, unpack(states))) do
-        if packed then
-          ready[#ready + 1], ready[#ready + 2] = cmsgpack.unpack(packed)[PRIORITY], places[i]
-        end
+      local ready = {}
+      for _, job in ipairs(jobs_at('delayed', places)) do
+        ready[#ready + 1], ready[#ready + 2] = job.about[PRIORITY], job.place
       end
-      if #ready > 0 then call('ZADD', set_of('ready'), unpack(ready)) end
-      call('ZREM', set_of('delayed'), unpack(places))
+      if #ready > 0 then
+        call('ZADD', set_of('ready'), unpack(ready))
+        call('ZREM', set_of('delayed'), unpack(places))
+      end
       self.ready = self.ready + #ready / 2
       changed = true
     end
-    for _, place in ipairs(due_in('reserved')) do
-      local job = read(id_at(place))
-      if job then happen('time_out', job) else call('ZREM', set_of('reserved'), place) end
-    end
+    places = due_in('reserved')
+    if #places > 0 then self.happen('time_out', jobs_at('reserved', places)) end
   end
 
   -- Make jobs of messages in the list: those that were there when the queue became one of jobs, and those
-  -- that native clients have put. Returns whether any are left.
-  local function adopt()
-    local length = call('LLEN', base)
+  -- that native clients have put. Return whether any are left.
+  local function adopt(length)
     if length == 0 or in_use('consumer') then
       return false
     end
     local messages = call('RPOP', base, MAX_ADOPTED)
+    local marks = has_marks() and make_marks().take(messages, queue.consumed) or {}
     queue.length = queue.length - #messages
-    self.push(messages, has_marks() and make_marks().take(messages, queue.consumed) or {})
+    store(self.as_jobs(messages, marks))
     act_as('consumer')
     work = work + 4 * MESSAGE * #messages
     return length > #messages
@@ -343,11 +409,16 @@ local function make_jobs()
 
   -- Begin with the queue: read how many jobs it has, and do what is due.
   function self.begin()
+    local noted = call('HMGET', settings, 'paused', 'indexed', 'unique', 'max_deliveries', 'dead_letter')
+    self.indexed = noted[2]
+    self.settings = {
+      paused = tonumber(noted[1]), unique = noted[3], max_deliveries = tonumber(noted[4]), dead_letter = noted[5],
+    }
     if queue.kind == 'jobs' then
+      local in_list = queue.length
       self.ready = call('ZCARD', set_of('ready'))
-      queue.length = queue.length + self.ready + call('ZCARD', set_of('delayed'))
-      entered = call('HGET', same, '')
-      self.has_unadopted = adopt()
+      queue.length = in_list + self.ready + call('ZCARD', set_of('delayed'))
+      self.has_unadopted = adopt(in_list)
     end
     promote()
     if block.how ~= '' then self.due_before = self.next_due() or math.huge end
@@ -362,7 +433,7 @@ local function make_jobs()
     end
   end
 
-  -- Make this a queue of jobs. Its messages are adopted in the order of the list.
+  -- Make this a queue of jobs. Its messages are adopted in the order of the list. Return an error, or nil.
   function self.convert()
     if call('HGET', settings, 'type') then
       return { err = 'TYPE the queue was created as a queue of another type' }
@@ -371,8 +442,8 @@ local function make_jobs()
     local outstanding, bytes = 0, 0
     for _, state in ipairs({ 'reserved', 'buried' }) do
       for _, place in ipairs(call('ZRANGE', set_of(state), 0, -1)) do
-        local job = read(id_at(place))
-        outstanding, bytes = outstanding + 1, bytes + #job.message
+        local job = self.read({ id_at(place) })[1]
+        outstanding, bytes = outstanding + 1, bytes + job.bytes
       end
     end
     if outstanding > 0 then count_as('consumed', -outstanding, -bytes) end
@@ -383,40 +454,48 @@ local function make_jobs()
   end
 
   -- Takes    '=token' for a client of this server, '@token' for a reservation that outlives its connection
-  local function owner_of(text)
-    return (string.sub(text, 1, 1) == '=' and identity or '') .. ' ' .. string.sub(text, 2)
+  function self.owner_of(text)
+    return (string.sub(text, 1, 1) == '=' and server_of(identity) or '') .. ' ' .. string.sub(text, 2)
   end
 
-  -- Give a job to a client. Returns it as 'id ttr flags reserves message'.
-  local function give(job, event, claim)
-    local owner, ttr = string.match(claim, '^(%S+) ?(%d*)$')
-    job.about[OWN_TTR] = tonumber(ttr)
-    if not happen(event, job, owner_of(owner)) then
-      return nil
+  -- Takes    claims of reservations, each 'owner' or 'owner ttr'
+  -- Returns  the owners; and the times to run, nil for a job's own
+  local function owners_in(claims)
+    local owners, ttrs = {}, {}
+    for i, claim in ipairs(claims) do
+      local owner, ttr = string.match(claim, '^(%S+) ?(%d*)$')
+      owners[i], ttrs[i] = self.owner_of(owner), tonumber(ttr)
     end
-    reserved[#reserved + 1] = job.id
-    return string.format('%s %.0f %s %d ', job.id, ttr_of(job), job.flags, job.about[COUNTED.reserve]) .. job.message
+    return owners, ttrs
+  end
+
+  -- Return a reserved job as the reply has it: 'id ttr flags reserves message'.
+  local function given(job)
+    return string.format('%s %.0f %s %d ', job.id, self.ttr_of(job), job.flags, job.about[RESERVES])
+      .. self.message_of(job)
+  end
+
+  -- Give jobs to clients, one for each claim. Return each as `given`; those that cannot be reserved are left out.
+  function self.give(event, some, claims)
+    local owners, ttrs = owners_in(claims)
+    local ids, found = {}, {}
+    for i, job in ipairs(some) do ids[i], job.about[OWN_TTR] = job.id, ttrs[i] end
+    note_reserved(ids, owners)
+    for i, is_done in ipairs(self.happen(event, some, owners)) do
+      if is_done == 1 then found[#found + 1] = given(some[i]) end
+    end
+    return found
   end
 
   -- Return the best jobs that are ready, at most `wanted`; and how many of these have expired, and are deleted.
-  local function best(wanted)
-    local found, expired = {}, 0
-    for _, place in ipairs(call('ZRANGE', set_of('ready'), 0, wanted - 1)) do
-      local job = read(id_at(place))
-      if not job then
-        call('ZREM', set_of('ready'), place)
-        self.ready = self.ready - 1
-      else
-        job.state = 'ready'
-        if is_expired({ job.flags, job.expires }) then
-          happen('delete', job)
-          expired = expired + 1
-        else
-          found[#found + 1] = job
-        end
-      end
+  function self.best(wanted)
+    local found, expired = {}, {}
+    local places = call('ZRANGE', set_of('ready'), 0, math.min(wanted, JOBS_AT_ONCE) - 1)
+    for _, job in ipairs(jobs_at('ready', places)) do
+      table.insert(is_expired({ job.flags, job.expires }) and expired or found, job)
     end
-    return found, expired
+    if #expired > 0 then self.happen('delete', expired) end
+    return found, #expired
   end
 
   -- Take up to `wanted` jobs for good, best first.
@@ -424,139 +503,57 @@ local function make_jobs()
   -- Returns  their messages; what is needed to put each back: { flags, expires, id, the job without its message,
   --          its state }; and how many others have expired
   function self.pop(wanted)
-    local found, expired = best(wanted)
+    local found, expired = self.best(wanted)
     local messages, marks = {}, {}
     for i, job in ipairs(found) do
-      messages[i] = job.message
-      marks[i] = { job.flags, job.expires, job.id, string.sub(job.value, 1, -1 - #job.message), cmsgpack.pack(job.about) }
+      messages[i] = self.message_of(job)
+      local is_touched = job.about[RESERVES] + job.about[KICKS] + job.about[BURIES] > 0 or job.about[DELAY] > 0
+      marks[i] = {
+        job.flags, job.expires, job.id, string.sub(job.value, 1, job.first - 1),
+        is_touched and cmsgpack.pack(job.about) or '',
+      }
     end
     note_popped(messages)
-    for _, job in ipairs(found) do happen('delete', job) end
+    self.happen('delete', found)
     return messages, marks, expired
   end
 
-  -- Reserve up to `wanted` jobs, best first, one for each claim: 'owner', or 'owner ttr'.
+  -- Reserve up to `wanted` jobs, best first, one for each claim.
   --
-  -- Returns  for each 'id ttr flags reserves message'; and how many others have expired
+  -- Returns  what `give` does; and how many others have expired
   function self.reserve(claims, wanted)
-    local found, expired = best(wanted)
-    local given = {}
-    for i, job in ipairs(found) do given[i] = give(job, 'reserve', claims[i]) end
-    return given, expired
+    local found, expired = self.best(wanted)
+    return self.give('reserve', found, claims), expired
   end
 
-  -- Keep messages that have just been taken from the list as reserved jobs, one for each claim.
+  -- Keep messages that have just been taken from the list as reserved jobs, one for each claim. Return each as
+  -- `given`.
   function self.hold(messages, marks, claims)
-    local ids, given = new_ids(#messages), {}
+    local owners, ttrs = owners_in(claims)
+    local ids, fields, places, found = new_job_ids(#messages), {}, {}, {}
     if queue.kind == nil then set_kind('reserved') end
     for i, message in ipairs(messages) do
-      local mark = marks[i] or { '0', 0 }
-      local value = string.format('%.0f %d 0 0 %s %.0f ', clock(), DEFAULT_PRIORITY, mark[1], mark[2])
-      call('HSET', jobs, ids[i], value .. message)
-      local job = read(ids[i])
-      job.state = 'ready' -- no set has it
-      given[i] = give(job, 'reserve', claims[i])
+      local mark, ttr = marks[i] or { '0', 0 }, ttrs[i] or 0
+      local id, about = ids[i], { DEFAULT_PRIORITY, 0, 1, 0, 0, 0, 0, owners[i], ttr }
+      fields[#fields + 1] = id
+      fields[#fields + 1] = string.format('%.0f %d 0 0 %s %.0f ', clock(), DEFAULT_PRIORITY, mark[1], mark[2]) .. message
+      fields[#fields + 1], fields[#fields + 2] = id .. ':', cmsgpack.pack(about)
+      places[#places + 1], places[#places + 2] = ttr > 0 and clock() + ttr or 'inf', place_of(id)
+      found[i] = string.format('%s %.0f %s 1 ', id, ttr, mark[1]) .. message
     end
-    return given
-  end
-
-  -- Let an event happen to the jobs that the words name, 'id', 'id owner' or 'id owner …'. `prepare` is called
-  -- with each job and the rest of its word; it may return another event, or an error for all.
-  local function for_each(words, event, prepare)
-    local done = {}
-    for i, word in ipairs(words) do
-      local id, owner, rest = string.match(word, '^(%d+) ?(%S*) ?(.*)$')
-      local job, its_event = read(id), event
-      done[i] = 0
-      if not job and owner ~= '' then point('HDEL', { id = id }, owner_of(owner)) end -- its queue was deleted
-      if job then
-        local other = prepare and prepare(job, rest)
-        if type(other) == 'table' then
-          return other
-        end
-        done[i] = happen(other or its_event, job, owner ~= '' and owner_of(owner) or nil) and 1 or 0
-      end
-    end
-    return done
-  end
-
-  local function set_priority(job, text)
-    job.about[PRIORITY] = tonumber(text) or job.about[PRIORITY]
-  end
-
-  function operations.delete_job(words)
-    return for_each(words, 'delete')
-  end
-
-  function operations.give_up(words)
-    return for_each(words, 'give_up')
-  end
-
-  -- Give up the job for a server that has died, or for a call without a reply. Return how many there were.
-  function self.recover(id, owner_server)
-    local job = read(id)
-    local owner = job and job.about[OWNER]
-    local is_its = owner and string.match(owner, '^(.+) %S*$') == owner_server
-    return is_its and happen('give_up', job, owner) and 1 or 0
-  end
-
-  function operations.touch(words)
-    return for_each(words, 'touch')
-  end
-
-  function operations.bury(words)
-    return for_each(words, 'bury', set_priority)
-  end
-
-  function operations.kick_job(words)
-    return for_each(words, 'kick')
-  end
-
-  -- Takes    'id owner priority delay' for each; an empty priority leaves it as it is
-  function operations.release(words)
-    return for_each(words, 'release', function(job, rest)
-      local priority, delay = string.match(rest, '^(%d*) (%d+)$')
-      if queue.kind ~= 'jobs' and (delay ~= '0' or priority ~= '') then
-        local refusal = self.convert()
-        if refusal then
-          return refusal
-        end
-      end
-      set_priority(job, priority)
-      job.about[DELAY] = tonumber(delay)
-      return delay ~= '0' and 'release_later' or nil
-    end)
-  end
-
-  -- Takes    how many jobs to kick: buried ones, or if there are none, delayed ones
-  -- Returns  how many have been kicked
-  function operations.kick(most)
-    local state = call('EXISTS', set_of('buried')) == 1 and 'buried' or 'delayed'
-    local places = call('ZRANGE', set_of(state), 0, most - 1)
-    for _, place in ipairs(places) do
-      local job = read(id_at(place))
-      job.state = state
-      happen('kick', job)
-    end
-    return #places
-  end
-
-  -- Return the ids of the queued jobs in the order in which they will be taken, from `first` to `last`; those
-  -- that are delayed come after those that are ready.
-  local function queued_ids(first, last)
-    local places = call('ZRANGE', set_of('ready'), first, last)
-    if last >= self.ready or last < 0 then
-      local delayed = call('ZRANGE', set_of('delayed'), math.max(0, first - self.ready), last < 0 and last or last - self.ready)
-      for _, place in ipairs(delayed) do places[#places + 1] = place end
-    end
-    for i, place in ipairs(places) do places[i] = id_at(place) end
-    return places
+    call_with_all('HSET', jobs, fields)
+    -- From here on, an error gives the jobs up, instead of putting the messages back.
+    note_held()
+    note_reserved(ids, owners)
+    call_with_all('ZADD', set_of('reserved'), places)
+    call('HSET', records, 'j' .. base, 1)
+    return found
   end
 
   -- Return in how many milliseconds there may be another job to take: when the first delay, reservation or
   -- pause ends; or nil.
   function self.next_due()
-    local due = tonumber(call('HGET', settings, 'paused') or 0)
+    local due = self.settings.paused or 0
     due = due > clock() and due or math.huge
     for _, state in ipairs({ 'delayed', 'reserved' }) do
       local first = call('ZRANGE', set_of(state), 0, 0, 'WITHSCORES')[2]
@@ -570,201 +567,55 @@ local function make_jobs()
     return call('EXISTS', set_of('ready'), set_of('delayed'), set_of('reserved')) > 0
   end
 
-  function self.best_message()
-    local found = self.available() > 0 and best(1) or {}
-    return found[1] and found[1].message
-  end
-
   -- Return how many jobs are ready, delayed, reserved and buried; for how long the queue is paused yet; and how
   -- many of the ready jobs are urgent (beanstalkd: of a priority below 1024).
   function self.counts()
     local found = {}
     for i, state in ipairs(STATES) do found[i] = call('ZCARD', set_of(state)) end
-    found[#found + 1] = math.max(0, tonumber(call('HGET', settings, 'paused') or 0) - clock())
+    found[#found + 1] = math.max(0, (self.settings.paused or 0) - clock())
     found[#found + 1] = call('ZCOUNT', set_of('ready'), '-inf', '(' .. DEFAULT_PRIORITY)
     return found
   end
 
-  -- The same questions and removals that lists have (read.lua, get.lua). Delayed jobs are queued, behind those
-  -- that are ready.
+  -- Return how many jobs are reserved or buried: neither queued nor gone.
+  function self.outstanding()
+    return call('ZCARD', set_of('reserved')) + call('ZCARD', set_of('buried'))
+  end
 
-  function operations.range(first, last)
-    first = math.max(0, first < 0 and first + queue.length or first)
-    last = last < 0 and last + queue.length or last
-    local found = {}
-    for i, id in ipairs(last < first and {} or queued_ids(first, last)) do
-      local job = read(id)
-      found[i] = job and job.message or ''
+  -- Give up jobs that clients of a server have reserved. Called again and again until all have been looked at.
+  --
+  -- Takes    the end of the server's identity; '0', or the cursor that the last call returned
+  -- Returns  how many have been given up; the next cursor, '0' at the end
+  function self.recover(server, cursor)
+    -- In a list, jobs go back to the head, so as many as possible are given up in order.
+    local next_cursor, found = unpack(call('ZSCAN', set_of('reserved'), cursor, 'COUNT', queue.kind == 'jobs'
+      and JOBS_AT_ONCE or 20 * JOBS_AT_ONCE))
+    local places, count = {}, 0
+    for i = 1, #found, 2 do places[#places + 1] = found[i] end
+    table.sort(places, function(one, other) return one > other end)
+    for first = 1, #places, JOBS_AT_ONCE do
+      local its, owners = {}, {}
+      local some = jobs_at('reserved', { unpack(places, first, math.min(first + JOBS_AT_ONCE - 1, #places)) })
+      for _, job in ipairs(some) do
+        local owner = job.about[OWNER]
+        if string.match(owner, '^(%S+) ') == server then its[#its + 1], owners[#owners + 1] = job, owner end
+      end
+      for _, is_done in ipairs(self.happen('give_up', its, owners)) do count = count + is_done end
     end
-    return found
+    return count, next_cursor
   end
 
-  -- Takes    the number of messages seen; and a count. Jobs that are taken meanwhile may hide others
-  function operations.scan(position, wanted)
-    local messages = operations.range(position, position + wanted - 1)
-    local following = position + #messages
-    return { following < queue.length and string.format('%d', following) or '0', messages }
-  end
-
-  function operations.sample(seed, wanted)
-    local picked, bytes = {}, 0
-    for i, position in ipairs(make_read().positions(seed, wanted)) do
-      picked[i] = operations.range(position, position)[1]
-      bytes = bytes + #picked[i]
-      if wanted < 0 and bytes > SAMPLE_BYTES then
-        return { err = 'TOOLARGE' }
+  -- Give up jobs that these owners have reserved, and still have. Return how many.
+  function self.give_up(ids, owners)
+    local count = 0
+    for first = 1, #ids, JOBS_AT_ONCE do
+      local last = math.min(first + JOBS_AT_ONCE - 1, #ids)
+      for _, is_done in ipairs(self.happen('give_up', self.read({ unpack(ids, first, last) }),
+        { unpack(owners, first, last) })) do
+        count = count + is_done
       end
     end
-    return picked
-  end
-
-  function operations.peek()
-    local found = best(1)
-    return found[1] and { found[1].message, found[1].flags ~= '0' and found[1].flags or '' } or {}
-  end
-
-  function operations.remove(messages)
-    local removed = {}
-    local is_queued, decided = need_mirror().queued(messages)
-    for i = 1, decided do
-      removed[i] = 0
-      for id in string.gmatch(is_queued[i] == 1 and call('HGET', same, key_of(messages[i])) or '', '%d+') do
-        local job = read(id)
-        if job and happen('delete', job) then removed[i] = 1 end
-      end
-    end
-    settle_not_full()
-    return removed, #messages - decided
-  end
-
-  function operations.flush()
-    local gone = queue.length
-    for _, id in ipairs(queued_ids(0, gone - 1)) do
-      local job = read(id)
-      if job then happen('delete', job) end
-    end
-    settle_not_full()
-    return gone
-  end
-
-  -- Takes    messages that have not been delivered, and what `pop` returned with each, if it was a job then
-  function operations.restore(messages, marks)
-    for i, message in ipairs(messages) do
-      if marks and marks[i] and marks[i][3] then
-        push_back(message, marks[i])
-      else
-        self.push({ message }, marks and { marks[i] } or {})
-      end
-    end
-    count_as('consumed', -#messages, -sum_of_bytes(messages))
-    settle_not_full()
-    return 1, 0
-  end
-
-  function operations.version()
-    return make_read().version() .. ' ' .. table.concat(self.counts(), ' ')
-  end
-
-  -- Questions about jobs.
-
-  -- Takes    an id; or ready, delayed or buried, for the next job in that state
-  -- Returns  { id, message }, or {}
-  function operations.peek_job(words)
-    local id = words[1]
-    if not string.match(id, '^%d+$') then
-      local place = call('ZRANGE', set_of(id), 0, 0)[1]
-      id = place and id_at(place)
-    end
-    local job = id and read(id)
-    return job and { job.id, job.message } or {}
-  end
-
-  -- Returns  priority, when it was put, and id of the job that would be reserved next; a message of a list has
-  --          no id, and counts as put at the beginning; {} if there is none
-  function operations.best_job()
-    if queue.kind ~= 'jobs' then
-      return queue.length > 0 and { DEFAULT_PRIORITY, 0, '' } or {}
-    end
-    local job = self.available() > 0 and best(1)[1]
-    return job and { job.about[PRIORITY], job.made, job.id } or {}
-  end
-
-  -- Takes    an id
-  -- Returns  {}, or state, priority, age, delay, time to run, time left, reserves, timeouts, releases, buries
-  --          and kicks; times in milliseconds
-  function operations.job_info(words)
-    local job = read(words[1])
-    if not job then
-      return {}
-    end
-    local state, about = state_of(job), job.about
-    local due = (state == 'delayed' or state == 'reserved') and tonumber(call('ZSCORE', set_of(state), job.place)) or 0
-    return {
-      state or 'ready', about[PRIORITY], clock() - job.made, about[DELAY], ttr_of(job),
-      due < math.huge and math.max(0, due - clock()) or 0, unpack(about, 3, 7),
-    }
-  end
-
-  -- Takes    the id of a job, a claim, and 'ready' if the job must be ready
-  -- Returns  { the job as `reserve` returns it }, or {} if it cannot be reserved
-  function operations.reserve_job(words)
-    local job = read(words[1])
-    return { job and give(job, words[3] and 'reserve' or 'reserve_any', words[2]) or nil }
-  end
-
-  -- Takes    for how long no job is reserved, in milliseconds
-  function operations.pause(words)
-    local refusal = queue.kind ~= 'jobs' and self.convert()
-    if refusal then
-      return refusal
-    end
-    call('HSET', settings, 'paused', string.format('%.0f', clock() + tonumber(words[1])))
-    changed = true
-    return 1
-  end
-
-  -- Make this a queue of jobs, unless it is one. Returns 1, or an error.
-  function operations.convert()
-    return queue.kind == 'jobs' and 1 or self.convert() or 1
-  end
-
-  -- The index as the mirror of a list is used (mirror.lua).
-  function self.index()
-    local function nothing() end
-    local index = setmetatable({ unmirrored = 0 }, { __index = function() return nothing end })
-
-    -- Enter more of the jobs that were there before the index. Return whether all have been entered.
-    local function enter_more()
-      while entered ~= 'all' do
-        local cursor, found = unpack(call('HSCAN', jobs, entered or '0', 'COUNT', SLICE))
-        for i = 1, #found, 2 do
-          local job = string.sub(found[i], -1) ~= ':' and read(found[i])
-          local state = job and state_of(job)
-          if state == 'ready' or state == 'delayed' then enter_index(job.message, job.id) end
-        end
-        entered = cursor == '0' and 'all' or cursor
-        call('HSET', same, '', entered)
-        if patient then break end
-      end
-      return entered == 'all'
-    end
-
-    function index.queued(messages)
-      local found = {}
-      if #messages == 0 or not enter_more() then
-        return found, 0
-      end
-      local keys = {}
-      for i, message in ipairs(messages) do keys[i] = key_of(message) end
-      for first = 1, #keys, CHUNK do
-        for _, ids in ipairs(call('HMGET', same, unpack(keys, first, math.min(first + CHUNK - 1, #keys)))) do
-          found[#found + 1] = ids and 1 or 0
-        end
-      end
-      return found, #messages
-    end
-
-    return index
+    return count
   end
 
   return self
@@ -772,7 +623,9 @@ end
 
 -- Return the jobs of the queue, which need not have any.
 function open_jobs()
-  queue.jobs = queue.jobs or make_jobs()
+  if not queue.jobs then
+    queue.jobs = make_jobs()
+  end
   return queue.jobs
 end
 

@@ -12,7 +12,7 @@ local function extension_suffixes()
   return {
     ':ext:members', ':ext:copies', ':ext:index', ':ext:settings', ':ext:producer_turn', ':ext:consumer_turn',
     ':ext:made', ':ext:marks', ':ext:waiting',
-    ':ext:jobs', ':ext:ready', ':ext:delayed', ':ext:reserved', ':ext:buried', ':ext:same', ':ext:blocks',
+    ':ext:jobs', ':ext:ready', ':ext:delayed', ':ext:reserved', ':ext:buried', ':ext:same', ':ext:unique', ':ext:blocks',
     ':ext:calls', -- version 0.1.0 (upgrade.lua)
   }
 end
@@ -44,10 +44,12 @@ local function make_life()
     call('UNLINK', unpack(extension_keys))
   end
 
-  -- Takes    the bound, 0 for none; the overflow, block or error; 'implicit' if a put creates the queue
+  -- Takes    the bound, 0 for none; the overflow, block or error, or '' for the server's; 'implicit' if a put
+  --          creates the queue, else ''; then other settings, each a name and a value: type, and those of jobs
+  --          (jobs.lua)
   -- Returns  1, or an error. Keys without :bound mean that a native Delete is in progress. It would also
   --          delete new messages, so no queue can be created until it has finished.
-  function operations.create(bound, full, implicit)
+  function operations.create(bound, full, implicit, ...)
     if queue.bound then
       return { err = 'EXISTS' }
     end
@@ -61,8 +63,12 @@ local function make_life()
     call('LPUSH', base .. ':consumer_free', 1)
     call('LPUSH', base .. ':not_full', 1)
     queue.made = table.concat(call('TIME'), '.')
-    call('SET', base .. ':ext:made', queue.made)
-    call('HSET', base .. ':ext:settings', 'overflow', full or default_overflow, unpack(implicit and { 'implicit', 1 } or {}))
+    local settings = { 'overflow', full and full ~= '' and full or default_overflow, ... }
+    if implicit and implicit ~= '' then settings[#settings + 1], settings[#settings + 2] = 'implicit', 1 end
+    call('HSET', base .. ':ext:settings', unpack(settings))
+    queue.kind = select(2, ...) == 'jobs' and 'jobs' or nil
+    call('SET', base .. ':ext:made', queue.made .. (queue.kind and ' ' .. queue.kind or ''))
+    if queue.kind then begin_jobs() end
     return 1
   end
 

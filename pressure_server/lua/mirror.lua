@@ -270,10 +270,10 @@ local function make_mirror()
   return self
 end
 
+-- Return the mirror; a queue of jobs has an index instead, which tells what is queued, too.
 local function need_mirror()
   if queue.kind == 'jobs' then
-    mirror = queue.jobs.index()
-    return mirror
+    return queue.jobs.index('same')
   end
   if not mirror then
     mirror = make_mirror()
@@ -281,8 +281,6 @@ local function need_mirror()
   mirror.extend(SLICE)
   return mirror
 end
-
-local open_jobs, begin_jobs -- see jobs.lua
 
 local function load_mirror()
   mirror = nil

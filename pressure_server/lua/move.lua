@@ -18,15 +18,18 @@ local function make_move(options)
       return nil
     end
     if not wanted then
-      return queue.kind == 'jobs' and queue.jobs.best_message() or call('LINDEX', base, -1) or nil
+      if queue.kind == 'jobs' then
+        local job = queue.jobs.available() > 0 and queue.jobs.best(1)[1]
+        return job and queue.jobs.message_of(job) or nil
+      end
+      return call('LINDEX', base, -1) or nil
     end
     return need_mirror().queued({ wanted })[1] == 1 and wanted or nil
   end
 
   local function take_it(wanted)
     if wanted then
-      local operations_of_kind = queue.kind == 'jobs' and queue.jobs.operations or make_get()
-      operations_of_kind.remove({ wanted })
+      (queue.kind == 'jobs' and make_job_list or make_get)().remove({ wanted })
     else
       block.is_moving = true -- the message is in the other queue already
       make_get().get(1)

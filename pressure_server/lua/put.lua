@@ -9,7 +9,9 @@
 --   existing  do not create the queue
 --   unique    put only messages that are not queued
 --   flags     each message follows its marks (marks.lua); each command has one message and does not wait
---   job       each message follows 'priority delay ttr flags expires ' (jobs.lua); the values are ids of jobs
+--   job       each message follows 'priority delay ttr flags expires ' (jobs.lua); the values are ids of jobs,
+--             with `unique` also of those that were there already
+--   by        each job follows 'n ' and a key of n bytes, which makes it unique in a queue of unique jobs
 --   wait      wait for room, whatever the queue's overflow is
 --   now       never wait for room
 --   overfill  put even if there is no room
@@ -70,13 +72,23 @@ local function make_put(options)
     return patient and not (options.now or options.flags) and (options.wait or overflow() == 'block')
   end
 
+  -- Split what was put with the option `by` into jobs and their keys.
+  local function split_keys(keyed)
+    local some, keys = {}, {}
+    for i, one in ipairs(keyed) do
+      local size, first = string.match(one, '^(%d+) ()')
+      keys[i], some[i] = string.sub(one, first, first + size - 1), string.sub(one, first + size)
+    end
+    return some, keys
+  end
+
   -- Put messages; return their ids if they are jobs.
   local function push(messages, marks_of)
-    local ids
+    local ids, keys
     if #messages > 0 and queue.kind == 'jobs' then
-      local bytes
-      ids, bytes = queue.jobs.push(messages, not options.job and (marks_of or {}) or nil)
-      count_as('produced', #messages, bytes)
+      if options.by then messages, keys = split_keys(messages) end
+      if not options.job then messages = queue.jobs.as_jobs(messages, marks_of or {}) end
+      ids = queue.jobs.put(messages, keys, options.unique)
     elseif #messages > 0 then
       queue.length = queue.length + #messages
       call_with_all('LPUSH', base, messages)
@@ -110,6 +122,7 @@ local function make_put(options)
   end
 
   local put, add
+  local index -- tells what is queued: the mirror, or the index of jobs
 
   -- Return what is left after `done` messages: the value { 'part', … }, and the function that continues.
   -- is_new has 1 or 0 for each message done. `before` is the queue's length, if the commands' values are
@@ -134,7 +147,7 @@ local function make_put(options)
       if refusal then
         return refusal, 0
       end
-      return (options.unique and add or put)(table.concat(rest_sizes, ' '), rest)
+      return (options.unique and not options.job and add or put)(table.concat(rest_sizes, ' '), rest)
     end
   end
 
@@ -208,13 +221,14 @@ local function make_put(options)
 
   -- Extend the mirror in larger steps: at present even one command is too much work for a call.
   local function hurry()
+    if not mirror then return end
     if mirror.stale() then mirror.start_over() end
     mirror.extend(20 * SLICE)
   end
 
   -- Accept one command after the other, each whole or not at all.
   local function add_whole(sizes, messages, space)
-    local found, decided = mirror.queued(messages)
+    local found, decided = index.queued(messages)
     local accepted, counts, chosen = {}, {}, {}
     local at = 1
     for i, size in ipairs(sizes) do
@@ -250,7 +264,7 @@ local function make_put(options)
     local accepted, chosen, is_new, done, undecided = {}, {}, {}, 0, false
     while done < #messages and not undecided do
       local ahead = { unpack(messages, done + 1, math.min(#messages, done + math.max(1, math.min(space, CHUNK)))) }
-      local found, decided = mirror.queued(ahead)
+      local found, decided = index.queued(ahead)
       undecided = decided < #ahead
       local full = false
       for j = 1, decided do
@@ -301,10 +315,11 @@ local function make_put(options)
     if space > 0 and queue.kind ~= 'jobs' then
       act_as('producer')
     end
-    need_mirror()
+    index = need_mirror()
+    if queue.kind == 'jobs' and queue.jobs.settings.unique then index = queue.jobs.index('unique') end
     local in_order = #messages > space and waits_for_room()
     local accepted, result, left, go_on = (in_order and add_in_order or add_whole)(sizes, messages, space)
-    if #accepted > 0 then
+    if #accepted > 0 and mirror then
       mirror.add(accepted)
     end
     local marks_of = {}
@@ -329,8 +344,13 @@ local function make_put(options)
       return refusal, 0
     elseif queue.kind == 'jobs' and queue.jobs.has_unadopted and patient then
       return {}, #sizes_of(sizes_text, messages) -- so that older messages get lower ids
+    elseif options.by and not queue.jobs.settings.unique then
+      return { err = 'TYPE the queue was not created with UNIQUE' }, 0
+    elseif options.job and options.unique and not queue.jobs.settings.unique
+      and not queue.jobs.index('same').is_complete() then
+      return {}, #messages
     end
-    return (options.unique and add or put)(sizes_text, options.flags and unmark_all(messages) or messages)
+    return (options.unique and not options.job and add or put)(sizes_text, options.flags and unmark_all(messages) or messages)
   end
 
   return operations

@@ -88,16 +88,23 @@ local function make_read()
       .. redis.sha1hex(call('LINDEX', base, -1)) or '')
   end
 
-  -- Returns  bound, length, closed, for each role its tokens and last holder, the statistics, and overflow
+  -- Returns  bound, length, closed, for each role its tokens and last holder, the statistics, overflow, the type,
+  --          the counts of jobs (jobs.lua), and the settings of jobs: unique, max_deliveries, dead_letter
   function operations.info()
     local stats = call('MGET', base .. ':stats:produced_messages', base .. ':stats:produced_bytes',
       base .. ':stats:consumed_messages', base .. ':stats:consumed_bytes')
+    local counts = queue.jobs and queue.jobs.counts() or { queue.length, 0, 0, 0, 0, 0 }
+    local settings = queue.jobs and queue.jobs.settings or {}
+    counts[#counts + 1] = settings.unique or ''
+    counts[#counts + 1] = settings.max_deliveries or 0
+    counts[#counts + 1] = settings.dead_letter or ''
     return {
       queue.bound, queue.length, call('EXISTS', base .. ':closed'),
       call('EXISTS', base .. ':producer_free'), queue.producer or '',
       call('EXISTS', base .. ':consumer_free'), queue.consumer or '',
       tonumber(stats[1] or 0), tonumber(stats[2] or 0), tonumber(stats[3] or 0), tonumber(stats[4] or 0),
-      overflow(), queue.kind == 'jobs' and 'jobs' or 'fifo', unpack(queue.jobs and queue.jobs.counts() or { queue.length, 0, 0, 0, 0, 0 }),
+      overflow(), queue.kind == 'jobs' and 'jobs' or 'fifo',
+      unpack(counts),
     }
   end
 

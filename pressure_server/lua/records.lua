@@ -9,8 +9,10 @@
 --          ARGV[HEADER_DONE]      fields of records that are not needed any longer, separated by spaces
 -- Touches  the records, a hash:
 --            epoch -> the epoch of the server's last connection; 0 after another server found this one dead
---            number -> { FORMAT, replies, entries, ids of the jobs that the call has reserved }, packed
---            j<id> -> the base key of a job's queue, while a client of this server has it reserved (jobs.lua)
+--            number -> { FORMAT, replies, entries, { base key, ids, owners } for each run that has reserved
+--            jobs }, packed
+--            j<base key> -> a cursor (recovery.lua), while clients of this server may have reserved jobs of the
+--            queue (jobs.lua)
 --
 -- A late call, from a lost connection or from a server that was found dead, has another epoch. It is refused
 -- with BURIED before it has done anything.
@@ -27,7 +29,7 @@ local records = KEYS[#KEYS]
 local is_recorded = ARGV[HEADER_NUMBER] ~= ''
 local replies = { 0 } -- of the call (layout.py)
 local entries, call_changed = {}, false
-local reserved = {} -- ids of the jobs that the call has reserved
+local reserved, reserved_before = {}, 0 -- jobs that the call has reserved; how many entries there were before the block
 local out_of_memory -- the error, if the backend is out of memory
 
 -- State of the block:
@@ -80,6 +82,7 @@ local function write_record(field, some_replies, some_entries, some_reserved)
 end
 
 local function begin_records()
+  reserved_before = #reserved
   if #taken > 0 or #popped > 0 or next(taken_marks) then
     taken, taken_marks, popped = {}, {}, {}
   end
@@ -100,6 +103,16 @@ local function note_popped(messages)
   if not block.is_moving then
     popped[#popped + 1] = { base, queue.made, 0, { messages } }
   end
+end
+
+-- Note that the messages that were popped last are reserved jobs now.
+local function note_held()
+  popped[#popped] = nil
+end
+
+-- Note that jobs of the queue have been reserved for these owners.
+local function note_reserved(ids, owners)
+  if #ids > 0 then reserved[#reserved + 1] = { base, ids, owners } end
 end
 
 -- End a block that has been done. Return its reply.

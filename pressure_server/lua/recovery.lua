@@ -8,7 +8,7 @@ local changed_records = {}
 
 local function make_recovery()
   local operations = {}
-  local JOB = string.byte('j') -- of a field j<id>
+  local JOBS = string.byte('j') -- of a field j<base key>
 
   -- Return the messages that an entry has taken, each with its mark and its `word`. The word identifies the
   -- message in a request to put it back; it begins with the flags if these were returned with the message.
@@ -60,7 +60,7 @@ local function make_recovery()
     end
     local messages, marks = {}, {}
     for i, one in ipairs(found) do messages[i], marks[i] = one.message, one.mark or nil end
-    make_get().restore(messages, marks)
+    (queue.kind == 'jobs' and make_job_list or make_get)().restore(messages, marks)
     return #found
   end
 
@@ -128,8 +128,18 @@ local function make_recovery()
     end
   end
 
-  -- Put back what was taken, after an error has ended the block or the call.
-  function operations.undo(some_entries)
+  -- Give up the jobs that a call has reserved, and count them by the base keys of their queues.
+  function operations.give_up(some_reserved, counts)
+    for i = #some_reserved, 1, -1 do
+      local key, ids, owners = unpack(some_reserved[i])
+      enter(key)
+      counts[key] = (counts[key] or 0) + (queue.bound and open_jobs().give_up(ids, owners) or 0)
+    end
+  end
+
+  -- Put back what was taken, and give up what was reserved, after an error has ended the block or the call.
+  function operations.undo(some_entries, first_reserved)
+    pcall(operations.give_up, { unpack(reserved, first_reserved + 1) }, {})
     for i = #some_entries, 1, -1 do
       local entry = some_entries[i]
       entry[5] = entry[5] or taken_marks[entry[1]] or {}
@@ -146,12 +156,11 @@ local function make_recovery()
     end
   end
 
-  -- Sort jobs first, those with higher ids before; then the later calls: then the message taken first is the
-  -- oldest again.
+  -- Sort reservations first, then the later calls: then the message taken first is the oldest again.
   local function is_later(one, other)
-    local is_job, other_is_job = string.byte(one) == JOB, string.byte(other) == JOB
-    if is_job ~= other_is_job then
-      return is_job
+    local has_jobs, other_has_jobs = string.byte(one) == JOBS, string.byte(other) == JOBS
+    if has_jobs or other_has_jobs then
+      return has_jobs and (not other_has_jobs or one > other)
     end
     return tonumber(string.match(one, '%d+') or 0) > tonumber(string.match(other, '%d+') or 0)
   end
@@ -166,33 +175,35 @@ local function make_recovery()
     return fields
   end
 
-  -- Return the fields that the block names, each after those of the jobs that its call has reserved; and the
-  -- replies in the first record.
+  -- Return the fields that the block names, and the replies in the first record.
   local function named_fields(key)
-    local fields, first_replies = {}, nil
-    for i = block.first, block.last do
-      local packed = call('HGET', key, ARGV[i])
-      local record = packed and cmsgpack.unpack(packed) or {}
-      for n = type(record[4]) == 'table' and #record[4] or 0, 1, -1 do fields[#fields + 1] = 'j' .. record[4][n] end
-      fields[#fields + 1] = ARGV[i]
-      first_replies = i == block.first and record[2] or first_replies
-    end
-    return fields, first_replies or { 0 }
+    local packed = call('HGET', key, ARGV[block.first])
+    return { unpack(ARGV, block.first, block.last) }, packed and cmsgpack.unpack(packed)[2] or { 0 }
   end
 
-  -- Give up a reserved job, and count it by the base key of its queue. Return an error text, or nil.
-  local function give_up(key, field, job_base, counts)
-    local is_done, result = pcall(function()
-      enter(job_base)
+  -- Give up jobs of a queue that clients of a dead server have reserved, and count them by the queue's base key.
+  -- Return an error text, or nil; and whether there are more.
+  local function give_up_jobs(key, field, cursor, counts)
+    local home = string.sub(field, 2)
+    local is_done, count, next_cursor = pcall(function()
+      enter(home)
       work = work + BLOCK
-      return queue.bound and open_jobs().recover(string.sub(field, 2), string.match(key, '!calls:(.*)$')) or 0
+      if not queue.bound then
+        return 0, '0'
+      end
+      return open_jobs().recover(server_of(key), cursor == '1' and '0' or cursor)
     end)
     if not is_done then
       base, mirror = nil, nil
-      return error_text(result)
+      return error_text(count)
     end
-    counts[job_base] = (counts[job_base] or 0) + result
-    call('HDEL', key, field)
+    counts[home] = (counts[home] or 0) + count
+    if next_cursor == '0' then
+      call('HDEL', key, field)
+    else
+      call('HSET', key, field, next_cursor)
+      return nil, true
+    end
   end
 
   -- Put back the messages of a record, count them by base key, and delete it. Return an error text, or nil.
@@ -200,6 +211,13 @@ local function make_recovery()
     local is_record, record = pcall(cmsgpack.unpack, packed)
     if not (is_record and type(record) == 'table' and type(record[3]) == 'table') then
       return 'a record that cannot be read'
+    end
+    if type(record[4]) == 'table' then
+      local is_done, reason = pcall(operations.give_up, record[4], counts)
+      if not is_done then
+        base, mirror = nil, nil
+        return error_text(reason)
+      end
     end
     for i = #record[3], 1, -1 do
       local entry = record[3][i]
@@ -242,12 +260,11 @@ local function make_recovery()
     base, mirror = nil, nil
     for i, one in ipairs(fields) do
       local packed = call('HGET', key, one)
-      local why = packed and (string.byte(one) == JOB and give_up or put_back_record)(key, one, packed, counts)
-      if why then
-        reply[3], reply[4] = reply[3] + 1, why
-        if not is_all then break end -- the call's record is needed: it tells which jobs the call has reserved
-      end
-      if is_all and work > MAX_WORK and i < #fields then
+      local undo = string.byte(one) == JOBS and give_up_jobs or put_back_record
+      local why, is_unfinished
+      if packed then why, is_unfinished = undo(key, one, packed, counts) end
+      if why then reply[3], reply[4] = reply[3] + 1, why end
+      if is_unfinished or is_all and work > MAX_WORK and i < #fields then
         reply[1] = 1
         break
       end

@@ -7,6 +7,7 @@ from handlers.beanstalk.client import DEFAULT_TUBE, BeanstalkClient
 from handlers.beanstalk.table import command, tube, tube_and_number
 from pressure_server.errors import QueueDoesNotExistError
 from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.creation import Creation
 
 
 @command("watch", tube, needs="get")
@@ -66,7 +67,9 @@ async def pause_tube(client: BeanstalkClient, arguments: tuple[bytes, int]) -> b
     except QueueDoesNotExistError:
         if name not in tubes_in_use(client):
             return replies.NOT_FOUND
-        await client.database.run(verbs.CREATE, name, [b"0"], client=client)
+        await client.database.run(
+            verbs.CREATE, name, Creation().arguments(client.database.prefix), client=client
+        )
         await client.database.run(verbs.PAUSE, name, [b"%d" % (seconds * 1000)], client=client)
     client.statistics.pauses[name] = seconds
     client.statistics.of_tube(name)["cmd-pause-tube"] += 1

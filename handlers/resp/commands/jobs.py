@@ -7,7 +7,7 @@ from typing import Any
 
 from handlers.resp.arguments import count_from_zero, positive_count, priority_of, seconds_of, timeout_of
 from handlers.resp.client import Caller
-from handlers.resp.errors import syntax_error
+from handlers.resp.options import options_in
 from handlers.resp.parser import Command
 from handlers.resp.replies import OK, CommandError, NullArray
 from handlers.resp.table import command
@@ -41,14 +41,7 @@ _PARSERS: Mapping[bytes, Callable[[bytes], Any]] = {
 
 
 def _options(words: list[bytes], *permitted: bytes) -> dict[bytes, Any]:
-    """Return the values of the options, each with its value in the next word."""
-    found: dict[bytes, Any] = {}
-    for name, value in zip(words[::2], [*words[1::2], None], strict=False):
-        option = name.upper()
-        if value is None or option not in permitted or option in found:
-            raise syntax_error()
-        found[option] = _PARSERS[option](value)
-    return found
+    return options_in(words, {option: _PARSERS[option] for option in permitted})
 
 
 def _names_and_options(words: list[bytes], *permitted: bytes) -> tuple[list[bytes], dict[bytes, Any]]:

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
-from handlers.resp.arguments import bound_of, priority_of, seconds_of, timeout_of
+from handlers.resp.arguments import bound_of, positive_count, priority_of, seconds_of, timeout_of
 from handlers.resp.client import Caller
 from handlers.resp.commands.encoders import message_or_null
 from handlers.resp.commands.reading import admitted_queues
 from handlers.resp.errors import syntax_error
+from handlers.resp.options import one_of, options_in
 from handlers.resp.parser import Command
 from handlers.resp.replies import OK, CommandError
 from handlers.resp.table import command
 from pressure_server.queues.glob import glob_regex
 from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.creation import FIFO, JOBS, QUEUED, UNFINISHED, Creation
 from pressure_server.queues.operations.jobs import job_to_put
 from pressure_server.queues.operations.operation import Line
 from pressure_server.queues.operations.options import OnFull, Options
 from pressure_server.queues.operations.wait import AS_CONFIGURED, Wait
 from pressure_server.queues.policy import BLOCK, ERROR
 
-_OVERFLOWS = {BLOCK.upper().encode(): BLOCK.encode(), ERROR.upper().encode(): ERROR.encode()}
 _GET = Options(must_exist=True, waits=True)
 
 
@@ -37,31 +38,50 @@ async def ready(client: Caller, _words: Command) -> str:
     return OK
 
 
+_CREATE = {
+    b"BOUND": bound_of,
+    b"OVERFLOW": one_of(BLOCK=BLOCK.encode(), ERROR=ERROR.encode()),
+    b"TYPE": one_of(FIFO=FIFO, JOBS=JOBS),
+    b"UNIQUE": one_of(QUEUED=QUEUED, UNFINISHED=UNFINISHED),
+    b"MAX-DELIVERIES": positive_count,
+    b"DEAD-LETTER": bytes,
+}
+
+
 @command(
-    "PRESSURE.CREATE key [BOUND bound] [OVERFLOW BLOCK|ERROR]",
-    "Creates a queue. BOUND limits its length (0: no bound); OVERFLOW sets what a put does if it is full. "
-    "Replies -EXISTS if the queue exists.",
+    "PRESSURE.CREATE key [BOUND bound] [OVERFLOW BLOCK|ERROR] [TYPE FIFO|JOBS] [UNIQUE QUEUED|UNFINISHED] "
+    "[MAX-DELIVERIES count] [DEAD-LETTER queue]",
+    "Creates a queue. BOUND limits its length (0: no bound); OVERFLOW sets what a put does if it is full. A "
+    "queue of the TYPE jobs may have UNIQUE jobs, and a limit on deliveries: after MAX-DELIVERIES "
+    "reservations a job goes to the DEAD-LETTER queue, or is buried. Replies -EXISTS if the queue exists.",
     group="pressure",
     needs="administer",
     flags="write",
 )
 async def create(client: Caller, words: Command) -> str:
     """Create the queue (pressure 0.15, Create). The default bound is 0: no bound."""
-    bound: int | None = None
-    overflow: bytes | None = None
-    rest = words[2:]
-    while rest:
-        match [word.upper() for word in rest[:2]]:
-            case [b"BOUND", number] if bound is None:
-                bound = bound_of(number)
-            case [b"OVERFLOW", how] if overflow is None and how in _OVERFLOWS:
-                overflow = _OVERFLOWS[how]
-            case _:
-                raise syntax_error()
-        rest = rest[2:]
-    arguments = [b"%d" % (bound or 0)]
-    if overflow is not None:
-        arguments.append(overflow)
+    options = options_in(words[2:], _CREATE)
+    creation = Creation(
+        options.get(b"BOUND", 0),
+        options.get(b"OVERFLOW"),
+        options.get(b"TYPE"),
+        options.get(b"UNIQUE"),
+        options.get(b"MAX-DELIVERIES"),
+        options.get(b"DEAD-LETTER"),
+    )
+    dead_letter = creation.dead_letter
+    if creation.unique or creation.max_deliveries or dead_letter is not None:
+        if creation.type == FIFO:
+            raise CommandError("ERR UNIQUE, MAX-DELIVERIES and DEAD-LETTER need TYPE JOBS")
+        creation = replace(creation, type=JOBS)
+    if dead_letter is not None:
+        if not creation.max_deliveries:
+            raise CommandError("ERR DEAD-LETTER needs MAX-DELIVERIES")
+        if dead_letter == words[1]:
+            raise CommandError("ERR a queue cannot be its own DEAD-LETTER queue")
+        if not client.connection.user.may_access(dead_letter):
+            raise CommandError("NOPERM this user has no permissions to access the DEAD-LETTER queue")
+    arguments = creation.arguments(client.database.prefix)
     await client.database.run(verbs.CREATE, words[1], arguments, client=client.connection)
     return OK
 
@@ -102,12 +122,28 @@ async def closed(client: Caller, words: Command) -> object:
     return (await client.database.run(verbs.INFO, words[1]))[0][2]
 
 
+_PUT = {
+    b"NX": None,
+    b"NOWAIT": None,
+    b"TIMEOUT": timeout_of,
+    b"OVERFILL": None,
+    b"PRIORITY": priority_of,
+    b"DELAY": seconds_of,
+    b"TTR": seconds_of,
+    b"UNIQUE": None,
+    b"UNIQUE-BY": bytes,
+}
+_OF_JOBS = {b"PRIORITY": "priority", b"DELAY": "delay", b"TTR": "ttr", b"UNIQUE-BY": "key"}
+
+
 @command(
     "PRESSURE.PUT key message [NX] [NOWAIT] [TIMEOUT seconds] [OVERFILL] [PRIORITY priority] "
-    "[DELAY seconds] [TTR seconds]",
+    "[DELAY seconds] [TTR seconds] [UNIQUE] [UNIQUE-BY name]",
     "Puts a message and returns 1; with NX, returns 0 if it is queued already. If the queue is full, the "
     "overflow setting applies; TIMEOUT waits for room, NOWAIT fails at once, OVERFILL exceeds the bound. "
-    "With PRIORITY, DELAY or TTR (time to run), the message is a job, and its id is returned.",
+    "With PRIORITY, DELAY, TTR (time to run) or UNIQUE, the message is a job, and its id is returned; UNIQUE "
+    "returns the id of an equal job instead if one is queued. UNIQUE-BY compares names instead of messages, "
+    "in a queue that was created with UNIQUE.",
     group="pressure",
     needs="put",
     flags="write denyoom",
@@ -117,44 +153,33 @@ async def put(client: Caller, words: Command) -> int:
 
     A timeout of 0 seconds waits forever.
     """
-    options, wait = Options(must_exist=True), Wait(AS_CONFIGURED)
-    said: set[bytes] = set()
-    job: dict[str, Any] = {}
-    rest = words[3:]
-    while rest:
-        word, *rest = rest
-        option = word.upper()
-        if option in said or (said & {b"NOWAIT", b"TIMEOUT"} and option in (b"NOWAIT", b"TIMEOUT")):
-            raise syntax_error()
-        said.add(option)
-        match option:
-            case b"NX":
-                options = options._replace(unique=True)
-            case b"OVERFILL":
-                options = options._replace(on_full=OnFull.EXCEED_BOUND)
-            case b"NOWAIT":
-                wait = Wait(0, for_role=False)
-            case b"TIMEOUT" if rest:
-                wait = Wait(timeout_of(rest.pop(0)))
-                if options.on_full is OnFull.CONFIGURED:
-                    options = options._replace(on_full=OnFull.WAIT)
-            case b"PRIORITY" if rest:
-                job["priority"] = priority_of(rest.pop(0))
-            case b"DELAY" | b"TTR" if rest:
-                job[option.decode().lower()] = seconds_of(rest.pop(0))
-            case _:
-                raise syntax_error()
-    message = words[2]
-    if job:
-        if options.unique:
-            raise CommandError("ERR NX cannot be combined with PRIORITY, DELAY or TTR")
-        options, message = options._replace(is_job=True), job_to_put(message, **job)
+    given = options_in(words[3:], _PUT)
+    if given.keys() >= {b"NOWAIT", b"TIMEOUT"}:
+        raise syntax_error()
+    job = {name: given[option] for option, name in _OF_JOBS.items() if option in given}
+    is_job = bool(job) or b"UNIQUE" in given
+    if is_job and b"NX" in given:
+        raise CommandError("ERR NX cannot be combined with the options of jobs: use UNIQUE")
+    on_full = OnFull.WAIT if b"TIMEOUT" in given else OnFull.CONFIGURED
+    options = Options(
+        must_exist=True,
+        unique=b"NX" in given or b"UNIQUE" in given,
+        on_full=OnFull.EXCEED_BOUND if b"OVERFILL" in given else on_full,
+        is_job=is_job,
+        has_key=b"UNIQUE-BY" in given,
+    )
+    wait = Wait(AS_CONFIGURED)
+    if b"NOWAIT" in given:
+        wait = Wait(0, for_role=False)
+    elif b"TIMEOUT" in given:
+        wait = Wait(given[b"TIMEOUT"])
+    message = job_to_put(words[2], **job) if is_job else words[2]
     (result,) = await client.database.run(
         verbs.PUT, words[1], [message], wait=wait, client=client.connection, options=options
     )
     if isinstance(result, Exception):
         raise result
-    return int(result) if options.unique or job else 1
+    return int(result) if options.unique or is_job else 1
 
 
 @command(
@@ -242,6 +267,9 @@ async def info(client: Caller, words: Command) -> dict[bytes, object]:
         b"reserved": about[15],
         b"buried": about[16],
         b"paused_ms": about[17],
+        b"unique": about[19],
+        b"max_deliveries": about[20],
+        b"dead_letter": about[21].removeprefix(client.database.prefix + b":"),
     }
 
 

@@ -147,10 +147,6 @@ class Courier:
         while self._ready:
             self._send_some()
 
-    def add_record(self, field: bytes) -> None:
-        """Note a record that a call has made besides its own. It is kept until `record_done` or `recover`."""
-        self._kept.add(field)
-
     def record_done(self, field: bytes) -> None:
         """Drop a record soon: all messages in it have been delivered, or are back in their queues."""
         self._unneeded.append(field)

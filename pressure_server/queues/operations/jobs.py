@@ -19,9 +19,18 @@ DEFAULT_TTR = 60.0
 
 
 def job_to_put(
-    message: bytes, priority: int = DEFAULT_PRIORITY, delay: float = 0, ttr: float = DEFAULT_TTR
+    message: bytes,
+    priority: int = DEFAULT_PRIORITY,
+    delay: float = 0,
+    ttr: float = DEFAULT_TTR,
+    key: bytes | None = None,
 ) -> bytes:
-    """Return a message with what makes it a job, for a put with `is_job`; times in seconds."""
+    """Return a message with what makes it a job, for a put with `is_job`; times in seconds.
+
+    With a `key`, the put also needs `has_key`.
+    """
+    if key is not None:
+        return b"%d %b%b" % (len(key), key, job_to_put(message, priority, delay, ttr))
     return b"%d %d %d 0 0 %b" % (priority, round(delay * 1000), round(ttr * 1000), message)
 
 

@@ -41,6 +41,7 @@ class Options(NamedTuple):
     * `wait_for_first`: one command wants up to this many messages, and waits for the first only (get)
     * `if_none_taken`: take nothing if an earlier run of the take has taken something (get, in transactions)
     * `is_job`: the messages are jobs, with a priority, a delay and a time to run (put)
+    * `has_key`: each job follows a key, which makes it unique instead of its message (put)
     * `destination_must_exist`: do not create the destination queue (move)
     """
 
@@ -52,6 +53,7 @@ class Options(NamedTuple):
     wait_for_first: bool = False
     if_none_taken: bool = False
     is_job: bool = False
+    has_key: bool = False
     destination_must_exist: bool = False
 
 
@@ -67,6 +69,7 @@ _WORDS = {
     "wait_for_first": b"several",
     "if_none_taken": b"otherwise",
     "is_job": b"job",
+    "has_key": b"by",
     "destination_must_exist": b"into",
 }
 

@@ -1,0 +1,108 @@
+-- Lists of jobs: what the verbs of lists (read.lua, get.lua) do in a queue of jobs. The queued jobs are in the
+-- order in which they will be taken; delayed ones come after those that are ready.
+
+local function make_job_list()
+  local operations, jobs = {}, queue.jobs
+
+  local function set_of(state)
+    return base .. ':ext:' .. state
+  end
+
+  -- Return the ids of the queued jobs from `first` to `last`; -1 is the last one.
+  local function queued_ids(first, last)
+    local places = call('ZRANGE', set_of('ready'), first, last)
+    if last >= jobs.ready or last < 0 then
+      local delayed = call('ZRANGE', set_of('delayed'), math.max(0, first - jobs.ready), last < 0 and last or last - jobs.ready)
+      for _, place in ipairs(delayed) do places[#places + 1] = place end
+    end
+    for i, place in ipairs(places) do places[i] = id_at(place) end
+    return places
+  end
+
+  -- Call a function with all jobs of these ids, some at a time.
+  local function with_jobs(ids, what)
+    for first = 1, #ids, JOBS_AT_ONCE do
+      what(jobs.read({ unpack(ids, first, math.min(first + JOBS_AT_ONCE - 1, #ids)) }))
+    end
+  end
+
+  function operations.range(first, last)
+    first = math.max(0, first < 0 and first + queue.length or first)
+    last = last < 0 and last + queue.length or last
+    local found = {}
+    with_jobs(last < first and {} or queued_ids(first, last), function(some)
+      for _, job in ipairs(some) do found[#found + 1] = job and jobs.message_of(job) or '' end
+    end)
+    return found
+  end
+
+  -- Takes    the number of messages seen; and a count. Jobs that are taken meanwhile may hide others
+  function operations.scan(position, wanted)
+    local messages = operations.range(position, position + wanted - 1)
+    local following = position + #messages
+    return { following < queue.length and string.format('%d', following) or '0', messages }
+  end
+
+  function operations.sample(seed, wanted)
+    local picked, bytes = {}, 0
+    for i, position in ipairs(make_read().positions(seed, wanted)) do
+      picked[i] = operations.range(position, position)[1]
+      bytes = bytes + #picked[i]
+      if wanted < 0 and bytes > SAMPLE_BYTES then
+        return { err = 'TOOLARGE' }
+      end
+    end
+    return picked
+  end
+
+  function operations.peek()
+    local job = jobs.best(1)[1]
+    return job and { jobs.message_of(job), job.flags ~= '0' and job.flags or '' } or {}
+  end
+
+  function operations.remove(messages)
+    local removed = {}
+    local is_queued, decided = need_mirror().queued(messages)
+    for i = 1, decided do
+      removed[i] = 0
+      local ids = {}
+      for id in string.gmatch(is_queued[i] == 1 and jobs.index('same').ids_of({ messages[i] })[1] or '', '%d+') do
+        ids[#ids + 1] = id
+      end
+      with_jobs(ids, function(some)
+        for _, is_done in ipairs(jobs.happen('delete', some)) do removed[i] = math.max(removed[i], is_done) end
+      end)
+    end
+    settle_not_full()
+    return removed, #messages - decided
+  end
+
+  function operations.flush()
+    local gone = queue.length
+    with_jobs(gone > 0 and queued_ids(0, -1) or {}, function(some) jobs.happen('delete', some) end)
+    settle_not_full()
+    return gone
+  end
+
+  -- Takes    messages that have not been delivered, and what `pop` returned with each, if it was a job then
+  function operations.restore(messages, marks)
+    for i, message in ipairs(messages) do
+      local mark = marks and marks[i]
+      if mark and mark[3] then
+        jobs.push_back({ message }, { mark })
+      else
+        jobs.put(jobs.as_jobs({ message }, { mark }))
+        count_as('produced', -1, -#message)
+      end
+    end
+    count_as('consumed', -#messages, -sum_of_bytes(messages))
+    settle_not_full()
+    return 1, 0
+  end
+
+  function operations.version()
+    return make_read().version() .. ' ' .. table.concat(jobs.counts(), ' ')
+  end
+
+  return operations
+end

@@ -1,0 +1,174 @@
+-- Verbs on jobs: events that clients cause, reservations by id, and questions.
+
+local function make_job_verbs()
+  local operations, jobs = {}, open_jobs()
+  local PRIORITY, DELAY = 1, 2
+  local settings = base .. ':ext:settings'
+
+  -- Let an event happen to the jobs that the words name: 'id', or 'id owner'. Return 1 or 0 for each.
+  local function for_each(words, event)
+    local done = {}
+    for first = 1, #words, JOBS_AT_ONCE do
+      local ids, owners = {}, {}
+      for i = first, math.min(first + JOBS_AT_ONCE - 1, #words) do
+        local id, owner = string.match(words[i], '^(%d+) ?(%S*)$')
+        ids[#ids + 1], owners[#owners + 1] = id, owner ~= '' and jobs.owner_of(owner) or false
+      end
+      for _, is_done in ipairs(jobs.happen(event, jobs.read(ids), owners)) do done[#done + 1] = is_done end
+    end
+    if queue.bound then
+      settle_not_full()
+    else
+      call('HDEL', records, 'j' .. base) -- the queue was deleted, with its reserved jobs
+    end
+    return done
+  end
+
+  for verb, event in pairs({ delete_job = 'delete', give_up = 'give_up', touch = 'touch', kick_job = 'kick' }) do
+    operations[verb] = function(words)
+      return for_each(words, event)
+    end
+  end
+
+  -- Let an event happen that may change a job's priority.
+  local function change(event, id, owner, priority)
+    local job = jobs.read({ id })[1]
+    if job then
+      job.about[PRIORITY] = tonumber(priority) or job.about[PRIORITY]
+    end
+    return jobs.happen(event, { job }, { jobs.owner_of(owner) })[1] or 0
+  end
+
+  -- Takes    'id owner', or 'id owner priority', for each
+  function operations.bury(words)
+    local done = {}
+    for i, word in ipairs(words) do
+      done[i] = change('bury', string.match(word, '^(%d+) (%S+) ?(%d*)$'))
+    end
+    return done
+  end
+
+  -- Takes    'id owner priority delay' for each; an empty priority leaves it as it is
+  function operations.release(words)
+    local done = {}
+    for i, word in ipairs(words) do
+      local id, owner, priority, delay = string.match(word, '^(%d+) (%S+) (%d*) (%d+)$')
+      local refusal = queue.kind ~= 'jobs' and (delay ~= '0' or priority ~= '') and jobs.convert()
+      if refusal then
+        return refusal
+      end
+      local job = jobs.read({ id })[1]
+      if job then
+        job.about[PRIORITY] = tonumber(priority) or job.about[PRIORITY]
+        job.about[DELAY] = tonumber(delay)
+      end
+      local event = delay ~= '0' and 'release_later' or 'release'
+      done[i] = jobs.happen(event, { job }, { jobs.owner_of(owner) })[1] or 0
+    end
+    return done
+  end
+
+  -- Takes    how many jobs to kick: buried ones, or if there are none, delayed ones
+  -- Returns  how many have been kicked; and how many are left for another call
+  function operations.kick(most)
+    local state = call('EXISTS', base .. ':ext:buried') == 1 and 'buried' or 'delayed'
+    local count = 0
+    while count < most and (count == 0 or not patient or work < MAX_WORK) do
+      local wanted = math.min(most - count, JOBS_AT_ONCE)
+      local places = call('ZRANGE', base .. ':ext:' .. state, 0, wanted - 1)
+      local kicked = jobs.happen('kick', jobs.jobs_at(state, places))
+      count = count + #kicked
+      if #places < wanted then break end
+    end
+    return count
+  end
+
+  -- Takes    the id of a job, a claim, and 'ready' if the job must be ready
+  -- Returns  { the job as `give` returns it }, or {} if it cannot be reserved
+  function operations.reserve_job(words)
+    local job = jobs.read({ words[1] })[1]
+    return job and jobs.give(words[3] and 'reserve' or 'reserve_any', { job }, { words[2] }) or {}
+  end
+
+  -- Takes    for how long no job is reserved, in milliseconds
+  function operations.pause(words)
+    local refusal = queue.kind ~= 'jobs' and jobs.convert()
+    if refusal then
+      return refusal
+    end
+    jobs.settings.paused = clock() + tonumber(words[1])
+    call('HSET', settings, 'paused', string.format('%.0f', jobs.settings.paused))
+    changed = true
+    return 1
+  end
+
+  -- Make this a queue of jobs, unless it is one. Returns 1, or an error.
+  function operations.convert()
+    return queue.kind ~= 'jobs' and jobs.convert() or 1
+  end
+
+  -- Takes    an id; or ready, delayed or buried, for the next job in that state
+  -- Returns  { id, message }, or {}
+  function operations.peek_job(words)
+    local id = words[1]
+    if not string.match(id, '^%d+$') then
+      local place = call('ZRANGE', base .. ':ext:' .. id, 0, 0)[1]
+      id = place and id_at(place)
+    end
+    local job = id and jobs.read({ id })[1]
+    return job and { job.id, jobs.message_of(job) } or {}
+  end
+
+  -- Returns  priority, when it was put, and id of the job that would be reserved next; a message of a list has
+  --          no id, and counts as put at the beginning; {} if there is none
+  function operations.best_job()
+    if queue.kind ~= 'jobs' then
+      return queue.bound and queue.length > 0 and { DEFAULT_PRIORITY, 0, '' } or {}
+    end
+    local job = jobs.available() > 0 and jobs.best(1)[1]
+    return job and { job.about[PRIORITY], tonumber(job.made), job.id } or {}
+  end
+
+  -- Takes    an id
+  -- Returns  {}, or state, priority, age, delay, time to run, time left, reserves, timeouts, releases, buries
+  --          and kicks; times in milliseconds
+  function operations.job_info(words)
+    local job = jobs.read(words)[1]
+    if not job then
+      return {}
+    end
+    local state, about = jobs.state_of(job), job.about
+    local has_time = state == 'delayed' or state == 'reserved'
+    local due = has_time and tonumber(call('ZSCORE', base .. ':ext:' .. state, job.place)) or 0
+    return {
+      state, about[PRIORITY], clock() - job.made, about[DELAY], jobs.ttr_of(job),
+      due < math.huge and math.max(0, due - clock()) or 0, unpack(about, 3, 7),
+    }
+  end
+
+  return operations
+end
+
+-- Move jobs that have been delivered often enough to the queue for dead letters. A job stays buried if that
+-- queue refuses it. Call this at the end of a block.
+local function move_dead_letters()
+  while queue.jobs and queue.jobs.spent do
+    local home, ids, dead_letter = base, queue.jobs.spent, queue.jobs.settings.dead_letter
+    local messages, as_jobs = {}, {}
+    for i, job in ipairs(queue.jobs.read(ids)) do
+      messages[i] = job and job.flags .. ' ' .. string.format('%.0f', job.expires / 1000) .. ' ' .. queue.jobs.message_of(job)
+      as_jobs[i] = job
+    end
+    queue.jobs.spent = nil
+    local moved = {}
+    enter(dead_letter)
+    for i, message in pairs(messages) do
+      local is_done, result = pcall(function()
+        return make_put({ overfill = true, flags = true }).put('', { message })
+      end)
+      if is_done and message and not (type(result) == 'table' and result.err) then moved[#moved + 1] = ids[i] end
+    end
+    enter(home)
+    queue.jobs.happen('delete', queue.jobs.read(moved))
+  end
+end

@@ -1,0 +1,41 @@
+"""Creation: the settings that a queue may be created with (lua/life.lua). Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pressure_server.queues.names import base_key
+
+FIFO, JOBS = b"fifo", b"jobs"
+# What makes jobs unique: no equal one is queued; or, in addition, reserved or buried.
+QUEUED, UNFINISHED = b"queued", b"unfinished"
+
+
+@dataclass(frozen=True, slots=True)
+class Creation:
+    """The settings of a new queue; None for those that the server's configuration decides, or for none.
+
+    A job that has been reserved `max_deliveries` times goes to the queue `dead_letter` instead of back, or is
+    buried if there is none. These two, and `unique`, are for queues of the type jobs.
+    """
+
+    bound: int = 0
+    overflow: bytes | None = None
+    type: bytes | None = None
+    unique: bytes | None = None
+    max_deliveries: int | None = None
+    dead_letter: bytes | None = None
+
+    def arguments(self, prefix: bytes) -> list[bytes]:
+        """Return the arguments of the verb CREATE; `prefix` is that of the database's keys."""
+        settings: dict[bytes, bytes | None] = {
+            b"type": self.type,
+            b"unique": self.unique,
+            b"max_deliveries": None if self.max_deliveries is None else b"%d" % self.max_deliveries,
+            b"dead_letter": None if self.dead_letter is None else base_key(prefix, self.dead_letter),
+        }
+        arguments = [b"%d" % self.bound, self.overflow or b"", b""]
+        for name, value in settings.items():
+            if value is not None:
+                arguments += (name, value)
+        return arguments
