@@ -57,6 +57,12 @@ class ReservedJobs:
         """Return the job with that id; None if the client has not reserved it."""
         return self._jobs.get(job)
 
+    def end(self, job: bytes) -> None:
+        """Note that the client asks to end a reservation: its deadline does not matter any longer."""
+        held = self._jobs.get(job)
+        if held is not None:
+            self._jobs[job] = held._replace(deadline=float("inf"))
+
     def discard(self, job: bytes) -> None:
         """Forget a job that the client has deleted, released or buried."""
         self._jobs.pop(job, None)

@@ -133,11 +133,12 @@ async def _close(client: MemcachedClient, queue: bytes) -> None:
     """Delete the open message of the queue, if any."""
     job = client.open_reads.pop(queue)
     if job is not None:
-        client.reserved_jobs.discard(job.id)
         with suppress(QueueDoesNotExistError):
             await client.database.run(
                 verbs.DELETE_JOB, queue, [owned(job.id, client.job_owner)], client=client
             )
+        # After an error it stays reserved, and is given up when the client leaves.
+        client.reserved_jobs.discard(job.id)
 
 
 async def _peek(client: MemcachedClient, queue: bytes, timeout: float) -> list[bytes]:
