@@ -76,10 +76,8 @@ class QueueTypeError(PressureError):
 
     code = "TYPE"
 
-    def __init__(self, queue: str) -> None:
-        super().__init__(
-            f"queue '{queue}' was created as a fifo: priorities and delays need a queue of the type jobs"
-        )
+    def __init__(self, queue: str, reason: str) -> None:
+        super().__init__(f"queue '{queue}' {reason}")
 
 
 class QueueChangedError(PressureError):

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from tests.support.native import NativeClient
-from tests.support.programs import Client, Server, StartServer, Valkey, records, wait_for
+from tests.support.programs import Client, Server, StartServer, Valkey, records, run_command, wait_for
 from tests.support.waiters import Waiter, Words, create, is_refused, wait_for_blocked
 
 
@@ -348,11 +348,11 @@ def test_a_unique_put_returns_the_id_of_the_queued_job(client: Client) -> None:
         (("PRESSURE.CREATE", "new", "TYPE", "FIFO", "UNIQUE", "QUEUED"), "need TYPE JOBS"),
         (("PRESSURE.CREATE", "new", "DEAD-LETTER", "d"), "DEAD-LETTER needs MAX-DELIVERIES"),
         (("PRESSURE.CREATE", "new", "MAX-DELIVERIES", 1, "DEAD-LETTER", "new"), "its own DEAD-LETTER"),
-        (("PRESSURE.CREATE", "new", "MAX-DELIVERIES", 0), "positive"),
-        (("PRESSURE.PUT", "fifo", "m", "PRIORITY", 1), "TYPE the queue was created as a queue of another type"),
-        (("PRESSURE.PUT", "plain", "m", "UNIQUE-BY", "x"), "TYPE the queue was not created with UNIQUE"),
+        (("PRESSURE.CREATE", "new", "MAX-DELIVERIES", 0), "greater than 0"),
+        (("PRESSURE.PUT", "fifo", "m", "PRIORITY", 1), "TYPE queue 'fifo' was created as a fifo"),
+        (("PRESSURE.PUT", "plain", "m", "UNIQUE-BY", "x"), "TYPE queue 'plain' was not created with UNIQUE"),
         (("PRESSURE.PUT", "plain", "m", "UNIQUE", "NX"), "NX cannot be combined"),
-        (("PRESSURE.PAUSE", "fifo", 1), "TYPE the queue was created as a queue of another type"),
+        (("PRESSURE.PAUSE", "fifo", 1), "TYPE queue 'fifo' was created as a fifo"),
     ],
 )
 def test_what_a_type_of_queue_cannot_do_is_refused(client: Client, words: Words, error: str) -> None:
@@ -361,3 +361,19 @@ def test_what_a_type_of_queue_cannot_do_is_refused(client: Client, words: Words,
     with pytest.raises(redis.ResponseError, match=error):
         client.execute_command(*words)
     assert not client.exists("new")
+
+
+def test_the_doctor_counts_jobs(backend: Valkey, client: Client, worker: Waiter, direct: Client) -> None:
+    create(client, "q")
+    client.lpush("q", "a", "b", "c")
+    put(client, "d", "DELAY", 100)
+    assert messages(worker("PRESSURE.RESERVE", "q", "COUNT", 2)) == [b"a", b"b"]
+    assert worker("PRESSURE.BURY", "q", 1) == 1
+    client.rpush("listed", "a")
+    assert worker("PRESSURE.RESERVE", "listed")[2] == b"a"
+    doctor = ("doctor", "--backend", backend.url, "--wait", "0.2")
+    assert run_command(*doctor).stdout == "2 queues checked: no problems\n"
+    direct.decrby("__pressure__:q:stats:produced_messages", 3)
+    assert "produced - consumed is 1, but there are 4 messages" in run_command(*doctor, "--repair").stdout
+    assert run_command(*doctor).stdout == "2 queues checked: no problems\n"
+    assert client.spop("q") == b"c"

@@ -54,9 +54,15 @@ local function make_doctor()
     return found
   end
 
+  -- Return how many jobs of a queue of jobs are reserved or buried. They are neither queued nor consumed.
+  local function held()
+    return queue.kind == 'jobs' and queue.jobs.outstanding() or 0
+  end
+
   local function look()
     local now = {
-      bound = call('GET', base .. ':bound'), length = queue.length, closed = tokens(':closed'),
+      bound = call('GET', base .. ':bound'), length = queue.length, listed = tokens(''), held = held(),
+      closed = tokens(':closed'),
       not_full = tokens(':not_full'), producer = look_at('producer', 'produced'),
       consumer = look_at('consumer', 'consumed'), keys = {},
     }
@@ -67,17 +73,17 @@ local function make_doctor()
         end
       end
     end
-    now.view = table.concat({ now.bound or '-', now.length, now.closed, now.not_full, table.concat(now.keys, ' '),
+    now.view = table.concat({ now.bound or '-', now.length, now.listed, now.held, now.closed, now.not_full, table.concat(now.keys, ' '),
       now.producer.view, now.consumer.view }, '\n')
     return now
   end
 
-  -- Returns  bound, length, tokens in :closed and :not_full, the suffixes of all keys (if there is no
+  -- Returns  bound, length, messages in the list, reserved and buried jobs, tokens in :closed and :not_full, the suffixes of all keys (if there is no
   --          :bound); for producer and consumer: tokens, parked tokens, name, messages, the statistics that
   --          are not numbers, and a view, which changes when any of these does; then a view of everything
   function operations.examine()
     local now = look()
-    local reply = { now.bound, now.length, now.closed, now.not_full, now.keys }
+    local reply = { now.bound, now.length, now.listed, now.held, now.closed, now.not_full, now.keys }
     for _, role in ipairs({ now.producer, now.consumer }) do
       reply[#reply + 1] = { role.free, role.turn, role.name, role.messages, role.garbled, role.view }
     end
@@ -87,7 +93,7 @@ local function make_doctor()
 
   -- Return whether the condition that a holder of the role waits for is met.
   local function has_come(role, now)
-    local comes = role == 'producer' and now.not_full or now.length
+    local comes = role == 'producer' and now.not_full or now.listed
     return comes > 0 or now.closed > 0
   end
 
@@ -98,6 +104,9 @@ local function make_doctor()
   end
 
   local function bytes_queued()
+    if queue.kind == 'jobs' then
+      return nil
+    end
     local bytes = 0
     for first = 0, queue.length - 1, 1000 do
       bytes = bytes + sum_of_bytes(call('LRANGE', base, first, first + 999))
@@ -127,7 +136,7 @@ local function make_doctor()
       end
       return missing ~= 0
     end
-    if correct('messages', queue.length) or always then
+    if correct('messages', now.length + now.held) or always then
       -- Native clients need not count bytes, so a difference in bytes alone is not corrected.
       local queued = queue.length <= MAX_COUNTED and bytes_queued()
       if queued then correct('bytes', queued) end

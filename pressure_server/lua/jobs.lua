@@ -436,7 +436,7 @@ local function make_jobs()
   -- Make this a queue of jobs. Its messages are adopted in the order of the list. Return an error, or nil.
   function self.convert()
     if call('HGET', settings, 'type') then
-      return { err = 'TYPE the queue was created as a queue of another type' }
+      return { err = 'TYPE was created as a fifo: jobs need a queue of the type jobs' }
     end
     -- Reserved messages of a list were counted as consumed.
     local outstanding, bytes = 0, 0

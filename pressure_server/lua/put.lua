@@ -207,7 +207,13 @@ local function make_put(options)
     end
     if queue.kind == 'jobs' then
       local ids = push(accepted, marks)
-      result = options.job and with_ids(result, ids or {}) or result
+      if options.job then
+        result = with_ids(result, ids or {})
+      elseif queue.jobs.settings.unique and type(result) == 'number' then
+        -- Equal messages were left out.
+        result = {}
+        for i in ipairs(sizes_of(sizes_text, messages)) do result[i] = queue.length end
+      end
     elseif not refusal then
       push(accepted)
       note_marks(accepted, marks)
@@ -345,7 +351,7 @@ local function make_put(options)
     elseif queue.kind == 'jobs' and queue.jobs.has_unadopted and patient then
       return {}, #sizes_of(sizes_text, messages) -- so that older messages get lower ids
     elseif options.by and not queue.jobs.settings.unique then
-      return { err = 'TYPE the queue was not created with UNIQUE' }, 0
+      return { err = 'TYPE was not created with UNIQUE' }, 0
     elseif options.job and options.unique and not queue.jobs.settings.unique
       and not queue.jobs.index('same').is_complete() then
       return {}, #messages

@@ -40,7 +40,7 @@ def exception_for(name: bytes, text: str) -> PressureError:
     if code == "DELETING":
         return QueueInUseError(queue, "by a client that is deleting it")
     if code == "TYPE":
-        return QueueTypeError(queue)
+        return QueueTypeError(queue, rest)
     if code == "TOOLARGE":
         return PressureError(f"the reply for queue '{queue}' would exceed 64 MiB: ask for fewer messages")
     return BackendError(f"the backend answered for queue '{queue}': {text}")

@@ -82,7 +82,7 @@ def _why(role: Role, queue: Snapshot) -> str:
         return "the queue is closed, so it is not waiting"
     if role.name == "producer":
         return f"there is a {printable(NOT_FULL)} token, so it is not waiting for room"
-    return f"there {_are(queue.length, 'message')}, so it is not waiting for a message"
+    return f"there {_are(queue.listed, 'message')}, so it is not waiting for a message"
 
 
 def _parked(pick: Callable[[Snapshot], Role]) -> _Rule:
@@ -138,7 +138,7 @@ def _statistics(before: Snapshot, after: Snapshot) -> str:
     if not after.uncounted or after.uncounted != before.uncounted or not lasts:
         return ""
     difference = after.producer.messages - after.consumer.messages
-    return f"produced - consumed is {difference}, but there {_are(after.length, 'message')}"
+    return f"produced - consumed is {difference}, but there {_are(after.length + after.held, 'message')}"
 
 
 def _left_behind(_before: Snapshot, after: Snapshot) -> str:

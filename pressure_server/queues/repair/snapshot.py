@@ -41,12 +41,15 @@ class Snapshot:
     """A queue at one moment.
 
     `bound` is None if the queue does not exist; `keys` are then the suffixes of those of its keys that do,
-    b"" for the list of messages. `closed` and `not_full` are numbers of tokens. `view` is opaque: it changes
+    b"" for the list of messages. `length` is the number of queued messages; in a queue of jobs, `listed` of
+    these are in the list, and `held` others are reserved or buried jobs. `closed` and `not_full` are numbers of tokens. `view` is opaque: it changes
     when any of the others does.
     """
 
     bound: int | None
     length: int
+    listed: int
+    held: int
     closed: int
     not_full: int
     keys: tuple[bytes, ...]
@@ -57,10 +60,12 @@ class Snapshot:
     @classmethod
     def of(cls, reply: Sequence[Any]) -> Snapshot:
         """Make a snapshot from a reply of `examine`."""
-        bound, length, closed, not_full, keys, producer, consumer, view = reply
+        bound, length, listed, held, closed, not_full, keys, producer, consumer, view = reply
         return cls(
             None if bound is None else _number(bound),
             length,
+            listed,
+            held,
             closed,
             not_full,
             tuple(keys),
@@ -81,8 +86,8 @@ class Snapshot:
 
     @property
     def uncounted(self) -> int:
-        """The number of queued messages that the statistics lack; negative if they count too many."""
-        return self.length - self.producer.messages + self.consumer.messages
+        """The number of messages that the statistics lack; negative if they count too many."""
+        return self.length + self.held - self.producer.messages + self.consumer.messages
 
     @property
     def invalid(self) -> tuple[bytes, ...]:
@@ -97,7 +102,7 @@ class Snapshot:
     @property
     def is_unused(self) -> bool:
         """Whether no client has ever acted in a role, or closed the queue."""
-        return self.length == self.closed == 0 and all(
+        return self.length == self.held == self.closed == 0 and all(
             role.holder is None and role.messages == 0 and role.parked == 0 for role in self.roles
         )
 
@@ -107,7 +112,7 @@ class Snapshot:
         A producer waits for a token in :not_full, a consumer for a message; neither waits if the queue is
         closed. Redis hands these to blocked clients at once, so if one is visible, no client waits for it.
         """
-        comes = self.not_full if role.name == "producer" else self.length
+        comes = self.not_full if role.name == "producer" else self.listed
         return comes > 0 or self.closed > 0
 
     def could_go_on(self, role: Role) -> bool:
