@@ -78,6 +78,19 @@ def test_an_open_read_comes_back_if_its_close_failed_and_its_client_leaves(
     wait_for(lambda: client.scard("q") == 1, "the message to be back")
 
 
+def test_a_close_of_an_open_read_that_failed_can_be_repeated(
+    backend: Valkey, server: Server, client: Client
+) -> None:
+    client.rpush("q", "x", "y")
+    kestrel = Connection(server, MEMCACHED)
+    assert kestrel(b"get q/open", lines=3)[1] == b"x"
+    with NO_SCRIPTS(backend):
+        assert kestrel(b"get q/close/open")[0].startswith(b"SERVER_ERROR")
+    assert kestrel(b"get q/close/open", lines=3)[1] == b"y"
+    kestrel.close()
+    wait_for(lambda: client.lrange("q", 0, -1) == [b"y"], "only the second message to be back")
+
+
 def test_a_full_tube_that_only_beanstalk_clients_use_has_room_again(server: Server, client: Client) -> None:
     client.execute_command("PRESSURE.CREATE", "q", "BOUND", 2, "OVERFLOW", "ERROR")
     put = b"put 1 0 300 1\r\nx"

@@ -67,9 +67,9 @@ _WORKERS: list[tuple[type[Worker], type[Caller], str, int, list[str]]] = [
     (RedisWorker, Caller, "redis-worker", 4, [*_TUBES, *_HELD]),
 ]
 _DETACHED = 3
+_JOB_TAKERS = 2
 # The share of messages that are put as jobs.
 _JOBS = 0.4
-_JOB_TAKERS = 2
 _EXCHANGERS = 2
 _HALF_CLOSERS = 4
 # Seconds between checks of the tasks, between lines of progress, and until undrained queues are given up.
@@ -251,6 +251,8 @@ class _Work:
         for _ in range(_JOB_TAKERS):
             caller = self._caller("job-taker")
             consumers.append(Taker(caller, self._ledger, ["mixed", *_HELD], self._chance()))
+        reader = MemcachedCaller(*self._next("job-kestrel"), self._journal, relayed=False)
+        consumers.append(Kestrel(reader, self._ledger, ["mixed", *_HELD], self._chance()))
         kicker = BeanstalkCaller(*self._next("kicker"), self._journal, relayed=False)
         consumers.append(Kicker(kicker, self._ledger, _TUBES, self._chance(), self._journal))
         caller = self._caller("redis-kicker")
