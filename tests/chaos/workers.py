@@ -113,7 +113,10 @@ class Worker(Consumer):
         self._count("left by a reset" if reset else "left by hanging up", len(jobs))
 
     async def _finish(self, caller: Caller, jobs: Sequence[Held]) -> None:
-        """Let an event happen to each job; those that were touched are deleted."""
+        """Let an event happen to each job; those that were touched are deleted.
+
+        After an error hang up: a job may still be reserved, for as long as the connection stands.
+        """
         events = self.chance.choices(list(_EVENTS), list(_EVENTS.values()), k=len(jobs))
         planned = [*zip(events, jobs, strict=True)]
         planned += [(DELETE, job) for event, job in planned if event == "touch"]
@@ -122,6 +125,8 @@ class Worker(Consumer):
         replies += [None] * (len(planned) - len(replies))
         for (event, job), reply in zip(planned, replies, strict=True):
             self._note(caller, event, job, reply)
+        if not all(reply in (*_DONE, *_REFUSED) for reply in replies):
+            caller.close()
 
     def _note(self, caller: Caller, event: str, job: Held, reply: Any) -> None:
         now = self._event(job.queue, time.monotonic(), caller)
