@@ -9,9 +9,14 @@ import re
 from typing import NamedTuple
 
 from handlers.beanstalk.replies import BAD_FORMAT, EXPECTED_CRLF, JOB_TOO_BIG
+from pressure_server.queues.operations.jobs import job_to_put
 
 MAX_LINE = 224
 _CRLF = b"\r\n"
+# Puts in one request: limits apply between two requests.
+_MAX_ROW = 128
+# A time to run of 0 is one second.
+_LEAST_TTR = 1
 _MAX_UINT32 = (1 << 32) - 1
 _PUT = re.compile(rb"put +(\d{1,20}) +(\d{1,20}) +(\d{1,20}) +(\d{1,20})\r\n")
 
@@ -22,13 +27,10 @@ class Request(NamedTuple):
     line: bytes
 
 
-class Put(NamedTuple):
-    """A put: priority, delay and time to run (both in seconds), and the message."""
+class Puts(NamedTuple):
+    """Puts in a row: the jobs, each with its priority, delay and time to run (jobs.job_to_put)."""
 
-    priority: int
-    delay: int
-    ttr: int
-    message: bytes
+    jobs: list[bytes]
 
 
 class Refused(NamedTuple):
@@ -38,7 +40,7 @@ class Refused(NamedTuple):
     closes: bool = False
 
 
-Parsed = Request | Put | Refused
+Parsed = Request | Puts | Refused
 
 
 class RequestParser:
@@ -86,6 +88,7 @@ class RequestParser:
     def _read(self, data: bytes, requests: list[Parsed]) -> int:
         """Append all complete requests. Return the position of the first incomplete one."""
         at, end = 0, len(data)
+        jobs: list[bytes] | None = None  # of the last request, if that is Puts
         while at < end:
             if self._to_skip:
                 skipped = min(self._to_skip, end - at)
@@ -101,16 +104,23 @@ class RequestParser:
                 if size > self._max_job_size:
                     self._to_skip = size + 2
                     at = first
+                    jobs = None
                     continue
                 if end < last + 2:
                     self._awaited, self._awaits_line = last + 2 - at, False
                     return at
                 if data[last : last + 2] == _CRLF:
-                    requests.append(Put(int(put[1]), int(put[2]), int(put[3]), data[first:last]))
+                    job = job_to_put(data[first:last], int(put[1]), int(put[2]), int(put[3]) or _LEAST_TTR)
+                    if jobs is None or len(jobs) == _MAX_ROW:
+                        jobs = []
+                        requests.append(Puts(jobs))
+                    jobs.append(job)
                 else:
                     requests.append(Refused(EXPECTED_CRLF))
+                    jobs = None
                 at = last + 2
                 continue
+            jobs = None
             line_end = data.find(_CRLF, at, None if self._skips_line else at + MAX_LINE)
             if line_end >= 0:
                 requests.append(Refused(BAD_FORMAT) if self._skips_line else Request(data[at:line_end]))

@@ -41,7 +41,7 @@ local function put_refusal(options)
   end
   if call('EXISTS', base .. ':closed') == 1 then
     return { err = 'CLOSED' }
-  elseif queue.kind ~= 'jobs' and not queue.producer and not queue.consumer
+  elseif not queue.producer and not queue.consumer and not queue.kind
     and call('EXISTS', base .. ':not_full') == 0 then
     return { err = 'CREATING' }
   end

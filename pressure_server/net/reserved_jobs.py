@@ -70,6 +70,12 @@ class ReservedJobs:
         """Return the job with that id; None if the client has not reserved it."""
         return self._jobs.get(job)
 
+    def end(self, job: int) -> None:
+        """Note that the client asks to end a reservation: its deadline does not matter any longer."""
+        held = self._jobs.get(job)
+        if held is not None:
+            self._jobs[job] = held._replace(deadline=inf)
+
     def discard(self, job: int) -> None:
         """Forget a job that the client has deleted, released or buried."""
         self._jobs.pop(job, None)

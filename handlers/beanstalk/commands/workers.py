@@ -27,7 +27,7 @@ _RECOUNTED = 64
 _SECONDS = re.compile(rb" *([+-]?[0-9]*)")
 
 _deleted, _released, _buried = event(replies.DELETED), event(replies.RELEASED), event(replies.BURIED)
-_touched = event(replies.TOUCHED)
+_touched = event(replies.TOUCHED, ends=False)
 
 
 def _seconds(rest: bytes) -> int:
@@ -177,7 +177,7 @@ def _event(
         client.reply(replies.NOT_FOUND)
         return
     if ends:
-        client.reserved_jobs.discard(job)
+        client.reserved_jobs.end(job)
     client.submit(verb, held.queue, [argument], 1, encode)
 
 

@@ -152,7 +152,8 @@ class Pystalk(AnyClient):
         try:
             job = call()
         except pystalk.BeanstalkError as error:
-            assert error.message in ("TIMED_OUT", "NOT_FOUND")
+            if error.message not in ("TIMED_OUT", "NOT_FOUND"):
+                raise
             return None
         return job.job_id, job.job_data
 
