@@ -194,6 +194,11 @@ local function make_jobs()
     end
   end
 
+  -- Return whether this owner has reserved the job.
+  function self.is_owned(job, owner)
+    return parse(job).about[OWNER] == owner
+  end
+
   -- Return the state to which an event leads a job, or nil if the event is refused. A job that has been
   -- reserved often enough is buried instead of becoming ready, and goes to the dead letters.
   local function next_state(job, event, owner)
