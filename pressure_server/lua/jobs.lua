@@ -459,10 +459,17 @@ local function make_jobs()
     end
   end
 
+  -- Return why this list cannot become a queue of jobs, or nil.
+  function self.conversion_refusal()
+    return call('HGET', settings, 'type')
+      and { err = 'TYPE was created as a fifo: jobs need a queue of the type jobs' } or nil
+  end
+
   -- Make this a queue of jobs. Its messages are adopted in the order of the list. Return an error, or nil.
   function self.convert()
-    if call('HGET', settings, 'type') then
-      return { err = 'TYPE was created as a fifo: jobs need a queue of the type jobs' }
+    local refusal = self.conversion_refusal()
+    if refusal then
+      return refusal
     end
     -- Reserved messages of a list were counted as consumed.
     local outstanding, bytes = 0, 0
