@@ -611,6 +611,7 @@ local function make_jobs()
   function self.counts()
     local found = {}
     for i, state in ipairs(STATES) do found[i] = call('ZCARD', set_of(state)) end
+    if queue.kind ~= 'jobs' then found[1] = queue.length end
     found[#found + 1] = math.max(0, (self.settings.paused or 0) - clock())
     found[#found + 1] = call('ZCOUNT', set_of('ready'), '-inf', '(' .. DEFAULT_PRIORITY)
     return found
