@@ -54,22 +54,25 @@ local function make_job_verbs()
     return done
   end
 
-  -- Takes    'id owner priority delay' for each; an empty priority leaves it as it is
+  -- Takes    'id owner priority delay' for each; an empty priority leaves it as it is. A priority or a delay that a
+  --          message of a list cannot have makes the queue one of jobs
   function operations.release(words)
     local done = {}
     for i, word in ipairs(words) do
       local id, owner, priority, delay = string.match(word, '^(%x+) (%S+) (%d*) (%d+)$')
-      local refusal = queue.kind ~= 'jobs' and (delay ~= '0' or priority ~= '') and jobs.convert()
-      if refusal then
-        return refusal
-      end
+      owner = jobs.owner_of(owner)
       local job = jobs.read({ id })[1]
-      if job then
-        jobs.parse(job).about[PRIORITY] = tonumber(priority) or job.about[PRIORITY]
+      if job and jobs.is_owned(job, owner) then
+        local refusal = queue.kind ~= 'jobs' and (delay ~= '0' or (tonumber(priority) or DEFAULT_PRIORITY) ~= DEFAULT_PRIORITY)
+          and jobs.convert()
+        if refusal then
+          return refusal
+        end
+        job.about[PRIORITY] = tonumber(priority) or job.about[PRIORITY]
         job.about[DELAY] = tonumber(delay)
       end
       local event = delay ~= '0' and 'release_later' or 'release'
-      done[i] = jobs.happen(event, { job }, { jobs.owner_of(owner) })[1] or 0
+      done[i] = jobs.happen(event, { job }, { owner })[1] or 0
     end
     return done
   end

@@ -194,6 +194,11 @@ local function make_jobs()
     end
   end
 
+  -- Return whether this owner has reserved the job.
+  function self.is_owned(job, owner)
+    return parse(job).about[OWNER] == owner
+  end
+
   -- Return the state to which an event leads a job, or nil if the event is refused. A job that has been
   -- reserved often enough is buried instead of becoming ready, and goes to the dead letters.
   local function next_state(job, event, owner)
@@ -454,10 +459,17 @@ local function make_jobs()
     end
   end
 
+  -- Return why this list cannot become a queue of jobs, or nil.
+  function self.conversion_refusal()
+    return call('HGET', settings, 'type')
+      and { err = 'TYPE was created as a fifo: jobs need a queue of the type jobs' } or nil
+  end
+
   -- Make this a queue of jobs. Its messages are adopted in the order of the list. Return an error, or nil.
   function self.convert()
-    if call('HGET', settings, 'type') then
-      return { err = 'TYPE was created as a fifo: jobs need a queue of the type jobs' }
+    local refusal = self.conversion_refusal()
+    if refusal then
+      return refusal
     end
     -- Reserved messages of a list were counted as consumed.
     local outstanding, bytes = 0, 0
@@ -599,6 +611,7 @@ local function make_jobs()
   function self.counts()
     local found = {}
     for i, state in ipairs(STATES) do found[i] = call('ZCARD', set_of(state)) end
+    if queue.kind ~= 'jobs' then found[1] = queue.length end
     found[#found + 1] = math.max(0, (self.settings.paused or 0) - clock())
     found[#found + 1] = call('ZCOUNT', set_of('ready'), '-inf', '(' .. DEFAULT_PRIORITY)
     return found

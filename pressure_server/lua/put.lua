@@ -346,7 +346,13 @@ local function make_put(options)
 
   function operations.put(sizes_text, messages)
     local refusal = put_refusal(options)
-    refusal = refusal or options.job and queue.kind ~= 'jobs' and open_jobs().convert()
+    if not refusal and options.job and queue.kind ~= 'jobs' then
+      refusal = open_jobs().conversion_refusal() or options.by and { err = 'TYPE was not created with UNIQUE' }
+      if not refusal and room() == 0 and not waits_for_room() then
+        return select(2, put_whole(sizes_of(sizes_text, messages), messages, 0)), 0 -- nothing is changed
+      end
+      refusal = refusal or queue.jobs.convert()
+    end
     if refusal then
       return refusal, 0
     elseif queue.kind == 'jobs' and queue.jobs.has_unadopted and patient then
