@@ -14,7 +14,7 @@ from handlers.beanstalk.table import UINT32, UINT64, FormatError, command, numbe
 from pressure_server.errors import QueueClosedError, QueueDoesNotExistError
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.jobs import ReservedJob, claim, owned, released
-from pressure_server.queues.operations.operation import Encode, Operation, Verb
+from pressure_server.queues.operations.operation import Operation, Verb
 from pressure_server.queues.operations.options import WAITS
 from pressure_server.queues.operations.wait import Wait
 
@@ -24,8 +24,9 @@ _SAFETY_MARGIN = 1.0
 _RECOUNTED = 64
 _SECONDS = re.compile(rb" *([+-]?[0-9]*)")
 
-_deleted, _released, _buried = event(replies.DELETED), event(replies.RELEASED), event(replies.BURIED)
-_touched = event(replies.TOUCHED)
+_ENCODERS = {
+    reply: event(reply) for reply in (replies.DELETED, replies.RELEASED, replies.BURIED, replies.TOUCHED)
+}
 
 
 def _seconds(rest: bytes) -> int:
@@ -129,16 +130,37 @@ async def reserve_one(client: BeanstalkClient, arguments: tuple[int]) -> bytes:
 
 
 def _event(
-    client: BeanstalkClient, verb: Verb, job: bytes, argument: bytes, encode: Encode, *, ends: bool = True
-) -> None:
+    client: BeanstalkClient, verb: Verb, job: bytes, argument: bytes, reply: bytes
+) -> Coroutine[Any, Any, bytes] | None:
     """Let an event happen to a job that the client has reserved."""
+    queue = _queue_of_reserved(client, job, verb)
+    if queue is None:
+        return _event_later(client, verb, job, argument, reply)
+    client.submit(verb, queue, [argument], 1, _ENCODERS[reply])
+    return None
+
+
+async def _event_later(
+    client: BeanstalkClient, verb: Verb, job: bytes, argument: bytes, reply: bytes
+) -> bytes:
+    """Look again when all replies before this one are written: one of them may have brought the job."""
+    queue = _queue_of_reserved(client, job, verb)
+    if queue is None:
+        return replies.NOT_FOUND
+    done = await client.database.run(verb, queue, [argument], client=client)
+    return reply if done[0] == 1 else replies.NOT_FOUND
+
+
+def _queue_of_reserved(client: BeanstalkClient, job: bytes, verb: Verb) -> bytes | None:
+    """Return the queue of a job that the client has reserved. Note that the verb ends the reservation."""
     held = client.reserved_jobs.find(job)
     if held is None:
-        client.reply(replies.NOT_FOUND)
-        return
-    if ends:
+        return None
+    if verb is verbs.TOUCH:
+        client.reserved_jobs.touch(job, _now())
+    else:
         client.reserved_jobs.discard(job)
-    client.submit(verb, held.queue, [argument], 1, encode)
+    return held.queue
 
 
 @command("delete", numbers(UINT64), needs="get")
@@ -149,11 +171,11 @@ def delete(client: BeanstalkClient, arguments: tuple[int]) -> Coroutine[Any, Any
     if held is None:
         return _delete_free(client, arguments[0])
     client.statistics.of_tube(held.queue)["cmd-delete"] += 1
-    _event(client, verbs.DELETE_JOB, job, owned(job, client.job_owner), _deleted)
-    return None
+    return _event(client, verbs.DELETE_JOB, job, owned(job, client.job_owner), replies.DELETED)
 
 
 async def _delete_free(client: BeanstalkClient, job: int) -> bytes:
+    client.reserved_jobs.discard(b"%d" % job)  # a reply before this one may have brought the job
     done = await _in_tube_of(client, verbs.DELETE_JOB, job, [owned(b"%d" % job, client.job_owner)])
     if not done or done[0] != 1:
         return replies.NOT_FOUND
@@ -164,28 +186,28 @@ async def _delete_free(client: BeanstalkClient, job: int) -> bytes:
 
 
 @command("release", numbers(UINT64, UINT32, UINT32), needs="get")
-def release(client: BeanstalkClient, arguments: tuple[int, int, int]) -> None:
+def release(client: BeanstalkClient, arguments: tuple[int, int, int]) -> Coroutine[Any, Any, bytes] | None:
     """Make a reserved job ready again, or delayed, with a new priority."""
     number, priority, delay = arguments
     job = b"%d" % number
     argument = released(job, client.job_owner, priority, delay)
-    _event(client, verbs.RELEASE, job, argument, _released)
+    return _event(client, verbs.RELEASE, job, argument, replies.RELEASED)
 
 
 @command("bury", numbers(UINT64, UINT32), needs="get")
-def bury(client: BeanstalkClient, arguments: tuple[int, int]) -> None:
+def bury(client: BeanstalkClient, arguments: tuple[int, int]) -> Coroutine[Any, Any, bytes] | None:
     """Set a reserved job aside until it is kicked."""
     number, priority = arguments
     job = b"%d" % number
-    _event(client, verbs.BURY, job, owned(job, client.job_owner) + b" %d" % priority, _buried)
+    argument = owned(job, client.job_owner) + b" %d" % priority
+    return _event(client, verbs.BURY, job, argument, replies.BURIED)
 
 
 @command("touch", numbers(UINT64), needs="get")
-def touch(client: BeanstalkClient, arguments: tuple[int]) -> None:
+def touch(client: BeanstalkClient, arguments: tuple[int]) -> Coroutine[Any, Any, bytes] | None:
     """Let the time to run of a reserved job begin again."""
     job = b"%d" % arguments[0]
-    client.reserved_jobs.touch(job, _now())
-    _event(client, verbs.TOUCH, job, owned(job, client.job_owner), _touched, ends=False)
+    return _event(client, verbs.TOUCH, job, owned(job, client.job_owner), replies.TOUCHED)
 
 
 @command("kick-job", numbers(UINT64), needs="get")
