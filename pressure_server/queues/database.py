@@ -142,6 +142,8 @@ class Database(LaneDispatcher, QueueOperations):
                 if isinstance(best, list) and best
             ]
             if not ready:
+                if timeout == 0:
+                    return None
                 break
             *_, job, name = min(ready)
             if count > 1 or not job:

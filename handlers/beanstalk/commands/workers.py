@@ -229,5 +229,8 @@ def _count(rest: bytes) -> int:
 async def kick(client: BeanstalkClient, most: int) -> bytes:
     """Make up to so many buried jobs of the used tube ready; if none are buried, delayed ones."""
     client.permit_tube(client.used)
-    done = await client.database.run(verbs.KICK, client.used, [b"%d" % most], client=client)
+    try:
+        done = await client.database.run(verbs.KICK, client.used, [b"%d" % most], client=client)
+    except QueueDoesNotExistError:
+        return replies.kicked(0)
     return replies.kicked(done[0])
