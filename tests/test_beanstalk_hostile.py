@@ -38,8 +38,8 @@ CASES = {
         }.items()
     },
     **{
-        f"{command} of 2^64 - 1": (command + b" 18446744073709551615\r\n", NOT_FOUND)
-        for command in (b"delete", b"peek", b"touch", b"kick-job", b"stats-job", b"reserve-job")
+        f"{command} of 2^64 - 1": (command.encode() + b" 18446744073709551615\r\n", NOT_FOUND)
+        for command in ("delete", "peek", "touch", "kick-job", "stats-job", "reserve-job")
     },
     "release and bury with 2^32 - 1": (
         b"release 18446744073709551615 4294967295 4294967295\r\nbury 18446744073709551615 4294967295\r\n",

@@ -37,8 +37,8 @@ COMMANDS = {
     "put": [PUT],
     "get": [
         b"reserve\r\n", b"reserve-with-timeout 0\r\n", b"reserve-job 1\r\n", b"delete 1\r\n",
-        b"release 1 0 0\r\n", b"bury 1 0\r\n", b"touch 1\r\n", b"kick 1\r\n", b"kick-job 1\r\n", b"watch tenant.1\r\n",
-        b"ignore default\r\n",
+        b"release 1 0 0\r\n", b"bury 1 0\r\n", b"touch 1\r\n", b"kick 1\r\n", b"kick-job 1\r\n",
+        b"watch tenant.1\r\n", b"ignore default\r\n",
     ],
     "read": [
         b"peek 1\r\n", b"peek-ready\r\n", b"peek-delayed\r\n", b"peek-buried\r\n", b"stats\r\n",
