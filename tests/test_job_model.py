@@ -38,13 +38,13 @@ from tests.support.job_model import (
 from tests.support.job_world import PREFIX, Keys, World, base_of, read_keys
 from tests.support.model_settings import model_settings
 from tests.support.native import NativeError, NativeSteps, Steps
-from tests.support.programs import Client, Valkey
+from tests.support.programs import Valkey
 
 SETTINGS = settings(
     model_settings("PRESSURE_MODEL_EXAMPLES", 40),
     stateful_step_count=40,
     report_multiple_bugs=False,
-    phases=[Phase.generate] + ([] if __import__('os').environ.get('NOSHRINK') else [Phase.shrink]),
+    phases=[Phase.generate] + ([] if __import__("os").environ.get("NOSHRINK") else [Phase.shrink]),
 )
 # Only a few, so that they repeat.
 MESSAGES = [b"", b"a", b"bb", b"c c", b"\xff\r\n\x00"]
@@ -216,9 +216,17 @@ class JobMachine(RuleBasedStateMachine):
     @initialize(
         options=st.sampled_from(
             [
-                (), (), ("TYPE", "JOBS"), ("TYPE", "FIFO"), ("BOUND", 2), ("BOUND", 3, "TYPE", "JOBS"),
-                ("UNIQUE", "QUEUED"), ("UNIQUE", "UNFINISHED"), ("MAX-DELIVERIES", 2),
-                ("MAX-DELIVERIES", 1, "DEAD-LETTER"), ("BOUND", 1, "UNIQUE", "QUEUED"),
+                (),
+                (),
+                ("TYPE", "JOBS"),
+                ("TYPE", "FIFO"),
+                ("BOUND", 2),
+                ("BOUND", 3, "TYPE", "JOBS"),
+                ("UNIQUE", "QUEUED"),
+                ("UNIQUE", "UNFINISHED"),
+                ("MAX-DELIVERIES", 2),
+                ("MAX-DELIVERIES", 1, "DEAD-LETTER"),
+                ("BOUND", 1, "UNIQUE", "QUEUED"),
             ]  # fmt: skip
         ),
         dead=st.sampled_from([None, (), ("TYPE", "JOBS")]),
@@ -311,9 +319,7 @@ class JobMachine(RuleBasedStateMachine):
         name, delay = self.names[role], next(self.later) if is_delayed else 0
         self.use(client, name)
         expected = self.expect(
-            lambda: self.model.put_job(
-                name, message, creates=True, priority=priority, delay=delay, ttr=LONG
-            )
+            lambda: self.model.put_job(name, message, creates=True, priority=priority, delay=delay, ttr=LONG)
         )
         if isinstance(expected, list):
             expected = b"INSERTED %d" % expected[0]
@@ -455,7 +461,9 @@ class JobMachine(RuleBasedStateMachine):
             head = queue.takeable[0].id if queue.has_jobs else self.model.next_id(queue)
             if head == taken:
                 (job,) = self.model.reserve(name, owner)
-                expected = (job.id, job.message) if is_beanstalk else self.reserved(name, [job], is_list=False)
+                expected = (
+                    (job.id, job.message) if is_beanstalk else self.reserved(name, [job], is_list=False)
+                )
                 assert reply == expected, f"{reply!r} should be {expected!r}"
                 break
         else:
@@ -476,7 +484,9 @@ class JobMachine(RuleBasedStateMachine):
         name = self.names[role]
         number = self.pick(name, place)
         job = self.expect(lambda: self.model.reserve_job(name, number, client))
-        self.send_line(client, f"reserve-job {number}", (job.id, job.message) if job else b"NOT_FOUND", queue=name)
+        self.send_line(
+            client, f"reserve-job {number}", (job.id, job.message) if job else b"NOT_FOUND", queue=name
+        )
 
     def owner_words(self, client: str, token: str) -> tuple[str, list[str]]:
         return token or client, ["TOKEN", token] if token else []
@@ -536,9 +546,7 @@ class JobMachine(RuleBasedStateMachine):
     @rule(
         role=roles, client=resp, place=which, token=tokens, priority=maybe_priority, is_own=st.integers(0, 4)
     )
-    def bury(
-        self, role: str, client: str, place: int, token: str, priority: int | None, is_own: int
-    ) -> None:
+    def bury(self, role: str, client: str, place: int, token: str, priority: int | None, is_own: int) -> None:
         name = self.names[role]
         number, owner, client, words = self.by(name, place, client, token, is_own)
         expected = self.expect(lambda: self.model.bury(name, number, owner, priority))
@@ -594,7 +602,9 @@ class JobMachine(RuleBasedStateMachine):
             self.send(client, "PRESSURE.PAUSE", name, seconds, expected=expected)
         elif name in self.model.queues and self.model.queues[name].exists:
             expected = self.expect(lambda: self.model.pause(name, is_paused=is_paused))
-            self.send_line(client, f"pause-tube {name} {seconds}", b"PAUSED" if expected == b"OK" else expected)
+            self.send_line(
+                client, f"pause-tube {name} {seconds}", b"PAUSED" if expected == b"OK" else expected
+            )
 
     # Time, and connections
 
@@ -609,7 +619,9 @@ class JobMachine(RuleBasedStateMachine):
             self.due += 1
             # The order in which delays end is that of their times.
             job.place = self.due - 1_000_000_000
-            assert self.direct.zadd(f"{base_of(name)}:ext:{state}", {b"%013x" % job.id: self.due}, xx=True) == 0
+            assert (
+                self.direct.zadd(f"{base_of(name)}:ext:{state}", {b"%013x" % job.id: self.due}, xx=True) == 0
+            )
 
     @rule(role=roles, place=which)
     def a_delay_ends(self, role: str, place: int) -> None:

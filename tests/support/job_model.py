@@ -516,9 +516,7 @@ class Model:
         """Begin the time to run again. Return for how many jobs."""
         return sum(self._owned(name, number, owner) is not None for number in numbers)
 
-    def release(
-        self, name: str, number: int, owner: str, priority: int | None = None, delay: int = 0
-    ) -> int:
+    def release(self, name: str, number: int, owner: str, priority: int | None = None, delay: int = 0) -> int:
         """Give a reserved job back. A delay, or another priority than the base, makes the queue one of jobs."""
         queue = self.queue(name)
         job = self._owned(name, number, owner)

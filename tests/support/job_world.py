@@ -81,7 +81,11 @@ def read_keys(direct: Client, queues: Iterable[str]) -> list[Keys]:
     names = list(queues)
     for name in names:
         base = base_of(name)
-        statistics = [f"{base}:stats:{verb}_{unit}" for verb in ("produced", "consumed") for unit in ("messages", "bytes")]
+        statistics = [
+            f"{base}:stats:{verb}_{unit}"
+            for verb in ("produced", "consumed")
+            for unit in ("messages", "bytes")
+        ]
         pipeline.lrange(base, 0, -1)
         pipeline.mget(f"{base}:bound", f"{base}:ext:made", *statistics)
         for suffix in (":closed", ":producer_free", ":consumer_free", ":not_full"):

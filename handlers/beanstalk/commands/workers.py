@@ -16,7 +16,7 @@ from handlers.beanstalk.table import UINT32, UINT64, FormatError, command, numbe
 from pressure_server.errors import QueueClosedError, QueueDoesNotExistError
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.jobs import ReservedJob, claim, owned, released, word_of
-from pressure_server.queues.operations.operation import Encode, Operation, Verb
+from pressure_server.queues.operations.operation import Operation, Verb
 from pressure_server.queues.operations.options import WAITS
 from pressure_server.queues.operations.wait import Wait
 
@@ -26,8 +26,10 @@ _SAFETY_MARGIN = 1.0
 _RECOUNTED = 64
 _SECONDS = re.compile(rb" *([+-]?[0-9]*)")
 
-_deleted, _released, _buried = event(replies.DELETED), event(replies.RELEASED), event(replies.BURIED)
-_touched = event(replies.TOUCHED, ends=False)
+_ENCODERS = {
+    reply: event(reply, ends=reply != replies.TOUCHED)
+    for reply in (replies.DELETED, replies.RELEASED, replies.BURIED, replies.TOUCHED)
+}
 
 
 def _seconds(rest: bytes) -> int:
@@ -169,16 +171,37 @@ async def reserve_one(client: BeanstalkClient, arguments: tuple[int]) -> bytes:
 
 
 def _event(
-    client: BeanstalkClient, verb: Verb, job: int, argument: bytes, encode: Encode, *, ends: bool = True
-) -> None:
+    client: BeanstalkClient, verb: Verb, job: int, argument: bytes, reply: bytes
+) -> Coroutine[Any, Any, bytes] | None:
     """Let an event happen to a job that the client has reserved."""
+    queue = _queue_of_reserved(client, job, verb)
+    if queue is None:
+        return _event_later(client, verb, job, argument, reply)
+    client.submit(verb, queue, [argument], 1, _ENCODERS[reply])
+    return None
+
+
+async def _event_later(client: BeanstalkClient, verb: Verb, job: int, argument: bytes, reply: bytes) -> bytes:
+    """Look again when all replies before this one are written: one of them may have brought the job."""
+    queue = _queue_of_reserved(client, job, verb)
+    if queue is None:
+        return replies.NOT_FOUND
+    done = await client.database.run(verb, queue, [argument], client=client)
+    if verb is not verbs.TOUCH or done[0] != 1:
+        client.reserved_jobs.discard(job)
+    return reply if done[0] == 1 else replies.NOT_FOUND
+
+
+def _queue_of_reserved(client: BeanstalkClient, job: int, verb: Verb) -> bytes | None:
+    """Return the queue of a job that the client has reserved. Note that the verb ends the reservation."""
     held = client.reserved_jobs.find(job)
     if held is None:
-        client.reply(replies.NOT_FOUND)
-        return
-    if ends:
+        return None
+    if verb is verbs.TOUCH:
+        client.reserved_jobs.touch(job, _now())
+    else:
         client.reserved_jobs.end(job)
-    client.submit(verb, held.queue, [argument], 1, encode)
+    return held.queue
 
 
 @command("delete", numbers(UINT64), needs="get")
@@ -189,12 +212,13 @@ def delete(client: BeanstalkClient, arguments: tuple[int]) -> Coroutine[Any, Any
     if held is None:
         return _delete_free(client, job)
     client.statistics.of_tube(held.queue)["cmd-delete"] += 1
-    _event(client, verbs.DELETE_JOB, job, owned(job, client.job_owner), _deleted)
-    return None
+    return _event(client, verbs.DELETE_JOB, job, owned(job, client.job_owner), replies.DELETED)
 
 
 async def _delete_free(client: BeanstalkClient, job: int) -> bytes:
+    # A reply before this one may have brought the job.
     done = await _in_tube_of(client, verbs.DELETE_JOB, job, [owned(job, client.job_owner)])
+    client.reserved_jobs.discard(job)
     if not done or done[0] != 1:
         return replies.NOT_FOUND
     tube = client.index.known_tube(job)
@@ -204,26 +228,26 @@ async def _delete_free(client: BeanstalkClient, job: int) -> bytes:
 
 
 @command("release", numbers(UINT64, UINT32, UINT32), needs="get")
-def release(client: BeanstalkClient, arguments: tuple[int, int, int]) -> None:
+def release(client: BeanstalkClient, arguments: tuple[int, int, int]) -> Coroutine[Any, Any, bytes] | None:
     """Make a reserved job ready again, or delayed, with a new priority."""
     job, priority, delay = arguments
     argument = released(job, client.job_owner, priority, delay)
-    _event(client, verbs.RELEASE, job, argument, _released)
+    return _event(client, verbs.RELEASE, job, argument, replies.RELEASED)
 
 
 @command("bury", numbers(UINT64, UINT32), needs="get")
-def bury(client: BeanstalkClient, arguments: tuple[int, int]) -> None:
+def bury(client: BeanstalkClient, arguments: tuple[int, int]) -> Coroutine[Any, Any, bytes] | None:
     """Set a reserved job aside until it is kicked."""
     job, priority = arguments
-    _event(client, verbs.BURY, job, owned(job, client.job_owner) + b" %d" % priority, _buried)
+    argument = owned(job, client.job_owner) + b" %d" % priority
+    return _event(client, verbs.BURY, job, argument, replies.BURIED)
 
 
 @command("touch", numbers(UINT64), needs="get")
-def touch(client: BeanstalkClient, arguments: tuple[int]) -> None:
+def touch(client: BeanstalkClient, arguments: tuple[int]) -> Coroutine[Any, Any, bytes] | None:
     """Let the time to run of a reserved job begin again."""
     (job,) = arguments
-    client.reserved_jobs.touch(job, _now())
-    _event(client, verbs.TOUCH, job, owned(job, client.job_owner), _touched, ends=False)
+    return _event(client, verbs.TOUCH, job, owned(job, client.job_owner), replies.TOUCHED)
 
 
 @command("kick-job", numbers(UINT64), needs="get")
