@@ -94,7 +94,10 @@ async def reserve_best(
             patience = None if deadline is None else deadline - loop.time()
             if patience is not None and patience <= 0:
                 return None
-            await _wait(queues, names, view, patience, client)
+            changed = await _wait(queues, names, view, patience, client)
+            jobs = [] if changed is None else await _take(queues, changed, claim, count, client)
+            if changed is not None and jobs:
+                return changed, jobs
 
 
 async def _take(queues: Queues, name: bytes, claim: bytes, count: int, client: Client | None) -> list[bytes]:
@@ -130,30 +133,38 @@ async def _look(queues: Queues, names: Sequence[bytes]) -> _View:
 
 async def _wait(
     queues: Queues, names: Sequence[bytes], view: _View, patience: float | None, client: Client | None
-) -> None:
-    """Return when there may be a job, or when the time is up."""
+) -> bytes | None:
+    """Return a queue that may have a job; None if there may be one in any, or if the time is up."""
     times = [time for time in (patience, view.due_in) if time is not None]
     listener = _Listener(view.paused)
+    armed = 0
     if client is not None:
         client.begin_wait()
     try:
-        for number, name in enumerate(names, 1):
-            if listener.told.done():
-                break
-            queues.notifications.arm(listener, name, _WATCHED)
-            if number % _QUEUES_AT_ONCE == 0:
-                await asyncio.sleep(0)  # let other clients have their turn
         async with asyncio.timeout(min(times, default=None)):
-            await listener.told
+            while armed < len(names) and not listener.told.done():
+                some = names[armed : armed + _QUEUES_AT_ONCE]
+                armed += len(some)
+                for name in some:
+                    queues.notifications.arm(listener, name, _WATCHED)
+                await asyncio.sleep(0)  # let other clients have their turn
+            return await listener.told
     except TimeoutError:
-        pass
+        return None
     finally:
-        for name in names:
-            queues.notifications.leave(listener, name, _WATCHED)
+        _leave(queues, names[:armed], listener)
         if client is not None:
             client.end_wait()
-    if queues.is_stopping:
-        raise StoppingError
+        if queues.is_stopping:
+            raise StoppingError
+
+
+def _leave(queues: Queues, names: Sequence[bytes], listener: _Listener) -> None:
+    """Stop listening, some queues at a time."""
+    for name in names[:_QUEUES_AT_ONCE]:
+        queues.notifications.leave(listener, name, _WATCHED)
+    if len(names) > _QUEUES_AT_ONCE:
+        asyncio.get_running_loop().call_soon(_leave, queues, names[_QUEUES_AT_ONCE:], listener)
 
 
 class _Listener:
@@ -161,14 +172,15 @@ class _Listener:
 
     def __init__(self, paused: Collection[bytes]) -> None:
         self._paused = paused
-        self.told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # The first queue that did.
+        self.told: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
     def armed(self, name: bytes, _watched: list[bytes], mask: int | None) -> None:
         """See KeyListener: the keys are watched, and the mask tells which of them exist."""
         if mask is None or (mask & _HAS_MESSAGES and name not in self._paused):
             self.changed(name)
 
-    def changed(self, _name: bytes) -> None:
+    def changed(self, name: bytes) -> None:
         """See KeyListener."""
         if not self.told.done():
-            self.told.set_result(None)
+            self.told.set_result(name)
