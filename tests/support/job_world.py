@@ -16,6 +16,7 @@ from tests.support.programs import TIMEOUT, Client, Server, Valkey, wait_for
 from tests.support.waiters import Waiter
 
 PREFIX = "__pressure__"
+_STATISTICS = ("produced_messages", "produced_bytes", "consumed_messages", "consumed_bytes")
 _JOB = re.compile(rb"[0-9a-f]{13}")
 _NUMBERED = re.compile(rb"(?:RESERVED|FOUND) (\d+) (\d+)\r\n")
 
@@ -81,7 +82,11 @@ def read_keys(direct: Client, queues: Iterable[str]) -> list[Keys]:
     names = list(queues)
     for name in names:
         base = base_of(name)
-        statistics = [f"{base}:stats:{verb}_{unit}" for verb in ("produced", "consumed") for unit in ("messages", "bytes")]
+        statistics = [
+            f"{base}:stats:{verb}_{unit}"
+            for verb in ("produced", "consumed")
+            for unit in ("messages", "bytes")
+        ]
         pipeline.lrange(base, 0, -1)
         pipeline.mget(f"{base}:bound", f"{base}:ext:made", *statistics)
         for suffix in (":closed", ":producer_free", ":consumer_free", ":not_full"):
