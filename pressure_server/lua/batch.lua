@@ -207,6 +207,8 @@ local function do_block()
     make_waiting_servers().note(wait)
   end
   move_dead_letters()
+  -- Releases, kicks, ended reservations and adopted messages change the length as well.
+  if changed and queue.kind == 'jobs' and queue.bound and queue.bound > 0 then settle_not_full() end
   save_mirror()
   if reply[1] == 0 then
     reply[1] = not queue.bound and -2 or queue.bound > 0 and -1 or 0

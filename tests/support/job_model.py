@@ -223,6 +223,10 @@ class Queue:
         job.state, job.is_due, job.owner, job.own_ttr = RESERVED, False, owner, ttr
         job.counts["reserves"] += 1
 
+    def oldest(self) -> Job:
+        """Return the job that the oldest message of a fifo becomes when it is reserved."""
+        return Job(self.model.next_id(self), self.messages[0], ttr=0)
+
     def hold(self, owner: str, ttr: int | None) -> Job:
         """Reserve the oldest message of a fifo. Without a time to run, the reservation has no limit."""
         job = self.store(self.messages.pop(0), ttr=0)
@@ -517,7 +521,7 @@ class Model:
         return sum(self._owned(name, number, owner) is not None for number in numbers)
 
     def release(self, name: str, number: int, owner: str, priority: int | None = None, delay: int = 0) -> int:
-        """Give a reserved job back. A delay, or another priority than the base, makes the queue one of jobs."""
+        """Give a reserved job back. A delay, or a priority other than the base, needs a queue of jobs."""
         queue = self.queue(name)
         job = self._owned(name, number, owner)
         if not job:

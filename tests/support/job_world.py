@@ -16,6 +16,7 @@ from tests.support.programs import TIMEOUT, Client, Server, Valkey, wait_for
 from tests.support.waiters import Waiter
 
 PREFIX = "__pressure__"
+_STATISTICS = ("produced_messages", "produced_bytes", "consumed_messages", "consumed_bytes")
 _JOB = re.compile(rb"[0-9a-f]{13}")
 _NUMBERED = re.compile(rb"(?:RESERVED|FOUND) (\d+) (\d+)\r\n")
 
