@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.chaos import hang_ups, plan, report
+from tests.chaos.beanstalk import BeanstalkError, BeanstalkReader, Job
 from tests.chaos.causes import Incident, cause
 from tests.chaos.evidence import follow
-from tests.chaos.ledger import NamedLedger
+from tests.chaos.ledger import NamedLedger, Refusal
 from tests.chaos.memcached import Item, MemcachedError, MemcachedReader
 from tests.chaos.messages import flags_of, make_name, message, name_of
 from tests.chaos.plan import Fault, Kind, Timeouts
@@ -100,6 +101,91 @@ def test_memcached_replies_are_parsed_in_pieces_of_any_size(size: int) -> None:
     assert found[3:] == [[]]
 
 
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_beanstalk_replies_are_parsed_in_pieces_of_any_size(size: int) -> None:
+    sent = (
+        b"INSERTED 12\r\nRESERVED 3 6\r\n\r\nab\r\n\r\nFOUND 7 0\r\n\r\n"
+        b"INTERNAL_ERROR\r\nDELETED\r\nRESERVED 1"
+    )
+    reader, found = BeanstalkReader(), []
+    for first in range(0, len(sent), size):
+        reader.feed(sent[first : first + size])
+        while (reply := reader.gets()) is not False:
+            found.append(reply)
+    assert found[:3] == [b"INSERTED 12", Job(3, b"\r\nab\r\n"), Job(7, b"")]
+    assert isinstance(found[3], BeanstalkError)
+    assert found[4:] == [b"DELETED"]
+
+
+@pytest.mark.parametrize("reply", [b"BAD_FORMAT\r\n", b"EXPECTED_CRLF\r\n", b"RESERVED 1 1\r\nabc\r\n"])
+def test_a_wrong_beanstalk_reply_is_an_error(reply: bytes) -> None:
+    reader = BeanstalkReader()
+    reader.feed(reply)
+    with pytest.raises(ValueError, match=r"refused|no line end"):
+        reader.gets()
+
+
+def test_a_job_that_never_ends_is_lost_unless_its_deletion_had_no_reply(tmp_path: Path) -> None:
+    outcome = Outcome(settings(tmp_path, [], messages=3))
+    ledger = outcome.ledger
+    ledger.send([FIRST, SECOND, THIRD], SENT)
+    for job, name in enumerate((FIRST, SECOND, THIRD), 1):
+        ledger.inserted(name, job)
+        ledger.see(message(name), RECEIPT)
+    ledger.end(FIRST, RECEIPT)
+    ledger.doubt([SECOND])
+    assert (ledger.jobs, ledger.received, ledger.doubtful) == (3, 1, 1)
+    assert [one.message for one in ledger.lost()] == [THIRD]
+    assert report.failures(outcome) == ["1 messages lost"]
+
+
+def test_nothing_explains_a_job_that_has_ended_twice(tmp_path: Path) -> None:
+    outcome = Outcome(settings(tmp_path, [], messages=2))
+    outcome.incidents.append(Incident(plan.PROXY_KILLED, "a", 2.1, 3.0))
+    ledger = outcome.ledger
+    ledger.put([FIRST, SECOND], SENT)
+    ledger.end(FIRST, RECEIPT)
+    ledger.end(FIRST, SECOND_RECEIPT)
+    ledger.receive([SECOND], RECEIPT)
+    ledger.end(SECOND, SECOND_RECEIPT)
+    assert [incident for _, incident in report.explain(outcome)] == [None, outcome.incidents[0]]
+    assert report.failures(outcome) == ["1 duplicates without a cause"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "proxy", "is_detached", "is_explained"),
+    [
+        (plan.PROXY_KILLED, "a", False, True),
+        (plan.PROXY_KILLED, "a", True, False),
+        (plan.PROXY_KILLED, "b", False, False),
+        (plan.BACKEND_KILLED, "", False, False),
+        (plan.CLIENTS_CUT, "a", False, False),
+    ],
+)
+def test_only_its_broken_proxy_explains_a_reservation_that_ended_early(
+    tmp_path: Path, kind: Kind, proxy: str, *, is_detached: bool, is_explained: bool
+) -> None:
+    outcome = Outcome(settings(tmp_path, [], messages=1))
+    outcome.incidents.append(Incident(kind, proxy, 2.1, 3.0))
+    outcome.ledger.put([FIRST], SENT)
+    outcome.ledger.end(FIRST, RECEIPT)
+    refused = RECEIPT._replace(when=2.5)
+    outcome.ledger.refusals.append(Refusal(FIRST, "touch", RECEIPT, refused, is_detached))
+    expected = [] if is_explained else ["1 reservations that ended early without a cause"]
+    assert report.failures(outcome) == expected
+
+
+def test_a_job_with_two_ids_and_an_id_with_two_jobs_are_wrong() -> None:
+    ledger = NamedLedger()
+    ledger.identify(FIRST, 1, is_kept=True)
+    ledger.identify(SECOND, 2, is_kept=False)
+    ledger.identify(SECOND, 3, is_kept=False)
+    assert not ledger.wrong_ids
+    ledger.identify(FIRST, 4, is_kept=True)
+    ledger.identify(THIRD, 2, is_kept=True)
+    assert ledger.wrong_ids == ["1.0 has the ids 1 and 4", "2 is the id of 1.1 and of 1.2"]
+
+
 PROXY_KILLED_LATER = Incident(plan.PROXY_KILLED, "a", 5.0, 6.0)
 
 
@@ -138,6 +224,33 @@ def test_the_append_only_file_shows_the_steps_of_a_message(tmp_path: Path) -> No
     assert [line.partition(" ")[0] for line in found[FIRST]] == ["LPUSH", "RPOP"]
     assert "SET q:consumer somebody" in found[FIRST][1]
     assert (len(found[SECOND]), found[THIRD]) == (1, [])
+
+
+def test_the_append_only_file_shows_the_steps_of_a_job(tmp_path: Path) -> None:
+    file = tmp_path / "appendonly.aof"
+    steps: list[tuple[str | bytes | int, ...]] = [
+        (
+            "HSET",
+            "q:ext:jobs",
+            7,
+            b"1700000000000 5 0 1000 0 0 " + message(FIRST),
+            8,
+            b"1 2 3 " + message(SECOND),
+        ),
+        ("MULTI",),
+        ("ZADD", "q:ext:reserved", 9, "0000000000000007"),
+        ("HSET", "q:ext:jobs", "7:", "packed"),
+        ("EXEC",),
+        ("ZADD", "other:ext:ready", 9, "0000000000000007"),
+        ("HDEL", "q:ext:jobs", 7),
+    ]
+    file.write_bytes(b"".join(packed(*words) for words in steps))
+    found = follow([FIRST, SECOND], [file])
+    assert [line.partition(" (with")[0] for line in found[FIRST][1:]] == [
+        "ZADD q:ext:reserved 0000000000000007; HSET q:ext:jobs 7:",
+        "HDEL q:ext:jobs 7",
+    ]
+    assert [len(lines) for lines in found.values()] == [3, 1]
 
 
 def test_a_seed_decides_the_plan() -> None:

@@ -413,7 +413,7 @@ def snapshot(produced: int, length: int) -> Snapshot:
     """Return a snapshot of a queue whose producer holds the role and has counted `produced` messages."""
     view = b"%d" % produced
     producer = [0, 0, b"producer", produced, [], view]
-    consumer = [1, 0, None, 0, [], b""]
+    consumer: list[Any] = [1, 0, None, 0, [], b""]
     return Snapshot.of([b"0", length, length, 0, 0, 1, [], producer, consumer, view + b" %d" % length])
 
 

@@ -50,6 +50,7 @@ class BeanstalkClient(Connection):
         "context",
         "failures",
         "index",
+        "is_next_to_wait",
         "is_producer",
         "is_worker",
         "max_job_size",
@@ -66,6 +67,8 @@ class BeanstalkClient(Connection):
         self.index = index
         self.max_job_size = max_job_size
         self.failures = 0
+        # Whether the next reserve waits, as one before it found no job.
+        self.is_next_to_wait = False
         self.is_producer = False
         self.is_worker = False
         self.used = DEFAULT_TUBE

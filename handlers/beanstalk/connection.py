@@ -10,7 +10,7 @@ from handlers.beanstalk import replies
 from handlers.beanstalk.client import BeanstalkClient, DeniedCommandError, Spec
 from handlers.beanstalk.commands.producers import put
 from handlers.beanstalk.job_index import JobIndex
-from handlers.beanstalk.parser import MAX_LINE, Parsed, Put, Refused, Request, RequestParser
+from handlers.beanstalk.parser import MAX_LINE, Parsed, Puts, Refused, Request, RequestParser
 from handlers.beanstalk.statistics import Statistics
 from handlers.beanstalk.table import COMMANDS, FormatError
 from pressure_server.auth.users import NOBODY
@@ -68,12 +68,13 @@ class BeanstalkConnection(BeanstalkClient):
     def execute(self, command: Any) -> Coroutine[Any, Any, bytes] | None:
         """See Connection. Check the request, and run its command."""
         try:
-            if type(command) is Put:
+            if type(command) is Puts:
+                self.clients.commands += len(command.jobs) - 1  # they were counted as one
                 if self.user is NOBODY:
                     raise DeniedCommandError
                 self._permit("put")
                 self.permit_tube(self.used)
-                put(self, command)
+                put(self, command.jobs)
                 return None
             if type(command) is Refused:
                 self.reply(command.reply)
@@ -82,7 +83,8 @@ class BeanstalkConnection(BeanstalkClient):
                 return None
             return self._run(command)
         except Exception as reason:
-            self.reply(self.error_reply(reason))
+            requests = len(command.jobs) if type(command) is Puts else 1
+            self.reply(self.error_reply(reason) * requests)
             return None
 
     def _run(self, request: Request) -> Coroutine[Any, Any, bytes] | None:

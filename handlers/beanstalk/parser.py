@@ -9,9 +9,15 @@ import re
 from typing import NamedTuple
 
 from handlers.beanstalk.replies import BAD_FORMAT, EXPECTED_CRLF, JOB_TOO_BIG
+from pressure_server.queues.operations.jobs import job_to_put
 
 MAX_LINE = 224
 _CRLF = b"\r\n"
+# Puts in one request: limits apply between two requests.
+_MAX_ROW = 128
+# A time to run of 0 is one second.
+_LEAST_TTR = 1
+_NO_PUT = (0, 0, 0, 0)
 _MAX_UINT32 = (1 << 32) - 1
 _PUT = re.compile(rb"put +(\d{1,20}) +(\d{1,20}) +(\d{1,20}) +(\d{1,20})\r\n")
 
@@ -22,13 +28,10 @@ class Request(NamedTuple):
     line: bytes
 
 
-class Put(NamedTuple):
-    """A put: priority, delay and time to run (both in seconds), and the message."""
+class Puts(NamedTuple):
+    """Puts in a row: the jobs, each with its priority, delay and time to run (jobs.job_to_put)."""
 
-    priority: int
-    delay: int
-    ttr: int
-    message: bytes
+    jobs: list[bytes]
 
 
 class Refused(NamedTuple):
@@ -38,7 +41,7 @@ class Refused(NamedTuple):
     closes: bool = False
 
 
-Parsed = Request | Put | Refused
+Parsed = Request | Puts | Refused
 
 
 class RequestParser:
@@ -86,6 +89,7 @@ class RequestParser:
     def _read(self, data: bytes, requests: list[Parsed]) -> int:
         """Append all complete requests. Return the position of the first incomplete one."""
         at, end = 0, len(data)
+        jobs: list[bytes] | None = None  # of the last request, if that is Puts
         while at < end:
             if self._to_skip:
                 skipped = min(self._to_skip, end - at)
@@ -95,22 +99,30 @@ class RequestParser:
                     requests.append(Refused(JOB_TOO_BIG))
                 continue
             put = None if self._skips_line else _PUT.match(data, at, at + MAX_LINE)
-            if put is not None and _is_put(put):
-                size = int(put[4])
-                first, last = put.end(), put.end() + size
+            priority, delay, ttr, size = _NO_PUT if put is None else map(int, put.groups())
+            if put is not None and (priority | delay | ttr | size) <= _MAX_UINT32:  # all of them
+                first = put.end()
+                last = first + size
                 if size > self._max_job_size:
                     self._to_skip = size + 2
                     at = first
+                    jobs = None
                     continue
                 if end < last + 2:
                     self._awaited, self._awaits_line = last + 2 - at, False
                     return at
                 if data[last : last + 2] == _CRLF:
-                    requests.append(Put(int(put[1]), int(put[2]), int(put[3]), data[first:last]))
+                    job = job_to_put(data[first:last], priority, delay, ttr or _LEAST_TTR)
+                    if jobs is None or len(jobs) == _MAX_ROW:
+                        jobs = []
+                        requests.append(Puts(jobs))
+                    jobs.append(job)
                 else:
                     requests.append(Refused(EXPECTED_CRLF))
+                    jobs = None
                 at = last + 2
                 continue
+            jobs = None
             line_end = data.find(_CRLF, at, None if self._skips_line else at + MAX_LINE)
             if line_end >= 0:
                 requests.append(Refused(BAD_FORMAT) if self._skips_line else Request(data[at:line_end]))
@@ -124,8 +136,3 @@ class RequestParser:
             else:
                 self._skips_line = True
         return end
-
-
-def _is_put(put: re.Match[bytes]) -> bool:
-    """Return whether the numbers of a put are in range; 32 bits each."""
-    return all(int(number) <= _MAX_UINT32 for number in put.groups())

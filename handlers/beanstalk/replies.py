@@ -34,14 +34,14 @@ def inserted(job: int) -> bytes:
     return b"INSERTED %d\r\n" % job
 
 
-def reserved(job: bytes, message: bytes) -> bytes:
+def reserved(job: int, message: bytes) -> bytes:
     """Return the reply to a reserve."""
-    return b"RESERVED %b %d\r\n%b\r\n" % (job, len(message), message)
+    return b"RESERVED %d %d\r\n%b\r\n" % (job, len(message), message)
 
 
-def found(job: bytes, message: bytes) -> bytes:
+def found(job: int, message: bytes) -> bytes:
     """Return the reply to a peek."""
-    return b"FOUND %b %d\r\n%b\r\n" % (job, len(message), message)
+    return b"FOUND %d %d\r\n%b\r\n" % (job, len(message), message)
 
 
 def using(tube: bytes) -> bytes:

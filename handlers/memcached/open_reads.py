@@ -34,6 +34,10 @@ class OpenReads:
         self._jobs[queue] = job
         self.size += _size_of(job)
 
+    def find(self, queue: bytes) -> ReservedJob | None:
+        """Return the open message of the queue, if any."""
+        return self._jobs.get(queue)
+
     def pop(self, queue: bytes) -> ReservedJob | None:
         """Remove and return the open message of the queue, if any."""
         job = self._jobs.pop(queue, None)

@@ -1,9 +1,18 @@
-"""A native client of pressure 0.15: `Queue` and `AsyncQueue` work in Redis directly, without a server."""
+"""The Python clients.
+
+`Queue` and `AsyncQueue` are a native client of pressure 0.15: they work in Redis directly, without a server.
+`JobQueue` and `AsyncJobQueue` use the jobs of a queue through a pressure-server.
+"""
 
 from pressure_server.client.aio import AsyncQueue
+from pressure_server.client.aio_jobs import AsyncJob, AsyncJobQueue
+from pressure_server.client.job_requests import JobInfo, JobNotReservedError, PeekedJob
 from pressure_server.client.steps import QueueEmptyError
 from pressure_server.client.sync import Queue
+from pressure_server.client.sync_jobs import Job, JobQueue
 from pressure_server.errors import (
+    BackendError,
+    DeniedError,
     PressureError,
     QueueAlreadyExistsError,
     QueueClosedError,
@@ -11,10 +20,22 @@ from pressure_server.errors import (
     QueueFullError,
     QueueInUseError,
     QueueNameError,
+    QueueTypeError,
+    StoppingError,
+    WaitLimitError,
 )
 
 __all__ = [
+    "AsyncJob",
+    "AsyncJobQueue",
     "AsyncQueue",
+    "BackendError",
+    "DeniedError",
+    "Job",
+    "JobInfo",
+    "JobNotReservedError",
+    "JobQueue",
+    "PeekedJob",
     "PressureError",
     "Queue",
     "QueueAlreadyExistsError",
@@ -24,4 +45,7 @@ __all__ = [
     "QueueFullError",
     "QueueInUseError",
     "QueueNameError",
+    "QueueTypeError",
+    "StoppingError",
+    "WaitLimitError",
 ]

@@ -38,3 +38,12 @@ def settings(options: Mapping[str, Any], in_url: Mapping[str, Any], retry: Any) 
         # Each waiting thread or task has a connection; redis-py would refuse the 101st.
         "max_connections": 1 << 31,
     }
+
+
+def patient(own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings for connections that wait for a reply as long as it takes.
+
+    TCP finds out if the server's machine is gone; redis-py asks it to from its version 8 on.
+    """
+    keepalive = {} if "path" in own else {"socket_keepalive": True}
+    return {**keepalive, **own, "socket_timeout": None}

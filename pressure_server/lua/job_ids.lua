@@ -1,7 +1,7 @@
 -- Ids of jobs: numbers that find their queue. A queue gets ids in blocks of 64, and an index tells to which
 -- queue each block belongs. In a database with one queue of jobs they are 1, 2, 3, …
 --
--- Touches  :ext:settings 'id'     the last id that the queue has given; 'index': the key of the index
+-- Touches  :ext:settings 'id'     the last id that the queue has given, as a decimal number; 'index': the key of the index
 --          :ext:blocks            a list: the blocks that the queue has had
 --          ${PREFIX}!blocks       the index, a hash: block -> base key
 --          ${PREFIX}!last_block   the number of blocks given
@@ -20,7 +20,7 @@ local function new_block_of_ids()
   local index, blocks = own_key('blocks'), base .. ':ext:blocks'
   for _ = 1, math.min(2, call('LLEN', blocks)) do
     local old, ids = call('RPOP', blocks), {}
-    for i = 1, IDS_OF_BLOCK do ids[i] = string.format('%.0f', old * IDS_OF_BLOCK + i) end
+    for i = 1, IDS_OF_BLOCK do ids[i] = string.format('%013x', old * IDS_OF_BLOCK + i) end
     local is_used = false
     for _, job in ipairs(call('HMGET', base .. ':ext:jobs', unpack(ids))) do is_used = is_used or job end
     if is_used then
@@ -36,15 +36,15 @@ local function new_block_of_ids()
   return tonumber(block)
 end
 
--- Return new ids, in ascending order.
+-- Return new ids, in ascending order, in the form that jobs.lua describes.
 local function new_job_ids(wanted)
   local settings, ids = base .. ':ext:settings', {}
   local last = tonumber(wanted > 0 and call('HGET', settings, 'id') or 0)
   for i = 1, wanted do
     if last % IDS_OF_BLOCK == 0 then last = new_block_of_ids() * IDS_OF_BLOCK end
     last = last + 1
-    ids[i] = string.format('%.0f', last)
+    ids[i] = string.format('%013x', last)
   end
-  if wanted > 0 then call('HSET', settings, 'id', ids[wanted]) end
+  if wanted > 0 then call('HSET', settings, 'id', string.format('%.0f', last)) end
   return ids
 end

@@ -45,7 +45,7 @@ local function make_job_index(name)
       local cursor, found = unpack(call('HSCAN', base .. ':ext:jobs', jobs.indexed or '0', 'COUNT', SLICE))
       local ids = {}
       for i = 1, #found, 2 do
-        if string.match(found[i], '%d$') then ids[#ids + 1] = found[i] end
+        if string.match(found[i], '^%x+$') then ids[#ids + 1] = found[i] end
       end
       for first = 1, #ids, JOBS_AT_ONCE do
         for _, job in ipairs(jobs.read({ unpack(ids, first, math.min(first + JOBS_AT_ONCE - 1, #ids)) })) do

@@ -10,13 +10,12 @@ local function make_job_list()
 
   -- Return the ids of the queued jobs from `first` to `last`; -1 is the last one.
   local function queued_ids(first, last)
-    local places = call('ZRANGE', set_of('ready'), first, last)
+    local ids = call('ZRANGE', set_of('ready'), first, last)
     if last >= jobs.ready or last < 0 then
       local delayed = call('ZRANGE', set_of('delayed'), math.max(0, first - jobs.ready), last < 0 and last or last - jobs.ready)
-      for _, place in ipairs(delayed) do places[#places + 1] = place end
+      for _, id in ipairs(delayed) do ids[#ids + 1] = id end
     end
-    for i, place in ipairs(places) do places[i] = id_at(place) end
-    return places
+    return ids
   end
 
   -- Call a function with all jobs of these ids, some at a time.
@@ -66,7 +65,7 @@ local function make_job_list()
     for i = 1, decided do
       removed[i] = 0
       local ids = {}
-      for id in string.gmatch(is_queued[i] == 1 and jobs.index('same').ids_of({ messages[i] })[1] or '', '%d+') do
+      for id in string.gmatch(is_queued[i] == 1 and jobs.index('same').ids_of({ messages[i] })[1] or '', '%x+') do
         ids[#ids + 1] = id
       end
       with_jobs(ids, function(some)

@@ -1,18 +1,24 @@
 -- Verbs on jobs: events that clients cause, reservations by id, and questions.
 
+local job_verbs -- of the call
+
 local function make_job_verbs()
-  local operations, jobs = {}, open_jobs()
+  local jobs = open_jobs()
+  if job_verbs then
+    return job_verbs
+  end
+  local operations = {}
   local PRIORITY, DELAY = 1, 2
-  local settings = base .. ':ext:settings'
 
   -- Let an event happen to the jobs that the words name: 'id', or 'id owner'. Return 1 or 0 for each.
   local function for_each(words, event)
-    local done = {}
+    local done, known = {}, {} -- known: owners
     for first = 1, #words, JOBS_AT_ONCE do
       local ids, owners = {}, {}
       for i = first, math.min(first + JOBS_AT_ONCE - 1, #words) do
-        local id, owner = string.match(words[i], '^(%d+) ?(%S*)$')
-        ids[#ids + 1], owners[#owners + 1] = id, owner ~= '' and jobs.owner_of(owner) or false
+        local id, owner = string.match(words[i], '^(%x+) ?(%S*)$')
+        if known[owner] == nil then known[owner] = owner ~= '' and jobs.owner_of(owner) end
+        ids[i - first + 1], owners[i - first + 1] = id, known[owner]
       end
       for _, is_done in ipairs(jobs.happen(event, jobs.read(ids), owners)) do done[#done + 1] = is_done end
     end
@@ -34,7 +40,7 @@ local function make_job_verbs()
   local function change(event, id, owner, priority)
     local job = jobs.read({ id })[1]
     if job then
-      job.about[PRIORITY] = tonumber(priority) or job.about[PRIORITY]
+      jobs.parse(job).about[PRIORITY] = tonumber(priority) or job.about[PRIORITY]
     end
     return jobs.happen(event, { job }, { jobs.owner_of(owner) })[1] or 0
   end
@@ -43,7 +49,7 @@ local function make_job_verbs()
   function operations.bury(words)
     local done = {}
     for i, word in ipairs(words) do
-      done[i] = change('bury', string.match(word, '^(%d+) (%S+) ?(%d*)$'))
+      done[i] = change('bury', string.match(word, '^(%x+) (%S+) ?(%d*)$'))
     end
     return done
   end
@@ -52,14 +58,14 @@ local function make_job_verbs()
   function operations.release(words)
     local done = {}
     for i, word in ipairs(words) do
-      local id, owner, priority, delay = string.match(word, '^(%d+) (%S+) (%d*) (%d+)$')
+      local id, owner, priority, delay = string.match(word, '^(%x+) (%S+) (%d*) (%d+)$')
       local refusal = queue.kind ~= 'jobs' and (delay ~= '0' or priority ~= '') and jobs.convert()
       if refusal then
         return refusal
       end
       local job = jobs.read({ id })[1]
       if job then
-        job.about[PRIORITY] = tonumber(priority) or job.about[PRIORITY]
+        jobs.parse(job).about[PRIORITY] = tonumber(priority) or job.about[PRIORITY]
         job.about[DELAY] = tonumber(delay)
       end
       local event = delay ~= '0' and 'release_later' or 'release'
@@ -75,19 +81,18 @@ local function make_job_verbs()
     local count = 0
     while count < most and (count == 0 or not patient or work < MAX_WORK) do
       local wanted = math.min(most - count, JOBS_AT_ONCE)
-      local places = call('ZRANGE', base .. ':ext:' .. state, 0, wanted - 1)
-      local kicked = jobs.happen('kick', jobs.jobs_at(state, places))
-      count = count + #kicked
-      if #places < wanted then break end
+      local ids = call('ZRANGE', base .. ':ext:' .. state, 0, wanted - 1)
+      count = count + #jobs.happen('kick', jobs.jobs_in(state, ids))
+      if #ids < wanted then break end
     end
     return count
   end
 
-  -- Takes    the id of a job, a claim, and 'ready' if the job must be ready
+  -- Takes    the id of a job, and a claim
   -- Returns  { the job as `give` returns it }, or {} if it cannot be reserved
   function operations.reserve_job(words)
     local job = jobs.read({ words[1] })[1]
-    return job and jobs.give(words[3] and 'reserve' or 'reserve_any', { job }, { words[2] }) or {}
+    return job and jobs.give('reserve_any', { job }, { words[2] }) or {}
   end
 
   -- Takes    for how long no job is reserved, in milliseconds
@@ -97,7 +102,7 @@ local function make_job_verbs()
       return refusal
     end
     jobs.settings.paused = clock() + tonumber(words[1])
-    call('HSET', settings, 'paused', string.format('%.0f', jobs.settings.paused))
+    call('HSET', base .. ':ext:settings', 'paused', string.format('%.0f', jobs.settings.paused))
     changed = true
     return 1
   end
@@ -111,22 +116,11 @@ local function make_job_verbs()
   -- Returns  { id, message }, or {}
   function operations.peek_job(words)
     local id = words[1]
-    if not string.match(id, '^%d+$') then
-      local place = call('ZRANGE', base .. ':ext:' .. id, 0, 0)[1]
-      id = place and id_at(place)
+    if #id < 10 then
+      id = call('ZRANGE', base .. ':ext:' .. id, 0, 0)[1]
     end
     local job = id and jobs.read({ id })[1]
     return job and { job.id, jobs.message_of(job) } or {}
-  end
-
-  -- Returns  priority, when it was put, and id of the job that would be reserved next; a message of a list has
-  --          no id, and counts as put at the beginning; {} if there is none
-  function operations.best_job()
-    if queue.kind ~= 'jobs' then
-      return queue.bound and queue.length > 0 and { DEFAULT_PRIORITY, 0, '' } or {}
-    end
-    local job = jobs.available() > 0 and jobs.best(1)[1]
-    return job and { job.about[PRIORITY], tonumber(job.made), job.id } or {}
   end
 
   -- Takes    an id
@@ -137,15 +131,16 @@ local function make_job_verbs()
     if not job then
       return {}
     end
-    local state, about = jobs.state_of(job), job.about
+    local state, about = jobs.state_of(job), jobs.parse(job).about
     local has_time = state == 'delayed' or state == 'reserved'
-    local due = has_time and tonumber(call('ZSCORE', base .. ':ext:' .. state, job.place)) or 0
+    local due = has_time and tonumber(call('ZSCORE', base .. ':ext:' .. state, job.id)) or 0
     return {
-      state, about[PRIORITY], clock() - job.made, about[DELAY], jobs.ttr_of(job),
+      state, about[PRIORITY], clock() - tonumber(job.made), about[DELAY], jobs.ttr_of(job),
       due < math.huge and math.max(0, due - clock()) or 0, unpack(about, 3, 7),
     }
   end
 
+  job_verbs = operations
   return operations
 end
 
@@ -154,10 +149,12 @@ end
 local function move_dead_letters()
   while queue.jobs and queue.jobs.spent do
     local home, ids, dead_letter = base, queue.jobs.spent, queue.jobs.settings.dead_letter
-    local messages, as_jobs = {}, {}
+    local messages = {}
     for i, job in ipairs(queue.jobs.read(ids)) do
-      messages[i] = job and job.flags .. ' ' .. string.format('%.0f', job.expires / 1000) .. ' ' .. queue.jobs.message_of(job)
-      as_jobs[i] = job
+      if job then
+        queue.jobs.parse(job)
+        messages[i] = string.format('%s %.0f ', job.flags, math.ceil(job.expires / 1000)) .. queue.jobs.message_of(job)
+      end
     end
     queue.jobs.spent = nil
     local moved = {}
@@ -166,7 +163,7 @@ local function move_dead_letters()
       local is_done, result = pcall(function()
         return make_put({ overfill = true, flags = true }).put('', { message })
       end)
-      if is_done and message and not (type(result) == 'table' and result.err) then moved[#moved + 1] = ids[i] end
+      if is_done and not (type(result) == 'table' and result.err) then moved[#moved + 1] = ids[i] end
     end
     enter(home)
     queue.jobs.happen('delete', queue.jobs.read(moved))

@@ -6,11 +6,14 @@
 -- This file has the states of jobs and the transitions between them. Verbs are in job_verbs.lua and
 -- job_lists.lua, ids in job_ids.lua, and unique jobs in job_index.lua.
 --
+-- An id is a number of 13 hexadecimal digits here, so that jobs with equal scores are in the order in which they
+-- were put; and a decimal number for clients.
+--
 -- Touches  :ext:jobs      a hash: id -> 'made priority delay ttr flags expires message', as it was put;
 --                         'id:' -> { priority, delay, reserves, timeouts, releases, buries, kicks, owner, ttr of
 --                         the reservation }, packed, unless nothing has happened to the job since it was put;
 --                         and 'id#' -> what makes it unique, if that is not its message
---          :ext:ready     for each state a sorted set of places, with the score: the job's priority;
+--          :ext:ready     for each state a sorted set of ids, with the score: the job's priority;
 --          :ext:delayed   when it becomes ready;
 --          :ext:reserved  when its reservation ends, inf for never;
 --          :ext:buried    the number of jobs buried before
@@ -21,29 +24,22 @@
 --
 -- Times are in milliseconds since 1970 by the backend's clock; delays and times to run in milliseconds.
 --
--- A place is the id in 16 digits, so that jobs with equal scores are in the order in which they were put. The
--- owner of a reserved job is 'server token': the end of a server's identity, and one of its clients. The server
--- is empty if the reservation outlives its connection.
+-- The owner of a reserved job is 'server token': the end of a server's identity, and one of its clients. The
+-- server is empty if the reservation outlives its connection.
 
 -- Messages of the list that become jobs when a block begins.
 local MAX_ADOPTED = 1000
 local DEFAULT_PRIORITY, DEFAULT_TTR = 1024, 60000
-
-local function place_of(id)
-  return string.format('%016.0f', tonumber(id))
-end
-
-local function id_at(place)
-  return string.match(place, '[1-9]%d*')
-end
 
 -- Return the part of a server's identity that owners of reservations have.
 local function server_of(its_identity)
   return string.match(its_identity, '[^:]*$')
 end
 
+-- One object does the queues of a call one after the other: to make it takes 20 microseconds.
 local function make_jobs()
   local self = { ready = 0, settings = {} } -- ready: how many jobs are ready
+  local jobs, settings, indexes -- of the present queue
 
   local STATES = { 'ready', 'delayed', 'reserved', 'buried' }
   -- What happens to a job: the state to which each event leads. Anything else is refused (beanstalkd,
@@ -65,13 +61,16 @@ local function make_jobs()
     bury = BURIES, kick = KICKS,
   }
 
-  local jobs, settings = base .. ':ext:jobs', base .. ':ext:settings'
+  -- Turn to the present queue, which need not have any jobs.
+  function self.enter()
+    jobs, settings, indexes = base .. ':ext:jobs', base .. ':ext:settings', {}
+    self.ready, self.settings, self.indexed, self.spent, self.has_unadopted, self.due_before = 0, {}, nil, nil, nil, nil
+  end
 
   local function set_of(state)
     return base .. ':ext:' .. state
   end
 
-  local indexes = {}
   function self.index(name)
     indexes[name] = indexes[name] or make_job_index(name)
     return indexes[name]
@@ -91,41 +90,54 @@ local function make_jobs()
   function self.read(ids)
     local fields, found, known = {}, {}, {}
     for i, id in ipairs(ids) do fields[2 * i - 1], fields[2 * i] = id, id .. ':' end
-    local values = #ids > 0 and call('HMGET', jobs, unpack(fields)) or {}
+    local values = #ids > 0 and call('HMGET', jobs, unpack(fields)) or fields
     for i, id in ipairs(ids) do
-      local value, packed = values[2 * i - 1], values[2 * i]
-      if known[id] or not value then
-        found[i] = known[id] or false
-      else
-        local made, priority, delay, ttr, flags, expires, first = string.match(value,
-          '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) ()')
-        local about = packed and cmsgpack.unpack(packed) or { tonumber(priority), tonumber(delay), 0, 0, 0, 0, 0, '' }
-        found[i] = {
-          id = id, place = place_of(id), made = made, ttr = tonumber(ttr), flags = flags,
-          expires = tonumber(expires), value = value, first = first, bytes = #value - first + 1,
-          about = about, state = about[OWNER] ~= '' and 'reserved' or nil,
+      local job, value, packed = known[id], values[2 * i - 1], values[2 * i]
+      if not job and value then
+        -- All fields at once: a table that grows takes twice as long.
+        job = {
+          id = id, value = value, about = packed and cmsgpack.unpack(packed), state = nil,
+          made = nil, ttr = nil, flags = nil, expires = nil, first = nil,
         }
-        known[id] = found[i]
+        if packed and job.about[OWNER] ~= '' then job.state = 'reserved' end
+        known[id] = job
       end
+      found[i] = job or false
     end
     work = work + 4 * MESSAGE * #ids
     return found
   end
 
+  -- Read the job as it was put: made, ttr, flags, expires, and where its message begins. Return the job.
+  local function parse(job)
+    if not job.first then
+      local priority, delay
+      job.made, priority, delay, job.ttr, job.flags, job.expires, job.first = string.match(job.value,
+        '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) ()')
+      job.about = job.about or { tonumber(priority), tonumber(delay), 0, 0, 0, 0, 0, '' }
+    end
+    return job
+  end
+  self.parse = parse
+
+  local function bytes_of(job)
+    return #job.value - (job.first or string.match(job.value, '^%d+ %d+ %d+ %d+ %d+ %d+ ()')) + 1
+  end
+
   function self.message_of(job)
-    return string.sub(job.value, job.first)
+    return string.sub(job.value, parse(job).first)
   end
 
   -- Return the state of a job that exists. A job without a place is ready: this mends an interrupted change.
   local function state_of(job)
     for i = 1, job.state and 0 or #STATES do
-      if call('ZSCORE', set_of(STATES[i]), job.place) then
+      if call('ZSCORE', set_of(STATES[i]), job.id) then
         job.state = STATES[i]
         break
       end
     end
     if not job.state then
-      call('ZADD', set_of('ready'), job.about[PRIORITY], job.place)
+      call('ZADD', set_of('ready'), parse(job).about[PRIORITY], job.id)
       job.state = 'ready'
     end
     return job.state
@@ -133,7 +145,7 @@ local function make_jobs()
   self.state_of = state_of
 
   function self.ttr_of(job)
-    return job.about[OWN_TTR] or job.ttr
+    return job.about[OWN_TTR] or tonumber(parse(job).ttr)
   end
 
   local function score_in(state, job)
@@ -150,23 +162,25 @@ local function make_jobs()
 
   -- Put the messages of jobs back at the head of the list: only queues of the kind `jobs` have ready jobs.
   local function return_to_list(some)
-    table.sort(some, function(one, other) return one.place < other.place end)
+    table.sort(some, function(one, other) return one.id < other.id end)
     local messages, marks = {}, {}
     for i, job in ipairs(some) do
       messages[i] = self.message_of(job)
-      marks[i] = (job.flags ~= '0' or job.expires > 0) and { job.flags, job.expires } or nil
+      marks[i] = (job.flags ~= '0' or job.expires ~= '0') and { job.flags, tonumber(job.expires) } or nil
     end
     make_get().restore(messages, marks)
   end
 
   -- Note that a job goes from one state to another, in what is counted and indexed.
   local function count(job, from, to)
-    if queue.kind ~= 'jobs' then
+    if queue.kind ~= 'jobs' or from == to then
       return
     end
     local was_queued, is_queued = from == 'ready' or from == 'delayed', to == 'ready' or to == 'delayed'
-    self.ready = self.ready - (from == 'ready' and 1 or 0) + (to == 'ready' and 1 or 0)
-    queue.length = queue.length - (was_queued and 1 or 0) + (is_queued and 1 or 0)
+    if from == 'ready' then self.ready = self.ready - 1 end
+    if to == 'ready' then self.ready = self.ready + 1 end
+    if was_queued then queue.length = queue.length - 1 end
+    if is_queued then queue.length = queue.length + 1 end
     if self.indexed and was_queued ~= is_queued then
       self.index('same').note(self.message_of(job), job.id, is_queued)
     end
@@ -176,6 +190,7 @@ local function make_jobs()
       if was_in ~= is_in then
         self.index('unique').note(call('HGET', jobs, job.id .. '#') or self.message_of(job), job.id, is_in)
       end
+      if to == 'gone' then call('HDEL', jobs, job.id .. '#') end
     end
   end
 
@@ -184,7 +199,7 @@ local function make_jobs()
   local function next_state(job, event, owner)
     local from = state_of(job)
     local to = TRANSITIONS[from .. ' ' .. event]
-    if not to or (from == 'reserved' and event ~= 'time_out' and owner ~= job.about[OWNER]) then
+    if not to or (from == 'reserved' and event ~= 'time_out' and owner ~= parse(job).about[OWNER]) then
       return nil
     end
     local most = self.settings.max_deliveries
@@ -203,33 +218,35 @@ local function make_jobs()
   --
   -- Returns  for each 1, or 0 if the event is refused
   function self.happen(event, some, owners)
-    local done, into, from_sets, written, gone, returned = {}, {}, {}, {}, {}, {}
-    local consumed, bytes = 0, 0
+    local done, into, left, written, gone, returned = {}, {}, {}, {}, {}, {}
+    local consumed, bytes, counter = 0, 0, COUNTED[event]
+    local jobs_of_queue = queue.kind == 'jobs'
     for i, job in ipairs(some) do
       local owner = owners and owners[i]
       local to = job and next_state(job, event, owner)
       done[i] = to and 1 or 0
       if to then
-        local from, about = job.state, job.about
+        local from = job.state
         if from ~= to then
-          from_sets[from] = from_sets[from] or {}
-          table.insert(from_sets[from], job.place)
+          local places = left[from] or {}
+          left[from], places[#places + 1] = places, job.id
         end
         if to == 'gone' then
-          gone[#gone + 1], gone[#gone + 2], gone[#gone + 3] = job.id, job.id .. ':', job.id .. '#'
-          consumed, bytes = consumed + 1, bytes + job.bytes
-        elseif to == 'ready' and queue.kind ~= 'jobs' then
+          local n = #gone
+          gone[n + 1], gone[n + 2] = job.id, job.id .. ':'
+          consumed, bytes = consumed + 1, bytes + bytes_of(job)
+        elseif to == 'ready' and not jobs_of_queue then
           gone[#gone + 1], gone[#gone + 2] = job.id, job.id .. ':'
           returned[#returned + 1] = job
         else
-          local counter = COUNTED[event]
+          local about = parse(job).about
           if counter then about[counter] = about[counter] + 1 end
           about[OWNER] = to == 'reserved' and owner or ''
           if to ~= 'reserved' then about[OWN_TTR] = nil end
-          into[to] = into[to] or {}
-          table.insert(into[to], score_in(to, job))
-          table.insert(into[to], job.place)
-          written[#written + 1], written[#written + 2] = job.id .. ':', cmsgpack.pack(about)
+          local places, n = into[to] or {}, #written
+          local at = #places
+          into[to], places[at + 1], places[at + 2] = places, score_in(to, job), job.id
+          written[n + 1], written[n + 2] = job.id .. ':', cmsgpack.pack(about)
         end
         count(job, from, to)
         job.state = to
@@ -239,12 +256,12 @@ local function make_jobs()
     for state, places in pairs(into) do call('ZADD', set_of(state), unpack(places)) end
     if into.reserved and event ~= 'touch' then call('HSET', records, 'j' .. base, 1) end
     if #returned > 0 then return_to_list(returned) end
-    for state, places in pairs(from_sets) do call('ZREM', set_of(state), unpack(places)) end
+    for state, places in pairs(left) do call('ZREM', set_of(state), unpack(places)) end
     if #gone > 0 then call('HDEL', jobs, unpack(gone)) end
-    if consumed > 0 and queue.kind == 'jobs' then count_as('consumed', consumed, bytes) end
-    if from_sets.reserved and call('EXISTS', set_of('reserved')) == 0 then call('HDEL', records, 'j' .. base) end
+    if consumed > 0 and jobs_of_queue then count_as('consumed', consumed, bytes) end
+    if left.reserved and has_records and call('EXISTS', set_of('reserved')) == 0 then call('HDEL', records, 'j' .. base) end
     if queue.kind == 'reserved' and call('EXISTS', jobs) == 0 then set_kind(nil) end
-    changed = changed or next(from_sets) ~= nil or next(into) ~= nil
+    changed = changed or next(left) ~= nil or next(into) ~= nil
     return done
   end
 
@@ -254,20 +271,29 @@ local function make_jobs()
   -- Returns  their ids; and the bytes of their messages
   local function store(some, names)
     local ids, made, bytes = new_job_ids(#some), string.format('%.0f ', clock()), 0
-    local fields, ready, delayed = {}, {}, {}
+    local fields, ready, delayed, at, queued = {}, {}, {}, 0, 0
+    local has_index = names or self.settings.unique or self.indexed
     for i, one in ipairs(some) do
       local id = ids[i]
       local priority, delay, first = string.match(one, '^(%d+) (%d+) %d+ %d+ %d+ ()')
       bytes = bytes + #one - first + 1
-      fields[#fields + 1], fields[#fields + 2] = id, made .. one
+      fields[at + 1], fields[at + 2] = id, made .. one
+      at = at + 2
       if delay == '0' then
-        ready[#ready + 1], ready[#ready + 2] = priority, place_of(id)
+        ready[queued + 1], ready[queued + 2] = priority, id
+        queued = queued + 2
       else
-        delayed[#delayed + 1], delayed[#delayed + 2] = string.format('%.0f', clock() + delay), place_of(id)
+        delayed[#delayed + 1], delayed[#delayed + 2] = string.format('%.0f', clock() + delay), id
       end
-      if names then fields[#fields + 1], fields[#fields + 2] = id .. '#', names[i] end
-      if self.settings.unique then self.index('unique').note(names and names[i] or string.sub(one, first), id, true) end
-      if self.indexed then self.index('same').note(string.sub(one, first), id, true) end
+      if has_index then
+        if names then
+          fields[at + 1], fields[at + 2] = id .. '#', names[i]
+          at = at + 2
+        end
+        local message = string.sub(one, first)
+        if self.settings.unique then self.index('unique').note(names and names[i] or message, id, true) end
+        if self.indexed then self.index('same').note(message, id, true) end
+      end
     end
     if #delayed > 0 then call_with_all('ZADD', set_of('delayed'), delayed) end
     if #ready > 0 then call_with_all('ZADD', set_of('ready'), ready) end
@@ -289,7 +315,7 @@ local function make_jobs()
     end
     local known = self.index(index).ids_of(keys)
     for i, key in ipairs(keys) do
-      ids[i] = known[i] and string.match(known[i], '%d+')
+      ids[i] = known[i] and string.match(known[i], '%x+')
       if not ids[i] and not first_of[key] then
         fresh[#fresh + 1], fresh_names[#fresh_names + 1] = some[i], key
         first_of[key] = #fresh
@@ -329,7 +355,7 @@ local function make_jobs()
     for i, message in ipairs(messages) do
       local id, value, packed = marks[i][3], marks[i][4], marks[i][5]
       local about = packed ~= '' and cmsgpack.unpack(packed)
-      call('ZADD', set_of('ready'), about and about[PRIORITY] or string.match(value, ' (%d+)'), place_of(id))
+      call('ZADD', set_of('ready'), about and about[PRIORITY] or string.match(value, ' (%d+)'), id)
       call('HSET', jobs, id, value .. message)
       if about then call('HSET', jobs, id .. ':', packed) end
       local job = self.read({ id })[1]
@@ -343,26 +369,20 @@ local function make_jobs()
     return paused and paused > clock() and 0 or self.ready
   end
 
-  -- Return places in a set that are due.
+  -- Return the ids in a set that are due.
   local function due_in(state)
     return call('ZRANGEBYSCORE', set_of(state), '-inf', string.format('%.0f', clock()), 'LIMIT', 0, JOBS_AT_ONCE)
   end
 
-  local function ids_at(places)
-    local ids = {}
-    for i, place in ipairs(places) do ids[i] = id_at(place) end
-    return ids
-  end
-
-  -- Return the jobs at these places of a state. A place without a job is dropped.
-  local function jobs_at(state, places)
+  -- Return the jobs with these ids, which a set of a state has. An id without a job is dropped.
+  local function jobs_in(state, ids)
     local found, stray = {}, {}
-    for i, job in ipairs(self.read(ids_at(places))) do
+    for i, job in ipairs(self.read(ids)) do
       if job then
         job.state = state
         found[#found + 1] = job
       else
-        stray[#stray + 1] = places[i]
+        stray[#stray + 1] = ids[i]
       end
     end
     if #stray > 0 then
@@ -371,31 +391,31 @@ local function make_jobs()
     end
     return found
   end
-  self.jobs_at = jobs_at
+  self.jobs_in = jobs_in
 
   -- Make delayed jobs ready, and end reservations, whose time has come.
-  local function promote()
-    local places = due_in('delayed')
-    if #places > 0 then
+  local function promote(delayed)
+    local ids = delayed > 0 and due_in('delayed') or {}
+    if #ids > 0 then
       local ready = {}
-      for _, job in ipairs(jobs_at('delayed', places)) do
-        ready[#ready + 1], ready[#ready + 2] = job.about[PRIORITY], job.place
+      for _, job in ipairs(jobs_in('delayed', ids)) do
+        ready[#ready + 1], ready[#ready + 2] = parse(job).about[PRIORITY], job.id
       end
       if #ready > 0 then
         call('ZADD', set_of('ready'), unpack(ready))
-        call('ZREM', set_of('delayed'), unpack(places))
+        call('ZREM', set_of('delayed'), unpack(ids))
       end
       self.ready = self.ready + #ready / 2
       changed = true
     end
-    places = due_in('reserved')
-    if #places > 0 then self.happen('time_out', jobs_at('reserved', places)) end
+    ids = due_in('reserved')
+    if #ids > 0 then self.happen('time_out', jobs_in('reserved', ids)) end
   end
 
   -- Make jobs of messages in the list: those that were there when the queue became one of jobs, and those
   -- that native clients have put. Return whether any are left.
   local function adopt(length)
-    if length == 0 or in_use('consumer') then
+    if length == 0 or not has_records or in_use('consumer') then
       return false
     end
     local messages = call('RPOP', base, MAX_ADOPTED)
@@ -412,15 +432,16 @@ local function make_jobs()
     local noted = call('HMGET', settings, 'paused', 'indexed', 'unique', 'max_deliveries', 'dead_letter')
     self.indexed = noted[2]
     self.settings = {
-      paused = tonumber(noted[1]), unique = noted[3], max_deliveries = tonumber(noted[4]), dead_letter = noted[5],
+      paused = tonumber(noted[1] or nil), unique = noted[3], max_deliveries = tonumber(noted[4] or nil), dead_letter = noted[5],
     }
+    local delayed = call('ZCARD', set_of('delayed'))
     if queue.kind == 'jobs' then
       local in_list = queue.length
       self.ready = call('ZCARD', set_of('ready'))
-      queue.length = in_list + self.ready + call('ZCARD', set_of('delayed'))
+      queue.length = in_list + self.ready + delayed
       self.has_unadopted = adopt(in_list)
     end
-    promote()
+    promote(delayed)
     if block.how ~= '' then self.due_before = self.next_due() or math.huge end
   end
 
@@ -441,9 +462,9 @@ local function make_jobs()
     -- Reserved messages of a list were counted as consumed.
     local outstanding, bytes = 0, 0
     for _, state in ipairs({ 'reserved', 'buried' }) do
-      for _, place in ipairs(call('ZRANGE', set_of(state), 0, -1)) do
-        local job = self.read({ id_at(place) })[1]
-        outstanding, bytes = outstanding + 1, bytes + job.bytes
+      for _, id in ipairs(call('ZRANGE', set_of(state), 0, -1)) do
+        local job = self.read({ id })[1]
+        if job then outstanding, bytes = outstanding + 1, bytes + bytes_of(job) end
       end
     end
     if outstanding > 0 then count_as('consumed', -outstanding, -bytes) end
@@ -458,13 +479,17 @@ local function make_jobs()
     return (string.sub(text, 1, 1) == '=' and server_of(identity) or '') .. ' ' .. string.sub(text, 2)
   end
 
-  -- Takes    claims of reservations, each 'owner' or 'owner ttr'
+  -- Takes    claims of reservations, each 'owner' or 'owner ttr'; how many are used
   -- Returns  the owners; and the times to run, nil for a job's own
-  local function owners_in(claims)
+  local function owners_in(claims, count)
     local owners, ttrs = {}, {}
-    for i, claim in ipairs(claims) do
-      local owner, ttr = string.match(claim, '^(%S+) ?(%d*)$')
-      owners[i], ttrs[i] = self.owner_of(owner), tonumber(ttr)
+    for i = 1, count do
+      if claims[i] == claims[i - 1] then
+        owners[i], ttrs[i] = owners[i - 1], ttrs[i - 1]
+      else
+        local owner, ttr = string.match(claims[i], '^(%S+) ?(%d*)$')
+        owners[i], ttrs[i] = self.owner_of(owner), tonumber(ttr)
+      end
     end
     return owners, ttrs
   end
@@ -477,9 +502,9 @@ local function make_jobs()
 
   -- Give jobs to clients, one for each claim. Return each as `given`; those that cannot be reserved are left out.
   function self.give(event, some, claims)
-    local owners, ttrs = owners_in(claims)
+    local owners, ttrs = owners_in(claims, #some)
     local ids, found = {}, {}
-    for i, job in ipairs(some) do ids[i], job.about[OWN_TTR] = job.id, ttrs[i] end
+    for i, job in ipairs(some) do ids[i], parse(job).about[OWN_TTR] = job.id, ttrs[i] end
     note_reserved(ids, owners)
     for i, is_done in ipairs(self.happen(event, some, owners)) do
       if is_done == 1 then found[#found + 1] = given(some[i]) end
@@ -490,9 +515,11 @@ local function make_jobs()
   -- Return the best jobs that are ready, at most `wanted`; and how many of these have expired, and are deleted.
   function self.best(wanted)
     local found, expired = {}, {}
-    local places = call('ZRANGE', set_of('ready'), 0, math.min(wanted, JOBS_AT_ONCE) - 1)
-    for _, job in ipairs(jobs_at('ready', places)) do
-      table.insert(is_expired({ job.flags, job.expires }) and expired or found, job)
+    local ids = call('ZRANGE', set_of('ready'), 0, math.min(wanted, JOBS_AT_ONCE) - 1)
+    for _, job in ipairs(jobs_in('ready', ids)) do
+      local expires = parse(job).expires
+      local some = expires ~= '0' and tonumber(expires) <= clock() and expired or found
+      some[#some + 1] = job
     end
     if #expired > 0 then self.happen('delete', expired) end
     return found, #expired
@@ -509,7 +536,7 @@ local function make_jobs()
       messages[i] = self.message_of(job)
       local is_touched = job.about[RESERVES] + job.about[KICKS] + job.about[BURIES] > 0 or job.about[DELAY] > 0
       marks[i] = {
-        job.flags, job.expires, job.id, string.sub(job.value, 1, job.first - 1),
+        job.flags, tonumber(job.expires), job.id, string.sub(job.value, 1, job.first - 1),
         is_touched and cmsgpack.pack(job.about) or '',
       }
     end
@@ -529,7 +556,7 @@ local function make_jobs()
   -- Keep messages that have just been taken from the list as reserved jobs, one for each claim. Return each as
   -- `given`.
   function self.hold(messages, marks, claims)
-    local owners, ttrs = owners_in(claims)
+    local owners, ttrs = owners_in(claims, #messages)
     local ids, fields, places, found = new_job_ids(#messages), {}, {}, {}
     if queue.kind == nil then set_kind('reserved') end
     for i, message in ipairs(messages) do
@@ -538,7 +565,7 @@ local function make_jobs()
       fields[#fields + 1] = id
       fields[#fields + 1] = string.format('%.0f %d 0 0 %s %.0f ', clock(), DEFAULT_PRIORITY, mark[1], mark[2]) .. message
       fields[#fields + 1], fields[#fields + 2] = id .. ':', cmsgpack.pack(about)
-      places[#places + 1], places[#places + 2] = ttr > 0 and clock() + ttr or 'inf', place_of(id)
+      places[#places + 1], places[#places + 2] = ttr > 0 and clock() + ttr or 'inf', id
       found[i] = string.format('%s %.0f %s 1 ', id, ttr, mark[1]) .. message
     end
     call_with_all('HSET', jobs, fields)
@@ -590,14 +617,14 @@ local function make_jobs()
     -- In a list, jobs go back to the head, so as many as possible are given up in order.
     local next_cursor, found = unpack(call('ZSCAN', set_of('reserved'), cursor, 'COUNT', queue.kind == 'jobs'
       and JOBS_AT_ONCE or 20 * JOBS_AT_ONCE))
-    local places, count = {}, 0
-    for i = 1, #found, 2 do places[#places + 1] = found[i] end
-    table.sort(places, function(one, other) return one > other end)
-    for first = 1, #places, JOBS_AT_ONCE do
+    local ids, count = {}, 0
+    for i = 1, #found, 2 do ids[#ids + 1] = found[i] end
+    table.sort(ids, function(one, other) return one > other end)
+    for first = 1, #ids, JOBS_AT_ONCE do
       local its, owners = {}, {}
-      local some = jobs_at('reserved', { unpack(places, first, math.min(first + JOBS_AT_ONCE - 1, #places)) })
+      local some = jobs_in('reserved', { unpack(ids, first, math.min(first + JOBS_AT_ONCE - 1, #ids)) })
       for _, job in ipairs(some) do
-        local owner = job.about[OWNER]
+        local owner = parse(job).about[OWNER]
         if string.match(owner, '^(%S+) ') == server then its[#its + 1], owners[#owners + 1] = job, owner end
       end
       for _, is_done in ipairs(self.happen('give_up', its, owners)) do count = count + is_done end
@@ -621,10 +648,14 @@ local function make_jobs()
   return self
 end
 
+local jobs_of_call
+
 -- Return the jobs of the queue, which need not have any.
 function open_jobs()
   if not queue.jobs then
-    queue.jobs = make_jobs()
+    jobs_of_call = jobs_of_call or make_jobs()
+    jobs_of_call.enter()
+    queue.jobs = jobs_of_call
   end
   return queue.jobs
 end

@@ -28,7 +28,7 @@ local FULL = -1
 
 -- Return why nothing can be put, or nil; create the queue if that is allowed. A native producer that holds
 -- the role is not reported here, because a full queue takes precedence. CREATING: a native client that
--- creates the queue pushes :not_full last, and no client has acted in it yet.
+-- creates the queue pushes :not_full last, and no client has acted in it yet. Puts of jobs need no role.
 local function put_refusal(options)
   if not queue.bound then
     if ARGV[HEADER_BOUND] == '' or options.existing then
@@ -41,7 +41,8 @@ local function put_refusal(options)
   end
   if call('EXISTS', base .. ':closed') == 1 then
     return { err = 'CLOSED' }
-  elseif not queue.producer and not queue.consumer and call('EXISTS', base .. ':not_full') == 0 then
+  elseif not queue.producer and not queue.consumer and not queue.kind
+    and call('EXISTS', base .. ':not_full') == 0 then
     return { err = 'CREATING' }
   end
 end

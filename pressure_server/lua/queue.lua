@@ -124,7 +124,7 @@ local function settle_not_full()
   if type(tokens) ~= 'number' then
     return -- not a list: the doctor finds that; the put or get stands
   elseif tokens == 0 then
-    local is_used = queue.producer or queue.consumer -- else a native client may be creating it
+    local is_used = queue.producer or queue.consumer or queue.kind -- else a native client may be creating it
     if is_used and (queue.bound == 0 or call('EXISTS', base .. ':consumer_free') == 1) then
       call('LPUSH', key, 1)
     end

@@ -122,8 +122,21 @@ class Connection(ClientStream):
         return max(1, self._max_unanswered - self._unanswered)
 
     def execute_instead(self, commands: list[Any]) -> None:
-        """Execute these commands next, instead of the present one, which stands for them."""
+        """Execute these commands next, instead of the present or ended one, which stands for them."""
         self._backlog[self._position : self._position] = commands
+
+    def take_equal(self, most: int) -> int:
+        """Take commands that follow the present one and equal it, at most so many; return how many.
+
+        They become part of the present command. While commands are held, none is taken.
+        """
+        if self._barrier is not None:
+            return 0
+        backlog, first = self._backlog, self._position
+        end = min(len(backlog), first + most)
+        while self._position < end and backlog[self._position] == backlog[first - 1]:
+            self._position += 1
+        return self._position - first
 
     def submit(
         self,
@@ -195,7 +208,7 @@ class Connection(ClientStream):
             else:
                 data = self._join_ready(data, taken)
             self.write(data, taken)
-            if not self._reading or self._closing:
+            if not self._reading or self._closing or self._backlog:
                 self.proceed()
             if self._counted and not replies:
                 self.recount()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+from math import inf
 from typing import NamedTuple
 
 from pressure_server.queues.database import Database
@@ -12,8 +13,8 @@ from pressure_server.queues.operations.operation import Operation
 
 # The estimated memory for one of them, in bytes.
 _COST = 400
-# Entries of the heap that may be out of date, besides one for each job.
-_MAX_OUT_OF_DATE = 64
+# Entries of ended reservations that are kept besides the others.
+_MAX_STALE = 100
 
 
 class Held(NamedTuple):
@@ -34,43 +35,56 @@ class ReservedJobs:
     __slots__ = ("_deadlines", "_jobs")
 
     def __init__(self) -> None:
-        self._jobs: dict[bytes, Held] = {}
-        # A heap of deadlines and ids; an entry is out of date unless the job still has that deadline.
-        self._deadlines: list[tuple[float, bytes]] = []
+        self._jobs: dict[int, Held] = {}
+        # A heap of deadlines and ids. Entries of jobs that have ended, or have another deadline, stay in it.
+        self._deadlines: list[tuple[float, int]] = []
 
     def __len__(self) -> int:
         """Return how many jobs are reserved."""
         return len(self._jobs)
 
-    def __iter__(self) -> Iterator[bytes]:
+    def __iter__(self) -> Iterator[int]:
         """Iterate over the ids."""
         return iter(self._jobs)
 
     @property
     def size(self) -> int:
         """The estimated memory in bytes."""
-        return _COST * len(self._jobs)
+        return _COST * max(len(self._jobs), len(self._deadlines))
 
     def add(self, operation: Operation, database: Database, now: float) -> None:
         """Add the jobs that an operation has reserved; `now` is the time by the loop's clock."""
         for result in operation.results:
             job = ReservedJob.of(result)
-            ttr = job.ttr or float("inf")
-            self._hold(job.id, Held(database, operation.name, ttr, now + ttr))
+            self._note(job.id, Held(database, operation.name, job.ttr or inf, now + (job.ttr or inf)))
 
-    def find(self, job: bytes) -> Held | None:
+    def _note(self, job: int, held: Held) -> None:
+        self._jobs[job] = held
+        if held.deadline < inf:
+            heappush(self._deadlines, (held.deadline, job))
+            if len(self._deadlines) > 2 * len(self._jobs) + _MAX_STALE:
+                self._deadlines = [(held.deadline, job) for job, held in self._jobs.items()]
+                heapify(self._deadlines)
+
+    def find(self, job: int) -> Held | None:
         """Return the job with that id; None if the client has not reserved it."""
         return self._jobs.get(job)
 
-    def discard(self, job: bytes) -> None:
+    def end(self, job: int) -> None:
+        """Note that the client asks to end a reservation: its deadline does not matter any longer."""
+        held = self._jobs.get(job)
+        if held is not None:
+            self._jobs[job] = held._replace(deadline=inf)
+
+    def discard(self, job: int) -> None:
         """Forget a job that the client has deleted, released or buried."""
         self._jobs.pop(job, None)
 
-    def touch(self, job: bytes, now: float) -> None:
+    def touch(self, job: int, now: float) -> None:
         """Note that a reservation begins again."""
         held = self._jobs.get(job)
         if held is not None:
-            self._hold(job, held._replace(deadline=now + held.ttr))
+            self._note(job, held._replace(deadline=now + held.ttr))
 
     def first_deadline(self, now: float) -> float:
         """Return when the first reservation ends; inf if there is none. Forget those that have ended."""
@@ -78,21 +92,13 @@ class ReservedJobs:
         while deadlines:
             deadline, job = deadlines[0]
             held = self._jobs.get(job)
-            if held is not None and held.deadline == deadline:
-                if deadline > now:
-                    return deadline
+            is_current = held is not None and held.deadline == deadline
+            if is_current and deadline > now:
+                return deadline
+            heappop(deadlines)
+            if is_current:
                 del self._jobs[job]
-            heapq.heappop(deadlines)
-        return float("inf")
-
-    def _hold(self, job: bytes, held: Held) -> None:
-        self._jobs[job] = held
-        if held.deadline == float("inf"):
-            return
-        heapq.heappush(self._deadlines, (held.deadline, job))
-        if len(self._deadlines) > 2 * len(self._jobs) + _MAX_OUT_OF_DATE:
-            self._deadlines = [(kept.deadline, name) for name, kept in self._jobs.items()]
-            heapq.heapify(self._deadlines)
+        return inf
 
     def give_up_all(self, owner: bytes) -> None:
         """Give up all of them: the connection has ended."""

@@ -40,7 +40,9 @@ class Caller:
     def __init__(self, name: str, proxy: Proxy, journal: Journal, *, relayed: bool) -> None:
         self.name = name
         self.proxy = proxy.name
-        self._to = proxy
+        self.target = proxy
+        # How many connections it has had.
+        self.connections = 0
         self._relayed = relayed
         self._journal = journal
         self._loop = asyncio.get_running_loop()
@@ -141,7 +143,7 @@ class Caller:
             connection = socket.socket()
             connection.setblocking(False)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            port = self._port(self._to, relayed=self._relayed)
+            port = self._port(self.target, relayed=self._relayed)
             try:
                 await self._loop.sock_connect(connection, ("127.0.0.1", port))
             except OSError:
@@ -149,6 +151,7 @@ class Caller:
                 await asyncio.sleep(_RECONNECT_INTERVAL)
             else:
                 self._socket = connection
+                self.connections += 1
                 self._reader = self._new_reader()
         return self._socket
 

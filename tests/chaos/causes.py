@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tests.chaos.plan import Kind, Target
-from tests.support.ledger import Doubled
+from tests.support.ledger import Doubled, Event
 
 # Seconds within which a delivery is acknowledged if the backend can be reached, and for which a repaired
 # process still has an effect.
@@ -41,6 +41,18 @@ def cause(duplicate: Doubled, incidents: Sequence[Incident], proxy_timeout: floa
     ]
     # A proxy rather than the backend, then the latest.
     return max(candidates, key=lambda found: (found.kind.target is Target.PROXY, found.began), default=None)
+
+
+def cause_of_refusal(reserved: Event, refused: Event, incidents: Sequence[Incident]) -> Incident | None:
+    """Return the broken proxy that explains why a client's reservation has ended, or None.
+
+    If a proxy dies or is taken for dead, the reservations of its clients end.
+    """
+    for incident in incidents:
+        is_between = incident.began <= refused.when and reserved.when <= incident.ended + _DELAY
+        if incident.kind.breaks_a_process and incident.proxy == reserved.proxy and is_between:
+            return incident
+    return None
 
 
 def _earliest_delivery(incident: Incident, incidents: Sequence[Incident]) -> float:

@@ -48,10 +48,10 @@ class Receiver:
         for item in items:
             self.ledger.read(item.data, self._receipt(item), item.flags)
 
-    def see(self, items: Iterable[Item]) -> None:
-        """Note messages that were read, and that stay in their queue or are put back."""
-        for item in items:
-            self.ledger.see(item.data, self._receipt(item), item.flags)
+    def see(self, items: Iterable[Item]) -> list[bytes]:
+        """Note messages that were read, and that stay in their queue or are put back. Return their names."""
+        names = [self.ledger.see(item.data, self._receipt(item), item.flags) for item in items]
+        return [name for name in names if name]
 
     def receive_replies(self, commands: Sequence[Words], replies: Sequence[Any]) -> int:
         """Note the messages in the replies, the last of which may be missing. Return their number."""

@@ -1,11 +1,12 @@
 """Evidence: follows messages through the backend's append-only file.
 
 The file has the effects of scripts: which values were pushed, and how many were popped. So the contents of
-all lists are followed from the beginning.
+all lists are followed from the beginning. Jobs are followed by their ids.
 """
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -13,6 +14,11 @@ from pathlib import Path
 Command = list[bytes]
 _Lists = dict[bytes, deque[bytes]]
 _MAX_LENGTH = 100
+# The numbers of a job, and the name that its message begins with.
+_JOB = re.compile(rb"(?:\d+ )+([\d.]+):")
+# The id in a place, or in the field of a job's state.
+_ID = re.compile(rb"0*(\d+):?")
+_JOBS = b":ext:jobs"
 # Commands that show who made a step, such as those that write call records.
 _NOTES = (b"SET", b"HSET", b"HDEL")
 
@@ -45,6 +51,8 @@ class _Follower:
     def __init__(self, names: Sequence[bytes]) -> None:
         self.steps: dict[bytes, list[str]] = {name: [] for name in names}
         self._lists: _Lists = {}
+        # By the queue's base key and the id.
+        self._jobs: dict[tuple[bytes, bytes], bytes] = {}
         self._step: list[Command] = []
         self._touched: dict[bytes, list[str]] = {}
 
@@ -59,9 +67,25 @@ class _Follower:
                 name = data.partition(b":")[0]
                 if name in self.steps:
                     self._touched.setdefault(name, []).append(_shown(words))
+            self._follow_jobs(words)
             if verb == b"EXEC":
                 self._end_step()
         self._end_step()
+
+    def _follow_jobs(self, words: Command) -> None:
+        base, ext, _ = words[1].partition(b":ext:") if len(words) > 2 else (b"", b"", b"")
+        if not ext:
+            return
+        if words[1].endswith(_JOBS) and words[0].upper() == b"HSET":
+            for job, data in zip(words[2::2], words[3::2], strict=True):
+                found = _JOB.match(data)
+                if found and found[1] in self.steps:
+                    self._jobs[base, job] = found[1]
+        for word in words[2:]:
+            number = _ID.fullmatch(word)
+            name = self._jobs.get((base, number[1])) if number else None
+            if name:
+                self._touched.setdefault(name, []).append(_shown([*words[:2], word]))
 
     def _end_step(self) -> None:
         noted = "; ".join(_shown(words) for words in self._step if words[0].upper() in _NOTES)

@@ -116,7 +116,7 @@ class Faults:
         garbage = chance.choice(_GARBAGE) + chance.randbytes(chance.randrange(20_000))
         proxy = self._proxy(fault)
         for end in sorted(chance.sample(range(len(garbage)), min(5, len(garbage)))):
-            for port in (proxy.port, proxy.memcached_port):
+            for port in (proxy.port, proxy.memcached_port, proxy.beanstalk_port):
                 await _send_and_close(port, garbage[:end])
 
     async def _burst(self, fault: Fault, _chance: random.Random) -> None:
@@ -184,6 +184,7 @@ _GARBAGE = (
     b"*2\r\n$5\r\nBLPOP\r\n",
     b"set nobody-takes-this 0 0 999999999\r\n",
     b"\x80\x01\x00\x03",
+    b"put 0 0 1 4294967295\r\n",
 )
 
 

@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tests.chaos.beanstalk import BeanstalkCaller
 from tests.chaos.caller import Caller
 from tests.chaos.consumers import IDLE, TAKING, Receiver
 from tests.chaos.journal import Journal
@@ -36,6 +37,8 @@ _RESETS = 0.15
 _MEAN_STAY = 0.005
 # The most messages that the collector takes by one command.
 _MOST = 20
+# Commands that reserve a message. It goes back if the client hangs up, even after reading it.
+_RESERVING = ("PRESSURE.RESERVE", "reserve-with-timeout")
 
 
 class Path(NamedTuple):
@@ -43,7 +46,7 @@ class Path(NamedTuple):
 
     name: str
     commands: tuple[Words, ...]
-    is_memcached: bool = False
+    protocol: type[Caller] = Caller
 
     @property
     def queue(self) -> str:
@@ -53,7 +56,7 @@ class Path(NamedTuple):
     @property
     def takes(self) -> int:
         """The number of messages that a client on this path takes."""
-        return sum(words[0] in TAKING for words in self.commands)
+        return sum(words[0] in (*TAKING, *_RESERVING) for words in self.commands)
 
     def on(self, queue: str) -> list[Words]:
         """Return the commands for that queue."""
@@ -65,6 +68,7 @@ class Path(NamedTuple):
 
 _SPOP: Words = ("SPOP", "{queue}")
 _GET: Words = ("get", "{queue}")
+_RESERVE: Words = ("reserve-with-timeout", _WAIT)
 PATHS = (
     Path("LMPOP", (("LMPOP", 1, "{queue}", "LEFT"),)),
     Path("BLMPOP", (("BLMPOP", _WAIT, 1, "{queue}", "LEFT"),)),
@@ -74,9 +78,13 @@ PATHS = (
     Path("8-SPOP-SCARD", (_SPOP, ("SCARD", "{queue}")) * 8),
     Path("5-SPOP", (_SPOP,) * 5),
     Path("20-SPOP", (_SPOP,) * 20),
-    Path("get-t", (("get", f"{{queue}}/t={1000 * _WAIT}"),), is_memcached=True),
-    Path("get-of-2", (("get", "nobody-puts-here", "{queue}"),), is_memcached=True),
-    Path("8-get", (_GET,) * 8, is_memcached=True),
+    Path("get-t", (("get", f"{{queue}}/t={1000 * _WAIT}"),), MemcachedCaller),
+    Path("get-of-2", (("get", "nobody-puts-here", "{queue}"),), MemcachedCaller),
+    Path("8-get", (_GET,) * 8, MemcachedCaller),
+    Path("RESERVE", (("PRESSURE.RESERVE", "{queue}", "TIMEOUT", _WAIT),)),
+    Path("RESERVE-of-2", (("PRESSURE.RESERVE", "nobody-puts-here", "{queue}", "TIMEOUT", _WAIT),)),
+    Path("5-reserve", (("watch", "{queue}"), ("ignore", "default"), *[_RESERVE] * 5), BeanstalkCaller),
+    Path("reserve-of-2", (("watch", "{queue}"), _RESERVE), BeanstalkCaller),
 )
 
 
@@ -180,5 +188,4 @@ class HalfCloser:
 
 
 def _caller(path: Path, name: str, proxy: Proxy, journal: Journal) -> Caller:
-    kind = MemcachedCaller if path.is_memcached else Caller
-    return kind(name, proxy, journal, relayed=False)
+    return path.protocol(name, proxy, journal, relayed=False)

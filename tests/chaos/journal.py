@@ -27,6 +27,8 @@ class Journal:
         self.longest_pause = Pause(0.0, 0.0, "nobody", "nothing")
         # Clients that hung up before they had read their reply, by the commands they had sent.
         self.hang_ups: Counter[str] = Counter()
+        # Jobs by what their workers did with them.
+        self.jobs: Counter[str] = Counter()
         # Events that must not happen whatever breaks.
         self.complaints: list[str] = []
 

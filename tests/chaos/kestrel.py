@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 from tests.chaos.consumers import Consumer
 from tests.chaos.memcached import Item
+from tests.support.ledger import Event
 
 # Milliseconds for which an open read waits.
 _WAIT = 200
@@ -17,36 +20,45 @@ _PEEKS = 0.1
 class Kestrel(Consumer):
     """A consumer with open reads. Only the client itself breaks its connection.
 
-    A message counts as received when it has been read, unless the client gives it back. The next command
-    acknowledges it. If the proxy is killed before, the message is delivered again.
+    A message counts as received when the reply to its close has been read. If that does not come, or is an
+    error, the message is doubtful: it is gone, or is delivered again.
     """
 
     async def round(self) -> bool:
         queue = self.chance.choice(self.queues)
         if self.chance.random() < _PEEKS:
-            self.see(await self._get(f"{queue}/peek"))
+            self.see(await self._get(f"{queue}/peek") or [])
         return await self._read_in_a_row(queue) > 0
 
     async def _read_in_a_row(self, queue: str) -> int:
         """Read messages of one queue while it has any. Return their number."""
+        opened: list[bytes] = []
         for taken in range(self.chance.randint(1, _MOST_IN_A_ROW)):
             items = await self._get(f"{queue}/close/open/t={_WAIT}", waits=_WAIT / 1000)
+            self._settle(queue, opened, is_closed=items is not None)
+            opened = []
             if not items:
                 return taken
             assert len(items) == 1
+            names = self.see(items)
             end = self.chance.random()
-            if end < _ABORTS + _HANG_UPS:
-                self.see(items)
-                if end < _ABORTS:
-                    await self._get(f"{queue}/abort")
-                else:
-                    self.caller.close()
+            if end < _ABORTS:
+                await self._get(f"{queue}/abort")
+            elif end < _ABORTS + _HANG_UPS:
+                self.caller.close()
             else:
-                self.receive(items)
-        await self._get(f"{queue}/close")
+                opened = names
+        self._settle(queue, opened, is_closed=await self._get(f"{queue}/close") is not None)
         return taken + 1
 
-    async def _get(self, key: str, waits: float = 0.0) -> list[Item]:
-        """Return the items of the reply; none if the reply is an error or does not come."""
+    def _settle(self, queue: str, opened: list[bytes], *, is_closed: bool) -> None:
+        """Note messages that were open, after the reply to a close."""
+        if is_closed:
+            self.ledger.receive(opened, Event(self.caller.name, queue, self.caller.proxy, time.monotonic()))
+        else:
+            self.ledger.doubt(opened)
+
+    async def _get(self, key: str, waits: float = 0.0) -> list[Item] | None:
+        """Return the items of the reply; None if the reply is an error or does not come."""
         replies = await self.caller.ask(("get", key), waits=waits)
-        return replies[0] if replies and isinstance(replies[0], list) else []
+        return replies[0] if replies and isinstance(replies[0], list) else None

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tests.chaos.caller import Caller
 from tests.chaos.journal import Journal
+from tests.chaos.ledger import NamedLedger
 from tests.chaos.messages import make_name, message
-from tests.support.ledger import Event, Ledger
+from tests.support.ledger import Event
 from tests.support.waiters import Words
 
 _POLL_INTERVAL = 0.01
@@ -22,10 +23,13 @@ Put = tuple[Words, list[bytes]]
 
 
 class Pace:
-    """The rate of puts: `total` messages in `seconds`. Producers that are behind put as fast as they can."""
+    """The rate of puts: `total` messages in `seconds`. Producers that are behind put as fast as they can.
 
-    def __init__(self, ledger: Ledger, total: int, seconds: float) -> None:
-        self._ledger = ledger
+    `count` returns how many have been acknowledged.
+    """
+
+    def __init__(self, count: Callable[[], int], total: float, seconds: float) -> None:
+        self._count = count
         self._total = total
         self._seconds = max(seconds, 1.0)
         self._began = time.monotonic()
@@ -35,7 +39,7 @@ class Pace:
         """Wait until the next put is due. Return False if the pace is over."""
         while not self.is_over:
             elapsed = (time.monotonic() - self._began) / self._seconds
-            if self._ledger.acknowledged < self._total * elapsed:
+            if self._count() < self._total * elapsed:
                 return True
             await asyncio.sleep(_POLL_INTERVAL)
         return False
@@ -44,7 +48,7 @@ class Pace:
 class Sender:
     """Makes new messages and tells the ledger of them. `number` is part of their names."""
 
-    def __init__(self, number: int, caller: Caller, ledger: Ledger, journal: Journal) -> None:
+    def __init__(self, number: int, caller: Caller, ledger: NamedLedger, journal: Journal) -> None:
         self._number = number
         self._caller = caller
         self._ledger = ledger
@@ -57,6 +61,12 @@ class Sender:
         self._made += count
         self._ledger.send(names, Event(self._caller.name, queue, self._caller.proxy, time.monotonic()))
         return names
+
+    def new_job(self, queue: str, ttr: float) -> bytes:
+        """Return the name of a job that is about to be put into the queue, with this time to run."""
+        (name,) = self.new(queue, 1)
+        self._ledger.send_job(name, ttr)
+        return name
 
     async def put(self, puts: Sequence[Put]) -> None:
         """Send puts in one write. Messages whose put gets no reply stay unsure."""
@@ -73,7 +83,10 @@ class Sender:
                 f"{self._caller.name}: the reply to {words[0]!s} {words[1]!s} of {len(names)} new messages, "
                 f"the first {names[0].decode()}, was {reply!r}"
             )
-        if reply != b"NOT_STORED":
+        if names and self._ledger.is_job(names[0]):
+            job = reply if isinstance(reply, int) else int(reply.removeprefix(b"INSERTED "))
+            self._ledger.inserted(names[0], job)
+        elif reply != b"NOT_STORED":
             self._ledger.acknowledge(names)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from tests.chaos.causes import Incident, cause, near
+from tests.chaos.causes import Incident, cause, cause_of_refusal, near
 from tests.chaos.evidence import follow
+from tests.chaos.ledger import Refusal
 from tests.chaos.run import Outcome
 from tests.support.ledger import Doubled, Event, Lost, Strange
 
@@ -23,6 +24,8 @@ def failures(outcome: Outcome) -> list[str]:
         (len(ledger.lost()), "messages lost"),
         (len(ledger.strange), "strange messages"),
         (len(unexplained), "duplicates without a cause"),
+        (len(ledger.wrong_ids), "wrong ids of jobs"),
+        (len(unexplained_refusals(outcome)), "reservations that ended early without a cause"),
         (len(outcome.journal.complaints), "complaints"),
         (len(outcome.left), "queues that were not drained"),
         (wanted.messages - ledger.acknowledged, "messages fewer than asked for"),
@@ -32,10 +35,21 @@ def failures(outcome: Outcome) -> list[str]:
 
 
 def explain(outcome: Outcome) -> list[tuple[Doubled, Incident | None]]:
-    """Return each duplicate with its cause, or None."""
+    """Return each duplicate with its cause, or None. A job that workers have ended twice has none."""
+    ends, timeout = outcome.ledger.ends, outcome.settings.timeouts.proxy
     return [
-        (duplicate, cause(duplicate, outcome.incidents, outcome.settings.timeouts.proxy))
+        (duplicate, None if ends[duplicate.message] > 1 else cause(duplicate, outcome.incidents, timeout))
         for duplicate in outcome.ledger.doubled()
+    ]
+
+
+def unexplained_refusals(outcome: Outcome) -> list[Refusal]:
+    """Return the reservations that ended early without a cause."""
+    return [
+        refusal
+        for refusal in outcome.ledger.refusals
+        if refusal.is_detached
+        or cause_of_refusal(refusal.reserved, refusal.refused, outcome.incidents) is None
     ]
 
 
@@ -52,6 +66,9 @@ def lines(outcome: Outcome) -> Iterator[str]:
     causes = (incident.kind.name if incident else "without a cause" for _, incident in duplicates)
     yield from _counts("duplicated", causes)
     yield from _counts("lost", (one.sent.queue for one in lost))
+    yield f"put as jobs     {ledger.jobs}"
+    yield f"doubtful        {ledger.doubtful}"
+    yield from _counts("events of jobs", journal.jobs.elements())
     yield f"strange         {len(ledger.strange)}"
     yield from _counts("faults", (incident.kind.name for incident in outcome.incidents))
     yield from _counts("hang-ups", journal.hang_ups.elements())
@@ -79,6 +96,8 @@ def _details(
     strange = outcome.ledger.strange
     names = [one.message for one in lost[:_EXAMPLES]] + [one.message for one in unexplained[:_EXAMPLES]]
     names += [_name_in(one) for one in strange[:_EXAMPLES]]
+    refusals = unexplained_refusals(outcome)
+    names += [one.message for one in refusals[:_EXAMPLES]]
     steps = follow(names, outcome.append_only_files)
     yield from _examples("lost", [_lost(one, outcome, steps) for one in lost])
     yield from _examples(
@@ -88,6 +107,10 @@ def _details(
         explained = [_duplicate(one, outcome) for one, its_cause in duplicates if its_cause == incident]
         yield from _examples(f"duplicated by {_incident(incident, outcome)}", explained)
     yield from _examples("strange", [_strange(one, outcome, steps) for one in strange])
+    yield from _examples("wrong ids of jobs", outcome.ledger.wrong_ids)
+    yield from _examples(
+        "reservations that ended early without a cause", [_refusal(one, outcome, steps) for one in refusals]
+    )
     yield from _examples("complaints", outcome.journal.complaints)
     yield from _examples("not drained", [f"{queue}: {length}" for queue, length in outcome.left.items()])
 
@@ -119,6 +142,16 @@ def _strange(one: Strange, outcome: Outcome, steps: _StepTexts) -> str:
     flags = "" if one.flags is None else f" with flags {one.flags}"
     context = _context(_name_in(one), one.receipt, one.receipt, outcome, steps)
     return f"{one.data[:60]!r}{flags}, {_receipt(one.receipt, outcome)}{context}"
+
+
+def _refusal(one: Refusal, outcome: Outcome, steps: _StepTexts) -> str:
+    detached = ", detached" if one.is_detached else ""
+    context = _context(one.message, one.reserved, one.refused, outcome, steps)
+    return (
+        f"{one.message.decode()} of {one.reserved.queue}: reserved by {one.reserved.by} through "
+        f"{one.reserved.proxy} at {one.reserved.when - outcome.began:.2f} s{detached}; {one.event} refused "
+        f"at {one.refused.when - outcome.began:.2f} s{context}"
+    )
 
 
 def _name_in(one: Strange) -> bytes:

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos import plan
+from tests.chaos.beanstalk import BeanstalkCaller
+from tests.chaos.beanstalk_clients import BeanstalkWorker, Kicker, MortalWorker, Putter
 from tests.chaos.caller import Caller
 from tests.chaos.causes import Incident
 from tests.chaos.consumers import CLOSED, Consumer, Exchanger, ReliableConsumer, Taker, TransactionConsumer
@@ -23,11 +25,19 @@ from tests.chaos.memcached import MemcachedCaller
 from tests.chaos.memcached_clients import Getter, Setter
 from tests.chaos.plan import Fault, Timeouts
 from tests.chaos.producers import Pace, Producer, Sender
+from tests.chaos.redis_workers import DetachedWorker, JobProducer, RedisKicker, RedisWorker
 from tests.chaos.stand import Proxy, Stand
+from tests.chaos.workers import Worker
 
 # Queues with their bounds; 0 for none.
 QUEUES = {"wide": 0, "wider": 0, "narrow": 20, "tight": 300}
 _NAMES = list(QUEUES)
+# Queues of jobs with their bounds; None for one that the first put creates. Takers take from `mixed`, too.
+TUBES = {"tube": 300, "urgent": 300, "small": 40, "created": None, "mixed": 300}
+_TUBES = list(TUBES)
+# A list from which workers reserve, and takers take.
+HELD = {"held": 300}
+_HELD = list(HELD)
 # The queues of clients that hang up in a stall.
 _LEFT_QUEUES = [path.queue for path in PATHS]
 # Kinds of clients: type, protocol, name and number. The connections of the first third of the producers are
@@ -43,6 +53,23 @@ _CONSUMERS: list[tuple[type[Consumer], type[Caller], str, int]] = [
     (Kestrel, MemcachedCaller, "kestrel", 4),
     (TransactionConsumer, Caller, "transaction", 2),
 ]
+# The same for jobs, with the queues.
+_JOB_PRODUCERS: list[tuple[type[Producer], type[Caller], str, int, list[str]]] = [
+    (Putter, BeanstalkCaller, "putter", 3, _TUBES),
+    (JobProducer, Caller, "job-producer", 2, [*_TUBES[:3], "mixed"]),
+    (Producer, Caller, "plain-producer", 1, ["held", "mixed"]),
+]
+_WORKERS: list[tuple[type[Worker], type[Caller], str, int, list[str]]] = [
+    (BeanstalkWorker, BeanstalkCaller, "worker", 5, _TUBES),
+    (BeanstalkWorker, BeanstalkCaller, "tube-worker", 1, ["tube"]),
+    (BeanstalkWorker, BeanstalkCaller, "created-worker", 1, ["created"]),
+    (MortalWorker, BeanstalkCaller, "mortal", 2, _TUBES),
+    (RedisWorker, Caller, "redis-worker", 4, [*_TUBES, *_HELD]),
+]
+_DETACHED = 3
+_JOB_TAKERS = 2
+# The share of messages that are put as jobs.
+_JOBS = 0.4
 _EXCHANGERS = 2
 _HALF_CLOSERS = 4
 # Seconds between checks of the tasks, between lines of progress, and until undrained queues are given up.
@@ -115,9 +142,14 @@ class _Work:
 
     async def run(self) -> None:
         await self._create_queues()
-        pace = Pace(self._ledger, self._settings.messages, plan.seconds(self._settings.faults))
-        consumers = self._consumers(pace)
-        producers = [asyncio.create_task(producer.work()) for producer in self._producers(pace)]
+        messages, seconds = self._settings.messages, plan.seconds(self._settings.faults)
+        pace = Pace(lambda: self._ledger.acknowledged - self._ledger.jobs, (1 - _JOBS) * messages, seconds)
+        job_pace = Pace(lambda: self._ledger.jobs, _JOBS * messages, seconds)
+        consumers = [*self._consumers(pace), *self._job_consumers()]
+        producers = [
+            asyncio.create_task(producer.work())
+            for producer in (*self._producers(pace), *self._job_producers(job_pace))
+        ]
         breaking = asyncio.create_task(self._faults.all(self._settings.faults))
         tasks = [
             *(asyncio.create_task(consumer.work()) for consumer in consumers),
@@ -129,7 +161,7 @@ class _Work:
         try:
             while not breaking.done() or self._ledger.acknowledged < self._settings.messages:
                 await self._check(tasks)
-            pace.is_over = True
+            pace.is_over = job_pace.is_over = True
             while not all(task.done() for task in producers):
                 await self._check(tasks)
             self._outcome.seconds = time.monotonic() - self._outcome.began
@@ -148,7 +180,9 @@ class _Work:
 
     async def _create_queues(self) -> None:
         caller = self._caller("creator")
-        for queue, bound in QUEUES.items():
+        for queue, bound in (QUEUES | HELD | TUBES).items():
+            if bound is None:
+                continue
             await caller.ask(("PRESSURE.CREATE", queue, "BOUND", bound, "OVERFLOW", "BLOCK"))
         for queue in (*_LEFT_QUEUES, CLOSED):
             await caller.ask(("PRESSURE.CREATE", queue))
@@ -177,6 +211,14 @@ class _Work:
                 producers.append(producer(caller, self._sender(caller), _NAMES, pace, self._chance()))
         return producers
 
+    def _job_producers(self, pace: Pace) -> list[Producer]:
+        producers = []
+        for producer, protocol, name, count, queues in _JOB_PRODUCERS:
+            for n in range(count):
+                caller = protocol(*self._next(name), self._journal, relayed=n >= count // 3)
+                producers.append(producer(caller, self._sender(caller), queues, pace, self._chance()))
+        return producers
+
     def _consumers(self, pace: Pace) -> list[Consumer | HalfCloser]:
         consumers: list[Consumer | HalfCloser] = []
         for consumer, protocol, name, count in _CONSUMERS:
@@ -193,6 +235,30 @@ class _Work:
             consumers.append(HalfCloser(*name_and_proxy, self._ledger, self._journal, _NAMES, self._chance()))
         return consumers
 
+    def _job_consumers(self) -> list[Consumer]:
+        consumers: list[Consumer] = []
+        for worker, protocol, name, count, queues in _WORKERS:
+            for n in range(count):
+                caller = protocol(*self._next(name), self._journal, relayed=n > 0)
+                consumers.append(worker(caller, self._ledger, queues, self._chance(), self._journal, _HELD))
+        for n in range(_DETACHED):
+            caller = Caller(*self._next("detached"), self._journal, relayed=n > 0)
+            successor = self._caller("successor")
+            queues = [*_TUBES, *_HELD]
+            consumers.append(
+                DetachedWorker(caller, self._ledger, queues, self._chance(), self._journal, _HELD, successor)
+            )
+        for _ in range(_JOB_TAKERS):
+            caller = self._caller("job-taker")
+            consumers.append(Taker(caller, self._ledger, ["mixed", *_HELD], self._chance()))
+        reader = MemcachedCaller(*self._next("job-kestrel"), self._journal, relayed=False)
+        consumers.append(Kestrel(reader, self._ledger, ["mixed", *_HELD], self._chance()))
+        kicker = BeanstalkCaller(*self._next("kicker"), self._journal, relayed=False)
+        consumers.append(Kicker(kicker, self._ledger, _TUBES, self._chance(), self._journal))
+        caller = self._caller("redis-kicker")
+        consumers.append(RedisKicker(caller, self._ledger, _HELD, self._chance(), self._journal))
+        return consumers
+
     async def _drain(self, tasks: list[asyncio.Task[None]]) -> None:
         """Wait until nothing is received for longer than a proxy takes to recover a dead proxy's messages."""
         self._say("all faults repaired, all producers stopped; draining the queues")
@@ -207,17 +273,21 @@ class _Work:
         await self._audit()
 
     def _lengths(self) -> dict[str, int]:
-        """Return the lengths of queues that are not empty in the backend."""
+        """Return the lengths of queues that are not empty in the backend, with their jobs in any state."""
         prefix = "__pressure__:"
         with self._stand.backend.client(decode_responses=True) as control:
             bases = [key.removesuffix(":bound") for key in control.keys(f"{prefix}*:bound")]
-            lengths = {base.removeprefix(prefix): control.llen(base) for base in bases}
+            lengths = {
+                base.removeprefix(prefix): control.llen(base) + control.hlen(f"{base}:ext:jobs")
+                for base in bases
+            }
         return {queue: length for queue, length in lengths.items() if length}
 
     async def _audit(self) -> None:
         """Complain of empty queues whose statistics count different numbers in and out."""
+        await asyncio.to_thread(self._audit_jobs)
         caller = self._caller("auditor")
-        for queue in (*QUEUES, *_LEFT_QUEUES):
+        for queue in (*QUEUES, *_LEFT_QUEUES, *TUBES, *HELD):
             (reply,) = await caller.ask(("PRESSURE.INFO", queue))
             about: dict[bytes, Any] = dict(zip(reply[::2], reply[1::2], strict=True))
             produced, consumed = about[b"produced_messages"], about[b"consumed_messages"]
@@ -226,6 +296,17 @@ class _Work:
                     f"{queue} is empty; its statistics count {produced} produced, {consumed} consumed"
                 )
         caller.close()
+
+    def _audit_jobs(self) -> None:
+        """Complain of what is left of jobs in the backend."""
+        with self._stand.backend.client(decode_responses=True) as control:
+            left = [
+                key
+                for state in ("ready", "delayed", "reserved", "buried")
+                for key in control.keys(f"__pressure__:*:ext:{state}")
+            ]
+        for key in left:
+            self._journal.complain(f"there are no jobs, but {key} is left")
 
     async def _report_progress(self) -> None:
         while True:

@@ -26,12 +26,14 @@ _START_INTERVAL = 0.05
 class Proxy:
     """A server that can be ended and started again, with a relay for its clients and one for its backend.
 
-    `port` is for RESP. `memcached_port` and the relay's `memcached_relay_port` are for memcached.
+    `port` is for RESP. `memcached_port` and the relay's `memcached_relay_port` are for memcached, and
+    `beanstalk_port` and `beanstalk_relay_port` for beanstalk.
     """
 
     def __init__(self, name: str, folder: Path, environment: dict[str, str], journal: Journal) -> None:
         self.name = name
         self.port = self.memcached_port = self.memcached_relay_port = 0
+        self.beanstalk_port = self.beanstalk_relay_port = 0
         self.client_relay: Relay
         self.backend_relay: Relay
         self._folder = folder
@@ -48,6 +50,9 @@ class Proxy:
         self.memcached_relay_port = self.client_relay.listen(
             lambda: connected(("127.0.0.1", self.memcached_port))
         )
+        self.beanstalk_relay_port = self.client_relay.listen(
+            lambda: connected(("127.0.0.1", self.beanstalk_port))
+        )
 
     async def start(self) -> None:
         """Start a process. Try again until one reaches the backend."""
@@ -57,7 +62,7 @@ class Proxy:
             try:
                 self._server = await asyncio.to_thread(
                     Server, log, "--backend", f"redis://127.0.0.1:{self.backend_relay.port}",
-                    "--listen", "memcached://127.0.0.1:0",
+                    "--listen", "memcached://127.0.0.1:0", "--listen", "beanstalk://127.0.0.1:0",
                     environment=self._environment,
                 )  # fmt: skip
             except AssertionError as error:
@@ -65,6 +70,7 @@ class Proxy:
                 await asyncio.sleep(_START_INTERVAL)
         self.port = self._server.port
         self.memcached_port = self._server.port_of("memcached")
+        self.beanstalk_port = self._server.port_of("beanstalk")
 
     @property
     def process(self) -> Popen[bytes]:

@@ -21,6 +21,7 @@ from handlers.memcached import parser as memcached
 from handlers.resp import errors
 from handlers.resp import parser as resp
 from handlers.resp.replies import CommandError, error
+from pressure_server.queues.operations.jobs import job_to_put
 from tests.support.waiters import packed
 
 # The largest message in bytes, unless a test passes another limit.
@@ -370,7 +371,8 @@ def _beanstalk_streams(draw: st.DrawFn) -> Stream:
         elif kind == "put":
             numbers, body, space = draw(st.tuples(_UINT32, _UINT32, _UINT32)), draw(_BODIES), b" "
             space *= draw(st.sampled_from([1, 3]))
-            expected.append(beanstalk.Put(*numbers, body))
+            priority, delay, ttr = numbers
+            expected.append(beanstalk.Puts([job_to_put(body, priority, delay, ttr or 1)]))
             words = (b"put", *(b"%d" % number for number in (*numbers, len(body))))
             stream += space.join(words) + b"\r\n" + body + b"\r\n"
         elif kind == "no line end":
@@ -398,9 +400,11 @@ class CountingBeanstalk(beanstalk.RequestParser):
 
 
 def _check_beanstalk(item: Any) -> None:
-    if isinstance(item, beanstalk.Put):
-        assert all(0 <= number < 1 << 32 for number in item[:3])
-        assert len(item.message) <= MAX_MESSAGE
+    if isinstance(item, beanstalk.Puts):
+        for job in item.jobs:
+            priority, delay, ttr, _, _, message = job.split(b" ", 5)
+            assert all(0 <= int(number) < 1000 << 32 for number in (priority, delay, ttr))
+            assert len(message) <= MAX_MESSAGE
     elif isinstance(item, beanstalk.Request):
         assert b"\r\n" not in item.line
         assert len(item.line) <= beanstalk.MAX_LINE - 2
@@ -409,15 +413,26 @@ def _check_beanstalk(item: Any) -> None:
         assert not item.closes
 
 
+def _flat_beanstalk(items: list[beanstalk.Parsed]) -> list[Any]:
+    """Split puts in a row, which may have been read together or not."""
+    return [
+        part
+        for item in items
+        for part in (
+            map(beanstalk.Puts, ([job] for job in item.jobs)) if isinstance(item, beanstalk.Puts) else [item]
+        )
+    ]
+
+
 BEANSTALK = Codec(
     name="beanstalk",
     parser=beanstalk.RequestParser,
     counting=CountingBeanstalk,
     most_looks=3,
-    flat=list,
+    flat=_flat_beanstalk,
     is_fatal=lambda _item: False,
     check=_check_beanstalk,
-    size=lambda item: len(item.message) if isinstance(item, beanstalk.Put) else 0,
+    size=lambda item: sum(map(len, item.jobs)) if isinstance(item, beanstalk.Puts) else 0,
     most_held=lambda sent: sent,
     announce=lambda size: b"put 0 0 1 %d\r\n" % size,
     work={

@@ -7,7 +7,7 @@ from typing import cast
 
 from handlers.beanstalk import replies
 from pressure_server.net.connection import Connection
-from pressure_server.queues.operations.jobs import ReservedJob
+from pressure_server.queues.operations.jobs import ReservedJob, id_of
 from pressure_server.queues.operations.operation import Operation
 
 
@@ -26,11 +26,14 @@ def inserted(operation: Operation) -> bytes:
     """Return a reply for each put."""
     if operation.error is not None:
         return _failed(operation)
+    results = operation.results
+    if not any(isinstance(job, Exception) for job in results):
+        return b"INSERTED %d\r\n" * len(results) % tuple([int(job, 16) for job in results])
     client = _client_of(operation)
     return b"".join(
         [
-            client.error_reply(job) if isinstance(job, Exception) else b"INSERTED %b\r\n" % job
-            for job in operation.results
+            client.error_reply(job) if isinstance(job, Exception) else b"INSERTED %d\r\n" % id_of(job)
+            for job in results
         ]
     )
 
@@ -45,12 +48,20 @@ def reserved_job(operation: Operation) -> bytes:
     return replies.reserved(job.id, job.message)
 
 
-def event(done: bytes) -> Callable[[Operation], bytes]:
-    """Return the encoder for an event of a job: the reply is `done` if it has happened."""
+def event(done: bytes, *, ends: bool = True) -> Callable[[Operation], bytes]:
+    """Return the encoder for an event of a job: the reply is `done` if it has happened.
+
+    An event that was refused, or that `ends` the reservation, makes the client forget it. After an error it
+    may still be reserved: then it is given up when the client leaves.
+    """
 
     def encode(operation: Operation) -> bytes:
         if operation.error is not None:
             return _failed(operation)
+        reserved_jobs = _client_of(operation).reserved_jobs
+        for job, result in zip(operation.messages, operation.results, strict=True):
+            if ends or result != 1:
+                reserved_jobs.discard(id_of(job[: job.index(b" ")]))
         return b"".join([done if result == 1 else replies.NOT_FOUND for result in operation.results])
 
     return encode

@@ -8,13 +8,14 @@ from handlers.beanstalk import replies
 from handlers.beanstalk.client import BeanstalkClient
 from handlers.beanstalk.table import UINT64, command, numbers
 from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.jobs import id_of, word_of
 
 
 @command("peek", numbers(UINT64), needs="read")
 async def peek(client: BeanstalkClient, arguments: tuple[int]) -> bytes:
     """Return a job by its id."""
     tube = await client.index.tube(arguments[0])
-    return await _peek(client, tube, b"%d" % arguments[0])
+    return await _peek(client, tube, word_of(arguments[0]))
 
 
 async def _peek(client: BeanstalkClient, tube: bytes | None, which: bytes) -> bytes:
@@ -22,7 +23,7 @@ async def _peek(client: BeanstalkClient, tube: bytes | None, which: bytes) -> by
         return replies.NOT_FOUND
     client.permit_tube(tube)
     (found,) = await client.database.run(verbs.PEEK_JOB, tube, [which], client=client)
-    return replies.found(*found) if found else replies.NOT_FOUND
+    return replies.found(id_of(found[0]), found[1]) if found else replies.NOT_FOUND
 
 
 async def _peek_next(client: BeanstalkClient, _nothing: None, *, state: bytes) -> bytes:

@@ -15,7 +15,7 @@ from handlers.beanstalk.commands.tubes import is_in_use, tubes_in_use
 from handlers.beanstalk.table import UINT64, command, numbers, tube
 from handlers.beanstalk.version import FOLLOWED_VERSION
 from pressure_server.queues.operations import verbs
-from pressure_server.queues.operations.jobs import JobInfo
+from pressure_server.queues.operations.jobs import JobInfo, word_of
 from pressure_server.queues.operations.operation import Line
 
 _COUNTED = (
@@ -44,7 +44,7 @@ async def stats_job(client: BeanstalkClient, arguments: tuple[int]) -> bytes:
     if name is None:
         return replies.NOT_FOUND
     client.permit_tube(name)
-    (found,) = await client.database.run(verbs.JOB_INFO, name, [b"%d" % job], client=client)
+    (found,) = await client.database.run(verbs.JOB_INFO, name, [word_of(job)], client=client)
     about = JobInfo.of(found)
     if about is None:
         return replies.NOT_FOUND

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any, cast
 
 from handlers.beanstalk import replies
 from handlers.beanstalk.client import BeanstalkClient
 from handlers.beanstalk.commands.encoders import event
+from handlers.beanstalk.parser import Request
 from handlers.beanstalk.table import UINT32, UINT64, FormatError, command, numbers
 from pressure_server.errors import QueueClosedError, QueueDoesNotExistError
 from pressure_server.queues.operations import verbs
-from pressure_server.queues.operations.jobs import ReservedJob, claim, owned, released
+from pressure_server.queues.operations.jobs import ReservedJob, claim, owned, released, word_of
 from pressure_server.queues.operations.operation import Operation, Verb
 from pressure_server.queues.operations.options import WAITS
 from pressure_server.queues.operations.wait import Wait
@@ -24,9 +26,8 @@ _SAFETY_MARGIN = 1.0
 _RECOUNTED = 64
 _SECONDS = re.compile(rb" *([+-]?[0-9]*)")
 
-_ENCODERS = {
-    reply: event(reply) for reply in (replies.DELETED, replies.RELEASED, replies.BURIED, replies.TOUCHED)
-}
+_ENCODERS = {reply: event(reply) for reply in (replies.DELETED, replies.RELEASED, replies.BURIED)}
+_ENCODERS[replies.TOUCHED] = event(replies.TOUCHED, ends=False)
 
 
 def _seconds(rest: bytes) -> int:
@@ -59,27 +60,50 @@ def _reserve(client: BeanstalkClient, timeout: float | None) -> Coroutine[Any, A
             client.permit_tube(tube)
     if len(client.reserved_jobs) % _RECOUNTED == 0:
         client.recount()
-    margin = client.reserved_jobs.first_deadline(_now()) - _SAFETY_MARGIN - _now()
-    if margin <= 0:
-        client.reply(replies.DEADLINE_SOON)
-        return None
-    if margin < (float("inf") if timeout is None else timeout):
-        timeout = margin
     wanted = claim(client.job_owner)
-    if len(client.watched) == 1:
-        (tube,) = client.watched
-        if timeout == 0:
-            # Requests in a row become one operation.
-            client.submit(verbs.RESERVE, tube, [wanted], 1, _reserved)
-            return None
-        client.submit(verbs.RESERVE, tube, [wanted], 1, _reserved, wait=Wait(timeout), options=WAITS)
+    if len(client.watched) > 1:
+        return _reserve_from_many(client, wanted, timeout)
+    (tube,) = client.watched
+    if timeout == 0:
+        # Requests in a row become one operation.
+        client.submit(verbs.RESERVE, tube, [wanted], 1, _reserved)
         return None
-    return _reserve_from_many(client, wanted, timeout)
+    # A pipeline of reserves takes the ready jobs together; only then does the next one wait.
+    equal = 0 if client.is_next_to_wait else client.take_equal(client.may_submit - 1)
+    if equal:
+        client.submit(
+            verbs.RESERVE,
+            tube,
+            [wanted] * (1 + equal),
+            1,
+            partial(_reserved_some, timeout=timeout),
+            commands=1 + equal,
+            wait=Wait(0),
+        )
+        return None
+    wait = Wait(_patience(client, timeout))
+    client.submit(verbs.RESERVE, tube, [wanted], 1, _reserved, wait=wait, options=WAITS)
+    client.is_next_to_wait = client.is_held and client.is_next_to_wait
+    return None
+
+
+def _margin(client: BeanstalkClient) -> float:
+    """Return for how many seconds the client may wait: until the last second of its first reservation."""
+    return client.reserved_jobs.first_deadline(_now()) - _SAFETY_MARGIN - _now()
+
+
+def _patience(client: BeanstalkClient, timeout: float | None) -> float | None:
+    """Return for how many seconds a reserve waits; None for ever."""
+    margin = _margin(client) if client.reserved_jobs else float("inf")
+    if margin < (float("inf") if timeout is None else timeout):
+        return max(0.0, margin)
+    return timeout
 
 
 async def _reserve_from_many(client: BeanstalkClient, wanted: bytes, timeout: float | None) -> bytes:
     try:
-        found = await client.database.reserve(list(client.watched), wanted, timeout, client=client)
+        patience = _patience(client, timeout)
+        found = await client.database.reserve(list(client.watched), wanted, patience, client=client)
     except QueueClosedError:
         found = None
     if found is None:
@@ -89,20 +113,35 @@ async def _reserve_from_many(client: BeanstalkClient, wanted: bytes, timeout: fl
 
 
 def _in_vain(client: BeanstalkClient) -> bytes:
-    margin = client.reserved_jobs.first_deadline(_now()) - _SAFETY_MARGIN - _now()
-    return replies.DEADLINE_SOON if margin <= 0 else replies.TIMED_OUT
+    # Timers are accurate to a millisecond.
+    return replies.DEADLINE_SOON if _margin(client) <= 0.001 else replies.TIMED_OUT
+
+
+def _jobs_in(operation: Operation) -> bytes:
+    jobs = map(ReservedJob.of, operation.results)
+    return b"".join([replies.reserved(job.id, job.message) for job in jobs])
 
 
 def _reserved(operation: Operation) -> bytes:
     client = cast(BeanstalkClient, operation.owner)
-    if operation.error is not None and not isinstance(
-        operation.error, QueueClosedError | QueueDoesNotExistError
-    ):
-        return client.error_reply(operation.error) * len(operation.sizes)
-    jobs = [ReservedJob.of(result) for result in operation.results]
-    missing = len(operation.sizes) - len(jobs)
-    found = [replies.reserved(job.id, job.message) for job in jobs]
-    return b"".join(found) + (_in_vain(client) * missing if missing else b"")
+    error = operation.error
+    if error is not None and not isinstance(error, QueueClosedError | QueueDoesNotExistError):
+        return client.error_reply(error) * len(operation.sizes)
+    missing = len(operation.sizes) - len(operation.results)
+    return _jobs_in(operation) + (_in_vain(client) * missing if missing else b"")
+
+
+def _reserved_some(operation: Operation, timeout: float | None) -> bytes:
+    """Reply to the reserves that have a job; the others are executed again, and the first of these waits."""
+    client = cast(BeanstalkClient, operation.owner)
+    error = operation.error
+    missing = len(operation.sizes) - len(operation.results)
+    if not missing or not (error is None or isinstance(error, QueueClosedError | QueueDoesNotExistError)):
+        return _reserved(operation)
+    line = b"reserve" if timeout is None else b"reserve-with-timeout %d" % timeout
+    client.execute_instead([Request(line)] * missing)
+    client.is_next_to_wait = True
+    return _jobs_in(operation)
 
 
 async def _in_tube_of(
@@ -122,7 +161,7 @@ async def reserve_one(client: BeanstalkClient, arguments: tuple[int]) -> bytes:
     """Reserve a job that is ready, delayed or buried."""
     (job,) = arguments
     client.is_worker = True
-    found = await _in_tube_of(client, verbs.RESERVE_JOB, job, [b"%d" % job, claim(client.job_owner)])
+    found = await _in_tube_of(client, verbs.RESERVE_JOB, job, [word_of(job), claim(client.job_owner)])
     if not found:
         return replies.NOT_FOUND
     reserved = ReservedJob.of(found[0])
@@ -130,55 +169,55 @@ async def reserve_one(client: BeanstalkClient, arguments: tuple[int]) -> bytes:
 
 
 def _event(
-    client: BeanstalkClient, verb: Verb, job: bytes, argument: bytes, reply: bytes
+    client: BeanstalkClient, verb: Verb, job: int, argument: bytes, reply: bytes
 ) -> Coroutine[Any, Any, bytes] | None:
     """Let an event happen to a job that the client has reserved."""
-    queue = _queue_of_reserved(client, job, verb)
+    queue = _queue_of_reserved(client, verb, job)
     if queue is None:
         return _event_later(client, verb, job, argument, reply)
     client.submit(verb, queue, [argument], 1, _ENCODERS[reply])
     return None
 
 
-async def _event_later(
-    client: BeanstalkClient, verb: Verb, job: bytes, argument: bytes, reply: bytes
-) -> bytes:
+async def _event_later(client: BeanstalkClient, verb: Verb, job: int, argument: bytes, reply: bytes) -> bytes:
     """Look again when all replies before this one are written: one of them may have brought the job."""
-    queue = _queue_of_reserved(client, job, verb)
+    queue = _queue_of_reserved(client, verb, job)
     if queue is None:
         return replies.NOT_FOUND
     done = await client.database.run(verb, queue, [argument], client=client)
+    if done[0] != 1 or verb is not verbs.TOUCH:
+        client.reserved_jobs.discard(job)
     return reply if done[0] == 1 else replies.NOT_FOUND
 
 
-def _queue_of_reserved(client: BeanstalkClient, job: bytes, verb: Verb) -> bytes | None:
-    """Return the queue of a job that the client has reserved. Note that the verb ends the reservation."""
+def _queue_of_reserved(client: BeanstalkClient, verb: Verb, job: int) -> bytes | None:
+    """Return the queue of a job that the client has reserved; note when the reservation ends now."""
     held = client.reserved_jobs.find(job)
     if held is None:
         return None
     if verb is verbs.TOUCH:
         client.reserved_jobs.touch(job, _now())
     else:
-        client.reserved_jobs.discard(job)
+        client.reserved_jobs.end(job)
     return held.queue
 
 
 @command("delete", numbers(UINT64), needs="get")
 def delete(client: BeanstalkClient, arguments: tuple[int]) -> Coroutine[Any, Any, bytes] | None:
     """Delete a job that the client has reserved, or that nobody has."""
-    job = b"%d" % arguments[0]
+    (job,) = arguments
     held = client.reserved_jobs.find(job)
     if held is None:
-        return _delete_free(client, arguments[0])
+        return _delete_free(client, job)
     client.statistics.of_tube(held.queue)["cmd-delete"] += 1
     return _event(client, verbs.DELETE_JOB, job, owned(job, client.job_owner), replies.DELETED)
 
 
 async def _delete_free(client: BeanstalkClient, job: int) -> bytes:
-    client.reserved_jobs.discard(b"%d" % job)  # a reply before this one may have brought the job
-    done = await _in_tube_of(client, verbs.DELETE_JOB, job, [owned(b"%d" % job, client.job_owner)])
+    done = await _in_tube_of(client, verbs.DELETE_JOB, job, [owned(job, client.job_owner)])
     if not done or done[0] != 1:
         return replies.NOT_FOUND
+    client.reserved_jobs.discard(job)  # a reply before this one may have brought the job
     tube = client.index.known_tube(job)
     if tube is not None:
         client.statistics.of_tube(tube)["cmd-delete"] += 1
@@ -188,8 +227,7 @@ async def _delete_free(client: BeanstalkClient, job: int) -> bytes:
 @command("release", numbers(UINT64, UINT32, UINT32), needs="get")
 def release(client: BeanstalkClient, arguments: tuple[int, int, int]) -> Coroutine[Any, Any, bytes] | None:
     """Make a reserved job ready again, or delayed, with a new priority."""
-    number, priority, delay = arguments
-    job = b"%d" % number
+    job, priority, delay = arguments
     argument = released(job, client.job_owner, priority, delay)
     return _event(client, verbs.RELEASE, job, argument, replies.RELEASED)
 
@@ -197,8 +235,7 @@ def release(client: BeanstalkClient, arguments: tuple[int, int, int]) -> Corouti
 @command("bury", numbers(UINT64, UINT32), needs="get")
 def bury(client: BeanstalkClient, arguments: tuple[int, int]) -> Coroutine[Any, Any, bytes] | None:
     """Set a reserved job aside until it is kicked."""
-    number, priority = arguments
-    job = b"%d" % number
+    job, priority = arguments
     argument = owned(job, client.job_owner) + b" %d" % priority
     return _event(client, verbs.BURY, job, argument, replies.BURIED)
 
@@ -206,14 +243,14 @@ def bury(client: BeanstalkClient, arguments: tuple[int, int]) -> Coroutine[Any, 
 @command("touch", numbers(UINT64), needs="get")
 def touch(client: BeanstalkClient, arguments: tuple[int]) -> Coroutine[Any, Any, bytes] | None:
     """Let the time to run of a reserved job begin again."""
-    job = b"%d" % arguments[0]
+    (job,) = arguments
     return _event(client, verbs.TOUCH, job, owned(job, client.job_owner), replies.TOUCHED)
 
 
 @command("kick-job", numbers(UINT64), needs="get")
 async def kick_one(client: BeanstalkClient, arguments: tuple[int]) -> bytes:
     """Make a buried or delayed job ready."""
-    done = await _in_tube_of(client, verbs.KICK_JOB, arguments[0], [b"%d" % arguments[0]])
+    done = await _in_tube_of(client, verbs.KICK_JOB, arguments[0], [word_of(arguments[0])])
     return replies.KICKED if done and done[0] == 1 else replies.NOT_FOUND
 
 

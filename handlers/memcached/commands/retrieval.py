@@ -131,13 +131,15 @@ async def _take(client: MemcachedClient, queue: bytes, options: ReadOptions) -> 
 
 async def _close(client: MemcachedClient, queue: bytes) -> None:
     """Delete the open message of the queue, if any."""
-    job = client.open_reads.pop(queue)
+    job = client.open_reads.find(queue)
     if job is not None:
-        client.reserved_jobs.discard(job.id)
         with suppress(QueueDoesNotExistError):
             await client.database.run(
                 verbs.DELETE_JOB, queue, [owned(job.id, client.job_owner)], client=client
             )
+        # After an error it stays open: the client may close it again, or abort.
+        client.open_reads.pop(queue)
+        client.reserved_jobs.discard(job.id)
 
 
 async def _peek(client: MemcachedClient, queue: bytes, timeout: float) -> list[bytes]:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import Any, Protocol, cast
 
+from handlers.resp.client import Caller
 from handlers.resp.replies import INTEGERS, NullArray, bulk, encode, error, set_sign
 from pressure_server.errors import QueueDoesNotExistError
+from pressure_server.queues.operations.jobs import ReservedJob, id_of
 from pressure_server.queues.operations.operation import Operation
 
 
@@ -122,3 +124,44 @@ def message_lists(operation: Operation) -> bytes:
         b"*%d\r\n" % len(messages) + b"".join(map(bulk, messages)) if messages or not size else null
         for size, messages in zip(operation.sizes, _per_command(operation), strict=True)
     )
+
+
+def described(queue: bytes, job: ReservedJob) -> list[object]:
+    """Return a reserved job as a reply has it: queue, id, message, and how often it has been reserved."""
+    return [queue, job.id, job.message, job.reserves]
+
+
+def _job(queue: bytes, result: bytes) -> bytes:
+    job = ReservedJob.of(result)
+    return b"*4\r\n%b:%d\r\n%b:%d\r\n" % (bulk(queue), job.id, bulk(job.message), job.reserves)
+
+
+def reserved_job(operation: Operation) -> bytes:
+    """Return one reserved job or null per command."""
+    null = encode(NullArray(), _client_of(operation).protocol)
+    if operation.error is not None:
+        return _failed(operation, null)
+    jobs = [_job(operation.name, result) for result in operation.results]
+    return b"".join(jobs) + null * (len(operation.sizes) - len(jobs))
+
+
+def reserved_jobs(operation: Operation) -> bytes:
+    """Return the reserved jobs of each command as an array, or null if there are none."""
+    null = encode(NullArray(), _client_of(operation).protocol)
+    if operation.error is not None:
+        return _failed(operation, null)
+    return b"".join(
+        b"*%d\r\n" % len(results) + b"".join([_job(operation.name, result) for result in results])
+        if results
+        else null
+        for results in _per_command(operation)
+    )
+
+
+def ended_reservations(operation: Operation) -> bytes:
+    """Return for how many jobs of each command the event has happened; the client holds none of these."""
+    if operation.error is None:
+        reservations = cast(Caller, operation.owner).connection.reserved_jobs
+        for word in operation.messages:
+            reservations.discard(id_of(word[: word.index(b" ")]))
+    return sums(operation)

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from handlers.resp.arguments import count_from_zero, positive_count, priority_of, seconds_of, timeout_of
 from handlers.resp.client import Caller
+from handlers.resp.commands import encoders
 from handlers.resp.options import options_in
 from handlers.resp.parser import Command
 from handlers.resp.replies import OK, CommandError, NullArray
 from handlers.resp.table import command
+from pressure_server.queues.database import UP_TO_COUNT
 from pressure_server.queues.operations import verbs
-from pressure_server.queues.operations.jobs import JobInfo, ReservedJob, claim, detached, owned, released
-from pressure_server.queues.operations.operation import Verb
+from pressure_server.queues.operations.jobs import (
+    JobInfo,
+    ReservedJob,
+    claim,
+    detached,
+    id_of,
+    owned,
+    released,
+    word_of,
+)
+from pressure_server.queues.operations.operation import Encode, Verb
+from pressure_server.queues.operations.options import DEFAULT, WAITS
+from pressure_server.queues.operations.wait import Wait
 from pressure_server.queues.transaction import Transaction
 
 # Each queue needs an operation, which may wait.
@@ -55,11 +68,6 @@ def _owner(client: Caller, options: dict[bytes, Any]) -> bytes:
     return client.connection.job_owner if token is None else detached(token)
 
 
-def _job(queue: bytes, result: bytes) -> list[object]:
-    job = ReservedJob.of(result)
-    return [queue, int(job.id), job.message, job.reserves]
-
-
 @command(
     "PRESSURE.RESERVE key [key ...] [TIMEOUT seconds] [TTR seconds] [COUNT count] [DETACHED token]",
     "Reserves the best job of the queues: the lowest priority, then the oldest. Waits up to TIMEOUT seconds "
@@ -70,7 +78,7 @@ def _job(queue: bytes, result: bytes) -> list[object]:
     needs="get",
     flags="write blocking",
 )
-async def reserve(client: Caller, words: Command) -> object:
+def reserve(client: Caller, words: Command) -> Coroutine[Any, Any, object] | None:
     """Reserve jobs. In a queue that is not of the type jobs, reserve the oldest messages."""
     names, options = _names_and_options(words[1:], b"TIMEOUT", b"TTR", b"COUNT", b"DETACHED")
     count = options.get(b"COUNT", 1)
@@ -81,25 +89,34 @@ async def reserve(client: Caller, words: Command) -> object:
     if isinstance(client.database, Transaction):
         raise CommandError("ERR jobs cannot be reserved in a transaction")
     wanted = claim(_owner(client, options), options.get(b"TTR"))
-    timeout = options.get(b"TIMEOUT", 0)
     names = list(dict.fromkeys(names))
-    found = await client.database.reserve(names, wanted, timeout, count, client.connection)
+    if len(names) > 1:
+        return _reserve_from_many(client, names, wanted, options)
+    encode = encoders.reserved_jobs if b"COUNT" in options else encoders.reserved_job
+    wait = Wait(options[b"TIMEOUT"]) if b"TIMEOUT" in options else None
+    how = DEFAULT if wait is None else WAITS if count == 1 else UP_TO_COUNT
+    client.submit(verbs.RESERVE, names[0], [wanted] * count, count, encode, wait=wait, options=how)
+    return None
+
+
+async def _reserve_from_many(
+    client: Caller, names: list[bytes], wanted: bytes, options: dict[bytes, Any]
+) -> object:
+    count, timeout = options.get(b"COUNT", 1), options.get(b"TIMEOUT", 0)
+    database = client.connection.database
+    found = await database.reserve(names, wanted, timeout, count, client.connection)
     if found is None:
         return NullArray()
-    jobs = [_job(found[0], result) for result in found[1]]
+    jobs = [encoders.described(found[0], ReservedJob.of(result)) for result in found[1]]
     return jobs if b"COUNT" in options else jobs[0]
 
 
-async def _each(client: Caller, words: Command, verb: Verb, *, ends: bool) -> object:
-    """Let an event happen to jobs of one queue; return for how many it did."""
+def _submit_event(client: Caller, words: Command, verb: Verb, encode: Encode) -> None:
+    """Let an event happen to jobs of one queue; the reply is for how many it did."""
     ids, options = _names_and_options(words[2:], b"TOKEN")
     owner = _owner(client, options)
-    jobs = [b"%d" % positive_count(word) for word in ids]
-    results = await client.database.run(verb, words[1], [owned(job, owner) for job in jobs], len(jobs))
-    if ends:
-        for job in jobs:
-            client.connection.reserved_jobs.discard(job)
-    return sum(results)
+    jobs = [owned(positive_count(word), owner) for word in ids]
+    client.submit(verb, words[1], jobs, len(jobs), encode)
 
 
 @command(
@@ -110,9 +127,9 @@ async def _each(client: Caller, words: Command, verb: Verb, *, ends: bool) -> ob
     needs="get",
     flags="write fast",
 )
-async def ack(client: Caller, words: Command) -> object:
+def ack(client: Caller, words: Command) -> None:
     """Delete jobs."""
-    return await _each(client, words, verbs.DELETE_JOB, ends=True)
+    _submit_event(client, words, verbs.DELETE_JOB, encoders.ended_reservations)
 
 
 @command(
@@ -122,9 +139,9 @@ async def ack(client: Caller, words: Command) -> object:
     needs="get",
     flags="write fast",
 )
-async def touch(client: Caller, words: Command) -> object:
+def touch(client: Caller, words: Command) -> None:
     """Touch reserved jobs."""
-    return await _each(client, words, verbs.TOUCH, ends=False)
+    _submit_event(client, words, verbs.TOUCH, encoders.sums)
 
 
 @command(
@@ -135,14 +152,12 @@ async def touch(client: Caller, words: Command) -> object:
     needs="get",
     flags="write fast",
 )
-async def release(client: Caller, words: Command) -> object:
+def release(client: Caller, words: Command) -> None:
     """Release a reserved job. A priority or a delay makes the queue one of the type jobs."""
     options = _options(words[3:], b"PRIORITY", b"DELAY", b"TOKEN")
-    job = b"%d" % positive_count(words[2])
+    job = positive_count(words[2])
     argument = released(job, _owner(client, options), options.get(b"PRIORITY"), options.get(b"DELAY", 0))
-    (done,) = await client.database.run(verbs.RELEASE, words[1], [argument])
-    client.connection.reserved_jobs.discard(job)
-    return done
+    client.submit(verbs.RELEASE, words[1], [argument], 1, encoders.ended_reservations)
 
 
 @command(
@@ -152,14 +167,12 @@ async def release(client: Caller, words: Command) -> object:
     needs="get",
     flags="write fast",
 )
-async def bury(client: Caller, words: Command) -> object:
+def bury(client: Caller, words: Command) -> None:
     """Bury a reserved job."""
     options = _options(words[3:], b"PRIORITY", b"TOKEN")
-    job, priority = b"%d" % positive_count(words[2]), options.get(b"PRIORITY")
+    job, priority = positive_count(words[2]), options.get(b"PRIORITY")
     argument = owned(job, _owner(client, options)) + (b"" if priority is None else b" %d" % priority)
-    (done,) = await client.database.run(verbs.BURY, words[1], [argument])
-    client.connection.reserved_jobs.discard(job)
-    return done
+    client.submit(verbs.BURY, words[1], [argument], 1, encoders.ended_reservations)
 
 
 @command(
@@ -198,9 +211,9 @@ async def pause(client: Caller, words: Command) -> str:
 )
 async def peek(client: Caller, words: Command) -> object:
     """Look at a job without taking it."""
-    which = _STATES.get(words[2].upper()) or b"%d" % positive_count(words[2])
+    which = _STATES.get(words[2].upper()) or word_of(positive_count(words[2]))
     (found,) = await client.database.run(verbs.PEEK_JOB, words[1], [which])
-    return [int(found[0]), found[1]] if found else NullArray()
+    return [id_of(found[0]), found[1]] if found else NullArray()
 
 
 @command(
@@ -212,7 +225,7 @@ async def peek(client: Caller, words: Command) -> object:
 )
 async def job(client: Caller, words: Command) -> object:
     """Return the fields of a job; nil if there is no such job."""
-    (found,) = await client.database.run(verbs.JOB_INFO, words[1], [b"%d" % positive_count(words[2])])
+    (found,) = await client.database.run(verbs.JOB_INFO, words[1], [word_of(positive_count(words[2]))])
     about = JobInfo.of(found)
     if about is None:
         return NullArray()

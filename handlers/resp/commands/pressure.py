@@ -16,7 +16,7 @@ from handlers.resp.table import command
 from pressure_server.queues.glob import glob_regex
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.creation import FIFO, JOBS, QUEUED, UNFINISHED, Creation
-from pressure_server.queues.operations.jobs import job_to_put
+from pressure_server.queues.operations.jobs import id_of, job_to_put
 from pressure_server.queues.operations.operation import Line
 from pressure_server.queues.operations.options import OnFull, Options
 from pressure_server.queues.operations.wait import AS_CONFIGURED, Wait
@@ -179,7 +179,9 @@ async def put(client: Caller, words: Command) -> int:
     )
     if isinstance(result, Exception):
         raise result
-    return int(result) if options.unique or is_job else 1
+    if is_job:
+        return id_of(result)
+    return int(result) if options.unique else 1
 
 
 @command(

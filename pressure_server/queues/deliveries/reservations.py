@@ -49,7 +49,7 @@ class Reservations:
         delivery.release()
         return delivery
 
-    def give_up(self, name: bytes, jobs: Sequence[bytes], owner: bytes) -> None:
+    def give_up(self, name: bytes, jobs: Sequence[int], owner: bytes) -> None:
         """Give up jobs of a queue, together with others that are given up at the same time.
 
         In a fifo they go back to the head of the list: those that were reserved last go back first.
@@ -63,8 +63,7 @@ class Reservations:
         """Give up the jobs that have gathered."""
         given_up, self._given_up = self._given_up, {}
         for name, jobs in given_up.items():
-            latest_first = sorted(jobs, key=lambda job: int(job.split(b" ", 1)[0]), reverse=True)
-            self._send(name, latest_first)
+            self._send(name, sorted(jobs, reverse=True))  # by id, the latest first
 
     def _send(self, name: bytes, jobs: list[bytes]) -> None:
         self._unconfirmed += 1

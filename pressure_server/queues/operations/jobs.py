@@ -31,7 +31,17 @@ def job_to_put(
     """
     if key is not None:
         return b"%d %b%b" % (len(key), key, job_to_put(message, priority, delay, ttr))
-    return b"%d %d %d 0 0 %b" % (priority, round(delay * 1000), round(ttr * 1000), message)
+    return b"%d %.0f %.0f 0 0 %b" % (priority, delay * 1000, ttr * 1000, message)
+
+
+def word_of(job: int) -> bytes:
+    """Return a job's id as the script has it."""
+    return b"%013x" % job
+
+
+def id_of(word: bytes) -> int:
+    """Return a job's id from the script's word for it."""
+    return int(word, 16)
 
 
 def attached(token: int) -> bytes:
@@ -49,21 +59,26 @@ def claim(owner: bytes, ttr: float | None = None) -> bytes:
     return owner if ttr is None else b"%b %d" % (owner, round(ttr * 1000))
 
 
-def owned(job: bytes, owner: bytes) -> bytes:
+def owned(job: int, owner: bytes) -> bytes:
     """Return the argument for an event of a job that `owner` has reserved; `job` is its id."""
-    return job + b" " + owner
+    return b"%013x %b" % (job, owner)
 
 
-def released(job: bytes, owner: bytes, priority: int | None = None, delay: float = 0.0) -> bytes:
+def released(job: int, owner: bytes, priority: int | None = None, delay: float = 0.0) -> bytes:
     """Return the argument for RELEASE: the job keeps its priority if none is given; `delay` in seconds."""
-    return b"%b %b %b %d" % (job, owner, b"" if priority is None else b"%d" % priority, round(delay * 1000))
+    return b"%013x %b %b %d" % (
+        job,
+        owner,
+        b"" if priority is None else b"%d" % priority,
+        round(delay * 1000),
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class ReservedJob:
     """A job that a client has reserved. `ttr` is how long the reservation lasts, in seconds; 0: no limit."""
 
-    id: bytes
+    id: int
     ttr: float
     reserves: int
     message: bytes
@@ -74,7 +89,7 @@ class ReservedJob:
         job, ttr, flags, reserves, message = result.split(b" ", 4)
         if flags != b"0":
             message = Flagged(message, flags)
-        return cls(job, int(ttr) / 1000, int(reserves), message)
+        return cls(int(job, 16), int(ttr) / 1000, int(reserves), message)
 
 
 @dataclass(frozen=True, slots=True)

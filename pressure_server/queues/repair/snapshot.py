@@ -42,8 +42,8 @@ class Snapshot:
 
     `bound` is None if the queue does not exist; `keys` are then the suffixes of those of its keys that do,
     b"" for the list of messages. `length` is the number of queued messages; in a queue of jobs, `listed` of
-    these are in the list, and `held` others are reserved or buried jobs. `closed` and `not_full` are numbers of tokens. `view` is opaque: it changes
-    when any of the others does.
+    these are in the list, and `held` others are reserved or buried jobs. `closed` and `not_full` are numbers
+    of tokens. `view` is opaque: it changes when any of the others does.
     """
 
     bound: int | None
