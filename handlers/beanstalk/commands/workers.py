@@ -144,27 +144,15 @@ def _reserved_some(operation: Operation, timeout: float | None) -> bytes:
     return _jobs_in(operation)
 
 
-async def _in_tube_of(
-    client: BeanstalkClient, verb: Verb, job: int, arguments: list[bytes]
-) -> list[Any] | None:
-    """Do something to a job, whichever tube it is in. Return None if no tube has it."""
-    tube = await client.index.tube(job)
-    if tube is None:
-        return None
-    client.permit_tube(tube)
-    results: list[Any] = await client.database.run(verb, tube, arguments, client=client)
-    return results
-
-
 @command("reserve-job", numbers(UINT64), needs="get")
 async def reserve_one(client: BeanstalkClient, arguments: tuple[int]) -> bytes:
     """Reserve a job that is ready, delayed or buried."""
     (job,) = arguments
     client.is_worker = True
-    found = await _in_tube_of(client, verbs.RESERVE_JOB, job, [word_of(job), claim(client.job_owner)])
+    found = await client.in_tube_of(job, verbs.RESERVE_JOB, [word_of(job), claim(client.job_owner)])
     if not found:
         return replies.NOT_FOUND
-    reserved = ReservedJob.of(found[0])
+    reserved = ReservedJob.of(found[1])
     return replies.reserved(reserved.id, reserved.message)
 
 
@@ -214,13 +202,11 @@ def delete(client: BeanstalkClient, arguments: tuple[int]) -> Coroutine[Any, Any
 
 
 async def _delete_free(client: BeanstalkClient, job: int) -> bytes:
-    done = await _in_tube_of(client, verbs.DELETE_JOB, job, [owned(job, client.job_owner)])
-    if not done or done[0] != 1:
+    done = await client.in_tube_of(job, verbs.DELETE_JOB, [owned(job, client.job_owner)])
+    if done is None:
         return replies.NOT_FOUND
     client.reserved_jobs.discard(job)  # a reply before this one may have brought the job
-    tube = client.index.known_tube(job)
-    if tube is not None:
-        client.statistics.of_tube(tube)["cmd-delete"] += 1
+    client.statistics.of_tube(done[0])["cmd-delete"] += 1
     return replies.DELETED
 
 
@@ -250,8 +236,10 @@ def touch(client: BeanstalkClient, arguments: tuple[int]) -> Coroutine[Any, Any,
 @command("kick-job", numbers(UINT64), needs="get")
 async def kick_one(client: BeanstalkClient, arguments: tuple[int]) -> bytes:
     """Make a buried or delayed job ready."""
-    done = await _in_tube_of(client, verbs.KICK_JOB, arguments[0], [word_of(arguments[0])])
-    return replies.KICKED if done and done[0] == 1 else replies.NOT_FOUND
+    (job,) = arguments
+    return (
+        replies.KICKED if await client.in_tube_of(job, verbs.KICK_JOB, [word_of(job)]) else replies.NOT_FOUND
+    )
 
 
 def _count(rest: bytes) -> int:
