@@ -261,3 +261,23 @@ def test_a_job_stays_with_its_client_after_failed_commands_on_it(victim: Victim)
     ):
         assert stranger(command % owner.job + b"\r\n") == b"NOT_FOUND"
     assert owner(b"delete %b\r\n" % owner.job) == b"DELETED"
+
+
+# ---------------------------------------------------------------- a backend that has lost data
+
+
+def test_a_job_is_found_after_its_id_has_moved_to_another_tube(victim: Victim) -> None:
+    """The server remembers which tube has an id. A backend that has lost its data gives ids again."""
+    with Wire(BEANSTALK, victim.server) as wire, victim.backend.client() as direct:
+        for command, reply in {
+            b"peek %b": b"FOUND 1\r\nm", b"kick-job %b": b"NOT_FOUND", b"reserve-job %b": b"RESERVED 1\r\nm",
+            b"delete %b": b"DELETED",
+        }.items():  # fmt: skip
+            wire.put(b"old", b"m")
+            assert wire(b"peek %b\r\n" % wire.job) == b"FOUND 1\r\nm"
+            direct.flushall()
+            job = wire.job
+            wire.put(b"new", b"m")
+            assert wire.job == job
+            assert wire(command % job + b"\r\n") == reply
+            direct.flushall()
