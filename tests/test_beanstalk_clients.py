@@ -24,7 +24,7 @@ pytestmark = pytest.mark.clients
 
 SCRIPTS = Path(__file__).parent / "clients" / "beanstalk"
 PHP = "require 'Pheanstalk/autoload.php'; $p = Pheanstalk\\Pheanstalk::create('127.0.0.1', {port});"
-RUBY = "require 'beaneater'; @beanstalk = Beaneater.new('127.0.0.1:{port}');"
+RUBY = "require 'beaneater'; require 'timeout'; @beanstalk = Beaneater.new('127.0.0.1:{port}');"
 
 
 def need_library(runner: str) -> None:
@@ -226,7 +226,7 @@ def test_the_worker_of_beaneater_processes_jobs(port: int) -> None:
         work = @beanstalk.tubes['work']
         %w[again broken last].each_with_index { |body, pri| work.put body, :pri => pri }
         @beanstalk.jobs.process!(:release_delay => 0, :reserve_timeout => 1)
-        p work.stats.values_at('current_jobs_buried', 'current_jobs_ready')
+        p [work.stats.current_jobs_buried, work.stats.current_jobs_ready]
         p work.peek(:buried).body
         """
     )

@@ -243,7 +243,7 @@ class JobMachine(RuleBasedStateMachine):
                 ("MAX-DELIVERIES", 2),
                 ("MAX-DELIVERIES", 1, "DEAD-LETTER"),
                 ("BOUND", 1, "UNIQUE", "QUEUED"),
-            ]  # fmt: skip
+            ]
         ),
         dead=st.sampled_from([None, (), ("TYPE", "JOBS")]),
         is_made=st.booleans(),

@@ -299,8 +299,8 @@ def test_a_client_that_disconnects_during_its_login_leaves_nothing(
 
 @each_protocol
 def test_a_failed_login_is_logged_in_one_line_without_secrets(locked: Server, protocol: Protocol) -> None:
-    # Over beanstalk a line has at most 224 bytes, and a user's name no space and no line end.
-    name = re.sub(rb"\s", b"_", FORGED[:190]) if protocol is BEANSTALK else FORGED
+    # Over beanstalk a line has at most 224 bytes, and a user's name no space, line end or zero.
+    name = re.sub(rb"[\s\0]", b"_", FORGED[:190]) if protocol is BEANSTALK else FORGED
     with Wire(protocol, locked) as guessing:
         assert guessing(protocol.log_in(name, WRONG.encode())) == protocol.login_failed
     wait_for(lambda: "failed login" in locked.log, "the failed login to be logged")

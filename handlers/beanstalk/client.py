@@ -5,14 +5,17 @@ They are in one module because they refer to each other.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
 from handlers.beanstalk.job_index import JobIndex
 from handlers.beanstalk.statistics import Statistics
+from pressure_server.errors import QueueDoesNotExistError
 from pressure_server.net.connection import Connection
 from pressure_server.net.handler import Context
+from pressure_server.queues.operations.operation import Verb
 
 DEFAULT_TUBE = b"default"
 # The estimated memory of a watched tube besides its name, in bytes.
@@ -93,6 +96,20 @@ class BeanstalkClient(Connection):
             del self.watched[tube]
             self.watched_bytes -= len(tube) + _TUBE_COST
             self.recount()
+
+    async def in_tube_of(self, job: int, verb: Verb, arguments: list[bytes]) -> tuple[bytes, Any] | None:
+        """Do something to a job, whichever tube it is in. Return the tube and the result; None for no job."""
+        asked: bytes | None = None
+        while (tube := await self.index.tube(job)) is not None and tube != asked:
+            self.permit_tube(tube)
+            with contextlib.suppress(QueueDoesNotExistError):
+                results = await self.database.run(verb, tube, arguments, client=self)
+                if results and results[0]:
+                    return tube, results[0]
+            # The tube may be another one since the index was asked.
+            self.index.forget(job)
+            asked = tube
+        return None
 
     def permit_tube(self, tube: bytes) -> None:
         """Raise DeniedCommandError if the user may not use the tube."""

@@ -88,6 +88,9 @@ class BeanstalkConnection(BeanstalkClient):
             return None
 
     def _run(self, request: Request) -> Coroutine[Any, Any, bytes] | None:
+        if b"\0" in request.line:
+            self.reply(replies.BAD_FORMAT)
+            return None
         word, space, _ = request.line.partition(b" ")
         spec = COMMANDS.get(word)
         if spec is None or bool(space) is spec.takes_nothing:

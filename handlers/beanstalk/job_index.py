@@ -5,7 +5,7 @@ from __future__ import annotations
 from pressure_server.queues.database import Database
 
 _IDS_OF_BLOCK = 64
-# Blocks whose tubes are remembered. A block never gets another tube.
+# Blocks whose tubes are remembered. A block gets another tube only if the backend has lost data.
 _MAX_KNOWN = 100_000
 
 
@@ -19,6 +19,10 @@ class JobIndex:
     def known_tube(self, job: int) -> bytes | None:
         """Return the tube of a job if it is known without asking the backend."""
         return self._known.get((job - 1) // _IDS_OF_BLOCK)
+
+    def forget(self, job: int) -> None:
+        """Ask the backend the next time: the tube does not have the job."""
+        self._known.pop((job - 1) // _IDS_OF_BLOCK, None)
 
     async def tube(self, job: int) -> bytes | None:
         """Return the tube of a job; None if no tube has the id. Raises BackendError."""

@@ -17,6 +17,7 @@ _CRLF = b"\r\n"
 _MAX_ROW = 128
 # A time to run of 0 is one second.
 _LEAST_TTR = 1
+_NO_PUT = (0, 0, 0, 0)
 _MAX_UINT32 = (1 << 32) - 1
 _PUT = re.compile(rb"put +(\d{1,20}) +(\d{1,20}) +(\d{1,20}) +(\d{1,20})\r\n")
 
@@ -98,9 +99,10 @@ class RequestParser:
                     requests.append(Refused(JOB_TOO_BIG))
                 continue
             put = None if self._skips_line else _PUT.match(data, at, at + MAX_LINE)
-            if put is not None and _is_put(put):
-                size = int(put[4])
-                first, last = put.end(), put.end() + size
+            priority, delay, ttr, size = _NO_PUT if put is None else map(int, put.groups())
+            if put is not None and (priority | delay | ttr | size) <= _MAX_UINT32:  # all of them
+                first = put.end()
+                last = first + size
                 if size > self._max_job_size:
                     self._to_skip = size + 2
                     at = first
@@ -110,7 +112,7 @@ class RequestParser:
                     self._awaited, self._awaits_line = last + 2 - at, False
                     return at
                 if data[last : last + 2] == _CRLF:
-                    job = job_to_put(data[first:last], int(put[1]), int(put[2]), int(put[3]) or _LEAST_TTR)
+                    job = job_to_put(data[first:last], priority, delay, ttr or _LEAST_TTR)
                     if jobs is None or len(jobs) == _MAX_ROW:
                         jobs = []
                         requests.append(Puts(jobs))
@@ -134,9 +136,3 @@ class RequestParser:
             else:
                 self._skips_line = True
         return end
-
-
-def _is_put(put: re.Match[bytes]) -> bool:
-    """Return whether the numbers of a put are in range; 32 bits each."""
-    # Numbers of less than ten digits are in range: this takes a third of the time.
-    return put.end() - put.start() < 20 or all(int(number) <= _MAX_UINT32 for number in put.groups())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from pressure_server.backend.address import Address
@@ -123,11 +124,12 @@ class Watch:
         oldest: dict[int, list[bytes]] = {}
         for key in list(self._unneeded)[: _MAX_UNNEEDED // 2]:
             oldest.setdefault(self._unneeded.pop(key), []).append(key)
-        for number, keys in oldest.items():
-            self._select(connection, number)
-            for first in range(0, len(keys), _RELEASED_AT_ONCE):
-                some = keys[first : first + _RELEASED_AT_ONCE]
-                connection.send(None, b"EVAL", _RELEASE, b"%d" % len(some), *some)
+        with suppress(BackendError):  # a connection that is lost watches nothing
+            for number, keys in oldest.items():
+                self._select(connection, number)
+                for first in range(0, len(keys), _RELEASED_AT_ONCE):
+                    some = keys[first : first + _RELEASED_AT_ONCE]
+                    connection.send(None, b"EVAL", _RELEASE, b"%d" % len(some), *some)
 
     def _select(self, connection: _Connection, number: int) -> None:
         if number != self._number:

@@ -56,7 +56,7 @@ local verbs = {
   flush = { make_get, jobs = make_job_list }, restore = { make_get, jobs = make_job_list, takes = 'messages' },
   delete_job = job_event, give_up = job_event, release = job_event, touch = job_event, bury = job_event,
   kick_job = job_event, kick = { make_job_verbs }, pause = { make_job_verbs, takes = 'messages' },
-  convert = { make_job_verbs }, job_info = job_event, best_job = { make_job_verbs, optional = true },
+  convert = { make_job_verbs }, job_info = job_event,
   reserve_job = job_question, peek_job = job_question,
   examine = { make_doctor, optional = true },
   repair = { make_doctor, takes = 'words', optional = true },

@@ -91,11 +91,11 @@ local function make_job_verbs()
     return count
   end
 
-  -- Takes    the id of a job, a claim, and 'ready' if the job must be ready
+  -- Takes    the id of a job, and a claim
   -- Returns  { the job as `give` returns it }, or {} if it cannot be reserved
   function operations.reserve_job(words)
     local job = jobs.read({ words[1] })[1]
-    return job and jobs.give(words[3] and 'reserve' or 'reserve_any', { job }, { words[2] }) or {}
+    return job and jobs.give('reserve_any', { job }, { words[2] }) or {}
   end
 
   -- Takes    for how long no job is reserved, in milliseconds
@@ -124,16 +124,6 @@ local function make_job_verbs()
     end
     local job = id and jobs.read({ id })[1]
     return job and { job.id, jobs.message_of(job) } or {}
-  end
-
-  -- Returns  priority, when it was put, and id of the job that would be reserved next; a message of a list has
-  --          no id, and counts as put at the beginning; {} if there is none
-  function operations.best_job()
-    if queue.kind ~= 'jobs' then
-      return queue.bound and queue.length > 0 and { DEFAULT_PRIORITY, 0, '' } or {}
-    end
-    local job = jobs.available() > 0 and jobs.best(1)[1]
-    return job and { job.about[PRIORITY], tonumber(job.made), job.id } or {}
   end
 
   -- Takes    an id

@@ -264,7 +264,7 @@ local function make_jobs()
     for state, places in pairs(left) do call('ZREM', set_of(state), unpack(places)) end
     if #gone > 0 then call('HDEL', jobs, unpack(gone)) end
     if consumed > 0 and jobs_of_queue then count_as('consumed', consumed, bytes) end
-    if left.reserved and call('EXISTS', set_of('reserved')) == 0 then call('HDEL', records, 'j' .. base) end
+    if left.reserved and has_records and call('EXISTS', set_of('reserved')) == 0 then call('HDEL', records, 'j' .. base) end
     if queue.kind == 'reserved' and call('EXISTS', jobs) == 0 then set_kind(nil) end
     changed = changed or next(left) ~= nil or next(into) ~= nil
     return done
@@ -420,7 +420,7 @@ local function make_jobs()
   -- Make jobs of messages in the list: those that were there when the queue became one of jobs, and those
   -- that native clients have put. Return whether any are left.
   local function adopt(length, most)
-    if length == 0 or in_use('consumer') then
+    if length == 0 or not has_records or in_use('consumer') then
       return false
     end
     local messages = call('RPOP', base, most)

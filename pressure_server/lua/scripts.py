@@ -48,6 +48,12 @@ def housekeeping_script() -> Script:
 
 
 @cache
+def best_script() -> Script:
+    """Return the script that finds the best job of many queues."""
+    return Script(_text("best"))
+
+
+@cache
 def servers_script() -> bytes:
     """Return the text of the script for the registry of live servers."""
     return _text("servers")

@@ -17,6 +17,7 @@ from pressure_server.queues.operations.options import WAITS, Options
 from pressure_server.queues.operations.owners import Client, CoroutineOwner
 from pressure_server.queues.operations.wait import Ticket, Wait
 from pressure_server.queues.queue_operations import QueueOperations
+from pressure_server.queues.reserving import reserve_best
 
 _SCAN_COUNT = 1000
 # Most SCAN steps of `sample_queues`: the backend may hold millions of other keys.
@@ -129,28 +130,9 @@ class Database(LaneDispatcher, QueueOperations):
         count: int = 1,
         client: Client | None = None,
     ) -> tuple[bytes, list[bytes]] | None:
-        """Reserve the best job of all queues: of the lowest priority, then the oldest. Otherwise as `take`.
-
-        With several queues, `count` more jobs are taken from the queue of the best one.
-        """
-        while len(names) > 1:
-            # Look first, then take that job if it is still there.
-            found = await self.run_each(verbs.BEST_JOB, names)
-            ready = [
-                (*best, name)
-                for best, name in zip(found, names, strict=True)
-                if isinstance(best, list) and best
-            ]
-            if not ready:
-                break
-            *_, job, name = min(ready)
-            if count > 1 or not job:
-                taken = await self.take([name], 0, count, client, claim)
-            else:
-                jobs = await self.run(verbs.RESERVE_JOB, name, [job, claim, b"ready"], client=client)
-                taken = (name, jobs) if jobs else None
-            if taken is not None:
-                return taken
+        """Reserve the best job of all queues, as `reserve_best` does; of one queue, as `take` does."""
+        if len(names) > 1:
+            return await reserve_best(self, names, claim, timeout, count, client)
         return await self.take(names, timeout, count, client, claim)
 
     async def ranges(self, names: Sequence[bytes], first: int, last: int) -> list[list[bytes] | None]:

@@ -100,6 +100,7 @@ class Worker(Consumer):
         if end < _DEATHS + _UNREAD:
             await self.caller.send(*(self._words(DELETE, job) for job in jobs))
             self.ledger.doubt(job.name for job in jobs)
+            self._count(f"{DELETE} with an unread reply", len(jobs))
             self._die(jobs)
             return
         if end < _DEATHS + _UNREAD + _KEPT and shortest <= _SHORT_TTR:

@@ -413,6 +413,10 @@ def _check_beanstalk(item: Any) -> None:
         assert not item.closes
 
 
+def _message_size(job: bytes) -> int:
+    return len(job.split(b" ", 5)[5])
+
+
 def _flat_beanstalk(items: list[beanstalk.Parsed]) -> list[Any]:
     """Split puts in a row, which may have been read together or not."""
     return [
@@ -432,7 +436,7 @@ BEANSTALK = Codec(
     flat=_flat_beanstalk,
     is_fatal=lambda _item: False,
     check=_check_beanstalk,
-    size=lambda item: sum(map(len, item.jobs)) if isinstance(item, beanstalk.Puts) else 0,
+    size=lambda item: sum(map(_message_size, item.jobs)) if isinstance(item, beanstalk.Puts) else 0,
     most_held=lambda sent: sent,
     announce=lambda size: b"put 0 0 1 %d\r\n" % size,
     work={

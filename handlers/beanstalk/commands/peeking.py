@@ -14,13 +14,12 @@ from pressure_server.queues.operations.jobs import id_of, word_of
 @command("peek", numbers(UINT64), needs="read")
 async def peek(client: BeanstalkClient, arguments: tuple[int]) -> bytes:
     """Return a job by its id."""
-    tube = await client.index.tube(arguments[0])
-    return await _peek(client, tube, word_of(arguments[0]))
+    (job,) = arguments
+    found = await client.in_tube_of(job, verbs.PEEK_JOB, [word_of(job)])
+    return replies.found(id_of(found[1][0]), found[1][1]) if found else replies.NOT_FOUND
 
 
-async def _peek(client: BeanstalkClient, tube: bytes | None, which: bytes) -> bytes:
-    if tube is None:
-        return replies.NOT_FOUND
+async def _peek(client: BeanstalkClient, tube: bytes, which: bytes) -> bytes:
     client.permit_tube(tube)
     (found,) = await client.database.run(verbs.PEEK_JOB, tube, [which], client=client)
     return replies.found(id_of(found[0]), found[1]) if found else replies.NOT_FOUND

@@ -39,19 +39,15 @@ def _current(counts: dict[str, int]) -> dict[str, object]:
 @command("stats-job", numbers(UINT64), needs="read")
 async def stats_job(client: BeanstalkClient, arguments: tuple[int]) -> bytes:
     """Describe a job. Times are in whole seconds."""
-    job = arguments[0]
-    name = await client.index.tube(job)
-    if name is None:
-        return replies.NOT_FOUND
-    client.permit_tube(name)
-    (found,) = await client.database.run(verbs.JOB_INFO, name, [word_of(job)], client=client)
-    about = JobInfo.of(found)
-    if about is None:
+    (job,) = arguments
+    found = await client.in_tube_of(job, verbs.JOB_INFO, [word_of(job)])
+    about = JobInfo.of(found[1]) if found else None
+    if found is None or about is None:
         return replies.NOT_FOUND
     return replies.yaml_dictionary(
         {
             "id": job,
-            "tube": name,
+            "tube": found[0],
             "state": about.state,
             "pri": about.priority,
             "age": about.age // 1000,

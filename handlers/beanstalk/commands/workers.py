@@ -16,7 +16,7 @@ from handlers.beanstalk.table import UINT32, UINT64, FormatError, command, numbe
 from pressure_server.errors import QueueClosedError, QueueDoesNotExistError
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.jobs import ReservedJob, claim, owned, released, word_of
-from pressure_server.queues.operations.operation import Encode, Operation, Verb
+from pressure_server.queues.operations.operation import Operation, Verb
 from pressure_server.queues.operations.options import WAITS
 from pressure_server.queues.operations.wait import Wait
 
@@ -26,8 +26,8 @@ _SAFETY_MARGIN = 1.0
 _RECOUNTED = 64
 _SECONDS = re.compile(rb" *([+-]?[0-9]*)")
 
-_deleted, _released, _buried = event(replies.DELETED), event(replies.RELEASED), event(replies.BURIED)
-_touched = event(replies.TOUCHED, ends=False)
+_ENCODERS = {reply: event(reply) for reply in (replies.DELETED, replies.RELEASED, replies.BURIED)}
+_ENCODERS[replies.TOUCHED] = event(replies.TOUCHED, ends=False)
 
 
 def _seconds(rest: bytes) -> int:
@@ -144,41 +144,50 @@ def _reserved_some(operation: Operation, timeout: float | None) -> bytes:
     return _jobs_in(operation)
 
 
-async def _in_tube_of(
-    client: BeanstalkClient, verb: Verb, job: int, arguments: list[bytes]
-) -> list[Any] | None:
-    """Do something to a job, whichever tube it is in. Return None if no tube has it."""
-    tube = await client.index.tube(job)
-    if tube is None:
-        return None
-    client.permit_tube(tube)
-    results: list[Any] = await client.database.run(verb, tube, arguments, client=client)
-    return results
-
-
 @command("reserve-job", numbers(UINT64), needs="get")
 async def reserve_one(client: BeanstalkClient, arguments: tuple[int]) -> bytes:
     """Reserve a job that is ready, delayed or buried."""
     (job,) = arguments
     client.is_worker = True
-    found = await _in_tube_of(client, verbs.RESERVE_JOB, job, [word_of(job), claim(client.job_owner)])
+    found = await client.in_tube_of(job, verbs.RESERVE_JOB, [word_of(job), claim(client.job_owner)])
     if not found:
         return replies.NOT_FOUND
-    reserved = ReservedJob.of(found[0])
+    reserved = ReservedJob.of(found[1])
     return replies.reserved(reserved.id, reserved.message)
 
 
 def _event(
-    client: BeanstalkClient, verb: Verb, job: int, argument: bytes, encode: Encode, *, ends: bool = True
-) -> None:
+    client: BeanstalkClient, verb: Verb, job: int, argument: bytes, reply: bytes
+) -> Coroutine[Any, Any, bytes] | None:
     """Let an event happen to a job that the client has reserved."""
+    queue = _queue_of_reserved(client, verb, job)
+    if queue is None:
+        return _event_later(client, verb, job, argument, reply)
+    client.submit(verb, queue, [argument], 1, _ENCODERS[reply])
+    return None
+
+
+async def _event_later(client: BeanstalkClient, verb: Verb, job: int, argument: bytes, reply: bytes) -> bytes:
+    """Look again when all replies before this one are written: one of them may have brought the job."""
+    queue = _queue_of_reserved(client, verb, job)
+    if queue is None:
+        return replies.NOT_FOUND
+    done = await client.database.run(verb, queue, [argument], client=client)
+    if done[0] != 1 or verb is not verbs.TOUCH:
+        client.reserved_jobs.discard(job)
+    return reply if done[0] == 1 else replies.NOT_FOUND
+
+
+def _queue_of_reserved(client: BeanstalkClient, verb: Verb, job: int) -> bytes | None:
+    """Return the queue of a job that the client has reserved; note when the reservation ends now."""
     held = client.reserved_jobs.find(job)
     if held is None:
-        client.reply(replies.NOT_FOUND)
-        return
-    if ends:
+        return None
+    if verb is verbs.TOUCH:
+        client.reserved_jobs.touch(job, _now())
+    else:
         client.reserved_jobs.end(job)
-    client.submit(verb, held.queue, [argument], 1, encode)
+    return held.queue
 
 
 @command("delete", numbers(UINT64), needs="get")
@@ -189,48 +198,48 @@ def delete(client: BeanstalkClient, arguments: tuple[int]) -> Coroutine[Any, Any
     if held is None:
         return _delete_free(client, job)
     client.statistics.of_tube(held.queue)["cmd-delete"] += 1
-    _event(client, verbs.DELETE_JOB, job, owned(job, client.job_owner), _deleted)
-    return None
+    return _event(client, verbs.DELETE_JOB, job, owned(job, client.job_owner), replies.DELETED)
 
 
 async def _delete_free(client: BeanstalkClient, job: int) -> bytes:
-    done = await _in_tube_of(client, verbs.DELETE_JOB, job, [owned(job, client.job_owner)])
-    if not done or done[0] != 1:
+    done = await client.in_tube_of(job, verbs.DELETE_JOB, [owned(job, client.job_owner)])
+    if done is None:
         return replies.NOT_FOUND
-    tube = client.index.known_tube(job)
-    if tube is not None:
-        client.statistics.of_tube(tube)["cmd-delete"] += 1
+    client.reserved_jobs.discard(job)  # a reply before this one may have brought the job
+    client.statistics.of_tube(done[0])["cmd-delete"] += 1
     return replies.DELETED
 
 
 @command("release", numbers(UINT64, UINT32, UINT32), needs="get")
-def release(client: BeanstalkClient, arguments: tuple[int, int, int]) -> None:
+def release(client: BeanstalkClient, arguments: tuple[int, int, int]) -> Coroutine[Any, Any, bytes] | None:
     """Make a reserved job ready again, or delayed, with a new priority."""
     job, priority, delay = arguments
     argument = released(job, client.job_owner, priority, delay)
-    _event(client, verbs.RELEASE, job, argument, _released)
+    return _event(client, verbs.RELEASE, job, argument, replies.RELEASED)
 
 
 @command("bury", numbers(UINT64, UINT32), needs="get")
-def bury(client: BeanstalkClient, arguments: tuple[int, int]) -> None:
+def bury(client: BeanstalkClient, arguments: tuple[int, int]) -> Coroutine[Any, Any, bytes] | None:
     """Set a reserved job aside until it is kicked."""
     job, priority = arguments
-    _event(client, verbs.BURY, job, owned(job, client.job_owner) + b" %d" % priority, _buried)
+    argument = owned(job, client.job_owner) + b" %d" % priority
+    return _event(client, verbs.BURY, job, argument, replies.BURIED)
 
 
 @command("touch", numbers(UINT64), needs="get")
-def touch(client: BeanstalkClient, arguments: tuple[int]) -> None:
+def touch(client: BeanstalkClient, arguments: tuple[int]) -> Coroutine[Any, Any, bytes] | None:
     """Let the time to run of a reserved job begin again."""
     (job,) = arguments
-    client.reserved_jobs.touch(job, _now())
-    _event(client, verbs.TOUCH, job, owned(job, client.job_owner), _touched, ends=False)
+    return _event(client, verbs.TOUCH, job, owned(job, client.job_owner), replies.TOUCHED)
 
 
 @command("kick-job", numbers(UINT64), needs="get")
 async def kick_one(client: BeanstalkClient, arguments: tuple[int]) -> bytes:
     """Make a buried or delayed job ready."""
-    done = await _in_tube_of(client, verbs.KICK_JOB, arguments[0], [word_of(arguments[0])])
-    return replies.KICKED if done and done[0] == 1 else replies.NOT_FOUND
+    (job,) = arguments
+    return (
+        replies.KICKED if await client.in_tube_of(job, verbs.KICK_JOB, [word_of(job)]) else replies.NOT_FOUND
+    )
 
 
 def _count(rest: bytes) -> int:
@@ -248,5 +257,5 @@ async def kick(client: BeanstalkClient, most: int) -> bytes:
     try:
         done = await client.database.run(verbs.KICK, client.used, [b"%d" % most], client=client)
     except QueueDoesNotExistError:
-        return replies.kicked(0)  # the used tube exists, for beanstalkd
+        return replies.kicked(0)
     return replies.kicked(done[0])

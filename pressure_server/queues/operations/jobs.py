@@ -31,7 +31,7 @@ def job_to_put(
     """
     if key is not None:
         return b"%d %b%b" % (len(key), key, job_to_put(message, priority, delay, ttr))
-    return b"%d %d %d 0 0 %b" % (priority, round(delay * 1000), round(ttr * 1000), message)
+    return b"%d %.0f %.0f 0 0 %b" % (priority, delay * 1000, ttr * 1000, message)
 
 
 def word_of(job: int) -> bytes:

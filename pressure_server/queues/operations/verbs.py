@@ -142,7 +142,6 @@ SAMPLE = _asking(b"sample", packing.pack_arguments, folds=False)
 # Peek drops expired messages, which makes room. It may be done twice without harm.
 PEEK = Verb(b"peek", packing.pack_nothing, results.distribute_peeked, changes=False, wakes=(Line.PRODUCERS,))
 
-BEST_JOB = _asking(b"best_job")
 PEEK_JOB = _asking(b"peek_job", packing.pack_arguments, folds=False)
 JOB_INFO = _asking(b"job_info", packing.pack_arguments, folds=False)
 

@@ -152,9 +152,9 @@ class Pystalk(AnyClient):
         try:
             job = call()
         except pystalk.BeanstalkError as error:
-            if error.message not in ("TIMED_OUT", "NOT_FOUND"):
-                raise
-            return None
+            if error.message in ("TIMED_OUT", "NOT_FOUND"):
+                return None
+            raise
         return job.job_id, job.job_data
 
     def reserve(self, timeout: int) -> Job | None:

@@ -1,0 +1,58 @@
+-- Best: finds the best job of many queues, and changes nothing. A script of its own.
+--
+-- Takes    KEYS[1…]  base keys of queues
+-- Returns  the number of the queue whose job would be reserved next, 0 if none has one; its priority; and when it
+--          was put; then in how many milliseconds there may be another job, -1 for never; the numbers of queues
+--          in which a delay or a reservation has ended, which the batch script has yet to notice; and those of
+--          paused queues
+--
+-- The best job has the lowest priority, and among equals it was put first. Messages of a list count as put at
+-- the beginning, with the default priority (jobs.lua).
+
+local DEFAULT_PRIORITY = 1024
+
+local call = redis.call
+local time = call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local best, priority, made = 0, math.huge, math.huge
+local due, overdue, paused = math.huge, {}, {}
+
+-- Note when the first job of this set becomes ready. Return whether it is time.
+local function look_at(key)
+  local first = tonumber(call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
+  if first and first > now then due = math.min(due, first) end
+  return first and first <= now
+end
+
+local function consider(i, its_priority, its_time)
+  if its_priority < priority or its_priority == priority and its_time < made then
+    best, priority, made = i, its_priority, its_time
+  end
+end
+
+for i, base in ipairs(KEYS) do
+  local ready, delayed, reserved = base .. ':ext:ready', base .. ':ext:delayed', base .. ':ext:reserved'
+  if call('EXISTS', base, ready, delayed, reserved) > 0 then
+    local pause = tonumber(call('HGET', base .. ':ext:settings', 'paused') or 0)
+    local is_due, is_late = look_at(delayed), look_at(reserved)
+    if is_due or is_late then
+      overdue[#overdue + 1] = i
+    elseif pause > now then
+      paused[#paused + 1] = i
+      due = math.min(due, pause)
+    else
+      local id, its_priority = unpack(call('ZRANGE', ready, 0, 0, 'WITHSCORES'))
+      its_priority = tonumber(its_priority)
+      if call('LLEN', base) > 0 then
+        consider(i, math.min(its_priority or math.huge, DEFAULT_PRIORITY), 0)
+      elseif its_priority and its_priority <= priority then
+        local job = call('HGET', base .. ':ext:jobs', id)
+        consider(i, its_priority, tonumber(job and string.match(job, '^%d+') or 0))
+      end
+    end
+  end
+end
+
+return {
+  best, best > 0 and priority or 0, best > 0 and made or 0, due < math.huge and math.max(0, due - now) or -1, overdue, paused,
+}

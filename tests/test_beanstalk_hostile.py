@@ -1,0 +1,283 @@
+"""Attacks that only beanstalk's protocol allows.
+
+test_hostile_input.py has those on all protocols. Each reply to an invalid request is also beanstalkd's.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.support.bystander import served
+from tests.support.hostile import Victim, leavings
+from tests.support.measures import MB
+from tests.support.programs import TIMEOUT, StartServer, Valkey, wait_for, wait_until_settled
+from tests.support.protocols import BEANSTALK, LISTEN, Wire
+from tests.support.requirements import need
+from tests.support.waiters import wait_for_blocked
+
+BAD, UNKNOWN, NOT_FOUND = b"BAD_FORMAT\r\n", b"UNKNOWN_COMMAND\r\n", b"NOT_FOUND\r\n"
+HUGE = (b"4294967296", b"18446744073709551616", b"9" * 100, b"-1", b"x")
+# By name: requests, and their replies.
+CASES = {
+    **{
+        f"{command} {number[:20].decode()}": (command.encode() % number + b"\r\n", reply)
+        for number in HUGE
+        for command, reply in {
+            "put %b 0 1 1": BAD,
+            "put 0 %b 1 1": BAD,
+            "put 0 0 %b 1": BAD,
+            "put 0 0 1 %b": BAD,
+            "release 1 %b 0": BAD,
+            "release 1 0 %b": BAD,
+            "bury 1 %b": BAD,
+            "pause-tube default %b": BAD,
+        }.items()
+    },
+    **{
+        f"{command} of 2^64 - 1": (command.encode() + b" 18446744073709551615\r\n", NOT_FOUND)
+        for command in ("delete", "peek", "touch", "kick-job", "stats-job", "reserve-job")
+    },
+    "release and bury with 2^32 - 1": (
+        b"release 18446744073709551615 4294967295 4294967295\r\nbury 18446744073709551615 4294967295\r\n",
+        NOT_FOUND * 2,
+    ),
+    "kick 2^32 - 1": (b"kick 4294967295\r\n", b"KICKED 0\r\n"),
+    "a job of the largest size": (
+        b"put 0 0 1 65535\r\n" + b"x" * 65535 + b"\r\nlist-tube-used\r\n",
+        b"INSERTED 1\r\nUSING default\r\n",
+    ),
+    "a job of one byte more": (
+        b"put 0 0 1 65536\r\n" + b"delete 1\r\n".ljust(65536) + b"\r\nlist-tube-used\r\n",
+        b"JOB_TOO_BIG\r\nUSING default\r\n",
+    ),
+    "a job without its line end": (
+        b"put 0 0 1 3\r\nabcdelist-tube-used\r\n",
+        b"EXPECTED_CRLF\r\nUSING default\r\n",
+    ),
+    "a line of 224 bytes": (b"x" * 222 + b"\r\n", UNKNOWN),
+    "a line of 225 bytes": (b"x" * 223 + b"\r\n", BAD),
+    "a line of 1 MB": (b"watch " + b"t" * MB + b"\r\nignore none\r\n", BAD + b"WATCHING 1\r\n"),
+    "a tube of 200 bytes": (b"use " + b"t" * 200 + b"\r\n", b"USING " + b"t" * 200 + b"\r\n"),
+    "a tube of 201 bytes": (b"use " + b"t" * 201 + b"\r\n", BAD),
+    "a tube of control characters": (b"watch a\x01\x7f\r\nuse \0\r\n", BAD * 2),
+    "10 000 empty lines": (b"\r\n" * 10_000, UNKNOWN * 10_000),
+    "zeros": (bytes(100) + b"\r\n", BAD),
+    "line feeds alone": (b"list-tube-used\n" * 10 + b"\r\n", BAD),
+    "RESP": (b"*3\r\n$4\r\nSADD\r\n$4\r\nevil\r\n$1\r\nx\r\n", UNKNOWN * 7),
+    "memcached": (b"set evil 0 0 1\r\nx\r\n", UNKNOWN * 2),
+    "the last tube": (b"ignore default\r\nignore none\r\n", b"NOT_IGNORED\r\nWATCHING 1\r\n"),
+}  # fmt: skip
+
+
+# Where beanstalkd differs: the ids depend on earlier jobs; its limit of 224 bytes may part the end of a line,
+# and it then skips the next line as well.
+DIFFERENT = ("a job of the largest size", "a line of 225 bytes")
+
+
+@pytest.fixture
+def strict(backend: Valkey, start_server: StartServer) -> Wire:
+    """A connection to a listener with beanstalkd's limits."""
+    return Wire(BEANSTALK, start_server("--backend", backend.url, "--listen", "beanstalk://127.0.0.1:0"))
+
+
+@pytest.fixture(scope="module")
+def beanstalkd() -> Iterator[int]:
+    """The port of a beanstalkd."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+    command = [need("beanstalkd", "beanstalkd"), "-l", "127.0.0.1", "-p", str(port)]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL) as process:
+        yield port
+        process.kill()
+
+
+def connected(port: int) -> Wire:
+    def connect() -> socket.socket | None:
+        try:
+            return socket.create_connection(("127.0.0.1", port), TIMEOUT)
+        except ConnectionRefusedError:
+            return None
+
+    return Wire(BEANSTALK, connected=wait_for(connect, "beanstalkd to answer"))
+
+
+def test_hostile_requests_are_answered_and_the_connection_stays_open(strict: Wire) -> None:
+    for name, (requests, replies) in CASES.items():
+        with strict.sending(requests):
+            assert strict.read(len(replies)) == replies, name
+        assert strict(b"list-tube-used\r\n").startswith(b"USING "), name
+
+
+@pytest.mark.clients
+def test_beanstalkd_answers_hostile_requests_in_the_same_way(beanstalkd: int) -> None:
+    for name in CASES.keys() - set(DIFFERENT):
+        requests, replies = CASES[name]
+        with connected(beanstalkd) as wire, wire.sending(requests):
+            assert wire.read(len(replies)) == replies, name
+
+
+def test_a_refused_job_of_a_gigabyte_takes_no_memory(victim: Victim) -> None:
+    hostile = victim.attack(BEANSTALK)
+    with victim.bounded_peak(16 * MB), served(*victim.bystanders()):
+        hostile.send(b"put 0 0 1 %d\r\n" % (1 << 30) + b"delete 1\r\n" * 3_000_000)
+        assert victim.observer.ping()
+    assert not hostile.has_reply()
+
+
+# ---------------------------------------------------------------- many tubes, many jobs
+
+
+@pytest.mark.slow
+def test_a_client_that_watches_100_000_tubes_does_not_delay_others(victim: Victim) -> None:
+    count = 100_000
+    with victim.bounded_peak(64 * MB):
+        greedy = victim.attack(BEANSTALK)
+        greedy.socket.settimeout(3 * TIMEOUT)
+        with greedy.sending(b"".join(b"watch tube-%06d\r\n" % number for number in range(count))):
+            assert greedy.replies(count)[-1] == b"WATCHING %d" % (count + 1)
+        with served(*victim.bystanders()) as latency:
+            assert greedy(b"reserve-with-timeout 0\r\n") == b"TIMED_OUT"
+        assert latency.worst < 2
+        with Wire(BEANSTALK, victim.server) as producer:
+            producer.put(b"tube-%06d" % (count // 2), b"m")
+        with served(*victim.bystanders()) as latency:
+            assert greedy(b"reserve-with-timeout 0\r\n") == b"RESERVED 1\r\nm"
+        assert latency.worst < 2
+
+
+@pytest.mark.slow
+def test_watched_tubes_count_as_the_client_s_memory(backend: Valkey, start_server: StartServer) -> None:
+    server = start_server("--backend", backend.url, "--max-buffered-bytes", "1mb", *LISTEN)
+    with Wire(BEANSTALK, server) as greedy:
+        greedy.send(b"".join(b"watch " + b"%0200d" % number + b"\r\n" for number in range(10_000)))
+        assert greedy.rest().count(b"WATCHING") < 5000
+    assert "disconnected a client whose buffers held" in server.log
+
+
+@pytest.mark.slow
+@leavings
+def test_thousands_of_jobs_of_a_client_that_vanishes_are_ready_again(
+    victim: Victim, leave: Callable[[Wire], object]
+) -> None:
+    count = 20_000
+    victim.observer.rpush("q", *range(count))
+    greedy = victim.attack(BEANSTALK)
+    with served(*victim.bystanders()):
+        assert greedy(BEANSTALK.get(b"q")) == b"RESERVED 1\r\n0"
+        with greedy.sending(b"reserve-with-timeout 0\r\n" * (count - 1)):
+            assert greedy.replies(count - 1)[-1] == b"RESERVED %d\r\n%d" % (len(str(count - 1)), count - 1)
+        assert victim.observer.llen("q") == 0
+        leave(greedy)
+        wait_for(lambda: victim.observer.llen("q") == count, "all jobs to be back")
+    assert victim.observer.lrange("q", 0, -1) == [b"%d" % number for number in range(count)]
+
+
+@pytest.mark.slow
+def test_thousands_of_reserved_jobs_do_not_slow_down_a_reserve(victim: Victim) -> None:
+    """Each reserve looks for the reservation that ends first."""
+    count = 20_000
+    victim.observer.rpush("q", *range(count))
+    greedy = victim.attack(BEANSTALK)
+    assert greedy(BEANSTALK.get(b"q")) == b"RESERVED 1\r\n0"
+    with greedy.sending(b"reserve-with-timeout 0\r\n" * (count - 1)):
+        greedy.replies(count - 1)
+    with served(*victim.bystanders()) as latency, greedy.sending(b"reserve-with-timeout 0\r\n" * count):
+        assert greedy.replies(count) == [b"TIMED_OUT"] * count
+    assert latency.worst < 2
+
+
+def test_a_paused_tube_and_a_huge_delay_hold_back_no_other_tube(victim: Victim) -> None:
+    hostile = victim.attack(BEANSTALK)
+    assert hostile(b"put 4294967295 4294967295 4294967295 1\r\nx\r\n") == b"INSERTED"
+    assert hostile(b"pause-tube default 4294967295\r\n") == b"PAUSED"
+    assert hostile(b"put 0 0 4294967295 1\r\ny\r\n") == b"INSERTED"
+    assert hostile(b"reserve-with-timeout 0\r\n") == b"TIMED_OUT"
+    hostile.put(b"q", b"m")
+    assert hostile(BEANSTALK.get(b"q")) == b"RESERVED 1\r\nm"
+
+
+# ---------------------------------------------------------------- clients that leave
+
+WAITS = {
+    "one tube": BEANSTALK.get_waiting(b"q"),
+    "two tubes": b"watch q\r\nreserve\r\n",
+    "until a timeout": b"watch q\r\nignore default\r\nreserve-with-timeout 4294967295\r\n",
+}
+
+
+@leavings
+@pytest.mark.parametrize("name", WAITS)
+def test_a_client_that_leaves_in_a_reserve_takes_no_job(
+    victim: Victim, name: str, leave: Callable[[Wire], object]
+) -> None:
+    waiting = [Wire(BEANSTALK, victim.server) for _ in range(3)]
+    for client in waiting:
+        client.send(WAITS[name])
+    wait_for_blocked(victim.observer, 3)
+    for client in waiting:
+        leave(client)
+    victim.wait_until_alone()
+    assert victim.observer.info("clients")["blocked_clients"] == 0
+    with Wire(BEANSTALK, victim.server) as client:
+        client.put(b"q", b"m")
+        assert client.get(b"q") == b"m"
+
+
+@leavings
+def test_a_client_that_leaves_when_its_job_comes_does_not_lose_it(
+    victim: Victim, leave: Callable[[Wire], object]
+) -> None:
+    with Wire(BEANSTALK, victim.server) as producer:
+        for number in range(30):
+            client = Wire(BEANSTALK, victim.server)
+            client.send(BEANSTALK.get_waiting(b"q"))
+            wait_for_blocked(victim.observer, 1)
+            producer.send(BEANSTALK.put(b"q", b"%02d" % number))
+            leave(client)
+            assert producer.reply() == b"INSERTED"
+            producer.send(BEANSTALK.get_waiting(b"q"))
+            assert producer.reply() == b"RESERVED 2\r\n%02d" % number
+            assert producer(b"delete %b\r\n" % producer.job) == b"DELETED"
+    victim.wait_until_alone()
+    with victim.backend.client() as direct:
+        wait_until_settled(direct)
+
+
+def test_a_job_stays_with_its_client_after_failed_commands_on_it(victim: Victim) -> None:
+    owner, stranger = victim.attack(BEANSTALK), victim.attack(BEANSTALK)
+    owner.put(b"q", b"m")
+    assert owner(BEANSTALK.get(b"q")) == b"RESERVED 1\r\nm"
+    for command in (
+        b"delete %b",
+        b"release %b 0 0",
+        b"bury %b 0",
+        b"touch %b",
+        b"reserve-job %b",
+        b"kick-job %b",
+    ):
+        assert stranger(command % owner.job + b"\r\n") == b"NOT_FOUND"
+    assert owner(b"delete %b\r\n" % owner.job) == b"DELETED"
+
+
+# ---------------------------------------------------------------- a backend that has lost data
+
+
+def test_a_job_is_found_after_its_id_has_moved_to_another_tube(victim: Victim) -> None:
+    """The server remembers which tube has an id. A backend that has lost its data gives ids again."""
+    with Wire(BEANSTALK, victim.server) as wire, victim.backend.client() as direct:
+        for command, reply in {
+            b"peek %b": b"FOUND 1\r\nm", b"kick-job %b": b"NOT_FOUND", b"reserve-job %b": b"RESERVED 1\r\nm",
+            b"delete %b": b"DELETED",
+        }.items():  # fmt: skip
+            wire.put(b"old", b"m")
+            assert wire(b"peek %b\r\n" % wire.job) == b"FOUND 1\r\nm"
+            direct.flushall()
+            job = wire.job
+            wire.put(b"new", b"m")
+            assert wire.job == job
+            assert wire(command % job + b"\r\n") == reply
+            direct.flushall()
