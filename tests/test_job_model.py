@@ -103,7 +103,7 @@ class JobMachine(RuleBasedStateMachine):
         self.names = {role: f"{role}{example}" for role in "qrd"}
         self.native: list[Native] = []
         # Native clients alone can leave a token for room on a full queue. It is tolerated until it is right.
-        self.tolerates_token = False
+        self.tolerated: set[str] = set()
         # Delays differ, so that their order does not depend on the clock.
         self.later = itertools.count(LONG)
         self.ended = itertools.count(-1_000_000)
@@ -165,8 +165,8 @@ class JobMachine(RuleBasedStateMachine):
             assert keys.produced_bytes - keys.consumed_bytes == sum(map(len, left)), name
             assert (keys.producer_free, keys.consumer_free) == (1, 1), name
             if keys.not_full == (1 if queue.has_room else 0):
-                self.tolerates_token = False
-            assert self.tolerates_token or keys.not_full == (1 if queue.has_room else 0), name
+                self.tolerated.discard(name)
+            assert name in self.tolerated or keys.not_full == (1 if queue.has_room else 0), name
 
     # Commands
 
@@ -386,7 +386,8 @@ class JobMachine(RuleBasedStateMachine):
     )  # fmt: skip
     def remove(self, role: str, client: str, some: list[bytes], is_flush: bool) -> None:
         name = self.names[role]
-        if is_flush:
+        # A flush of a fifo reckons the bytes from the statistics, which a native producer has yet to update.
+        if is_flush and not self.native:
             expected = self.expect(lambda: self.model.flush(name))
             self.check_memcached(self.world.client("memcached")(b"flush " + name.encode()), expected, b"END")
         else:
@@ -541,13 +542,15 @@ class JobMachine(RuleBasedStateMachine):
     def pause(self, role: str, client: str, is_paused: bool) -> None:
         name, seconds = self.names[role], 1000 if is_paused else 0
         is_beanstalk = client in World.BEANSTALK
+
+        def pause() -> bytes:
+            if is_beanstalk and not self.model.queue(name).exists:
+                self.model.create(name)  # in beanstalkd every tube exists that a client uses
+            return self.model.pause(name, is_paused=is_paused)
+
+        expected = self.expect(pause)
         if is_beanstalk:
             self.use(client, name)
-            self.sync()
-            if not self.model.queue(name).exists:
-                self.model.create(name)  # in beanstalkd every tube exists that a client uses
-        expected = self.expect(lambda: self.model.pause(name, is_paused=is_paused))
-        if is_beanstalk:
             reply = b"PAUSED" if expected == b"OK" else expected
             self.send_line(client, f"pause-tube {name} {seconds}", reply)
         else:
@@ -669,7 +672,7 @@ class JobMachine(RuleBasedStateMachine):
                 break
             if waits_for is not None:
                 break
-        self.tolerates_token = True
+        self.tolerated.update(self.names.values())
         self.read()
         self.sync()
         self.check()

@@ -84,6 +84,7 @@ local prelude = {
   on = function(key)
     patient = false
     enter(key)
+    if queue.kind == 'jobs' then queue.jobs.adopt_rest() end
   end,
   unchanged = function(version)
     return make_read().version() ~= version and { err = 'CHANGED' } or nil

@@ -64,7 +64,7 @@ local function make_job_index(name)
   -- were decided: none while the index is being made.
   function self.queued(messages)
     local found = {}
-    if #messages == 0 or not self.is_complete() then
+    if #messages == 0 or queue.jobs.has_unadopted and patient or not self.is_complete() then
       return found, 0
     end
     for i, ids in ipairs(self.ids_of(messages)) do found[i] = ids and 1 or 0 end

@@ -8,6 +8,11 @@ local function make_job_list()
     return base .. ':ext:' .. state
   end
 
+  -- Return the number of queued jobs. Messages that are not adopted yet are not among them.
+  local function length()
+    return queue.length - call('LLEN', base)
+  end
+
   -- Return the ids of the queued jobs from `first` to `last`; -1 is the last one.
   local function queued_ids(first, last)
     local ids = call('ZRANGE', set_of('ready'), first, last)
@@ -26,8 +31,9 @@ local function make_job_list()
   end
 
   function operations.range(first, last)
-    first = math.max(0, first < 0 and first + queue.length or first)
-    last = last < 0 and last + queue.length or last
+    local count = (first < 0 or last < 0) and length() or 0
+    first = math.max(0, first < 0 and first + count or first)
+    last = last < 0 and last + count or last
     local found = {}
     with_jobs(last < first and {} or queued_ids(first, last), function(some)
       for _, job in ipairs(some) do found[#found + 1] = job and jobs.message_of(job) or '' end
@@ -39,12 +45,12 @@ local function make_job_list()
   function operations.scan(position, wanted)
     local messages = operations.range(position, position + wanted - 1)
     local following = position + #messages
-    return { following < queue.length and string.format('%d', following) or '0', messages }
+    return { (following < length() or jobs.has_unadopted) and string.format('%d', following) or '0', messages }
   end
 
   function operations.sample(seed, wanted)
     local picked, bytes = {}, 0
-    for i, position in ipairs(make_read().positions(seed, wanted)) do
+    for i, position in ipairs(make_read().positions(seed, wanted, length())) do
       picked[i] = operations.range(position, position)[1]
       bytes = bytes + #picked[i]
       if wanted < 0 and bytes > SAMPLE_BYTES then
@@ -77,7 +83,8 @@ local function make_job_list()
   end
 
   function operations.flush()
-    local gone = queue.length
+    jobs.adopt_rest()
+    local gone = length()
     with_jobs(gone > 0 and queued_ids(0, -1) or {}, function(some) jobs.happen('delete', some) end)
     settle_not_full()
     return gone

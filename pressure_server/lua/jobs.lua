@@ -419,17 +419,24 @@ local function make_jobs()
 
   -- Make jobs of messages in the list: those that were there when the queue became one of jobs, and those
   -- that native clients have put. Return whether any are left.
-  local function adopt(length)
+  local function adopt(length, most)
     if length == 0 or not has_records or in_use('consumer') then
       return false
     end
-    local messages = call('RPOP', base, MAX_ADOPTED)
+    local messages = call('RPOP', base, most)
     local marks = has_marks() and make_marks().take(messages, queue.consumed) or {}
     queue.length = queue.length - #messages
     store(self.as_jobs(messages, marks))
     act_as('consumer')
     work = work + 4 * MESSAGE * #messages
     return length > #messages
+  end
+
+  function self.adopt_rest()
+    if self.has_unadopted then
+      local length = call('LLEN', base)
+      self.has_unadopted = adopt(length, length)
+    end
   end
 
   -- Begin with the queue: read how many jobs it has, and do what is due.
@@ -444,7 +451,7 @@ local function make_jobs()
       local in_list = queue.length
       self.ready = call('ZCARD', set_of('ready'))
       queue.length = in_list + self.ready + delayed
-      self.has_unadopted = adopt(in_list)
+      self.has_unadopted = adopt(in_list, patient and MAX_ADOPTED or in_list)
     end
     promote(delayed)
     if block.how ~= '' then self.due_before = self.next_due() or math.huge end

@@ -13,6 +13,7 @@
 local function make_move(options)
   local operations = {}
 
+  -- Return the message, or nil; and whether more of the queue must be looked at to tell.
   local function what_to_move(wanted)
     if not queue.bound or queue.length == 0 then
       return nil
@@ -24,7 +25,8 @@ local function make_move(options)
       end
       return call('LINDEX', base, -1) or nil
     end
-    return need_mirror().queued({ wanted })[1] == 1 and wanted or nil
+    local is_queued, decided = need_mirror().queued({ wanted })
+    return is_queued[1] == 1 and wanted or nil, decided == 0
   end
 
   local function take_it(wanted)
@@ -42,7 +44,7 @@ local function make_move(options)
     if wanted then
       return { message }
     end
-    local refusal = put_refusal({}) or in_use('producer')
+    local refusal = put_refusal({}) or queue.kind ~= 'jobs' and in_use('producer')
     if refusal then
       return refusal
     end
@@ -63,8 +65,10 @@ local function make_move(options)
     if options.waits and allowed(1) == 0 then
       return {}, 0, again
     end
-    local message = what_to_move(wanted)
-    if not message then
+    local message, is_undecided = what_to_move(wanted)
+    if is_undecided then
+      return {}, 1
+    elseif not message then
       if not options.waits then
         return {}, 0
       elseif queue.bound and call('EXISTS', base .. ':closed') == 1 then

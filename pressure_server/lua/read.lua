@@ -41,15 +41,15 @@ local function make_read()
     return { string.format('%d', next_position), messages }
   end
 
-  -- Return random positions: distinct ones, or if `count` is negative, with repeats.
-  function operations.positions(seed, count)
+  -- Return random positions below `length`: distinct ones, or if `count` is negative, with repeats.
+  function operations.positions(seed, count, length)
     local positions, taken = {}, {}
-    if queue.length == 0 then
+    if length == 0 then
       return positions
     end
     math.randomseed(seed)
-    for last = queue.length - math.min(math.abs(count), count > 0 and queue.length or math.huge), queue.length - 1 do
-      local position = math.random(0, queue.length - 1)
+    for last = length - math.min(math.abs(count), count > 0 and length or math.huge), length - 1 do
+      local position = math.random(0, length - 1)
       if count > 0 then
         -- Robert Floyd's algorithm for a sample without repeats.
         position = math.random(0, last)
@@ -69,7 +69,7 @@ local function make_read()
       return operations.range(0, -1)
     end
     local picked, bytes = {}, 0
-    for i, position in ipairs(operations.positions(seed, count)) do
+    for i, position in ipairs(operations.positions(seed, count, queue.length)) do
       picked[i] = call('LINDEX', base, position)
       bytes = bytes + #picked[i]
       if count < 0 and bytes > SAMPLE_BYTES then
