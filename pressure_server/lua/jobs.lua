@@ -17,7 +17,7 @@
 --          :ext:delayed   when it becomes ready;
 --          :ext:reserved  when its reservation ends, inf for never;
 --          :ext:buried    the number of jobs buried before
---          :ext:settings  'paused': until when no job is reserved; 'buried': how many jobs have been buried;
+--          :ext:settings  'paused': until when no job is reserved; 'buried', 'timeouts': how many jobs have been buried, or timed out;
 --                         'type': the type that the queue was created with; 'max_deliveries', 'dead_letter':
 --                         after how many reservations a job goes to the queue with that base key
 --          j<base key>    a field of the records of a server: its clients may have reserved jobs of that queue
@@ -264,6 +264,7 @@ local function make_jobs()
     for state, places in pairs(left) do call('ZREM', set_of(state), unpack(places)) end
     if #gone > 0 then call('HDEL', jobs, unpack(gone)) end
     if consumed > 0 and jobs_of_queue then count_as('consumed', consumed, bytes) end
+    if event == 'time_out' and jobs_of_queue then call('HINCRBY', settings, 'timeouts', #some) end
     if left.reserved and has_records and call('EXISTS', set_of('reserved')) == 0 then call('HDEL', records, 'j' .. base) end
     if queue.kind == 'reserved' and call('EXISTS', jobs) == 0 then set_kind(nil) end
     changed = changed or next(left) ~= nil or next(into) ~= nil
