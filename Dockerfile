@@ -27,7 +27,7 @@ ENV PATH=/venv/bin:$PATH \
     PRESSURE_DATA_DIR=/data
 USER 4000:4000
 VOLUME /data
-EXPOSE 4000 11211
+EXPOSE 4000 11211 11300
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=10s --start-period=60s --retries=3 CMD ["pressure-server", "ping"]
 CMD ["pressure-server", "serve"]

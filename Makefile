@@ -27,7 +27,7 @@ $(RUNNABLE): pyproject.toml
 	touch $@
 
 # Another PRESSURE_LISTEN in the environment goes before this one.
-run: export PRESSURE_LISTEN ?= resp://127.0.0.1:4000 memcached://127.0.0.1:11211
+run: export PRESSURE_LISTEN ?= resp://127.0.0.1:4000 memcached://127.0.0.1:11211 beanstalk://127.0.0.1
 run: $(RUNNABLE)
 	@echo "When the server is ready, try: redis-cli -p 4000 SADD letters a"
 	exec $(BIN)/pressure-server serve

@@ -286,7 +286,7 @@ def test_the_server_listens_on_all_addresses_of_the_container(stages: list[Stage
     variables = shlex.split(" ".join(instruction.value for instruction in stages[-1].all("ENV")))
     assert "PRESSURE_LISTEN=resp://0.0.0.0:4000" in variables
     assert "PRESSURE_DATA_DIR=/data" in variables
-    assert stages[-1].last("EXPOSE").value == "4000 11211"
+    assert stages[-1].last("EXPOSE").value == "4000 11211 11300"
 
 
 def test_signals_reach_the_server_without_a_shell_between(stages: list[Stage]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import redis
 
+from pressure_server.client import Queue
 from tests.support.native import NativeClient
 from tests.support.programs import Client, Server, StartServer, Valkey, records, run_command, wait_for
 from tests.support.waiters import Waiter, Words, create, is_refused, wait_for_blocked
@@ -377,3 +379,38 @@ def test_the_doctor_counts_jobs(backend: Valkey, client: Client, worker: Waiter,
     assert "produced - consumed is 1, but there are 4 messages" in run_command(*doctor, "--repair").stdout
     assert run_command(*doctor).stdout == "2 queues checked: no problems\n"
     assert client.spop("q") == b"c"
+
+
+def test_the_included_native_client_puts_and_gets_jobs(
+    backend: Valkey, client: Client, direct: Client
+) -> None:
+    create(client, "q")
+    assert put(client, "a", "PRIORITY", 9) == 1
+    with Queue("q", backend.url) as queue:
+        queue.put("b")
+        assert client.execute_command("PRESSURE.PEEK", "q", 2) == [2, b"b"]
+        assert queue.length() == 2
+        assert [queue.get(), queue.get()] == [b"a", b"b"]
+    assert set(direct.hgetall("__pressure__!blocks").values()) == {b"__pressure__:q"}
+    assert not direct.keys("__pressure__:q:ext:jobs")
+
+
+def test_a_client_may_wait_for_many_queues(server: Server, client: Client, waiter: Waiter) -> None:
+    names = [f"q{number}" for number in range(600)]
+    for name in names[:3]:
+        create(client, name)
+    client.execute_command("PRESSURE.PAUSE", names[0], 100)
+    client.execute_command("PRESSURE.PUT", names[0], "paused", "PRIORITY", 1)
+    waiter.send("PRESSURE.RESERVE", *names, "TIMEOUT", 20)
+    wait_for_blocked(client, 1)
+    client.execute_command("PRESSURE.PUT", names[1], "late", "DELAY", 0.1)
+    assert waiter.reply()[:3:2] == [names[1].encode(), b"late"]
+    client.rpush(names[-1], "listed")
+    client.execute_command("PRESSURE.PUT", names[2], "urgent", "PRIORITY", 1023)
+    assert [waiter("PRESSURE.RESERVE", *names)[2] for _ in range(2)] == [b"urgent", b"listed"]
+    assert waiter("PRESSURE.RESERVE", *names) is None
+    assert waiter("PRESSURE.RESERVE", *names, "TIMEOUT", 0.05) is None
+    waiter.send("PRESSURE.RESERVE", *names, "TIMEOUT", 0)
+    wait_for_blocked(client, 1)
+    server.process.send_signal(signal.SIGTERM)
+    assert is_refused(waiter.reply(), "STOPPING")

@@ -64,3 +64,8 @@ def test_an_invalid_listener_ends_the_command_with_status_2(command: list[str], 
 def test_a_listener_url_is_parsed_and_printed(url: str, listen: ListenerUrl) -> None:
     assert ListenerUrl.parse(url) == listen
     assert ListenerUrl.parse(str(listen)) == listen
+
+
+def test_a_beanstalk_listener_has_a_default_port() -> None:
+    assert ListenerUrl.parse("beanstalk://127.0.0.1").port == 11300
+    assert ListenerUrl.parse("beanstalks://127.0.0.1:5").port == 5

@@ -147,10 +147,11 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         ),
         _option(
             "--listen",
-            "The address to listen on, and its protocol: resp://HOST:PORT or memcached://HOST:PORT, with an "
-            "s for TLS (resps://), or resp+unix:///PATH for a Unix socket. Repeat the option for more "
-            "listeners; in the variable, separate URLs by spaces. Port 0 chooses a free port. A memcached "
-            "URL can have options, such as ?mode=kv.",
+            "The address to listen on, and its protocol: resp://HOST:PORT, memcached://HOST:PORT or "
+            "beanstalk://HOST:PORT, with an s for TLS (resps://), or resp+unix:///PATH for a Unix socket. "
+            "Repeat the option for more listeners; in the variable, separate URLs by spaces. Port 0 chooses "
+            "a free port. Options of a listener are at its end: memcached://…?mode=kv, "
+            "beanstalk://…?max_job_size=65535.",
             multiple=True,
             default=DEFAULT_LISTEN,
             metavar="URL",

@@ -143,7 +143,8 @@ class AsyncQueue:
                 return message["data"] if message else ()
 
     async def _call(self, call: Call) -> Any:
+        keys = call.keys
         try:
-            return await self._redis.execute_command("EVALSHA", DIGEST, 1, call.base, *call.arguments)
+            return await self._redis.execute_command("EVALSHA", DIGEST, len(keys), *keys, *call.arguments)
         except NoScriptError:
-            return await self._redis.execute_command("EVAL", SCRIPT, 1, call.base, *call.arguments)
+            return await self._redis.execute_command("EVAL", SCRIPT, len(keys), *keys, *call.arguments)

@@ -29,6 +29,7 @@ from pressure_server.queues.names import (
     PRODUCER_TURN,
     base_key,
     printable,
+    records_key,
 )
 from pressure_server.queues.operations.refusals import exception_for
 from pressure_server.queues.operations.wait_condition import watched_keys
@@ -58,7 +59,7 @@ class QueueEmptyError(PressureError):
 class Call(NamedTuple):
     """A step: call the batch script on a queue. The answer is its reply (layout.py)."""
 
-    base: bytes
+    keys: list[bytes]
     arguments: list[bytes]
 
 
@@ -115,6 +116,9 @@ class QueueSteps:
         self._base = base_key(as_bytes(prefix, "a prefix"), self._name)
         identity = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         # The call has no number, so no record is kept: a call without an answer is not sent again.
+        # Ids of jobs are given by an index, which the script finds beside this key. It writes no records.
+        records = records_key(as_bytes(prefix, "a prefix"), identity.encode())
+        self._keys_of_call = [self._base, records]
         self._header = [identity.encode(), b"", b"block", b"", b"", b"", b""]
 
     def create(self, bound: int) -> Steps[None]:
@@ -209,7 +213,7 @@ class QueueSteps:
         return result
 
     def _packed(self, name: bytes, *arguments: bytes) -> Call:
-        return Call(self._base, [*self._header, *_block(name, *arguments)])
+        return Call(self._keys_of_call, [*self._header, *_block(name, *arguments)])
 
     def _do(self, attempt: Callable[[], Steps[Result]], role: _Role, timeout: float | None) -> Steps[Result]:
         """Attempt an operation until it succeeds. When the time is up, raise the last attempt's error."""
@@ -284,7 +288,7 @@ def undoing(call: Call, reply: Any) -> Call | None:
     taken = answer[1] if isinstance(answer, list) else None
     if call.arguments[_RUNS] != _TAKE or not isinstance(taken, list) or not taken:
         return None
-    return Call(call.base, [*call.arguments[:_BLOCK], *_block(b"restore", *taken)])
+    return Call(call.keys, [*call.arguments[:_BLOCK], *_block(b"restore", *taken)])
 
 
 def _block(name: bytes, *arguments: bytes) -> list[bytes]:

@@ -141,11 +141,11 @@ class Queue:
 
     def _answer(self, step: Step, ears: Any) -> Any:
         match step:
-            case Call(base, arguments):
+            case Call(keys, arguments):
                 try:
-                    return self._redis.execute_command("EVALSHA", DIGEST, 1, base, *arguments)
+                    return self._redis.execute_command("EVALSHA", DIGEST, len(keys), *keys, *arguments)
                 except NoScriptError:
-                    return self._redis.execute_command("EVAL", SCRIPT, 1, base, *arguments)
+                    return self._redis.execute_command("EVAL", SCRIPT, len(keys), *keys, *arguments)
             case Command(words):
                 return self._patient.execute_command(*words)
             case Listen(prefixes):

@@ -229,6 +229,7 @@ local function make_put(options)
   -- Extend the mirror in larger steps: at present even one command is too much work for a call.
   local function hurry()
     if not mirror then return end
+    act_as('producer') -- a mirror is extended only if a role's last holder is known
     if mirror.stale() then mirror.start_over() end
     mirror.extend(20 * SLICE)
   end

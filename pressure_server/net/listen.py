@@ -7,6 +7,8 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 # Aliases that are familiar to Redis users.
 _OTHER_SCHEMES = {"redis": "resp", "rediss": "resps"}
+# Beanstalk clients are often configured without a port.
+_DEFAULT_PORTS = {"beanstalk": 11300}
 
 
 class SettingsError(ValueError):
@@ -55,6 +57,7 @@ class ListenerUrl:
         scheme, _, transport = parts.scheme.partition("+")
         scheme = _OTHER_SCHEMES.get(scheme, scheme)
         handler, tls = scheme.removesuffix("s"), scheme.endswith("s")
+        port = _DEFAULT_PORTS.get(handler) if port is None else port
         if transport == "unix" and parts.path.startswith("/") and not parts.netloc:
             return cls(handler, path=parts.path, tls=tls, options=options)
         if not handler or transport or parts.hostname is None or port is None or parts.path.strip("/"):
