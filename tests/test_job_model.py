@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import hiredis
 import pytest
@@ -20,7 +21,6 @@ from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     invariant,
-    precondition,
     rule,
     run_state_machine_as_test,
 )
@@ -62,6 +62,7 @@ BEANSTALK_EVENTS = {
     "TOUCH": ("touch {job}", b"TOUCHED"),
 }
 numbers = itertools.count()
+Method = TypeVar("Method", bound=Callable[..., None])
 
 messages = st.sampled_from(MESSAGES)
 several = st.lists(messages, min_size=1, max_size=4)
@@ -75,12 +76,40 @@ priorities = st.sampled_from([0, 1, 1023, 1024, 1024, 4294967295])
 maybe_priority = st.none() | priorities
 which = st.integers(0, 12)
 rarely = st.sampled_from([False, False, True])
+in_transactions = st.sampled_from(["SADD", "RPUSH", "SPOP", "SREM", "SCARD", "SMEMBERS", "PRESSURE.KICK"])
 kinds = st.sampled_from(["put", "put", "put_nb", "get", "get_nb", "get_nb", "close"])
 
 
 def in_pairs(words: Sequence[Any]) -> dict[Any, Any]:
     """Return names and values as a dictionary."""
     return dict(zip(words[::2], words[1::2], strict=True))
+
+
+def code_or_reply(reply: Any) -> Any:
+    """Return the code of an error; other replies as they are."""
+    return str(reply).split(" ", 1)[0] if isinstance(reply, hiredis.ReplyError) else reply
+
+
+class Step(NamedTuple):
+    """A method of the machine, and its arguments."""
+
+    name: str
+    arguments: dict[str, Any]
+
+
+# All steps, each as often as its weight. (Of several rules, hypothesis would leave out some in each example.)
+STEPS: list[st.SearchStrategy[Step]] = []
+
+
+def step(weight: int = 1, **arguments: st.SearchStrategy[Any]) -> Callable[[Method], Method]:
+    """Return a decorator that enters a method into the table."""
+
+    def enter(method: Method) -> Method:
+        name: str = method.__name__
+        STEPS.extend([st.builds(Step, st.just(name), st.fixed_dictionaries(arguments))] * weight)
+        return method
+
+    return enter
 
 
 class Native:
@@ -181,7 +210,7 @@ class JobMachine(RuleBasedStateMachine):
     def send(self, client: str, *words: Any, expected: Any) -> Any:
         """Send a command, and compare its reply. Return it."""
         reply = self.world.client(client)(*words)
-        found = str(reply).split(" ", 1)[0] if isinstance(reply, hiredis.ReplyError) else reply
+        found = code_or_reply(reply)
         assert found == expected, f"{words}: {reply!r} should be {expected!r}"
         self.check()
         return reply
@@ -266,7 +295,7 @@ class JobMachine(RuleBasedStateMachine):
         )  # fmt: skip
         self.send("resp-0", "PRESSURE.CREATE", self.names[role], *options, expected=expected)
 
-    @rule(role=roles, client=resp, how=st.sampled_from(["again", "again", "again", "close", "delete"]))
+    @step(role=roles, client=resp, how=st.sampled_from(["again", "again", "again", "close", "delete"]))
     def create_close_or_delete(self, role: str, client: str, how: str) -> None:
         name = self.names[role]
         commands: dict[str, tuple[str, Callable[[], Any]]] = {
@@ -281,8 +310,8 @@ class JobMachine(RuleBasedStateMachine):
 
     # Puts
 
-    @rule(
-        role=roles, client=clients, message=messages, priority=maybe_priority, is_delayed=rarely,
+    @step(
+        4, role=roles, client=clients, message=messages, priority=maybe_priority, is_delayed=rarely,
         ttr=st.sampled_from([None, 0, LONG]),
         unique=st.sampled_from([None, None, None, "UNIQUE", b"x", b"a"]),
     )  # fmt: skip
@@ -323,8 +352,8 @@ class JobMachine(RuleBasedStateMachine):
             expected = b"INSERTED %d" % expected[0]
         self.send_line(client, f"put {priority} {delay} {LONG}", expected, message)
 
-    @rule(
-        role=roles, client=resp, some=several,
+    @step(
+        3, role=roles, client=resp, some=several,
         command=st.sampled_from(["SADD", "SADD", "RPUSH", "LPUSH", "PRESSURE.PUT", "NX", "set"]),
     )  # fmt: skip
     def put(self, role: str, client: str, some: list[bytes], command: str) -> None:
@@ -351,7 +380,7 @@ class JobMachine(RuleBasedStateMachine):
 
     # Takes
 
-    @rule(
+    @step(
         role=roles, client=resp, command=st.sampled_from(["SPOP", "LPOP", "RPOP", "PRESSURE.GET", "get"]),
         count=st.none() | st.integers(1, 3),
     )  # fmt: skip
@@ -380,7 +409,7 @@ class JobMachine(RuleBasedStateMachine):
                 expected = None
         self.send(client, *words, expected=expected)
 
-    @rule(
+    @step(
         role=roles, client=resp, some=st.lists(messages, min_size=1, max_size=2, unique=True),
         is_flush=rarely,
     )  # fmt: skip
@@ -394,10 +423,55 @@ class JobMachine(RuleBasedStateMachine):
             expected = self.expect(lambda: self.model.remove(name, some))
             self.send(client, "SREM", name, *some, expected=expected)
 
+    @step(roles=st.sampled_from(["qr", "rq", "qd", "qq"]), client=resp, message=st.none() | messages)
+    def move(self, roles: str, client: str, message: bytes | None) -> None:
+        """Move the next message to another queue; or all copies of a message."""
+        one, other = (self.names[role] for role in roles)
+        moved = self.expect(lambda: self.model.move(one, other, message))
+        if message is None:
+            self.send(client, "LMOVE", one, other, "LEFT", "RIGHT", expected=moved)
+        else:
+            expected = moved if isinstance(moved, str) else int(moved is not None)
+            self.send(client, "SMOVE", one, other, message, expected=expected)
+
+    @step(client=resp, commands=st.lists(st.tuples(roles, in_transactions, messages), min_size=1, max_size=4))
+    def transact(self, client: str, commands: list[tuple[str, str, bytes]]) -> None:
+        if self.native:
+            return  # a transaction needs all roles at once
+        call = self.world.client(client)
+        assert call("MULTI") == b"OK"
+        expected = []
+        self.sync()
+        for role, command, message in commands:
+            name = self.names[role]
+            does: dict[str, tuple[list[Any], Callable[[], Any]]] = {
+                "SADD": ([message], partial(self.model.add, name, [message])),
+                "RPUSH": ([message], partial(self.model.put, name, [message])),
+                "SPOP": ([], partial(self.taken, name)),
+                "SREM": ([message], partial(self.model.remove, name, [message])),
+                "SCARD": ([], partial(self.model.count, name)),
+                "SMEMBERS": ([], partial(self.model.members, name)),
+                "PRESSURE.KICK": ([1], partial(self.model.kick, name, 1)),
+            }
+            words, predict = does[command]
+            assert call(command, name, *words) == b"QUEUED"
+            try:
+                expected.append(predict())
+            except RefusedError as error:
+                expected.append(str(error))
+        reply = call("EXEC")
+        found = [code_or_reply(one) for one in reply] if isinstance(reply, list) else reply
+        assert found == expected, f"{commands}: {reply!r} should be {expected!r}"
+        self.check()
+
+    def taken(self, name: str) -> bytes | None:
+        found = self.model.take(name)
+        return found[0] if found else None
+
     # Reservations
 
-    @rule(
-        role=roles, client=clients, count=st.none() | st.integers(1, 3),
+    @step(
+        3, role=roles, client=clients, count=st.none() | st.integers(1, 3),
         ttr=st.sampled_from([None, None, 0, LONG]), token=tokens,
     )  # fmt: skip
     def reserve(self, role: str, client: str, count: int | None, ttr: int | None, token: str) -> None:
@@ -422,7 +496,7 @@ class JobMachine(RuleBasedStateMachine):
         jobs = [[name.encode(), job.id, job.message, job.counts["reserves"]] for job in found]
         return None if not jobs else jobs if is_list else jobs[0]
 
-    @rule(some=pairs, client=clients, token=tokens)
+    @step(some=pairs, client=clients, token=tokens)
     def reserve_from_several(self, some: tuple[str, ...], client: str, token: str) -> None:
         names = [self.names[role] for role in some]
         self.sync()
@@ -453,20 +527,21 @@ class JobMachine(RuleBasedStateMachine):
             )
         if not heads:
             replies = {"": b"TIMED_OUT" if is_beanstalk else None}
-        found = str(reply).split(" ", 1)[0] if isinstance(reply, hiredis.ReplyError) else reply
+        found = code_or_reply(reply)
         assert found in replies.values(), f"{reply!r} should be one of {replies!r}"
         if isinstance(found, list | tuple):
             name = next(name for name, one in replies.items() if one == found)
             self.model.reserve(name, client if is_beanstalk else token or client)
         self.check()
 
-    @precondition(lambda self: self.jobs(*STATES))
-    @rule(
-        client=clients, place=which, token=tokens,
+    @step(
+        2, client=clients, place=which, token=tokens,
         event=st.sampled_from(["delete", "delete", "kick-job", "reserve-job", "reserve-job"]),
     )  # fmt: skip
     def change_any(self, client: str, place: int, token: str, event: str) -> None:
         """Delete, kick or reserve a job by its id, whatever its state is."""
+        if not self.jobs(*STATES):
+            return
         name, job = self.pick(place, *STATES)
         number = job.id
         if client in World.RESP:
@@ -487,9 +562,8 @@ class JobMachine(RuleBasedStateMachine):
             reply = done if self.expect(command) else b"NOT_FOUND"
             self.send_line(client, f"{event} {number}", reply, queue=name)
 
-    @precondition(lambda self: self.jobs(RESERVED))
-    @rule(
-        place=which, client=clients, token=tokens, is_owner=st.sampled_from([True, True, True, False]),
+    @step(
+        6, place=which, client=clients, token=tokens, is_owner=st.sampled_from([True, True, True, False]),
         event=st.sampled_from(["ACK", "RELEASE", "RELEASE", "BURY", "BURY", "TOUCH"]),
         priority=maybe_priority, is_delayed=rarely,
     )  # fmt: skip
@@ -498,6 +572,8 @@ class JobMachine(RuleBasedStateMachine):
         is_delayed: bool,
     ) -> None:  # fmt: skip
         """Delete, release, bury or touch a reserved job, mostly for its owner."""
+        if not self.jobs(RESERVED):
+            return
         name, job = self.pick(place, RESERVED)
         number, delay = job.id, next(self.later) if is_delayed else 0
         if is_owner and job.owner in World.CLIENTS:
@@ -527,7 +603,7 @@ class JobMachine(RuleBasedStateMachine):
             words += ["DELAY", delay]
         self.send(client, f"PRESSURE.{event}", name, number, *words, expected=expected)
 
-    @rule(role=roles, client=clients, count=st.integers(0, 3))
+    @step(role=roles, client=clients, count=st.integers(0, 3))
     def kick(self, role: str, client: str, count: int) -> None:
         name = self.names[role]
         expected = self.expect(lambda: self.model.kick(name, count))
@@ -538,7 +614,7 @@ class JobMachine(RuleBasedStateMachine):
             # In beanstalkd every tube exists that a client uses.
             self.send_line(client, f"kick {count}", b"KICKED %d" % (0 if expected == "NOQUEUE" else expected))
 
-    @rule(role=roles, client=clients, is_paused=rarely)
+    @step(role=roles, client=clients, is_paused=rarely)
     def pause(self, role: str, client: str, is_paused: bool) -> None:
         name, seconds = self.names[role], 1000 if is_paused else 0
         is_beanstalk = client in World.BEANSTALK
@@ -558,10 +634,11 @@ class JobMachine(RuleBasedStateMachine):
 
     # Time, and connections
 
-    @precondition(lambda self: self.jobs(DELAYED, RESERVED))
-    @rule(place=which)
+    @step(2, place=which)
     def a_time_ends(self, place: int) -> None:
         """Let a delay end, or a reservation that has a time to run."""
+        if not self.jobs(DELAYED, RESERVED):
+            return
         name, job = self.pick(place, DELAYED, RESERVED)
         if job.is_due or (job.state == RESERVED and not job.time_to_run):
             return
@@ -574,7 +651,7 @@ class JobMachine(RuleBasedStateMachine):
         """Return a time long ago, in the order in which times end."""
         return job.place + 2_000_000
 
-    @rule(client=clients, reset=st.booleans())
+    @step(client=clients, reset=st.booleans())
     def a_connection_ends(self, client: str, reset: bool) -> None:
         if self.world.is_open(client):
             self.close_connection(client, reset=reset)
@@ -592,12 +669,11 @@ class JobMachine(RuleBasedStateMachine):
 
     # Questions
 
-    @rule(role=roles, client=resp)
+    @step(role=roles, client=resp)
     def ask(self, role: str, client: str) -> None:
         name = self.names[role]
         self.sync()
-        queue = self.model.queue(name)
-        length, visible = (queue.length, queue.visible) if queue.exists else (0, [])
+        length, visible = self.model.count(name), self.model.members(name)
         self.send(client, "SCARD", name, expected=length)
         self.send(client, "LLEN", name, expected=length)
         self.send(client, "LRANGE", name, 0, -1, expected=visible)
@@ -608,7 +684,7 @@ class JobMachine(RuleBasedStateMachine):
         found = [int(message in visible) for message in MESSAGES]
         self.send(client, "SMISMEMBER", name, *MESSAGES, expected=found)
 
-    @rule(role=roles, client=resp)
+    @step(role=roles, client=resp)
     def describe_all(self, role: str, client: str) -> None:
         name = self.names[role]
         self.sync()
@@ -626,7 +702,7 @@ class JobMachine(RuleBasedStateMachine):
             assert {key: about[key] for key in expected} == expected
         self.check()
 
-    @rule(role=roles, client=clients, state=st.sampled_from([READY, DELAYED, BURIED]))
+    @step(role=roles, client=clients, state=st.sampled_from([READY, DELAYED, BURIED]))
     def peek(self, role: str, client: str, state: str) -> None:
         """Peek at the next job in a state, and then at the same job by its id."""
         name, target = self.names[role], state
@@ -643,9 +719,11 @@ class JobMachine(RuleBasedStateMachine):
 
     # Native clients
 
-    @precondition(lambda self: len(self.native) < MAX_NATIVE)
-    @rule(role=roles, kind=kinds, message=messages, count=st.integers(1, 12))
+    @step(2, role=roles, kind=kinds, message=messages, count=st.integers(1, 12))
     def begin_native(self, role: str, kind: str, message: bytes, count: int) -> None:
+        if len(self.native) == MAX_NATIVE:
+            self.finish_native()
+            return
         steps = NativeSteps(self.direct, self.names[role], f"native-{kind}")
         operations: dict[str, Callable[[], Steps[Any]]] = {
             "put": lambda: steps.put(message),
@@ -655,14 +733,14 @@ class JobMachine(RuleBasedStateMachine):
             "close": steps.close,
         }
         self.native.append(Native(kind, operations[kind]()))
-        self.step(self.native[-1], count)
+        self.advance(self.native[-1], count)
 
-    @precondition(lambda self: self.native)
-    @rule(place=st.integers(0, MAX_NATIVE - 1), count=st.integers(1, 12))
+    @step(place=st.integers(0, MAX_NATIVE - 1), count=st.integers(1, 12))
     def step_native(self, place: int, count: int) -> None:
-        self.step(self.native[place % len(self.native)], count)
+        if self.native:
+            self.advance(self.native[place % len(self.native)], count)
 
-    def step(self, native: Native, count: int) -> None:
+    def advance(self, native: Native, count: int) -> None:
         """Take so many steps of an operation. A step that waits is the last."""
         for _ in range(count):
             try:
@@ -677,11 +755,14 @@ class JobMachine(RuleBasedStateMachine):
         self.sync()
         self.check()
 
-    @precondition(lambda self: self.native)
-    @rule()
+    @step()
     def finish_native(self) -> None:
         for native in list(self.native):
-            self.step(native, 20)
+            self.advance(native, 20)
+
+    @rule(step=st.deferred(lambda: st.one_of(STEPS)))
+    def act(self, step: Step) -> None:
+        getattr(self, step.name)(**step.arguments)
 
     def teardown(self) -> None:
         """End all connections: a failure before is not hidden by another one here."""

@@ -462,6 +462,33 @@ class Model:
             queue.require_role(is_free=queue.roles.consumer_free)
             queue.messages = []
 
+    def move(self, name: str, other: str, message: bytes | None = None) -> bytes | None:
+        """LMOVE the next message; or SMOVE all copies of one, unless the other queue has it already."""
+        queue = self.queue(name)
+        if message is None:
+            head = queue.takeable[0].message if queue.takeable else None
+            found = head if queue.has_jobs else queue.messages[0] if queue.messages else None
+        else:
+            found = message if message in queue.visible else None
+        if found is None:
+            return None
+        queue.require_role(is_free=queue.roles.consumer_free)
+        if other != name:
+            (self.put if message is None else self.add)(other, [found])
+        elif message is not None:
+            return found
+        else:
+            if queue.is_closed:
+                raise RefusedError("CLOSED")
+            queue.require_role(is_free=queue.roles.producer_free)
+        if message is None:
+            self.take(name)
+        else:
+            self.remove(name, [found])
+        if other == name:
+            self._accept(queue, [found])
+        return found
+
     # Reservations
 
     def heads(self, names: Sequence[str]) -> dict[str, tuple[int, int]]:
@@ -587,6 +614,16 @@ class Model:
             return (job.id, job.message) if job else None
         some = self.queue(name).in_state(which)
         return (some[0].id, some[0].message) if some else None
+
+    def count(self, name: str) -> int:
+        """SCARD."""
+        queue = self.queue(name)
+        return queue.length if queue.exists else 0
+
+    def members(self, name: str) -> list[bytes]:
+        """SMEMBERS, and LRANGE of all messages."""
+        queue = self.queue(name)
+        return list(queue.visible) if queue.exists else []
 
     def describe(self, name: str, number: int) -> dict[bytes, Any] | None:
         """PRESSURE.JOB, without times that depend on the clock."""
