@@ -78,6 +78,7 @@ class BeanstalkConnection(BeanstalkClient):
                 put(self, command.jobs)
                 return None
             if type(command) is Refused:
+                self.statistics.commands["put"] += command.is_put
                 self.reply(command.reply)
                 if command.closes:
                     self.close_when_replied()
@@ -100,7 +101,9 @@ class BeanstalkConnection(BeanstalkClient):
         arguments = spec.parse(request.line[len(word) :])
         self._check(spec)
         self.statistics.commands[spec.name] += 1
-        return spec.function(self, arguments)
+        running = spec.function(self, arguments)
+        self.statistics.commands[spec.name] -= self.is_held  # it will be executed again
+        return running
 
     def _refuse(self, line: bytes) -> None:
         """Refuse a line as beanstalkd does: it looks whether the line begins with the name of a command."""

@@ -40,6 +40,11 @@ class Refused(NamedTuple):
     reply: bytes
     closes: bool = False
 
+    @property
+    def is_put(self) -> bool:
+        """Whether it is a well-formed put, whose message is wrong."""
+        return self.reply in (JOB_TOO_BIG, EXPECTED_CRLF)
+
 
 Parsed = Request | Puts | Refused
 

@@ -15,11 +15,13 @@ _JOB = Options(is_job=True)
 def put(client: BeanstalkClient, jobs: list[bytes]) -> None:
     """Put jobs into the used tube."""
     client.is_producer = True
-    client.statistics.commands["put"] += len(jobs)
     if client.context.is_draining:
+        client.statistics.commands["put"] += len(jobs)
         client.reply(replies.DRAINING * len(jobs))
         return
     client.submit(verbs.PUT, client.used, jobs, 1, inserted, commands=len(jobs), options=_JOB)
+    if not client.is_held:  # otherwise it will be executed again
+        client.statistics.commands["put"] += len(jobs)
 
 
 @command("use", tube)

@@ -71,6 +71,7 @@ def _reserve(client: BeanstalkClient, timeout: float | None) -> Coroutine[Any, A
     # A pipeline of reserves takes the ready jobs together; only then does the next one wait.
     equal = 0 if client.is_next_to_wait else client.take_equal(client.may_submit - 1)
     if equal:
+        client.statistics.commands[_line(timeout).split()[0].decode()] += equal
         client.submit(
             verbs.RESERVE,
             tube,
@@ -134,6 +135,10 @@ def _reserved(operation: Operation) -> bytes:
     return _jobs_in(operation) + (_in_vain(client) * missing if missing else b"")
 
 
+def _line(timeout: float | None) -> bytes:
+    return b"reserve" if timeout is None else b"reserve-with-timeout %d" % timeout
+
+
 def _reserved_some(operation: Operation, timeout: float | None) -> bytes:
     """Reply to the reserves that have a job; the others are executed again, and the first of these waits."""
     client = cast(BeanstalkClient, operation.owner)
@@ -141,7 +146,8 @@ def _reserved_some(operation: Operation, timeout: float | None) -> bytes:
     missing = len(operation.sizes) - len(operation.results)
     if not missing or not (error is None or isinstance(error, QueueClosedError | QueueDoesNotExistError)):
         return _reserved(operation)
-    line = b"reserve" if timeout is None else b"reserve-with-timeout %d" % timeout
+    line = _line(timeout)
+    client.statistics.commands[line.split()[0].decode()] -= missing
     client.execute_instead([Request(line)] * missing)
     client.is_next_to_wait = True
     return _jobs_in(operation)
