@@ -7,6 +7,7 @@ the script looks at.
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -508,30 +509,27 @@ class JobMachine(RuleBasedStateMachine):
         else:
             words = ["DETACHED", token] if token else []
             reply = self.world.client(client)("PRESSURE.RESERVE", *names, *words)
+        found = code_or_reply(reply)
         self.read()
         # Which of two jobs of equal priority is older, only the backend knows: in milliseconds.
-        ages = {
-            name: (head[0], self.keys[name].made[head[1]] if head[1] else 0) for name, head in heads.items()
-        }
+        made = {name: self.keys[name].made[number] if number else 0 for name, (_, number) in heads.items()}
+        ages = {name: (priority, made[name]) for name, (priority, _) in heads.items()}
         best = [name for name in heads if ages[name] == min(ages.values())]
-        replies = {}
+        owner, replies = client if is_beanstalk else token or client, {}
         for name in best:
-            queue = self.model.queues[name]
-            if not queue.has_jobs and not queue.roles.consumer_free:
-                replies[name] = BEANSTALK_ERRORS["INUSE"] if is_beanstalk else "INUSE"
-                continue
-            job = queue.takeable[0] if queue.has_jobs else queue.oldest()
-            times = job.counts["reserves"] + 1
-            replies[name] = (
-                (job.id, job.message) if is_beanstalk else [name.encode(), job.id, job.message, times]
-            )
+            before = copy.deepcopy(self.model)
+            try:
+                (job,) = self.model.reserve(name, owner)
+                of_resp = self.reserved(name, [job], is_list=False)
+                replies[name] = (job.id, job.message) if is_beanstalk else of_resp
+            except RefusedError as error:
+                replies[name] = BEANSTALK_ERRORS[str(error)] if is_beanstalk else str(error)
+            if replies[name] == found:
+                break
+            self.model = before
         if not heads:
             replies = {"": b"TIMED_OUT" if is_beanstalk else None}
-        found = code_or_reply(reply)
         assert found in replies.values(), f"{reply!r} should be one of {replies!r}"
-        if isinstance(found, list | tuple):
-            name = next(name for name, one in replies.items() if one == found)
-            self.model.reserve(name, client if is_beanstalk else token or client)
         self.check()
 
     @step(

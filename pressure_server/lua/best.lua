@@ -3,8 +3,8 @@
 -- Takes    KEYS[1…]  base keys of queues
 -- Returns  the number of the queue whose job would be reserved next, 0 if none has one; its priority; and when it
 --          was put; then in how many milliseconds there may be another job, -1 for never; the numbers of queues
---          in which a delay or a reservation has ended, which the batch script has yet to notice; and those of
---          paused queues
+--          in which a delay or a reservation has ended, which the batch script has yet to notice; those of
+--          paused queues; and those of queues with messages that cannot be reserved now
 --
 -- The best job has the lowest priority, and among equals it was put first. Messages of a list count as put at
 -- the beginning, with the default priority (jobs.lua).
@@ -15,13 +15,20 @@ local call = redis.call
 local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local best, priority, made = 0, math.huge, math.huge
-local due, overdue, paused = math.huge, {}, {}
+local due, overdue, paused, stuck = math.huge, {}, {}, {}
 
 -- Note when the first job of this set becomes ready. Return whether it is time.
 local function look_at(key)
   local first = tonumber(call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
   if first and first > now then due = math.min(due, first) end
   return first and first <= now
+end
+
+-- Return whether messages of the list can be reserved: a queue of jobs does not adopt them while a native client
+-- holds the consumer role.
+local function is_adoptable(base)
+  return call('EXISTS', base .. ':consumer_free') == 1
+    or string.sub(call('GET', base .. ':ext:made') or '', -5) ~= ' jobs'
 end
 
 local function consider(i, its_priority, its_time)
@@ -43,9 +50,15 @@ for i, base in ipairs(KEYS) do
     else
       local id, its_priority = unpack(call('ZRANGE', ready, 0, 0, 'WITHSCORES'))
       its_priority = tonumber(its_priority)
-      if call('LLEN', base) > 0 then
+      local has_messages = call('LLEN', base) > 0
+      if (id or has_messages) and call('EXISTS', base .. ':bound') == 0 then -- a native client deletes the queue
+        id, has_messages, stuck[#stuck + 1] = nil, false, i
+      elseif has_messages and not is_adoptable(base) then
+        has_messages, stuck[#stuck + 1] = false, i
+      end
+      if has_messages then
         consider(i, math.min(its_priority or math.huge, DEFAULT_PRIORITY), 0)
-      elseif its_priority and its_priority <= priority then
+      elseif id and its_priority <= priority then
         local job = call('HGET', base .. ':ext:jobs', id)
         consider(i, its_priority, tonumber(job and string.match(job, '^%d+') or 0))
       end
@@ -55,5 +68,5 @@ end
 
 return {
   best, best > 0 and priority or 0, best > 0 and made or 0, due < math.huge and math.max(0, due - now) or -1,
-  overdue, paused,
+  overdue, paused, stuck,
 }

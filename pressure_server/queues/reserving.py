@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 from pressure_server.errors import QueueClosedError, QueueDoesNotExistError, StoppingError
 from pressure_server.lua.script import Script
 from pressure_server.lua.scripts import best_script
-from pressure_server.queues.names import READY, base_key
+from pressure_server.queues.names import BOUND, CONSUMER_FREE, READY, base_key
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Verb
 from pressure_server.queues.operations.options import DEFAULT, Options
@@ -24,8 +24,9 @@ from pressure_server.queues.waiting.key_notifications import KeyNotifications
 
 # Queues of one step: a step keeps the backend busy for about a millisecond.
 _QUEUES_AT_ONCE = 250
-_WATCHED = watched_suffixes([WaitCondition.MESSAGE])
+_WATCHED = watched_suffixes([WaitCondition.MESSAGE, WaitCondition.CONSUMER_ROLE])
 _HAS_MESSAGES = sum(1 << _WATCHED.index(suffix) for suffix in (b"", READY))
+_IS_FREE = sum(1 << _WATCHED.index(suffix) for suffix in (BOUND, CONSUMER_FREE))
 
 
 class Queues(Protocol):
@@ -59,13 +60,15 @@ class Queues(Protocol):
 class _View(NamedTuple):
     """The queues at one moment: the one with the best job, if any; those to notice; those that are paused.
 
-    `due_in` is in how many seconds there may be another job; None for never.
+    `due_in` is in how many seconds there may be another job; None for never. `stuck` are queues with messages
+    that cannot be reserved because of native clients: one holds the consumer role, or deletes the queue.
     """
 
     best: bytes | None
     due_in: float | None
     overdue: list[bytes]
     paused: set[bytes]
+    stuck: set[bytes]
 
 
 async def reserve_best(
@@ -112,10 +115,11 @@ async def _look(queues: Queues, names: Sequence[bytes]) -> _View:
     due: list[int] = []
     overdue: list[bytes] = []
     paused: set[bytes] = set()
+    stuck: set[bytes] = set()
     for first in range(0, len(names), _QUEUES_AT_ONCE):
         some = names[first : first + _QUEUES_AT_ONCE]
         keys = [base_key(queues.prefix, name) for name in some]
-        number, priority, made, next_due, late, pausing = await queues.call_script(
+        number, priority, made, next_due, late, pausing, waiting = await queues.call_script(
             best_script(), keys, [], once=False
         )
         if number and (best is None or (priority, made) < best[:2]):
@@ -124,11 +128,12 @@ async def _look(queues: Queues, names: Sequence[bytes]) -> _View:
             due.append(next_due)
         overdue += [some[at - 1] for at in late]
         paused.update(some[at - 1] for at in pausing)
+        stuck.update(some[at - 1] for at in waiting)
     if overdue:
         # Any operation makes the script notice what has ended.
         await queues.run_each(verbs.EXISTS, overdue)
-        return _View(None, None, overdue, paused)
-    return _View(best[2] if best else None, min(due) / 1000 if due else None, overdue, paused)
+        return _View(None, None, overdue, paused, stuck)
+    return _View(best[2] if best else None, min(due) / 1000 if due else None, overdue, paused, stuck)
 
 
 async def _wait(
@@ -136,7 +141,7 @@ async def _wait(
 ) -> bytes | None:
     """Return a queue that may have a job; None if there may be one in any, or if the time is up."""
     times = [time for time in (patience, view.due_in) if time is not None]
-    listener = _Listener(view.paused)
+    listener = _Listener(view.paused, view.stuck)
     armed = 0
     if client is not None:
         client.begin_wait()
@@ -168,16 +173,18 @@ def _leave(queues: Queues, names: Sequence[bytes], listener: _Listener) -> None:
 
 
 class _Listener:
-    """Tells when one of the queues has a message, or changes. A paused queue may have messages already."""
+    """Tells when one of the queues has a message, or changes. Paused and stuck ones may have some already."""
 
-    def __init__(self, paused: Collection[bytes]) -> None:
+    def __init__(self, paused: Collection[bytes], stuck: Collection[bytes]) -> None:
         self._paused = paused
+        self._stuck = stuck
         # The first queue that did.
         self.told: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
     def armed(self, name: bytes, _watched: list[bytes], mask: int | None) -> None:
         """See KeyListener: the keys are watched, and the mask tells which of them exist."""
-        if mask is None or (mask & _HAS_MESSAGES and name not in self._paused):
+        is_held = name in self._paused or (name in self._stuck and mask is not None and ~mask & _IS_FREE)
+        if mask is None or (mask & _HAS_MESSAGES and not is_held):
             self.changed(name)
 
     def changed(self, name: bytes) -> None:

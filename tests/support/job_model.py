@@ -492,17 +492,23 @@ class Model:
     # Reservations
 
     def heads(self, names: Sequence[str]) -> dict[str, tuple[int, int]]:
-        """Return priority and id of the best job of each queue that has any; a message of a fifo has id 0.
+        """Return priority and id of the best job of each queue that has any; without an id it is the oldest.
 
-        Decided: such a message has the base priority, and is older than all jobs.
+        Decided: messages of a list, which have no time of their own, are older than all jobs. Only the queue
+        that is chosen adopts its messages.
         """
         found = {}
-        for name in dict.fromkeys(names):
-            queue = self.queue(name)
-            if queue.has_jobs and queue.takeable:
-                found[name] = queue.takeable[0].rank
-            elif not queue.has_jobs and queue.messages:
-                found[name] = (BASE_PRIORITY, 0)
+        queues = {name: self.queues[name] for name in names if name in self.queues}
+        for queue in queues.values():
+            if any(job.is_due for job in queue.jobs.values()):
+                queue.begin()
+        for name, queue in queues.items():
+            head = queue.takeable[0].rank if queue.takeable else None
+            is_open = not queue.has_jobs or (queue.roles.consumer_free and not queue.is_paused)
+            if queue.messages and is_open:
+                found[name] = (min(BASE_PRIORITY, head[0]) if head else BASE_PRIORITY, 0)
+            elif head:
+                found[name] = head
         return found
 
     def reserve(self, name: str, owner: str, count: int = 1, ttr: int | None = None) -> list[Job]:
