@@ -6,7 +6,6 @@ Each library prints the same lines with both. The examples of their documentatio
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.beanstalkd import running_beanstalkd
 from tests.support.client_scripts import output_of
 from tests.support.native import NativeClient
-from tests.support.programs import TIMEOUT, Client, Server, Valkey, wait_for
+from tests.support.programs import TIMEOUT, Client, Server, Valkey
 from tests.support.requirements import need, need_success
 from tests.support.waiters import wait_for_waiting
 
@@ -64,23 +64,8 @@ def port(server: Server) -> int:
 @pytest.fixture
 def beanstalkd() -> Iterator[int]:
     """The port of a beanstalkd."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        free: int = listener.getsockname()[1]
-    command = [need("beanstalkd", "beanstalkd"), "-l", "127.0.0.1", "-p", str(free)]
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL) as process:
-        try:
-            wait_for(lambda: answers(free), "beanstalkd to answer")
-            yield free
-        finally:
-            process.kill()
-
-
-def answers(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), TIMEOUT).close()
-    except ConnectionRefusedError:
-        return False
-    return True
+    with running_beanstalkd() as port:
+        yield port
 
 
 def lines_of(library: str, port: int) -> str:

@@ -6,17 +6,16 @@ test_hostile_input.py has those on all protocols. Each reply to an invalid reque
 from __future__ import annotations
 
 import socket
-import subprocess
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.support.beanstalkd import running_beanstalkd
 from tests.support.bystander import served
 from tests.support.hostile import Victim, leavings
 from tests.support.measures import MB
 from tests.support.programs import TIMEOUT, StartServer, Valkey, wait_for, wait_until_settled
 from tests.support.protocols import BEANSTALK, LISTEN, Wire
-from tests.support.requirements import need
 from tests.support.waiters import wait_for_blocked
 
 BAD, UNKNOWN, NOT_FOUND = b"BAD_FORMAT\r\n", b"UNKNOWN_COMMAND\r\n", b"NOT_FOUND\r\n"
@@ -87,22 +86,8 @@ def strict(backend: Valkey, start_server: StartServer) -> Wire:
 @pytest.fixture(scope="module")
 def beanstalkd() -> Iterator[int]:
     """The port of a beanstalkd."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-    command = [need("beanstalkd", "beanstalkd"), "-l", "127.0.0.1", "-p", str(port)]
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL) as process:
+    with running_beanstalkd() as port:
         yield port
-        process.kill()
-
-
-def connected(port: int) -> Wire:
-    def connect() -> socket.socket | None:
-        try:
-            return socket.create_connection(("127.0.0.1", port), TIMEOUT)
-        except ConnectionRefusedError:
-            return None
-
-    return Wire(BEANSTALK, connected=wait_for(connect, "beanstalkd to answer"))
 
 
 def test_hostile_requests_are_answered_and_the_connection_stays_open(strict: Wire) -> None:
@@ -116,7 +101,10 @@ def test_hostile_requests_are_answered_and_the_connection_stays_open(strict: Wir
 def test_beanstalkd_answers_hostile_requests_in_the_same_way(beanstalkd: int) -> None:
     for name in CASES.keys() - set(DIFFERENT):
         requests, replies = CASES[name]
-        with connected(beanstalkd) as wire, wire.sending(requests):
+        with (
+            Wire(BEANSTALK, connected=socket.create_connection(("127.0.0.1", beanstalkd), TIMEOUT)) as wire,
+            wire.sending(requests),
+        ):
             assert wire.read(len(replies)) == replies, name
 
 

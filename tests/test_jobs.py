@@ -282,6 +282,22 @@ def test_a_job_of_a_lost_connection_goes_to_the_dead_letters(client: Client, ser
     wait_for(lambda: lengths(client, "q", "dead") == [0, 1], "the job to be a dead letter")
 
 
+def test_jobs_of_a_server_that_is_killed_go_to_the_dead_letters(
+    backend: Valkey, start_server: StartServer
+) -> None:
+    doomed = start_server("--backend", backend.url)
+    with doomed.client() as client, Waiter(doomed.port) as worker:
+        client.execute_command("PRESSURE.CREATE", "q", "MAX-DELIVERIES", 1, "DEAD-LETTER", "dead")
+        for number in range(3):
+            put(client, str(number), "PRIORITY", 1)
+        assert messages(worker("PRESSURE.RESERVE", "q", "COUNT", 2)) == [b"0", b"1"]
+        doomed.process.kill()
+    other = start_server("--backend", backend.url, "--proxy-timeout", "1")
+    with other.client() as client:
+        wait_for(lambda: set(client.lrange("dead", 0, -1)) == {b"0", b"1"}, "the jobs to be dead letters")
+        assert client.lrange("q", 0, -1) == [b"2"]
+
+
 def test_a_job_without_a_place_for_dead_letters_is_buried(client: Client, worker: Waiter) -> None:
     client.execute_command("PRESSURE.CREATE", "q", "MAX-DELIVERIES", 1)
     client.execute_command("PRESSURE.CREATE", "closed", "MAX-DELIVERIES", 1, "DEAD-LETTER", "full")

@@ -223,6 +223,8 @@ class State:
                 self.bound, len(self.messages), min(self.closed, 1),
                 min(self.producer_free, 1), self.producer or b"", min(self.consumer_free, 1),
                 self.consumer or b"", *self.stats, b"error",
+                # A fifo: its ready messages, and the counts and settings of jobs.
+                b"fifo", len(self.messages), 0, 0, 0, 0, 0, b"", 0, b"", 0,
             ]
         ]  # fmt: skip
 

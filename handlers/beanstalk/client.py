@@ -50,6 +50,7 @@ class BeanstalkClient(Connection):
     """
 
     __slots__ = (
+        "awaits_job",
         "context",
         "failures",
         "index",
@@ -70,6 +71,8 @@ class BeanstalkClient(Connection):
         self.index = index
         self.max_job_size = max_job_size
         self.failures = 0
+        # Whether a reserve of many tubes runs.
+        self.awaits_job = False
         # Whether the next reserve waits, as one before it found no job.
         self.is_next_to_wait = False
         self.is_producer = False

@@ -25,6 +25,7 @@ from pressure_server.errors import (
     StoppingError,
 )
 from pressure_server.net.handler import Context
+from pressure_server.queues.operations.operation import Operation
 
 logger = logging.getLogger(__name__)
 
@@ -120,6 +121,22 @@ class BeanstalkConnection(BeanstalkClient):
         if not self.user.is_unrestricted and not self.user.rights.issuperset(needs):
             self.clients.access.refused["cmd"] += 1
             raise DeniedCommandError
+
+    def eof_received(self) -> bool:
+        """Called by asyncio: a client has half-closed. Reply to the requests before that, then close."""
+        self.acknowledge_sent()
+        if not self._replies and not self._backlog and self._alone is None:
+            return False
+        self.drain()
+        return True
+
+    def break_off(self) -> None:
+        """See ClientStream. A client that half-closes while it waits for a job receives TIMED_OUT."""
+        first = self._replies[0] if self._replies else None
+        reserves = isinstance(first, Operation) and first.verb.reserves
+        if self.is_waiting and self.has_disconnected and (reserves or self.awaits_job):
+            self.write(replies.TIMED_OUT)
+        super().break_off()
 
     def encode(self, value: Any) -> bytes:
         """See Connection. A coroutine returns the reply itself."""

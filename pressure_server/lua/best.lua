@@ -67,6 +67,6 @@ for i, base in ipairs(KEYS) do
 end
 
 return {
-  best, best > 0 and priority or 0, best > 0 and made or 0, due < math.huge and math.max(0, due - now) or -1, overdue, paused,
-  stuck,
+  best, best > 0 and priority or 0, best > 0 and made or 0, due < math.huge and math.max(0, due - now) or -1,
+  overdue, paused, stuck,
 }

@@ -73,8 +73,8 @@ local function make_doctor()
         end
       end
     end
-    now.view = table.concat({ now.bound or '-', now.length, now.listed, now.held, now.closed, now.not_full, table.concat(now.keys, ' '),
-      now.producer.view, now.consumer.view }, '\n')
+    now.view = table.concat({ now.bound or '-', now.length, now.listed, now.held, now.closed, now.not_full,
+      table.concat(now.keys, ' '), now.producer.view, now.consumer.view }, '\n')
     return now
   end
 

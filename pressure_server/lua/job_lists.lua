@@ -17,7 +17,8 @@ local function make_job_list()
   local function queued_ids(first, last)
     local ids = call('ZRANGE', set_of('ready'), first, last)
     if last >= jobs.ready or last < 0 then
-      local delayed = call('ZRANGE', set_of('delayed'), math.max(0, first - jobs.ready), last < 0 and last or last - jobs.ready)
+      local delayed = call('ZRANGE', set_of('delayed'), math.max(0, first - jobs.ready),
+        last < 0 and last or last - jobs.ready)
       for _, id in ipairs(delayed) do ids[#ids + 1] = id end
     end
     return ids

@@ -162,9 +162,9 @@ local function move_dead_letters()
     queue.jobs.spent = nil
     local moved = {}
     enter(dead_letter)
-    for i, message in pairs(messages) do
+    for i = 1, #ids do
       local is_done, result = pcall(function()
-        return make_put({ overfill = true, flags = true }).put('', { message })
+        return messages[i] and make_put({ overfill = true, flags = true }).put('', { messages[i] })
       end)
       if is_done and not (type(result) == 'table' and result.err) then moved[#moved + 1] = ids[i] end
     end

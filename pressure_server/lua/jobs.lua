@@ -17,8 +17,8 @@
 --          :ext:delayed   when it becomes ready;
 --          :ext:reserved  when its reservation ends, inf for never;
 --          :ext:buried    the number of jobs buried before
---          :ext:settings  'paused': until when no job is reserved; 'buried': how many jobs have been buried;
---                         'type': the type that the queue was created with; 'max_deliveries', 'dead_letter':
+--          :ext:settings  'paused': until when no job is reserved; 'buried' and 'timeouts': how many jobs have
+--                         been buried, and how many reservations have timed out; 'type': the type that the queue was created with; 'max_deliveries', 'dead_letter':
 --                         after how many reservations a job goes to the queue with that base key
 --          j<base key>    a field of the records of a server: its clients may have reserved jobs of that queue
 --
@@ -46,25 +46,29 @@ local function make_jobs()
   -- protocol.txt, Job Lifecycle). Only its owner ends or extends a reservation.
   local TRANSITIONS = {
     ['ready reserve'] = 'reserved',
-    ['ready reserve_any'] = 'reserved', ['delayed reserve_any'] = 'reserved', ['buried reserve_any'] = 'reserved',
+    ['ready reserve_any'] = 'reserved',
+    ['delayed reserve_any'] = 'reserved',
+    ['buried reserve_any'] = 'reserved',
     ['reserved touch'] = 'reserved',
     ['reserved release'] = 'ready', ['reserved release_later'] = 'delayed',
     ['reserved give_up'] = 'ready', ['reserved time_out'] = 'ready',
     ['reserved bury'] = 'buried',
     ['buried kick'] = 'ready', ['delayed kick'] = 'ready',
-    ['ready delete'] = 'gone', ['delayed delete'] = 'gone', ['reserved delete'] = 'gone', ['buried delete'] = 'gone',
+    ['ready delete'] = 'gone', ['delayed delete'] = 'gone',
+    ['reserved delete'] = 'gone', ['buried delete'] = 'gone',
   }
   -- Positions in the packed state; OWN_TTR is the time to run of one reservation. These events are counted.
   local PRIORITY, DELAY, RESERVES, TIMEOUTS, RELEASES, BURIES, KICKS, OWNER, OWN_TTR = 1, 2, 3, 4, 5, 6, 7, 8, 9
   local COUNTED = {
-    reserve = RESERVES, reserve_any = RESERVES, time_out = TIMEOUTS, release = RELEASES, release_later = RELEASES,
-    bury = BURIES, kick = KICKS,
+    reserve = RESERVES, reserve_any = RESERVES, time_out = TIMEOUTS, release = RELEASES,
+    release_later = RELEASES, bury = BURIES, kick = KICKS,
   }
 
   -- Turn to the present queue, which need not have any jobs.
   function self.enter()
     jobs, settings, indexes = base .. ':ext:jobs', base .. ':ext:settings', {}
-    self.ready, self.settings, self.indexed, self.spent, self.has_unadopted, self.due_before = 0, {}, nil, nil, nil, nil
+    self.ready, self.settings, self.indexed = 0, {}, nil
+    self.spent, self.has_unadopted, self.due_before = nil, nil, nil
   end
 
   local function set_of(state)
@@ -264,7 +268,10 @@ local function make_jobs()
     for state, places in pairs(left) do call('ZREM', set_of(state), unpack(places)) end
     if #gone > 0 then call('HDEL', jobs, unpack(gone)) end
     if consumed > 0 and jobs_of_queue then count_as('consumed', consumed, bytes) end
-    if left.reserved and has_records and call('EXISTS', set_of('reserved')) == 0 then call('HDEL', records, 'j' .. base) end
+    if event == 'time_out' and jobs_of_queue then call('HINCRBY', settings, 'timeouts', #some) end
+    if left.reserved and has_records and call('EXISTS', set_of('reserved')) == 0 then
+      call('HDEL', records, 'j' .. base)
+    end
     if queue.kind == 'reserved' and call('EXISTS', jobs) == 0 then set_kind(nil) end
     changed = changed or next(left) ~= nil or next(into) ~= nil
     return done
@@ -444,7 +451,8 @@ local function make_jobs()
     local noted = call('HMGET', settings, 'paused', 'indexed', 'unique', 'max_deliveries', 'dead_letter')
     self.indexed = noted[2]
     self.settings = {
-      paused = tonumber(noted[1] or nil), unique = noted[3], max_deliveries = tonumber(noted[4] or nil), dead_letter = noted[5],
+      paused = tonumber(noted[1] or nil), unique = noted[3], max_deliveries = tonumber(noted[4] or nil),
+      dead_letter = noted[5],
     }
     local delayed = call('ZCARD', set_of('delayed'))
     if queue.kind == 'jobs' then

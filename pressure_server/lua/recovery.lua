@@ -134,6 +134,7 @@ local function make_recovery()
       local key, ids, owners = unpack(some_reserved[i])
       enter(key)
       counts[key] = (counts[key] or 0) + (queue.bound and open_jobs().give_up(ids, owners) or 0)
+      move_dead_letters()
     end
   end
 
@@ -191,7 +192,9 @@ local function make_recovery()
       if not queue.bound then
         return 0, '0'
       end
-      return open_jobs().recover(server_of(key), cursor == '1' and '0' or cursor)
+      local given_up, following = open_jobs().recover(server_of(key), cursor == '1' and '0' or cursor)
+      move_dead_letters()
+      return given_up, following
     end)
     if not is_done then
       base, mirror = nil, nil

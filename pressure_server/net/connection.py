@@ -442,9 +442,10 @@ class Connection(ClientStream):
         if self._request_bytes > LEAST_COUNTED or self._counted:
             self.recount()
 
-    def eof_received(self) -> None:
+    def eof_received(self) -> bool | None:
         """Called by asyncio: the client has closed its side, and may not receive what is unsent."""
         self.acknowledge_sent()
+        return None
 
     def pause_writing(self) -> None:
         """Called by asyncio: the client reads its replies too slowly."""

@@ -96,11 +96,12 @@ async def stats(client: BeanstalkClient, _nothing: None) -> bytes:
     """Describe the server. The jobs are those of all queues that the user may access."""
     names = [queue async for queue in client.database.queues() if client.user.may_access(queue)]
     jobs: Counter[str] = Counter()
-    total = 0
+    total = timeouts = 0
     for about in await client.database.run_each(verbs.INFO, names):
         if isinstance(about, list):
             jobs.update(_jobs_of(about))
             total += about[7]
+            timeouts += about[22]
     clients = client.clients
     others = [one for one in clients.connected if isinstance(one, BeanstalkClient)]
     used = resource.getrusage(resource.RUSAGE_SELF)
@@ -109,7 +110,7 @@ async def stats(client: BeanstalkClient, _nothing: None) -> bytes:
         {
             **_current(jobs),
             **{f"cmd-{name}": counts[name] for name in _COUNTED},
-            "job-timeouts": 0,
+            "job-timeouts": timeouts,
             "total-jobs": total,
             "max-job-size": client.max_job_size,
             "current-tubes": len(tubes_in_use(client).union(names)),

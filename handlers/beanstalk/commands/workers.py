@@ -101,11 +101,14 @@ def _patience(client: BeanstalkClient, timeout: float | None) -> float | None:
 
 
 async def _reserve_from_many(client: BeanstalkClient, wanted: bytes, timeout: float | None) -> bytes:
+    client.awaits_job = True
     try:
         patience = _patience(client, timeout)
         found = await client.database.reserve(list(client.watched), wanted, patience, client=client)
     except QueueClosedError:
         found = None
+    finally:
+        client.awaits_job = False
     if found is None:
         return _in_vain(client)
     job = ReservedJob.of(found[1][0])
