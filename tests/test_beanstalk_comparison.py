@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.beanstalk_pair import BeanstalkPair, DifferenceError, PairedClient
 from tests.support.beanstalkd import running_beanstalkd
-from tests.support.programs import Server, Valkey
+from tests.support.programs import Client, Server, Valkey
 
 pytestmark = pytest.mark.clients
 
@@ -68,8 +68,8 @@ class Session:
                 raise TooSlowError
         self.pair.control(b"stats\r\n")
 
-    def end(self) -> None:
-        """Close all connections, and delete the jobs."""
+    def end(self, redis: Client) -> None:
+        """Close all connections, and delete the jobs and the queues."""
         for client in self.clients:
             client.close()
         self.pair.await_equal("current-connections", lambda value: value == "1")
@@ -79,6 +79,7 @@ class Session:
         for tube in self.tubes:
             self.pair.control(b"stats-tube %b\r\n" % tube)
             self.pair.control(b"ignore %b\r\n" % tube)
+        redis.delete(*self.tubes)  # beanstalkd deletes tubes without jobs and clients
 
     def look_at_waiting(self) -> None:
         """Compare whether the client that waits still does so."""
@@ -148,7 +149,7 @@ class Session:
         body = rng.randbytes(rng.choice([0, 1, 10, 10, 300])).replace(b"<", b"")
         put = b"put %d %d %d %d\r\n%b" % (priority, delay, self.seconds(), len(body), body)
         choices: list[tuple[int, bytes]] = [
-            (12, put), (1, put + b"!"), (6, b"use " + owned), (6, b"watch " + owned), (4, b"ignore " + tube),
+            (12, put), (1, put + b"!!"), (6, b"use " + owned), (6, b"watch " + owned), (4, b"ignore " + tube),
             (16, b"reserve-with-timeout 0"), (3, b"reserve-job " + job), (6, b"delete " + job),
             (6, b"release %b %d %d" % (job, priority, delay)), (6, b"bury %b %d" % (job, priority)),
             (3, b"touch " + job), (3, b"peek " + job), (2, b"peek-ready"), (2, b"peek-delayed"),
@@ -159,25 +160,28 @@ class Session:
             (1, b"put 1 0 1 65536\r\n" + bytes(65536)), (1, b"nonsense"), (1, b"x" * 300),
         ]  # fmt: skip
         weights, lines = zip(*choices, strict=True)
-        return bytes(rng.choices(lines, weights)[0]) + b"\r\n"
+        line = bytes(rng.choices(lines, weights)[0])
+        # The message of a put is followed by CRLF, or by two other bytes.
+        return line if line == put + b"!!" else line + b"\r\n"
 
 
 @pytest.fixture
-def pair(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BeanstalkPair]:
-    """A beanstalkd and a server, both without jobs."""
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BeanstalkPair, Client]]:
+    """A beanstalkd and a server, both without jobs; and a Redis client of the server."""
     valkey = Valkey(tmp_path_factory.mktemp("compared"))
     server = Server(valkey.folder / "log", "--backend", valkey.url, "--listen", "beanstalk://127.0.0.1:0")
     try:
-        with running_beanstalkd() as theirs:
+        with running_beanstalkd() as theirs, server.client() as redis:
             opened = BeanstalkPair(theirs, server.port_of("beanstalk"))
-            yield opened
+            yield opened, redis
             opened.close()
         server.end_well()
     finally:
         valkey.stop()
 
 
-def test_random_sessions_have_the_replies_of_beanstalkd(pair: BeanstalkPair) -> None:
+def test_random_sessions_have_the_replies_of_beanstalkd(compared: tuple[BeanstalkPair, Client]) -> None:
+    pair, redis = compared
     number, tries = SEED, 0
     while pair.commands < COMMANDS:
         rng = random.Random(number)
@@ -188,8 +192,8 @@ def test_random_sessions_have_the_replies_of_beanstalkd(pair: BeanstalkPair) -> 
         except TooSlowError:
             tries += 1
             assert tries < 20, "the machine is too slow"
-        except DifferenceError as reason:
-            reason.add_note(f"PRESSURE_BEANSTALK_SEED={number}")
+        except (DifferenceError, TimeoutError) as reason:
+            reason.add_note(pair.told(b"PRESSURE_BEANSTALK_SEED", b"%d" % number))
             raise
-        session.end()
+        session.end(redis)
     print(f"{pair.commands} commands in {number - SEED} sessions")

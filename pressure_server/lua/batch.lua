@@ -83,6 +83,7 @@ end
 local prelude = {
   on = function(key)
     patient = false
+    move_dead_letters()
     enter(key)
     if queue.kind == 'jobs' then queue.jobs.adopt_rest() end
   end,

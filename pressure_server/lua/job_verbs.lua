@@ -148,8 +148,8 @@ local function make_job_verbs()
 end
 
 -- Move jobs that have been delivered often enough to the queue for dead letters. A job stays buried if that
--- queue refuses it. Call this at the end of a block.
-local function move_dead_letters()
+-- queue refuses it. Call this after the queue has begun, and before it is left.
+function move_dead_letters()
   while queue.jobs and queue.jobs.spent do
     local home, ids, dead_letter = base, queue.jobs.spent, queue.jobs.settings.dead_letter
     local messages = {}

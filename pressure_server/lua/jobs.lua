@@ -691,4 +691,5 @@ end
 -- Begin with a queue that has jobs: do what is due.
 function begin_jobs()
   open_jobs().begin()
+  move_dead_letters()
 end

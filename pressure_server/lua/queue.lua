@@ -16,7 +16,7 @@
 -- therefore created only when needed: this reduced 19 microseconds to 5. The variables below are reset at the
 -- beginning of each block.
 
-local open_jobs, begin_jobs -- see jobs.lua
+local open_jobs, begin_jobs, move_dead_letters -- see jobs.lua and job_verbs.lua
 local base
 local queue = {}
 local identity = ARGV[HEADER_IDENTITY]

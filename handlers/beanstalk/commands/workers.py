@@ -157,10 +157,10 @@ def _reserved_some(operation: Operation, timeout: float | None) -> bytes:
 async def reserve_one(client: BeanstalkClient, arguments: tuple[int]) -> bytes:
     """Reserve a job that is ready, delayed or buried."""
     (job,) = arguments
-    client.is_worker = True
     found = await client.in_tube_of(job, verbs.RESERVE_JOB, [word_of(job), claim(client.job_owner)])
     if not found:
         return replies.NOT_FOUND
+    client.is_worker = True
     reserved = ReservedJob.of(found[1])
     return replies.reserved(reserved.id, reserved.message)
 
