@@ -401,7 +401,7 @@ class JobMachine(RuleBasedStateMachine):
             count, words = None, [command, name, "NOWAIT"]
             expected = self.expect(lambda: self.model.get(name))
         else:
-            words = [command, name, *([] if count is None else [count])]
+            words = [command, name, *([] if count is None else [str(count)])]
             expected = self.expect(lambda: self.model.take(name, count or 1))
         if isinstance(expected, list):
             if count is None:

