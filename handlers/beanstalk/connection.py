@@ -78,7 +78,9 @@ class BeanstalkConnection(BeanstalkClient):
                 put(self, command.jobs)
                 return None
             if type(command) is Refused:
-                self.statistics.commands["put"] += command.is_put
+                if command.is_put:
+                    self.statistics.commands["put"] += 1
+                    self.is_producer = self.is_producer or command.reply == replies.EXPECTED_CRLF
                 self.reply(command.reply)
                 if command.closes:
                     self.close_when_replied()

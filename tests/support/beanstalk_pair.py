@@ -192,11 +192,17 @@ class BeanstalkPair:
     def await_equal(self, key: str, condition: Callable[[str], bool] = lambda _: True) -> None:
         """Wait until a figure of both servers is the same and meets the condition."""
 
+        theirs = ours = ""
+
         def is_reached() -> bool:
+            nonlocal theirs, ours
             theirs, ours = (side.stats()[key] for side in self.sides)
             return theirs == ours and condition(ours)
 
-        wait_for(is_reached, f"{key} to be as in beanstalkd after {self.trace[-8:]}")
+        try:
+            wait_for(is_reached, key, timeout=5)
+        except AssertionError:
+            raise DifferenceError(f"{key}: {self.told(theirs.encode(), ours.encode())}") from None
 
     def control(self, request: bytes) -> None:
         """Send a request on the connections of the pair itself, and compare the reply."""

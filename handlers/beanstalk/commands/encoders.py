@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import cast
 
 from handlers.beanstalk import replies
-from pressure_server.net.connection import Connection
+from handlers.beanstalk.client import BeanstalkClient
 from pressure_server.queues.operations.jobs import ReservedJob, id_of
 from pressure_server.queues.operations.operation import Operation
 
 
-def _client_of(operation: Operation) -> Connection:
-    return cast(Connection, operation.owner)
+def _client_of(operation: Operation) -> BeanstalkClient:
+    return cast(BeanstalkClient, operation.owner)
 
 
 def _failed(operation: Operation) -> bytes:
@@ -58,10 +58,12 @@ def event(done: bytes, *, ends: bool = True) -> Callable[[Operation], bytes]:
     def encode(operation: Operation) -> bytes:
         if operation.error is not None:
             return _failed(operation)
-        reserved_jobs = _client_of(operation).reserved_jobs
+        client = _client_of(operation)
+        if done == replies.DELETED:
+            client.statistics.of_tube(operation.name)["cmd-delete"] += operation.results.count(1)
         for job, result in zip(operation.messages, operation.results, strict=True):
             if ends or result != 1:
-                reserved_jobs.discard(id_of(job[: job.index(b" ")]))
+                client.reserved_jobs.discard(id_of(job[: job.index(b" ")]))
         return b"".join([done if result == 1 else replies.NOT_FOUND for result in operation.results])
 
     return encode

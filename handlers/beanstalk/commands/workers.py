@@ -203,10 +203,8 @@ def _queue_of_reserved(client: BeanstalkClient, verb: Verb, job: int) -> bytes |
 def delete(client: BeanstalkClient, arguments: tuple[int]) -> Coroutine[Any, Any, bytes] | None:
     """Delete a job that the client has reserved, or that nobody has."""
     (job,) = arguments
-    held = client.reserved_jobs.find(job)
-    if held is None:
+    if client.reserved_jobs.find(job) is None:
         return _delete_free(client, job)
-    client.statistics.of_tube(held.queue)["cmd-delete"] += 1
     return _event(client, verbs.DELETE_JOB, job, owned(job, client.job_owner), replies.DELETED)
 
 
