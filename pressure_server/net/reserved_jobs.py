@@ -11,8 +11,9 @@ from pressure_server.queues.database import Database
 from pressure_server.queues.operations.jobs import ReservedJob
 from pressure_server.queues.operations.operation import Operation
 
-# The estimated memory for one of them, in bytes.
+# The estimated memory for one of them, and for its deadline, in bytes.
 _COST = 400
+_DEADLINE_COST = 100
 # Entries of ended reservations that are kept besides the others.
 _MAX_STALE = 100
 
@@ -50,7 +51,7 @@ class ReservedJobs:
     @property
     def size(self) -> int:
         """The estimated memory in bytes."""
-        return _COST * max(len(self._jobs), len(self._deadlines))
+        return _COST * len(self._jobs) + _DEADLINE_COST * len(self._deadlines)
 
     def add(self, operation: Operation, database: Database, now: float) -> None:
         """Add the jobs that an operation has reserved; `now` is the time by the loop's clock."""
@@ -79,6 +80,8 @@ class ReservedJobs:
     def discard(self, job: int) -> None:
         """Forget a job that the client has deleted, released or buried."""
         self._jobs.pop(job, None)
+        if not self._jobs:
+            self._deadlines.clear()
 
     def touch(self, job: int, now: float) -> None:
         """Note that a reservation begins again."""

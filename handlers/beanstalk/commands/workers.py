@@ -58,7 +58,8 @@ def _reserve(client: BeanstalkClient, timeout: float | None) -> Coroutine[Any, A
     if not client.user.has_all_queues:
         for tube in client.watched:
             client.permit_tube(tube)
-    if len(client.reserved_jobs) % _RECOUNTED == 0:
+    held = len(client.reserved_jobs)
+    if held and held % _RECOUNTED == 0:
         client.recount()
     wanted = claim(client.job_owner)
     if len(client.watched) > 1:

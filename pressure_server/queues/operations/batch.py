@@ -10,7 +10,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from pressure_server.queues.operations.operation import Operation
+from pressure_server.queues.operations.operation import Operation, Owner
 from pressure_server.queues.operations.options import script_name
 from pressure_server.queues.operations.refusals import condition_for, exception_for
 from pressure_server.queues.operations.wait import Wait
@@ -50,12 +50,32 @@ def take_batch(waiting: list[Operation]) -> list[Operation]:
 
 
 def fold(batch: Sequence[Operation]) -> list[list[Operation]]:
-    """Group neighbouring operations with the same verb and options; keep those that do not fold apart."""
+    """Group neighbouring operations with the same verb and options; keep those that do not fold apart.
+
+    Operations that may overtake those of other owners go first: workers that reserve and delete would
+    otherwise make a run of each operation, which takes the backend twice as long.
+    """
+    groups = [list(group) for _, group in groupby(batch, _what)]
+    if len(groups) > 2 and any(group[0].verb.overtakes for group in groups):
+        groups = [list(group) for _, group in groupby(_overtaken(batch), _what)]
     runs: list[list[Operation]] = []
-    for _, group in groupby(batch, _what):
-        run = list(group)
+    for run in groups:
         runs += [run] if run[0].can_fold else [[operation] for operation in run]
     return runs
+
+
+def _overtaken(batch: Sequence[Operation]) -> list[Operation]:
+    """Return the operations in another order, which keeps that of each owner."""
+    ahead: list[Operation] = []
+    rest: list[Operation] = []
+    owners: set[Owner] = set()
+    for operation in batch:
+        if operation.verb.overtakes and operation.owner not in owners:
+            ahead.append(operation)
+        else:
+            rest.append(operation)
+            owners.add(operation.owner)
+    return ahead + rest
 
 
 def share_mode(operations: Sequence[Operation], *, limit_to_share: bool) -> bytes:

@@ -322,8 +322,9 @@ class Verb:
 
     `line` is the line in which operations wait. `wakes` are the lines of which operations may go on after
     this one: as many as it has messages, or all if `wakes_all` is set. `can_fold`: equal operations share a
-    run. `reserves`: takes jobs until the client acknowledges them. `changes`: the operation must not be done
-    twice. `is_put_back`: its messages exist nowhere else.
+    run. `overtakes`: may be done before operations of other owners that came first. `reserves`: takes jobs
+    until the client acknowledges them. `changes`: the operation must not be done twice. `is_put_back`: its
+    messages exist nowhere else.
     """
 
     name: bytes
@@ -336,6 +337,7 @@ class Verb:
     moves: bool = False
     is_put_back: bool = False
     can_fold: bool = True
+    overtakes: bool = False
     changes: bool = True
     line: Line | None = None
     wakes: tuple[Line, ...] = ()

@@ -6,6 +6,7 @@ The script's half of the table is in lua/batch.lua.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pressure_server.queues.operations import packing, results
@@ -112,7 +113,7 @@ def _job_event(name: bytes, *wakes: Line) -> Verb:
 
 # Events of jobs (jobs.lua): each message names a job and its owner (jobs.py), and has the result 1, or 0 if
 # the event is refused.
-DELETE_JOB = _job_event(b"delete_job", Line.PRODUCERS)
+DELETE_JOB = replace(_job_event(b"delete_job", Line.PRODUCERS), overtakes=True)
 RELEASE = _job_event(b"release", Line.CONSUMERS)
 GIVE_UP = _job_event(b"give_up", Line.CONSUMERS)
 BURY = _job_event(b"bury")
