@@ -105,7 +105,9 @@ class Session:
         elif kind == 2 and self.rng.randrange(3) == 0:
             self.leave(client)
         else:
-            commands = [self.command() for _ in range(self.rng.choice([1, 1, 1, 2, 4, 8]))]
+            # Puts in one pipeline are done together: a client that waits gets the best of their jobs.
+            most = 1 if any(each.is_waiting for each in self.clients) else 8
+            commands = [self.command() for _ in range(min(most, self.rng.choice([1, 1, 1, 2, 4, 8])))]
             self.pair.commands += len(commands)
             client.send(b"".join(commands))
             client.compare(len(commands))

@@ -72,6 +72,8 @@ async def stats_tube(client: BeanstalkClient, name: bytes) -> bytes:
     if isinstance(about, Exception) and not is_in_use(client, name):
         return replies.NOT_FOUND
     others = [one for one in client.clients.connected if isinstance(one, BeanstalkClient)]
+    # A reserve of many tubes is in the line of none.
+    waiting = sum(one.awaits_job and one.is_waiting and name in one.watched for one in others)
     exists = isinstance(about, list)
     paused = about[17] if exists else 0
     counts = client.statistics.of_tube(name)
@@ -82,7 +84,7 @@ async def stats_tube(client: BeanstalkClient, name: bytes) -> bytes:
             "total-jobs": about[7] if exists else 0,
             "current-using": sum(one.used == name for one in others),
             "current-watching": sum(name in one.watched for one in others),
-            "current-waiting": client.database.waiting_on(name)[Line.CONSUMERS],
+            "current-waiting": waiting + client.database.waiting_on(name)[Line.CONSUMERS],
             "cmd-delete": counts["cmd-delete"],
             "cmd-pause-tube": counts["cmd-pause-tube"],
             "pause": client.statistics.pauses.get(name, 0) if paused else 0,
