@@ -33,16 +33,18 @@ class Held(NamedTuple):
 class ReservedJobs:
     """The reserved jobs of a connection, by id."""
 
-    __slots__ = ("_deadlines", "_jobs")
+    __slots__ = ("_deadlines", "_elsewhere", "_jobs")
 
     def __init__(self) -> None:
         self._jobs: dict[int, Held] = {}
+        # Jobs of other databases than those of the same ids in `_jobs`.
+        self._elsewhere: list[tuple[int, Held]] = []
         # A heap of deadlines and ids. Entries of jobs that have ended, or have another deadline, stay in it.
         self._deadlines: list[tuple[float, int]] = []
 
     def __len__(self) -> int:
         """Return how many jobs are reserved."""
-        return len(self._jobs)
+        return len(self._jobs) + len(self._elsewhere)
 
     def __iter__(self) -> Iterator[int]:
         """Iterate over the ids."""
@@ -51,12 +53,15 @@ class ReservedJobs:
     @property
     def size(self) -> int:
         """The estimated memory in bytes."""
-        return _COST * len(self._jobs) + _DEADLINE_COST * len(self._deadlines)
+        return _COST * len(self) + _DEADLINE_COST * len(self._deadlines)
 
     def add(self, operation: Operation, database: Database, now: float) -> None:
         """Add the jobs that an operation has reserved; `now` is the time by the loop's clock."""
         for result in operation.results:
             job = ReservedJob.of(result)
+            before = self._jobs.get(job.id)
+            if before is not None and before.database is not database:
+                self._elsewhere.append((job.id, before))
             self._note(job.id, Held(database, operation.name, job.ttr or inf, now + (job.ttr or inf)))
 
     def _note(self, job: int, held: Held) -> None:
@@ -76,6 +81,18 @@ class ReservedJobs:
         held = self._jobs.get(job)
         if held is not None:
             self._jobs[job] = held._replace(deadline=inf)
+
+    def discard_from(self, database: Database, queue: bytes, job: int) -> None:
+        """Forget a job of that queue, if the client has reserved it there."""
+        held = self._jobs.get(job)
+        if held is not None and held.queue == queue and held.database is database:
+            self.discard(job)
+        elif self._elsewhere:
+            self._elsewhere = [
+                (other, held)
+                for other, held in self._elsewhere
+                if not (other == job and held.queue == queue and held.database is database)
+            ]
 
     def discard(self, job: int) -> None:
         """Forget a job that the client has deleted, released or buried."""
@@ -105,7 +122,9 @@ class ReservedJobs:
 
     def give_up_all(self, owner: bytes) -> None:
         """Give up all of them: the connection has ended."""
-        jobs, self._jobs = self._jobs, {}
+        jobs = [*self._elsewhere, *self._jobs.items()]
+        self._jobs = {}
+        self._elsewhere.clear()
         self._deadlines.clear()
-        for job, held in jobs.items():
+        for job, held in jobs:
             held.database.reservations.give_up(held.queue, [job], owner)

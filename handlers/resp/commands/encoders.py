@@ -161,7 +161,9 @@ def reserved_jobs(operation: Operation) -> bytes:
 def ended_reservations(operation: Operation) -> bytes:
     """Return for how many jobs of each command the event has happened; the client holds none of these."""
     if operation.error is None:
-        reservations = cast(Caller, operation.owner).connection.reserved_jobs
+        connection = cast(Caller, operation.owner).connection
         for word in operation.messages:
-            reservations.discard(id_of(word[: word.index(b" ")]))
+            job, owner = word.split(b" ", 2)[:2]
+            if owner == connection.job_owner:
+                connection.reserved_jobs.discard_from(connection.database, operation.name, id_of(job))
     return sums(operation)
