@@ -42,8 +42,8 @@ from tests.support.native import NativeError, NativeSteps, Steps
 from tests.support.programs import Valkey
 
 SETTINGS = settings(
-    model_settings("PRESSURE_MODEL_EXAMPLES", 40),
-    stateful_step_count=40,
+    model_settings("PRESSURE_MODEL_EXAMPLES", 60),
+    stateful_step_count=50,
     report_multiple_bugs=False,
     phases=[Phase.generate] + ([] if __import__("os").environ.get("NOSHRINK") else [Phase.shrink]),
 )
@@ -67,7 +67,7 @@ Method = TypeVar("Method", bound=Callable[..., None])
 
 messages = st.sampled_from(MESSAGES)
 several = st.lists(messages, min_size=1, max_size=4)
-roles = st.sampled_from("qqqr")  # of the queues: most happens in one of them
+roles = st.sampled_from("qqqqr")  # of the queues: most happens in one of them
 pairs = st.sampled_from([("q", "r"), ("r", "q"), ("q", "d"), ("q", "r", "d")])
 resp = st.sampled_from(World.RESP)
 beanstalk = st.sampled_from(World.BEANSTALK)
@@ -75,6 +75,20 @@ clients = st.sampled_from([*World.RESP, *World.BEANSTALK])
 tokens = st.sampled_from(["", "", "", "one", "two"])  # most reservations belong to their connection
 priorities = st.sampled_from([0, 1, 1023, 1024, 1024, 4294967295])
 maybe_priority = st.none() | priorities
+creations = st.sampled_from(
+    [
+        (),
+        ("TYPE", "JOBS"),
+        ("TYPE", "FIFO"),
+        ("BOUND", 2),
+        ("BOUND", 3, "TYPE", "JOBS"),
+        ("UNIQUE", "QUEUED"),
+        ("UNIQUE", "UNFINISHED"),
+        ("BOUND", 2, "UNIQUE", "QUEUED"),
+        ("MAX-DELIVERIES", 2),
+        ("MAX-DELIVERIES", 1, "DEAD-LETTER"),
+    ]
+)
 which = st.integers(0, 12)
 rarely = st.sampled_from([False, False, True])
 in_transactions = st.sampled_from(["SADD", "RPUSH", "SPOP", "SREM", "SCARD", "SMEMBERS", "PRESSURE.KICK"])
@@ -98,8 +112,10 @@ class Step(NamedTuple):
     arguments: dict[str, Any]
 
 
-# All steps, each as often as its weight. (Of several rules, hypothesis would leave out some in each example.)
-STEPS: list[st.SearchStrategy[Step]] = []
+# All steps, by name; and the names, each as often as its weight. (Of several rules, hypothesis would leave out
+# some in each example.)
+STEPS: dict[str, st.SearchStrategy[Step]] = {}
+NAMES: list[str] = []
 
 
 def step(weight: int = 1, **arguments: st.SearchStrategy[Any]) -> Callable[[Method], Method]:
@@ -107,7 +123,8 @@ def step(weight: int = 1, **arguments: st.SearchStrategy[Any]) -> Callable[[Meth
 
     def enter(method: Method) -> Method:
         name: str = method.__name__
-        STEPS.extend([st.builds(Step, st.just(name), st.fixed_dictionaries(arguments))] * weight)
+        STEPS[name] = st.builds(Step, st.just(name), st.fixed_dictionaries(arguments))
+        NAMES.extend([name] * weight)
         return method
 
     return enter
@@ -260,29 +277,24 @@ class JobMachine(RuleBasedStateMachine):
     # Lives of queues
 
     @initialize(
-        options=st.sampled_from(
-            [
-                (),
-                (),
-                ("TYPE", "JOBS"),
-                ("TYPE", "FIFO"),
-                ("BOUND", 2),
-                ("BOUND", 3, "TYPE", "JOBS"),
-                ("UNIQUE", "QUEUED"),
-                ("UNIQUE", "UNFINISHED"),
-                ("MAX-DELIVERIES", 2),
-                ("MAX-DELIVERIES", 1, "DEAD-LETTER"),
-                ("BOUND", 1, "UNIQUE", "QUEUED"),
-            ]
-        ),
+        options=st.none() | creations,
         dead=st.sampled_from([None, (), ("TYPE", "JOBS")]),
-        is_made=st.booleans(),
+        plain=st.lists(messages, max_size=4),
+        jobs=st.lists(st.tuples(messages, priorities, rarely), max_size=5),
     )
-    def begin(self, options: tuple[Any, ...], dead: tuple[Any, ...] | None, is_made: bool) -> None:
+    def begin(
+        self, options: tuple[Any, ...] | None, dead: tuple[Any, ...] | None, plain: list[bytes],
+        jobs: list[tuple[bytes, int, bool]],
+    ) -> None:  # fmt: skip
         if dead is not None:
             self.create("d", dead)
-        if is_made:
+        self.create("r", ())
+        if options is not None:
             self.create("q", options)
+        if plain:
+            self.put("q", "resp-0", plain, "RPUSH")
+        for message, priority, is_delayed in jobs:
+            self.put_job("q", "resp-0", message, priority, is_delayed, LONG, None)
 
     def create(self, role: str, options: tuple[Any, ...]) -> None:
         if options and options[-1] == "DEAD-LETTER":
@@ -472,7 +484,7 @@ class JobMachine(RuleBasedStateMachine):
     # Reservations
 
     @step(
-        3, role=roles, client=clients, count=st.none() | st.integers(1, 3),
+        5, role=roles, client=clients, count=st.none() | st.integers(1, 3),
         ttr=st.sampled_from([None, None, 0, LONG]), token=tokens,
     )  # fmt: skip
     def reserve(self, role: str, client: str, count: int | None, ttr: int | None, token: str) -> None:
@@ -571,6 +583,7 @@ class JobMachine(RuleBasedStateMachine):
     ) -> None:  # fmt: skip
         """Delete, release, bury or touch a reserved job, mostly for its owner."""
         if not self.jobs(RESERVED):
+            self.reserve("q", client, None, LONG, token)
             return
         name, job = self.pick(place, RESERVED)
         number, delay = job.id, next(self.later) if is_delayed else 0
@@ -601,7 +614,7 @@ class JobMachine(RuleBasedStateMachine):
             words += ["DELAY", delay]
         self.send(client, f"PRESSURE.{event}", name, number, *words, expected=expected)
 
-    @step(role=roles, client=clients, count=st.integers(0, 3))
+    @step(2, role=roles, client=clients, count=st.integers(0, 3))
     def kick(self, role: str, client: str, count: int) -> None:
         name = self.names[role]
         expected = self.expect(lambda: self.model.kick(name, count))
@@ -758,7 +771,7 @@ class JobMachine(RuleBasedStateMachine):
         for native in list(self.native):
             self.advance(native, 20)
 
-    @rule(step=st.deferred(lambda: st.one_of(STEPS)))
+    @rule(step=st.deferred(lambda: st.sampled_from(sorted(NAMES, key=NAMES.count, reverse=True)).flatmap(STEPS.__getitem__)))
     def act(self, step: Step) -> None:
         getattr(self, step.name)(**step.arguments)
 
