@@ -402,12 +402,9 @@ class JobMachine(RuleBasedStateMachine):
         if command == "get":
             expected = self.expect(lambda: self.model.take(name))
             reply = self.world.client("memcached")(b"get " + name.encode())
-            value = (
-                b"VALUE %b 0 %d\r\n%b\r\nEND" % (name.encode(), len(expected[0]), expected[0])
-                if expected
-                else b"END"
-            )
-            self.check_memcached(reply, expected, value)
+            found = expected if isinstance(expected, list) else []
+            values = [b"VALUE %b 0 %d\r\n%b\r\n" % (name.encode(), len(one), one) for one in found]
+            self.check_memcached(reply, expected, b"".join(values) + b"END")
             return
         if command == "PRESSURE.GET":
             count, words = None, [command, name, "NOWAIT"]
@@ -771,7 +768,11 @@ class JobMachine(RuleBasedStateMachine):
         for native in list(self.native):
             self.advance(native, 20)
 
-    @rule(step=st.deferred(lambda: st.sampled_from(sorted(NAMES, key=NAMES.count, reverse=True)).flatmap(STEPS.__getitem__)))
+    @rule(
+        step=st.deferred(
+            lambda: st.sampled_from(sorted(NAMES, key=NAMES.count, reverse=True)).flatmap(STEPS.__getitem__)
+        )
+    )
     def act(self, step: Step) -> None:
         getattr(self, step.name)(**step.arguments)
 
