@@ -84,7 +84,8 @@ class Session:
         for tube in self.tubes:
             self.pair.control(b"stats-tube %b\r\n" % tube)
             self.pair.control(b"ignore %b\r\n" % tube)
-        redis.delete(*self.tubes)  # beanstalkd deletes tubes without jobs and clients
+        # beanstalkd deletes tubes without jobs and clients.
+        redis.delete(*set(redis.execute_command("PRESSURE.LIST")) - {b"default"})
 
     def look_at_waiting(self) -> None:
         """Compare whether the client that waits still does so."""
