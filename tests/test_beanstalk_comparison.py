@@ -163,12 +163,13 @@ class Session:
         delay = rng.choice([0, 0, 0, self.seconds()])
         body = rng.randbytes(rng.choice([0, 1, 10, 10, 300])).replace(b"<", b"")
         put = b"put %d %d %d %d\r\n%b" % (priority, delay, self.seconds(), len(body), body)
+        kicked = rng.choice([0, 1] if self.is_anyone_waiting() else [0, 1, 2, 100])
         choices: list[tuple[int, bytes]] = [
             (12, put), (1, put + b"!!"), (6, b"use " + owned), (6, b"watch " + owned), (4, b"ignore " + tube),
             (16, b"reserve-with-timeout 0"), (3, b"reserve-job " + job), (6, b"delete " + job),
             (6, b"release %b %d %d" % (job, priority, delay)), (6, b"bury %b %d" % (job, priority)),
             (3, b"touch " + job), (3, b"peek " + job), (2, b"peek-ready"), (2, b"peek-delayed"),
-            (2, b"peek-buried"), (3, b"kick %d" % rng.choice([0, 1] if self.is_anyone_waiting() else [0, 1, 2, 100])), (3, b"kick-job " + job),
+            (2, b"peek-buried"), (3, b"kick %d" % kicked), (3, b"kick-job " + job),
             (6, b"stats-job " + job), (3, b"stats-tube " + tube), (2, b"stats"), (1, b"list-tubes"),
             (1, b"list-tube-used"), (1, b"list-tubes-watched"),
             (1, b"pause-tube %b %d" % (tube, rng.choice([0, 0, self.seconds()]))),
