@@ -284,7 +284,7 @@ class Script:
             assert wire.is_closed()
 
     def _reserve(self, wire: Wire, expected: bytes) -> None:
-        """Reserve until there is a job: beanstalkd does not always wake clients at the end of a reservation."""
+        """Reserve until there is a job: beanstalkd does not always wake waiting clients."""
 
         def reserved() -> bytes:
             wire.send(b"reserve-with-timeout 0\r\n")
