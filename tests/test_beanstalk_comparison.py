@@ -85,7 +85,7 @@ class Session:
             self.pair.control(b"stats-tube %b\r\n" % tube)
             self.pair.control(b"ignore %b\r\n" % tube)
         # beanstalkd deletes tubes without jobs and clients.
-        redis.delete(*set(redis.execute_command("PRESSURE.LIST")) - {b"default"})
+        redis.delete(*self.tubes, *set(redis.execute_command("PRESSURE.LIST")) - {b"default"})
 
     def is_anyone_waiting(self) -> bool:
         """Return whether a client waits.
