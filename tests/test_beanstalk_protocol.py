@@ -303,10 +303,23 @@ class Script:
             wire.close()
 
 
-@BOTH
+# beanstalkd 1.12 now and then misses the end of a reservation while its client is silent.
+UNRELIABLE = {"put: time to run"}
+
+
 @pytest.mark.parametrize("name", CLAUSES)
-def test_a_clause_of_the_protocol_text_holds(name: str, which: str, request: pytest.FixtureRequest) -> None:
-    script = Script(request.getfixturevalue(which), f"t{list(CLAUSES).index(name):03d}")
+def test_a_clause_of_the_protocol_text_holds(name: str, ours: int) -> None:
+    run_clause(name, ours)
+
+
+@pytest.mark.clients
+@pytest.mark.parametrize("name", [name for name in CLAUSES if name not in UNRELIABLE])
+def test_a_clause_is_as_in_beanstalkd(name: str, theirs: int) -> None:
+    run_clause(name, theirs)
+
+
+def run_clause(name: str, port: int) -> None:
+    script = Script(port, f"t{list(CLAUSES).index(name):03d}")
     script.run(CLAUSES[name])
     script.close()
 
@@ -398,17 +411,13 @@ def test_list_tubes_lists_all_tubes(which: str, request: pytest.FixtureRequest) 
         assert {b"- default", b"- listed"} <= set(lines)
 
 
-@BOTH
-def test_timeouts_are_counted(which: str, request: pytest.FixtureRequest) -> None:
-    with connect(request.getfixturevalue(which)) as wire:
+def test_timeouts_are_counted(ours: int) -> None:
+    with connect(ours) as wire, connect(ours) as other:
         before = yaml_of(wire, b"stats\r\n")["job-timeouts"]
-        wire.send(b"use late\r\nput 0 0 1 1\r\na\r\nwatch late\r\n")
-        job = [wire.line() for _ in range(3)][1].split()[1]
-        # In a pipeline, beanstalkd may not notice that the reservation ends.
-        assert wire(b"reserve\r\n") == b"RESERVED 1\r\na"
-        with connect(request.getfixturevalue(which)) as other:
-            other.send(b"watch late\r\nreserve-with-timeout 9\r\n")
-            assert [other.line(), other.line()] == [b"WATCHING 2\r\n", b"RESERVED %b 1\r\n" % job]
+        wire.send(b"use late\r\nput 0 0 1 1\r\na\r\nwatch late\r\nreserve\r\n")
+        job = [wire.line() for _ in range(5)][1].split()[1]
+        other.send(b"watch late\r\nreserve-with-timeout 9\r\n")
+        assert [other.line(), other.line()] == [b"WATCHING 2\r\n", b"RESERVED %b 1\r\n" % job]
         assert int(yaml_of(wire, b"stats\r\n")["job-timeouts"]) == int(before) + 1
         assert yaml_of(wire, b"stats-job %b\r\n" % job)["timeouts"] == "1"
 
