@@ -25,7 +25,8 @@ pytestmark = pytest.mark.clients
 COMMANDS = int(os.environ.get("PRESSURE_BEANSTALK_COMMANDS", "500"))
 SEED = int(os.environ.get("PRESSURE_BEANSTALK_SEED", "1"))
 _STEPS, _TIMED_STEPS = 25, 8
-# In a session with times, every delay and time to run of one or two seconds ends between two phases.
+# In a session with times, every delay and pause of one or two seconds ends between two phases. Reservations do
+# not end by themselves: beanstalkd 1.12 now and then misses that (tests/test_beanstalk_protocol.py).
 _TIMED_EVERY = 8
 _PHASES, _PHASE, _PAUSE = 4, 0.4, 1.1
 _LONG = 100_000
@@ -85,7 +86,7 @@ class Session:
             self.pair.control(b"stats-tube %b\r\n" % tube)
             self.pair.control(b"ignore %b\r\n" % tube)
         # beanstalkd deletes tubes without jobs and clients.
-        redis.delete(*set(redis.execute_command("PRESSURE.LIST")) - {b"default"})
+        redis.delete(*self.tubes, *set(redis.execute_command("PRESSURE.LIST")) - {b"default"})
 
     def is_anyone_waiting(self) -> bool:
         """Return whether a client waits.
@@ -162,7 +163,7 @@ class Session:
         priority = rng.choice([0, 1, 1023, 1024, 4294967295])
         delay = rng.choice([0, 0, 0, self.seconds()])
         body = rng.randbytes(rng.choice([0, 1, 10, 10, 300])).replace(b"<", b"")
-        put = b"put %d %d %d %d\r\n%b" % (priority, delay, self.seconds(), len(body), body)
+        put = b"put %d %d %d %d\r\n%b" % (priority, delay, _LONG, len(body), body)
         kicked = rng.choice([0, 1] if self.is_anyone_waiting() else [0, 1, 2, 100])
         choices: list[tuple[int, bytes]] = [
             (12, put), (1, put + b"!!"), (6, b"use " + owned), (6, b"watch " + owned), (4, b"ignore " + tube),

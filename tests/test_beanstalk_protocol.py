@@ -18,8 +18,7 @@ from tests.support.programs import TIMEOUT, Server, StartServer, Valkey, wait_fo
 from tests.support.protocols import BEANSTALK, Wire
 
 # By name: lines `A> request` of client A, and `A< reply`; `|` is CRLF. TUBE is a tube of the clause's own.
-# `{x}` is an id: its first occurrence sets it. `A~ reply` reserves until that is
-# the reply. `A: half-close` sends no more, `A: closed` expects the end.
+# `{x}` is an id: its first occurrence sets it. `A: half-close` sends no more, `A: closed` expects the end.
 CLAUSES = {
     "names: all characters": "A> use azAZ09-+/;.$_()\nA< USING azAZ09-+/;.$_()",
     "names: not empty": "A> use \nA< BAD_FORMAT\nA> watch\nA< UNKNOWN_COMMAND",
@@ -76,9 +75,9 @@ CLAUSES = {
         "A< BAD_FORMAT\nA> put 0 0 4294967296 1\nA< BAD_FORMAT"
     ),
     "put: time to run": (
-        "A> watch TUBE|use TUBE|put 0 0 1 1|a|reserve\n"
-        "A< WATCHING 2|USING TUBE|INSERTED {a}|RESERVED {a} 1|a\n"
-        "B> watch TUBE\nB< WATCHING 2\nB~ RESERVED {a} 1|a\nA> delete {a}\nA< NOT_FOUND"
+        "A> watch TUBE|use TUBE|put 0 0 1 1|a\nA< WATCHING 2|USING TUBE|INSERTED {a}\n"
+        "A> reserve\nA< RESERVED {a} 1|a\n"
+        "B> watch TUBE|reserve-with-timeout 9\nB< WATCHING 2|RESERVED {a} 1|a\nA> delete {a}\nA< NOT_FOUND"
     ),
     "put: time to run of 0 is 1": (
         "A> watch TUBE|use TUBE|put 0 0 0 1|a|reserve\n"
@@ -269,9 +268,7 @@ class Script:
             data = (
                 text.replace("|", "\r\n").replace("\\n", "\n").replace("TUBE", self._tube).encode("latin-1")
             )
-            if kind == "~":
-                self._reserve(wire, data + b"\r\n")
-            elif kind == ">":
+            if kind == ">":
                 wire.send(self._known(data) + b"\r\n")
             else:
                 self._expect(wire, data + b"\r\n")
@@ -282,18 +279,6 @@ class Script:
             wire.socket.shutdown(socket.SHUT_WR)
         else:
             assert wire.is_closed()
-
-    def _reserve(self, wire: Wire, expected: bytes) -> None:
-        """Reserve until there is a job: beanstalkd does not always wake waiting clients."""
-
-        def reserved() -> bytes:
-            wire.send(b"reserve-with-timeout 0\r\n")
-            line = wire.line()
-            return b"" if line == b"TIMED_OUT\r\n" else line
-
-        first = wait_for(reserved, "a job")
-        expected = self._known(expected)
-        assert first + wire.read(len(expected) - len(first)) == expected
 
     def _expect(self, wire: Wire, expected: bytes) -> None:
         for each in expected.splitlines(keepends=True):
@@ -318,10 +303,23 @@ class Script:
             wire.close()
 
 
-@BOTH
+# beanstalkd 1.12 now and then misses the end of a reservation while its client is silent.
+UNRELIABLE = {"put: time to run"}
+
+
 @pytest.mark.parametrize("name", CLAUSES)
-def test_a_clause_of_the_protocol_text_holds(name: str, which: str, request: pytest.FixtureRequest) -> None:
-    script = Script(request.getfixturevalue(which), f"t{list(CLAUSES).index(name):03d}")
+def test_a_clause_of_the_protocol_text_holds(name: str, ours: int) -> None:
+    run_clause(name, ours)
+
+
+@pytest.mark.clients
+@pytest.mark.parametrize("name", [name for name in CLAUSES if name not in UNRELIABLE])
+def test_a_clause_is_as_in_beanstalkd(name: str, theirs: int) -> None:
+    run_clause(name, theirs)
+
+
+def run_clause(name: str, port: int) -> None:
+    script = Script(port, f"t{list(CLAUSES).index(name):03d}")
     script.run(CLAUSES[name])
     script.close()
 
@@ -413,16 +411,13 @@ def test_list_tubes_lists_all_tubes(which: str, request: pytest.FixtureRequest) 
         assert {b"- default", b"- listed"} <= set(lines)
 
 
-@BOTH
-def test_timeouts_are_counted(which: str, request: pytest.FixtureRequest) -> None:
-    with connect(request.getfixturevalue(which)) as wire:
+def test_timeouts_are_counted(ours: int) -> None:
+    with connect(ours) as wire, connect(ours) as other:
         before = yaml_of(wire, b"stats\r\n")["job-timeouts"]
         wire.send(b"use late\r\nput 0 0 1 1\r\na\r\nwatch late\r\nreserve\r\n")
         job = [wire.line() for _ in range(5)][1].split()[1]
-        with connect(request.getfixturevalue(which)) as other:
-            other.send(b"watch late\r\n")
-            assert other.line() == b"WATCHING 2\r\n"
-            wait_for(lambda: other(b"reserve-with-timeout 0\r\n") != b"TIMED_OUT", "the job")
+        other.send(b"watch late\r\nreserve-with-timeout 9\r\n")
+        assert [other.line(), other.line()] == [b"WATCHING 2\r\n", b"RESERVED %b 1\r\n" % job]
         assert int(yaml_of(wire, b"stats\r\n")["job-timeouts"]) == int(before) + 1
         assert yaml_of(wire, b"stats-job %b\r\n" % job)["timeouts"] == "1"
 
