@@ -15,10 +15,12 @@ local function make_job_verbs()
     local done, known = {}, {} -- known: owners
     for first = 1, #words, JOBS_AT_ONCE do
       local ids, owners = {}, {}
-      for i = first, math.min(first + JOBS_AT_ONCE - 1, #words) do
+      local last = math.min(first + JOBS_AT_ONCE - 1, #words)
+      for i = first, last do
         local id, owner = string.match(words[i], '^(%x+) ?(%S*)$')
         if known[owner] == nil then known[owner] = owner ~= '' and jobs.owner_of(owner) end
-        ids[i - first + 1], owners[i - first + 1] = id, known[owner]
+        local at = event == 'give_up' and last - i + 1 or i - first + 1 -- given up: the latest is named first
+        ids[at], owners[at] = id, known[owner]
       end
       for _, is_done in ipairs(jobs.happen(event, jobs.read(ids), owners)) do done[#done + 1] = is_done end
     end
@@ -153,6 +155,7 @@ function move_dead_letters()
   while queue.jobs and queue.jobs.spent do
     local home, ids, dead_letter = base, queue.jobs.spent, queue.jobs.settings.dead_letter
     local messages = {}
+    table.sort(ids)
     for i, job in ipairs(queue.jobs.read(ids)) do
       if job then
         queue.jobs.parse(job)

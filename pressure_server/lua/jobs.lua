@@ -651,7 +651,8 @@ local function make_jobs()
     for first = 1, #ids, JOBS_AT_ONCE do
       local its, owners = {}, {}
       local some = jobs_in('reserved', { unpack(ids, first, math.min(first + JOBS_AT_ONCE - 1, #ids)) })
-      for _, job in ipairs(some) do
+      for i = #some, 1, -1 do
+        local job = some[i]
         local owner = parse(job).about[OWNER]
         if string.match(owner, '^(%S+) ') == server then its[#its + 1], owners[#owners + 1] = job, owner end
       end

@@ -59,6 +59,10 @@ class Job:
         return self.message if self.name is None else self.name
 
 
+def _by_id(job: Job) -> int:
+    return job.id
+
+
 @dataclass
 class Roles:
     """What the protocol's keys tell of native clients: which roles are free, and tokens for room."""
@@ -160,7 +164,8 @@ class Queue:
         for job in self.in_state(DELAYED):
             if job.is_due:
                 job.state, job.is_due = READY, False
-        self.give_back([job for job in self.in_state(RESERVED) if job.is_due], "timeouts")
+        ended = [job for job in self.in_state(RESERVED) if job.is_due]
+        self.give_back(sorted(ended, key=lambda job: job.place), "timeouts")
 
     def store(self, message: bytes, **options: Any) -> Job:
         """Add a job. It is let in whether there is room or not."""
@@ -181,30 +186,31 @@ class Queue:
 
     def give_back(self, some: Iterable[Job], counter: str = "") -> None:
         """Make reserved or buried jobs ready. In a fifo they are messages again, at the head, by id."""
-        to_list = []
-        for job in sorted(some, key=lambda one: one.id):
+        to_list: list[Job] = []
+        spent: list[Job] = []
+        for job in some:
             if counter:
                 job.counts[counter] += 1
             was_reserved = job.state == RESERVED
             self._leave(job)
             if was_reserved and self.is_spent(job):
-                self.bury_spent(job)
+                job.state, job.place = BURIED, self.model.new_place()
+                spent.append(job)
             elif self.has_jobs:
                 job.state = READY
             else:
                 del self.jobs[job.id]
-                to_list.append(job.message)
-        self.messages = to_list + self.messages
+                to_list.append(job)
+        self.messages = [job.message for job in sorted(to_list, key=_by_id)] + self.messages
+        for job in sorted(spent, key=_by_id) if self.dead_letter else []:
+            self.move_to_dead_letters(job)
 
     def is_spent(self, job: Job) -> bool:
         """Whether the job has been delivered as often as it may."""
         return 0 < self.max_deliveries <= job.counts["reserves"]
 
-    def bury_spent(self, job: Job) -> None:
-        """Send a job to the dead letters, or bury it if that queue does not take it."""
-        job.state, job.place = BURIED, self.model.new_place()
-        if not self.dead_letter:
-            return
+    def move_to_dead_letters(self, job: Job) -> None:
+        """Move a buried job to the dead letters, unless that queue does not take it."""
         if not self.model.queue(self.dead_letter).exists:
             self.model.create(self.dead_letter)
         dead = self.model.queues[self.dead_letter]
