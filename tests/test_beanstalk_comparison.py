@@ -25,8 +25,8 @@ pytestmark = pytest.mark.clients
 COMMANDS = int(os.environ.get("PRESSURE_BEANSTALK_COMMANDS", "500"))
 SEED = int(os.environ.get("PRESSURE_BEANSTALK_SEED", "1"))
 _STEPS, _TIMED_STEPS = 25, 8
-# In a session with times, every delay and pause of one or two seconds ends between two phases. Reservations do
-# not end by themselves: beanstalkd 1.12 now and then misses that (tests/test_beanstalk_protocol.py).
+# In a session with times, every delay and pause of one or two seconds ends between two phases. Reservations
+# do not end by themselves: beanstalkd 1.12 now and then misses that (tests/test_beanstalk_protocol.py).
 _TIMED_EVERY = 8
 _PHASES, _PHASE, _PAUSE = 4, 0.4, 1.1
 _LONG = 100_000
