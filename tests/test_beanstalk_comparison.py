@@ -147,7 +147,10 @@ class Session:
         at = self.rng.randrange(max(1, len(line.partition(b"\r")[0])))
         removed = self.rng.randrange(2)
         added = self.rng.choice([b"", self.rng.choice(_BYTES), self.rng.choice(_BYTES)])
-        return line[:at] + added + line[at + removed :]
+        changed = line[:at] + added + line[at + removed :]
+        # beanstalkd needs no space after this name.
+        is_joined = changed.startswith(b"pause-tube") and not changed.startswith(b"pause-tube ")
+        return line if is_joined else changed
 
     def seconds(self) -> int:
         return self.rng.choice([1, 2, _LONG] if self.timed else [_LONG])
