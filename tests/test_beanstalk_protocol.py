@@ -325,7 +325,7 @@ def run_clause(name: str, port: int) -> None:
 
 
 def test_the_document_lists_all_clauses() -> None:
-    text = (DOCS / "reference" / "beanstalk.md").read_text()
+    text = (DOCS / "reference" / "beanstalk.md").read_text().partition("clause by clause")[2]
     listed = re.findall(r"^\| .* \| `([^`]*)` \|$", text, re.MULTILINE)
     others = {name for name in globals() if name.startswith("test_")}
     assert {name for name in listed if name not in others} == set(CLAUSES)
