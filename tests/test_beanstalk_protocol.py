@@ -325,7 +325,7 @@ def run_clause(name: str, port: int) -> None:
 
 
 def test_the_document_lists_all_clauses() -> None:
-    text = (DOCS / "reference" / "beanstalk.md").read_text()
+    text = (DOCS / "reference" / "beanstalk.md").read_text().partition("clause by clause")[2]
     listed = re.findall(r"^\| .* \| `([^`]*)` \|$", text, re.MULTILINE)
     others = {name for name in globals() if name.startswith("test_")}
     assert {name for name in listed if name not in others} == set(CLAUSES)
@@ -439,3 +439,13 @@ def test_a_put_into_a_full_queue_is_out_of_memory(backend: Valkey, start_server:
     with connect(server.port_of("beanstalk")) as wire:
         wire.send(b"put 0 0 1 1\r\na\r\nput 0 0 1 1\r\nb\r\n")
         assert [wire.line(), wire.line()] == [b"INSERTED 1\r\n", b"OUT_OF_MEMORY\r\n"]
+
+
+def test_the_end_of_a_pause_wakes_a_client_that_waits_for_several_tubes(ours: int) -> None:
+    with connect(ours) as wire, connect(ours) as other:
+        wire.send(b"use paused\r\nput 0 0 9 1\r\na\r\npause-tube paused 1000\r\n")
+        assert wire.replies(3)[2] == b"PAUSED"
+        other.send(b"watch paused\r\nreserve\r\n")
+        wait_for(lambda: yaml_of(wire, b"stats\r\n")["current-waiting"] == "1", "a wait")
+        assert wire(b"pause-tube paused 0\r\n") == b"PAUSED"
+        assert other.replies(2)[1] == b"RESERVED 1\r\na"

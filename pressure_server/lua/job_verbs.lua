@@ -106,8 +106,14 @@ local function make_job_verbs()
     if refusal then
       return refusal
     end
+    local before = jobs.settings.paused or 0
     jobs.settings.paused = clock() + tonumber(words[1])
     call('HSET', base .. ':ext:settings', 'paused', string.format('%.0f', jobs.settings.paused))
+    if jobs.settings.paused < before and jobs.ready > 0 then
+      -- Tell clients that wait for several queues: they watch the ready jobs, and not the settings.
+      call('PEXPIRE', base .. ':ext:ready', 1000)
+      call('PERSIST', base .. ':ext:ready')
+    end
     changed = true
     return 1
   end
