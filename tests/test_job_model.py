@@ -113,8 +113,8 @@ class Step(NamedTuple):
     arguments: dict[str, Any]
 
 
-# All steps, by name; and the names, each as often as its weight. (Of several rules, hypothesis would leave out
-# some in each example.)
+# All steps by name, and the names, each as often as its weight. Of several rules, hypothesis would leave
+# out some in each example.
 STEPS: dict[str, st.SearchStrategy[Step]] = {}
 NAMES: list[str] = []
 
