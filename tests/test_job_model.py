@@ -42,7 +42,7 @@ from tests.support.native import NativeError, NativeSteps, Steps
 from tests.support.programs import Valkey
 
 SETTINGS = settings(
-    model_settings("PRESSURE_MODEL_EXAMPLES", 60),
+    model_settings("PRESSURE_MODEL_EXAMPLES", 50),
     stateful_step_count=50,
     report_multiple_bugs=False,
     phases=[Phase.generate] + ([] if __import__("os").environ.get("NOSHRINK") else [Phase.shrink]),
@@ -67,7 +67,8 @@ Method = TypeVar("Method", bound=Callable[..., None])
 
 messages = st.sampled_from(MESSAGES)
 several = st.lists(messages, min_size=1, max_size=4)
-roles = st.sampled_from("qqqqr")  # of the queues: most happens in one of them
+roles = st.sampled_from("qqqr")  # of the queues: most happens in one of them
+job_roles = st.sampled_from("qqqqqqr")  # the other one stays a fifo for some time
 pairs = st.sampled_from([("q", "r"), ("r", "q"), ("q", "d"), ("q", "r", "d")])
 resp = st.sampled_from(World.RESP)
 beanstalk = st.sampled_from(World.BEANSTALK)
@@ -279,16 +280,21 @@ class JobMachine(RuleBasedStateMachine):
         dead=st.sampled_from([None, (), ("TYPE", "JOBS")]),
         plain=st.lists(messages, max_size=4),
         jobs=st.lists(st.tuples(messages, priorities, rarely), max_size=5),
+        is_old=rarely,
     )
     def begin(
         self, options: tuple[Any, ...] | None, dead: tuple[Any, ...] | None, plain: list[bytes],
-        jobs: list[tuple[bytes, int, bool]],
+        jobs: list[tuple[bytes, int, bool]], is_old: bool,
     ) -> None:  # fmt: skip
         if dead is not None:
             self.create("d", dead)
         self.create("r", ())
         if options is not None:
             self.create("q", options)
+        if is_old:
+            # The next ids are in two blocks.
+            self.put("q", "resp-0", [b"old"] * 60, "RPUSH")
+            self.remove("q", "resp-0", [b"old"], is_flush=False)
         if plain:
             self.put("q", "resp-0", plain, "RPUSH")
         for message, priority, is_delayed in jobs:
@@ -322,7 +328,7 @@ class JobMachine(RuleBasedStateMachine):
     # Puts
 
     @step(
-        4, role=roles, client=clients, message=messages, priority=maybe_priority, is_delayed=rarely,
+        4, role=job_roles, client=clients, message=messages, priority=maybe_priority, is_delayed=rarely,
         ttr=st.sampled_from([None, 0, LONG]),
         unique=st.sampled_from([None, None, None, "UNIQUE", b"x", b"a"]),
     )  # fmt: skip
@@ -625,7 +631,7 @@ class JobMachine(RuleBasedStateMachine):
             # In beanstalkd every tube exists that a client uses.
             self.send_line(client, f"kick {count}", b"KICKED %d" % (0 if expected == "NOQUEUE" else expected))
 
-    @step(role=roles, client=clients, is_paused=rarely)
+    @step(role=job_roles, client=clients, is_paused=rarely)
     def pause(self, role: str, client: str, is_paused: bool) -> None:
         name, seconds = self.names[role], 1000 if is_paused else 0
         is_beanstalk = client in World.BEANSTALK
@@ -685,15 +691,20 @@ class JobMachine(RuleBasedStateMachine):
         name = self.names[role]
         self.sync()
         length, visible = self.model.count(name), self.model.members(name)
-        self.send(client, "SCARD", name, expected=length)
-        self.send(client, "LLEN", name, expected=length)
-        self.send(client, "LRANGE", name, 0, -1, expected=visible)
-        self.send(client, "LRANGE", name, 1, 2, expected=visible[1:3])
-        self.send(client, "LRANGE", name, -2, -1, expected=visible[-2:])
-        self.send(client, "LINDEX", name, 1, expected=visible[1] if len(visible) > 1 else None)
-        self.send(client, "SMEMBERS", name, expected=visible)
-        found = [int(message in visible) for message in MESSAGES]
-        self.send(client, "SMISMEMBER", name, *MESSAGES, expected=found)
+        questions: list[tuple[tuple[Any, ...], Any]] = [
+            (("SCARD", name), length),
+            (("LLEN", name), length),
+            (("LRANGE", name, 0, -1), visible),
+            (("LRANGE", name, 1, 2), visible[1:3]),
+            (("LRANGE", name, -2, -1), visible[-2:]),
+            (("LINDEX", name, 1), visible[1] if len(visible) > 1 else None),
+            (("SMEMBERS", name), visible),
+            (("SMISMEMBER", name, *MESSAGES), [int(message in visible) for message in MESSAGES]),
+        ]
+        for words, expected in questions:
+            reply = self.world.client(client)(*words)
+            assert reply == expected, f"{words}: {reply!r} should be {expected!r}"
+        self.check()
 
     @step(role=roles, client=resp)
     def describe_all(self, role: str, client: str) -> None:
@@ -780,13 +791,25 @@ class JobMachine(RuleBasedStateMachine):
         getattr(self, step.name)(**step.arguments)
 
     def teardown(self) -> None:
-        """End all connections: a failure before is not hidden by another one here."""
+        """Look at all jobs, end all connections, and take what is left.
+
+        After a difference, end the connections only: it must not be hidden by another one.
+        """
+        if self.is_consistent:
+            for role in self.names:
+                self.describe_all(role, "resp-0")
         for client in World.CLIENTS:
             if self.world.is_open(client):
                 if self.is_consistent:
                     self.close_connection(client)
                 else:
                     self.world.close_client(client)
+        if self.is_consistent:
+            self.put("q", "resp-0", MESSAGES, "RPUSH")
+            for role in self.names:
+                self.ask(role, "resp-0")
+                self.take(role, "resp-0", "LPOP", 100)
+            self.close_connection("resp-0")
         if found := self.direct.keys(f"{PREFIX}:*"):
             self.direct.delete(*found)
 

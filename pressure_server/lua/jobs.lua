@@ -365,11 +365,12 @@ local function make_jobs()
   -- Put back messages that `pop` took, as the jobs that they were.
   function self.push_back(messages, marks)
     for i, message in ipairs(messages) do
-      local id, value, packed = marks[i][3], marks[i][4], marks[i][5]
+      local id, value, packed, name = unpack(marks[i], 3, 6)
       local about = packed ~= '' and cmsgpack.unpack(packed)
       call('ZADD', set_of('ready'), about and about[PRIORITY] or string.match(value, ' (%d+)'), id)
       call('HSET', jobs, id, value .. message)
       if about then call('HSET', jobs, id .. ':', packed) end
+      if name then call('HSET', jobs, id .. '#', name) end
       local job = self.read({ id })[1]
       count(job, 'gone', 'ready')
     end
@@ -555,7 +556,7 @@ local function make_jobs()
   -- Take up to `wanted` jobs for good, best first.
   --
   -- Returns  their messages; what is needed to put each back: { flags, expires, id, the job without its message,
-  --          its state }; and how many others have expired
+  --          its state, and what makes it unique if that is not its message }; and how many others have expired
   function self.pop(wanted)
     local found, expired = self.best(wanted)
     local messages, marks = {}, {}
@@ -564,7 +565,7 @@ local function make_jobs()
       local is_touched = job.about[RESERVES] + job.about[KICKS] + job.about[BURIES] > 0 or job.about[DELAY] > 0
       marks[i] = {
         job.flags, tonumber(job.expires), job.id, string.sub(job.value, 1, job.first - 1),
-        is_touched and cmsgpack.pack(job.about) or '',
+        is_touched and cmsgpack.pack(job.about) or '', self.settings.unique and call('HGET', jobs, job.id .. '#') or false,
       }
     end
     note_popped(messages)
