@@ -411,22 +411,24 @@ def test_the_included_native_client_puts_and_gets_jobs(
     assert not direct.keys("__pressure__:q:ext:jobs")
 
 
-def test_a_client_may_wait_for_many_queues(server: Server, client: Client, waiter: Waiter) -> None:
+def test_a_client_may_wait_for_many_queues(backend: Valkey, start_server: StartServer) -> None:
+    server = start_server("--backend", backend.url)
     names = [f"q{number}" for number in range(600)]
-    for name in names[:3]:
-        create(client, name)
-    client.execute_command("PRESSURE.PAUSE", names[0], 100)
-    client.execute_command("PRESSURE.PUT", names[0], "paused", "PRIORITY", 1)
-    waiter.send("PRESSURE.RESERVE", *names, "TIMEOUT", 20)
-    wait_for_blocked(client, 1)
-    client.execute_command("PRESSURE.PUT", names[1], "late", "DELAY", 0.1)
-    assert waiter.reply()[:3:2] == [names[1].encode(), b"late"]
-    client.rpush(names[-1], "listed")
-    client.execute_command("PRESSURE.PUT", names[2], "urgent", "PRIORITY", 1023)
-    assert [waiter("PRESSURE.RESERVE", *names)[2] for _ in range(2)] == [b"urgent", b"listed"]
-    assert waiter("PRESSURE.RESERVE", *names) is None
-    assert waiter("PRESSURE.RESERVE", *names, "TIMEOUT", 0.05) is None
-    waiter.send("PRESSURE.RESERVE", *names, "TIMEOUT", 0)
-    wait_for_blocked(client, 1)
-    server.process.send_signal(signal.SIGTERM)
-    assert is_refused(waiter.reply(), "STOPPING")
+    with server.client() as client, Waiter(server.port) as waiter:
+        for name in names[:3]:
+            create(client, name)
+        client.execute_command("PRESSURE.PAUSE", names[0], 100)
+        client.execute_command("PRESSURE.PUT", names[0], "paused", "PRIORITY", 1)
+        waiter.send("PRESSURE.RESERVE", *names, "TIMEOUT", 20)
+        wait_for_blocked(client, 1)
+        client.execute_command("PRESSURE.PUT", names[1], "late", "DELAY", 0.1)
+        assert waiter.reply()[:3:2] == [names[1].encode(), b"late"]
+        client.rpush(names[-1], "listed")
+        client.execute_command("PRESSURE.PUT", names[2], "urgent", "PRIORITY", 1023)
+        assert [waiter("PRESSURE.RESERVE", *names)[2] for _ in range(2)] == [b"urgent", b"listed"]
+        assert waiter("PRESSURE.RESERVE", *names) is None
+        assert waiter("PRESSURE.RESERVE", *names, "TIMEOUT", 0.05) is None
+        waiter.send("PRESSURE.RESERVE", *names, "TIMEOUT", 0)
+        wait_for_blocked(client, 1)
+        server.process.send_signal(signal.SIGTERM)
+        assert is_refused(waiter.reply(), "STOPPING")
