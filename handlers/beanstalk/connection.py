@@ -127,7 +127,7 @@ class BeanstalkConnection(BeanstalkClient):
             self.clients.access.refused["cmd"] += 1
             raise DeniedCommandError
 
-    def eof_received(self) -> bool:  # type: ignore[override] # asyncio keeps the connection if it is true
+    def eof_received(self) -> bool:
         """Called by asyncio: a client has half-closed. Reply to the requests before that, then close."""
         self.acknowledge_sent()
         if not self._replies and not self._backlog and self._alone is None:
