@@ -80,7 +80,7 @@ class ReservedJobs:
         """Note that the client asks to end a reservation: its deadline does not matter any longer."""
         held = self._jobs.get(job)
         if held is not None:
-            self._jobs[job] = held._replace(deadline=inf)
+            self._jobs[job] = Held(held.database, held.queue, held.ttr, inf)
 
     def discard_from(self, database: Database, queue: bytes, job: int) -> None:
         """Forget a job of that queue, if the client has reserved it there."""

@@ -142,6 +142,12 @@ class Courier:
             else:
                 self.send_soon()
 
+    def send_ahead(self, source: BlockSource) -> None:
+        """Send the ready blocks and this one at once, unless too many calls are in flight."""
+        if self._in_flight < _MAX_IN_FLIGHT:
+            self._ready.append(source)
+            self._send_some()
+
     def flush(self) -> None:
         """Send all ready blocks at once, so that they are done before anything that is sent later."""
         while self._ready:

@@ -104,6 +104,9 @@ class Driver(Protocol):
     def ready(self, lane: DrivenLane, *, goes_first: bool = False) -> None:
         """Ask the lane for a block when the next call is sent; if it `goes_first`, before all others."""
 
+    def send_ahead(self, lane: DrivenLane) -> None:
+        """Send the lane's block at once, unless too many calls are in flight."""
+
     def drop(self, lane: DrivenLane) -> None:
         """Forget a lane that has nothing to send and on which no operation waits."""
 

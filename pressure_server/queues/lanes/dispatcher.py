@@ -292,6 +292,10 @@ class LaneDispatcher:
         """See Driver."""
         self._courier.ready(lane.block, goes_first=goes_first)
 
+    def send_ahead(self, lane: DrivenLane) -> None:
+        """See Driver."""
+        self._courier.send_ahead(lane.block)
+
     def when_durable(self, follows: Follows) -> None:
         """See Driver."""
         self._durability.when_durable(self._link.run, follows)

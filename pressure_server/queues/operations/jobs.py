@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pressure_server.queues.operations.flagged import Flagged
 
@@ -74,8 +74,7 @@ def released(job: int, owner: bytes, priority: int | None = None, delay: float =
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ReservedJob:
+class ReservedJob(NamedTuple):
     """A job that a client has reserved. `ttr` is how long the reservation lasts, in seconds; 0: no limit."""
 
     id: int
