@@ -85,7 +85,7 @@ local prelude = {
     patient = false
     move_dead_letters()
     enter(key)
-    if queue.kind == 'jobs' then queue.jobs.adopt_rest() end
+    if queue.kind == 'jobs' then job_puts().adopt_rest() end
   end,
   unchanged = function(version)
     return make_read().version() ~= version and { err = 'CHANGED' } or nil

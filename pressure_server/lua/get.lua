@@ -23,7 +23,7 @@ local function make_get(options)
   options = options or {}
 
   local flags -- of the returned messages, if any has marks
-  local claims -- of the clients that reserve messages, instead of taking them for good (jobs.lua)
+  local claims -- of the clients that reserve messages, instead of taking them for good (job_gets.lua)
 
   -- Return those of the messages that have not expired, with their marks. They have just left the head.
   local function unexpired(messages, marks)
@@ -76,7 +76,7 @@ local function make_get(options)
       some, their_marks = unexpired(some, marks and marks.take(some, position) or {})
     end
     local dropped = popped - #some
-    if claims and #some > 0 then some = open_jobs().hold(some, their_marks, claims) end
+    if claims and #some > 0 then some = job_gets().hold(some, their_marks, claims) end
     return some, dropped
   end
 
@@ -84,9 +84,9 @@ local function make_get(options)
   local function pop_jobs(count)
     count = math.min(count, JOBS_AT_ONCE)
     if claims then
-      return queue.jobs.reserve(claims, count)
+      return job_gets().reserve(claims, count)
     end
-    local some, marks = queue.jobs.pop(count)
+    local some, marks = job_gets().pop(count)
     local popped = #some
     some = unexpired(some, marks)
     return some, popped - #some
@@ -177,7 +177,7 @@ local function make_get(options)
     end
   end
 
-  -- Reserve messages: takes and returns the same, but with a claim for each message (jobs.lua) in place of
+  -- Reserve messages: takes and returns the same, but with a claim for each message (job_gets.lua) in place of
   -- their number; and each message is returned as 'id ttr flags reserves message'.
   function operations.reserve(some_claims)
     claims = some_claims

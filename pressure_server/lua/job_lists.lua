@@ -4,10 +4,6 @@
 local function make_job_list()
   local operations, jobs = {}, queue.jobs
 
-  local function set_of(state)
-    return base .. ':ext:' .. state
-  end
-
   -- Return the number of queued jobs. Messages that are not adopted yet are not among them.
   local function length()
     return queue.length - call('LLEN', base)
@@ -15,9 +11,9 @@ local function make_job_list()
 
   -- Return the ids of the queued jobs from `first` to `last`; -1 is the last one.
   local function queued_ids(first, last)
-    local ids = call('ZRANGE', set_of('ready'), first, last)
+    local ids = call('ZRANGE', key_of('ready'), first, last)
     if last >= jobs.ready or last < 0 then
-      local delayed = call('ZRANGE', set_of('delayed'), math.max(0, first - jobs.ready),
+      local delayed = call('ZRANGE', key_of('delayed'), math.max(0, first - jobs.ready),
         last < 0 and last or last - jobs.ready)
       for _, id in ipairs(delayed) do ids[#ids + 1] = id end
     end
@@ -62,7 +58,7 @@ local function make_job_list()
   end
 
   function operations.peek()
-    local job = jobs.best(1)[1]
+    local job = job_gets().best(1)[1]
     return job and { jobs.message_of(job), job.flags ~= '0' and job.flags or '' } or {}
   end
 
@@ -84,7 +80,7 @@ local function make_job_list()
   end
 
   function operations.flush()
-    jobs.adopt_rest()
+    job_puts().adopt_rest()
     local gone = length()
     with_jobs(gone > 0 and queued_ids(0, -1) or {}, function(some) jobs.happen('delete', some) end)
     settle_not_full()
@@ -96,9 +92,9 @@ local function make_job_list()
     for i, message in ipairs(messages) do
       local mark = marks and marks[i]
       if mark and mark[3] then
-        jobs.push_back({ message }, { mark })
+        job_puts().push_back({ message }, { mark })
       else
-        jobs.put(jobs.as_jobs({ message }, { mark }))
+        job_puts().put(job_puts().as_jobs({ message }, { mark }))
         count_as('produced', -1, -#message)
       end
     end

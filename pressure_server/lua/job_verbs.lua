@@ -8,7 +8,6 @@ local function make_job_verbs()
     return job_verbs
   end
   local operations = {}
-  local PRIORITY, DELAY = 1, 2
 
   -- Let an event happen to the jobs that the words name: 'id', or 'id owner'. Return 1 or 0 for each.
   local function for_each(words, event)
@@ -18,7 +17,7 @@ local function make_job_verbs()
       local last = math.min(first + JOBS_AT_ONCE - 1, #words)
       for i = first, last do
         local id, owner = string.match(words[i], '^(%x+) ?(%S*)$')
-        if known[owner] == nil then known[owner] = owner ~= '' and jobs.owner_of(owner) end
+        if known[owner] == nil then known[owner] = owner ~= '' and owner_of(owner) end
         local at = event == 'give_up' and last - i + 1 or i - first + 1 -- given up: the latest is named first
         ids[at], owners[at] = id, known[owner]
       end
@@ -44,7 +43,7 @@ local function make_job_verbs()
     if job then
       jobs.parse(job).about[PRIORITY] = tonumber(priority) or job.about[PRIORITY]
     end
-    return jobs.happen(event, { job }, { jobs.owner_of(owner) })[1] or 0
+    return jobs.happen(event, { job }, { owner_of(owner) })[1] or 0
   end
 
   -- Takes    'id owner', or 'id owner priority', for each
@@ -62,11 +61,11 @@ local function make_job_verbs()
     local done = {}
     for i, word in ipairs(words) do
       local id, owner, priority, delay = string.match(word, '^(%x+) (%S+) (%d*) (%d+)$')
-      owner = jobs.owner_of(owner)
+      owner = owner_of(owner)
       local job = jobs.read({ id })[1]
       if job and jobs.is_owned(job, owner) then
         local refusal = queue.kind ~= 'jobs' and (delay ~= '0' or (tonumber(priority) or DEFAULT_PRIORITY) ~= DEFAULT_PRIORITY)
-          and jobs.convert()
+          and job_puts().convert()
         if refusal then
           return refusal
         end
@@ -82,11 +81,11 @@ local function make_job_verbs()
   -- Takes    how many jobs to kick: buried ones, or if there are none, delayed ones
   -- Returns  how many have been kicked; and how many are left for another call
   function operations.kick(most)
-    local state = call('EXISTS', base .. ':ext:buried') == 1 and 'buried' or 'delayed'
+    local state = call('EXISTS', key_of('buried')) == 1 and 'buried' or 'delayed'
     local count = 0
     while count < most and (count == 0 or not patient or work < MAX_WORK) do
       local wanted = math.min(most - count, JOBS_AT_ONCE)
-      local ids = call('ZRANGE', base .. ':ext:' .. state, 0, wanted - 1)
+      local ids = call('ZRANGE', key_of(state), 0, wanted - 1)
       count = count + #jobs.happen('kick', jobs.jobs_in(state, ids))
       if #ids < wanted then break end
     end
@@ -97,22 +96,22 @@ local function make_job_verbs()
   -- Returns  { the job as `give` returns it }, or {} if it cannot be reserved
   function operations.reserve_job(words)
     local job = jobs.read({ words[1] })[1]
-    return job and jobs.give('reserve_any', { job }, { words[2] }) or {}
+    return job and job_gets().give('reserve_any', { job }, { words[2] }) or {}
   end
 
   -- Takes    for how long no job is reserved, in milliseconds
   function operations.pause(words)
-    local refusal = queue.kind ~= 'jobs' and jobs.convert()
+    local refusal = queue.kind ~= 'jobs' and job_puts().convert()
     if refusal then
       return refusal
     end
     local before = jobs.settings.paused or 0
     jobs.settings.paused = clock() + tonumber(words[1])
-    call('HSET', base .. ':ext:settings', 'paused', string.format('%.0f', jobs.settings.paused))
+    call('HSET', key_of('settings'), 'paused', string.format('%.0f', jobs.settings.paused))
     if jobs.settings.paused < before and jobs.ready > 0 then
       -- Tell clients that wait for several queues: they watch the ready jobs, and not the settings.
-      call('PEXPIRE', base .. ':ext:ready', 1000)
-      call('PERSIST', base .. ':ext:ready')
+      call('PEXPIRE', key_of('ready'), 1000)
+      call('PERSIST', key_of('ready'))
     end
     changed = true
     return 1
@@ -120,7 +119,7 @@ local function make_job_verbs()
 
   -- Make this a queue of jobs, unless it is one. Returns 1, or an error.
   function operations.convert()
-    return queue.kind ~= 'jobs' and jobs.convert() or 1
+    return queue.kind ~= 'jobs' and job_puts().convert() or 1
   end
 
   -- Takes    an id; or ready, delayed or buried, for the next job in that state
@@ -128,7 +127,7 @@ local function make_job_verbs()
   function operations.peek_job(words)
     local id = words[1]
     if #id < 10 then
-      id = call('ZRANGE', base .. ':ext:' .. id, 0, 0)[1]
+      id = call('ZRANGE', key_of(id), 0, 0)[1]
     end
     local job = id and jobs.read({ id })[1]
     return job and { job.id, jobs.message_of(job) } or {}
@@ -144,7 +143,7 @@ local function make_job_verbs()
     end
     local state, about = jobs.state_of(job), jobs.parse(job).about
     local has_time = state == 'delayed' or state == 'reserved'
-    local due = has_time and tonumber(call('ZSCORE', base .. ':ext:' .. state, job.id)) or 0
+    local due = has_time and tonumber(call('ZSCORE', key_of(state), job.id)) or 0
     return {
       state, about[PRIORITY], clock() - tonumber(job.made), about[DELAY], jobs.ttr_of(job),
       due < math.huge and math.max(0, due - clock()) or 0, unpack(about, 3, 7),

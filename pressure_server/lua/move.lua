@@ -20,7 +20,7 @@ local function make_move(options)
     end
     if not wanted then
       if queue.kind == 'jobs' then
-        local job = queue.jobs.available() > 0 and queue.jobs.best(1)[1]
+        local job = queue.jobs.available() > 0 and job_gets().best(1)[1]
         return job and queue.jobs.message_of(job) or nil
       end
       return call('LINDEX', base, -1) or nil

@@ -88,8 +88,8 @@ local function make_put(options)
     local ids, keys
     if #messages > 0 and queue.kind == 'jobs' then
       if options.by then messages, keys = split_keys(messages) end
-      if not options.job then messages = queue.jobs.as_jobs(messages, marks_of or {}) end
-      ids = queue.jobs.put(messages, keys, options.unique)
+      if not options.job then messages = job_puts().as_jobs(messages, marks_of or {}) end
+      ids = job_puts().put(messages, keys, options.unique)
     elseif #messages > 0 then
       queue.length = queue.length + #messages
       call_with_all('LPUSH', base, messages)
@@ -348,11 +348,11 @@ local function make_put(options)
   function operations.put(sizes_text, messages)
     local refusal = put_refusal(options)
     if not refusal and options.job and queue.kind ~= 'jobs' then
-      refusal = open_jobs().conversion_refusal() or options.by and { err = 'TYPE was not created with UNIQUE' }
+      refusal = job_puts().conversion_refusal() or options.by and { err = 'TYPE was not created with UNIQUE' }
       if not refusal and room() == 0 and not waits_for_room() then
         return select(2, put_whole(sizes_of(sizes_text, messages), messages, 0)), 0 -- nothing is changed
       end
-      refusal = refusal or queue.jobs.convert()
+      refusal = refusal or job_puts().convert()
     end
     if refusal then
       return refusal, 0

@@ -16,7 +16,8 @@
 -- therefore created only when needed: this reduced 19 microseconds to 5. The variables below are reset at the
 -- beginning of each block.
 
-local open_jobs, begin_jobs, move_dead_letters -- see jobs.lua and job_verbs.lua
+-- See jobs.lua, job_puts.lua, job_gets.lua and job_verbs.lua.
+local open_jobs, begin_jobs, job_puts, job_gets, move_dead_letters
 local base
 local queue = {}
 local identity = ARGV[HEADER_IDENTITY]

@@ -133,7 +133,7 @@ local function make_recovery()
     for i = #some_reserved, 1, -1 do
       local key, ids, owners = unpack(some_reserved[i])
       enter(key)
-      counts[key] = (counts[key] or 0) + (queue.bound and open_jobs().give_up(ids, owners) or 0)
+      counts[key] = (counts[key] or 0) + (queue.bound and job_gets().give_up(ids, owners) or 0)
       move_dead_letters()
     end
   end
@@ -192,7 +192,7 @@ local function make_recovery()
       if not queue.bound then
         return 0, '0'
       end
-      local given_up, following = open_jobs().recover(server_of(key), cursor == '1' and '0' or cursor)
+      local given_up, following = job_gets().recover(server_of(key), cursor == '1' and '0' or cursor)
       move_dead_letters()
       return given_up, following
     end)

@@ -23,6 +23,8 @@ _PARTS = (
     "job_ids",
     "job_index",
     "jobs",
+    "job_puts",
+    "job_gets",
     "job_lists",
     "move",
     "job_verbs",

@@ -1,0 +1,161 @@
+-- Gets of jobs: clients take the best ones for good, or reserve them; reservations whose clients have gone end.
+
+local gets_of_call
+
+-- Return the part of a server's identity that owners of reservations have.
+local function server_of(its_identity)
+  return string.match(its_identity, '[^:]*$')
+end
+
+-- Return the owner of a reservation.
+--
+-- Takes    '=token' for a client of this server, '@token' for a reservation that outlives its connection
+local function owner_of(text)
+  return (string.sub(text, 1, 1) == '=' and server_of(identity) or '') .. ' ' .. string.sub(text, 2)
+end
+
+function job_gets()
+  local jobs = open_jobs()
+  if gets_of_call then
+    return gets_of_call
+  end
+  local self = {}
+
+  -- Takes    claims of reservations, each 'owner' or 'owner ttr'; how many are used
+  -- Returns  the owners; and the times to run, nil for a job's own
+  local function owners_in(claims, count)
+    local owners, ttrs = {}, {}
+    for i = 1, count do
+      if claims[i] == claims[i - 1] then
+        owners[i], ttrs[i] = owners[i - 1], ttrs[i - 1]
+      else
+        local owner, ttr = string.match(claims[i], '^(%S+) ?(%d*)$')
+        owners[i], ttrs[i] = owner_of(owner), tonumber(ttr)
+      end
+    end
+    return owners, ttrs
+  end
+
+  -- Return a reserved job as the reply has it: 'id ttr flags reserves message'.
+  local function given(job)
+    return string.format('%s %.0f %s %d ', job.id, jobs.ttr_of(job), job.flags, job.about[RESERVES])
+      .. jobs.message_of(job)
+  end
+
+  -- Give jobs to clients, one for each claim. Return each as `given`; those that cannot be reserved are left out.
+  function self.give(event, some, claims)
+    local owners, ttrs = owners_in(claims, #some)
+    local ids, found = {}, {}
+    for i, job in ipairs(some) do ids[i], jobs.parse(job).about[OWN_TTR] = job.id, ttrs[i] end
+    note_reserved(ids, owners)
+    for i, is_done in ipairs(jobs.happen(event, some, owners)) do
+      if is_done == 1 then found[#found + 1] = given(some[i]) end
+    end
+    return found
+  end
+
+  -- Return the best jobs that are ready, at most `wanted`; and how many of these have expired, and are deleted.
+  function self.best(wanted)
+    local found, expired = {}, {}
+    local ids = call('ZRANGE', key_of('ready'), 0, math.min(wanted, JOBS_AT_ONCE) - 1)
+    for _, job in ipairs(jobs.jobs_in('ready', ids)) do
+      local expires = jobs.parse(job).expires
+      local some = expires ~= '0' and tonumber(expires) <= clock() and expired or found
+      some[#some + 1] = job
+    end
+    if #expired > 0 then jobs.happen('delete', expired) end
+    return found, #expired
+  end
+
+  -- Take up to `wanted` jobs for good, best first.
+  --
+  -- Returns  their messages; what is needed to put each back: { flags, expires, id, the job without its message,
+  --          its state, and what makes it unique if that is not its message }; and how many others have expired
+  function self.pop(wanted)
+    local found, expired = self.best(wanted)
+    local messages, marks = {}, {}
+    for i, job in ipairs(found) do
+      messages[i] = jobs.message_of(job)
+      local is_touched = job.about[RESERVES] + job.about[KICKS] + job.about[BURIES] > 0 or job.about[DELAY] > 0
+      marks[i] = {
+        job.flags, tonumber(job.expires), job.id, string.sub(job.value, 1, job.first - 1),
+        is_touched and cmsgpack.pack(job.about) or '', jobs.settings.unique and call('HGET', key_of('jobs'), job.id .. '#') or false,
+      }
+    end
+    note_popped(messages)
+    jobs.happen('delete', found)
+    return messages, marks, expired
+  end
+
+  -- Reserve up to `wanted` jobs, best first, one for each claim.
+  --
+  -- Returns  what `give` does; and how many others have expired
+  function self.reserve(claims, wanted)
+    local found, expired = self.best(wanted)
+    return self.give('reserve', found, claims), expired
+  end
+
+  -- Keep messages that have just been taken from the list as reserved jobs, one for each claim. Return each as
+  -- `given`.
+  function self.hold(messages, marks, claims)
+    local owners, ttrs = owners_in(claims, #messages)
+    local ids, fields, places, found = new_job_ids(#messages), {}, {}, {}
+    if queue.kind == nil then set_kind('reserved') end
+    for i, message in ipairs(messages) do
+      local mark, ttr = marks[i] or { '0', 0 }, ttrs[i] or 0
+      local id, about = ids[i], { DEFAULT_PRIORITY, 0, 1, 0, 0, 0, 0, owners[i], ttr }
+      fields[#fields + 1] = id
+      fields[#fields + 1] = string.format('%.0f %d 0 0 %s %.0f ', clock(), DEFAULT_PRIORITY, mark[1], mark[2]) .. message
+      fields[#fields + 1], fields[#fields + 2] = id .. ':', cmsgpack.pack(about)
+      places[#places + 1], places[#places + 2] = ttr > 0 and clock() + ttr or 'inf', id
+      found[i] = string.format('%s %.0f %s 1 ', id, ttr, mark[1]) .. message
+    end
+    call_with_all('HSET', key_of('jobs'), fields)
+    -- From here on, an error gives the jobs up, instead of putting the messages back.
+    note_held()
+    note_reserved(ids, owners)
+    call_with_all('ZADD', key_of('reserved'), places)
+    call('HSET', records, 'j' .. base, 1)
+    return found
+  end
+
+  -- Give up jobs that clients of a server have reserved. Called again and again until all have been looked at.
+  --
+  -- Takes    the end of the server's identity; '0', or the cursor that the last call returned
+  -- Returns  how many have been given up; the next cursor, '0' at the end
+  function self.recover(server, cursor)
+    -- In a list, jobs go back to the head, so as many as possible are given up in order.
+    local next_cursor, found = unpack(call('ZSCAN', key_of('reserved'), cursor, 'COUNT', queue.kind == 'jobs'
+      and JOBS_AT_ONCE or 20 * JOBS_AT_ONCE))
+    local ids, count = {}, 0
+    for i = 1, #found, 2 do ids[#ids + 1] = found[i] end
+    table.sort(ids, function(one, other) return one > other end)
+    for first = 1, #ids, JOBS_AT_ONCE do
+      local its, owners = {}, {}
+      local some = jobs.jobs_in('reserved', { unpack(ids, first, math.min(first + JOBS_AT_ONCE - 1, #ids)) })
+      for i = #some, 1, -1 do
+        local job = some[i]
+        local owner = jobs.parse(job).about[OWNER]
+        if string.match(owner, '^(%S+) ') == server then its[#its + 1], owners[#owners + 1] = job, owner end
+      end
+      for _, is_done in ipairs(jobs.happen('give_up', its, owners)) do count = count + is_done end
+    end
+    return count, next_cursor
+  end
+
+  -- Give up jobs that these owners have reserved, and still have. Return how many.
+  function self.give_up(ids, owners)
+    local count = 0
+    for first = 1, #ids, JOBS_AT_ONCE do
+      local last = math.min(first + JOBS_AT_ONCE - 1, #ids)
+      for _, is_done in ipairs(jobs.happen('give_up', jobs.read({ unpack(ids, first, last) }),
+        { unpack(owners, first, last) })) do
+        count = count + is_done
+      end
+    end
+    return count
+  end
+
+  gets_of_call = self
+  return self
+end
