@@ -89,6 +89,33 @@ PUTTING = [
     ("PRESSURE.GET q NOWAIT", None),
     ("PRESSURE.GET q TIMEOUT 0.02", None),
 ]
+ALTERING = [
+    ("PRESSURE.CREATE q IF NOT EXISTS BOUND 2 OVERFLOW ERROR", 1),
+    ("PRESSURE.CREATE q if not exists BOUND 5", 0),
+    ("PRESSURE.CREATE q BOUND 5", "EXISTS "),
+    ("SADD q a b", 2),
+    ("SADD q c", "FULL "),
+    ("PRESSURE.ALTER q BOUND 3", b"OK"),
+    ("SADD q c", 1),
+    ("SADD q d", "FULL "),
+    ("PRESSURE.ALTER q BOUND 1", b"OK"),
+    ("SPOP q 2", [b"a", b"b"]),
+    ("SADD q d", "FULL "),
+    ("SPOP q", b"c"),
+    ("SADD q d", 1),
+    ("SADD q e", "FULL "),
+    ("PRESSURE.ALTER q bound 0", b"OK"),
+    ("SADD q e f g", 3),
+    ("PRESSURE.ALTER q BOUND 2 OVERFLOW BLOCK", b"OK"),
+    ("PRESSURE.PUT q h TIMEOUT 0.02", "FULL "),
+    ("PRESSURE.ALTER q MAX-DELIVERIES 3", "TYPE "),
+    ("PRESSURE.CREATE j MAX-DELIVERIES 1", b"OK"),
+    ("PRESSURE.ALTER j DEAD-LETTER dead", b"OK"),
+    ("PRESSURE.ALTER j MAX-DELIVERIES 0", b"OK"),
+    ("PRESSURE.ALTER j DEAD-LETTER dead", "TYPE "),
+    ("PRESSURE.ALTER j MAX-DELIVERIES 2 DEAD-LETTER dead", b"OK"),
+    ("PRESSURE.ALTER j DEAD-LETTER ''", b"OK"),
+]
 CLOSING = [
     ("PRESSURE.CREATE q", b"OK"),
     ("PRESSURE.PUT q a", 1),
@@ -114,6 +141,7 @@ CLOSING = [
 ]
 MISSING = [
     ("PRESSURE.LENGTH q", "NOQUEUE queue 'q' does not exist: PRESSURE.CREATE makes it"),
+    ("PRESSURE.ALTER q BOUND 1", "NOQUEUE "),
     *[(f"PRESSURE.{name} q", "NOQUEUE ") for name in ("CLOSED", "INFO", "CLOSE", "DELETE")],
     *refusals("NOQUEUE ", "GET q", "", "NOWAIT", "TIMEOUT 5"),
     *refusals("NOQUEUE ", "PUT q a", "", "NX", "NOWAIT", "OVERFILL", "NX OVERFILL"),
@@ -128,6 +156,12 @@ REFUSED = [
     ),
     *refusals(SYNTAX, "CREATE new BOUND 5", "BOUND 6", "OVERFLOW BLOCK BOUND 5"),
     *refusals(SYNTAX, "CREATE new OVERFLOW BLOCK", "OVERFLOW ERROR", "BOUND 5 OVERFLOW BLOCK"),
+    *refusals(SYNTAX, "CREATE new IF", "", "NOT", "NOT EXIST", "NOT EXISTS BOUND"),
+    *refusals(SYNTAX, "ALTER q", "", "BOUND", "TYPE JOBS", "OVERFLOW drop", "BOUND 1 BOUND 2"),
+    *refusals(BOUND, "ALTER q BOUND", "x", "-1", "9007199254740993"),
+    *refusals("ERR value is out of range", "ALTER q MAX-DELIVERIES", "-1", "x"),
+    *refusals("ERR DEAD-LETTER needs", "ALTER q", "MAX-DELIVERIES 0 DEAD-LETTER dead"),
+    *refusals("ERR a queue cannot be its own", "ALTER q", "DEAD-LETTER q"),
     *refusals(BOUND, "CREATE new BOUND", "x", "-1", "1.5", "''", "9007199254740993"),
     *refusals(SYNTAX, "PUT q m", "TIMEOUT", "NONSENSE", "NX XX", "m2", "''", "NOWAIT TIMEOUT 1"),
     *refusals(SYNTAX, "PUT q m", "TIMEOUT 1 NOWAIT", "TIMEOUT 1 TIMEOUT 2"),
@@ -179,7 +213,9 @@ def connection(server: Server, request: pytest.FixtureRequest) -> Iterator[Waite
 
 
 @pytest.mark.parametrize(
-    "script", [CREATING, PUTTING, CLOSING, MISSING], ids=["creating", "putting", "closing", "missing"]
+    "script",
+    [CREATING, PUTTING, ALTERING, CLOSING, MISSING],
+    ids=["creating", "putting", "altering", "closing", "missing"],
 )
 def test_a_series_of_commands_has_the_documented_replies(
     connection: Waiter, script: list[tuple[str, Any]]
@@ -208,7 +244,7 @@ def test_invalid_arguments_are_refused_and_change_nothing(
 def test_every_command_is_in_command_docs(connection: Waiter) -> None:
     commands.load()
     names = [name for name in COMMANDS if name.startswith(b"PRESSURE.")]
-    assert len(names) == 20
+    assert len(names) == 21
     docs = mapping(connection("COMMAND", "DOCS", *names))
     assert {name.upper() for name in docs} == set(names)
     for name, found in docs.items():
@@ -323,6 +359,37 @@ def test_a_put_with_a_timeout_waits_despite_overflow_error(client: Client, waite
     began = time.monotonic()
     assert is_refused(waiter("PRESSURE.PUT", "q", "2", "TIMEOUT", 0.2), "FULL")
     assert 0.19 <= time.monotonic() - began < 3
+
+
+def test_puts_that_wait_for_room_go_on_when_the_bound_is_raised(client: Client, waiter: Waiter) -> None:
+    create(client, "q", "BOUND", 1, "OVERFLOW", "BLOCK")
+    assert client.sadd("q", "1") == 1
+    waiter.send("PRESSURE.PUT", "q", "2")
+    wait_for_waiting(client, "q", producers=1)
+    assert client.execute_command("PRESSURE.ALTER", "q", "BOUND", 2) == b"OK"
+    assert waiter.reply() == 1
+    assert client.lrange("q", 0, -1) == [b"1", b"2"]
+
+
+def test_native_puts_that_wait_for_room_go_on_when_the_bound_is_raised(
+    client: Client, direct: Client
+) -> None:
+    create(client, "q", "BOUND", 1)
+    assert client.sadd("q", "1") == 1
+    with ThreadPoolExecutor(1) as pool:
+        put = pool.submit(NativeClient(direct, "q").put, b"2")
+        wait_for(lambda: not direct.exists("__pressure__:q:producer_free"), "the native put to begin")
+        assert client.execute_command("PRESSURE.ALTER", "q", "BOUND", 2) == b"OK"
+        put.result(10)
+    assert client.lrange("q", 0, -1) == [b"1", b"2"]
+    assert not direct.exists("__pressure__:q:not_full")
+
+
+def test_an_altered_queue_does_not_expire(client: Client, direct: Client) -> None:
+    assert client.sadd("q", "1") == 1
+    assert direct.hget("__pressure__:q:ext:settings", "implicit") == b"1"
+    assert client.execute_command("PRESSURE.ALTER", "q", "BOUND", 2) == b"OK"
+    assert direct.hget("__pressure__:q:ext:settings", "implicit") is None
 
 
 def test_a_consumer_receives_all_messages_before_closed(server: Server, client: Client) -> None:

@@ -50,7 +50,7 @@ local verbs = {
   sample = { make_read, jobs = make_job_list, long = true },
   peek = { make_get, jobs = make_job_list, long = true },
   create = { make_life, takes = 'words', optional = true },
-  close = { make_life },
+  close = { make_life }, alter = { make_life, takes = 'words' },
   delete = { make_life, optional = true }, finish_delete = { make_life, optional = true },
   clean = { make_life, optional = true }, turn = { make_life, optional = true },
   flush = { make_get, jobs = make_job_list }, restore = { make_get, jobs = make_job_list, takes = 'messages' },

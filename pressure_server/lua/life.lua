@@ -72,6 +72,44 @@ local function make_life()
     return 1
   end
 
+  local OF_JOBS = { max_deliveries = true, dead_letter = true }
+
+  -- Change settings. A queue that a put created stays from now on, like one that a client created.
+  --
+  -- Takes    settings, each a name and a value: those of `create`, but the type; '' for none
+  -- Returns  1, or an error
+  function operations.alter(...)
+    local changes, new = { ... }, {}
+    for i = 1, #changes, 2 do
+      local name, value = changes[i], changes[i + 1]
+      if OF_JOBS[name] and queue.kind ~= 'jobs' then
+        return { err = 'TYPE has no jobs: limits on deliveries need a queue of the type jobs' }
+      end
+      new[name] = value
+    end
+    local settings = base .. ':ext:settings'
+    if new.dead_letter and new.dead_letter ~= '' and not tonumber(new.max_deliveries
+      or call('HGET', settings, 'max_deliveries') or nil) then
+      return { err = 'TYPE has no limit on deliveries, which a queue for dead letters needs' }
+    end
+    if new.max_deliveries == '' then new.dead_letter = '' end
+    local bound = tonumber(new.bound)
+    new.bound = nil
+    for name, value in pairs(new) do
+      if value == '' then call('HDEL', settings, name) else call('HSET', settings, name, value) end
+    end
+    call('HDEL', settings, 'implicit', 'since')
+    changed = true
+    if bound then
+      local was_full = queue.bound > 0 and queue.length >= queue.bound
+      queue.bound = bound
+      call('SET', base .. ':bound', bound)
+      -- While there was room, a missing token is that of a native client, which returns it.
+      if was_full or bound > 0 and queue.length >= bound then settle_not_full() end
+    end
+    return 1
+  end
+
   -- Returns  1, or an error (pressure 0.15, Close)
   function operations.close()
     if call('EXISTS', base .. ':closed') == 1 then

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from handlers.resp.arguments import bound_of, positive_count, priority_of, seconds_of, timeout_of
+from handlers.resp.arguments import (
+    bound_of,
+    count_from_zero,
+    positive_count,
+    priority_of,
+    seconds_of,
+    timeout_of,
+)
 from handlers.resp.client import Caller
 from handlers.resp.commands.encoders import message_or_null
 from handlers.resp.commands.reading import admitted_queues
@@ -13,9 +20,10 @@ from handlers.resp.options import one_of, options_in
 from handlers.resp.parser import Command
 from handlers.resp.replies import OK, CommandError
 from handlers.resp.table import command
+from pressure_server.errors import QueueAlreadyExistsError
 from pressure_server.queues.glob import glob_regex
 from pressure_server.queues.operations import verbs
-from pressure_server.queues.operations.creation import FIFO, JOBS, QUEUED, UNFINISHED, Creation
+from pressure_server.queues.operations.creation import FIFO, JOBS, QUEUED, UNFINISHED, Alteration, Creation
 from pressure_server.queues.operations.jobs import id_of, job_to_put
 from pressure_server.queues.operations.operation import Line
 from pressure_server.queues.operations.options import OnFull, Options
@@ -38,6 +46,7 @@ async def ready(client: Caller, _words: Command) -> str:
     return OK
 
 
+_IF_NOT_EXISTS = [b"IF", b"NOT", b"EXISTS"]
 _CREATE = {
     b"BOUND": bound_of,
     b"OVERFLOW": one_of(BLOCK=BLOCK.encode(), ERROR=ERROR.encode()),
@@ -49,18 +58,20 @@ _CREATE = {
 
 
 @command(
-    "PRESSURE.CREATE key [BOUND bound] [OVERFLOW BLOCK|ERROR] [TYPE FIFO|JOBS] [UNIQUE QUEUED|UNFINISHED] "
-    "[MAX-DELIVERIES count] [DEAD-LETTER queue]",
+    "PRESSURE.CREATE key [IF NOT EXISTS] [BOUND bound] [OVERFLOW BLOCK|ERROR] [TYPE FIFO|JOBS] "
+    "[UNIQUE QUEUED|UNFINISHED] [MAX-DELIVERIES count] [DEAD-LETTER queue]",
     "Creates a queue. BOUND limits its length (0: no bound); OVERFLOW sets what a put does if it is full. A "
     "queue of the TYPE jobs may have UNIQUE jobs, and a limit on deliveries: after MAX-DELIVERIES "
-    "reservations a job goes to the DEAD-LETTER queue, or is buried. Replies -EXISTS if the queue exists.",
+    "reservations a job goes to the DEAD-LETTER queue, or is buried. Replies -EXISTS if the queue exists; "
+    "with IF NOT EXISTS 0, instead of 1 for a new queue.",
     group="pressure",
     needs="administer",
     flags="write",
 )
-async def create(client: Caller, words: Command) -> str:
+async def create(client: Caller, words: Command) -> str | int:
     """Create the queue (pressure 0.15, Create). The default bound is 0: no bound."""
-    options = options_in(words[2:], _CREATE)
+    may_exist = [word.upper() for word in words[2:5]] == _IF_NOT_EXISTS
+    options = options_in(words[5:] if may_exist else words[2:], _CREATE)
     creation = Creation(
         options.get(b"BOUND", 0),
         options.get(b"OVERFLOW"),
@@ -69,20 +80,64 @@ async def create(client: Caller, words: Command) -> str:
         options.get(b"MAX-DELIVERIES"),
         options.get(b"DEAD-LETTER"),
     )
-    dead_letter = creation.dead_letter
-    if creation.unique or creation.max_deliveries or dead_letter is not None:
+    if creation.unique or creation.max_deliveries or creation.dead_letter is not None:
         if creation.type == FIFO:
             raise CommandError("ERR UNIQUE, MAX-DELIVERIES and DEAD-LETTER need TYPE JOBS")
         creation = replace(creation, type=JOBS)
-    if dead_letter is not None:
-        if not creation.max_deliveries:
-            raise CommandError("ERR DEAD-LETTER needs MAX-DELIVERIES")
-        if dead_letter == words[1]:
-            raise CommandError("ERR a queue cannot be its own DEAD-LETTER queue")
-        if not client.connection.user.may_access(dead_letter):
-            raise CommandError("NOPERM this user has no permissions to access the DEAD-LETTER queue")
+    if creation.dead_letter is not None and not creation.max_deliveries:
+        raise CommandError("ERR DEAD-LETTER needs MAX-DELIVERIES")
+    _check_dead_letter(client, words[1], creation.dead_letter)
     arguments = creation.arguments(client.database.prefix)
-    await client.database.run(verbs.CREATE, words[1], arguments, client=client.connection)
+    try:
+        await client.database.run(verbs.CREATE, words[1], arguments, client=client.connection)
+    except QueueAlreadyExistsError:
+        if may_exist:
+            return 0
+        raise
+    return 1 if may_exist else OK
+
+
+def _check_dead_letter(client: Caller, queue: bytes, dead_letter: bytes | None) -> None:
+    """Raise CommandError unless a queue's dead letters may go to the queue `dead_letter`; None for none."""
+    if dead_letter == queue:
+        raise CommandError("ERR a queue cannot be its own DEAD-LETTER queue")
+    if dead_letter is not None and not client.connection.user.may_access(dead_letter):
+        raise CommandError("NOPERM this user has no permissions to access the DEAD-LETTER queue")
+
+
+_ALTER = {
+    b"BOUND": bound_of,
+    b"OVERFLOW": _CREATE[b"OVERFLOW"],
+    b"MAX-DELIVERIES": count_from_zero,
+    b"DEAD-LETTER": bytes,
+}
+
+
+@command(
+    "PRESSURE.ALTER key [BOUND bound] [OVERFLOW BLOCK|ERROR] [MAX-DELIVERIES count] [DEAD-LETTER queue]",
+    "Changes settings of a queue; MAX-DELIVERIES 0 and an empty DEAD-LETTER take these away. Puts that wait "
+    "for room go on if the new BOUND lets them. Messages above a smaller bound stay. A queue that a put has "
+    "created no longer expires. Replies -NOQUEUE if there is no such queue.",
+    group="pressure",
+    needs="administer",
+    flags="write",
+)
+async def alter(client: Caller, words: Command) -> str:
+    """Change the queue's settings; its type stays."""
+    options = options_in(words[2:], _ALTER)
+    if not options:
+        raise syntax_error()
+    alteration = Alteration(
+        options.get(b"BOUND"),
+        options.get(b"OVERFLOW"),
+        options.get(b"MAX-DELIVERIES"),
+        options.get(b"DEAD-LETTER"),
+    )
+    if alteration.max_deliveries == 0 and alteration.dead_letter:
+        raise CommandError("ERR DEAD-LETTER needs MAX-DELIVERIES")
+    _check_dead_letter(client, words[1], alteration.dead_letter or None)
+    arguments = alteration.arguments(client.database.prefix)
+    await client.database.run(verbs.ALTER, words[1], arguments, client=client.connection)
     return OK
 
 

@@ -1,4 +1,4 @@
-"""Creation: the settings that a queue may be created with (lua/life.lua). Pure."""
+"""Creation: the settings that a queue may be created with, and those that may change (lua/life.lua). Pure."""
 
 from __future__ import annotations
 
@@ -38,4 +38,27 @@ class Creation:
         for name, value in settings.items():
             if value is not None:
                 arguments += (name, value)
+        return arguments
+
+
+@dataclass(frozen=True, slots=True)
+class Alteration:
+    """Settings to change; None for those that stay. `max_deliveries` 0 and an empty `dead_letter`: none."""
+
+    bound: int | None = None
+    overflow: bytes | None = None
+    max_deliveries: int | None = None
+    dead_letter: bytes | None = None
+
+    def arguments(self, prefix: bytes) -> list[bytes]:
+        """Return the arguments of the verb ALTER; `prefix` is that of the database's keys."""
+        arguments: list[bytes] = []
+        if self.bound is not None:
+            arguments += (b"bound", b"%d" % self.bound)
+        if self.overflow is not None:
+            arguments += (b"overflow", self.overflow)
+        if self.max_deliveries is not None:
+            arguments += (b"max_deliveries", b"%d" % self.max_deliveries if self.max_deliveries else b"")
+        if self.dead_letter is not None:
+            arguments += (b"dead_letter", self.dead_letter and base_key(prefix, self.dead_letter))
         return arguments

@@ -148,6 +148,7 @@ JOB_INFO = _asking(b"job_info", packing.pack_arguments, folds=False)
 
 # Verbs that create, empty, repair or delete a queue.
 CREATE = _living(b"create", Line.PRODUCERS, pack=packing.pack_arguments)
+ALTER = _living(b"alter", pack=packing.pack_arguments)
 CLOSE = _living(b"close", Line.PRODUCERS)
 DELETE = _living(b"delete", Line.CONSUMERS, share=_share_deleted)
 FINISH_DELETE = _living(b"finish_delete", Line.CONSUMERS)
