@@ -98,6 +98,14 @@ def test_a_full_queue_refuses_a_put_at_once(
     assert client.lrange("q", 0, -1) == [b"a"]
 
 
+def test_a_set_into_a_full_ring_drops_the_oldest_message(wire: MemcachedWire, client: Client) -> None:
+    create(client, "q", "BOUND", 2, "OVERFLOW", "OVERWRITE")
+    for number in range(4):
+        assert wire(b"set q %d 0 1\r\n%d" % (number, number)) == b"STORED"
+    for number in (2, 3):  # with their flags
+        assert wire(b"get q") == b"VALUE q %d 1\r\n%d\r\nEND" % (number, number)
+
+
 def test_flush_empties_a_queue_and_keeps_its_bound(wire: MemcachedWire, client: Client) -> None:
     create(client, "q", "BOUND", 2)
     assert wire(b"set q 0 0 1\r\na") == wire(b"set q 5 0 1\r\nb") == b"STORED"

@@ -116,6 +116,44 @@ ALTERING = [
     ("PRESSURE.ALTER j MAX-DELIVERIES 2 DEAD-LETTER dead", b"OK"),
     ("PRESSURE.ALTER j DEAD-LETTER ''", b"OK"),
 ]
+OVERWRITING = [
+    ("PRESSURE.CREATE q BOUND 3 OVERFLOW OVERWRITE", b"OK"),
+    ("SADD q a b c", 3),
+    ("SADD q c", 0),
+    ("SADD q d", 1),
+    ("SMEMBERS q", [b"b", b"c", b"d"]),
+    ("SADD q a b", 1),
+    ("LPUSH q x y", 3),
+    ("LRANGE q 0 -1", [b"a", b"x", b"y"]),
+    ("SISMEMBER q d", 0),
+    ("SISMEMBER q x", 1),
+    ("PRESSURE.PUT q z", 1),
+    ("PRESSURE.PUT q w NOWAIT", 1),
+    ("PRESSURE.PUT q w NX", 0),
+    ("LRANGE q 0 -1", [b"y", b"z", b"w"]),
+    ("LPUSH q 1 2 3 4 5", 3),
+    ("LRANGE q 0 -1", [b"3", b"4", b"5"]),
+    ("PRESSURE.PUT q 6 TIMEOUT 0.02", "FULL "),
+    ("PRESSURE.PUT q 6 OVERFILL", 1),
+    ("LLEN q", 4),
+    ("LPUSH q 7", 3),
+    ("LRANGE q 0 -1", [b"5", b"6", b"7"]),
+    ("LPUSH from a", 1),
+    ("LMOVE from q RIGHT LEFT", b"a"),
+    ("LRANGE q 0 -1", [b"6", b"7", b"a"]),
+    ("PRESSURE.PUT q 8 PRIORITY 1", "TYPE "),
+    ("PRESSURE.CREATE p BOUND 2 OVERFLOW ERROR", b"OK"),
+    ("PRESSURE.PUT p a OVERWRITE", 0),
+    ("PRESSURE.PUT p b OVERWRITE", 0),
+    ("PRESSURE.PUT p c OVERWRITE", 1),
+    ("PRESSURE.PUT p d", "FULL "),
+    ("LRANGE p 0 -1", [b"b", b"c"]),
+    ("PRESSURE.ALTER p OVERFLOW OVERWRITE", b"OK"),
+    ("LPUSH p d", 2),
+    ("PRESSURE.CREATE j TYPE JOBS BOUND 1", b"OK"),
+    ("PRESSURE.ALTER j OVERFLOW OVERWRITE", "TYPE "),
+    ("PRESSURE.PUT j a OVERWRITE", "TYPE "),
+]
 CLOSING = [
     ("PRESSURE.CREATE q", b"OK"),
     ("PRESSURE.PUT q a", 1),
@@ -157,6 +195,8 @@ REFUSED = [
     *refusals(SYNTAX, "CREATE new BOUND 5", "BOUND 6", "OVERFLOW BLOCK BOUND 5"),
     *refusals(SYNTAX, "CREATE new OVERFLOW BLOCK", "OVERFLOW ERROR", "BOUND 5 OVERFLOW BLOCK"),
     *refusals(SYNTAX, "CREATE new IF", "", "NOT", "NOT EXIST", "NOT EXISTS BOUND"),
+    *refusals("ERR OVERFLOW OVERWRITE needs", "CREATE new OVERFLOW OVERWRITE", "", "BOUND 1 TYPE JOBS"),
+    *refusals("ERR OVERWRITE cannot", "PUT q m OVERWRITE", "NX", "NOWAIT", "PRIORITY 1", "OVERFILL"),
     *refusals(SYNTAX, "ALTER q", "", "BOUND", "TYPE JOBS", "OVERFLOW drop", "BOUND 1 BOUND 2"),
     *refusals(BOUND, "ALTER q BOUND", "x", "-1", "9007199254740993"),
     *refusals("ERR value is out of range", "ALTER q MAX-DELIVERIES", "-1", "x"),
@@ -214,8 +254,8 @@ def connection(server: Server, request: pytest.FixtureRequest) -> Iterator[Waite
 
 @pytest.mark.parametrize(
     "script",
-    [CREATING, PUTTING, ALTERING, CLOSING, MISSING],
-    ids=["creating", "putting", "altering", "closing", "missing"],
+    [CREATING, PUTTING, ALTERING, OVERWRITING, CLOSING, MISSING],
+    ids=["creating", "putting", "altering", "overwriting", "closing", "missing"],
 )
 def test_a_series_of_commands_has_the_documented_replies(
     connection: Waiter, script: list[tuple[str, Any]]
@@ -274,15 +314,15 @@ def test_info_returns_the_settings_and_statistics_of_a_queue(connection: Waiter)
     connection("PRESSURE.CLOSE", "q")
     found = mapping(connection("PRESSURE.INFO", "q"))
     assert list(found) == [
-        b"bound", b"length", b"closed", b"overflow", b"producer", b"producer_role", b"consumer",
-        b"consumer_role", b"produced_messages", b"produced_bytes", b"consumed_messages", b"consumed_bytes",
-        b"waiting_producers", b"waiting_consumers", b"type", b"ready", b"delayed", b"reserved", b"buried",
-        b"paused_ms", b"unique", b"max_deliveries", b"dead_letter",
+        b"bound", b"length", b"closed", b"overflow", b"dropped_messages", b"producer", b"producer_role",
+        b"consumer", b"consumer_role", b"produced_messages", b"produced_bytes", b"consumed_messages",
+        b"consumed_bytes", b"waiting_producers", b"waiting_consumers", b"type", b"ready", b"delayed",
+        b"reserved", b"buried", b"paused_ms", b"unique", b"max_deliveries", b"dead_letter",
     ]  # fmt: skip
     assert found.pop(b"producer").startswith(b"pressure-server:")
     assert found.pop(b"consumer").startswith(b"pressure-server:")
     assert list(found.values()) == [
-        3, 2, 1, b"error", b"free", b"free", 3, 6, 1, 1, 0, 0, b"fifo", 2, 0, 0, 0, 0, b"", 0, b"",
+        3, 2, 1, b"error", 0, b"free", b"free", 3, 6, 1, 1, 0, 0, b"fifo", 2, 0, 0, 0, 0, b"", 0, b"",
     ]  # fmt: skip
 
 
@@ -383,6 +423,41 @@ def test_native_puts_that_wait_for_room_go_on_when_the_bound_is_raised(
         put.result(10)
     assert client.lrange("q", 0, -1) == [b"1", b"2"]
     assert not direct.exists("__pressure__:q:not_full")
+
+
+def test_overwritten_messages_are_counted(client: Client) -> None:
+    create(client, "q", "BOUND", 2, "OVERFLOW", "OVERWRITE")
+    client.lpush("q", *range(5))
+    found = about(client, "q")
+    assert (found[b"dropped_messages"], found[b"overflow"], found[b"length"]) == (3, b"overwrite", 2)
+    assert (found[b"produced_messages"], found[b"consumed_messages"]) == (5, 3)
+
+
+def test_native_clients_use_a_queue_that_overwrites(client: Client, direct: Client) -> None:
+    create(client, "q", "BOUND", 2, "OVERFLOW", "OVERWRITE")
+    native = NativeClient(direct, "q")
+    native.put(b"1")
+    native.put(b"2")
+    assert client.lpush("q", "3") == 2
+    assert native.get() == b"2"
+    native.put(b"4")
+    assert client.lpush("q", "5") == 2
+    assert [native.get(), native.get()] == [b"4", b"5"]
+
+
+def test_a_put_that_would_overwrite_waits_for_a_native_get_in_progress(
+    client: Client, direct: Client, waiter: Waiter
+) -> None:
+    create(client, "q", "BOUND", 1, "OVERFLOW", "OVERWRITE")
+    client.lpush("q", "1")
+    get = NativeSteps(direct, "q", "native-consumer").get()
+    step_until(get, lambda: not direct.exists("__pressure__:q:consumer_free"))
+    waiter.send("LPUSH", "q", "2")
+    wait_for_waiting(client, "q", producers=1)
+    assert run(get) == b"1"
+    assert waiter.reply() == 1
+    assert client.lrange("q", 0, -1) == [b"2"]
+    assert about(client, "q")[b"dropped_messages"] == 0
 
 
 def test_an_altered_queue_does_not_expire(client: Client, direct: Client) -> None:

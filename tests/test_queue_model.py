@@ -36,6 +36,7 @@ from pressure_server.errors import (
 )
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.database import Database
+from pressure_server.queues.operations.creation import OVERWRITE
 from pressure_server.queues.operations.operation import Operation, Owner
 from pressure_server.queues.operations.owners import CoroutineOwner
 from pressure_server.queues.operations.wait import Wait
@@ -84,6 +85,8 @@ class State:
     not_full: int
     closed: int
     stats: list[int]
+    overwrites: bool = False
+    dropped: int = 0
     has_keys: bool = field(default=False, compare=False)
 
     @property
@@ -112,12 +115,20 @@ class State:
         elif not (self.is_token_pending or self.is_being_created):
             self.not_full = 1
 
-    def create(self, bound: int) -> list[Any]:
+    def create(self, bound: int, *, overwrites: bool = False) -> list[Any]:
         if self.bound is not None:
             raise QueueAlreadyExistsError(QUEUE)
         if self.has_keys:
             raise QueueInUseError(QUEUE, "")
-        self._become(State([], bound, None, None, 1, 1, 1, 0, [0, 0, 0, 0], True))
+        self._become(State([], bound, None, None, 1, 1, 1, 0, [0, 0, 0, 0], overwrites, 0, True))
+        return [1]
+
+    def alter(self, bound: int) -> list[Any]:
+        self._require_existing()
+        was_full = not self.has_room
+        self.bound = bound
+        if was_full or not self.has_room:
+            self.settle_not_full()
         return [1]
 
     def delete(self) -> list[Any]:
@@ -153,6 +164,8 @@ class State:
             raise QueueClosedError(QUEUE)
         if self.is_being_created:
             raise QueueInUseError(QUEUE, "")
+        if self.overwrites and self.bound and sum(map(len, commands)) > self.room:
+            return self._overwrite(identity, commands, unique)
         if not self.producer_free and not self.room:
             return [QueueFullError(QUEUE)] * len(commands)
         self._require_role(self.producer_free)
@@ -169,6 +182,25 @@ class State:
                 results.append(len(wanted) if unique else len(self.messages))
             self.settle_not_full()
         return results
+
+    def _overwrite(self, identity: bytes, commands: list[list[bytes]], unique: bool) -> list[Any]:
+        self._require_role(self.producer_free)
+        self._require_role(self.consumer_free)
+        self.producer = identity
+        results: list[Any] = []
+        for command in commands:
+            wanted = [m for m in dict.fromkeys(command) if m not in self.messages] if unique else command
+            self.messages += wanted
+            self._count(0, wanted)
+            results.append(len(wanted) if unique else len(self.messages))
+        excess = len(self.messages) - (self.bound or 0)
+        if excess > 0:
+            self.consumer = identity
+            self._count(2, self.messages[:excess])
+            self.messages = self.messages[excess:]
+            self.dropped += excess
+        self.settle_not_full()
+        return results if unique else [min(length, len(self.messages)) for length in results]
 
     def get(self, identity: bytes, count: int) -> list[Any]:
         self._require_existing()
@@ -222,9 +254,9 @@ class State:
             [
                 self.bound, len(self.messages), min(self.closed, 1),
                 min(self.producer_free, 1), self.producer or b"", min(self.consumer_free, 1),
-                self.consumer or b"", *self.stats, b"error",
+                self.consumer or b"", *self.stats, b"overwrite" if self.overwrites else b"error",
                 # A fifo: its ready messages, and the counts and settings of jobs.
-                b"fifo", len(self.messages), 0, 0, 0, 0, 0, b"", 0, b"", 0,
+                b"fifo", len(self.messages), 0, 0, 0, 0, 0, b"", 0, b"", 0, self.dropped,
             ]
         ]  # fmt: skip
 
@@ -254,9 +286,12 @@ def read_state(direct: redis.Redis) -> State:
     for suffix in (":producer_free", ":consumer_free", ":not_full", ":closed"):
         pipeline.llen(BASE + suffix)
     pipeline.mget([BASE + suffix for suffix in STATS])
+    pipeline.hmget(f"{BASE}:ext:settings", "overflow", "dropped")
     pipeline.exists(*[BASE + suffix for suffix in PROTOCOL])
-    newest_first, (bound, producer, consumer), *tokens, stats, keys = pipeline.execute()
-    rest = [*tokens, [int(number or 0) for number in stats], keys > 0]
+    newest_first, (bound, producer, consumer), *tokens, stats, (overflow, dropped), keys = pipeline.execute()
+    counts = [int(number or 0) for number in stats]
+    overwrites, dropped = (overflow == OVERWRITE, int(dropped or 0)) if bound is not None else (False, 0)
+    rest = [*tokens, counts, overwrites, dropped, keys > 0]
     return State(newest_first[::-1], None if bound is None else int(bound), producer, consumer, *rest)
 
 
@@ -275,7 +310,7 @@ class Submission:
     def expected(self, state: State, identity: bytes, create_bound: int | None) -> list[Any]:
         """Change the state as the operation must. Return its results; raise the error with which it ends."""
         words = self.arguments
-        numbers = [int(word) for word in words] if self.form in (forms.CREATE, forms.RANGE) else []
+        numbers = [int(word) for word in words] if self.form is forms.RANGE else []
         if self.form in (forms.PUT, forms.ADD):
             commands = [words[at : at + self.size] for at in range(0, len(words), self.size)]
             return state.put(identity, commands, self.form is forms.ADD, create_bound)
@@ -287,7 +322,8 @@ class Submission:
             forms.RANGE: lambda: state.range(*numbers),
             forms.INFO: state.info,
             forms.EXISTS: state.exists,
-            forms.CREATE: lambda: state.create(*numbers),
+            forms.CREATE: lambda: state.create(int(words[0]), overwrites=words[1] == OVERWRITE),
+            forms.ALTER: lambda: state.alter(int(words[1])),
             forms.DELETE: state.delete,
             forms.CLOSE: lambda: state.close(identity),
             forms.TAKE_EXISTING: lambda: state.take(identity, 1),
@@ -388,6 +424,10 @@ def _one_or_many_commands(form: Form) -> st.SearchStrategy[Submission]:
     )
 
 
+def _creation(bound: int, overwrites: bool) -> Submission:
+    return Submission(forms.CREATE, [b"%d" % bound, OVERWRITE if overwrites else b"", b""])
+
+
 reads = st.one_of(
     st.builds(lambda words: Submission(forms.CONTAINS, words, len(words)), several),
     st.just(Submission(forms.LENGTH, [])),
@@ -404,15 +444,15 @@ gets = st.builds(Submission, st.just(forms.GET), st.just([]), st.integers(1, 5),
 removals = st.builds(
     lambda words: Submission(forms.REMOVE, words, len(words)), st.lists(messages, min_size=1, max_size=3)
 )
-creations = st.builds(
-    lambda bound: Submission(forms.CREATE, [b"%d" % bound]), st.sampled_from([0, 0, 1, 2, 3, 6])
-)
+bounds = st.sampled_from([0, 0, 1, 2, 3, 6])
+creations = st.builds(_creation, bounds, st.booleans())
+alterations = st.builds(lambda bound: Submission(forms.ALTER, [b"bound", b"%d" % bound]), bounds)
 deletions = st.just(Submission(forms.DELETE, []))
 closings = st.just(Submission(forms.CLOSE, []))
 takes = st.just(Submission(forms.TAKE_EXISTING, []))
 puts = st.one_of(_one_or_many_commands(forms.ADD), _one_or_many_commands(forms.PUT))
 usual = st.one_of(puts, puts, gets, gets, removals, reads)
-anything = st.one_of(usual, usual, usual, creations, deletions, closings)
+anything = st.one_of(usual, usual, usual, creations, alterations, deletions, closings)
 server_numbers = st.integers(0, 1)
 native_names = st.sampled_from(NATIVE_NAMES)
 native_kinds = st.sampled_from(
@@ -442,14 +482,16 @@ class QueueMachine(RuleBasedStateMachine):
 
     # Operations of the servers
 
-    @initialize(bound=st.sampled_from([None, 0, 0, 1, 2, 3, 6]), server=server_numbers)
-    def begin(self, bound: int | None, server: int) -> None:
-        if bound is not None:
-            self.submit(server, [Submission(forms.CREATE, [b"%d" % bound])])
+    @initialize(creation=st.one_of(st.none(), creations, creations), server=server_numbers)
+    def begin(self, creation: Submission | None, server: int) -> None:
+        if creation is not None:
+            self.submit(server, [creation])
 
     def submit(self, server: int, submissions: list[Submission]) -> None:
         """Do the operations. Check their outcomes and the keys against the model."""
         state = read_state(self.direct)
+        if state.overwrites:
+            submissions = submissions[:1]  # neighbours become one run, which is refused as a whole
         identity, create_bound = self.servers.identities[server], self.servers.CREATE_BOUNDS[server]
         expected: list[Any] = []
         for submission in submissions:
@@ -463,6 +505,8 @@ class QueueMachine(RuleBasedStateMachine):
         for submission, is_, should_be in zip(submissions, found, expected, strict=True):
             assert is_ == should_be, f"{submission}: {is_} should be {should_be}"
         self.state = read_state(self.direct)
+        if state.bound is None:
+            state.overwrites, state.dropped = False, 0
         assert self.state == state
         if submissions[-1].form is forms.DELETE and expected[-1] == [1]:
             assert not self.direct.keys(f"{BASE}*")

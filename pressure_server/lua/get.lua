@@ -209,6 +209,22 @@ local function make_get(options)
     end
   end
 
+  -- Drop the oldest messages, to make room for others. They count as consumed, like all that leave the queue.
+  function operations.drop_oldest(count, marks)
+    marks = marks or has_marks() and make_marks()
+    call('HINCRBY', base .. ':ext:settings', 'dropped', count)
+    while count > 0 do
+      local position, some = queue.consumed, call('RPOP', base, math.min(count, CHUNK))
+      queue.length = queue.length - #some
+      count_as('consumed', #some, sum_of_bytes(some))
+      if mirror and not pcall(mirror.forget_taken, some) then mirror.start_over() end
+      if marks then marks.take(some, position) end
+      count = count - #some
+    end
+    act_as('consumer')
+    settle_not_full()
+  end
+
   -- Returns  the oldest message that has not expired, and its flags, '' for 0; or an empty list. Expired
   --          messages are dropped: else they would wake up waiting clients again and again
   function operations.peek()

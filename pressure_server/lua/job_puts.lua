@@ -134,8 +134,9 @@ function job_puts()
 
   -- Return why this list cannot become a queue of jobs, or nil.
   function self.conversion_refusal()
-    return call('HGET', key_of('settings'), 'type')
-      and { err = 'TYPE was created as a fifo: jobs need a queue of the type jobs' } or nil
+    local of, full = unpack(call('HMGET', key_of('settings'), 'type', 'overflow'))
+    return of and { err = 'TYPE was created as a fifo: jobs need a queue of the type jobs' }
+      or full == 'overwrite' and { err = 'TYPE drops its oldest messages when it is full, which jobs may not be' } or nil
   end
 
   -- Make this a queue of jobs. Its messages are adopted in the order of the list. Return an error, or nil.

@@ -15,16 +15,20 @@
 --   wait      wait for room, whatever the queue's overflow is
 --   now       never wait for room
 --   overfill  put even if there is no room
+--   overwrite  make room: drop the oldest messages. Without `unique`, the values are how many each command drops
 --
 -- If there is no room, the queue's overflow applies unless an option overrides it:
 --   error    a command is accepted whole or not at all; the value of a refused command is -1
 --   block    messages are accepted one by one. If not all fit, the value is { 'part', done, new, values }:
 --            the values of the finished commands; and for the next command, how many of its messages are done
 --            and how many of these were new
+--   overwrite  all messages are accepted, and the oldest dropped
 --
 -- Touches  the list, :producer, :not_full, :stats:produced_*, the mirror.
 
 local FULL = -1
+-- Messages above the bound that a put drops besides as many as it puts: there are some if the bound was lowered.
+local DROPPED_AT_ONCE = 1000
 
 -- Return why nothing can be put, or nil; create the queue if that is allowed. A native producer that holds
 -- the role is not reported here, because a full queue takes precedence. CREATING: a native client that
@@ -50,23 +54,31 @@ end
 local function make_put(options)
   local operations = {}
   local marks, noted -- the marks of each message, if they have any; and the marks stored with the queue
+  local overwrites -- whether the oldest messages are to be dropped
 
-  -- Return how many messages may be put now. A queue counts as full until a native consumer that has taken a
-  -- message from a full queue has pushed the :not_full token.
-  local function room()
-    if options.overfill then
+  -- Return how many messages may be put now, if `wanted` are to be. A queue counts as full until a native
+  -- consumer that has taken a message from a full queue has pushed the :not_full token.
+  local function room(wanted)
+    overwrites = false
+    if options.overfill or queue.bound == 0 then
       return math.huge
     end
-    if queue.bound == 0 then
-      return math.huge
+    local space = 0
+    if call('EXISTS', base .. ':not_full', base .. ':consumer_free') > 0 then
+      if queue.length >= queue.bound and queue.kind ~= 'jobs' then
+        make_get().drop_expired(noted)
+      end
+      space = math.max(0, queue.bound - queue.length)
     end
-    if call('EXISTS', base .. ':not_full', base .. ':consumer_free') == 0 then
-      return 0
+    overwrites = wanted > space and (options.overwrite or not options.wait and overflow() == 'overwrite')
+    return overwrites and math.huge or space
+  end
+
+  -- Drop the oldest messages, if what has been put exceeds the bound, and may.
+  local function drop_excess(accepted)
+    if overwrites and queue.length > queue.bound then
+      make_get().drop_oldest(math.min(queue.length - queue.bound, #accepted + DROPPED_AT_ONCE), noted)
     end
-    if queue.length >= queue.bound and queue.kind ~= 'jobs' then
-      make_get().drop_expired(noted)
-    end
-    return math.max(0, queue.bound - queue.length)
   end
 
   local function waits_for_room()
@@ -183,11 +195,23 @@ local function make_put(options)
     return result
   end
 
+  -- Return the value of each command in a queue that overwrites: how many messages it drops, if that was asked
+  -- for, or the length after it. They have been done; `before` is the length before the first.
+  local function values_of(sizes, before)
+    local values, length = {}, before
+    for i, size in ipairs(sizes) do
+      local after = math.min(length + size, queue.length)
+      values[i] = options.overwrite and length + size - after or after
+      length = after
+    end
+    return values
+  end
+
   -- Return the previous length if all messages are accepted; else the length after each command.
   function put(sizes_text, messages)
-    local space = room() -- this may drop expired messages
+    local space = room(#messages) -- this may drop expired messages
     local before = queue.length
-    local refusal = queue.kind ~= 'jobs' and in_use('producer')
+    local refusal = queue.kind ~= 'jobs' and (in_use('producer') or overwrites and in_use('consumer'))
     if refusal then
       -- A native producer holds the role, possibly because it waits for room, too.
       if space > 0 then return refusal, 0 end
@@ -222,6 +246,8 @@ local function make_put(options)
         mirror.remember(accepted)
         mirror.extend(SLICE)
       end
+      drop_excess(accepted)
+      if options.overwrite or overwrites then result = values_of(sizes_of(sizes_text, messages), before) end
     end
     return result, 0, go_on
   end
@@ -308,8 +334,8 @@ local function make_put(options)
 
   -- Return how many messages of each command were new.
   function add(sizes_text, messages)
-    local space = room()
-    local refusal = queue.kind ~= 'jobs' and in_use('producer')
+    local space = room(#messages)
+    local refusal = queue.kind ~= 'jobs' and (in_use('producer') or overwrites and in_use('consumer'))
     local sizes = sizes_of(sizes_text, messages)
     if refusal then
       if space > 0 then return refusal, 0 end
@@ -335,6 +361,7 @@ local function make_put(options)
     for i, message in ipairs(accepted) do marks_of[i] = marks_of[message] end
     push(accepted, marks_of)
     if queue.kind ~= 'jobs' then note_marks(accepted, marks_of) end
+    drop_excess(accepted)
     return result, left, go_on
   end
 
@@ -349,10 +376,13 @@ local function make_put(options)
     local refusal = put_refusal(options)
     if not refusal and options.job and queue.kind ~= 'jobs' then
       refusal = job_puts().conversion_refusal() or options.by and { err = 'TYPE was not created with UNIQUE' }
-      if not refusal and room() == 0 and not waits_for_room() then
+      if not refusal and room(1) == 0 and not waits_for_room() then
         return select(2, put_whole(sizes_of(sizes_text, messages), messages, 0)), 0 -- nothing is changed
       end
       refusal = refusal or job_puts().convert()
+    end
+    if options.overwrite and queue.kind == 'jobs' then
+      refusal = refusal or { err = 'TYPE has jobs, which are not overwritten' }
     end
     if refusal then
       return refusal, 0

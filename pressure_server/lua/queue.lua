@@ -7,7 +7,8 @@
 --          checks that the token is there.
 --          :ext:producer_turn, :ext:consumer_turn  the token of a role while a pressure-server has its turn.
 --          The server waited for it in line with native clients; no other client takes it (backend/turns.py)
---          :ext:settings  a hash: 'overflow' (block or error), 'implicit' if a put created the queue
+--          :ext:settings  a hash: 'overflow' (block, error or overwrite), 'implicit' if a put created the
+--          queue; 'dropped': how many messages have been overwritten
 --          :ext:made  when this script created the queue: tells it from earlier queues of that name; '-' if it
 --          did not. Then, after a space, the queue's kind, unless it is a plain list: 'jobs', or 'reserved' if
 --          clients have reserved messages of a list (jobs.lua)

@@ -89,8 +89,8 @@ local function make_read()
   end
 
   -- Returns  bound, length, closed, for each role its tokens and last holder, the statistics, overflow, the type,
-  --          the counts of jobs (jobs.lua), the settings of jobs: unique, max_deliveries, dead_letter; and how many
-  --          reservations have timed out
+  --          the counts of jobs (jobs.lua), the settings of jobs: unique, max_deliveries, dead_letter; how many
+  --          reservations have timed out; and how many messages have been dropped to make room for others
   function operations.info()
     local stats = call('MGET', base .. ':stats:produced_messages', base .. ':stats:produced_bytes',
       base .. ':stats:consumed_messages', base .. ':stats:consumed_bytes')
@@ -99,7 +99,9 @@ local function make_read()
     counts[#counts + 1] = settings.unique or ''
     counts[#counts + 1] = settings.max_deliveries or 0
     counts[#counts + 1] = settings.dead_letter or ''
-    counts[#counts + 1] = tonumber(call('HGET', base .. ':ext:settings', 'timeouts') or 0)
+    local timeouts, dropped = unpack(call('HMGET', base .. ':ext:settings', 'timeouts', 'dropped'))
+    counts[#counts + 1] = tonumber(timeouts or 0)
+    counts[#counts + 1] = tonumber(dropped or 0)
     return {
       queue.bound, queue.length, call('EXISTS', base .. ':closed'),
       call('EXISTS', base .. ':producer_free'), queue.producer or '',

@@ -23,7 +23,15 @@ from handlers.resp.table import command
 from pressure_server.errors import QueueAlreadyExistsError
 from pressure_server.queues.glob import glob_regex
 from pressure_server.queues.operations import verbs
-from pressure_server.queues.operations.creation import FIFO, JOBS, QUEUED, UNFINISHED, Alteration, Creation
+from pressure_server.queues.operations.creation import (
+    FIFO,
+    JOBS,
+    OVERWRITE,
+    QUEUED,
+    UNFINISHED,
+    Alteration,
+    Creation,
+)
 from pressure_server.queues.operations.jobs import id_of, job_to_put
 from pressure_server.queues.operations.operation import Line
 from pressure_server.queues.operations.options import OnFull, Options
@@ -49,7 +57,7 @@ async def ready(client: Caller, _words: Command) -> str:
 _IF_NOT_EXISTS = [b"IF", b"NOT", b"EXISTS"]
 _CREATE = {
     b"BOUND": bound_of,
-    b"OVERFLOW": one_of(BLOCK=BLOCK.encode(), ERROR=ERROR.encode()),
+    b"OVERFLOW": one_of(BLOCK=BLOCK.encode(), ERROR=ERROR.encode(), OVERWRITE=OVERWRITE),
     b"TYPE": one_of(FIFO=FIFO, JOBS=JOBS),
     b"UNIQUE": one_of(QUEUED=QUEUED, UNFINISHED=UNFINISHED),
     b"MAX-DELIVERIES": positive_count,
@@ -58,9 +66,10 @@ _CREATE = {
 
 
 @command(
-    "PRESSURE.CREATE key [IF NOT EXISTS] [BOUND bound] [OVERFLOW BLOCK|ERROR] [TYPE FIFO|JOBS] "
+    "PRESSURE.CREATE key [IF NOT EXISTS] [BOUND bound] [OVERFLOW BLOCK|ERROR|OVERWRITE] [TYPE FIFO|JOBS] "
     "[UNIQUE QUEUED|UNFINISHED] [MAX-DELIVERIES count] [DEAD-LETTER queue]",
-    "Creates a queue. BOUND limits its length (0: no bound); OVERFLOW sets what a put does if it is full. A "
+    "Creates a queue. BOUND limits its length (0: no bound); OVERFLOW sets what a put does if it is full: "
+    "wait, fail, or drop the oldest messages. A "
     "queue of the TYPE jobs may have UNIQUE jobs, and a limit on deliveries: after MAX-DELIVERIES "
     "reservations a job goes to the DEAD-LETTER queue, or is buried. Replies -EXISTS if the queue exists; "
     "with IF NOT EXISTS 0, instead of 1 for a new queue.",
@@ -84,6 +93,8 @@ async def create(client: Caller, words: Command) -> str | int:
         if creation.type == FIFO:
             raise CommandError("ERR UNIQUE, MAX-DELIVERIES and DEAD-LETTER need TYPE JOBS")
         creation = replace(creation, type=JOBS)
+    if creation.overflow == OVERWRITE and (creation.type == JOBS or not creation.bound):
+        raise CommandError("ERR OVERFLOW OVERWRITE needs a BOUND, and a queue without jobs")
     if creation.dead_letter is not None and not creation.max_deliveries:
         raise CommandError("ERR DEAD-LETTER needs MAX-DELIVERIES")
     _check_dead_letter(client, words[1], creation.dead_letter)
@@ -114,7 +125,8 @@ _ALTER = {
 
 
 @command(
-    "PRESSURE.ALTER key [BOUND bound] [OVERFLOW BLOCK|ERROR] [MAX-DELIVERIES count] [DEAD-LETTER queue]",
+    "PRESSURE.ALTER key [BOUND bound] [OVERFLOW BLOCK|ERROR|OVERWRITE] [MAX-DELIVERIES count] "
+    "[DEAD-LETTER queue]",
     "Changes settings of a queue; MAX-DELIVERIES 0 and an empty DEAD-LETTER take these away. Puts that wait "
     "for room go on if the new BOUND lets them. Messages above a smaller bound stay. A queue that a put has "
     "created no longer expires. Replies -NOQUEUE if there is no such queue.",
@@ -182,20 +194,27 @@ _PUT = {
     b"NOWAIT": None,
     b"TIMEOUT": timeout_of,
     b"OVERFILL": None,
+    b"OVERWRITE": None,
     b"PRIORITY": priority_of,
     b"DELAY": seconds_of,
     b"TTR": seconds_of,
     b"UNIQUE": None,
     b"UNIQUE-BY": bytes,
 }
+_ON_FULL = {
+    b"OVERFILL": OnFull.EXCEED_BOUND,
+    b"OVERWRITE": OnFull.OVERWRITE,
+    b"TIMEOUT": OnFull.WAIT,
+}
 _OF_JOBS = {b"PRIORITY": "priority", b"DELAY": "delay", b"TTR": "ttr", b"UNIQUE-BY": "key"}
 
 
 @command(
-    "PRESSURE.PUT key message [NX] [NOWAIT] [TIMEOUT seconds] [OVERFILL] [PRIORITY priority] "
+    "PRESSURE.PUT key message [NX] [NOWAIT] [TIMEOUT seconds] [OVERFILL] [OVERWRITE] [PRIORITY priority] "
     "[DELAY seconds] [TTR seconds] [UNIQUE] [UNIQUE-BY name]",
     "Puts a message and returns 1; with NX, returns 0 if it is queued already. If the queue is full, the "
     "overflow setting applies; TIMEOUT waits for room, NOWAIT fails at once, OVERFILL exceeds the bound. "
+    "OVERWRITE drops the oldest message, and returns how many it has dropped: 0 or 1. "
     "With PRIORITY, DELAY, TTR (time to run) or UNIQUE, the message is a job, and its id is returned; UNIQUE "
     "returns the id of an equal job instead if one is queued. UNIQUE-BY compares names instead of messages, "
     "in a queue that was created with UNIQUE.",
@@ -213,13 +232,15 @@ async def put(client: Caller, words: Command) -> int:
         raise syntax_error()
     job = {name: given[option] for option, name in _OF_JOBS.items() if option in given}
     is_job = bool(job) or b"UNIQUE" in given
+    if b"OVERWRITE" in given and len(given) > 1:
+        raise CommandError("ERR OVERWRITE cannot be combined with other options")
     if is_job and b"NX" in given:
         raise CommandError("ERR NX cannot be combined with the options of jobs: use UNIQUE")
-    on_full = OnFull.WAIT if b"TIMEOUT" in given else OnFull.CONFIGURED
+    on_full = next((when for option, when in _ON_FULL.items() if option in given), OnFull.CONFIGURED)
     options = Options(
         must_exist=True,
         unique=b"NX" in given or b"UNIQUE" in given,
-        on_full=OnFull.EXCEED_BOUND if b"OVERFILL" in given else on_full,
+        on_full=on_full,
         is_job=is_job,
         has_key=b"UNIQUE-BY" in given,
     )
@@ -236,7 +257,7 @@ async def put(client: Caller, words: Command) -> int:
         raise result
     if is_job:
         return id_of(result)
-    return int(result) if options.unique else 1
+    return int(result) if options.unique or on_full is OnFull.OVERWRITE else 1
 
 
 @command(
@@ -308,6 +329,7 @@ async def info(client: Caller, words: Command) -> dict[bytes, object]:
         b"length": about[1],
         b"closed": about[2],
         b"overflow": about[11],
+        b"dropped_messages": about[23],
         b"producer": about[4],
         b"producer_role": b"free" if about[3] else b"held",
         b"consumer": about[6],

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from pressure_server.queues.names import base_key
 
+# A put on a full queue drops the oldest messages.
+OVERWRITE = b"overwrite"
 FIFO, JOBS = b"fifo", b"jobs"
 # What makes jobs unique: no equal one is queued; or, in addition, reserved or buried.
 QUEUED, UNFINISHED = b"queued", b"unfinished"

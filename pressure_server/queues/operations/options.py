@@ -20,6 +20,7 @@ class OnFull(Enum):
     WAIT = b"wait"
     FAIL = b"now"
     EXCEED_BOUND = b"overfill"
+    OVERWRITE = b"overwrite"  # drop the oldest messages
 
 
 class Custody(Enum):
