@@ -148,8 +148,10 @@ def state(direct: Client, number: int) -> dict[str, Any]:
     return found
 
 
-PUTS = st.tuples(
-    st.sampled_from(["put", "put unique", "put now", "put unique now"]), st.just(""), st.sampled_from("abcd")
+PUTS = st.builds(
+    lambda name, messages: (name, "", *messages),
+    st.sampled_from(["put", "put unique", "put now", "put unique now"]),
+    st.lists(st.sampled_from("abcd"), min_size=1, max_size=2),
 )
 GETS = st.tuples(st.sampled_from(["get", "get flags", "get waits"]), st.sampled_from("12"))
 READS = st.just(("contains", "a"))
@@ -157,24 +159,35 @@ READS = st.just(("contains", "a"))
 
 # The health check is about the fixture: each example empties the backend.
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(PUTS | GETS | READS, min_size=1, max_size=12), st.sampled_from([None, "other"]))
-@example([("put", "", "a"), ("get", "1"), ("get", "1"), ("put unique", "", "a"), ("get", "1")], None)
-@example([("put unique", "", "a"), ("put unique", "", "b"), ("get flags", "1"), ("get", "2")], "other")
+@given(
+    st.lists(PUTS | GETS | READS, min_size=1, max_size=12),
+    st.sampled_from([None, "other"]),
+    st.sampled_from([None, 1, 2, 3]),
+)
+@example([("put", "", "a"), ("get", "1"), ("get", "1"), ("put unique", "", "a"), ("get", "1")], None, None)
+@example([("put unique", "", "a"), ("put unique", "", "b"), ("get flags", "1"), ("get", "2")], "other", None)
+@example([("put unique", "", "a"), ("put unique", "", "b", "c"), ("put unique", "", "c", "a")], None, 2)
+@example([("get", "1"), ("put", "", "a", "b"), ("put", "", "b"), ("put", "", "a", "b")], None, 2)
 def test_the_fast_path_does_the_same_as_the_general_path(
-    direct: Client, runs: list[Run], consumer: str | None
+    direct: Client, runs: list[Run], consumer: str | None, ring: int | None
 ) -> None:
     direct.flushall()
     for number in (0, 1):
-        call(direct, (base(number), [("put unique", "", "old")]))
+        if ring is not None:
+            call(direct, (base(number), [("create", f"{ring}", "overwrite", "")]))
+        call(direct, (base(number), [("put" if ring == 2 else "put unique", "", "old")]))
         if consumer is not None:
             direct.set(f"{base(number)}:consumer", consumer)
     for run in runs:
         (fast,) = call(direct, (base(0), [run]))
         # A block with a second run takes the general path.
         (general,) = call(direct, (base(1), [run, ("length",)]))
-        # The fast path replies "new" where the general path counts one new message.
-        plain = [[[1] if part == b"new" else part for part in reply] for reply in (fast, general)]
-        assert plain[0] == plain[1][: len(fast)]
+        # The fast path replies "new" where the general path counts one new message for each command.
+        new = [1] * (len(run) - 2)
+        plain = [[new if part == b"new" else part for part in reply] for reply in (fast, general)]
+        # It says that puts into a full ring do not wait.
+        assert plain[0][0] == plain[1][0] or (ring, plain[0][0]) == (direct.llen(base(0)), 0)
+        assert plain[0][1:] == plain[1][1 : len(fast)]
         assert state(direct, 0) == state(direct, 1)
 
 

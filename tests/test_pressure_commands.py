@@ -91,7 +91,7 @@ PUTTING = [
 ]
 ALTERING = [
     ("PRESSURE.CREATE q IF NOT EXISTS BOUND 2 OVERFLOW ERROR", 1),
-    ("PRESSURE.CREATE q if not exists BOUND 5", 0),
+    ("PRESSURE.CREATE q BOUND 5 if not exists", 0),
     ("PRESSURE.CREATE q BOUND 5", "EXISTS "),
     ("SADD q a b", 2),
     ("SADD q c", "FULL "),

@@ -7,7 +7,7 @@ from typing import Any
 
 from handlers.resp.errors import syntax_error
 
-# By name, in upper case: the parser of the option's value, or None if it has no value.
+# By name, one or more words in upper case: the parser of the option's value, or None if it has no value.
 Parsers = Mapping[bytes, Callable[[bytes], Any] | None]
 
 
@@ -17,10 +17,12 @@ def options_in(words: list[bytes], parsers: Parsers) -> dict[bytes, Any]:
     Raise CommandError for an option that is unknown, repeated, or lacks its value. Parsers may raise it, too.
     """
     found: dict[bytes, Any] = {}
+    by_first_word = {name.split()[0]: name for name in parsers}
     rest = iter(words)
     for word in rest:
-        name = word.upper()
-        if name not in parsers or name in found:
+        name = by_first_word.get(word.upper(), b"")
+        others = name.split()[1:]
+        if not name or name in found or [next(rest, b"").upper() for _ in others] != others:
             raise syntax_error()
         parse = parsers[name]
         if parse is None:

@@ -1,6 +1,7 @@
 """The parser of syntax lines in the notation of Redis's documentation: `key [count] member [member ...]`.
 
-A word in upper case is a token. `THIS|THAT` is an argument with one of these values.
+A word in upper case is a token; in brackets, several in a row are one. `THIS|THAT` is an argument with one of
+these values.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Argument:
     @property
     def words(self) -> int:
         """The number of words in a request."""
-        return (1 if self.token else 0) + (1 if self.name else 0)
+        return len(self.token.split()) + (1 if self.name else 0)
 
     @property
     def type(self) -> str:
@@ -67,6 +68,9 @@ def _parse(words: Iterator[str], *, optional: bool) -> list[Argument]:
     token = ""
     for word in words:
         is_token = word.isupper() and "|" not in word
+        if token and optional and is_token:
+            token += f" {word}"
+            continue
         if token and (is_token or word in "[]"):
             arguments.append(Argument("", token, optional))
             token = ""
@@ -107,8 +111,9 @@ def position_of_numkeys(arguments: tuple[Argument, ...], named: int) -> int:
 
 
 def option_tokens(arguments: tuple[Argument, ...]) -> set[bytes]:
-    """Return the tokens of optional arguments, which end the keys of a command with any number of keys."""
-    return {argument.token.encode() for argument in arguments if argument.optional and argument.token}
+    """Return the first words of options, which end the keys of a command with any number of keys."""
+    options = (argument for argument in arguments if argument.optional and argument.token)
+    return {argument.token.split()[0].encode() for argument in options}
 
 
 def keys_of(arguments: tuple[Argument, ...], named: int) -> tuple[int, int, int]:

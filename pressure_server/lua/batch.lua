@@ -3,9 +3,9 @@
 -- Takes    ARGV[block.first…block.last]  runs: a name (a verb, and words for its options), a count, and as
 --                                        many arguments
 -- Returns  how many units of the last run (messages, or commands of a put) are left: the caller sends these,
---          and the runs after them, again. -1: none, and the queue has a bound. -2: none, and there is no
---          queue. Then a result for each run done. A refused run has an error: NOQUEUE, EXISTS, CLOSED, INUSE
---          role holder, CREATING, DELETING.
+--          and the runs after them, again. 0: none. -1: none, and puts may wait, as the queue has a bound. -2:
+--          none, and there is no queue. Then a result for each run done. A refused run has an error: NOQUEUE,
+--          EXISTS, CLOSED, INUSE role holder, CREATING, DELETING.
 --
 -- Runs that lack a message, or room, wait within the call. After each later run that has changed the queue
 -- they are tried again, first come, first served. If some got further, the first value of the reply is

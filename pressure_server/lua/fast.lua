@@ -1,7 +1,8 @@
 -- The fast path: the most frequent blocks, done without creating a function. The queue's roles are free, and
--- only this server uses it. Such a block is one run of one-message puts that fit, or of gets; a waiting get
--- on an empty queue and the put that serves it; or a get on an empty queue. Unique puts need an exact mirror,
--- plain puts need a queue without one, gets accept either. The general path (batch.lua) can do all blocks.
+-- only this server uses it. Such a block is one run of one-message puts that fit, or that replace others in a
+-- ring; one run of gets; a waiting get on an empty queue and the put that serves it; or a get on an empty queue.
+-- Unique puts need an exact mirror, plain puts need a queue without one, gets accept either. The general path
+-- (batch.lua) can do all blocks.
 --
 -- Returns  the reply of the block (batch.lua), or nil for any other block; 'new' replaces the counts if all
 --          messages were new
@@ -11,6 +12,33 @@
 
 -- Limits of a fast get. Larger gets take the general path, which checks the bytes after every portion.
 local FAST_GET_MESSAGES, FAST_GET_BYTES = 1000, 1048576
+
+-- Return 'below' if so many more messages leave the queue below its bound: the put that fills it must also
+-- remove the :not_full token (general path). Return 'ring' if they replace the oldest ones of a full queue, which
+-- nobody else consumes. Otherwise return false.
+local function room_for(count)
+  local closed, length = base .. ':closed', queue.length
+  -- Two tokens must exist, and other keys must not: these are asked for three times, so the sum tells.
+  if queue.bound == 0 or length + count < queue.bound then
+    return call('EXISTS', base .. ':producer_free', base .. ':not_full', closed, closed, closed) == 2 and 'below'
+  end
+  local full, marks, copies = base .. ':not_full', base .. ':ext:marks', base .. ':ext:copies'
+  return length == queue.bound and count <= length and (queue.consumer or identity) == identity
+    and call('HGET', base .. ':ext:settings', 'overflow') == 'overwrite'
+    and call('EXISTS', base .. ':producer_free', base .. ':consumer_free', full, full, full, closed, closed, closed,
+      marks, marks, marks, copies, copies, copies) == 2 and 'ring'
+end
+
+-- Drop the oldest messages of a ring (get.lua).
+local function drop_from_ring(count, members)
+  local dropped = call('RPOP', base, count)
+  if members then try('SREM', members, unpack(dropped)) end
+  try('INCRBY', base .. ':stats:consumed_messages', count)
+  try('INCRBY', base .. ':stats:consumed_bytes', sum_of_bytes(dropped))
+  try('HINCRBY', base .. ':ext:settings', 'dropped', count)
+  if not queue.consumer then try('SET', base .. ':consumer', identity) end
+  queue.consumed = queue.consumed + count
+end
 
 local function do_fast()
   local at, how = block.first, block.how
@@ -64,11 +92,11 @@ local function do_fast()
   local members, result, verb, accepted, bytes = base .. ':ext:members', nil, nil, 0, 0
   count = count - 3
 
-  if exact and (name == 'put unique' or name == 'put unique now') and ARGV[at + 2] == '' and count < CHUNK
-    -- Stay below the bound: the put that fills the queue must also remove the :not_full token (general path).
-    and (queue.bound == 0 or length + count < queue.bound)
-    -- Both tokens must exist and :closed must not: it is asked for three times, so the sum tells.
-    and call('EXISTS', base .. ':producer_free', base .. ':not_full', closed, closed, closed) == 2 then
+  local adds = exact and (name == 'put unique' or name == 'put unique now')
+  local puts = not index and (name == 'put' or name == 'put now') and queue.producer == identity
+  local room = (adds or puts) and ARGV[at + 2] == '' and count < CHUNK and room_for(count)
+
+  if adds and room then
     local messages, added
     if count == 1 then
       local message = ARGV[at + 3]
@@ -115,12 +143,14 @@ local function do_fast()
       return keep({ done, result })
     end
     verb, length = 'produced', length + accepted
-  elseif not index and (name == 'put' or name == 'put now') and ARGV[at + 2] == '' and count < CHUNK
-    and queue.producer == identity and (queue.bound == 0 or length + count < queue.bound)
-    and call('EXISTS', base .. ':producer_free', base .. ':not_full', closed, closed, closed) == 2 then
+  elseif puts and room then
     local messages = { unpack(ARGV, at + 3, block.last) }
     call('LPUSH', base, unpack(messages))
     verb, result, accepted, bytes = 'produced', length, count, sum_of_bytes(messages)
+    if room == 'ring' then
+      result = {}
+      for i = 1, count do result[i] = length end
+    end
     length = length + count
   elseif length > 0 and (consumer or identity) == identity and (name == 'get' or name == 'get flags' or waits and how == '') then
     local wanted = tonumber(ARGV[at + 2])
@@ -147,6 +177,11 @@ local function do_fast()
     return nil
   end
 
+  if room == 'ring' then
+    drop_from_ring(accepted, exact and members)
+    consumer, length = identity, length - accepted
+    done = 0 -- as without a bound: puts into a ring do not wait, so a client's next commands need not wait for them
+  end
   local statistics = base .. ':stats:' .. verb
   if accepted == 1 then
     try('INCR', statistics .. '_messages')

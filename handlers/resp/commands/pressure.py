@@ -54,8 +54,9 @@ async def ready(client: Caller, _words: Command) -> str:
     return OK
 
 
-_IF_NOT_EXISTS = [b"IF", b"NOT", b"EXISTS"]
+_IF_NOT_EXISTS = b"IF NOT EXISTS"
 _CREATE = {
+    _IF_NOT_EXISTS: None,
     b"BOUND": bound_of,
     b"OVERFLOW": one_of(BLOCK=BLOCK.encode(), ERROR=ERROR.encode(), OVERWRITE=OVERWRITE),
     b"TYPE": one_of(FIFO=FIFO, JOBS=JOBS),
@@ -79,8 +80,8 @@ _CREATE = {
 )
 async def create(client: Caller, words: Command) -> str | int:
     """Create the queue (pressure 0.15, Create). The default bound is 0: no bound."""
-    may_exist = [word.upper() for word in words[2:5]] == _IF_NOT_EXISTS
-    options = options_in(words[5:] if may_exist else words[2:], _CREATE)
+    options = options_in(words[2:], _CREATE)
+    may_exist = _IF_NOT_EXISTS in options
     creation = Creation(
         options.get(b"BOUND", 0),
         options.get(b"OVERFLOW"),
