@@ -184,6 +184,7 @@ CLAUSES = {
     "kick: buried jobs first": (
         "A> use TUBE|put 0 9 9 1|a|put 0 9 9 1|b|put 0 0 9 1|c\n"
         "A< USING TUBE|INSERTED {a}|INSERTED {b}|INSERTED {c}\n"
+        "A> kick +0|kick -0\nA< KICKED 0|KICKED 0\n"
         "A> reserve-job {c}|bury {c} 0|kick 9|kick 1|kick 9|kick 9\n"
         "A< RESERVED {c} 1|c|BURIED|KICKED 1|KICKED 1|KICKED 1|KICKED 0"
     ),

@@ -252,10 +252,11 @@ async def kick_one(client: BeanstalkClient, arguments: tuple[int]) -> bytes:
 
 def _count(rest: bytes) -> int:
     """Parse a count as strtoul does: the rest of the line is ignored, and a negative one is huge."""
-    found = re.match(rb" +(-?)([0-9]+)", rest)
+    found = re.match(rb" +([+-]?)([0-9]+)", rest)
     if found is None:
         raise FormatError
-    return UINT32 if found[1] else min(int(found[2][:20]), UINT32)
+    count = min(int(found[2][:20]), UINT32)
+    return UINT32 if count and found[1] == b"-" else count
 
 
 @command("kick", _count, needs="get")
