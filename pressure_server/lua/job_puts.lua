@@ -136,7 +136,7 @@ function job_puts()
   function self.conversion_refusal()
     local of, full = unpack(call('HMGET', key_of('settings'), 'type', 'overflow'))
     return of and { err = 'TYPE was created as a fifo: jobs need a queue of the type jobs' }
-      or full == 'overwrite' and { err = 'TYPE drops its oldest messages when it is full, which jobs may not be' } or nil
+      or full == 'overwrite' and { err = 'TYPE drops its oldest messages when it is full: jobs need another queue' } or nil
   end
 
   -- Make this a queue of jobs. Its messages are adopted in the order of the list. Return an error, or nil.

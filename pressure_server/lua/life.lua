@@ -83,17 +83,17 @@ local function make_life()
     for i = 1, #changes, 2 do
       local name, value = changes[i], changes[i + 1]
       if OF_JOBS[name] and queue.kind ~= 'jobs' then
-        return { err = 'TYPE has no jobs: limits on deliveries need a queue of the type jobs' }
+        return { err = 'TYPE has no jobs: MAX-DELIVERIES and DEAD-LETTER need a queue of the type jobs' }
       end
       new[name] = value
     end
     if new.overflow == 'overwrite' and queue.kind == 'jobs' then
-      return { err = 'TYPE has jobs, which are not overwritten' }
+      return { err = 'TYPE has jobs: only messages of a list can be overwritten' }
     end
     local settings = base .. ':ext:settings'
     if new.dead_letter and new.dead_letter ~= '' and not tonumber(new.max_deliveries
       or call('HGET', settings, 'max_deliveries') or nil) then
-      return { err = 'TYPE has no limit on deliveries, which a queue for dead letters needs' }
+      return { err = 'TYPE has no MAX-DELIVERIES: DEAD-LETTER needs it' }
     end
     if new.max_deliveries == '' then new.dead_letter = '' end
     local bound = tonumber(new.bound)

@@ -382,7 +382,7 @@ local function make_put(options)
       refusal = refusal or job_puts().convert()
     end
     if options.overwrite and queue.kind == 'jobs' then
-      refusal = refusal or { err = 'TYPE has jobs, which are not overwritten' }
+      refusal = refusal or { err = 'TYPE has jobs: only messages of a list can be overwritten' }
     end
     if refusal then
       return refusal, 0
