@@ -80,6 +80,44 @@ class QueueTypeError(PressureError):
         super().__init__(f"queue '{queue}' {reason}")
 
 
+class GroupDoesNotExistError(PressureError):
+    """No group of this name reads the log."""
+
+    code = "NOGROUP"
+
+    def __init__(self, queue: str) -> None:
+        super().__init__(f"queue '{queue}' has no such group: PRESSURE.GROUP CREATE makes it")
+
+
+class OffsetAheadError(PressureError):
+    """No message with this offset has been put yet."""
+
+    code = "AHEAD"
+
+    def __init__(self, queue: str, tail: str) -> None:
+        super().__init__(f"queue '{queue}' has no message there yet: the next one gets the offset {tail}")
+
+
+class OffsetGoneError(PressureError):
+    """The message with this offset has left the log."""
+
+    code = "GONE"
+
+    def __init__(self, queue: str, head: str) -> None:
+        super().__init__(
+            f"queue '{queue}' no longer has a message there: its oldest one has the offset {head}"
+        )
+
+
+class TransactionIdError(PressureError):
+    """A transaction id that another kind of put has used."""
+
+    code = "TXN"
+
+    def __init__(self, queue: str, reason: str) -> None:
+        super().__init__(f"this transaction id {reason} on queue '{queue}': give each put an id of its own")
+
+
 class QueueChangedError(PressureError):
     """A queue that a transaction watches has changed."""
 

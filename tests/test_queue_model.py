@@ -257,6 +257,8 @@ class State:
                 self.consumer or b"", *self.stats, b"overwrite" if self.overwrites else b"error",
                 # A fifo: its ready messages, and the counts and settings of jobs.
                 b"fifo", len(self.messages), 0, 0, 0, 0, 0, b"", 0, b"", 0, self.dropped,
+                # No offsets and no groups: these are for logs.
+                b"", b"", 0, b"", 0,
             ]
         ]  # fmt: skip
 

@@ -105,6 +105,21 @@ def seconds_of(word: bytes) -> float:
     return seconds
 
 
+def token_of(word: bytes) -> bytes:
+    """Return a token, which must be a word of up to 128 printable bytes."""
+    if not 0 < len(word) <= 128 or any(byte <= 32 or byte > 126 for byte in word):
+        raise CommandError("ERR a token must be 1 to 128 printable characters without spaces")
+    return word
+
+
+def offset_of(word: bytes) -> int:
+    """Return the offset of a message in a log."""
+    number = integer_from(word)
+    if number is None or not 0 <= number <= _MAX_NUMBER:
+        raise CommandError("ERR offset is not an integer or out of range")
+    return number
+
+
 def numbered_keys(words: list[bytes], too_many: str = "ERR syntax error") -> tuple[list[bytes], list[bytes]]:
     """Return the keys, whose number is the first word, and the words after the keys.
 

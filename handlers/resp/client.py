@@ -116,7 +116,8 @@ class QueuedCommands:
 class RespClient(Connection):
     """A client, as commands see it. `protocol` is its RESP version, and `null` that version's null.
 
-    `transaction` has the commands since MULTI; None outside a transaction. `watched` has the versions of the
+    `transaction` has the commands since MULTI; None outside a transaction. `transaction_id` is the id that
+    PRESSURE.TXN has given for the next put, or None. `watched` has the versions of the
     watched queues, by database. `failures` counts the failed logins.
     """
 
@@ -130,6 +131,7 @@ class RespClient(Connection):
         "protocol",
         "since",
         "transaction",
+        "transaction_id",
         "watched",
         "watched_bytes",
     )
@@ -145,6 +147,7 @@ class RespClient(Connection):
         self.null = NULL[2]
         self.since = context.clients.now
         self.transaction: QueuedCommands | None = None
+        self.transaction_id: bytes | None = None
         self.watched: dict[Database, dict[bytes, bytes]] = {}
         self.watched_bytes = 0
 

@@ -13,6 +13,7 @@ _TITLES = {
     "list": "A queue as a list",
     "pressure": "The pressure protocol's operations",
     "jobs": "Jobs",
+    "logs": "Logs",
     "generic": "Queues as keys",
     "transactions": "Transactions",
     "connection": "The connection",

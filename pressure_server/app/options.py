@@ -227,6 +227,21 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "1h",
         ),
         _time(
+            "--outcome-ttl",
+            "How long a queue remembers the outcome of a put with a transaction id. Within this time, the "
+            "same id puts nothing again.",
+            Policy.outcome_ttl,
+            "1h",
+            least=1,
+        ),
+        _option(
+            "--max-outcomes",
+            "The maximum number of outcomes that a queue remembers, about 200 bytes each. With more puts in "
+            "--outcome-ttl, the oldest outcomes are forgotten earlier.",
+            default=Policy.max_outcomes,
+            type=Integer(1, 100_000_000),
+        ),
+        _time(
             "--auto-repair-after",
             "How long a queue must be stuck before the server repairs it. A native client that dies while "
             "it holds a role leaves its queue stuck. Use a time longer than any pause of a live client. "

@@ -71,6 +71,8 @@ class Settings(Store):
     put_timeout: float
     role_timeout: float
     implicit_queue_ttl: float
+    outcome_ttl: float
+    max_outcomes: int
     auto_repair_after: float
     allow_eviction: bool
     backend_timeout: float
@@ -138,6 +140,8 @@ class Settings(Store):
             put_timeout=self.put_timeout or None,
             role_timeout=self.role_timeout,
             max_waiting=self.max_waiting,
+            outcome_ttl=self.outcome_ttl,
+            max_outcomes=self.max_outcomes,
         )
 
     def buffered_bytes(self, memory: int) -> int:

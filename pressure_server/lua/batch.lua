@@ -11,7 +11,8 @@
 -- they are tried again, first come, first served. If some got further, the first value of the reply is
 -- instead { left, run, result, run, result, … }, with what they got then; runs count from 1. Run 0 reports a
 -- role that waiting runs need and a native client holds; 'others', if messages were left for other servers
--- (waiting.lua); or 'due', and in how many milliseconds there may be another job (jobs.lua).
+-- (waiting.lua); 'due', and in how many milliseconds there may be another job (jobs.lua); or 'source',
+-- if the queue is a group's, and by how many bytes its name is longer than that of its log (groups.lua).
 --
 -- Three names are not operations and have no result. They make a transaction of the runs that follow:
 --   on         switch to the queue of that base key; no run waits from here on
@@ -30,30 +31,35 @@ local function slice_of(first, count)
   return slice
 end
 
--- The verbs: the function that makes each, with its options; the one for queues of jobs, if that is another;
+-- The verbs: the function that makes each, with its options; the one for queues of jobs or for logs, if that is another;
 -- what the verb takes, if not up to two numbers; `optional` if it may be called without a queue; `long` if its
 -- answers may be long.
 local job_event = { make_job_verbs, takes = 'messages', optional = true }
 local job_question = { make_job_verbs, takes = 'messages', optional = true, long = true }
 local verbs = {
   put = { make_put, takes = 'sizes and messages', optional = true },
-  get = { make_get, optional = true, long = true },
-  reserve = { make_get, takes = 'messages', optional = true, long = true },
+  get = { make_get, log = make_log, optional = true, long = true },
+  reserve = { make_get, log = make_log, takes = 'messages', optional = true, long = true },
   move = { make_move, takes = 'words', optional = true, long = true },
-  remove = { make_get, jobs = make_job_list, takes = 'messages' },
+  remove = { make_get, jobs = make_job_list, log = make_log, takes = 'messages' },
   put_back = { make_recovery, takes = 'messages', optional = true },
-  contains = { make_read, takes = 'messages' },
-  length = { make_read }, info = { make_read },
-  exists = { make_read, optional = true }, version = { make_read, jobs = make_job_list, optional = true },
-  range = { make_read, jobs = make_job_list, long = true },
-  scan = { make_read, jobs = make_job_list, long = true },
+  contains = { make_read, log = make_log, takes = 'messages' },
+  length = { make_read, log = make_log }, info = { make_read },
+  exists = { make_read, optional = true },
+  version = { make_read, jobs = make_job_list, log = make_log, optional = true },
+  range = { make_read, jobs = make_job_list, log = make_log, long = true },
+  scan = { make_read, jobs = make_job_list, log = make_log, long = true },
   sample = { make_read, jobs = make_job_list, long = true },
-  peek = { make_get, jobs = make_job_list, long = true },
+  peek = { make_get, jobs = make_job_list, log = make_log, long = true },
+  group = { make_groups, takes = 'words' },
+  at = { make_read, log = make_log, long = true },
+  outcome = { make_read, takes = 'messages' },
   create = { make_life, takes = 'words', optional = true },
   close = { make_life }, alter = { make_life, takes = 'words' },
   delete = { make_life, optional = true }, finish_delete = { make_life, optional = true },
   clean = { make_life, optional = true }, turn = { make_life, optional = true },
-  flush = { make_get, jobs = make_job_list }, restore = { make_get, jobs = make_job_list, takes = 'messages' },
+  flush = { make_get, jobs = make_job_list, log = make_log },
+  restore = { make_get, jobs = make_job_list, log = make_log, takes = 'messages' },
   delete_job = job_event, give_up = job_event, release = job_event, touch = job_event, bury = job_event,
   kick_job = job_event, kick = { make_job_verbs }, pause = { make_job_verbs, takes = 'messages' },
   convert = { make_job_verbs }, job_info = job_event,
@@ -68,7 +74,7 @@ local function execute(verb, options, first, count)
   if not queue.bound and not about.optional then
     return { err = 'NOQUEUE' }
   end
-  local operation = (queue.kind == 'jobs' and about.jobs or about[1])(options)[verb]
+  local operation = (queue.kind and about[queue.kind] or about[1])(options)[verb]
   if about.takes == 'sizes and messages' then
     return operation(ARGV[first], slice_of(first + 1, count - 1))
   elseif about.takes == 'messages' then
@@ -209,6 +215,7 @@ local function do_block()
     make_waiting_servers().note(wait)
   end
   move_dead_letters()
+  settle_groups()
   -- Releases, kicks, ended reservations and adopted messages change the length as well.
   if changed and queue.kind == 'jobs' and queue.bound and queue.bound > 0 then settle_not_full() end
   save_mirror()
@@ -223,6 +230,9 @@ local function do_block()
   local due = #waiting > 0 and queue.jobs and queue.jobs.next_due()
   if due then
     more[#more + 1], more[#more + 2] = 0, string.format('due %.0f', due)
+  end
+  if #waiting > 0 and queue.jobs and queue.jobs.source then
+    more[#more + 1], more[#more + 2] = 0, 'source ' .. #base - #queue.jobs.source
   end
   if queue.jobs then queue.jobs.tell_others() end
   if left_for_others then

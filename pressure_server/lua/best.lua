@@ -10,6 +10,8 @@
 -- the beginning, with the default priority (jobs.lua).
 
 local DEFAULT_PRIORITY = 1024
+-- Milliseconds after which a group is looked at again (groups.lua).
+local GROUP_LOOK = 1000
 
 local call = redis.call
 local time = call('TIME')
@@ -39,9 +41,16 @@ end
 
 for i, base in ipairs(KEYS) do
   local ready, delayed, reserved = base .. ':ext:ready', base .. ':ext:delayed', base .. ':ext:reserved'
-  if call('EXISTS', base, ready, delayed, reserved) > 0 then
-    local pause = tonumber(call('HGET', base .. ':ext:settings', 'paused') or 0)
+  if call('EXISTS', base, ready, delayed, reserved, base .. ':ext:offsets') > 0 then
+    local pause, source, following = unpack(call('HMGET', base .. ':ext:settings', 'paused', 'source', 'next'))
+    pause = tonumber(pause or 0)
     local is_due, is_late = look_at(delayed), look_at(reserved)
+    if source then
+      -- Native producers do not make jobs for groups.
+      due = math.min(due, now + GROUP_LOOK)
+      is_late = is_late or call('EXISTS', ready) == 0 and call('LLEN', source)
+        + tonumber(call('GET', source .. ':stats:consumed_messages') or 0) > tonumber(following)
+    end
     if is_due or is_late then
       overdue[#overdue + 1] = i
     elseif pause > now then

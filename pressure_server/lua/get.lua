@@ -53,7 +53,8 @@ local function make_get(options)
 
   -- Return how many messages can be taken now.
   local function available()
-    return queue.kind == 'jobs' and queue.jobs.available() or queue.length
+    if queue.kind == 'jobs' then return queue.jobs.available() end
+    return queue.length + (queue.kind == 'log' and queue.returned or 0)
   end
 
   -- Pop up to `count` messages from the head of the list, about `most` bytes. Return them, and how many have
@@ -72,8 +73,13 @@ local function make_get(options)
     if mirror and not pcall(mirror.forget_taken, some) then
       mirror.start_over()
     end
-    if marks or claims then
-      some, their_marks = unexpired(some, marks and marks.take(some, position) or {})
+    if marks or claims or queue.kind == 'log' then
+      their_marks = marks and marks.take(some, position) or {}
+      for i = 1, queue.kind == 'log' and popped or 0 do
+        their_marks[i] = their_marks[i] or { '0', 0 }
+        their_marks[i][3] = position + i - 1 -- its offset (log.lua)
+      end
+      some, their_marks = unexpired(some, their_marks)
     end
     local dropped = popped - #some
     if claims and #some > 0 then some = job_gets().hold(some, their_marks, claims) end
@@ -92,6 +98,18 @@ local function make_get(options)
     return some, popped - #some
   end
 
+  -- Take messages of a log, those that have come back first. Return what `pop_from_list` does.
+  local function pop_from_log(count, most, marks)
+    if queue.returned == 0 then
+      return pop_from_list(count, most, marks)
+    end
+    local some, their_marks = make_log().take_returned(count)
+    changed = true
+    local popped = #some
+    some = unexpired(some, their_marks)
+    return some, popped - #some
+  end
+
   -- Take up to `wanted` messages. Return them, oldest first; and how many are left for another call.
   local function pop(wanted)
     local of_jobs = queue.kind == 'jobs'
@@ -107,7 +125,8 @@ local function make_get(options)
     local marks, changed_before = not of_jobs and has_marks() and make_marks(), changed
     while available() > 0 and #messages < wanted and bytes < most and (expired < GET_EXPIRED or not patient) do
       local count = math.min(wanted - #messages, GET_MESSAGES)
-      local some, dropped = (of_jobs and pop_jobs or pop_from_list)(count, most - bytes, marks)
+      local take_some = of_jobs and pop_jobs or queue.kind == 'log' and pop_from_log or pop_from_list
+      local some, dropped = take_some(count, most - bytes, marks)
       bytes = bytes + sum_of_bytes(some)
       expired = expired + dropped
       if claims then
@@ -209,10 +228,9 @@ local function make_get(options)
     end
   end
 
-  -- Drop the oldest messages, to make room for others. They count as consumed, like all that leave the queue.
+  -- Drop the oldest messages. They count as consumed, like all that leave the queue.
   function operations.drop_oldest(count, marks)
     marks = marks or has_marks() and make_marks()
-    call('HINCRBY', base .. ':ext:settings', 'dropped', count)
     while count > 0 do
       local position, some = queue.consumed, call('RPOP', base, math.min(count, CHUNK))
       queue.length = queue.length - #some

@@ -36,9 +36,12 @@ function job_gets()
     return owners, ttrs
   end
 
-  -- Return a reserved job as the reply has it: 'id ttr flags reserves message'.
+  -- Return a reserved job as the reply has it: 'id ttr flags reserves message'; in a group's queue, the offset of the
+  -- message is after the id and '@'.
   local function given(job)
-    return string.format('%s %.0f %s %d ', job.id, jobs.ttr_of(job), job.flags, job.about[RESERVES])
+    local offset = jobs.source and call('ZSCORE', key_of('offsets'), job.id)
+    local id = offset and job.id .. '@' .. offset or job.id
+    return string.format('%s %.0f %s %d ', id, jobs.ttr_of(job), job.flags, job.about[RESERVES])
       .. jobs.message_of(job)
   end
 
@@ -57,8 +60,8 @@ function job_gets()
   -- Return the best jobs that are ready, at most `wanted`; and how many of these have expired, and are deleted.
   function self.best(wanted)
     local found, expired = {}, {}
-    local ids = call('ZRANGE', key_of('ready'), 0, math.min(wanted, JOBS_AT_ONCE) - 1)
-    for _, job in ipairs(jobs.jobs_in('ready', ids)) do
+    if jobs.source then fill_group(wanted + 1) end
+    for _, job in ipairs(jobs.jobs_in('ready', jobs.next_ids(math.min(wanted, JOBS_AT_ONCE)))) do
       local expires = jobs.parse(job).expires
       local some = expires ~= '0' and tonumber(expires) <= clock() and expired or found
       some[#some + 1] = job
@@ -70,7 +73,8 @@ function job_gets()
   -- Take up to `wanted` jobs for good, best first.
   --
   -- Returns  their messages; what is needed to put each back: { flags, expires, id, the job without its message,
-  --          its state, and what makes it unique if that is not its message }; and how many others have expired
+  --          its state, what makes it unique if that is not its message, and its offset in a group's log }; and how many
+  --          others have expired
   function self.pop(wanted)
     local found, expired = self.best(wanted)
     local messages, marks = {}, {}
@@ -79,7 +83,9 @@ function job_gets()
       local is_touched = job.about[RESERVES] + job.about[KICKS] + job.about[BURIES] > 0 or job.about[DELAY] > 0
       marks[i] = {
         job.flags, tonumber(job.expires), job.id, string.sub(job.value, 1, job.first - 1),
-        is_touched and cmsgpack.pack(job.about) or '', jobs.settings.unique and call('HGET', key_of('jobs'), job.id .. '#') or false,
+        is_touched and cmsgpack.pack(job.about) or '',
+        jobs.settings.unique and call('HGET', key_of('jobs'), job.id .. '#') or false,
+        jobs.source and call('ZSCORE', key_of('offsets'), job.id) or false,
       }
     end
     note_popped(messages)

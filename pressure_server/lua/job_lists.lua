@@ -4,14 +4,16 @@
 local function make_job_list()
   local operations, jobs = {}, queue.jobs
 
-  -- Return the number of queued jobs. Messages that are not adopted yet are not among them.
+  -- Return the number of queued jobs. Messages that are not adopted yet are not among them, except for those of the
+  -- log that a group reads.
   local function length()
     return queue.length - call('LLEN', base)
   end
 
   -- Return the ids of the queued jobs from `first` to `last`; -1 is the last one.
   local function queued_ids(first, last)
-    local ids = call('ZRANGE', key_of('ready'), first, last)
+    local ids = jobs.settings.type == 'lifo' and call('ZRANGE', key_of('ready'), first, last, 'REV')
+      or call('ZRANGE', key_of('ready'), first, last)
     if last >= jobs.ready or last < 0 then
       local delayed = call('ZRANGE', key_of('delayed'), math.max(0, first - jobs.ready),
         last < 0 and last or last - jobs.ready)
@@ -35,6 +37,13 @@ local function make_job_list()
     with_jobs(last < first and {} or queued_ids(first, last), function(some)
       for _, job in ipairs(some) do found[#found + 1] = job and jobs.message_of(job) or '' end
     end)
+    if jobs.lag > 0 and last >= first then
+      local own = length() - jobs.lag
+      local skipped = math.max(0, first - own)
+      for _, message in ipairs(messages_ahead(skipped, math.min(last + 1 - own, jobs.lag) - skipped)) do
+        found[#found + 1] = message
+      end
+    end
     return found
   end
 
@@ -63,6 +72,9 @@ local function make_job_list()
   end
 
   function operations.remove(messages)
+    if jobs.source then
+      return { err = 'TYPE is that of a group: nothing leaves it from the middle' }, 0
+    end
     local removed = {}
     local is_queued, decided = need_mirror().queued(messages)
     for i = 1, decided do
@@ -83,6 +95,11 @@ local function make_job_list()
     job_puts().adopt_rest()
     local gone = length()
     with_jobs(gone > 0 and queued_ids(0, -1) or {}, function(some) jobs.happen('delete', some) end)
+    if jobs.source then
+      set_next(math.max(jobs.next, jobs.head) + jobs.lag)
+      queue.length, jobs.lag = queue.length - jobs.lag, 0
+      note_passed()
+    end
     settle_not_full()
     return gone
   end

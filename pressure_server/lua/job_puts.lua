@@ -52,6 +52,8 @@ function job_puts()
     return ids, bytes
   end
 
+  self.store = store
+
   -- Leave out jobs that an index has already, by name or by message.
   --
   -- Returns  the others, and their names or nil; the id of each job that is there; and for each of the others
@@ -101,12 +103,16 @@ function job_puts()
   -- Put back messages that `pop` took, as the jobs that they were.
   function self.push_back(messages, marks)
     for i, message in ipairs(messages) do
-      local id, value, packed, name = unpack(marks[i], 3, 6)
+      local id, value, packed, name, offset = unpack(marks[i], 3, 7)
       local about = packed ~= '' and cmsgpack.unpack(packed)
       call('ZADD', key_of('ready'), about and about[PRIORITY] or string.match(value, ' (%d+)'), id)
       call('HSET', key_of('jobs'), id, value .. message)
       if about then call('HSET', key_of('jobs'), id .. ':', packed) end
       if name then call('HSET', key_of('jobs'), id .. '#', name) end
+      if offset and jobs.source then
+        call('ZADD', key_of('offsets'), offset, id)
+        note_passed()
+      end
       local job = jobs.read({ id })[1]
       jobs.count(job, 'gone', 'ready')
     end
@@ -135,7 +141,7 @@ function job_puts()
   -- Return why this list cannot become a queue of jobs, or nil.
   function self.conversion_refusal()
     local of, full = unpack(call('HMGET', key_of('settings'), 'type', 'overflow'))
-    return of and { err = 'TYPE was created as a fifo: jobs need a queue of the type jobs' }
+    return of and { err = 'TYPE was created as a ' .. of .. ': jobs need a queue of the type jobs' }
       or full == 'overwrite' and { err = 'TYPE drops its oldest messages when it is full: jobs need another queue' } or nil
   end
 

@@ -127,7 +127,7 @@ local function make_job_verbs()
   function operations.peek_job(words)
     local id = words[1]
     if #id < 10 then
-      id = call('ZRANGE', key_of(id), 0, 0)[1]
+      id = (id == 'ready' and jobs.next_ids(1) or call('ZRANGE', key_of(id), 0, 0))[1]
     end
     local job = id and jobs.read({ id })[1]
     return job and { job.id, jobs.message_of(job) } or {}

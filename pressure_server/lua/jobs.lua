@@ -48,7 +48,11 @@ end
 
 -- One object does the queues of a call one after the other: to make it takes 20 microseconds.
 local function make_jobs()
-  local self = { ready = 0, settings = {} } -- ready: how many jobs are ready
+  local self = {
+    ready = 0, -- how many jobs are ready
+    lag = 0, -- of a group's queue: of how many messages of the log it has not made jobs yet (groups.lua)
+    settings = {},
+  }
   local jobs, settings, indexes -- of the present queue
 
   local STATES = { 'ready', 'delayed', 'reserved', 'buried' }
@@ -77,6 +81,7 @@ local function make_jobs()
   function self.enter()
     jobs, settings, indexes = key_of('jobs'), key_of('settings'), {}
     self.ready, self.settings, self.indexed = 0, {}, nil
+    self.source, self.lag, self.has_passed = nil, 0, nil
     self.spent, self.has_unadopted, self.due_before = nil, nil, nil
   end
 
@@ -225,6 +230,7 @@ local function make_jobs()
   function self.happen(event, some, owners)
     local done, into, left, written, gone, returned = {}, {}, {}, {}, {}, {}
     local consumed, bytes, counter = 0, 0, COUNTED[event]
+    local passed = self.source and {}
     local jobs_of_queue = queue.kind == 'jobs'
     for i, job in ipairs(some) do
       local owner = owners and owners[i]
@@ -232,6 +238,7 @@ local function make_jobs()
       done[i] = to and 1 or 0
       if to then
         local from = job.state
+        if passed and (to == 'gone' or to == 'buried') then passed[#passed + 1] = job.id end
         if from ~= to then
           local places = left[from] or {}
           left[from], places[#places + 1] = places, job.id
@@ -263,6 +270,7 @@ local function make_jobs()
     if #returned > 0 then return_to_list(returned) end
     for state, places in pairs(left) do call('ZREM', key_of(state), unpack(places)) end
     if #gone > 0 then call('HDEL', jobs, unpack(gone)) end
+    if self.source then pass(passed) end
     if consumed > 0 and jobs_of_queue then count_as('consumed', consumed, bytes) end
     if event == 'time_out' and jobs_of_queue then call('HINCRBY', settings, 'timeouts', #some) end
     if left.reserved and has_records and call('EXISTS', key_of('reserved')) == 0 then
@@ -277,6 +285,18 @@ local function make_jobs()
   function self.available()
     local paused = self.ready > 0 and self.settings.paused
     return paused and paused > clock() and 0 or self.ready
+  end
+
+  -- Return the ids of the next ready jobs, in the order of the queue's type.
+  function self.next_ids(count)
+    local key, of = key_of('ready'), self.settings.type
+    if of == 'random' then
+      return call('ZRANDMEMBER', key, count)
+    elseif of == 'lifo' then
+      local priority = call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
+      return priority and call('ZRANGE', key, priority, priority, 'BYSCORE', 'REV', 'LIMIT', 0, count) or {}
+    end
+    return call('ZRANGE', key, 0, count - 1)
   end
 
   -- Return the ids in a set that are due.
@@ -324,17 +344,24 @@ local function make_jobs()
 
   -- Begin with the queue: read how many jobs it has, and do what is due.
   function self.begin()
-    local noted = call('HMGET', settings, 'paused', 'indexed', 'unique', 'max_deliveries', 'dead_letter')
+    local noted = call('HMGET', settings, 'paused', 'indexed', 'unique', 'max_deliveries', 'dead_letter', 'type',
+      'source', 'next')
     self.indexed = noted[2]
     self.settings = {
       paused = tonumber(noted[1] or nil), unique = noted[3], max_deliveries = tonumber(noted[4] or nil),
-      dead_letter = noted[5],
+      dead_letter = noted[5], type = noted[6] or 'jobs',
     }
     local delayed = call('ZCARD', key_of('delayed'))
     if queue.kind == 'jobs' then
       local in_list = queue.length
       self.ready = call('ZCARD', key_of('ready'))
       queue.length = in_list + self.ready + delayed
+      if noted[7] then
+        self.source = noted[7]
+        read_source(noted[8])
+        queue.length = queue.length + self.lag
+        if self.ready == 0 then fill_group(1) end
+      end
       self.has_unadopted = in_list > 0 and job_puts().adopt(in_list)
     end
     promote(delayed)
@@ -372,7 +399,7 @@ local function make_jobs()
   function self.counts()
     local found = {}
     for i, state in ipairs(STATES) do found[i] = call('ZCARD', key_of(state)) end
-    if queue.kind ~= 'jobs' then found[1] = queue.length end
+    if queue.kind ~= 'jobs' then found[1] = queue.length else found[1] = found[1] + self.lag end
     found[#found + 1] = math.max(0, (self.settings.paused or 0) - clock())
     found[#found + 1] = call('ZCOUNT', key_of('ready'), '-inf', '(' .. DEFAULT_PRIORITY)
     return found

@@ -13,9 +13,13 @@ local function extension_suffixes()
     ':ext:members', ':ext:copies', ':ext:index', ':ext:settings', ':ext:producer_turn', ':ext:consumer_turn',
     ':ext:made', ':ext:marks', ':ext:waiting',
     ':ext:jobs', ':ext:ready', ':ext:delayed', ':ext:reserved', ':ext:buried', ':ext:same', ':ext:unique', ':ext:blocks',
+    ':ext:outcomes', ':ext:outcome_times', ':ext:groups', ':ext:offsets',
     ':ext:calls', -- version 0.1.0 (upgrade.lua)
   }
 end
+
+-- How the queues of a type keep their messages: as a list unless it is here (queue.lua).
+local KIND_OF_TYPE = { jobs = 'jobs', lifo = 'jobs', random = 'jobs', group = 'jobs', log = 'log' }
 
 local function make_life()
   local operations = {}
@@ -35,8 +39,22 @@ local function make_life()
     end
   end
 
+  -- Delete the queues of a log's groups. If this queue is one of them, let its log forget it (groups.lua).
+  function operations.drop_groups()
+    local home, source = base, call('HGET', base .. ':ext:settings', 'source')
+    if source then call('ZREM', source .. ':ext:groups', base) end
+    for _, key in ipairs(call('ZRANGE', base .. ':ext:groups', 0, -1)) do
+      base = key
+      operations.drop_ids()
+      call('UNLINK', unpack(with_base(protocol_suffixes())))
+      call('UNLINK', unpack(with_base(extension_suffixes())))
+      base = home
+    end
+  end
+
   local function forget(bound)
     operations.drop_ids()
+    operations.drop_groups()
     queue.kind, queue.jobs = nil, nil
     queue.bound, queue.producer, queue.consumer, queue.length, queue.consumed = bound, false, false, 0, 0
     queue.made = false
@@ -66,9 +84,9 @@ local function make_life()
     local settings = { 'overflow', full and full ~= '' and full or default_overflow, ... }
     if implicit and implicit ~= '' then settings[#settings + 1], settings[#settings + 2] = 'implicit', 1 end
     call('HSET', base .. ':ext:settings', unpack(settings))
-    queue.kind = select(2, ...) == 'jobs' and 'jobs' or nil
+    queue.kind = KIND_OF_TYPE[select(2, ...)]
     call('SET', base .. ':ext:made', queue.made .. (queue.kind and ' ' .. queue.kind or ''))
-    if queue.kind then begin_jobs() end
+    if queue.kind == 'jobs' then begin_jobs() elseif queue.kind then begin_log() end
     return 1
   end
 
@@ -126,6 +144,9 @@ local function make_life()
     changed = true
     call('LPUSH', base .. ':closed', 0, 0)
     end_turn('producer')
+    for _, key in ipairs(call('ZRANGE', base .. ':ext:groups', 0, -1)) do
+      if call('EXISTS', key .. ':closed') == 0 then call('LPUSH', key .. ':closed', 0, 0) end
+    end
     return 1
   end
 
@@ -188,6 +209,7 @@ local function make_life()
       end_turn('consumer')
     end
     operations.drop_ids()
+    operations.drop_groups()
     return call('UNLINK', unpack(extension_keys))
   end
 

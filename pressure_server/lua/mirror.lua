@@ -284,13 +284,12 @@ end
 
 local function load_mirror()
   mirror = nil
-  if queue.kind then
-    begin_jobs()
-  end
+  if queue.kind and queue.kind ~= 'log' then begin_jobs() end
   if queue.index and queue.bound then
     mirror = make_mirror()
     mirror.load(queue.index)
   end
+  if queue.kind == 'log' then begin_log() end
 end
 
 local function save_mirror()
@@ -302,6 +301,7 @@ end
 -- Switch to a queue, unless the script works on it already.
 local function enter(key)
   if key ~= base then
+    if base then settle_groups() end
     save_mirror()
     read_queue(key)
     load_mirror()

@@ -13,7 +13,7 @@
 local function make_move(options)
   local operations = {}
 
-  -- Return the message, or nil; and whether more of the queue must be looked at to tell.
+  -- Return the message, or nil; whether more of the queue must be looked at to tell; and the id of the job to take.
   local function what_to_move(wanted)
     if not queue.bound or queue.length == 0 then
       return nil
@@ -21,7 +21,7 @@ local function make_move(options)
     if not wanted then
       if queue.kind == 'jobs' then
         local job = queue.jobs.available() > 0 and job_gets().best(1)[1]
-        return job and queue.jobs.message_of(job) or nil
+        return job and queue.jobs.message_of(job) or nil, false, job and job.id
       end
       return call('LINDEX', base, -1) or nil
     end
@@ -29,8 +29,11 @@ local function make_move(options)
     return is_queued[1] == 1 and wanted or nil, decided == 0
   end
 
-  local function take_it(wanted)
-    if wanted then
+  local function take_it(wanted, id)
+    if id then
+      queue.jobs.happen('delete', queue.jobs.read({ id }))
+      settle_not_full()
+    elseif wanted then
       (queue.kind == 'jobs' and make_job_list or make_get)().remove({ wanted })
     else
       block.is_moving = true -- the message is in the other queue already
@@ -40,7 +43,7 @@ local function make_move(options)
   end
 
   -- Move a message within one queue. It leaves before it is put, so the queue may be full.
-  local function go_round(message, wanted)
+  local function go_round(message, wanted, id)
     if wanted then
       return { message }
     end
@@ -48,7 +51,7 @@ local function make_move(options)
     if refusal then
       return refusal
     end
-    take_it()
+    take_it(nil, id)
     make_put({ overfill = true, unique = options.unique }).put('1', { message })
     return { message }
   end
@@ -65,7 +68,7 @@ local function make_move(options)
     if options.waits and allowed(1) == 0 then
       return {}, 0, again
     end
-    local message, is_undecided = what_to_move(wanted)
+    local message, is_undecided, id = what_to_move(wanted)
     if is_undecided then
       return {}, 1
     elseif not message then
@@ -77,11 +80,12 @@ local function make_move(options)
       return queue.bound and {} or false, 0, again
     end
     local refusal = queue.kind ~= 'jobs' and in_use('consumer')
+    if queue.kind == 'log' then refusal = make_log().refusal_to_take(wanted) or refusal end
     if refusal then
       return refusal, 0
     end
     if other == from then
-      return go_round(message, wanted), 0
+      return go_round(message, wanted, id), 0
     end
     enter(other)
     local into = { existing = options.into, unique = options.unique }
@@ -94,7 +98,7 @@ local function make_move(options)
     elseif type(result) == 'table' and result[1] == FULL then
       return { err = 'OTHER FULL' }, 0
     end
-    take_it(wanted)
+    take_it(wanted, id)
     return { message }, 0
   end
 

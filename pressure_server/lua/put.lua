@@ -16,6 +16,10 @@
 --   now       never wait for room
 --   overfill  put even if there is no room
 --   overwrite  make room: drop the oldest messages. Without `unique`, the values are how many each command drops
+--   offset    the values are the offsets of each command's first message; only for logs
+--   once      the first message is 'seconds most id': a transaction id, and for how long and for how many puts the
+--             outcome is kept at least (outcomes.lua). There is one command. It is done whole or not at all, and
+--             once: with an id that is known its value is what it was
 --
 -- If there is no room, the queue's overflow applies unless an option overrides it:
 --   error    a command is accepted whole or not at all; the value of a refused command is -1
@@ -77,12 +81,19 @@ local function make_put(options)
   -- Drop the oldest messages, if what has been put exceeds the bound, and may.
   local function drop_excess(accepted)
     if overwrites and queue.length > queue.bound then
-      make_get().drop_oldest(math.min(queue.length - queue.bound, #accepted + DROPPED_AT_ONCE), noted)
+      local count = math.min(queue.length - queue.bound, #accepted + DROPPED_AT_ONCE)
+      call('HINCRBY', base .. ':ext:settings', 'dropped', count)
+      make_get().drop_oldest(count, noted)
     end
   end
 
-  local function waits_for_room()
+  local function may_wait()
     return patient and not (options.now or options.flags) and (options.wait or overflow() == 'block')
+  end
+
+  -- Return whether messages are put one by one as there is room.
+  local function waits_for_room()
+    return not options.once and may_wait()
   end
 
   -- Split what was put with the option `by` into jobs and their keys.
@@ -105,6 +116,7 @@ local function make_put(options)
     elseif #messages > 0 then
       queue.length = queue.length + #messages
       call_with_all('LPUSH', base, messages)
+      queue.has_new = queue.groups
       count_as('produced', #messages, sum_of_bytes(messages))
     end
     settle_not_full()
@@ -195,6 +207,15 @@ local function make_put(options)
     return result
   end
 
+  -- Return the result of a put to a log with offsets in place of lengths; `offset` is that of the first message.
+  local function with_offsets(result, sizes, offset)
+    local values = type(result) == 'table' and (result[1] == 'part' and result[4] or result) or {}
+    for i = 1, type(result) == 'table' and #values or #sizes do
+      if values[i] ~= FULL then values[i], offset = offset, offset + sizes[i] end
+    end
+    return type(result) == 'table' and result or values
+  end
+
   -- Return the value of each command in a queue that overwrites: how many messages it drops, if that was asked
   -- for, or the length after it. They have been done; `before` is the length before the first.
   local function values_of(sizes, before)
@@ -210,7 +231,7 @@ local function make_put(options)
   -- Return the previous length if all messages are accepted; else the length after each command.
   function put(sizes_text, messages)
     local space = room(#messages) -- this may drop expired messages
-    local before = queue.length
+    local before, offset = queue.length, queue.consumed + queue.length
     local refusal = queue.kind ~= 'jobs' and (in_use('producer') or overwrites and in_use('consumer'))
     if refusal then
       -- A native producer holds the role, possibly because it waits for room, too.
@@ -247,7 +268,11 @@ local function make_put(options)
         mirror.extend(SLICE)
       end
       drop_excess(accepted)
-      if options.overwrite or overwrites then result = values_of(sizes_of(sizes_text, messages), before) end
+      if options.offset then
+        result = with_offsets(result, sizes_of(sizes_text, messages), offset)
+      elseif options.overwrite or overwrites then
+        result = values_of(sizes_of(sizes_text, messages), before)
+      end
     end
     return result, 0, go_on
   end
@@ -372,8 +397,14 @@ local function make_put(options)
     return messages
   end
 
-  function operations.put(sizes_text, messages)
+  local function put_any(sizes_text, messages)
     local refusal = put_refusal(options)
+    if not refusal and queue.jobs and queue.jobs.source then
+      refusal = { err = 'TYPE is that of a group: put into the log that it reads' }
+    end
+    if options.offset and not refusal and queue.kind ~= 'log' then
+      refusal = { err = 'TYPE has no offsets: they need a queue of the type log' }
+    end
     if not refusal and options.job and queue.kind ~= 'jobs' then
       refusal = job_puts().conversion_refusal() or options.by and { err = 'TYPE was not created with UNIQUE' }
       if not refusal and room(1) == 0 and not waits_for_room() then
@@ -395,6 +426,53 @@ local function make_put(options)
       return {}, #messages
     end
     return (options.unique and not options.job and add or put)(sizes_text, options.flags and unmark_all(messages) or messages)
+  end
+
+  -- What kind of value a put has: the same id must not be used for another.
+  local kind_of_value = (options.job and 'job' or options.offset and 'offset' or options.unique and 'count' or 'length')
+
+  -- Put the messages of one command with a transaction id; see the option `once`.
+  local put_once
+
+  function put_once(words)
+    local seconds, most, id = string.match(words[1], '^(%d+) (%d+) (.*)$')
+    local noted = queue.bound and make_outcomes().of(id)
+    if noted then
+      local kind, value = string.match(noted, '^(%l+) (%x+) ')
+      if kind ~= kind_of_value then
+        return { err = 'TXN was used for another kind of put' }, 0
+      end
+      return { kind == 'job' and value or tonumber(value) }, 0
+    end
+    local messages = {}
+    for i = 2, #words do messages[i - 1] = words[i] end
+    local result, left = put_any(tostring(#messages), messages)
+    if type(result) == 'table' and result.err or left > 0 then
+      return result, left
+    end
+    local value = type(result) == 'number' and result + #messages or result[1]
+    if value == FULL then
+      if not may_wait() or queue.bound > 0 and #messages > queue.bound then
+        return { FULL }, 0
+      end
+      return { 'part', 0, 0, {} }, 0, function()
+        if not queue.bound then
+          return { err = 'NOQUEUE' }, 0
+        end
+        return put_once(words)
+      end
+    end
+    local new = options.unique and not options.job and value or #messages
+    local offset = queue.kind == 'log' and new > 0 and string.format('%.0f', queue.consumed + queue.length - new) or ''
+    make_outcomes().note(id, string.format('%s %s %s', kind_of_value, value, offset), tonumber(seconds), tonumber(most))
+    return { value }, 0
+  end
+
+  function operations.put(sizes_text, messages)
+    if options.once then
+      return put_once(messages)
+    end
+    return put_any(sizes_text, messages)
   end
 
   return operations

@@ -10,8 +10,8 @@
 --          :ext:settings  a hash: 'overflow' (block, error or overwrite), 'implicit' if a put created the
 --          queue; 'dropped': how many messages have been overwritten
 --          :ext:made  when this script created the queue: tells it from earlier queues of that name; '-' if it
---          did not. Then, after a space, the queue's kind, unless it is a plain list: 'jobs', or 'reserved' if
---          clients have reserved messages of a list (jobs.lua)
+--          did not. Then, after a space, the queue's kind, unless it is a plain list: 'jobs', 'reserved' if clients
+--          have reserved messages of a list (jobs.lua), or 'log' (log.lua)
 --
 -- All files are joined into one script, and Lua creates every function anew in each call. Functions are
 -- therefore created only when needed: this reduced 19 microseconds to 5. The variables below are reset at the
@@ -19,6 +19,8 @@
 
 -- See jobs.lua, job_puts.lua, job_gets.lua and job_verbs.lua.
 local open_jobs, begin_jobs, job_puts, job_gets, move_dead_letters
+-- See log.lua and groups.lua.
+local begin_log, make_log, drop_passed, fill_group, settle_groups
 local base
 local queue = {}
 local identity = ARGV[HEADER_IDENTITY]
@@ -41,7 +43,7 @@ local function read_queue(key)
   queue.bound = values[1] and (tonumber(values[1]) or 0) -- false: there is no such queue
   queue.producer, queue.consumer, queue.index = values[2], values[3], values[4]
   queue.consumed, queue.made, queue.turn = tonumber(values[5]) or 0, values[6], nil
-  queue.kind, queue.jobs = nil, nil
+  queue.kind, queue.jobs, queue.groups, queue.has_new, queue.returned = nil, nil, nil, nil, 0
   if queue.made and string.byte(queue.made, -1) > 57 then -- does not end in a digit
     queue.made, queue.kind = string.match(queue.made, '^(%S+) (%l+)$')
     queue.made = queue.made ~= '-' and queue.made

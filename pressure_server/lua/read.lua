@@ -8,6 +8,9 @@ local function make_read()
   -- Takes    messages
   -- Returns  1 for each that is queued, 0 for each that is not; and how many are left for another call
   function operations.contains(messages)
+    if queue.jobs and queue.jobs.source then
+      return { err = 'TYPE is that of a group: only the log that it reads has an index' }, 0
+    end
     local found, decided = need_mirror().queued(messages)
     return found, #messages - decided
   end
@@ -79,6 +82,16 @@ local function make_read()
     return picked
   end
 
+  -- Only logs have offsets (log.lua).
+  function operations.at()
+    return { err = 'TYPE has no offsets: they need a queue of the type log' }
+  end
+
+  -- See `outcome_of` in outcomes.lua.
+  function operations.outcome(words)
+    return outcome_of(words)
+  end
+
   -- Return a text that changes with every put, get, close, delete and create.
   function operations.version()
     local stats = call('MGET', base .. ':stats:produced_messages', base .. ':stats:consumed_messages')
@@ -90,7 +103,9 @@ local function make_read()
 
   -- Returns  bound, length, closed, for each role its tokens and last holder, the statistics, overflow, the type,
   --          the counts of jobs (jobs.lua), the settings of jobs: unique, max_deliveries, dead_letter; how many
-  --          reservations have timed out; and how many messages have been dropped to make room for others
+  --          reservations have timed out; how many messages have been dropped to make room for others; and of a
+  --          log the offsets of its head and its tail, else '', and how many groups read it; of a group's queue the
+  --          base key of its log, else '', and how many messages it has missed
   function operations.info()
     local stats = call('MGET', base .. ':stats:produced_messages', base .. ':stats:produced_bytes',
       base .. ':stats:consumed_messages', base .. ':stats:consumed_bytes')
@@ -102,12 +117,18 @@ local function make_read()
     local timeouts, dropped = unpack(call('HMGET', base .. ':ext:settings', 'timeouts', 'dropped'))
     counts[#counts + 1] = tonumber(timeouts or 0)
     counts[#counts + 1] = tonumber(dropped or 0)
+    local is_log = queue.kind == 'log'
+    counts[#counts + 1] = is_log and string.format('%.0f', queue.consumed) or ''
+    counts[#counts + 1] = is_log and string.format('%.0f', queue.consumed + queue.length) or ''
+    counts[#counts + 1] = is_log and call('ZCARD', base .. ':ext:groups') or 0
+    counts[#counts + 1] = queue.jobs and queue.jobs.source or ''
+    counts[#counts + 1] = tonumber(call('HGET', base .. ':ext:settings', 'missed') or 0)
     return {
       queue.bound, queue.length, call('EXISTS', base .. ':closed'),
       call('EXISTS', base .. ':producer_free'), queue.producer or '',
       call('EXISTS', base .. ':consumer_free'), queue.consumer or '',
       tonumber(stats[1] or 0), tonumber(stats[2] or 0), tonumber(stats[3] or 0), tonumber(stats[4] or 0),
-      overflow(), queue.kind == 'jobs' and 'jobs' or 'fifo',
+      overflow(), queue.kind == 'jobs' and settings.type or queue.kind == 'log' and 'log' or 'fifo',
       unpack(counts),
     }
   end

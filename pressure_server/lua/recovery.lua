@@ -60,7 +60,7 @@ local function make_recovery()
     end
     local messages, marks = {}, {}
     for i, one in ipairs(found) do messages[i], marks[i] = one.message, one.mark or nil end
-    (queue.kind == 'jobs' and make_job_list or make_get)().restore(messages, marks)
+    (queue.kind == 'jobs' and make_job_list or queue.kind == 'log' and make_log or make_get)().restore(messages, marks)
     return #found
   end
 

@@ -10,7 +10,7 @@ from typing import Any
 from pressure_server.errors import BackendError, BackendReplyError, PressureError, QueueClosedError
 from pressure_server.lua.script import Script
 from pressure_server.queues.lanes.dispatcher import LaneDispatcher
-from pressure_server.queues.names import BOUND, MADE, OF_JOBS, base_key, existence_pattern, queue_name
+from pressure_server.queues.names import BOUND, MADE, NO_PLAIN_LIST, base_key, existence_pattern, queue_name
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Operation, Verb
 from pressure_server.queues.operations.options import WAITS, Options
@@ -151,8 +151,9 @@ class Database(LaneDispatcher, QueueOperations):
             self.flush_put_backs(names)
             replies = await self._link.read_together(commands)
         ranges: list[list[bytes] | None] = []
-        if any(isinstance(made, list) and made[1] and made[1].endswith(OF_JOBS) for made in replies[::2]):
-            return await self._ranges_of_jobs(names, first, last)
+        made = [one[1] for one in replies[::2] if isinstance(one, list)]
+        if any(one is not None and one.endswith(NO_PLAIN_LIST) for one in made):
+            return await self._ranges_by_script(names, first, last)
         for (exists, _), newest_first in zip(replies[::2], replies[1::2], strict=True):
             if isinstance(newest_first, Exception):
                 raise BackendReplyError(f"the backend answered: {newest_first}") from newest_first
@@ -160,10 +161,10 @@ class Database(LaneDispatcher, QueueOperations):
             ranges.append(newest_first if exists else None)
         return ranges
 
-    async def _ranges_of_jobs(
+    async def _ranges_by_script(
         self, names: Sequence[bytes], first: int, last: int
     ) -> list[list[bytes] | None]:
-        """Return what `ranges` does; some of the queues have jobs, which only the script can read."""
+        """Return what `ranges` does; some of the queues are not plain lists, so the script reads them."""
         arguments: list[bytes] = []
         keys = [base_key(self.prefix, name) for name in names]
         for key in keys:

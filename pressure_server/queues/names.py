@@ -16,9 +16,10 @@ CLOSED = b":closed"
 PRODUCER_TURN = b":ext:producer_turn"
 CONSUMER_TURN = b":ext:consumer_turn"
 READY = b":ext:ready"
-# When the queue was made; ends in OF_JOBS if it is a queue of jobs (lua/queue.lua).
+# When the queue was made; ends in one of NO_PLAIN_LIST if the list alone does not show what is queued
+# (lua/queue.lua).
 MADE = b":ext:made"
-OF_JOBS = b" jobs"
+NO_PLAIN_LIST = (b" jobs", b" log")
 PROTOCOL_SUFFIXES = (
     BOUND,
     b":producer",

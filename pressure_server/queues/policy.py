@@ -14,7 +14,9 @@ class Policy:
     `create_bound` is the bound of a queue that a put creates; None creates none.
     `overflow` is what a put on a full queue does if the queue has no setting: BLOCK waits for room up to
     `put_timeout` seconds (None: for ever), ERROR fails. Operations wait `role_timeout` seconds for a role
-    that a native client holds. At most `max_waiting` operations may wait at the same time.
+    that a native client holds. At most `max_waiting` operations may wait at the same time. A queue remembers
+    the outcome of a put with a transaction id for `outcome_ttl` seconds, but not of more than `max_outcomes`
+    puts.
     """
 
     create_bound: int | None = 0
@@ -22,3 +24,5 @@ class Policy:
     put_timeout: float | None = None
     role_timeout: float = 5.0
     max_waiting: int = 200_000
+    outcome_ttl: float = 3600.0
+    max_outcomes: int = 100_000

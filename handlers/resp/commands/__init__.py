@@ -9,6 +9,8 @@ _GROUPS = (
     "moving",
     "algebra",
     "pressure",
+    "putting",
+    "logs",
     "jobs",
     "transactions",
     "keys",

@@ -158,6 +158,21 @@ def reserved_jobs(operation: Operation) -> bytes:
     )
 
 
+def delivered_jobs(operation: Operation) -> bytes:
+    """Return [id, message, reserves, offset] of each reserved job; null for a command without any."""
+    null = encode(NullArray(), _client_of(operation).protocol)
+    if operation.error is not None:
+        return _failed(operation, null)
+    replies: list[bytes] = []
+    for results in _per_command(operation):
+        replies.append(b"*%d\r\n" % len(results) if results else null)
+        replies += [
+            encode([job.id, job.message, job.reserves, job.offset], _client_of(operation).protocol)
+            for job in map(ReservedJob.of, results)
+        ]
+    return b"".join(replies)
+
+
 def ended_reservations(operation: Operation) -> bytes:
     """Return for how many jobs of each command the event has happened; the client holds none of these."""
     if operation.error is None:

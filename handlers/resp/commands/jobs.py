@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from handlers.resp.arguments import count_from_zero, positive_count, priority_of, seconds_of, timeout_of
+from handlers.resp.arguments import (
+    count_from_zero,
+    positive_count,
+    priority_of,
+    seconds_of,
+    timeout_of,
+    token_of,
+)
 from handlers.resp.client import Caller
 from handlers.resp.commands import encoders
 from handlers.resp.options import options_in
@@ -35,19 +42,12 @@ _MAX_JOBS = 1000
 _STATES = {b"READY": b"ready", b"DELAYED": b"delayed", b"BURIED": b"buried"}
 
 
-def _token_of(word: bytes) -> bytes:
-    """Return a token, which must be a word of up to 128 printable bytes."""
-    if not 0 < len(word) <= 128 or any(byte <= 32 or byte > 126 for byte in word):
-        raise CommandError("ERR a token must be 1 to 128 printable characters without spaces")
-    return word
-
-
 _PARSERS: Mapping[bytes, Callable[[bytes], Any]] = {
     b"TIMEOUT": timeout_of,
     b"TTR": seconds_of,
     b"COUNT": positive_count,
-    b"DETACHED": _token_of,
-    b"TOKEN": _token_of,
+    b"DETACHED": token_of,
+    b"TOKEN": token_of,
     b"PRIORITY": priority_of,
     b"DELAY": seconds_of,
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 from handlers.resp.arguments import count_from_zero, position_of
 from handlers.resp.client import Caller, RespClient
 from handlers.resp.commands.encoders import integers, message_lists, one_message
+from handlers.resp.commands.putting import submit_put
 from handlers.resp.commands.reading import long_reply, messages_between
 from handlers.resp.errors import wrong_arity
 from handlers.resp.parser import Command, Repeated
@@ -16,6 +17,9 @@ from pressure_server.queues.operations import verbs
 
 
 def _push_repeated(client: RespClient, commands: Repeated) -> None:
+    if client.transaction_id is not None:
+        client.execute_instead(commands.commands())
+        return
     client.submit(verbs.PUT, commands.words[1], commands.thirds, 1, integers, commands=commands.count)
 
 
@@ -27,7 +31,7 @@ def _pop_repeated(client: RespClient, commands: Repeated) -> None:
 
 
 def _push(client: Caller, words: Command) -> None:
-    client.submit(verbs.PUT, words[1], words[2:], len(words) - 2, integers)
+    submit_put(client, words[1], words[2:], integers)
 
 
 def _pop(client: Caller, words: Command) -> None:

@@ -8,8 +8,6 @@ from handlers.resp.arguments import (
     bound_of,
     count_from_zero,
     positive_count,
-    priority_of,
-    seconds_of,
     timeout_of,
 )
 from handlers.resp.client import Caller
@@ -26,16 +24,19 @@ from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.creation import (
     FIFO,
     JOBS,
+    LIFO,
+    LOG,
     OVERWRITE,
     QUEUED,
+    RANDOM,
+    TYPES_WITH_JOBS,
     UNFINISHED,
     Alteration,
     Creation,
 )
-from pressure_server.queues.operations.jobs import id_of, job_to_put
 from pressure_server.queues.operations.operation import Line
-from pressure_server.queues.operations.options import OnFull, Options
-from pressure_server.queues.operations.wait import AS_CONFIGURED, Wait
+from pressure_server.queues.operations.options import Options
+from pressure_server.queues.operations.wait import Wait
 from pressure_server.queues.policy import BLOCK, ERROR
 
 _GET = Options(must_exist=True, waits=True)
@@ -59,7 +60,7 @@ _CREATE = {
     _IF_NOT_EXISTS: None,
     b"BOUND": bound_of,
     b"OVERFLOW": one_of(BLOCK=BLOCK.encode(), ERROR=ERROR.encode(), OVERWRITE=OVERWRITE),
-    b"TYPE": one_of(FIFO=FIFO, JOBS=JOBS),
+    b"TYPE": one_of(FIFO=FIFO, JOBS=JOBS, LOG=LOG, LIFO=LIFO, RANDOM=RANDOM),
     b"UNIQUE": one_of(QUEUED=QUEUED, UNFINISHED=UNFINISHED),
     b"MAX-DELIVERIES": positive_count,
     b"DEAD-LETTER": bytes,
@@ -67,13 +68,14 @@ _CREATE = {
 
 
 @command(
-    "PRESSURE.CREATE key [IF NOT EXISTS] [BOUND bound] [OVERFLOW BLOCK|ERROR|OVERWRITE] [TYPE FIFO|JOBS] "
-    "[UNIQUE QUEUED|UNFINISHED] [MAX-DELIVERIES count] [DEAD-LETTER queue]",
+    "PRESSURE.CREATE key [IF NOT EXISTS] [BOUND bound] [OVERFLOW BLOCK|ERROR|OVERWRITE] "
+    "[TYPE FIFO|JOBS|LOG|LIFO|RANDOM] [UNIQUE QUEUED|UNFINISHED] [MAX-DELIVERIES count] [DEAD-LETTER queue]",
     "Creates a queue. BOUND limits its length (0: no bound); OVERFLOW sets what a put does if it is full: "
-    "wait, fail, or drop the oldest messages. A "
-    "queue of the TYPE jobs may have UNIQUE jobs, and a limit on deliveries: after MAX-DELIVERIES "
-    "reservations a job goes to the DEAD-LETTER queue, or is buried. Replies -EXISTS if the queue exists; "
-    "with IF NOT EXISTS 0, instead of 1 for a new queue.",
+    "wait, fail, or drop the oldest messages. TYPE is the order in which messages are taken, and what can be "
+    "done with them: jobs have priorities and delays, and the messages of a log offsets; lifo takes the "
+    "newest, random any. Queues of the types jobs, lifo and random may have UNIQUE jobs, and a limit: after "
+    "MAX-DELIVERIES reservations a job goes to the DEAD-LETTER queue, or is buried. Replies -EXISTS if the "
+    "queue exists; with IF NOT EXISTS 0, instead of 1 for a new queue.",
     group="pressure",
     needs="administer",
     flags="write",
@@ -91,10 +93,10 @@ async def create(client: Caller, words: Command) -> str | int:
         options.get(b"DEAD-LETTER"),
     )
     if creation.unique or creation.max_deliveries or creation.dead_letter is not None:
-        if creation.type == FIFO:
-            raise CommandError("ERR UNIQUE, MAX-DELIVERIES and DEAD-LETTER need TYPE JOBS")
-        creation = replace(creation, type=JOBS)
-    if creation.overflow == OVERWRITE and (creation.type == JOBS or not creation.bound):
+        if creation.type in (FIFO, LOG):
+            raise CommandError("ERR UNIQUE, MAX-DELIVERIES and DEAD-LETTER need TYPE JOBS, LIFO or RANDOM")
+        creation = replace(creation, type=creation.type or JOBS)
+    if creation.overflow == OVERWRITE and (creation.type in TYPES_WITH_JOBS or not creation.bound):
         raise CommandError("ERR OVERFLOW OVERWRITE needs a BOUND, and a queue without jobs")
     if creation.dead_letter is not None and not creation.max_deliveries:
         raise CommandError("ERR DEAD-LETTER needs MAX-DELIVERIES")
@@ -190,77 +192,6 @@ async def closed(client: Caller, words: Command) -> object:
     return (await client.database.run(verbs.INFO, words[1]))[0][2]
 
 
-_PUT = {
-    b"NX": None,
-    b"NOWAIT": None,
-    b"TIMEOUT": timeout_of,
-    b"OVERFILL": None,
-    b"OVERWRITE": None,
-    b"PRIORITY": priority_of,
-    b"DELAY": seconds_of,
-    b"TTR": seconds_of,
-    b"UNIQUE": None,
-    b"UNIQUE-BY": bytes,
-}
-_ON_FULL = {
-    b"OVERFILL": OnFull.EXCEED_BOUND,
-    b"OVERWRITE": OnFull.OVERWRITE,
-    b"TIMEOUT": OnFull.WAIT,
-}
-_OF_JOBS = {b"PRIORITY": "priority", b"DELAY": "delay", b"TTR": "ttr", b"UNIQUE-BY": "key"}
-
-
-@command(
-    "PRESSURE.PUT key message [NX] [NOWAIT] [TIMEOUT seconds] [OVERFILL] [OVERWRITE] [PRIORITY priority] "
-    "[DELAY seconds] [TTR seconds] [UNIQUE] [UNIQUE-BY name]",
-    "Puts a message and returns 1; with NX, returns 0 if it is queued already. If the queue is full, the "
-    "overflow setting applies; TIMEOUT waits for room, NOWAIT fails at once, OVERFILL exceeds the bound. "
-    "OVERWRITE drops the oldest message, and returns how many it has dropped: 0 or 1. "
-    "With PRIORITY, DELAY, TTR (time to run) or UNIQUE, the message is a job, and its id is returned; UNIQUE "
-    "returns the id of an equal job instead if one is queued. UNIQUE-BY compares names instead of messages, "
-    "in a queue that was created with UNIQUE.",
-    group="pressure",
-    needs="put",
-    flags="write denyoom",
-)
-async def put(client: Caller, words: Command) -> int:
-    """Put a message (pressure 0.15, Put; with NOWAIT, Put (Non-Blocking)). The queue must exist.
-
-    A timeout of 0 seconds waits forever.
-    """
-    given = options_in(words[3:], _PUT)
-    if given.keys() >= {b"NOWAIT", b"TIMEOUT"}:
-        raise syntax_error()
-    job = {name: given[option] for option, name in _OF_JOBS.items() if option in given}
-    is_job = bool(job) or b"UNIQUE" in given
-    if b"OVERWRITE" in given and len(given) > 1:
-        raise CommandError("ERR OVERWRITE cannot be combined with other options")
-    if is_job and b"NX" in given:
-        raise CommandError("ERR NX cannot be combined with the options of jobs: use UNIQUE")
-    on_full = next((when for option, when in _ON_FULL.items() if option in given), OnFull.CONFIGURED)
-    options = Options(
-        must_exist=True,
-        unique=b"NX" in given or b"UNIQUE" in given,
-        on_full=on_full,
-        is_job=is_job,
-        has_key=b"UNIQUE-BY" in given,
-    )
-    wait = Wait(AS_CONFIGURED)
-    if b"NOWAIT" in given:
-        wait = Wait(0, for_role=False)
-    elif b"TIMEOUT" in given:
-        wait = Wait(given[b"TIMEOUT"])
-    message = job_to_put(words[2], **job) if is_job else words[2]
-    (result,) = await client.database.run(
-        verbs.PUT, words[1], [message], wait=wait, client=client.connection, options=options
-    )
-    if isinstance(result, Exception):
-        raise result
-    if is_job:
-        return id_of(result)
-    return int(result) if options.unique or on_full is OnFull.OVERWRITE else 1
-
-
 @command(
     "PRESSURE.GET key [NOWAIT] [TIMEOUT seconds]",
     "Takes the oldest message. Waits for one, up to TIMEOUT seconds (0: forever); nil if none has come. "
@@ -350,6 +281,11 @@ async def info(client: Caller, words: Command) -> dict[bytes, object]:
         b"unique": about[19],
         b"max_deliveries": about[20],
         b"dead_letter": about[21].removeprefix(client.database.prefix + b":"),
+        b"head_offset": int(about[24]) if about[24] else None,
+        b"tail_offset": int(about[25]) if about[25] else None,
+        b"groups": about[26],
+        b"group_of": about[27].removeprefix(client.database.prefix + b":"),
+        b"missed_messages": about[28],
     }
 
 

@@ -7,6 +7,7 @@ import random
 from handlers.resp.arguments import count_from_zero, cursor_of, integer_of
 from handlers.resp.client import Caller, RespClient
 from handlers.resp.commands.encoders import flags, integers, message_sets, one_message, sums
+from handlers.resp.commands.putting import submit_put
 from handlers.resp.commands.reading import long_reply, messages_between, read, scan_options
 from handlers.resp.errors import out_of_range, syntax_error
 from handlers.resp.parser import Command, Repeated
@@ -20,6 +21,9 @@ _MAX_PICKS = 1_000_000
 
 
 def _sadd_repeated(client: RespClient, commands: Repeated) -> None:
+    if client.transaction_id is not None:
+        client.execute_instead(commands.commands())
+        return
     client.submit(
         verbs.PUT,
         commands.words[1],
@@ -52,7 +56,7 @@ def _sismember_repeated(client: RespClient, commands: Repeated) -> None:
 )
 def sadd(client: Caller, words: Command) -> None:
     """Put messages that are not queued yet (pressure 0.15, Put). Reply with their number."""
-    client.submit(verbs.PUT, words[1], words[2:], len(words) - 2, integers, options=UNIQUE)
+    submit_put(client, words[1], words[2:], integers, UNIQUE)
 
 
 @command(

@@ -106,10 +106,11 @@ class Outcome:
     wait, and their `wait` says for what. `held_roles` are roles that native clients hold and that waiting
     operations need, too. If `left_for_others` is set, messages were left for clients of other servers; this
     server may take those that the others do not take. `due_in` is the number of seconds after which there may
-    be another job; None if no job changes by itself.
+    be another job; None if no job changes by itself. If the queue is that of a group, what waits needs
+    messages of the queue `source`, too.
     """
 
-    __slots__ = ("due_in", "ended", "held_roles", "left_for_others", "must_wait", "resend")
+    __slots__ = ("due_in", "ended", "held_roles", "left_for_others", "must_wait", "resend", "source")
 
     def __init__(
         self,
@@ -120,6 +121,7 @@ class Outcome:
         *,
         left_for_others: bool = False,
         due_in: float | None = None,
+        source: bytes | None = None,
     ) -> None:
         self.ended = ended
         self.resend = resend
@@ -127,6 +129,7 @@ class Outcome:
         self.held_roles = held_roles
         self.left_for_others = left_for_others
         self.due_in = due_in
+        self.source = source
 
 
 def distribute(runs: Sequence[list[Operation]], reply: list[Any]) -> Outcome:
@@ -147,12 +150,16 @@ def distribute(runs: Sequence[list[Operation]], reply: list[Any]) -> Outcome:
     held: set[WaitCondition] = set()
     left_for_others = False
     due_in: float | None = None
+    source: bytes | None = None
     for number, result in zip(more[::2], more[1::2], strict=True):
         if number == 0 and result == b"others":
             left_for_others = True
             continue
         if number == 0 and result.startswith(b"due "):
             due_in = int(result[4:]) / 1000
+            continue
+        if number == 0 and result.startswith(b"source "):
+            source = runs[0][0].name[: -int(result[7:])]
             continue
         if number == 0:
             held.add(WaitCondition.PRODUCER_ROLE if result == b"producer" else WaitCondition.CONSUMER_ROLE)
@@ -170,7 +177,7 @@ def distribute(runs: Sequence[list[Operation]], reply: list[Any]) -> Outcome:
             ended += run
     for run in runs[executed:]:
         again += run
-    return Outcome(ended, again, lacking, held, left_for_others=left_for_others, due_in=due_in)
+    return Outcome(ended, again, lacking, held, left_for_others=left_for_others, due_in=due_in, source=source)
 
 
 def outcome_of_refusal(runs: Sequence[Sequence[Operation]], error: str) -> Outcome:

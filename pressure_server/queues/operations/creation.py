@@ -8,7 +8,9 @@ from pressure_server.queues.names import base_key
 
 # A put on a full queue drops the oldest messages.
 OVERWRITE = b"overwrite"
-FIFO, JOBS = b"fifo", b"jobs"
+FIFO, JOBS, LOG, LIFO, RANDOM = b"fifo", b"jobs", b"log", b"lifo", b"random"
+# The types whose messages are jobs (lua/life.lua).
+TYPES_WITH_JOBS = (JOBS, LIFO, RANDOM)
 # What makes jobs unique: no equal one is queued; or, in addition, reserved or buried.
 QUEUED, UNFINISHED = b"queued", b"unfinished"
 
@@ -18,7 +20,7 @@ class Creation:
     """The settings of a new queue; None for those that the server's configuration decides, or for none.
 
     A job that has been reserved `max_deliveries` times goes to the queue `dead_letter` instead of back, or is
-    buried if there is none. These two, and `unique`, are for queues of the type jobs.
+    buried if there is none. These two, and `unique`, are for TYPES_WITH_JOBS.
     """
 
     bound: int = 0

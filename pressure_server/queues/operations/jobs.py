@@ -75,12 +75,16 @@ def released(job: int, owner: bytes, priority: int | None = None, delay: float =
 
 
 class ReservedJob(NamedTuple):
-    """A job that a client has reserved. `ttr` is how long the reservation lasts, in seconds; 0: no limit."""
+    """A job that a client has reserved. `ttr` is how long the reservation lasts, in seconds; 0: no limit.
+
+    `offset` is that of its message in a log, if the queue is that of a group.
+    """
 
     id: int
     ttr: float
     reserves: int
     message: bytes
+    offset: int | None = None
 
     @classmethod
     def of(cls, result: bytes) -> ReservedJob:
@@ -88,7 +92,8 @@ class ReservedJob(NamedTuple):
         job, ttr, flags, reserves, message = result.split(b" ", 4)
         if flags != b"0":
             message = Flagged(message, flags)
-        return cls(int(job, 16), int(ttr) / 1000, int(reserves), message)
+        job, _, offset = job.partition(b"@")
+        return cls(int(job, 16), int(ttr) / 1000, int(reserves), message, int(offset) if offset else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -208,7 +208,8 @@ class Operation:
     @property
     def can_fold(self) -> bool:
         """Whether it can share a run with equal operations."""
-        return self.verb.can_fold and not self.options.wait_for_first and not self.options.if_none_taken
+        options = self.options
+        return self.verb.can_fold and not (options.wait_for_first or options.if_none_taken or options.once)
 
     @property
     def can_end(self) -> bool:

@@ -43,6 +43,8 @@ class Options(NamedTuple):
     * `if_none_taken`: take nothing if an earlier run of the take has taken something (get, in transactions)
     * `is_job`: the messages are jobs, with a priority, a delay and a time to run (put)
     * `has_key`: each job follows a key, which makes it unique instead of its message (put)
+    * `has_offset`: the results are the offsets of the messages in a log (put)
+    * `once`: the first message is a transaction id; see outcomes.py (put)
     * `destination_must_exist`: do not create the destination queue (move)
     """
 
@@ -55,6 +57,8 @@ class Options(NamedTuple):
     if_none_taken: bool = False
     is_job: bool = False
     has_key: bool = False
+    has_offset: bool = False
+    once: bool = False
     destination_must_exist: bool = False
 
 
@@ -71,6 +75,8 @@ _WORDS = {
     "if_none_taken": b"otherwise",
     "is_job": b"job",
     "has_key": b"by",
+    "has_offset": b"offset",
+    "once": b"once",
     "destination_must_exist": b"into",
 }
 

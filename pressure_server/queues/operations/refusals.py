@@ -6,6 +6,9 @@ from typing import Any
 
 from pressure_server.errors import (
     BackendError,
+    GroupDoesNotExistError,
+    OffsetAheadError,
+    OffsetGoneError,
     PressureError,
     QueueAlreadyExistsError,
     QueueClosedError,
@@ -13,6 +16,7 @@ from pressure_server.errors import (
     QueueFullError,
     QueueInUseError,
     QueueTypeError,
+    TransactionIdError,
 )
 from pressure_server.queues.names import printable
 from pressure_server.queues.operations.wait_condition import WaitCondition
@@ -41,6 +45,14 @@ def exception_for(name: bytes, text: str) -> PressureError:
         return QueueInUseError(queue, "by a client that is deleting it")
     if code == "TYPE":
         return QueueTypeError(queue, rest)
+    if code == "AHEAD":
+        return OffsetAheadError(queue, rest)
+    if code == "GONE":
+        return OffsetGoneError(queue, rest)
+    if code == "NOGROUP":
+        return GroupDoesNotExistError(queue)
+    if code == "TXN":
+        return TransactionIdError(queue, rest)
     if code == "TOOLARGE":
         return PressureError(f"the reply for queue '{queue}' would exceed 64 MiB: ask for fewer messages")
     return BackendError(f"the backend answered for queue '{queue}': {text}")

@@ -47,7 +47,8 @@ class WaitingOperations:
     """The waiting operations of one lane. Created when an operation first waits."""
 
     __slots__ = (
-        "_driver", "_due", "_has_left_messages", "_host", "_lines", "_turns", "_wake_up", "leaves_share",
+        "_driver", "_due", "_has_left_messages", "_host", "_lines", "_source", "_turns", "_wake_up",
+        "leaves_share",
     )  # fmt: skip
 
     def __init__(self, host: WaitingHost, driver: Driver) -> None:
@@ -58,6 +59,8 @@ class WaitingOperations:
         self._wake_up: WakeUp | None = None
         # When there may be another job: a delay, a reservation or a pause ends.
         self._due: Timer | None = None
+        # The log, if this is the queue of a group.
+        self._source: bytes | None = None
         # Whether the next put leaves clients of other servers their share of the messages, and whether some
         # have been left for them.
         self.leaves_share = True
@@ -78,6 +81,8 @@ class WaitingOperations:
         for line in self._lines.values():
             for name, condition in line.conditions:
                 conditions.setdefault(name, set()).add(condition)
+        if self._source is not None and self._lines[Line.CONSUMERS]:
+            conditions.setdefault(self._source, set()).add(WaitCondition.MESSAGE)
         return conditions
 
     @property
@@ -154,6 +159,7 @@ class WaitingOperations:
                 if not self._has_left_messages:
                     self._has_left_messages = True
                     self._driver.call_later(_FOR_OTHERS, self._take_what_is_left)
+            self._source = outcome.source
             self._wake_up.watch()
             self._turns.ask(outcome)
             self._set_due(outcome.due_in)

@@ -1,0 +1,162 @@
+"""Logs: messages by their offsets, and groups of consumers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from handlers.resp.arguments import offset_of, positive_count, seconds_of, timeout_of, token_of
+from handlers.resp.client import Caller
+from handlers.resp.commands import encoders
+from handlers.resp.errors import syntax_error
+from handlers.resp.options import options_in
+from handlers.resp.parser import Command
+from handlers.resp.replies import OK, CommandError, error
+from handlers.resp.table import command, container
+from pressure_server.errors import GroupDoesNotExistError, QueueAlreadyExistsError, QueueDoesNotExistError
+from pressure_server.queues.database import UP_TO_COUNT
+from pressure_server.queues.names import printable
+from pressure_server.queues.operations import groups, verbs
+from pressure_server.queues.operations.jobs import claim, detached
+from pressure_server.queues.operations.operation import Operation
+from pressure_server.queues.operations.options import Options
+from pressure_server.queues.operations.wait import Wait
+from pressure_server.queues.transaction import Transaction
+
+_MAX_READ = 1000
+
+
+@command(
+    "PRESSURE.AT key offset [COUNT count]",
+    "Returns the message with that offset in a log; nil if it is gone, -AHEAD if it is yet to come. With "
+    "COUNT, a list of the messages from there on: up to 1000, or 1 MiB.",
+    group="logs",
+    needs="read",
+    flags="readonly",
+)
+async def at(client: Caller, words: Command) -> object:
+    """Read without taking."""
+    options = options_in(words[3:], {b"COUNT": positive_count})
+    count = options.get(b"COUNT", 1)
+    (found,) = await client.database.run(verbs.AT, words[1], [b"%d" % offset_of(words[2]), b"%d" % count])
+    return found if options else found[0]
+
+
+container("PRESSURE.GROUP", "Groups of consumers, each of which reads all messages of a log.", group="logs")
+
+
+def _start_of(word: bytes) -> bytes:
+    """Return where a group starts: HEAD, TAIL, or an offset."""
+    return word.lower() if word.lower() in (groups.HEAD, groups.TAIL) else b"%d" % offset_of(word)
+
+
+async def _do(
+    client: Caller, action: bytes, log: bytes, group: bytes = b"", start: bytes = groups.HEAD
+) -> Any:
+    if action != groups.LIST:
+        _check_access(client, groups.queue_of(log, group))
+    arguments = groups.arguments(client.database.prefix, action, log, group, start)
+    try:
+        return (await client.database.run(verbs.GROUP, log, arguments, client=client.connection))[0]
+    except QueueAlreadyExistsError:
+        raise QueueAlreadyExistsError(printable(groups.queue_of(log, group))) from None
+
+
+def _check_access(client: Caller, queue: bytes) -> None:
+    if not client.connection.user.may_access(queue):
+        raise CommandError("NOPERM this user has no permissions to access the queue of the group")
+
+
+@command(
+    "PRESSURE.GROUP|CREATE key group [FROM start]",
+    "Creates a group that reads a log FROM its head (the default), its tail, or an offset. Its queue is "
+    "`key+group`: clients of any protocol may take and reserve its messages there. Replies -EXISTS if there "
+    "is one.",
+    group="logs",
+    needs="administer",
+    flags="write",
+)
+async def group_create(client: Caller, words: Command) -> str:
+    """Create a group."""
+    options = options_in(words[4:], {b"FROM": _start_of})
+    await _do(client, groups.CREATE, words[2], words[3], options.get(b"FROM", groups.HEAD))
+    return OK
+
+
+@command(
+    "PRESSURE.GROUP|DELETE key group",
+    "Deletes a group, with the messages that its consumers have not finished.",
+    group="logs",
+    needs="administer",
+    flags="write",
+)
+async def group_delete(client: Caller, words: Command) -> str:
+    """Delete a group."""
+    await _do(client, groups.DELETE, words[2], words[3])
+    return OK
+
+
+@command(
+    "PRESSURE.GROUP|SEEK key group FROM start",
+    "Lets a group continue at the head, the tail, or an offset. Reserved messages stay reserved.",
+    group="logs",
+    needs="administer",
+    flags="write",
+)
+async def group_seek(client: Caller, words: Command) -> str:
+    """Continue from another offset."""
+    if words[4].upper() != b"FROM":
+        raise syntax_error()
+    await _do(client, groups.SEEK, words[2], words[3], _start_of(words[5]))
+    return OK
+
+
+@command(
+    "PRESSURE.GROUP|LIST key",
+    "Describes the groups of a log: the offset of the next message, lag, pending and buried messages, and "
+    "how many were dropped from the log before the group came to them.",
+    group="logs",
+    needs="read",
+    flags="readonly",
+)
+async def group_list(client: Caller, words: Command) -> list[dict[bytes, object]]:
+    """Describe each group."""
+    found = await _do(client, groups.LIST, words[2])
+    all_groups = (groups.Group.of(client.database.prefix, words[2], one) for one in found)
+    return [{field.encode(): value for field, value in one._asdict().items()} for one in all_groups]
+
+
+@command(
+    "PRESSURE.READ key GROUP group consumer [COUNT count] [TIMEOUT seconds] [TTR seconds]",
+    "Reads the next messages of a log for a consumer of a group: a list with id, message, number of "
+    "deliveries and offset for each; nil if none have come within TIMEOUT seconds (0: forever). The consumer "
+    "finishes them by PRESSURE.ACK `key+group` id [id ...] TOKEN consumer; what it has not finished after "
+    "TTR seconds (60 by default) is read again.",
+    group="logs",
+    needs="get",
+    flags="write blocking",
+)
+def read(client: Caller, words: Command) -> None:
+    """Reserve messages of a group's queue for a consumer."""
+    if words[2].upper() != b"GROUP":
+        raise syntax_error()
+    options = options_in(words[5:], {b"COUNT": positive_count, b"TIMEOUT": timeout_of, b"TTR": seconds_of})
+    count = options.get(b"COUNT", 1)
+    if count > _MAX_READ:
+        raise CommandError(f"ERR too many messages: at most {_MAX_READ}")
+    if isinstance(client.database, Transaction):
+        raise CommandError("ERR a group cannot be read in a transaction")
+    queue = groups.queue_of(words[1], words[3])
+    _check_access(client, queue)
+    wanted = claim(detached(token_of(words[4])), options.get(b"TTR"))
+    wait = Wait(options[b"TIMEOUT"]) if b"TIMEOUT" in options else None
+    how = Options() if wait is None else Options(waits=True) if count == 1 else UP_TO_COUNT
+    how = how._replace(must_exist=True)
+    client.submit(verbs.RESERVE, queue, [wanted] * count, count, _messages_read, wait=wait, options=how)
+
+
+def _messages_read(operation: Operation) -> bytes:
+    """Return the messages of each command; nil if there are none."""
+    if isinstance(operation.error, QueueDoesNotExistError):
+        log = printable(operation.name.rpartition(b"+")[0])
+        return error(GroupDoesNotExistError(log)) * len(operation.sizes)
+    return encoders.delivered_jobs(operation)

@@ -1,0 +1,140 @@
+"""Puts with options, and puts with a transaction id, which are done once."""
+
+from __future__ import annotations
+
+from handlers.resp.arguments import priority_of, seconds_of, timeout_of, token_of
+from handlers.resp.client import Caller
+from handlers.resp.errors import syntax_error
+from handlers.resp.options import options_in
+from handlers.resp.parser import Command
+from handlers.resp.replies import CommandError
+from handlers.resp.table import command
+from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.jobs import id_of, job_to_put
+from pressure_server.queues.operations.operation import Encode
+from pressure_server.queues.operations.options import DEFAULT, OnFull, Options
+from pressure_server.queues.operations.outcomes import Outcome, first_word
+from pressure_server.queues.operations.wait import AS_CONFIGURED, Wait
+
+
+def submit_put(
+    client: Caller, name: bytes, messages: list[bytes], encode: Encode, options: Options = DEFAULT
+) -> None:
+    """Put the messages of one command, with the transaction id that the client has given for it, if any."""
+    connection = client.connection
+    transaction, connection.transaction_id = connection.transaction_id, None
+    if transaction is not None:
+        messages = [first_word(connection.database.policy, transaction), *messages]
+        options = options._replace(once=True)
+    client.submit(verbs.PUT, name, messages, len(messages), encode, options=options)
+
+
+_PUT = {
+    b"NX": None,
+    b"NOWAIT": None,
+    b"TIMEOUT": timeout_of,
+    b"OVERFILL": None,
+    b"OVERWRITE": None,
+    b"PRIORITY": priority_of,
+    b"DELAY": seconds_of,
+    b"TTR": seconds_of,
+    b"UNIQUE": None,
+    b"UNIQUE-BY": bytes,
+    b"OFFSET": None,
+    b"TXN": token_of,
+}
+_ON_FULL = {
+    b"OVERFILL": OnFull.EXCEED_BOUND,
+    b"OVERWRITE": OnFull.OVERWRITE,
+    b"TIMEOUT": OnFull.WAIT,
+}
+_OF_JOBS = {b"PRIORITY": "priority", b"DELAY": "delay", b"TTR": "ttr", b"UNIQUE-BY": "key"}
+
+
+@command(
+    "PRESSURE.PUT key message [NX] [NOWAIT] [TIMEOUT seconds] [OVERFILL] [OVERWRITE] [PRIORITY priority] "
+    "[DELAY seconds] [TTR seconds] [UNIQUE] [UNIQUE-BY name] [OFFSET] [TXN id]",
+    "Puts a message and returns 1; with NX, returns 0 if it is queued already. If the queue is full, the "
+    "overflow setting applies; TIMEOUT waits for room, NOWAIT fails at once, OVERFILL exceeds the bound. "
+    "OVERWRITE drops the oldest message, and returns how many it has dropped: 0 or 1. "
+    "With PRIORITY, DELAY, TTR (time to run) or UNIQUE, the message is a job, and its id is returned; UNIQUE "
+    "returns the id of an equal job instead if one is queued. UNIQUE-BY compares names instead of messages, "
+    "in a queue that was created with UNIQUE. OFFSET returns the message's offset in a log. TXN gives the "
+    "put an id: sent again with the same id, it is not done again, and returns the same.",
+    group="pressure",
+    needs="put",
+    flags="write denyoom",
+)
+async def put(client: Caller, words: Command) -> int:
+    """Put a message (pressure 0.15, Put; with NOWAIT, Put (Non-Blocking)). The queue must exist.
+
+    A timeout of 0 seconds waits forever.
+    """
+    given = options_in(words[3:], _PUT)
+    if given.keys() >= {b"NOWAIT", b"TIMEOUT"}:
+        raise syntax_error()
+    job = {name: given[option] for option, name in _OF_JOBS.items() if option in given}
+    is_job = bool(job) or b"UNIQUE" in given
+    if b"OVERWRITE" in given and given.keys() - {b"OVERWRITE", b"OFFSET", b"TXN"}:
+        raise CommandError("ERR OVERWRITE can be combined with OFFSET and TXN only")
+    if b"OFFSET" in given and (is_job or b"NX" in given):
+        raise CommandError("ERR OFFSET cannot be combined with NX or the options of jobs")
+    if is_job and b"NX" in given:
+        raise CommandError("ERR NX cannot be combined with the options of jobs: use UNIQUE")
+    on_full = next((when for option, when in _ON_FULL.items() if option in given), OnFull.CONFIGURED)
+    options = Options(
+        must_exist=True,
+        unique=b"NX" in given or b"UNIQUE" in given,
+        on_full=on_full,
+        is_job=is_job,
+        has_key=b"UNIQUE-BY" in given,
+        has_offset=b"OFFSET" in given,
+        once=b"TXN" in given,
+    )
+    wait = Wait(AS_CONFIGURED)
+    if b"NOWAIT" in given:
+        wait = Wait(0, for_role=False)
+    elif b"TIMEOUT" in given:
+        wait = Wait(given[b"TIMEOUT"])
+    message = job_to_put(words[2], **job) if is_job else words[2]
+    messages = [message]
+    if options.once:
+        messages.insert(0, first_word(client.connection.database.policy, given[b"TXN"]))
+    (result,) = await client.database.run(
+        verbs.PUT, words[1], messages, len(messages), wait, client.connection, options
+    )
+    if isinstance(result, Exception):
+        raise result
+    if is_job:
+        return id_of(result)
+    is_count = options.unique or options.has_offset or on_full is OnFull.OVERWRITE
+    return int(result) if is_count else 1
+
+
+@command(
+    "PRESSURE.TXN id",
+    "Gives the next SADD, LPUSH or RPUSH of this connection an id. If it is sent again with the same id, on "
+    "any connection, it puts nothing, and returns the same. All its messages are put together, or none.",
+    group="pressure",
+    needs="nothing",
+    flags="fast",
+)
+def txn(client: Caller, words: Command) -> None:
+    """Keep the id for the next put of this client."""
+    client.connection.transaction_id = token_of(words[1])
+    client.reply(b"+OK\r\n")
+
+
+@command(
+    "PRESSURE.OUTCOME key id",
+    "Tells what became of a put with that TXN id: done, with its offset in a log; unknown: it has not been "
+    "done; or forgotten, with a number of seconds: it has not been done if it was sent less than that ago.",
+    group="pressure",
+    needs="put",
+    flags="readonly fast",
+)
+async def outcome(client: Caller, words: Command) -> list[object]:
+    """Return the state, and an offset or a number of seconds; nil if there is none."""
+    (found,) = await client.database.run(verbs.OUTCOME, words[1], [token_of(words[2])])
+    about = Outcome.of(found)
+    return [about.state, about.offset if about.seconds is None else int(about.seconds)]

@@ -1,0 +1,51 @@
+-- Outcomes: puts with a transaction id are done once, however often they are sent; the queue keeps what each has
+-- answered for some time.
+--
+-- Touches  :ext:outcomes       a hash: transaction id -> 'kind value offset', as `put_once` writes it
+--          :ext:outcome_times  a sorted set: transaction id, with the time of its put
+--          :ext:settings       'forgotten': the time of the last put that has been forgotten
+--
+-- Times are in milliseconds since 1970 by the backend's clock.
+
+-- Outcomes that one put may forget besides the one that it notes.
+local FORGOTTEN_AT_ONCE = 10
+
+local function make_outcomes()
+  local self, outcomes, times = {}, base .. ':ext:outcomes', base .. ':ext:outcome_times'
+
+  -- Return what a put with this id has answered, as it was noted; or nil.
+  function self.of(id)
+    return call('HGET', outcomes, id) or nil
+  end
+
+  -- Note what a put has answered. Forget those that are older than `seconds`, and the oldest above `most`.
+  function self.note(id, text, seconds, most)
+    call('HSET', outcomes, id, text)
+    call('ZADD', times, clock(), id)
+    local excess = call('ZCARD', times) - most
+    local oldest, gone, last = call('ZRANGE', times, 0, FORGOTTEN_AT_ONCE, 'WITHSCORES'), {}, nil
+    for i = 1, #oldest, 2 do
+      if #gone >= excess and tonumber(oldest[i + 1]) > clock() - 1000 * seconds then break end
+      gone[#gone + 1], last = oldest[i], oldest[i + 1]
+    end
+    if last then
+      call('ZREM', times, unpack(gone))
+      call('HDEL', outcomes, unpack(gone))
+      call('HSET', base .. ':ext:settings', 'forgotten', last)
+    end
+  end
+
+  return self
+end
+
+-- Takes    a transaction id
+-- Returns  { 'done', the offset of the message, '' if the queue is no log }; { 'unknown' } if no put with this id has
+--          been done; or { 'forgotten', for how many milliseconds back all outcomes are known }
+local function outcome_of(words)
+  local found = make_outcomes().of(words[1])
+  if found then
+    return { 'done', string.match(found, '(%d*)$') }
+  end
+  local forgotten = call('HGET', base .. ':ext:settings', 'forgotten')
+  return forgotten and { 'forgotten', math.max(0, clock() - tonumber(forgotten)) } or { 'unknown' }
+end

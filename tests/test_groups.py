@@ -1,0 +1,293 @@
+"""Groups of consumers that read a log: each sees every message once, in order, over any protocol."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.native import NativeClient
+from tests.support.programs import Client, Server, StartServer, Valkey, join, wait_for
+from tests.support.series import Series, refusals, run_series
+from tests.support.waiters import Waiter, create, wait_for_blocked
+
+RESP = ("--listen", "resp://127.0.0.1:0")
+MEMCACHED = (*RESP, "--listen", "memcached://127.0.0.1:0")
+BEANSTALK = (*RESP, "--listen", "beanstalk://127.0.0.1:0")
+READING: Series = [
+    ("PRESSURE.CREATE q TYPE LOG", b"OK"),
+    ("LPUSH q a b c", 3),
+    ("PRESSURE.GROUP CREATE q one", b"OK"),
+    ("PRESSURE.GROUP CREATE q two FROM TAIL", b"OK"),
+    ("PRESSURE.GROUP CREATE q three FROM 1", b"OK"),
+    ("PRESSURE.READ q GROUP one ann", [[1, b"a", 1, 0]]),
+    ("PRESSURE.READ q GROUP one bob COUNT 9", [[2, b"b", 1, 1], [3, b"c", 1, 2]]),
+    ("PRESSURE.READ q GROUP one bob", None),
+    ("PRESSURE.READ q GROUP two ann", None),
+    ("SPOP q+three", b"b"),
+    ("LLEN q+three", 1),
+    ("LRANGE q+three 0 -1", [b"c"]),
+    ("PRESSURE.ACK q+one 1 TOKEN bob", 0),
+    ("PRESSURE.ACK q+one 1 TOKEN ann", 1),
+    ("PRESSURE.RELEASE q+one 2 TOKEN bob", 1),
+    ("PRESSURE.READ q GROUP one ann", [[2, b"b", 2, 1]]),
+    ("LPUSH q d", 3),
+    ("PRESSURE.READ q GROUP two ann TIMEOUT 1", [[129, b"d", 1, 3]]),
+    ("SPOP q+three 5", [b"c", b"d"]),
+    # Nobody has finished b.
+    ("LLEN q", 3),
+    ("PRESSURE.READ q GROUP one ann", [[4, b"d", 1, 3]]),
+    ("PRESSURE.ACK q+one 2 TOKEN ann", 1),
+    ("PRESSURE.AT q 1 COUNT 9", [None, b"c", b"d"]),
+    ("PRESSURE.ACK q+one 3 TOKEN bob", 1),
+    ("PRESSURE.AT q 1 COUNT 9", [None, None, b"d"]),
+    ("PRESSURE.GROUP DELETE q one", b"OK"),
+    ("PRESSURE.EXISTS q+one", 0),
+    ("PRESSURE.DELETE q+two", b"OK"),
+    ("PRESSURE.DELETE q+three", b"OK"),
+    ("PRESSURE.GROUP LIST q", []),
+    ("LPUSH q e", 2),
+    ("SPOP q 2", [b"d", b"e"]),
+]
+REFUSED: Series = [
+    ("PRESSURE.CREATE fifo", b"OK"),
+    ("PRESSURE.GROUP CREATE fifo g", "TYPE queue 'fifo' has no groups: they need a queue of the type log"),
+    ("PRESSURE.GROUP CREATE none g", "NOQUEUE "),
+    ("PRESSURE.CREATE q TYPE LOG", b"OK"),
+    ("LPUSH q a b c", 3),
+    ("SPOP q", b"a"),
+    *refusals("GONE queue 'q' no longer has", "GROUP CREATE q g FROM", "0"),
+    *refusals("AHEAD ", "GROUP CREATE q g FROM", "4"),
+    *refusals("ERR offset is not", "GROUP CREATE q g FROM", "x", "-1"),
+    *refusals("ERR syntax error", "GROUP CREATE q g", "FROM", "TO 1"),
+    *refusals("NOGROUP queue 'q' has no such group", "READ q GROUP g", "ann", "ann TIMEOUT 1"),
+    *refusals("NOGROUP ", "GROUP DELETE q", "g"),
+    *refusals("NOGROUP ", "GROUP SEEK q g FROM", "head"),
+    ("PRESSURE.CREATE q+taken", b"OK"),
+    *refusals("EXISTS queue 'q+taken'", "GROUP CREATE q", "taken"),
+    ("PRESSURE.GROUP CREATE q g", b"OK"),
+    *refusals("EXISTS queue 'q+g'", "GROUP CREATE q", "g", "g FROM tail"),
+    *[(f"{line}", "TYPE queue 'q' is read by groups") for line in ("SPOP q", "LMOVE q other LEFT LEFT")],
+    ("PRESSURE.RESERVE q", "TYPE queue 'q' is read by groups"),
+    *[(f"{line}", "TYPE queue 'q+g' is that of a group") for line in ("SADD q+g x", "LPUSH q+g x")],
+    *[(f"{line}", "TYPE queue 'q+g' is that of a group") for line in ("SISMEMBER q+g b", "SREM q+g b")],
+    *refusals("ERR a token must", "READ q GROUP g", "''"),
+    *refusals("ERR too many messages", "READ q GROUP g ann COUNT", "1001"),
+    *refusals("ERR syntax error", "READ q GRUPPE g ann", "", "COUNT 1"),
+    ("LRANGE q+g 0 -1", [b"b", b"c"]),
+]
+SEEKING: Series = [
+    ("PRESSURE.CREATE q TYPE LOG", b"OK"),
+    ("LPUSH q a b c d", 4),
+    ("PRESSURE.GROUP CREATE q slow", b"OK"),
+    ("PRESSURE.GROUP CREATE q g", b"OK"),
+    ("SPOP q+g 4", [b"a", b"b", b"c", b"d"]),
+    ("PRESSURE.GROUP SEEK q g FROM 1", b"OK"),
+    ("SPOP q+g", b"b"),
+    ("PRESSURE.GROUP SEEK q g FROM head", b"OK"),
+    ("SPOP q+g 2", [b"a", b"b"]),
+    ("SPOP q+slow", b"a"),
+    ("PRESSURE.GROUP SEEK q g FROM 0", "GONE "),
+    ("PRESSURE.GROUP SEEK q g FROM tail", b"OK"),
+    ("SPOP q+g", None),
+    ("LPUSH q e", 4),
+    ("SPOP q+g 2", [b"e"]),
+    ("LLEN q", 4),
+    ("PRESSURE.GROUP SEEK q slow FROM 4", b"OK"),
+    ("SPOP q+slow 9", [b"e"]),
+    ("LLEN q", 0),
+]
+
+
+@pytest.fixture
+def connection(server: Server) -> Iterator[Waiter]:
+    with Waiter(server.port) as waiter:
+        yield waiter
+
+
+@pytest.mark.parametrize("script", [READING, REFUSED, SEEKING], ids=["reading", "refused", "seeking"])
+def test_a_series_of_commands_has_the_documented_replies(connection: Waiter, script: Series) -> None:
+    run_series(connection, script)
+
+
+def log_with_groups(client: Client, *groups: str, options: tuple[str | int, ...] = ()) -> None:
+    create(client, "q", "TYPE", "LOG", *options)
+    for group in groups:
+        client.execute_command("PRESSURE.GROUP", "CREATE", "q", group)
+
+
+def described(client: Client, group: str = "g") -> dict[bytes, Any]:
+    """Return what PRESSURE.GROUP LIST says about a group of q."""
+    return next(dict(one) for one in groups_of(client) if one[b"name"] == group.encode())
+
+
+def groups_of(client: Client) -> Any:
+    return client.execute_command("PRESSURE.GROUP", "LIST", "q")
+
+
+def test_a_put_wakes_every_group_once(client: Client, server: Server) -> None:
+    log_with_groups(client, "one", "two")
+    with Waiter(server.port) as first, Waiter(server.port) as second, Waiter(server.port) as third:
+        first.send("PRESSURE.READ", "q", "GROUP", "one", "ann", "TIMEOUT", 0)
+        second.send("PRESSURE.READ", "q", "GROUP", "one", "bob", "TIMEOUT", 0)
+        third.send("BLPOP", "q+two", 0)
+        wait_for_blocked(client, 3)
+        client.lpush("q", "a")
+        assert third.reply() == [b"q+two", b"a"]
+        assert first.reply() == [[1, b"a", 1, 0]]
+        client.lpush("q", "b", "c")
+        assert second.reply() == [[2, b"b", 1, 1]]
+        assert client.spop("q+two", 5) == [b"b", b"c"]
+
+
+def test_native_producers_and_other_servers_wake_a_group(
+    backend: Valkey, start_server: StartServer, client: Client, server: Server, direct: Client
+) -> None:
+    other = start_server("--backend", backend.url).client()
+    log_with_groups(client, "g")
+    with Waiter(server.port) as reader:
+        for number, put in enumerate((other.lpush, client.lpush)):
+            reader.send("PRESSURE.READ", "q", "GROUP", "g", "ann", "TIMEOUT", 0)
+            wait_for_blocked(client, 1)
+            put("q", "message")
+            assert reader.reply() == [[number + 1, b"message", 1, number]]
+    NativeClient(direct, "q").put(b"native")
+    assert client.spop("q+g") == b"native"
+
+
+def test_a_group_waits_while_a_native_producer_puts(client: Client, server: Server, direct: Client) -> None:
+    log_with_groups(client, "g")
+    with Waiter(server.port) as reader:
+        reader.send("BLPOP", "q+g", 0)
+        wait_for_blocked(client, 1)
+        NativeClient(direct, "q").put(b"native")
+        assert reader.reply() == [b"q+g", b"native"]
+
+
+def test_what_is_not_acknowledged_is_read_again_after_its_time(connection: Waiter, client: Client) -> None:
+    log_with_groups(client, "g")
+    client.lpush("q", "a", "b")
+    assert connection("PRESSURE.READ", "q", "GROUP", "g", "ann", "TTR", 0.05) == [[1, b"a", 1, 0]]
+    assert described(client)[b"pending"] == 1
+    assert connection("PRESSURE.READ", "q", "GROUP", "g", "bob", "COUNT", 1) == [[2, b"b", 1, 1]]
+    assert connection("PRESSURE.READ", "q", "GROUP", "g", "bob", "TIMEOUT", 5) == [[1, b"a", 2, 0]]
+    assert connection("PRESSURE.ACK", "q+g", 1, 2, "TOKEN", "bob") == 2
+    assert described(client) == {
+        b"name": b"g", b"offset": 2, b"lag": 0, b"pending": 0, b"buried": 0, b"missed": 0,
+    }  # fmt: skip
+
+
+def test_a_ring_tells_a_group_what_it_missed(client: Client) -> None:
+    log_with_groups(client, "g", options=("BOUND", 3, "OVERFLOW", "OVERWRITE"))
+    for message in "abcdefg":
+        client.lpush("q", message)
+    # The group has a job for the first message already.
+    assert described(client) == {
+        b"name": b"g", b"offset": 1, b"lag": 4, b"pending": 0, b"buried": 0, b"missed": 3,
+    }  # fmt: skip
+    assert client.spop("q+g", 9) == [b"a", b"e", b"f", b"g"]
+    assert described(client)[b"missed"] == 3
+
+
+def test_a_bound_makes_producers_wait_for_the_slowest_group(client: Client, server: Server) -> None:
+    log_with_groups(client, "fast", "slow", options=("BOUND", 2, "OVERFLOW", "BLOCK"))
+    with Waiter(server.port) as producer:
+        assert [producer("LPUSH", "q", message) for message in "ab"] == [1, 2]
+        producer.send("LPUSH", "q", "c")
+        wait_for_blocked(client, 1)
+        assert client.spop("q+fast", 3) == [b"a", b"b"]
+        assert not producer.has_reply()
+        assert client.spop("q+slow", 1) == [b"a"]
+        assert producer.reply() == 2
+    assert client.spop("q+slow", 9) == [b"b", b"c"]
+    assert client.spop("q+fast", 9) == [b"c"]
+
+
+def test_readers_of_a_closed_log_get_the_rest_and_then_an_error(connection: Waiter, client: Client) -> None:
+    log_with_groups(client, "g")
+    client.lpush("q", "a", "b")
+    client.execute_command("PRESSURE.CLOSE", "q")
+    assert connection("PRESSURE.READ", "q", "GROUP", "g", "ann", "COUNT", 9, "TIMEOUT", 1) == [
+        [1, b"a", 1, 0],
+        [2, b"b", 1, 1],
+    ]
+    assert connection("PRESSURE.ACK", "q+g", 1, 2, "TOKEN", "ann") == 2
+    assert str(connection("PRESSURE.READ", "q", "GROUP", "g", "ann", "TIMEOUT", 1)).startswith("CLOSED ")
+
+
+def test_deleting_a_log_deletes_its_groups(client: Client, server: Server, direct: Client) -> None:
+    log_with_groups(client, "one", "two")
+    client.sadd("q", "a", "b", "c")
+    client.spop("q+one", 2)
+    with Waiter(server.port) as reader:
+        reader.send("PRESSURE.READ", "q", "GROUP", "two", "ann", "COUNT", 9)
+        assert len(reader.reply()) == 3
+        reader.send("PRESSURE.READ", "q", "GROUP", "two", "ann", "TIMEOUT", 0)
+        wait_for_blocked(client, 1)
+        client.execute_command("PRESSURE.DELETE", "q")
+        assert str(reader.reply()).startswith("NOGROUP ")
+    wait_for(lambda: direct.keys("*:q*") == [], "the keys to be deleted")
+
+
+def test_flags_and_expiry_of_messages_reach_the_groups(backend: Valkey, start_server: StartServer) -> None:
+    server = start_server("--backend", backend.url, *MEMCACHED)
+    resp = server.client()
+    log_with_groups(resp, "g")
+    with socket.create_connection(("127.0.0.1", server.port_of("memcached"))) as connected:
+        wire = connected.makefile("rwb")
+        for flags, expires, message in ((5, 0, b"a"), (6, -1, b"b"), (7, 0, b"c")):
+            wire.write(b"set q %d %d 1\r\n%b\r\n" % (flags, expires, message))
+        wire.write(3 * b"get q+g\r\n")
+        wire.flush()
+        assert [wire.readline() for _ in range(3)] == [b"STORED\r\n"] * 3
+        expected = [b"VALUE q+g 5 1", b"a", b"END", b"VALUE q+g 7 1", b"c", b"END", b"END"]
+        assert [wire.readline().rstrip() for _ in expected] == expected
+
+
+def test_beanstalk_workers_read_a_group_as_a_tube(backend: Valkey, start_server: StartServer) -> None:
+    server = start_server("--backend", backend.url, *BEANSTALK)
+    resp = server.client()
+    log_with_groups(resp, "g")
+    with socket.create_connection(("127.0.0.1", server.port_of("beanstalk"))) as connected:
+        wire = connected.makefile("rwb")
+        wire.write(b"watch q+g\r\nreserve\r\n")
+        wire.flush()
+        assert wire.readline() == b"WATCHING 2\r\n"
+        resp.lpush("q", "hello", "world")
+        assert [wire.readline() for _ in range(2)] == [b"RESERVED 1 5\r\n", b"hello\r\n"]
+        wire.write(b"release 1 0 0\r\nreserve\r\ndelete 1\r\nreserve\r\n")
+        wire.flush()
+        assert [wire.readline() for _ in range(4)] == [
+            b"RELEASED\r\n", b"RESERVED 1 5\r\n", b"hello\r\n", b"DELETED\r\n",
+        ]  # fmt: skip
+        assert [wire.readline() for _ in range(2)] == [b"RESERVED 2 5\r\n", b"world\r\n"]
+
+
+def test_consumers_of_a_group_share_its_messages(client: Client, server: Server) -> None:
+    log_with_groups(client, "one", "two")
+    seen: dict[str, list[bytes]] = {"one": [], "two": []}
+
+    def consume(group: str, consumer: str) -> None:
+        with Waiter(server.port) as waiter:
+            while found := waiter("PRESSURE.READ", "q", "GROUP", group, consumer, "COUNT", 7, "TIMEOUT", 1):
+                seen[group] += [message for _, message, _, _ in found]
+                ids = [number for number, _, _, _ in found]
+                assert waiter("PRESSURE.ACK", f"q+{group}", *ids, "TOKEN", consumer) == len(ids)
+
+    threads = [
+        threading.Thread(target=consume, args=(group, consumer))
+        for group in seen
+        for consumer in ("ann", "bob")
+    ]
+    for thread in threads:
+        thread.start()
+    sent = [b"%d" % number for number in range(500)]
+    for first in range(0, 500, 5):
+        client.lpush("q", *sent[first : first + 5])
+    for thread in threads:
+        join(thread)
+    assert {group: sorted(found, key=int) for group, found in seen.items()} == {"one": sent, "two": sent}
+    assert client.llen("q") == 0

@@ -1,0 +1,133 @@
+"""Logs: offsets, reading by offset, rings, and messages that come back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.large import fill, number_of
+from tests.support.native import NativeClient
+from tests.support.programs import Client, Server, StartServer, Valkey, keys_left, wait_for
+from tests.support.series import Series, refusals, run_series
+from tests.support.waiters import Waiter, about, create
+
+OFFSETS: Series = [
+    ("PRESSURE.CREATE q TYPE LOG", b"OK"),
+    ("PRESSURE.AT q 0", "AHEAD queue 'q' has no message there yet: the next one gets the offset 0"),
+    ("PRESSURE.PUT q a OFFSET", 0),
+    ("PRESSURE.PUT q b", 1),
+    ("SADD q c d", 2),
+    ("PRESSURE.PUT q e OFFSET NOWAIT", 4),
+    ("PRESSURE.AT q 0", b"a"),
+    ("PRESSURE.AT q 4", b"e"),
+    ("PRESSURE.AT q 5", "AHEAD "),
+    ("PRESSURE.AT q 1 COUNT 2", [b"b", b"c"]),
+    ("PRESSURE.AT q 3 COUNT 9", [b"d", b"e"]),
+    ("SPOP q 2", [b"a", b"b"]),
+    ("PRESSURE.AT q 0", None),
+    ("PRESSURE.AT q 0 COUNT 4", [None, None, b"c", b"d"]),
+    ("SCARD q", 3),
+    ("LRANGE q 0 -1", [b"c", b"d", b"e"]),
+    ("SISMEMBER q d", 1),
+    ("SADD q d", 0),
+    ("SPOP q 9", [b"c", b"d", b"e"]),
+    ("PRESSURE.PUT q f OFFSET", 5),
+    ("RPOPLPUSH q q", b"f"),
+    ("PRESSURE.AT q 5 COUNT 2", [None, b"f"]),
+    ("PRESSURE.PUT q g OFFSET", 7),
+    ("PRESSURE.CLOSE q", b"OK"),
+    ("PRESSURE.AT q 7", b"g"),
+    ("PRESSURE.AT q 8", "AHEAD "),
+]
+RING: Series = [
+    ("PRESSURE.CREATE q TYPE LOG BOUND 3 OVERFLOW OVERWRITE", b"OK"),
+    ("LPUSH q a b c d", 3),
+    ("PRESSURE.PUT q e OFFSET", 4),
+    ("PRESSURE.AT q 0 COUNT 9", [None, None, b"c", b"d", b"e"]),
+    ("PRESSURE.CREATE full TYPE LOG BOUND 1 OVERFLOW ERROR", b"OK"),
+    ("PRESSURE.PUT full a OFFSET", 0),
+    ("PRESSURE.PUT full b OFFSET", "FULL "),
+    ("PRESSURE.PUT full b OFFSET TIMEOUT 0.02", "FULL "),
+    ("PRESSURE.PUT full b OFFSET OVERWRITE", 1),
+    ("PRESSURE.PUT full c OVERWRITE", 1),
+    ("PRESSURE.AT full 2", b"c"),
+]
+REFUSED: Series = [
+    ("PRESSURE.CREATE q TYPE LOG", b"OK"),
+    ("PRESSURE.CREATE fifo", b"OK"),
+    ("LPUSH q a", 1),
+    *[
+        (f"PRESSURE.{words}", "TYPE queue 'fifo' has no offsets")
+        for words in ("PUT fifo m OFFSET", "AT fifo 0")
+    ],
+    ("SREM q a", "TYPE queue 'q' is a log: nothing leaves it from the middle"),
+    ("SMOVE q other a", "TYPE "),
+    ("PRESSURE.RESERVE q", "TYPE queue 'q' is a log, which has no reservations"),
+    ("PRESSURE.PUT q m PRIORITY 1", "TYPE queue 'q' was created as a log"),
+    ("PRESSURE.PAUSE q 1", "TYPE "),
+    ("PRESSURE.ALTER q MAX-DELIVERIES 1", "TYPE "),
+    *refusals("ERR offset is not an integer or out of range", "AT q", "x", "-1", "1.5", "9007199254740993"),
+    *refusals("ERR syntax error", "AT q 0", "COUNT", "5", "COUNT 1 COUNT 1"),
+    *refusals("ERR OFFSET cannot be combined", "PUT q m OFFSET", "NX", "PRIORITY 1", "UNIQUE"),
+    *refusals("ERR UNIQUE, MAX-DELIVERIES and DEAD-LETTER need", "CREATE new TYPE LOG", "UNIQUE QUEUED"),
+    ("PRESSURE.AT none 0", "NOQUEUE "),
+    ("LRANGE q 0 -1", [b"a"]),
+]
+
+
+@pytest.fixture
+def connection(server: Server) -> Iterator[Waiter]:
+    with Waiter(server.port) as waiter:
+        yield waiter
+
+
+@pytest.mark.parametrize("script", [OFFSETS, RING, REFUSED], ids=["offsets", "ring", "refused"])
+def test_a_series_of_commands_has_the_documented_replies(connection: Waiter, script: Series) -> None:
+    run_series(connection, script)
+
+
+def test_offsets_go_on_beside_a_native_producer_and_after_a_restart(
+    backend: Valkey, start_server: StartServer, direct: Client
+) -> None:
+    native = NativeClient(direct, "q")
+    first = start_server("--backend", backend.url).client()
+    create(first, "q", "TYPE", "LOG")
+    native.put(b"native")
+    assert first.execute_command("PRESSURE.PUT", "q", "a", "OFFSET") == 1
+    assert first.spop("q", 2) == [b"native", b"a"]
+    second = start_server("--backend", backend.url).client()
+    native.put(b"native")
+    assert second.execute_command("PRESSURE.PUT", "q", "b", "OFFSET") == 3
+    assert second.execute_command("PRESSURE.AT", "q", 0, "COUNT", 9) == [None, None, b"native", b"b"]
+
+
+def test_messages_of_a_dead_server_come_back_with_their_offsets(
+    backend: Valkey, start_server: StartServer
+) -> None:
+    dying, living = (start_server("--backend", backend.url, "--proxy-timeout", "1") for _ in range(2))
+    client = living.client()
+    create(client, "q", "TYPE", "LOG")
+    fill(client, 40)
+    with Waiter(dying.port) as waiter:
+        waiter.send("LPOP", "q", 3)
+        wait_for(waiter.has_reply, "the reply to begin")
+        assert number_of(client.lpop("q")) == 3
+        dying.process.kill()
+        wait_for(lambda: client.llen("q") == 39, "the messages to come back")
+    assert [number_of(one) for one in client.lrange("q", 0, 4)] == [0, 1, 2, 4, 5]
+    found = client.execute_command("PRESSURE.AT", "q", 0, "COUNT", 5)
+    assert [one and number_of(one) for one in found] == [0, 1, 2, None, 4]
+    assert client.sismember("q", found[1]) == 1
+    assert about(client, "q")[b"head_offset"] == 4
+    assert [number_of(one) for one in client.lpop("q", 4)] == [0, 1, 2, 4]
+    assert client.execute_command("PRESSURE.AT", "q", 0) is None
+    assert number_of(client.execute_command("PRESSURE.AT", "q", 5)) == 5
+
+
+def test_deleting_a_log_leaves_no_key(client: Client, direct: Client) -> None:
+    create(client, "q", "TYPE", "LOG")
+    client.sadd("q", "a", "b")
+    client.spop("q")
+    client.delete("q")
+    wait_for(lambda: keys_left(direct) == [], "the keys to be deleted")
