@@ -68,6 +68,16 @@ local function marks_ahead(messages, offset)
   return found
 end
 
+-- Pass the messages of the log that the group has no jobs for yet. Return how many.
+local function skip_lag()
+  local jobs = queue.jobs
+  local count = jobs.lag
+  set_next(math.max(jobs.next, jobs.head) + count)
+  queue.length, jobs.lag = queue.length - count, 0
+  note_passed()
+  return count
+end
+
 -- Make jobs of the log's next messages until the group has `wanted` ready ones.
 function fill_group(wanted)
   local jobs = queue.jobs

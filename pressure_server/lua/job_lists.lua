@@ -22,6 +22,8 @@ local function make_job_list()
     return ids
   end
 
+  operations.ids = queued_ids
+
   -- Call a function with all jobs of these ids, some at a time.
   local function with_jobs(ids, what)
     for first = 1, #ids, JOBS_AT_ONCE do
@@ -89,19 +91,6 @@ local function make_job_list()
     end
     settle_not_full()
     return removed, #messages - decided
-  end
-
-  function operations.flush()
-    job_puts().adopt_rest()
-    local gone = length()
-    with_jobs(gone > 0 and queued_ids(0, -1) or {}, function(some) jobs.happen('delete', some) end)
-    if jobs.source then
-      set_next(math.max(jobs.next, jobs.head) + jobs.lag)
-      queue.length, jobs.lag = queue.length - jobs.lag, 0
-      note_passed()
-    end
-    settle_not_full()
-    return gone
   end
 
   -- Takes    messages that have not been delivered, and what `pop` returned with each, if it was a job then

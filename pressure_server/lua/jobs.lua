@@ -57,7 +57,8 @@ local function make_jobs()
 
   local STATES = { 'ready', 'delayed', 'reserved', 'buried' }
   -- What happens to a job: the state to which each event leads. Anything else is refused (beanstalkd,
-  -- protocol.txt, Job Lifecycle). Only its owner ends or extends a reservation.
+  -- protocol.txt, Job Lifecycle). Only its owner ends or extends a reservation, apart from
+  -- WITHOUT_OWNER.
   local TRANSITIONS = {
     ['ready reserve'] = 'reserved',
     ['ready reserve_any'] = 'reserved',
@@ -70,7 +71,10 @@ local function make_jobs()
     ['buried kick'] = 'ready', ['delayed kick'] = 'ready',
     ['ready delete'] = 'gone', ['delayed delete'] = 'gone',
     ['reserved delete'] = 'gone', ['buried delete'] = 'gone',
+    ['ready purge'] = 'gone', ['delayed purge'] = 'gone',
+    ['reserved purge'] = 'gone', ['buried purge'] = 'gone',
   }
+  local WITHOUT_OWNER = { time_out = true, purge = true }
   -- These events are counted.
   local COUNTED = {
     reserve = RESERVES, reserve_any = RESERVES, time_out = TIMEOUTS, release = RELEASES,
@@ -209,7 +213,7 @@ local function make_jobs()
   local function next_state(job, event, owner)
     local from = state_of(job)
     local to = TRANSITIONS[from .. ' ' .. event]
-    if not to or (from == 'reserved' and event ~= 'time_out' and owner ~= parse(job).about[OWNER]) then
+    if not to or (from == 'reserved' and not WITHOUT_OWNER[event] and owner ~= parse(job).about[OWNER]) then
       return nil
     end
     local most = self.settings.max_deliveries

@@ -200,6 +200,24 @@ local function make_marks()
     write(field_of(message), '')
   end
 
+  -- Return whether any copy of a message has marks.
+  function self.has(message)
+    return call('HEXISTS', key, field_of(message)) == 1
+  end
+
+  -- Forget the marks of copies from a position on, which have been removed and count as consumed.
+  function self.cut(messages, first)
+    for _, message in ipairs(messages) do
+      local kept = {}
+      for _, copy in ipairs(read(call('HGET', key, field_of(message)))) do
+        if copy[1] + drift < first then kept[#kept + 1] = copy end
+      end
+      write(field_of(message), join(kept))
+    end
+    drift = drift + #messages -- the others seem to be so much further from the beginning
+    note_state()
+  end
+
   return self
 end
 

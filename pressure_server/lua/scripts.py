@@ -32,6 +32,8 @@ _PARTS = (
     "move",
     "job_verbs",
     "recovery",
+    "purge",
+    "trim",
     "upgrade",
     "doctor",
     "batch",

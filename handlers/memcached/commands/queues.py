@@ -12,6 +12,7 @@ from handlers.memcached.replies import DELETED, END, NOT_FOUND, OK, ClientError
 from handlers.memcached.table import command
 from pressure_server.errors import PressureError, QueueDoesNotExistError
 from pressure_server.queues.operations import verbs
+from pressure_server.queues.purging import QUEUED, purge
 
 _AT_ONCE = (b"0", PAST)
 
@@ -49,7 +50,7 @@ async def delete(client: MemcachedClient, request: Request) -> bytes:
 async def flush(client: MemcachedClient, request: Request) -> bytes:
     """A command of kestrel. The messages count as consumed."""
     with suppress(QueueDoesNotExistError):
-        await client.database.run(verbs.FLUSH, key_of(request.words[1]), client=client)
+        await purge(client.database, key_of(request.words[1]), QUEUED, client)
     return END
 
 
@@ -69,7 +70,14 @@ async def flush_all(client: MemcachedClient, request: Request) -> bytes:
     if request.words[1:] and expiry_of(request.words[1], "invalid exptime argument") not in _AT_ONCE:
         raise ClientError("queues cannot be flushed with a delay")
     queues = [queue async for queue in client.database.queues()]
-    for end in await client.database.run_each(verbs.FLUSH, queues, client=client):
-        if isinstance(end, PressureError) and not isinstance(end, QueueDoesNotExistError):
-            raise end
+    errors: list[PressureError] = []
+    for queue in queues:
+        try:
+            await purge(client.database, queue, QUEUED, client)
+        except QueueDoesNotExistError:
+            pass
+        except PressureError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
     return OK

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from itertools import chain, islice
+from typing import Any
 
 from handlers.resp.arguments import numbered_keys
 from handlers.resp.client import Caller
@@ -13,6 +14,21 @@ from handlers.resp.errors import syntax_error
 from handlers.resp.parser import Command, integer_from
 from handlers.resp.replies import CommandError, Raw, set_sign
 from handlers.resp.table import command
+from pressure_server.errors import (
+    PressureError,
+    QueueChangedError,
+    QueueClosedError,
+    QueueDoesNotExistError,
+    QueueFullError,
+)
+from pressure_server.queues.database import Database
+from pressure_server.queues.names import printable
+from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.options import UNIQUE
+from pressure_server.queues.transaction import Transaction
+
+# How often a result is computed again because a queue has changed meanwhile.
+_ATTEMPTS = 20
 
 
 async def _contents(client: Caller, queues: list[bytes]) -> list[dict[bytes, None]]:
@@ -46,6 +62,18 @@ async def _in_all(contents: list[dict[bytes, None]]) -> list[bytes]:
     return found
 
 
+async def _union_of(contents: list[dict[bytes, None]]) -> list[bytes]:
+    return list(await _unique(list(chain.from_iterable(contents))))
+
+
+async def _difference_of(contents: list[dict[bytes, None]]) -> list[bytes]:
+    first, *others = contents
+    left: list[bytes] = []
+    async for some in _portions(first):
+        left += [message for message in some if not any(message in other for other in others)]
+    return left
+
+
 async def _set_of(client: Caller, messages: Sequence[bytes]) -> Raw:
     return await long_reply(set_sign(client.connection.protocol), messages)
 
@@ -71,8 +99,7 @@ async def sinter(client: Caller, words: Command) -> Raw:
 )
 async def sunion(client: Caller, words: Command) -> Raw:
     """Reply as Redis does."""
-    contents = await _contents(client, words[1:])
-    return await _set_of(client, list(await _unique(list(chain.from_iterable(contents)))))
+    return await _set_of(client, await _union_of(await _contents(client, words[1:])))
 
 
 @command(
@@ -84,11 +111,7 @@ async def sunion(client: Caller, words: Command) -> Raw:
 )
 async def sdiff(client: Caller, words: Command) -> Raw:
     """Reply as Redis does."""
-    first, *others = await _contents(client, words[1:])
-    left: list[bytes] = []
-    async for some in _portions(first):
-        left += [message for message in some if not any(message in other for other in others)]
-    return await _set_of(client, left)
+    return await _set_of(client, await _difference_of(await _contents(client, words[1:])))
 
 
 @command(
@@ -111,3 +134,71 @@ async def sintercard(client: Caller, words: Command) -> int:
         limit = number
     found = len(await _in_all(await _contents(client, queues)))
     return min(found, limit) if limit else found
+
+
+Algebra = Callable[[list[dict[bytes, None]]], Coroutine[Any, Any, list[bytes]]]
+
+
+async def _store(client: Caller, destination: bytes, sources: list[bytes], algebra: Algebra) -> int:
+    """Replace the messages of a queue by those of other queues, in one step; return how many there are."""
+    database = client.connection.database
+    if isinstance(client.database, Transaction):
+        raise CommandError("ERR results of set algebra cannot be stored in a transaction")
+    for _ in range(_ATTEMPTS):
+        names = dict.fromkeys([destination, *sources])
+        versions = {name: (await database.run(verbs.VERSION, name))[0] for name in names}
+        found = await algebra(await _contents(client, sources))
+        try:
+            await _replace(database, destination, found, versions, client)
+        except QueueChangedError:
+            continue
+        return len(found)
+    raise CommandError("ERR the queues change too often: try again")
+
+
+async def _replace(
+    database: Database, queue: bytes, messages: list[bytes], versions: dict[bytes, bytes], client: Caller
+) -> None:
+    """Purge the queue and put the messages, if no queue has changed. Raise a PressureError."""
+    try:
+        bound, _, is_closed = (await database.run(verbs.INFO, queue))[0][:3]
+    except QueueDoesNotExistError:
+        if not messages:
+            return
+        bound, is_closed = database.policy.create_bound or 0, 0
+    if is_closed:
+        raise QueueClosedError(printable(queue))
+    if bound and len(messages) > bound:
+        raise QueueFullError(printable(queue))
+    transaction = Transaction(database, client.connection)
+    steps = [transaction.run(verbs.PURGE, queue, [b"ready"])]
+    if messages:
+        steps.append(transaction.run(verbs.PUT, queue, messages, len(messages), options=UNIQUE))
+    done = [asyncio.ensure_future(step) for step in steps]
+    await asyncio.sleep(0)  # until both have been submitted
+    try:
+        await transaction.commit(versions)
+    finally:
+        purged, *others = await asyncio.gather(*done, return_exceptions=True)
+    if isinstance(purged, PressureError) and not isinstance(purged, QueueDoesNotExistError):
+        raise purged
+    for error in others:
+        if isinstance(error, PressureError):
+            raise error
+
+
+def _enter_store(name: str, stored: str, algebra: Algebra) -> None:
+    @command(
+        f"{name} destination key [key ...]",
+        f"Replaces the messages of a queue by {stored} of the others; returns how many there are.",
+        group="set",
+        needs="read put get",
+        flags="write denyoom",
+    )
+    async def _function(client: Caller, words: Command) -> int:
+        return await _store(client, words[1], words[2:], algebra)
+
+
+_enter_store("SINTERSTORE", "those that are in all", _in_all)
+_enter_store("SUNIONSTORE", "those that are in any", _union_of)
+_enter_store("SDIFFSTORE", "those that are in the first and in none", _difference_of)

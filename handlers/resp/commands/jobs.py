@@ -34,11 +34,13 @@ from pressure_server.queues.operations.jobs import (
 from pressure_server.queues.operations.operation import Encode, Verb
 from pressure_server.queues.operations.options import DEFAULT, WAITS
 from pressure_server.queues.operations.wait import Wait
+from pressure_server.queues.purging import BURIED, DELAYED, READY, RESERVED, purge
 from pressure_server.queues.transaction import Transaction
 
 # Each queue needs an operation, which may wait.
 _MAX_QUEUES = 10_000
 _MAX_JOBS = 1000
+_PURGED = {b"READY": READY, b"DELAYED": DELAYED, b"RESERVED": RESERVED, b"BURIED": BURIED}
 _STATES = {b"READY": b"ready", b"DELAYED": b"delayed", b"BURIED": b"buried"}
 
 
@@ -186,6 +188,21 @@ async def kick(client: Caller, words: Command) -> object:
     """Kick jobs: 1 if no count is given."""
     count = count_from_zero(words[2]) if len(words) > 2 else 1
     return (await client.database.run(verbs.KICK, words[1], [b"%d" % count]))[0]
+
+
+@command(
+    "PRESSURE.PURGE key [READY] [DELAYED] [RESERVED] [BURIED]",
+    "Deletes the messages in these states, by default all that are not reserved, and returns how many. They "
+    "count as consumed. All messages of a queue without jobs are ready.",
+    group="jobs",
+    needs="get administer",
+    flags="write",
+)
+async def purge_(client: Caller, words: Command) -> int:
+    """Delete messages."""
+    states = options_in(words[2:], dict.fromkeys(_PURGED))
+    wanted = [_PURGED[state] for state in states] or [READY, DELAYED, BURIED]
+    return await purge(client.database, words[1], wanted, client.connection)
 
 
 @command(

@@ -5,13 +5,17 @@ A push adds the newest message, a pop takes the oldest one, and positions count 
 
 from __future__ import annotations
 
-from handlers.resp.arguments import count_from_zero, position_of
+from collections.abc import Callable
+
+from handlers.resp.arguments import count_from_zero, integer_of, position_of
 from handlers.resp.client import Caller, RespClient
 from handlers.resp.commands.encoders import integers, message_lists, one_message
 from handlers.resp.commands.putting import submit_put
-from handlers.resp.commands.reading import long_reply, messages_between
+from handlers.resp.commands.reading import long_reply, messages_between, read
 from handlers.resp.errors import wrong_arity
-from handlers.resp.parser import Command, Repeated
+from handlers.resp.options import options_in
+from handlers.resp.parser import Command, Repeated, integer_from
+from handlers.resp.replies import OK, CommandError
 from handlers.resp.table import command
 from pressure_server.queues.operations import verbs
 
@@ -94,4 +98,68 @@ async def lindex(client: Caller, words: Command) -> object:
     """Reply as Redis does. Position 0 is the oldest message."""
     position = position_of(words[2])
     found = await messages_between(client, words[1], position, position)
+    return found[0] if found else None
+
+
+@command(
+    "LTRIM key start stop",
+    "Keeps only the messages from position start to stop, counted from the oldest. What is removed counts "
+    "as consumed.",
+    group="list",
+    needs="get",
+    flags="write",
+)
+async def ltrim(client: Caller, words: Command) -> str:
+    """Reply as Redis does."""
+    arguments = [b"%d" % position_of(word) for word in words[2:]]
+    await read(client, verbs.TRIM, words[1], arguments, missing=None)
+    return OK
+
+
+@command(
+    "LREM key count element",
+    "Removes copies of a message: all if count is 0, else up to count of the oldest ones, or with a "
+    "negative count of the newest ones. Returns how many. They count as consumed.",
+    group="list",
+    needs="get",
+    flags="write",
+)
+def lrem(client: Caller, words: Command) -> None:
+    """Reply as Redis does."""
+    client.submit(verbs.REMOVE_COPIES, words[1], [b"%d" % position_of(words[2]), words[3]], 1, integers)
+
+
+def _at_least_0(option: str) -> Callable[[bytes], int]:
+    def parse(word: bytes) -> int:
+        number = integer_from(word)
+        if number is None or number < 0:
+            raise CommandError(f"ERR {option} can't be negative")
+        return number
+
+    return parse
+
+
+_LPOS = {b"RANK": integer_of, b"COUNT": _at_least_0("COUNT"), b"MAXLEN": _at_least_0("MAXLEN")}
+
+
+@command(
+    "LPOS key element [RANK rank] [COUNT count] [MAXLEN length]",
+    "Returns the position of a message, counted from the oldest; with COUNT, a list of its positions.",
+    group="list",
+    needs="read",
+    flags="readonly",
+)
+async def lpos(client: Caller, words: Command) -> object:
+    """Reply as Redis does."""
+    options = options_in(words[3:], _LPOS)
+    rank, count, length = options.get(b"RANK", 1), options.get(b"COUNT", 1), options.get(b"MAXLEN", 0)
+    if rank == 0 or rank == -(2**63):
+        raise CommandError(
+            "ERR RANK can't be zero: use 1 to start from the first match, 2 from the second ... or use "
+            "negative to start from the end of the list"
+        )
+    arguments = [words[2], *(b"%d" % number for number in (rank, count, length))]
+    found: list[int] = await read(client, verbs.POSITIONS, words[1], arguments, missing=[])
+    if b"COUNT" in options:
+        return found
     return found[0] if found else None

@@ -97,6 +97,16 @@ REMOVE = Verb(
     line=Line.CONSUMERS,
     wakes=(Line.PRODUCERS,),
 )
+REMOVE_COPIES = Verb(
+    b"remove_copies",
+    packing.pack_arguments,
+    results.distribute_values,
+    Operation.commands_left,
+    can_fold=False,
+    line=Line.CONSUMERS,
+    wakes=(Line.PRODUCERS,),
+    wakes_all=True,
+)
 PUT_BACK = Verb(
     b"put_back",
     packing.pack_arguments,
@@ -139,6 +149,7 @@ VERSION = _asking(b"version")
 EXAMINE = _asking(b"examine")
 RANGE = _asking(b"range", packing.pack_arguments, folds=False)
 SCAN = _asking(b"scan", packing.pack_arguments, folds=False)
+POSITIONS = _asking(b"positions", packing.pack_arguments, folds=False)
 SAMPLE = _asking(b"sample", packing.pack_arguments, folds=False)
 AT = _asking(b"at", packing.pack_arguments, folds=False)
 OUTCOME = _asking(b"outcome", packing.pack_arguments, folds=False)
@@ -154,7 +165,8 @@ ALTER = _living(b"alter", pack=packing.pack_arguments)
 CLOSE = _living(b"close", Line.PRODUCERS)
 DELETE = _living(b"delete", Line.CONSUMERS, share=_share_deleted)
 FINISH_DELETE = _living(b"finish_delete", Line.CONSUMERS)
-FLUSH = _living(b"flush", Line.CONSUMERS)
+TRIM = _living(b"trim", Line.CONSUMERS, pack=packing.pack_arguments)
+PURGE = _living(b"purge", Line.CONSUMERS, pack=packing.pack_arguments)
 GROUP = _living(b"group", pack=packing.pack_arguments)
 PAUSE = _living(b"pause", pack=packing.pack_arguments)
 CONVERT = _living(b"convert")

@@ -1,0 +1,24 @@
+"""Purging: deletes the messages of a queue in given states, in steps that are short for the backend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.owners import Client
+from pressure_server.queues.queue_operations import QueueOperations
+
+READY, DELAYED, RESERVED, BURIED = b"ready", b"delayed", b"reserved", b"buried"
+QUEUED = (READY, DELAYED)
+
+
+async def purge(queues: QueueOperations, name: bytes, states: Sequence[bytes], client: Client | None) -> int:
+    """Delete the messages of a queue that are in one of the states; return how many. Raises a PressureError.
+
+    All messages of a plain list are ready. Messages that are put meanwhile may be deleted, too.
+    """
+    count, is_more = 0, 1
+    while is_more:
+        some, is_more = (await queues.run(verbs.PURGE, name, list(states), client=client))[0]
+        count += some
+    return count

@@ -1,0 +1,161 @@
+"""LTRIM, LREM, LPOS and the STORE commands of sets, beside Redis; PRESSURE.PURGE."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from tests.support.programs import Client, Server, StartServer, Valkey
+from tests.support.series import Series, refusals, run_series
+from tests.support.side_by_side import Pair, compare, split
+from tests.support.waiters import Waiter, create
+
+MESSAGES = ("a", "b", "c", "dd")
+
+PURGING: Series = [
+    ("PRESSURE.PURGE none", "NOQUEUE "),
+    ("PRESSURE.CREATE q TYPE JOBS", b"OK"),
+    ("LPUSH q a b c d e", 5),
+    ("PRESSURE.PUT q later DELAY 100", 6),
+    ("PRESSURE.RESERVE q", [b"q", 1, b"a", 1]),
+    ("PRESSURE.RESERVE q", [b"q", 2, b"b", 1]),
+    ("PRESSURE.BURY q 2", 1),
+    ("PRESSURE.PURGE q DELAYED", 1),
+    ("PRESSURE.PURGE q RESERVED", 1),
+    ("PRESSURE.ACK q 1", 0),
+    ("LLEN q", 3),
+    ("PRESSURE.PURGE q", 4),
+    ("PRESSURE.PURGE q READY DELAYED RESERVED BURIED", 0),
+    ("LPUSH list a b c", 3),
+    ("PRESSURE.RESERVE list", [b"list", 65, b"a", 1]),
+    ("PRESSURE.PURGE list BURIED", 0),
+    ("PRESSURE.PURGE list", 2),
+    ("PRESSURE.PURGE list RESERVED", 1),
+    ("PRESSURE.CREATE log TYPE LOG", b"OK"),
+    ("LPUSH log a b c", 3),
+    ("PRESSURE.GROUP CREATE log g", b"OK"),
+    ("PRESSURE.PURGE log+g", 3),
+    ("SPOP log+g", None),
+    ("LLEN log", 0),
+    ("LPUSH log d", 1),
+    ("SPOP log+g", b"d"),
+    ("MULTI", b"OK"),
+    ("LPUSH log x y", b"QUEUED"),
+    ("PRESSURE.PURGE log", b"QUEUED"),
+    ("EXEC", [2, 2]),
+    *refusals("ERR syntax error", "PURGE q", "KICKED", "READY READY"),
+]
+REFUSED: Series = [
+    ("PRESSURE.CREATE log TYPE LOG", b"OK"),
+    ("RPUSH log a b c d", 4),
+    ("LREM log 0 b", "TYPE queue 'log' is a log: nothing leaves it from the middle"),
+    ("LTRIM log 0 1", "TYPE "),
+    ("LTRIM log 2 -1", b"OK"),
+    ("PRESSURE.AT log 0 COUNT 4", [None, None, b"c", b"d"]),
+    ("PRESSURE.CREATE jobs TYPE JOBS", b"OK"),
+    ("RPUSH jobs a b a c", 4),
+    ("LPOS jobs a", "TYPE queue 'jobs' has jobs: their positions change by themselves"),
+    ("LREM jobs -1 a", 1),
+    ("LRANGE jobs 0 -1", [b"a", b"b", b"c"]),
+    ("LTRIM jobs 1 1", b"OK"),
+    ("LRANGE jobs 0 -1", [b"b"]),
+    ("PRESSURE.CREATE full BOUND 1 OVERFLOW ERROR", b"OK"),
+    ("SADD full old", 1),
+    ("SADD two a b", 2),
+    ("SUNIONSTORE full two", "FULL "),
+    ("SMEMBERS full", [b"old"]),
+    ("PRESSURE.CLOSE full", b"OK"),
+    ("SINTERSTORE full two full", "CLOSED "),
+    ("SMEMBERS full", [b"old"]),
+]
+
+
+@pytest.fixture
+def connection(server: Server) -> Iterator[Waiter]:
+    with Waiter(server.port) as waiter:
+        yield waiter
+
+
+@pytest.mark.parametrize("script", [PURGING, REFUSED], ids=["purging", "refused"])
+def test_a_series_of_commands_has_the_documented_replies(connection: Waiter, script: Series) -> None:
+    run_series(connection, script)
+
+
+def test_a_large_queue_of_jobs_is_purged_in_several_steps(client: Client) -> None:
+    create(client, "q", "TYPE", "JOBS")
+    for _ in range(5):
+        client.rpush("q", *range(1000))
+    assert client.execute_command("PRESSURE.PURGE", "q") == 5000
+    assert client.llen("q") == 0
+
+
+def random_line(chance: random.Random) -> str:
+    message, position = chance.choice(MESSAGES), chance.randint(-9, 9)
+    return chance.choice(
+        [
+            "RPUSH q " + " ".join(chance.choices(MESSAGES, k=chance.randint(1, 6))),
+            f"LTRIM q {position} {chance.randint(-9, 9)}",
+            f"LREM q {chance.randint(-3, 3)} {message}",
+            f"LPOS q {message}",
+            f"LPOS q {message} COUNT {chance.randint(0, 3)}",
+            f"LPOS q {message} RANK {chance.choice([-2, -1, 1, 2])} COUNT 0",
+            f"LPOS q {message} COUNT 0 MAXLEN {chance.randint(0, 5)}",
+            f"SISMEMBER q2 {message}",
+            *(
+                "LPOS q a RANK 0",
+                "LPOS q a COUNT -1",
+                "LPOS q a MAXLEN x",
+                "LPOS q a MAXLEN -1",
+                "LREM q x a",
+            ),
+        ]
+    )
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_lists_are_trimmed_as_in_redis(pair: Pair, seed: int) -> None:
+    chance = random.Random(seed)
+    lines = [line for _ in range(150) for line in (random_line(chance), "LRANGE q 0 -1", "LLEN q")]
+    compare(pair, ["RPUSH q a", *lines], 2)
+
+
+STORING = """
+SADD a 1 2 3 4 | SADD b 3 4 5 | SINTERSTORE d a b | SMEMBERS d | SUNIONSTORE d a b none | SMEMBERS d
+SDIFFSTORE d a b | SMEMBERS d | SINTERSTORE a a b | SMEMBERS a | SDIFFSTORE none2 b b | SMEMBERS none2
+SINTERSTORE d | SINTERSTORE | SUNIONSTORE d none | SCARD d | SDIFFSTORE d none a | SCARD d
+SUNIONSTORE e b b | SCARD e
+"""
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_results_of_set_algebra_are_stored_as_in_redis(pair: Pair, protocol: int) -> None:
+    compare(pair, split(STORING), protocol, unordered=True)
+
+
+def test_marks_of_the_newest_messages_go_with_them(backend: Valkey, start_server: StartServer) -> None:
+    listen = ("--listen", "resp://127.0.0.1:0", "--listen", "memcached://127.0.0.1:0")
+    server = start_server("--backend", backend.url, *listen)
+    client = server.client()
+    with socket.create_connection(("127.0.0.1", server.port_of("memcached"))) as connected:
+        wire = connected.makefile("rwb")
+
+        def do(*lines: bytes) -> list[bytes]:
+            wire.write(b"".join(line + b"\r\n" for line in lines))
+            wire.flush()
+            return [wire.readline().rstrip() for _ in range(3 if lines[0].startswith(b"get") else 1)]
+
+        for flags in (1, 2, 3):
+            assert do(b"set q %d 0 1" % flags, b"m") == [b"STORED"]
+        assert client.ltrim("q", 0, 1)
+        client.rpush("q", "m")
+        assert do(b"get q") == [b"VALUE q 1 1", b"m", b"END"]
+        with pytest.raises(redis.ResponseError, match="has flags"):
+            client.lrem("q", 1, "m")
+        assert do(b"get q") == [b"VALUE q 2 1", b"m", b"END"]
+        assert do(b"get q") == [b"VALUE q 0 1", b"m", b"END"]
+        assert do(b"set q 4 0 1", b"m") == [b"STORED"]
+        assert client.lrem("q", 0, "m") == 1
