@@ -40,6 +40,18 @@ class QueueAlreadyExistsError(PressureError):
         super().__init__(f"queue '{queue}' already exists")
 
 
+class QueueLimitError(PressureError):
+    """There are as many queues as servers may create."""
+
+    code = "MAXQUEUES"
+
+    def __init__(self, queue: str, most: str) -> None:
+        super().__init__(
+            f"queue '{queue}' cannot be created: there are {most} queues, which is the limit (--max-queues); "
+            "delete some first"
+        )
+
+
 class QueueClosedError(PressureError):
     """A put on a closed queue, or a get that would wait on a closed and empty queue."""
 

@@ -26,7 +26,7 @@ from pressure_server.queues.policy import Policy
 from tests.model.connections import ModelDurability, ModelWatch
 from tests.support.programs import TIMEOUT
 
-HEADER = (b"me", b"0", b"block")
+HEADER = (b"me", b"0", b"block", b"0 0")
 RECORDS = b"records"
 
 
@@ -77,7 +77,7 @@ class Harness:
         self.times_without_records = 0
 
     async def _make_courier(self) -> Courier:
-        return Courier(cast(Link, self.link), self, HEADER, b"p", RECORDS)
+        return Courier(cast(Link, self.link), self, list(HEADER), b"p", RECORDS)
 
     def block(self, key: bytes, size: int = 1, *, changes: bool = True, holds: bool = False) -> Block:
         """Return a block. With `holds`, the test has to release the delivery that the block receives."""

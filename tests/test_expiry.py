@@ -14,13 +14,11 @@ from pressure_server.backend.address import Address
 from pressure_server.backend.watch import Watch
 from pressure_server.client import Queue
 from pressure_server.queues.broker import Broker
-from pressure_server.queues.expiry import Expiry
 from pressure_server.queues.known_queues import KnownQueues
-from pressure_server.queues.peers import PeerDetection
 from pressure_server.queues.policy import Policy
 from tests.support.native import NativeClient
 from tests.support.programs import Client, Server, StartServer, StartValkey, Valkey, keys_left, wait_for
-from tests.support.waiters import Waiter, wait_for_waiting
+from tests.support.waiters import Waiter, create, wait_for_waiting
 
 TTL = "0.5"
 MANY = 15_000
@@ -179,18 +177,24 @@ def test_queues_used_by_two_servers_expire_and_can_be_created_again(
         assert one.spop("q0") == b"m"
 
 
-def test_a_ttl_of_zero_disables_expiry(backend: Valkey) -> None:
-    async def main() -> tuple[int, int]:
-        broker = Broker(
-            Address(backend.url), prefix="__pressure__", peer_detection=PeerDetection(), policy=Policy()
-        )
-        tasks = len(asyncio.all_tasks())
-        Expiry(broker, 0).start()
-        with_zero = len(asyncio.all_tasks()) - tasks
-        Expiry(broker, 1).start()
-        return with_zero, len(asyncio.all_tasks()) - tasks
+def test_a_ttl_of_zero_disables_expiry(backend: Valkey, start_server: StartServer) -> None:
+    client = start_server("--backend", backend.url, "--implicit-queue-ttl", "0").client()
+    client.sadd("q", "m")
+    client.spop("q")
+    create(client, "own", "TTL", "0.1")
 
-    assert asyncio.run(main()) == (0, 1)
+    async def expire() -> None:
+        broker = Broker(Address(backend.url), prefix="__pressure__", policy=Policy())
+        await broker.start()
+        await broker.default_database.housekeeping.expire([b"q", b"own"], 0)
+        await broker.close()
+
+    def own_is_gone() -> bool:
+        asyncio.run(expire())
+        return not client.exists("own")
+
+    wait_for(own_is_gone, "the queue with a time to live of its own to be deleted")
+    assert client.exists("q") == 1
 
 
 def test_a_native_delete_also_deletes_the_keys_of_the_server(

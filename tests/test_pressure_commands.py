@@ -191,6 +191,8 @@ REFUSED = [
     *refusals(SYNTAX, "CREATE new OVERFLOW BLOCK", "OVERFLOW ERROR", "BOUND 5 OVERFLOW BLOCK"),
     *refusals(SYNTAX, "CREATE new IF", "", "NOT", "NOT EXIST", "NOT EXISTS BOUND"),
     *refusals("ERR OVERFLOW OVERWRITE needs", "CREATE new OVERFLOW OVERWRITE", "", "BOUND 1 TYPE JOBS"),
+    *refusals(BOUND, "CREATE new MAX-BYTES", "x", "-1"),
+    *refusals("ERR timeout is", "CREATE new TTL", "x", "-1"),
     *refusals("ERR OVERWRITE can be", "PUT q m OVERWRITE", "NX", "NOWAIT", "PRIORITY 1", "OVERFILL"),
     *refusals(SYNTAX, "ALTER q", "", "BOUND", "TYPE JOBS", "OVERFLOW drop", "BOUND 1 BOUND 2"),
     *refusals(BOUND, "ALTER q BOUND", "x", "-1", "9007199254740993"),
@@ -301,13 +303,13 @@ def test_info_returns_the_settings_and_statistics_of_a_queue(connection: Waiter)
         b"consumer", b"consumer_role", b"produced_messages", b"produced_bytes", b"consumed_messages",
         b"consumed_bytes", b"waiting_producers", b"waiting_consumers", b"type", b"ready", b"delayed",
         b"reserved", b"buried", b"paused_ms", b"unique", b"max_deliveries", b"dead_letter", b"head_offset",
-        b"tail_offset", b"groups", b"group_of", b"missed_messages",
+        b"tail_offset", b"groups", b"group_of", b"missed_messages", b"max_bytes",
     ]  # fmt: skip
     assert found.pop(b"producer").startswith(b"pressure-server:")
     assert found.pop(b"consumer").startswith(b"pressure-server:")
     assert list(found.values()) == [
         3, 2, 1, b"error", 0, b"free", b"free", 3, 6, 1, 1, 0, 0, b"fifo", 2, 0, 0, 0, 0, b"", 0, b"",
-        None, None, 0, b"", 0,
+        None, None, 0, b"", 0, 0,
     ]  # fmt: skip
 
 

@@ -258,7 +258,7 @@ class State:
                 # A fifo: its ready messages, and the counts and settings of jobs.
                 b"fifo", len(self.messages), 0, 0, 0, 0, 0, b"", 0, b"", 0, self.dropped,
                 # No offsets and no groups: these are for logs.
-                b"", b"", 0, b"", 0,
+                b"", b"", 0, b"", 0, 0,
             ]
         ]  # fmt: skip
 

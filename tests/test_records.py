@@ -82,7 +82,7 @@ def test_a_call_of_another_epoch_is_refused_before_it_does_anything(direct: Clie
 def test_a_late_call_of_a_forgotten_server_is_refused_and_writes_nothing(direct: Client) -> None:
     with pytest.raises(redis.ResponseError, match="BURIED "):
         direct.eval(
-            batch_script(), 2, A, RECORDS, "me", 0, "error", 1, 7, "", "", 1, 4, "", "put", 2, "", "x"
+            batch_script(), 2, A, RECORDS, "me", 0, "error", "0 0", 1, 7, "", "", 1, 4, "", "put", 2, "", "x"
         )
     assert not direct.keys("*")
 
@@ -219,7 +219,7 @@ def test_a_record_is_kept_if_the_backend_refuses_to_drop_it(start_valkey: StartV
     with start_valkey().client() as direct:
         call(direct, on(A, ("put", "", "a")), number=1)
         direct.config_set("min-replicas-to-write", 1)
-        drop = batch_script(), 1, RECORDS, "me", 0, "error", 1, "", "", "1"
+        drop = batch_script(), 1, RECORDS, "me", 0, "error", "0 0", 1, "", "", "1"
         with pytest.raises(redis.ResponseError, match="NOREPLICAS"):
             direct.eval(*drop)
         direct.config_set("min-replicas-to-write", 0)

@@ -192,6 +192,13 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             type=Integer(0, 2**53),
         ),
         _option(
+            "--default-max-bytes",
+            "The most bytes of messages of a queue that is created without MAX-BYTES. A queue that has "
+            "reached it is full. 0: any number.",
+            default=0,
+            type=Bytes(0, 2**53),
+        ),
+        _option(
             "--auto-create/--no-auto-create",
             "Whether a put creates its queue if the queue does not exist. If off, such a put fails with "
             "-NOQUEUE.",
@@ -330,6 +337,20 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "Further ones fail with -OVERLOAD. Each waiting operation takes about 4 KiB of memory.",
             default=Policy.max_waiting,
             type=Integer(0, 100_000_000),
+        ),
+        _option(
+            "--max-queues",
+            "The most queues that servers create in a database of the backend. Further ones fail with "
+            "-MAXQUEUES. Queues of native clients do not count. 0: any number.",
+            default=0,
+            type=Integer(0, 2**53),
+        ),
+        _option(
+            "--max-stored-bytes",
+            "The most memory that the backend may use. Above it, puts fail with -OOM. 0: any amount; the "
+            "backend's own maxmemory applies in any case.",
+            default=0,
+            type=Bytes(0, 2**53),
         ),
     ),
     "Security": (

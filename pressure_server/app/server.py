@@ -27,6 +27,7 @@ from pressure_server.queues.broker import Broker
 from pressure_server.queues.expiry import Expiry
 from pressure_server.queues.peers import PeerDetection
 from pressure_server.queues.repair.auto_repair import AutoRepair
+from pressure_server.queues.storage_limit import StorageLimit
 
 logger = logging.getLogger(__name__)
 
@@ -114,11 +115,13 @@ async def _serve_on(
     )
     expiry = Expiry(broker, settings.implicit_queue_ttl)
     repairs = AutoRepair(broker, settings.repair_after)
+    storage = StorageLimit(broker)
     listeners: list[Listener] = []
     try:
         await _run_until_stopped(stop, broker.start())
         expiry.start()
         repairs.start()
+        storage.start()
         memory = MemoryAccount(
             settings.buffered_bytes(memory_limit.memory_limit()), settings.max_message_bytes
         )
@@ -167,6 +170,7 @@ async def _serve_on(
     finally:
         expiry.stop()
         repairs.stop()
+        storage.stop()
         for listener in listeners:
             listener.close()
         await broker.close()

@@ -73,6 +73,7 @@ class Settings(Store):
     implicit_queue_ttl: float
     outcome_ttl: float
     max_outcomes: int
+    default_max_bytes: int
     auto_repair_after: float
     allow_eviction: bool
     backend_timeout: float
@@ -85,6 +86,8 @@ class Settings(Store):
     drain_delay: float
     max_buffered_bytes: int
     max_waiting: int
+    max_queues: int
+    max_stored_bytes: int
     drain_timeout: float
     password: str | None = field(repr=False)
     password_file: Path | None
@@ -142,6 +145,9 @@ class Settings(Store):
             max_waiting=self.max_waiting,
             outcome_ttl=self.outcome_ttl,
             max_outcomes=self.max_outcomes,
+            max_bytes=self.default_max_bytes,
+            max_queues=self.max_queues,
+            max_stored_bytes=self.max_stored_bytes,
         )
 
     def buffered_bytes(self, memory: int) -> int:

@@ -119,7 +119,7 @@ class QueueSteps:
         # Ids of jobs are given by an index, which the script finds beside this key. It writes no records.
         records = records_key(as_bytes(prefix, "a prefix"), identity.encode())
         self._keys_of_call = [self._base, records]
-        self._header = [identity.encode(), b"", b"block", b"", b"", b"", b""]
+        self._header = [identity.encode(), b"", b"block", b"0 0", b"", b"", b"", b""]
 
     def create(self, bound: int) -> Steps[None]:
         """Create the queue; a bound of 0 means unbounded.

@@ -219,10 +219,10 @@ local function do_block()
   move_dead_letters()
   settle_groups()
   -- Releases, kicks, ended reservations and adopted messages change the length as well.
-  if changed and queue.kind == 'jobs' and queue.bound and queue.bound > 0 then settle_not_full() end
+  if changed and queue.kind == 'jobs' and queue.bound and may_be_full() then settle_not_full() end
   save_mirror()
   if reply[1] == 0 then
-    reply[1] = not queue.bound and -2 or queue.bound > 0 and -1 or 0
+    reply[1] = not queue.bound and -2 or may_be_full() and -1 or 0
   end
   for _, run in ipairs(queue.bound and waiting or {}) do
     if in_use(run.role) then

@@ -4,7 +4,7 @@
 -- Takes    KEYS[1…]  base keys of queues
 --          ARGV[1]   this server's identity
 --          ARGV[2]   the task: expire, delete or clean
---          ARGV[4]   expire: the seconds after which an unused queue is deleted
+--          ARGV[4]   expire: the seconds after which an unused queue that a put has created is deleted, 0 for never
 --          ARGV[5]   expire: the prefix of the servers' keys, `${PREFIX}!`
 -- Returns  a number or an error for each queue
 -- Touches  :ext:settings  'unused': the queue's version when it was first found unused; 'since': the time;
@@ -17,7 +17,9 @@ for _, suffix in ipairs(extension_suffixes()) do suffixes[#suffixes + 1] = suffi
 
 -- Delete all keys of a queue; return 1. Takes a third of the time that life.lua needs.
 local function remove(key)
-  if call('EXISTS', key .. ':ext:blocks', key .. ':ext:groups') > 0 or call('HEXISTS', key .. ':ext:settings', 'source') == 1 then
+  local registry, source = unpack(call('HMGET', key .. ':ext:settings', 'registry', 'source'))
+  if registry then call('SREM', registry, key) end
+  if source or call('EXISTS', key .. ':ext:blocks', key .. ':ext:groups') > 0 then
     read_queue(key)
     local life = make_life()
     life.drop_ids()
@@ -61,21 +63,23 @@ local function is_under_way(key)
   return under_way[key]
 end
 
-local seconds, now = tonumber(ARGV[4]), nil
-if seconds then
+local default_seconds, now = tonumber(ARGV[4]), nil
+if default_seconds then
   local time = call('TIME')
   now = time[1] + time[2] / 1000000
 end
 
--- Delete a queue that a put created, if it is empty and no client has put, taken or waited for `seconds`.
+-- Delete a queue that a put created, or that has a time to live, if it is empty and no client has put, taken or
+-- waited for so many seconds.
 -- Clients may wait at other servers, so these are asked at half the time: writing :bound wakes them up, they
 -- try again, and this removes the note (get.lua).
 --
 -- Returns  1 if the queue has been deleted, else 0
 function verbs.expire(key)
   local settings = key .. ':ext:settings'
-  local implicit, unused, since, asked = unpack(call('HMGET', settings, 'implicit', 'unused', 'since', 'asked'))
-  if not implicit then
+  local implicit, unused, since, asked, ttl = unpack(call('HMGET', settings, 'implicit', 'unused', 'since', 'asked', 'ttl'))
+  local seconds = tonumber(ttl or nil) or implicit and default_seconds or 0
+  if seconds == 0 then
     return 0
   end
   local bound, produced, consumed = unpack(call('MGET', key .. ':bound', key .. ':stats:produced_messages',

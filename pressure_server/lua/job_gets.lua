@@ -106,7 +106,7 @@ function job_gets()
   function self.hold(messages, marks, claims)
     local owners, ttrs = owners_in(claims, #messages)
     local ids, fields, places, found = new_job_ids(#messages), {}, {}, {}
-    if queue.kind == nil then set_kind('reserved') end
+    if queue.kind ~= 'reserved' then set_kind('reserved') end
     for i, message in ipairs(messages) do
       local mark, ttr = marks[i] or { '0', 0 }, ttrs[i] or 0
       local id, about = ids[i], { DEFAULT_PRIORITY, 0, 1, 0, 0, 0, 0, owners[i], ttr }

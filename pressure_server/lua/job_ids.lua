@@ -10,11 +10,6 @@ local IDS_OF_BLOCK = 64
 -- Jobs that are read at once; delays, and reservations, that end when a block begins.
 local JOBS_AT_ONCE = 500
 
--- Return the key of a server's own, or of all servers: ${PREFIX}!name.
-local function own_key(name)
-  return string.sub(records, 1, -1 - #'calls:' - #identity) .. name
-end
-
 -- Return a new block. Check two old ones of the queue, and give up those without jobs.
 local function new_block_of_ids()
   local index, blocks = own_key('blocks'), base .. ':ext:blocks'

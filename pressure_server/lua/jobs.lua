@@ -37,15 +37,6 @@ local function key_of(name)
   return base .. ':ext:' .. name
 end
 
-local function set_kind(kind)
-  queue.kind = kind
-  if queue.made or kind then
-    call('SET', key_of('made'), (queue.made or '-') .. (kind and ' ' .. kind or ''))
-  else
-    call('DEL', key_of('made'))
-  end
-end
-
 -- One object does the queues of a call one after the other: to make it takes 20 microseconds.
 local function make_jobs()
   local self = {
@@ -280,7 +271,7 @@ local function make_jobs()
     if left.reserved and has_records and call('EXISTS', key_of('reserved')) == 0 then
       call('HDEL', records, 'j' .. base)
     end
-    if queue.kind == 'reserved' and call('EXISTS', jobs) == 0 then set_kind(nil) end
+    if queue.kind == 'reserved' and call('EXISTS', jobs) == 0 then set_kind(max_bytes() and 'limited' or nil) end
     changed = changed or next(left) ~= nil or next(into) ~= nil
     return done
   end

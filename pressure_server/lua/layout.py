@@ -18,10 +18,11 @@ class Header(IntEnum):
     IDENTITY = 0  # the caller's name, written to :producer and :consumer
     BOUND = 1  # the bound of a queue that a put creates; empty to create none
     OVERFLOW = 2  # what a put on a full queue does, if the queue has no setting: block or error
-    EPOCH = 3  # the epoch of the connection on which the call is sent (records.lua)
-    NUMBER = 4  # the number of the call and of its record; empty to keep no record
-    AGAIN = 5  # `again` if the call may have been done before
-    DONE = 6  # fields of records that are not needed any longer, separated by spaces
+    LIMITS = 3  # limits of the server: see limits.lua
+    EPOCH = 4  # the epoch of the connection on which the call is sent (records.lua)
+    NUMBER = 5  # the number of the call and of its record; empty to keep no record
+    AGAIN = 6  # `again` if the call may have been done before
+    DONE = 7  # fields of records that are not needed any longer, separated by spaces
 
 
 class BlockField(IntEnum):
@@ -43,9 +44,9 @@ RECOVER = b"recover"
 CUT = b"cut"
 
 
-def constants() -> bytes:
-    """Return the positions as constants for Lua, in which the first argument has the index 1."""
-    lines = [f"local HEADER_SIZE, BLOCK_SIZE = {len(Header)}, {len(BlockField)}"]
-    lines += [f"local HEADER_{field.name} = {field + 1}" for field in Header]
-    lines += [f"local BLOCK_{field.name} = {field.value}" for field in BlockField]
-    return "\n".join(lines).encode()
+def constants() -> dict[bytes, bytes]:
+    """Return the positions by their names in the scripts. In Lua the first argument has the index 1."""
+    found = {b"HEADER_SIZE": len(Header), b"BLOCK_SIZE": len(BlockField)}
+    found |= {b"HEADER_" + field.name.encode(): field + 1 for field in Header}
+    found |= {b"BLOCK_" + field.name.encode(): field.value for field in BlockField}
+    return {name: b"%d" % value for name, value in found.items()}

@@ -39,6 +39,12 @@ local function make_life()
     end
   end
 
+  -- Take the queue out of the registry of queues (limits.lua).
+  function operations.unregister()
+    local registry = call('HGET', base .. ':ext:settings', 'registry')
+    if registry then call('SREM', registry, base) end
+  end
+
   -- Delete the queues of a log's groups. If this queue is one of them, let its log forget it (groups.lua).
   function operations.drop_groups()
     local home, source = base, call('HGET', base .. ':ext:settings', 'source')
@@ -46,6 +52,7 @@ local function make_life()
     for _, key in ipairs(call('ZRANGE', base .. ':ext:groups', 0, -1)) do
       base = key
       operations.drop_ids()
+      operations.unregister()
       call('UNLINK', unpack(with_base(protocol_suffixes())))
       call('UNLINK', unpack(with_base(extension_suffixes())))
       base = home
@@ -55,6 +62,7 @@ local function make_life()
   local function forget(bound)
     operations.drop_ids()
     operations.drop_groups()
+    operations.unregister()
     queue.kind, queue.jobs = nil, nil
     queue.bound, queue.producer, queue.consumer, queue.length, queue.consumed = bound, false, false, 0, 0
     queue.made = false
@@ -75,18 +83,27 @@ local function make_life()
       return { err = 'DELETING' }
     end
     changed = true
-    forget(tonumber(bound))
+    local own, others = {}, { ... }
+    for i = 1, #others, 2 do own[others[i]] = others[i + 1] end
+    forget(false)
+    local registered = register(own)
+    if registered.err then
+      return registered
+    end
+    queue.bound = tonumber(bound)
     call('SET', base .. ':bound', bound)
     call('LPUSH', base .. ':producer_free', 1)
     call('LPUSH', base .. ':consumer_free', 1)
     call('LPUSH', base .. ':not_full', 1)
     queue.made = table.concat(call('TIME'), '.')
     local settings = { 'overflow', full and full ~= '' and full or default_overflow, ... }
+    for _, word in ipairs(registered) do settings[#settings + 1] = word end
     if implicit and implicit ~= '' then settings[#settings + 1], settings[#settings + 2] = 'implicit', 1 end
     call('HSET', base .. ':ext:settings', unpack(settings))
-    queue.kind = KIND_OF_TYPE[select(2, ...)]
+    local is_limited = own.max_bytes or registered[3]
+    queue.kind = KIND_OF_TYPE[own.type] or is_limited and own.max_bytes ~= '' and 'limited' or nil
     call('SET', base .. ':ext:made', queue.made .. (queue.kind and ' ' .. queue.kind or ''))
-    if queue.kind == 'jobs' then begin_jobs() elseif queue.kind then begin_log() end
+    if queue.kind == 'jobs' then begin_jobs() elseif queue.kind == 'log' then begin_log() end
     return 1
   end
 
@@ -121,6 +138,12 @@ local function make_life()
     end
     call('HDEL', settings, 'implicit', 'since')
     changed = true
+    if new.max_bytes then
+      local was_full = is_full()
+      if not queue.kind or queue.kind == 'limited' then set_kind(new.max_bytes ~= '' and 'limited' or nil) end
+      queue.max_bytes = nil
+      if was_full or is_full() then settle_not_full() end
+    end
     if bound then
       local was_full = queue.bound > 0 and queue.length >= queue.bound
       queue.bound = bound
@@ -210,6 +233,7 @@ local function make_life()
     end
     operations.drop_ids()
     operations.drop_groups()
+    operations.unregister()
     return call('UNLINK', unpack(extension_keys))
   end
 

@@ -284,7 +284,7 @@ end
 
 local function load_mirror()
   mirror = nil
-  if queue.kind and queue.kind ~= 'log' then begin_jobs() end
+  if queue.kind == 'jobs' or queue.kind == 'reserved' then begin_jobs() end
   if queue.index and queue.bound then
     mirror = make_mirror()
     mirror.load(queue.index)

@@ -64,7 +64,7 @@ local function make_put(options)
   -- consumer that has taken a message from a full queue has pushed the :not_full token.
   local function room(wanted)
     overwrites = false
-    if options.overfill or queue.bound == 0 then
+    if options.overfill or not may_be_full() then
       return math.huge
     end
     local space = 0
@@ -72,7 +72,8 @@ local function make_put(options)
       if queue.length >= queue.bound and queue.kind ~= 'jobs' then
         make_get().drop_expired(noted)
       end
-      space = math.max(0, queue.bound - queue.length)
+      space = queue.bound == 0 and math.huge or math.max(0, queue.bound - queue.length)
+      if is_heavy() then space = 0 end
     end
     overwrites = wanted > space and (options.overwrite or not options.wait and overflow() == 'overwrite')
     return overwrites and math.huge or space
@@ -80,11 +81,14 @@ local function make_put(options)
 
   -- Drop the oldest messages, if what has been put exceeds the bound, and may.
   local function drop_excess(accepted)
-    if overwrites and queue.length > queue.bound then
-      local count = math.min(queue.length - queue.bound, #accepted + DROPPED_AT_ONCE)
+    local function drop(count)
       call('HINCRBY', base .. ':ext:settings', 'dropped', count)
       make_get().drop_oldest(count, noted)
     end
+    if overwrites and queue.bound > 0 and queue.length > queue.bound then
+      drop(math.min(queue.length - queue.bound, #accepted + DROPPED_AT_ONCE))
+    end
+    while overwrites and queue.length > 1 and is_heavy() do drop(1) end
   end
 
   local function may_wait()

@@ -105,7 +105,8 @@ local function make_read()
   --          the counts of jobs (jobs.lua), the settings of jobs: unique, max_deliveries, dead_letter; how many
   --          reservations have timed out; how many messages have been dropped to make room for others; and of a
   --          log the offsets of its head and its tail, else '', and how many groups read it; of a group's queue the
-  --          base key of its log, else '', and how many messages it has missed
+  --          base key of its log, else '', and how many messages it has missed; and the limit
+  --          of bytes, 0 for none
   function operations.info()
     local stats = call('MGET', base .. ':stats:produced_messages', base .. ':stats:produced_bytes',
       base .. ':stats:consumed_messages', base .. ':stats:consumed_bytes')
@@ -123,6 +124,7 @@ local function make_read()
     counts[#counts + 1] = is_log and call('ZCARD', base .. ':ext:groups') or 0
     counts[#counts + 1] = queue.jobs and queue.jobs.source or ''
     counts[#counts + 1] = tonumber(call('HGET', base .. ':ext:settings', 'missed') or 0)
+    counts[#counts + 1] = max_bytes() or 0
     return {
       queue.bound, queue.length, call('EXISTS', base .. ':closed'),
       call('EXISTS', base .. ':producer_free'), queue.producer or '',

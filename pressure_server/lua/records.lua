@@ -39,12 +39,18 @@ local taken = {} -- entries for the messages that it has taken
 local taken_marks = {}
 local popped = {} -- the same messages, to put back if an error ends the block
 
+-- Return the key of a server's own, or of all servers: ${PREFIX}!name.
+function own_key(name)
+  return string.sub(records, 1, -1 - #'calls:' - #identity) .. name
+end
+
 -- Check that the call may be done. The first write is a probe: Redis refuses a script for lack of memory only
 -- at its first write, so after it the record can be written.
 --
 -- Returns  the reply, if the call is not to be done; else nil
 local function begin_call()
   if is_recorded then
+    out_of_memory = storage_refusal()
     local epoch = try('HINCRBY', records, 'epoch', 0)
     local refusal = type(epoch) == 'table' and error_text(epoch)
     if refusal and string.sub(refusal, 1, 4) == 'OOM ' then

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from importlib.resources import files
 
@@ -11,6 +12,7 @@ from pressure_server.lua.script import Script
 _PARTS = (
     "queue",
     "blocks",
+    "limits",
     "records",
     "fast",
     "mirror",
@@ -43,15 +45,14 @@ _PARTS = (
 @cache
 def batch_script() -> bytes:
     """Return the text of the script for operations on queues."""
-    return b"\n".join((constants(), *map(_text, _PARTS)))
+    return _joined(*map(_text, _PARTS))
 
 
 @cache
 def housekeeping_script() -> Script:
     """Return the script for tasks on many queues at once, used or not."""
-    return Script(
-        b"\n".join((constants(), _text("queue"), b"local mirror", _text("life"), _text("housekeeping")))
-    )
+    parts = (_text("queue"), _text("limits"), b"local mirror", _text("life"), _text("housekeeping"))
+    return Script(_joined(*parts))
 
 
 @cache
@@ -64,6 +65,12 @@ def best_script() -> Script:
 def servers_script() -> bytes:
     """Return the text of the script for the registry of live servers."""
     return _text("servers")
+
+
+def _joined(*parts: bytes) -> bytes:
+    """Join parts, with numbers in place of constants: a script may have 200 local variables."""
+    numbers = constants()
+    return re.sub(rb"\b(HEADER|BLOCK)_[A-Z]+\b", lambda found: numbers[found[0]], b"\n".join(parts))
 
 
 def _text(name: str) -> bytes:

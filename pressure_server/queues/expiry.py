@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 # Scans in a time to live. The first finds a queue unused, a later one deletes it: so a queue is deleted after
 # 1 to 1.25 times its time to live, plus the time that two scans take.
 _LOOKS = 8
+# Seconds. Replaces a time to live of 0: queues may have their own.
+_OTHER_TTL = 3600.0
 # The least number of seconds between the beginnings of two scans.
 _LEAST_INTERVAL = 0.25
 # Keys in one step of a scan: those of about as many queues as one call takes.
@@ -32,7 +34,11 @@ _PAUSE = 0.01
 
 
 class Expiry:
-    """Deletes implicit queues that are empty and have not been used for `ttl` seconds."""
+    """Deletes queues that are empty and unused.
+
+    Those that a put has created after `ttl` seconds, 0 for never; others after their own time to live, if
+    any.
+    """
 
     def __init__(self, broker: Broker, ttl: float) -> None:
         self._broker = broker
@@ -42,8 +48,7 @@ class Expiry:
 
     def start(self) -> None:
         """Scan the queues at regular intervals, until `stop`."""
-        if self._ttl:
-            self._looking = asyncio.create_task(self._look())
+        self._looking = asyncio.create_task(self._look())
 
     def stop(self) -> None:
         """Stop scanning."""
@@ -52,7 +57,7 @@ class Expiry:
 
     async def _look(self) -> None:
         loop = asyncio.get_running_loop()
-        interval = max(_LEAST_INTERVAL, self._ttl / _LOOKS)
+        interval = max(_LEAST_INTERVAL, (self._ttl or _OTHER_TTL) / _LOOKS)
         while True:
             began = loop.time()
             for database in self._broker.databases:

@@ -69,6 +69,11 @@ def records_key(prefix: bytes, identity: bytes) -> bytes:
     return prefix + b"!calls:" + identity
 
 
+def queues_key(prefix: bytes) -> bytes:
+    """Return the key of the set of queues that servers have created (limits.lua)."""
+    return prefix + b"!queues"
+
+
 def keys_pattern(prefix: bytes, suffix: bytes) -> bytes:
     """Return the glob that matches, for every queue, the key with that suffix."""
     escaped = b"".join(b"\\" + c if c in b"*?[]^-\\" else c for c in (bytes([b]) for b in prefix))

@@ -25,7 +25,7 @@ def call(direct: Client, *blocks: Block, number: int = 0, epoch: int = 1, again:
     """The replies of the blocks. With a number, the call has a record. The epoch is the last one by then."""
     if number and not direct.exists(RECORDS):
         direct.hset(RECORDS, "epoch", epoch)
-    words: list[Any] = ["me", 0, "error", epoch, number or "", "again" if again else "", ""]
+    words: list[Any] = ["me", 0, "error", "0 0", epoch, number or "", "again" if again else "", ""]
     keys: list[str] = []
     for block in blocks:
         run_words = [word for name, *arguments in block.runs for word in (name, len(arguments), *arguments)]

@@ -1,4 +1,4 @@
-"""INFO: Redis's sections and format, for monitoring tools, and the sections Backend and Queues."""
+"""INFO: Redis's sections and format, for monitoring tools, and the sections Backend, Limits and Queues."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from handlers.resp.client import RespClient
 from handlers.resp.version import FOLLOWED_VERSION
 from pressure_server import __version__
 from pressure_server.errors import PressureError
+from pressure_server.queues.names import queues_key
 from pressure_server.queues.operations import verbs
+from pressure_server.queues.storage_limit import stored_bytes
 
 # Monitoring calls INFO every few seconds. So a scan of limited length finds the queues, and at most this many
 # are listed.
@@ -121,6 +123,19 @@ async def _backend(client: RespClient) -> _Fields:
     }
 
 
+async def _limits(client: RespClient) -> _Fields:
+    broker, database = client.context.broker, client.connection.database
+    policy = broker.policy
+    return {
+        "queues": await database.command(b"SCARD", queues_key(database.prefix)),
+        "max_queues": policy.max_queues,
+        "default_bound": policy.create_bound or 0,
+        "default_max_bytes": policy.max_bytes,
+        "stored_bytes": await stored_bytes(broker),
+        "max_stored_bytes": policy.max_stored_bytes,
+    }
+
+
 async def _some_queues(client: RespClient) -> tuple[list[bytes], bool]:
     """Return queues that the user may use, and whether the scan has seen all queues."""
     names, complete = await client.database.sample_queues()
@@ -161,6 +176,7 @@ _SECTIONS: dict[str, Callable[[RespClient], Awaitable[_Fields]]] = {
     "Cluster": _cluster,
     "Keyspace": _keyspace,
     "Backend": _backend,
+    "Limits": _limits,
     "Queues": _queues,
 }
 _ALL = {b"all", b"everything", b"default"}

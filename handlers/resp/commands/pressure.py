@@ -8,6 +8,7 @@ from handlers.resp.arguments import (
     bound_of,
     count_from_zero,
     positive_count,
+    seconds_of,
     timeout_of,
 )
 from handlers.resp.client import Caller
@@ -60,6 +61,8 @@ _CREATE = {
     _IF_NOT_EXISTS: None,
     b"BOUND": bound_of,
     b"OVERFLOW": one_of(BLOCK=BLOCK.encode(), ERROR=ERROR.encode(), OVERWRITE=OVERWRITE),
+    b"MAX-BYTES": bound_of,
+    b"TTL": seconds_of,
     b"TYPE": one_of(FIFO=FIFO, JOBS=JOBS, LOG=LOG, LIFO=LIFO, RANDOM=RANDOM),
     b"UNIQUE": one_of(QUEUED=QUEUED, UNFINISHED=UNFINISHED),
     b"MAX-DELIVERIES": positive_count,
@@ -69,13 +72,15 @@ _CREATE = {
 
 @command(
     "PRESSURE.CREATE key [IF NOT EXISTS] [BOUND bound] [OVERFLOW BLOCK|ERROR|OVERWRITE] "
-    "[TYPE FIFO|JOBS|LOG|LIFO|RANDOM] [UNIQUE QUEUED|UNFINISHED] [MAX-DELIVERIES count] [DEAD-LETTER queue]",
+    "[MAX-BYTES bytes] [TTL seconds] [TYPE FIFO|JOBS|LOG|LIFO|RANDOM] [UNIQUE QUEUED|UNFINISHED] "
+    "[MAX-DELIVERIES count] [DEAD-LETTER queue]",
     "Creates a queue. BOUND limits its length (0: no bound); OVERFLOW sets what a put does if it is full: "
-    "wait, fail, or drop the oldest messages. TYPE is the order in which messages are taken, and what can be "
-    "done with them: jobs have priorities and delays, and the messages of a log offsets; lifo takes the "
-    "newest, random any. Queues of the types jobs, lifo and random may have UNIQUE jobs, and a limit: after "
-    "MAX-DELIVERIES reservations a job goes to the DEAD-LETTER queue, or is buried. Replies -EXISTS if the "
-    "queue exists; with IF NOT EXISTS 0, instead of 1 for a new queue.",
+    "wait, fail, or drop the oldest messages. A queue whose messages have reached MAX-BYTES is full, too. "
+    "After TTL seconds without messages and use, the queue is deleted. TYPE is the order in which messages "
+    "are taken, and what can be done with them: jobs have priorities and delays, and the messages of a log "
+    "offsets; lifo takes the newest, random any. Queues of the types jobs, lifo and random may have UNIQUE "
+    "jobs, and a limit: after MAX-DELIVERIES reservations a job goes to the DEAD-LETTER queue, or is "
+    "buried. Replies -EXISTS if the queue exists; with IF NOT EXISTS 0, instead of 1 for a new queue.",
     group="pressure",
     needs="administer",
     flags="write",
@@ -87,6 +92,8 @@ async def create(client: Caller, words: Command) -> str | int:
     creation = Creation(
         options.get(b"BOUND", 0),
         options.get(b"OVERFLOW"),
+        options.get(b"MAX-BYTES"),
+        options.get(b"TTL"),
         options.get(b"TYPE"),
         options.get(b"UNIQUE"),
         options.get(b"MAX-DELIVERIES"),
@@ -96,8 +103,9 @@ async def create(client: Caller, words: Command) -> str | int:
         if creation.type in (FIFO, LOG):
             raise CommandError("ERR UNIQUE, MAX-DELIVERIES and DEAD-LETTER need TYPE JOBS, LIFO or RANDOM")
         creation = replace(creation, type=creation.type or JOBS)
-    if creation.overflow == OVERWRITE and (creation.type in TYPES_WITH_JOBS or not creation.bound):
-        raise CommandError("ERR OVERFLOW OVERWRITE needs a BOUND, and a queue without jobs")
+    has_limit = creation.bound or creation.max_bytes
+    if creation.overflow == OVERWRITE and (creation.type in TYPES_WITH_JOBS or not has_limit):
+        raise CommandError("ERR OVERFLOW OVERWRITE needs a BOUND or MAX-BYTES, and a queue without jobs")
     if creation.dead_letter is not None and not creation.max_deliveries:
         raise CommandError("ERR DEAD-LETTER needs MAX-DELIVERIES")
     _check_dead_letter(client, words[1], creation.dead_letter)
@@ -122,17 +130,19 @@ def _check_dead_letter(client: Caller, queue: bytes, dead_letter: bytes | None) 
 _ALTER = {
     b"BOUND": bound_of,
     b"OVERFLOW": _CREATE[b"OVERFLOW"],
+    b"MAX-BYTES": bound_of,
+    b"TTL": seconds_of,
     b"MAX-DELIVERIES": count_from_zero,
     b"DEAD-LETTER": bytes,
 }
 
 
 @command(
-    "PRESSURE.ALTER key [BOUND bound] [OVERFLOW BLOCK|ERROR|OVERWRITE] [MAX-DELIVERIES count] "
-    "[DEAD-LETTER queue]",
-    "Changes settings of a queue; MAX-DELIVERIES 0 and an empty DEAD-LETTER take these away. Puts that wait "
-    "for room go on if the new BOUND lets them. Messages above a smaller bound stay. A queue that a put has "
-    "created no longer expires. Replies -NOQUEUE if there is no such queue.",
+    "PRESSURE.ALTER key [BOUND bound] [OVERFLOW BLOCK|ERROR|OVERWRITE] [MAX-BYTES bytes] [TTL seconds] "
+    "[MAX-DELIVERIES count] [DEAD-LETTER queue]",
+    "Changes settings of a queue; MAX-BYTES 0, TTL 0, MAX-DELIVERIES 0 and an empty DEAD-LETTER take these "
+    "away. Puts that wait for room go on if the new BOUND lets them. Messages above a smaller bound stay. A "
+    "queue that a put has created no longer expires. Replies -NOQUEUE if there is no such queue.",
     group="pressure",
     needs="administer",
     flags="write",
@@ -145,6 +155,8 @@ async def alter(client: Caller, words: Command) -> str:
     alteration = Alteration(
         options.get(b"BOUND"),
         options.get(b"OVERFLOW"),
+        options.get(b"MAX-BYTES"),
+        options.get(b"TTL"),
         options.get(b"MAX-DELIVERIES"),
         options.get(b"DEAD-LETTER"),
     )
@@ -286,6 +298,7 @@ async def info(client: Caller, words: Command) -> dict[bytes, object]:
         b"groups": about[26],
         b"group_of": about[27].removeprefix(client.database.prefix + b":"),
         b"missed_messages": about[28],
+        b"max_bytes": about[29],
     }
 
 

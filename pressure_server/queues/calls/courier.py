@@ -82,15 +82,15 @@ class Courier:
     """The courier of one database."""
 
     def __init__(
-        self, link: Link, owner: CourierOwner, header: Sequence[bytes], prefix: bytes, records: bytes | None
+        self, link: Link, owner: CourierOwner, header: list[bytes], prefix: bytes, records: bytes | None
     ) -> None:
-        """Make a courier; `header` has the first arguments of each call, `prefix` begins all keys.
+        """`header` has the first arguments of each call; `prefix` begins all keys.
 
-        `records` is the key of this server's records, or None to keep no records.
+        The header may change later. `records` is the key of this server's records; None keeps no records.
         """
         self._link = link
         self._owner = owner
-        self._header = header
+        self.header = header
         self._records = records
         self._numbers = count(1)
         self._ready: deque[BlockSource] = deque()
@@ -223,7 +223,7 @@ class Courier:
             done = self._unneeded[:_MAX_DROPPED]
             del self._unneeded[:_MAX_DROPPED]
         keys: list[bytes] = []
-        arguments = [*self._header, b"", field, b"", b" ".join(done)]
+        arguments = [*self.header, b"", field, b"", b" ".join(done)]
         for block in blocks:
             keys += block.keys
             arguments += (b"%d" % len(block.keys), b"%d" % len(block.arguments), block.mode)

@@ -19,7 +19,7 @@ from pressure_server.errors import (
     StoppingError,
     UnansweredError,
 )
-from pressure_server.lua.layout import RECOVER
+from pressure_server.lua.layout import RECOVER, Header
 from pressure_server.queues.calls.block import Block
 from pressure_server.queues.calls.courier import Courier
 from pressure_server.queues.calls.driver import DrivenLane
@@ -73,7 +73,8 @@ class LaneDispatcher:
         self._dropped = asyncio.Event()
         # Without presence no other server would recover the records, so none are kept.
         records = records_key(prefix, identity) if link.heartbeats is not None else None
-        header = (identity, bound, policy.overflow.encode())
+        self._limits = b"%d %d" % (policy.max_bytes, policy.max_queues)
+        header = [identity, bound, policy.overflow.encode(), self._limits]
         self._courier = Courier(link, self, header, prefix, records)
         self._lanes: dict[bytes, Lane] = {}
         self.known_queues = KnownQueues(watch, link.number, prefix, self._clean)
@@ -87,6 +88,10 @@ class LaneDispatcher:
         self.role_turns = RoleTurns(self, turns)
         link.is_back = self._backend_is_back
         self._loop = asyncio.get_running_loop()
+
+    def limit_storage(self, *, is_reached: bool) -> None:
+        """Refuse puts while the backend holds more bytes than it may."""
+        self._courier.header[Header.LIMITS] = self._limits + (b"!" if is_reached else b"")
 
     @property
     def is_up(self) -> bool:

@@ -15,16 +15,27 @@ TYPES_WITH_JOBS = (JOBS, LIFO, RANDOM)
 QUEUED, UNFINISHED = b"queued", b"unfinished"
 
 
+def _number(value: float | None) -> bytes | None:
+    """Return a setting as the script has it: None stays, and 0 is none."""
+    if value is None:
+        return None
+    return (b"%d" if value == int(value) else b"%.3f") % value if value else b""
+
+
 @dataclass(frozen=True, slots=True)
 class Creation:
     """The settings of a new queue; None for those that the server's configuration decides, or for none.
 
-    A job that has been reserved `max_deliveries` times goes to the queue `dead_letter` instead of back, or is
-    buried if there is none. These two, and `unique`, are for TYPES_WITH_JOBS.
+    `max_bytes` limits the bytes of its messages; 0 is no limit, also if the server has one. It is deleted
+    when it has been empty and unused for `ttl` seconds; 0 is never. A job that has been reserved
+    `max_deliveries` times goes to the queue `dead_letter` instead of back, or is buried if there is none.
+    These two, and `unique`, are for TYPES_WITH_JOBS.
     """
 
     bound: int = 0
     overflow: bytes | None = None
+    max_bytes: int | None = None
+    ttl: float | None = None
     type: bytes | None = None
     unique: bytes | None = None
     max_deliveries: int | None = None
@@ -34,6 +45,8 @@ class Creation:
         """Return the arguments of the verb CREATE; `prefix` is that of the database's keys."""
         settings: dict[bytes, bytes | None] = {
             b"type": self.type,
+            b"max_bytes": _number(self.max_bytes),
+            b"ttl": _number(self.ttl),
             b"unique": self.unique,
             b"max_deliveries": None if self.max_deliveries is None else b"%d" % self.max_deliveries,
             b"dead_letter": None if self.dead_letter is None else base_key(prefix, self.dead_letter),
@@ -51,6 +64,8 @@ class Alteration:
 
     bound: int | None = None
     overflow: bytes | None = None
+    max_bytes: int | None = None
+    ttl: float | None = None
     max_deliveries: int | None = None
     dead_letter: bytes | None = None
 
@@ -61,6 +76,9 @@ class Alteration:
             arguments += (b"bound", b"%d" % self.bound)
         if self.overflow is not None:
             arguments += (b"overflow", self.overflow)
+        for name, value in ((b"max_bytes", self.max_bytes), (b"ttl", self.ttl)):
+            if value is not None:
+                arguments += (name, _number(value) or b"")
         if self.max_deliveries is not None:
             arguments += (b"max_deliveries", b"%d" % self.max_deliveries if self.max_deliveries else b"")
         if self.dead_letter is not None:

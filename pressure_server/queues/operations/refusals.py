@@ -15,6 +15,7 @@ from pressure_server.errors import (
     QueueDoesNotExistError,
     QueueFullError,
     QueueInUseError,
+    QueueLimitError,
     QueueTypeError,
     TransactionIdError,
 )
@@ -43,6 +44,8 @@ def exception_for(name: bytes, text: str) -> PressureError:
         return QueueInUseError(queue, "by a client that is creating it")
     if code == "DELETING":
         return QueueInUseError(queue, "by a client that is deleting it")
+    if code == "QUEUES":
+        return QueueLimitError(queue, rest)
     if code == "TYPE":
         return QueueTypeError(queue, rest)
     if code == "AHEAD":

@@ -1,0 +1,166 @@
+"""Limits: bytes of a queue, the number of queues, the backend's memory; queues with a time to live."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from tests.support.native import NativeClient
+from tests.support.programs import Client, Server, StartServer, StartValkey, Valkey, keys_left, wait_for
+from tests.support.series import Series, run_series
+from tests.support.waiters import Waiter, about, create, wait_for_blocked
+
+BYTES: Series = [
+    ("PRESSURE.CREATE q MAX-BYTES 10 OVERFLOW ERROR", b"OK"),
+    ("LPUSH q 12345", 1),
+    ("LPUSH q 12345 67", 3),
+    ("LPUSH q 1", "FULL "),
+    ("SADD q 1", "FULL "),
+    ("SADD q 67", 0),
+    ("LPOP q", b"12345"),
+    ("SADD q 67", 0),
+    ("SADD q 8", 1),
+    ("SISMEMBER q 8", 1),
+    ("PRESSURE.ALTER q MAX-BYTES 8", b"OK"),
+    ("LPUSH q 1", "FULL "),
+    ("PRESSURE.ALTER q MAX-BYTES 0", b"OK"),
+    ("LPUSH q 1234567890", 4),
+    ("PRESSURE.CREATE ring MAX-BYTES 10 OVERFLOW OVERWRITE", b"OK"),
+    ("LPUSH ring 12345", 1),
+    ("LPUSH ring 67890", 2),
+    ("LPUSH ring 123", 2),
+    ("LPUSH ring 4", 3),
+    ("LPUSH ring 12345678901234567890", 4),
+    ("LPUSH ring 5", 1),
+    ("LRANGE ring 0 -1", [b"5"]),
+    ("PRESSURE.CREATE jobs TYPE JOBS MAX-BYTES 4 OVERFLOW ERROR", b"OK"),
+    ("PRESSURE.PUT jobs abcd PRIORITY 1", 1),
+    ("PRESSURE.PUT jobs a PRIORITY 1", "FULL "),
+    ("PRESSURE.RESERVE jobs", [b"jobs", 1, b"abcd", 1]),
+    ("PRESSURE.PUT jobs a PRIORITY 1", "FULL "),
+    ("PRESSURE.ACK jobs 1", 1),
+    ("PRESSURE.PUT jobs a PRIORITY 1", 2),
+    ("PRESSURE.CREATE log TYPE LOG MAX-BYTES 3 OVERFLOW ERROR", b"OK"),
+    ("PRESSURE.PUT log abc OFFSET", 0),
+    ("PRESSURE.PUT log abc OFFSET", "FULL "),
+]
+
+
+@pytest.fixture
+def connection(server: Server) -> Iterator[Waiter]:
+    with Waiter(server.port) as waiter:
+        yield waiter
+
+
+def test_a_queue_that_has_reached_its_bytes_is_full(connection: Waiter) -> None:
+    run_series(connection, BYTES)
+
+
+def test_puts_wait_until_bytes_are_taken(client: Client, server: Server, direct: Client) -> None:
+    create(client, "q", "MAX-BYTES", 5, "OVERFLOW", "BLOCK")
+    client.rpush("q", "12345", "6")
+    with Waiter(server.port) as producer:
+        producer.send("RPUSH", "q", "7")
+        wait_for_blocked(client, 1)
+        assert direct.exists("__pressure__:q:not_full") == 0
+        assert client.lpop("q") == b"12345"
+        assert producer.reply() == 2
+        client.rpush("q", "12345")
+        producer.send("RPUSH", "q", "8")
+        wait_for_blocked(client, 1)
+        client.execute_command("PRESSURE.ALTER", "q", "MAX-BYTES", 100)
+        assert producer.reply() == 4
+
+
+def test_reserving_from_a_list_keeps_its_limit(client: Client, connection: Waiter, direct: Client) -> None:
+    create(client, "q", "MAX-BYTES", 4, "OVERFLOW", "ERROR")
+    client.rpush("q", "1234")
+    assert connection("PRESSURE.RESERVE", "q") == [b"q", 1, b"1234", 1]
+    client.rpush("q", "5678")
+    with pytest.raises(redis.ResponseError, match="FULL"):
+        client.rpush("q", "9")
+    assert connection("PRESSURE.ACK", "q", 1) == 1
+    assert direct.get("__pressure__:q:ext:made").endswith(b" limited")
+    with pytest.raises(redis.ResponseError, match="FULL"):
+        client.rpush("q", "9")
+    assert NativeClient(direct, "q").get() == b"5678"
+    assert client.rpush("q", "9") == 1
+
+
+def test_new_queues_get_the_server_s_limit_of_bytes(backend: Valkey, start_server: StartServer) -> None:
+    client = start_server(
+        "--backend", backend.url, "--default-max-bytes", "3", "--overflow", "error"
+    ).client()
+    client.rpush("implicit", "1234")
+    create(client, "explicit", "MAX-BYTES", 2)
+    create(client, "unlimited", "MAX-BYTES", 0)
+    limits = [about(client, queue)[b"max_bytes"] for queue in ("implicit", "explicit", "unlimited")]
+    assert limits == [3, 2, 0]
+    with pytest.raises(redis.ResponseError, match="FULL"):
+        client.rpush("implicit", "5")
+    assert client.info("limits")["default_max_bytes"] == 3
+
+
+def test_servers_create_no_more_queues_than_they_may(
+    backend: Valkey, start_server: StartServer, direct: Client
+) -> None:
+    client = start_server("--backend", backend.url, "--max-queues", "3", "--implicit-queue-ttl", "0").client()
+    client.sadd("a", "1")
+    create(client, "b", "TYPE", "LOG")
+    client.execute_command("PRESSURE.GROUP", "CREATE", "b", "g")
+    for words in (("SADD", "c", "1"), ("PRESSURE.CREATE", "c"), ("PRESSURE.GROUP", "CREATE", "b", "h")):
+        with pytest.raises(redis.ResponseError, match=r"^MAXQUEUES "):
+            client.execute_command(*words)
+    assert client.info("limits")["queues"] == 3
+    assert client.exists("c") == 0
+    NativeClient(direct, "c").create(0)
+    assert client.sadd("c", "1") == 1
+    assert client.delete("b") == 1
+    assert client.info("limits")["queues"] == 1
+    assert client.sadd("d", "1") == 1
+    NativeClient(direct, "a").delete()
+    wait_for(lambda: client.info("limits")["queues"] == 1, "the deleted queue to be noticed")
+    client.flushall()
+    assert client.info("limits")["queues"] == 0
+
+
+def test_puts_are_refused_while_the_backend_stores_too_much(
+    start_valkey: StartValkey, start_server: StartServer
+) -> None:
+    own = start_valkey()
+    client = start_server("--backend", own.url, "--max-stored-bytes", "6mb").client()
+    client.rpush("small", "m")
+
+    def is_refused() -> bool:
+        try:
+            client.rpush("q", b"x" * 1_000_000)
+        except redis.ResponseError as error:
+            return "--max-stored-bytes" in str(error)
+        return False
+
+    wait_for(is_refused, "puts to be refused")
+    assert client.lpop("small") == b"m"
+    client.delete("q")
+    wait_for(lambda: not is_refused(), "puts to be accepted again")
+    limits = client.info("limits")
+    assert limits["stored_bytes"] > 0
+    assert limits["max_stored_bytes"] == 6 << 20
+
+
+def test_a_queue_with_a_time_to_live_is_deleted_when_it_is_unused(
+    backend: Valkey, start_server: StartServer, direct: Client
+) -> None:
+    client = start_server("--backend", backend.url, "--implicit-queue-ttl", "2").client()
+    create(client, "q", "TTL", "0.5")
+    create(client, "kept", "TTL", 0)
+    create(client, "used", "TTL", "0.5")
+    client.rpush("used", "m")
+    wait_for(lambda: not client.exists("q"), "the queue to be deleted")
+    assert client.exists("kept", "used") == 2
+    assert client.execute_command("PRESSURE.ALTER", "kept", "TTL", 0.5) is not None
+    wait_for(lambda: not client.exists("kept"), "the other queue to be deleted")
+    assert client.exists("used") == 1
+    client.delete("used")
+    wait_for(lambda: keys_left(direct) == [], "the keys to be deleted")
