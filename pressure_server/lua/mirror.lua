@@ -17,6 +17,8 @@
 
 -- Messages mirrored in one call: 1000 take about half a millisecond.
 local SLICE = 1000
+-- Slices in a call that can do nothing else before more is mirrored.
+local FAR = 20
 -- List entries that LPOS may walk over in one call: a million take about 5 milliseconds.
 local SCAN = 1000000
 
@@ -216,8 +218,15 @@ local function make_mirror()
     end
   end
 
+  -- Mirror many messages of a queue that is too long for a walk. Return whether that was possible.
+  local function extends_far()
+    local before = self.unmirrored
+    self.extend(FAR * SLICE)
+    return self.unmirrored < before
+  end
+
   -- Return which messages are in the list, as an exact array of 1 and 0; and how many of them were decided
-  -- (at least one) before the call reached its limit of list entries.
+  -- before the call reached its limit of list entries: at least one, unless the mirror has grown instead.
   function self.queued(messages)
     local present, count = {}, #messages
     if self.mirrored > 0 and not self.garbage then
@@ -242,6 +251,8 @@ local function make_mirror()
       if not is_queued and (held or self.unmirrored > 0) then
         local walk = held and queue.length or self.unmirrored
         if patient and walked > 0 and walked + walk > SCAN then
+          return found, i - 1
+        elseif patient and walk > SCAN and not held and extends_far() then
           return found, i - 1
         end
         walked = walked + walk

@@ -286,7 +286,7 @@ local function make_put(options)
     if not mirror then return end
     act_as('producer') -- a mirror is extended only if a role's last holder is known
     if mirror.stale() then mirror.start_over() end
-    mirror.extend(20 * SLICE)
+    mirror.extend(FAR * SLICE)
   end
 
   -- Accept one command after the other, each whole or not at all.
