@@ -1,8 +1,8 @@
 -- The fast path: the most frequent blocks, done without creating a function. The queue's roles are free, and
 -- only this server uses it. Such a block is one run of one-message puts that fit, or that replace others in a
 -- ring; one run of gets; a waiting get on an empty queue and the put that serves it; or a get on an empty queue.
--- Unique puts need an exact mirror, plain puts need a queue without one, gets accept either. The general path
--- (batch.lua) can do all blocks.
+-- Unique puts need an exact mirror, plain puts need a queue without one, gets accept either. Of a log, only plain
+-- puts are done here, and only while no group reads it. The general path (batch.lua) can do all blocks.
 --
 -- Returns  the reply of the block (batch.lua), or nil for any other block; 'new' replaces the counts if all
 --          messages were new
@@ -12,6 +12,7 @@
 
 -- Limits of a fast get. Larger gets take the general path, which checks the bytes after every portion.
 local FAST_GET_MESSAGES, FAST_GET_BYTES = 1000, 1048576
+local FAST_PUTS = { ['put'] = true, ['put now'] = true, ['put existing'] = true }
 
 -- Return 'below' if so many more messages leave the queue below its bound: the put that fills it must also
 -- remove the :not_full token (general path). Return 'ring' if they replace the oldest ones of a full queue, which
@@ -43,7 +44,8 @@ end
 local function do_fast()
   local at, how = block.first, block.how
   local name, count = ARGV[at], block.last - at + 1
-  if not queue.bound or queue.kind then
+  local is_log = queue.kind == 'log'
+  if not queue.bound or queue.kind and not is_log then
     return nil
   end
   -- `exact`: nothing is unmirrored or stale, and no other client has acted since mirror.lua wrote the index.
@@ -56,19 +58,19 @@ local function do_fast()
   local closed = base .. ':closed'
 
   -- There is nothing to take.
-  if length == 0 and count == 3 and (name == 'get' or name == 'get flags') then
+  if length == 0 and not is_log and count == 3 and (name == 'get' or name == 'get flags') then
     return keep({ done, {} })
   end
 
   -- There is nothing to take yet. A waiting client counts as use of the queue (life.lua).
-  if length == 0 and waits and count == 3 and how == ''
+  if length == 0 and not is_log and waits and count == 3 and how == ''
     and call('EXISTS', base .. ':consumer_free', closed, closed) == 1 then
     call('HDEL', base .. ':ext:settings', 'since')
     return keep({ done, {} })
   end
 
   -- Pass the message directly to the waiting get: it is never queued.
-  if length == 0 and name == 'get existing waits' and count == 7 and ARGV[at + 4] == '2'
+  if length == 0 and not is_log and name == 'get existing waits' and count == 7 and ARGV[at + 4] == '2'
     and (ARGV[at + 3] == 'put' or ARGV[at + 3] == 'put unique') and how == '' and (exact or not index)
     and queue.producer == identity and consumer == identity
     and call('EXISTS', base .. ':producer_free', base .. ':consumer_free', base .. ':not_full', closed, closed,
@@ -93,7 +95,10 @@ local function do_fast()
   count = count - 3
 
   local adds = exact and (name == 'put unique' or name == 'put unique now')
-  local puts = not index and (name == 'put' or name == 'put now') and queue.producer == identity
+  local puts = not index and (FAST_PUTS[name] or is_log and name == 'put existing offset') and queue.producer == identity
+  if is_log and not (puts and call('EXISTS', base .. ':ext:groups') == 0) then
+    return nil
+  end
   local room = (adds or puts) and ARGV[at + 2] == '' and count < CHUNK and room_for(count)
 
   if adds and room then
@@ -147,7 +152,10 @@ local function do_fast()
     local messages = { unpack(ARGV, at + 3, block.last) }
     call('LPUSH', base, unpack(messages))
     verb, result, accepted, bytes = 'produced', length, count, sum_of_bytes(messages)
-    if room == 'ring' then
+    if name == 'put existing offset' then
+      result = {}
+      for i = 1, count do result[i] = queue.consumed + length + i - 1 end
+    elseif room == 'ring' then
       result = {}
       for i = 1, count do result[i] = length end
     end

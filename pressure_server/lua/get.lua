@@ -312,8 +312,13 @@ local function make_get(options)
       if patient and walked > SCAN then
         break
       end
+      local is_queued, decided = { 1 }, 1
+      if queue.length > 0 and mirror then is_queued, decided = mirror.queued({ message }) end
+      if decided == 0 then
+        break -- the mirror has grown instead
+      end
       removed[i] = 0
-      if queue.length > 0 and (not mirror or mirror.queued({ message })[1] == 1) then
+      if queue.length > 0 and is_queued[1] == 1 then
         local in_head = 0
         if mirror and mirror.unmirrored > 0 then
           in_head = #call('LPOS', base, message, 'RANK', -1, 'COUNT', 0, 'MAXLEN', mirror.unmirrored)

@@ -215,16 +215,18 @@ local function make_groups()
     return 1
   end
 
-  -- Return { base key, next offset, how many messages the group has not taken yet, how many jobs are reserved, and
+  -- Return { base key, the offset of the first message that it has not passed, how many messages the group has not taken yet, how many jobs are reserved, and
   -- buried, how many messages it has missed } for each group.
   local function list()
     local found = {}
-    for _, key in ipairs(call('ZRANGE', groups_of(base), 0, -1)) do
+    local groups = call('ZRANGE', groups_of(base), 0, -1, 'WITHSCORES')
+    for i = 1, #groups, 2 do
+      local key = groups[i]
       local following, missed = unpack(call('HMGET', key .. ':ext:settings', 'next', 'missed'))
       following, missed = tonumber(following), tonumber(missed or 0)
       local ahead = queue.consumed + queue.length - math.max(following, queue.consumed)
       found[#found + 1] = {
-        key, following, ahead + call('ZCARD', key .. ':ext:ready') + call('ZCARD', key .. ':ext:delayed'),
+        key, tonumber(groups[i + 1]), ahead + call('ZCARD', key .. ':ext:ready') + call('ZCARD', key .. ':ext:delayed'),
         call('ZCARD', key .. ':ext:reserved'), call('ZCARD', key .. ':ext:buried'),
         missed + math.max(0, queue.consumed - following),
       }

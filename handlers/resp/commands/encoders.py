@@ -52,6 +52,26 @@ def integers(operation: Operation) -> bytes:
     return INTEGERS[results[0]] if len(results) == 1 else b"".join([INTEGERS[value] for value in results])
 
 
+def value(operation: Operation, reply: Any) -> bytes:
+    """Return any reply, in the client's version of RESP."""
+    return encode(reply, _client_of(operation).protocol)
+
+
+def ones(operation: Operation) -> bytes:
+    """Return 1 for each command that has put its message."""
+    if operation.error is not None:
+        return _failed(operation, b"")
+    return b"".join([b":1\r\n" if isinstance(value, int) else INTEGERS[value] for value in operation.results])
+
+
+def job_ids(operation: Operation) -> bytes:
+    """Return the id of the job of each command."""
+    if operation.error is not None:
+        return _failed(operation, b"")
+    ids = [INTEGERS[value if isinstance(value, Exception) else id_of(value)] for value in operation.results]
+    return b"".join(ids)
+
+
 def sums(operation: Operation) -> bytes:
     """Return the sum of the results of each command."""
     if operation.error is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from handlers.resp.arguments import offset_of, positive_count, seconds_of, timeout_of, token_of
@@ -33,12 +34,28 @@ _MAX_READ = 1000
     needs="read",
     flags="readonly",
 )
-async def at(client: Caller, words: Command) -> object:
+def at(client: Caller, words: Command) -> None:
     """Read without taking."""
     options = options_in(words[3:], {b"COUNT": positive_count})
     count = options.get(b"COUNT", 1)
-    (found,) = await client.database.run(verbs.AT, words[1], [b"%d" % offset_of(words[2]), b"%d" % count])
-    return found if options else found[0]
+    encode = _all_found if options else _one_found
+    client.submit(verbs.AT, words[1], [b"%d" % offset_of(words[2]), b"%d" % count], 1, encode)
+
+
+def _one_found(operation: Operation) -> bytes:
+    """Return the message, or nil."""
+    return _found(operation, lambda found: found[0])
+
+
+def _all_found(operation: Operation) -> bytes:
+    """Return a list of messages, with nil for those that are gone."""
+    return _found(operation, lambda found: found)
+
+
+def _found(operation: Operation, value_of: Callable[[list[Any]], Any]) -> bytes:
+    if operation.error is not None:
+        return error(operation.error)
+    return encoders.value(operation, value_of(operation.results[0]))
 
 
 container("PRESSURE.GROUP", "Groups of consumers, each of which reads all messages of a log.", group="logs")
@@ -112,8 +129,8 @@ async def group_seek(client: Caller, words: Command) -> str:
 
 @command(
     "PRESSURE.GROUP|LIST key",
-    "Describes the groups of a log: the offset of the next message, lag, pending and buried messages, and "
-    "how many were dropped from the log before the group came to them.",
+    "Describes the groups of a log: the offset of the first message not finished, lag, pending and buried "
+    "messages, and how many were dropped from the log before the group came to them.",
     group="logs",
     needs="read",
     flags="readonly",

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from handlers.resp.arguments import priority_of, seconds_of, timeout_of, token_of
 from handlers.resp.client import Caller
+from handlers.resp.commands.encoders import integers, job_ids, ones
 from handlers.resp.errors import syntax_error
 from handlers.resp.options import options_in
 from handlers.resp.parser import Command
 from handlers.resp.replies import CommandError
 from handlers.resp.table import command
 from pressure_server.queues.operations import verbs
-from pressure_server.queues.operations.jobs import id_of, job_to_put
+from pressure_server.queues.operations.jobs import job_to_put
 from pressure_server.queues.operations.operation import Encode
 from pressure_server.queues.operations.options import DEFAULT, OnFull, Options
 from pressure_server.queues.operations.outcomes import Outcome, first_word
-from pressure_server.queues.operations.wait import AS_CONFIGURED, Wait
+from pressure_server.queues.operations.wait import Wait
 
 
 def submit_put(
@@ -65,7 +66,7 @@ _OF_JOBS = {b"PRIORITY": "priority", b"DELAY": "delay", b"TTR": "ttr", b"UNIQUE-
     needs="put",
     flags="write denyoom",
 )
-async def put(client: Caller, words: Command) -> int:
+def put(client: Caller, words: Command) -> None:
     """Put a message (pressure 0.15, Put; with NOWAIT, Put (Non-Blocking)). The queue must exist.
 
     A timeout of 0 seconds waits forever.
@@ -91,24 +92,17 @@ async def put(client: Caller, words: Command) -> int:
         has_offset=b"OFFSET" in given,
         once=b"TXN" in given,
     )
-    wait = Wait(AS_CONFIGURED)
+    wait = None
     if b"NOWAIT" in given:
         wait = Wait(0, for_role=False)
     elif b"TIMEOUT" in given:
         wait = Wait(given[b"TIMEOUT"])
-    message = job_to_put(words[2], **job) if is_job else words[2]
-    messages = [message]
+    messages = [job_to_put(words[2], **job) if is_job else words[2]]
     if options.once:
         messages.insert(0, first_word(client.connection.database.policy, given[b"TXN"]))
-    (result,) = await client.database.run(
-        verbs.PUT, words[1], messages, len(messages), wait, client.connection, options
-    )
-    if isinstance(result, Exception):
-        raise result
-    if is_job:
-        return id_of(result)
     is_count = options.unique or options.has_offset or on_full is OnFull.OVERWRITE
-    return int(result) if is_count else 1
+    encode = job_ids if is_job else integers if is_count else ones
+    client.submit(verbs.PUT, words[1], messages, len(messages), encode, wait=wait, options=options)
 
 
 @command(

@@ -23,7 +23,7 @@ def arguments(
 
 
 class Group(NamedTuple):
-    """A group: the `offset` of the next message for it, and how many messages it has in which state.
+    """A group: the `offset` of the first message that it has not passed, and how many it has in which state.
 
     `lag` counts those that nobody has taken yet, `pending` the reserved ones, and `missed` those that the
     log dropped before the group came to them.
