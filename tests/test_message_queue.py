@@ -10,11 +10,12 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.support.client_scripts import CLIENTS, output_of, run_script
-from tests.support.programs import Client, Server, Valkey
+from tests.support.programs import Client, Server, StartServer, StartValkey, Valkey
 from tests.support.waiters import create
 
 MEMCACHED = ("--listen", "memcached://127.0.0.1:0", "--listen", "memcached://127.0.0.1:0?mode=kv")
@@ -142,3 +143,32 @@ def test_sizes_are_exact_and_queues_can_be_deleted(client: Client, type_of: str)
     assert (client.scard("q"), client.scard("r")) == (43, 50)
     assert client.delete("q") == 1
     assert (client.exists("q"), client.scard("r")) == (0, 50)
+
+
+def test_queues_need_no_file_descriptors(server: Server, client: Client) -> None:
+    """MessageQueue opened one or two files for each queue."""
+
+    def opened() -> int:
+        return len(list(Path(f"/proc/{server.process.pid}/fd").iterdir()))
+
+    client.sadd("q0", "message")
+    before = opened()
+    for number in range(500):
+        client.sadd(f"q{number}", "message")
+    assert opened() == before
+
+
+def test_a_single_queue_can_be_copied_to_another_backend(
+    client: Client, direct: Client, start_valkey: StartValkey, start_server: StartServer
+) -> None:
+    client.sadd("q", "a", "b", "c")
+    client.sadd("r", "z")
+    other = start_valkey()
+    with other.client() as copied:
+        for key in direct.keys("__pressure__:q*"):
+            copied.restore(key, 0, direct.dump(key))
+    with start_server("--backend", other.url).client() as second:
+        assert second.keys() == [b"q"]
+        assert second.sismember("q", "b") == 1
+        assert second.spop("q", 9) == [b"a", b"b", b"c"]
+    assert client.scard("q") == 3

@@ -41,6 +41,6 @@ def need_library(script: str) -> None:
 
 
 def run_script(script: str, *arguments: str) -> str:
-    """Return the output of a program of tests/clients. Raises AssertionError if it fails or prints a warning."""
+    """Return the output of a program of tests/clients, which must succeed and warn of nothing."""
     need_library(script)
     return output_of(_RUNNERS[script.rpartition(".")[2]], str(CLIENTS / script), *arguments)
