@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.support.client_scripts import TIMEOUT, output_of
+from tests.support.client_scripts import CLIENTS, TIMEOUT, need_library, run_script
 from tests.support.programs import Server, Valkey
-from tests.support.requirements import need, need_success
+from tests.support.requirements import need
 
 pytestmark = pytest.mark.clients
 
-CLIENTS = Path(__file__).parent / "clients"
-
-PREDIS = "require '/usr/share/php/Predis/Autoloader.php';"
-RUNNERS = {"php": "php", "rb": "ruby", "py": sys.executable}
-
-ITEMS = "Size: 10\n" + "".join(f"Item {i}\n" for i in range(10))
-EXAMPLES = {
-    "message_queue.php": ITEMS,
-    "message_queue_predis.php": ITEMS,
-    "message_queue.rb": ITEMS + 'true\ntrue\n2\nfalse\ntrue\n"12"\n"15"\nnil\n',
-    "message_queue.py": "1\n1\n2\n0\n1\n12\n15\nNone\n",
-}
 COMMANDS = [
     ("commands.php",),
     ("commands_predis.php",),
@@ -36,21 +22,6 @@ COMMANDS = [
     ("commands.py", "async", "2"),
     ("commands.py", "async", "3"),
 ]
-
-
-def need_library(script: str) -> None:
-    if script.endswith("predis.php"):
-        need_success("php-predis", "php", "-r", PREDIS)
-    elif script.endswith(".php"):
-        need_success("php-redis", "php", "-r", "exit(class_exists('Redis') ? 0 : 1);")
-    elif script.endswith(".rb"):
-        need_success("ruby-redis", "ruby", "-e", "require 'redis'")
-
-
-def run_script(script: str, *arguments: str) -> str:
-    """Return the script's output. Raises AssertionError if it fails or prints a warning."""
-    need_library(script)
-    return output_of(RUNNERS[script.rpartition(".")[2]], str(CLIENTS / script), *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -74,11 +45,6 @@ def port(debian_redis: Valkey, shared_front: Server) -> str:
     with debian_redis.client() as direct:
         direct.flushall()
     return str(shared_front.port)
-
-
-@pytest.mark.parametrize("script", EXAMPLES)
-def test_the_examples_of_message_queue_print_their_output(script: str, port: str) -> None:
-    assert run_script(script, port) == EXAMPLES[script]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)

@@ -79,11 +79,6 @@ def test_queues_behave_the_same_with_every_client(client_name: str, server: Serv
     assert output == (SCRIPTS / "queues.txt").read_text()
 
 
-def test_the_example_of_message_queue_works_on_a_queue(server: Server) -> None:
-    port = str(server.port_of("memcached"))
-    assert output_of(sys.executable, str(SCRIPTS / "message_queue.py"), port) == "None\nTrue\n123\nNone\n"
-
-
 def test_dalli_is_refused_in_the_binary_protocol(server: Server, client: Client) -> None:
     need_success("ruby-dalli", "ruby", "-e", "require 'dalli'")
     code = """

@@ -6,26 +6,19 @@ import asyncio
 from collections.abc import Coroutine, Generator
 from contextlib import suppress
 from typing import Any
-from weakref import WeakSet
 
 import redis.asyncio
-from redis.asyncio.connection import parse_url
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 
-from pressure_server.client.connecting import patient, settings
+from pressure_server.client.aio_connections import AsyncConnections
 from pressure_server.client.job_requests import (
-    SERVER_URL,
     JobInfo,
     JobNotReservedError,
     JobRequests,
     PeekedJob,
-    Request,
     Reserved,
     ReservedJob,
-    Result,
-    exception_for,
 )
+from pressure_server.client.requests import SERVER_URL, Request
 from pressure_server.errors import PressureError
 
 
@@ -37,13 +30,7 @@ class AsyncJobQueue:
 
     def __init__(self, name: str | bytes, url: str = SERVER_URL, **options: Any) -> None:
         self._requests = JobRequests(name)
-        own = settings(options, parse_url(url), Retry(NoBackoff(), 0))
-        # Any: redis-py's commands have no usable types.
-        self._redis: Any = redis.asyncio.Redis.from_pool(redis.asyncio.ConnectionPool(**own))
-        # Clients with one connection each, for requests that wait. A reserved job keeps its own.
-        self._patient = patient(own)
-        self._idle: list[Any] = []
-        self._opened: WeakSet[Any] = WeakSet()
+        self._connections = AsyncConnections(url, options)
 
     async def create(
         self,
@@ -53,7 +40,7 @@ class AsyncJobQueue:
         unique: str | None = None,
     ) -> None:
         """Create the queue; see JobQueue.create."""
-        await self._do(self._requests.create(bound, max_deliveries, dead_letter, unique))
+        await self._connections.do(self._requests.create(bound, max_deliveries, dead_letter, unique))
 
     async def put(
         self,
@@ -67,7 +54,9 @@ class AsyncJobQueue:
         timeout: float | None = None,
     ) -> int:
         """Put a job, and return its id; see JobQueue.put."""
-        return await self._do(self._requests.put(message, priority, delay, ttr, unique, unique_by, timeout))
+        return await self._connections.do(
+            self._requests.put(message, priority, delay, ttr, unique, unique_by, timeout)
+        )
 
     def reserve(
         self, timeout: float | None = None, ttr: float | None = None, token: str | bytes | None = None
@@ -77,39 +66,37 @@ class AsyncJobQueue:
 
     async def resume(self, job_id: int, token: str | bytes) -> AsyncJob:
         """Return the job that was reserved with this token; see JobQueue.resume."""
-        await self._do(self._requests.touch(job_id, token))
+        await self._connections.do(self._requests.touch(job_id, token))
         reserved = self._requests.resumed(job_id, await self.peek(job_id), await self.job(job_id))
         return AsyncJob(self, reserved, token, None)
 
     async def peek(self, which: int | str) -> PeekedJob | None:
         """Return a job without reserving it; see JobQueue.peek."""
-        return await self._do(self._requests.peek(which))
+        return await self._connections.do(self._requests.peek(which))
 
     async def job(self, job_id: int) -> JobInfo | None:
         """Return the state and the history of a job; see JobQueue.job."""
-        return await self._do(self._requests.job(job_id))
+        return await self._connections.do(self._requests.job(job_id))
 
     async def kick(self, count: int = 1) -> int:
         """Make up to `count` buried jobs ready; see JobQueue.kick."""
-        return await self._do(self._requests.kick(count))
+        return await self._connections.do(self._requests.kick(count))
 
     async def pause(self, seconds: float) -> None:
         """Have nobody reserve jobs for so many seconds; 0 ends the pause."""
-        await self._do(self._requests.pause(seconds))
+        await self._connections.do(self._requests.pause(seconds))
 
     async def length(self) -> int:
         """Return the number of jobs that are ready or delayed; see JobQueue.length."""
-        return await self._do(self._requests.length())
+        return await self._connections.do(self._requests.length())
 
     async def info(self) -> dict[str, Any]:
         """Return the fields of PRESSURE.INFO; see JobQueue.info."""
-        return await self._do(self._requests.info())
+        return await self._connections.do(self._requests.info())
 
     async def disconnect(self) -> None:
         """Close the connections; see JobQueue.disconnect."""
-        await self._redis.connection_pool.disconnect()
-        for client in list(self._opened):
-            await client.connection_pool.disconnect()
+        await self._connections.disconnect()
 
     async def __aenter__(self) -> AsyncJobQueue:
         return self
@@ -119,42 +106,9 @@ class AsyncJobQueue:
 
     async def _reserve(self, request: Request[Reserved], token: str | bytes | None) -> AsyncJob:
         if token is not None:
-            return AsyncJob(self, await self._do(request), token, None)
-        reserved, client = await self._do_alone(request)
+            return AsyncJob(self, await self._connections.do(request), token, None)
+        reserved, client = await self._connections.do_alone(request)
         return AsyncJob(self, reserved, None, client)
-
-    async def _do(self, request: Request[Result]) -> Result:
-        if not request.waits:
-            return await self._send(self._redis, request)
-        result, client = await self._do_alone(request)
-        self._idle.append(client)
-        return result
-
-    async def _do_alone(self, request: Request[Result]) -> tuple[Result, Any]:
-        """Send a request on a connection that no other uses. Return the client with that connection, too."""
-        client = self._idle.pop() if self._idle else self._open()
-        try:
-            result = await self._send(client, request)
-        except PressureError:
-            self._idle.append(client)
-            raise
-        except BaseException:
-            # A job may have been reserved: it returns to the queue.
-            await client.connection_pool.disconnect()
-            raise
-        return result, client
-
-    def _open(self) -> Any:
-        client = redis.asyncio.Redis.from_pool(redis.asyncio.ConnectionPool(**self._patient))
-        self._opened.add(client)
-        return client
-
-    async def _send(self, client: Any, request: Request[Result]) -> Result:
-        try:
-            reply = await client.execute_command(*request.words)
-        except redis.ResponseError as error:
-            raise exception_for(error) from None
-        return request.parse(reply)
 
 
 class AsyncJob(ReservedJob):
@@ -211,7 +165,7 @@ class AsyncJob(ReservedJob):
         async with self._lock:
             self._check()
             try:
-                await self._jobs._send(self._jobs._redis if self._client is None else self._client, request)
+                await self._jobs._connections.do_on(self._client, request)
             except JobNotReservedError:
                 self._end()
                 raise
@@ -221,7 +175,7 @@ class AsyncJob(ReservedJob):
     def _end(self) -> None:
         self._is_reserved = False
         if self._client is not None:
-            self._jobs._idle.append(self._client)
+            self._jobs._connections.give_back(self._client)
 
     async def _give_up(self) -> None:
         """Close the connection of a job that has not been ended: the job returns to the queue."""

@@ -6,12 +6,9 @@ connection it sends a request. docs/guides/job-client.md explains the use.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from math import inf
-from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
-
-from redis.exceptions import ResponseError
+from typing import Any, NamedTuple, NoReturn
 
 from pressure_server.client.arguments import (
     as_bytes,
@@ -22,46 +19,20 @@ from pressure_server.client.arguments import (
     checked_timeout,
     in_milliseconds,
 )
-from pressure_server.client.steps import QueueEmptyError
-from pressure_server.errors import (
-    BackendError,
-    DeniedError,
-    PressureError,
-    QueueAlreadyExistsError,
-    QueueClosedError,
-    QueueDoesNotExistError,
-    QueueFullError,
-    QueueInUseError,
-    QueueTypeError,
-    StoppingError,
-    WaitLimitError,
+from pressure_server.client.requests import (
+    QueueRequests,
+    Request,
+    Word,
+    described,
+    nothing,
+    put_timeout,
+    timeout_word,
 )
-from pressure_server.queues.names import base_key, printable
+from pressure_server.client.steps import QueueEmptyError
+from pressure_server.errors import PressureError
 
-# The address of a server that runs with the defaults.
-SERVER_URL = "redis://127.0.0.1:4000"
-# A longer timeout waits for ever: the server would refuse it.
-_LONGEST_WAIT = float(1 << 32)
 _STATES = ("ready", "delayed", "buried")
 _UNIQUE = ("queued", "unfinished")
-_ERRORS: dict[str, type[PressureError]] = {
-    kind.code: kind
-    for kind in (
-        BackendError,
-        DeniedError,
-        QueueAlreadyExistsError,
-        QueueClosedError,
-        QueueDoesNotExistError,
-        QueueFullError,
-        QueueInUseError,
-        QueueTypeError,
-        StoppingError,
-        WaitLimitError,
-    )
-}
-
-Word = bytes | str | int
-Result = TypeVar("Result")
 
 
 class JobNotReservedError(PressureError):
@@ -73,15 +44,6 @@ class JobNotReservedError(PressureError):
         super().__init__(
             f"job {job} of queue '{queue}' is not reserved here: it has been ended, or its time to run is up"
         )
-
-
-@dataclass(frozen=True)
-class Request(Generic[Result]):
-    """A command, and the function that parses its reply. If it `waits`, the server may reply late."""
-
-    words: tuple[Word, ...]
-    parse: Callable[[Any], Result]
-    waits: bool = False
 
 
 class PeekedJob(NamedTuple):
@@ -120,21 +82,8 @@ class Reserved(NamedTuple):
     reserves: int
 
 
-class JobRequests:
-    """The requests for the jobs of one queue. Invalid arguments raise TypeError or ValueError.
-
-    An invalid name raises TypeError or QueueNameError.
-    """
-
-    def __init__(self, name: str | bytes) -> None:
-        self.name = name
-        self._key = as_bytes(name, "a queue's name")
-        base_key(b"", self._key)
-
-    @property
-    def printable(self) -> str:
-        """The queue's name for texts."""
-        return printable(self._key)
+class JobRequests(QueueRequests):
+    """The requests for the jobs of one queue."""
 
     def create(
         self, bound: int, max_deliveries: int | None, dead_letter: str | bytes | None, unique: str | None
@@ -150,7 +99,7 @@ class JobRequests:
             if unique not in _UNIQUE:
                 raise ValueError(f"unique must be 'queued', 'unfinished' or None, not {unique!r}")
             words += ["UNIQUE", unique]
-        return self._request("CREATE", words, _nothing)
+        return self._request("CREATE", words, nothing)
 
     def put(
         self,
@@ -173,10 +122,7 @@ class JobRequests:
             words.append("UNIQUE")
         if unique_by is not None:
             words += ["UNIQUE-BY", as_bytes(unique_by, "a name")]
-        timeout = checked_timeout(timeout)
-        if timeout is not None:
-            words += ["NOWAIT"] if timeout <= 0 else ["TIMEOUT", _timeout(timeout)]
-        return self._request("PUT", words, int, waits=True)
+        return self._request("PUT", words + put_timeout(timeout), int, waits=True)
 
     def reserve(
         self, timeout: float | None, ttr: float | None, token: str | bytes | None
@@ -191,7 +137,7 @@ class JobRequests:
         words: list[Word] = []
         timeout = checked_timeout(timeout)
         if timeout is None or timeout > 0:
-            words += ["TIMEOUT", _timeout(inf if timeout is None else timeout)]
+            words += ["TIMEOUT", timeout_word(inf if timeout is None else timeout)]
         if ttr is not None:
             words += ["TTR", _seconds(ttr, "a time to run")]
         if token is not None:
@@ -211,7 +157,7 @@ class JobRequests:
         def parse(reply: Any) -> JobInfo | None:
             if reply is None:
                 return None
-            found = _described(reply)
+            found = described(reply)
             return JobInfo(**{field.name: found[field.name] for field in fields(JobInfo)})
 
         return self._request("JOB", [_checked_id(job_id)], parse)
@@ -222,15 +168,7 @@ class JobRequests:
 
     def pause(self, seconds: float) -> Request[None]:
         """Pause the queue."""
-        return self._request("PAUSE", [_seconds(seconds, "a pause")], _nothing)
-
-    def length(self) -> Request[int]:
-        """Count the jobs that are ready or delayed."""
-        return self._request("LENGTH", [], int)
-
-    def info(self) -> Request[dict[str, Any]]:
-        """Describe the queue."""
-        return self._request("INFO", [], _described)
+        return self._request("PAUSE", [_seconds(seconds, "a pause")], nothing)
 
     def ack(self, job_id: int, token: str | bytes | None) -> Request[None]:
         """Delete a job that is done. This and the next three raise JobNotReservedError if it is not ours."""
@@ -271,11 +209,6 @@ class JobRequests:
         owner: list[Word] = [] if token is None else ["TOKEN", as_bytes(token, "a token")]
         return self._request(name, [_checked_id(job_id), *(words or ()), *owner], parse)
 
-    def _request(
-        self, name: str, words: list[Word], parse: Callable[[Any], Result], *, waits: bool = False
-    ) -> Request[Result]:
-        return Request((f"PRESSURE.{name}", self._key, *words), parse, waits)
-
 
 class ReservedJob:
     """What Job and AsyncJob have in common: what is known of the job, and whether it is still reserved."""
@@ -296,16 +229,6 @@ class ReservedJob:
             self._requests.refuse(self.id)
 
 
-def exception_for(reply: ResponseError) -> Exception:
-    """Return the PressureError for an error reply; redis-py's exception if it has one of its own for it."""
-    if type(reply) is not ResponseError:
-        return reply
-    code, _, text = str(reply).partition(" ")
-    kind = _ERRORS.get(code)
-    # redis-py removes the code ERR. The server's text is kept, so the constructors are not called.
-    return kind.__new__(kind, text) if kind else PressureError(str(reply))
-
-
 def _checked_id(job_id: int) -> int:
     return checked_number(job_id, "the id of a job", least=1)
 
@@ -316,18 +239,3 @@ def _seconds(seconds: float, what: str) -> bytes:
 
 def _priority(priority: int | None) -> list[Word]:
     return [] if priority is None else ["PRIORITY", checked_priority(priority)]
-
-
-def _timeout(timeout: float) -> bytes:
-    """Return a timeout above 0 as the server reads it: it waits for ever for 0 seconds."""
-    return b"0" if timeout > _LONGEST_WAIT else in_milliseconds(timeout)
-
-
-def _nothing(_reply: Any) -> None:
-    return None
-
-
-def _described(reply: list[Any]) -> dict[str, Any]:
-    """Return a description, in RESP2 a list of names and values, with texts as str."""
-    texts = [part.decode(errors="backslashreplace") if isinstance(part, bytes) else part for part in reply]
-    return dict(zip(texts[::2], texts[1::2], strict=True))

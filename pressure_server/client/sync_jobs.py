@@ -5,26 +5,19 @@ from __future__ import annotations
 from contextlib import suppress
 from threading import Lock
 from typing import Any
-from weakref import WeakSet
 
 import redis
-from redis.backoff import NoBackoff
-from redis.connection import parse_url
-from redis.retry import Retry
 
-from pressure_server.client.connecting import patient, settings
 from pressure_server.client.job_requests import (
-    SERVER_URL,
     JobInfo,
     JobNotReservedError,
     JobRequests,
     PeekedJob,
-    Request,
     Reserved,
     ReservedJob,
-    Result,
-    exception_for,
 )
+from pressure_server.client.requests import SERVER_URL, Request
+from pressure_server.client.sync_connections import Connections
 from pressure_server.errors import PressureError
 
 
@@ -40,14 +33,7 @@ class JobQueue:
 
     def __init__(self, name: str | bytes, url: str = SERVER_URL, **options: Any) -> None:
         self._requests = JobRequests(name)
-        own = settings(options, parse_url(url), Retry(NoBackoff(), 0))  # type: ignore[no-untyped-call] # it has none
-        # Any: redis-py's commands have no usable types.
-        self._redis: Any = redis.Redis.from_pool(redis.ConnectionPool(**own))
-        # Clients with one connection each, for requests that wait. A reserved job keeps its own.
-        self._patient = patient(own)
-        self._idle: list[Any] = []
-        self._opened: WeakSet[Any] = WeakSet()
-        self._opening = Lock()
+        self._connections = Connections(url, options)
 
     def create(
         self,
@@ -62,7 +48,7 @@ class JobQueue:
         is buried. With `unique`, an equal job is not put: "queued" compares with jobs that are ready or
         delayed, "unfinished" also with those that are reserved or buried. Raises QueueAlreadyExistsError.
         """
-        self._do(self._requests.create(bound, max_deliveries, dead_letter, unique))
+        self._connections.do(self._requests.create(bound, max_deliveries, dead_letter, unique))
 
     def put(
         self,
@@ -85,7 +71,9 @@ class JobQueue:
         If the queue is full, wait up to `timeout` seconds for room; 0 or less does not wait; without one, the
         queue's overflow setting applies. Raises QueueDoesNotExistError, QueueClosedError or QueueFullError.
         """
-        return self._do(self._requests.put(message, priority, delay, ttr, unique, unique_by, timeout))
+        return self._connections.do(
+            self._requests.put(message, priority, delay, ttr, unique, unique_by, timeout)
+        )
 
     def reserve(
         self, timeout: float | None = None, ttr: float | None = None, token: str | bytes | None = None
@@ -102,8 +90,8 @@ class JobQueue:
         """
         request = self._requests.reserve(timeout, ttr, token)
         if token is not None:
-            return Job(self, self._do(request), token, None)
-        reserved, client = self._do_alone(request)
+            return Job(self, self._connections.do(request), token, None)
+        reserved, client = self._connections.do_alone(request)
         return Job(self, reserved, None, client)
 
     def resume(self, job_id: int, token: str | bytes) -> Job:
@@ -111,87 +99,46 @@ class JobQueue:
 
         Its time to run begins again. Raises JobNotReservedError if the token has no such reservation.
         """
-        self._do(self._requests.touch(job_id, token))
+        self._connections.do(self._requests.touch(job_id, token))
         reserved = self._requests.resumed(job_id, self.peek(job_id), self.job(job_id))
         return Job(self, reserved, token, None)
 
     def peek(self, which: int | str) -> PeekedJob | None:
         """Return a job without reserving it: by its id, or the next one that is ready, delayed or buried."""
-        return self._do(self._requests.peek(which))
+        return self._connections.do(self._requests.peek(which))
 
     def job(self, job_id: int) -> JobInfo | None:
         """Return the state and the history of a job; None if there is none with that id."""
-        return self._do(self._requests.job(job_id))
+        return self._connections.do(self._requests.job(job_id))
 
     def kick(self, count: int = 1) -> int:
         """Make up to `count` buried jobs ready; if none are buried, delayed jobs. Return how many."""
-        return self._do(self._requests.kick(count))
+        return self._connections.do(self._requests.kick(count))
 
     def pause(self, seconds: float) -> None:
         """Have nobody reserve jobs for so many seconds; 0 ends the pause."""
-        self._do(self._requests.pause(seconds))
+        self._connections.do(self._requests.pause(seconds))
 
     def length(self) -> int:
         """Return the number of jobs that are ready or delayed. Raises QueueDoesNotExistError."""
-        return self._do(self._requests.length())
+        return self._connections.do(self._requests.length())
 
     def info(self) -> dict[str, Any]:
         """Return the fields of PRESSURE.INFO. Raises QueueDoesNotExistError."""
-        return self._do(self._requests.info())
+        return self._connections.do(self._requests.info())
 
     def disconnect(self) -> None:
         """Close the connections: jobs that are reserved, except by a token, return to the queue.
 
         The next method call opens new connections.
         """
-        self._redis.connection_pool.disconnect()
-        with self._opening:
-            opened = list(self._opened)
-        for client in opened:
-            client.connection_pool.disconnect()
+        self._connections.disconnect()
 
     def __enter__(self) -> JobQueue:
         return self
 
     def __exit__(self, *_exception: object) -> None:
         self.disconnect()
-
-    def _do(self, request: Request[Result]) -> Result:
-        if not request.waits:
-            return self._send(self._redis, request)
-        result, client = self._do_alone(request)
-        self._idle.append(client)
-        return result
-
-    def _do_alone(self, request: Request[Result]) -> tuple[Result, Any]:
-        """Send a request on a connection that no other uses. Return the client with that connection, too."""
-        try:
-            client = self._idle.pop()
-        except IndexError:
-            client = self._open()
-        try:
-            result = self._send(client, request)
-        except PressureError:
-            self._idle.append(client)
-            raise
-        except BaseException:
-            # A job may have been reserved: it returns to the queue.
-            client.connection_pool.disconnect()
-            raise
-        return result, client
-
-    def _open(self) -> Any:
-        client = redis.Redis.from_pool(redis.ConnectionPool(**self._patient))
-        with self._opening:
-            self._opened.add(client)
-        return client
-
-    def _send(self, client: Any, request: Request[Result]) -> Result:
-        try:
-            reply = client.execute_command(*request.words)
-        except redis.ResponseError as error:
-            raise exception_for(error) from None
-        return request.parse(reply)
 
 
 class Job(ReservedJob):
@@ -252,7 +199,7 @@ class Job(ReservedJob):
         with self._lock:
             self._check()
             try:
-                self._jobs._send(self._jobs._redis if self._client is None else self._client, request)
+                self._jobs._connections.do_on(self._client, request)
             except JobNotReservedError:
                 self._end()
                 raise
@@ -262,7 +209,7 @@ class Job(ReservedJob):
     def _end(self) -> None:
         self._is_reserved = False
         if self._client is not None:
-            self._jobs._idle.append(self._client)
+            self._jobs._connections.give_back(self._client)
 
     def _give_up(self) -> None:
         """Close the connection of a job that has not been ended: the job returns to the queue."""

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
+from tests.support.requirements import need_success
+
 ROOT = Path(__file__).parent.parent.parent
+CLIENTS = ROOT / "tests" / "clients"
 TIMEOUT = 60
+_PREDIS = "require '/usr/share/php/Predis/Autoloader.php';"
+_RUNNERS = {"php": "php", "rb": "ruby", "py": sys.executable}
 
 
 def output_of(*command: str) -> str:
@@ -22,3 +28,19 @@ def output_of(*command: str) -> str:
     )
     assert (ended.returncode, ended.stderr) == (0, ""), ended.stdout + ended.stderr
     return ended.stdout
+
+
+def need_library(script: str) -> None:
+    """Require the library by which a program of tests/clients uses Redis."""
+    if script.endswith("predis.php"):
+        need_success("php-predis", "php", "-r", _PREDIS)
+    elif script.endswith(".php"):
+        need_success("php-redis", "php", "-r", "exit(class_exists('Redis') ? 0 : 1);")
+    elif script.endswith(".rb"):
+        need_success("ruby-redis", "ruby", "-e", "require 'redis'")
+
+
+def run_script(script: str, *arguments: str) -> str:
+    """Return the output of a program of tests/clients, which must succeed and warn of nothing."""
+    need_library(script)
+    return output_of(_RUNNERS[script.rpartition(".")[2]], str(CLIENTS / script), *arguments)
