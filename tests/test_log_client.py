@@ -428,7 +428,7 @@ def test_every_group_reads_every_message(log: Any) -> None:
     assert [read.offset for read in two.read(9, timeout=5)] == [1, 2]
     assert [read.offset for read in three.read(1)] == [1]
     assert one.read(timeout=0) == one.read(timeout=0.1) == []
-    assert sorted(log.groups())[0] == GroupInfo("one", 3, 0, 3, 0, 0)
+    assert sorted(log.groups())[0] == GroupInfo("one", 0, 0, 3, 0, 0)
 
 
 def test_messages_leave_the_log_when_every_group_has_finished_them(log: Any) -> None:

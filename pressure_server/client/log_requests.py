@@ -67,7 +67,7 @@ class LogMessage(NamedTuple):
 
 
 class GroupInfo(NamedTuple):
-    """A group of a log: the `offset` of its next message, and how many messages are before the tail (`lag`).
+    """A group of a log: the `offset` of its first unfinished message, and how many nobody has got (`lag`).
 
     `pending` messages have been read and not acknowledged; `missed` ones were dropped from the log before the
     group came to them.
