@@ -17,17 +17,21 @@ from tests.chaos.caller import Caller
 from tests.chaos.causes import Incident
 from tests.chaos.consumers import CLOSED, Consumer, Exchanger, ReliableConsumer, Taker, TransactionConsumer
 from tests.chaos.faults import Faults
+from tests.chaos.group_readers import GroupReader, OffsetReader
 from tests.chaos.hang_ups import PATHS, HalfCloser, HangUps
 from tests.chaos.journal import Journal
 from tests.chaos.kestrel import Kestrel
 from tests.chaos.ledger import NamedLedger
+from tests.chaos.log_ledger import LogLedger
 from tests.chaos.memcached import MemcachedCaller
 from tests.chaos.memcached_clients import Getter, Setter
+from tests.chaos.once import LOG, ONCE, OnceJobProducer, OnceLogProducer, OnceProducer
 from tests.chaos.plan import Fault, Timeouts
 from tests.chaos.producers import Pace, Producer, Sender
 from tests.chaos.redis_workers import DetachedWorker, JobProducer, RedisKicker, RedisWorker
 from tests.chaos.stand import Proxy, Stand
 from tests.chaos.workers import Worker
+from tests.support.waiters import Words
 
 # Queues with their bounds; 0 for none.
 QUEUES = {"wide": 0, "wider": 0, "narrow": 20, "tight": 300}
@@ -38,6 +42,22 @@ _TUBES = list(TUBES)
 # A list from which workers reserve, and takers take.
 HELD = {"held": 300}
 _HELD = list(HELD)
+# Queues into which all puts have a transaction id, with their bounds; the last is of jobs. Workers read them.
+ONCE_LISTS = {f"{ONCE}wide": 0, f"{ONCE}narrow": 40}
+ONCE_JOBS = {f"{ONCE}jobs": 300}
+_ONCE_QUEUES = [*ONCE_LISTS, *ONCE_JOBS]
+# Logs with their bounds and groups. All puts have a transaction id.
+LOGS: dict[str, tuple[int, Sequence[str]]] = {
+    f"{LOG}wide": (0, ("alone", "shared", "tube")),
+    f"{LOG}narrow": (300, ("shared", "plain")),
+}
+# Groups that are read by READ, with the numbers of their consumers.
+_READERS = [(f"{LOG}wide", "alone", 1), (f"{LOG}wide", "shared", 3), (f"{LOG}narrow", "shared", 2)]
+_TUBE, _PLAIN = (f"{LOG}wide", "tube"), (f"{LOG}narrow", "plain")
+_ONCE_PRODUCERS = 2
+_LOG_PRODUCERS = 2
+_ONCE_WORKERS = 3
+_TUBE_WORKERS = 2
 # The queues of clients that hang up in a stall.
 _LEFT_QUEUES = [path.queue for path in PATHS]
 # Kinds of clients: type, protocol, name and number. The connections of the first third of the producers are
@@ -68,8 +88,10 @@ _WORKERS: list[tuple[type[Worker], type[Caller], str, int, list[str]]] = [
 ]
 _DETACHED = 3
 _JOB_TAKERS = 2
-# The share of messages that are put as jobs.
+# The shares of messages that are put as jobs, with a transaction id into queues, and into logs.
 _JOBS = 0.4
+_WITH_ID = 0.08
+_IN_LOGS = 0.08
 _EXCHANGERS = 2
 _HALF_CLOSERS = 4
 # Seconds between checks of the tasks, between lines of progress, and until undrained queues are given up.
@@ -98,6 +120,11 @@ class Outcome:
 
     settings: Settings
     ledger: NamedLedger = field(default_factory=NamedLedger)
+    # Of the messages that were put with a transaction id into queues, and of those in logs.
+    once: NamedLedger = field(default_factory=NamedLedger)
+    logs: dict[str, LogLedger] = field(
+        default_factory=lambda: {name: LogLedger(name, groups) for name, (_, groups) in LOGS.items()}
+    )
     journal: Journal = field(default_factory=Journal)
     began: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
@@ -105,6 +132,35 @@ class Outcome:
     append_only_files: list[Path] = field(default_factory=list)
     # Queues that were not drained, with their lengths.
     left: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def ledgers(self) -> list[NamedLedger]:
+        """The ledgers of all messages. A message in a log is in the ledger of each of its groups."""
+        return [
+            self.ledger,
+            self.once,
+            *(group for log in self.logs.values() for group in log.groups.values()),
+        ]
+
+    @property
+    def in_logs(self) -> int:
+        """The number of acknowledged messages in logs."""
+        return sum(log.acknowledged for log in self.logs.values())
+
+    @property
+    def acknowledged(self) -> int:
+        """The number of messages acknowledged; those in logs count once."""
+        return self.ledger.acknowledged + self.once.acknowledged + self.in_logs
+
+    @property
+    def received(self) -> int:
+        """The number of messages received; those in logs count once for each group."""
+        return sum(ledger.received for ledger in self.ledgers)
+
+    @property
+    def last_receipt(self) -> float:
+        """The time of the last receipt."""
+        return max(ledger.last_receipt for ledger in self.ledgers)
 
 
 async def run(settings: Settings, say: Say) -> Outcome:
@@ -143,12 +199,26 @@ class _Work:
     async def run(self) -> None:
         await self._create_queues()
         messages, seconds = self._settings.messages, plan.seconds(self._settings.faults)
-        pace = Pace(lambda: self._ledger.acknowledged - self._ledger.jobs, (1 - _JOBS) * messages, seconds)
+        plain = 1 - _JOBS - _WITH_ID - _IN_LOGS
+        pace = Pace(lambda: self._ledger.acknowledged - self._ledger.jobs, plain * messages, seconds)
         job_pace = Pace(lambda: self._ledger.jobs, _JOBS * messages, seconds)
-        consumers = [*self._consumers(pace), *self._job_consumers()]
+        once_pace = Pace(lambda: self._outcome.once.acknowledged, _WITH_ID * messages, seconds)
+        log_pace = Pace(lambda: self._outcome.in_logs, _IN_LOGS * messages, seconds)
+        paces = (pace, job_pace, once_pace, log_pace)
+        consumers: list[Consumer | HalfCloser | OffsetReader] = [
+            *self._consumers(pace),
+            *self._job_consumers(),
+            *self._once_workers(),
+            *self._log_readers(),
+        ]
         producers = [
             asyncio.create_task(producer.work())
-            for producer in (*self._producers(pace), *self._job_producers(job_pace))
+            for producer in (
+                *self._producers(pace),
+                *self._job_producers(job_pace),
+                *self._once_producers(once_pace),
+                *self._log_producers(log_pace),
+            )
         ]
         breaking = asyncio.create_task(self._faults.all(self._settings.faults))
         tasks = [
@@ -159,9 +229,10 @@ class _Work:
             breaking,
         ]
         try:
-            while not breaking.done() or self._ledger.acknowledged < self._settings.messages:
+            while not breaking.done() or self._outcome.acknowledged < self._settings.messages:
                 await self._check(tasks)
-            pace.is_over = job_pace.is_over = True
+            for one in paces:
+                one.is_over = True
             while not all(task.done() for task in producers):
                 await self._check(tasks)
             self._outcome.seconds = time.monotonic() - self._outcome.began
@@ -186,6 +257,14 @@ class _Work:
             await caller.ask(("PRESSURE.CREATE", queue, "BOUND", bound, "OVERFLOW", "BLOCK"))
         for queue in (*_LEFT_QUEUES, CLOSED):
             await caller.ask(("PRESSURE.CREATE", queue))
+        for queue, limit in (ONCE_LISTS | ONCE_JOBS).items():
+            words: Words = ("PRESSURE.CREATE", queue, "BOUND", limit, "OVERFLOW", "BLOCK")
+            await caller.ask((*words, "TYPE", "JOBS") if queue in ONCE_JOBS else words)
+        for log, (limit, groups) in LOGS.items():
+            await caller.ask(
+                ("PRESSURE.CREATE", log, "BOUND", limit, "OVERFLOW", "BLOCK", "TYPE", "LOG"),
+                *(("PRESSURE.GROUP", "CREATE", log, group) for group in groups),
+            )
         await caller.ask(("PRESSURE.CLOSE", CLOSED))
         caller.close()
 
@@ -259,13 +338,87 @@ class _Work:
         consumers.append(RedisKicker(caller, self._ledger, _HELD, self._chance(), self._journal))
         return consumers
 
+    def _callers(self, name: str) -> list[Caller]:
+        """Return callers of one client, one for each proxy. Faults break their connections."""
+        self._made += 1
+        name = f"{name}-{self._made}"
+        return [Caller(name, proxy, self._journal, relayed=True) for proxy in self._stand.proxies]
+
+    def _once_producers(self, pace: Pace) -> list[OnceProducer]:
+        once = self._outcome.once
+        producers: list[OnceProducer] = []
+        for queue in _ONCE_QUEUES * _ONCE_PRODUCERS:
+            callers = self._callers("once")
+            common = (callers, self._made, queue, once, self._journal, pace, self._chance())
+            producers.append(OnceJobProducer(*common, once) if queue in ONCE_JOBS else OnceProducer(*common))
+        return producers
+
+    def _log_producers(self, pace: Pace) -> list[OnceProducer]:
+        producers: list[OnceProducer] = []
+        for name, log in [*self._outcome.logs.items()] * _LOG_PRODUCERS:
+            callers = self._callers("log-producer")
+            common = (callers, self._made, name, log, self._journal, pace, self._chance())
+            producers.append(OnceLogProducer(*common, log))
+        return producers
+
+    def _once_workers(self) -> list[Consumer]:
+        """Return workers of the queues with ids. No fault explains a job that ends twice."""
+        once = self._outcome.once
+        consumers: list[Consumer] = []
+        for n in range(_ONCE_WORKERS):
+            caller = Caller(*self._next("once-worker"), self._journal, relayed=n > 0)
+            consumers.append(
+                RedisWorker(caller, once, _ONCE_QUEUES, self._chance(), self._journal, [*ONCE_LISTS])
+            )
+        kicker = self._caller("once-kicker")
+        consumers.append(RedisKicker(kicker, once, _ONCE_QUEUES, self._chance(), self._journal))
+        return consumers
+
+    def _log_readers(self) -> list[Consumer | OffsetReader]:
+        consumers: list[Consumer | OffsetReader] = []
+        for log, group, count in _READERS:
+            ledger, queues = self._of_group(log, group)
+            for _ in range(count):
+                callers = self._callers("reader")
+                consumers.append(
+                    GroupReader(
+                        callers[0], ledger, queues, self._chance(), self._journal, [],
+                        self._outcome.logs[log], group, callers, is_alone=count == 1,
+                    )
+                )  # fmt: skip
+            kicker = self._caller("group-kicker")
+            consumers.append(RedisKicker(kicker, ledger, queues, self._chance(), self._journal))
+        ledger, queues = self._of_group(*_TUBE)
+        workers: list[type[Worker]] = [*[BeanstalkWorker] * _TUBE_WORKERS, MortalWorker]
+        for worker in workers:
+            caller = BeanstalkCaller(*self._next("group-worker"), self._journal, relayed=True)
+            consumers.append(worker(caller, ledger, queues, self._chance(), self._journal, []))
+        tube_kicker = BeanstalkCaller(*self._next("group-kicker"), self._journal, relayed=False)
+        consumers.append(Kicker(tube_kicker, ledger, queues, self._chance(), self._journal))
+        ledger, queues = self._of_group(*_PLAIN)
+        reader = MemcachedCaller(*self._next("group-kestrel"), self._journal, relayed=False)
+        consumers.append(Kestrel(reader, ledger, queues, self._chance()))
+        mover = Caller(*self._next("group-mover"), self._journal, relayed=True)
+        consumers.append(ReliableConsumer(mover, ledger, queues, self._chance()))
+        taker = self._caller("group-transaction")
+        consumers.append(TransactionConsumer(taker, ledger, queues, self._chance()))
+        for ledger_of_log in self._outcome.logs.values():
+            caller = self._caller("offset-reader")
+            consumers.append(OffsetReader(caller, ledger_of_log, self._chance()))
+        return consumers
+
+    def _of_group(self, log: str, group: str) -> tuple[NamedLedger, list[str]]:
+        """Return the ledger of a group, and its queue in a list."""
+        ledger = self._outcome.logs[log]
+        return ledger.groups[group], [ledger.queue_of(group)]
+
     async def _drain(self, tasks: list[asyncio.Task[None]]) -> None:
         """Wait until nothing is received for longer than a proxy takes to recover a dead proxy's messages."""
         self._say("all faults repaired, all producers stopped; draining the queues")
         quiet = 2 * self._settings.timeouts.proxy + 1
         end = time.monotonic() + _DRAIN_TIMEOUT + quiet
         began = time.monotonic()
-        while time.monotonic() - max(began, self._ledger.last_receipt) < quiet or self._outcome.left:
+        while time.monotonic() - max(began, self._outcome.last_receipt) < quiet or self._outcome.left:
             await self._check(tasks)
             self._outcome.left = await asyncio.to_thread(self._lengths)
             if time.monotonic() > end:
@@ -284,18 +437,44 @@ class _Work:
         return {queue: length for queue, length in lengths.items() if length}
 
     async def _audit(self) -> None:
-        """Complain of empty queues whose statistics count different numbers in and out."""
+        """Complain of empty queues whose statistics count other numbers in, or out, than there were."""
         await asyncio.to_thread(self._audit_jobs)
         caller = self._caller("auditor")
         for queue in (*QUEUES, *_LEFT_QUEUES, *TUBES, *HELD):
-            (reply,) = await caller.ask(("PRESSURE.INFO", queue))
-            about: dict[bytes, Any] = dict(zip(reply[::2], reply[1::2], strict=True))
-            produced, consumed = about[b"produced_messages"], about[b"consumed_messages"]
-            if produced != consumed:
-                self._journal.complain(
-                    f"{queue} is empty; its statistics count {produced} produced, {consumed} consumed"
-                )
+            await self._audit_counts(caller, queue)
+        for queue in _ONCE_QUEUES:
+            await self._audit_counts(caller, queue, self._outcome.once.acknowledged_in(queue))
+        for log in self._outcome.logs.values():
+            await self._audit_counts(caller, log.name, log.acknowledged)
+            for group in log.groups:
+                await self._audit_counts(caller, log.queue_of(group), log.acknowledged)
+            await self._audit_groups(caller, log)
         caller.close()
+
+    async def _audit_counts(self, caller: Caller, queue: str, expected: int | None = None) -> None:
+        """Complain if a queue has not as many messages out as in, or in as `expected`."""
+        (reply,) = await caller.ask(("PRESSURE.INFO", queue))
+        about: dict[bytes, Any] = dict(zip(reply[::2], reply[1::2], strict=True))
+        produced, consumed = about[b"produced_messages"], about[b"consumed_messages"]
+        if produced != consumed:
+            self._journal.complain(
+                f"{queue} is empty; its statistics count {produced} produced, {consumed} consumed"
+            )
+        if expected is not None and produced != expected:
+            self._journal.complain(
+                f"{queue}: {expected} messages were acknowledged; its statistics count {produced} produced"
+            )
+
+    async def _audit_groups(self, caller: Caller, log: LogLedger) -> None:
+        """Complain of a group that has not passed all messages of its log."""
+        (found,) = await caller.ask(("PRESSURE.GROUP", "LIST", log.name))
+        for reply in found:
+            about: dict[bytes, Any] = dict(zip(reply[::2], reply[1::2], strict=True))
+            unfinished = [about[name] for name in (b"lag", b"pending", b"buried", b"missed")]
+            if about[b"offset"] != log.acknowledged or any(unfinished):
+                self._journal.complain(
+                    f"{log.acknowledged} messages were put into {log.name}, and groups are empty: {about}"
+                )
 
     def _audit_jobs(self) -> None:
         """Complain of what is left of jobs in the backend."""
@@ -312,6 +491,6 @@ class _Work:
         while True:
             await asyncio.sleep(_PROGRESS_INTERVAL)
             self._say(
-                f"{self._ledger.acknowledged} acknowledged, {self._ledger.received} received, "
+                f"{self._outcome.acknowledged} acknowledged, {self._outcome.received} received, "
                 f"{len(self._faults.done)} of {len(self._settings.faults)} faults"
             )
