@@ -17,7 +17,7 @@ from tests.chaos.causes import Incident
 from tests.chaos.consumers import OWN
 from tests.chaos.hang_ups import HangUps
 from tests.chaos.messages import flags_of, name_of
-from tests.chaos.once import LOG, ONCE
+from tests.chaos.once import LOG_PREFIX, ONCE_PREFIX
 from tests.chaos.plan import Fault, Kind, Target
 from tests.chaos.stand import Proxy, Stand
 from tests.support.faults import (
@@ -165,7 +165,7 @@ def _queues(control: Client) -> list[bytes]:
     their messages may have been read.
     """
     bases = [key.removesuffix(b":bound") for key in control.keys(_PREFIX + b"*:bound")]
-    others = tuple(_PREFIX + prefix.encode() for prefix in (OWN, ONCE, LOG))
+    others = tuple(_PREFIX + prefix.encode() for prefix in (OWN, ONCE_PREFIX, LOG_PREFIX))
     return [base for base in bases if not base.startswith(others)]
 
 
@@ -191,7 +191,7 @@ def _copy_in(control: Client, pattern: bytes) -> bool:
 
 def _steal_from_group(control: Client) -> bool:
     """Delete a ready job of a group, with all that is noted of it. Return False if there is none."""
-    for key in control.keys(_PREFIX + LOG.encode() + b"*+*:ext:ready"):
+    for key in control.keys(_PREFIX + LOG_PREFIX.encode() + b"*+*:ext:ready"):
         base = key.removesuffix(b":ext:ready")
         for job, _ in control.zpopmin(key):
             control.hdel(base + b":ext:jobs", job, job + b":")
@@ -201,8 +201,8 @@ def _steal_from_group(control: Client) -> bool:
 
 
 _HARM_TO_LOGS: dict[Kind, Callable[[Client], bool]] = {
-    plan.COPIED_ONCE: lambda control: _copy_in(control, ONCE.encode() + b"*"),
-    plan.COPIED_IN_LOG: lambda control: _copy_in(control, LOG.encode() + b"*"),
+    plan.COPIED_ONCE: lambda control: _copy_in(control, ONCE_PREFIX.encode() + b"*"),
+    plan.COPIED_IN_LOG: lambda control: _copy_in(control, LOG_PREFIX.encode() + b"*"),
     plan.STOLEN_FROM_GROUP: _steal_from_group,
 }
 

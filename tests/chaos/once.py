@@ -24,7 +24,7 @@ from tests.support.ledger import Event
 from tests.support.waiters import Words
 
 # The prefixes of the names of queues and logs into which these producers put; nobody else puts into them.
-ONCE, LOG = "once-", "log-"
+ONCE_PREFIX, LOG_PREFIX = "once-", "log-"
 # Numbers of puts in one write.
 _BATCHES = (1, 1, 1, 5)
 # Seconds after which a producer without a reply tries again, perhaps through another server. A proxy that is

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,21 +16,22 @@ from tests.chaos.caller import Caller
 from tests.chaos.causes import Incident
 from tests.chaos.consumers import CLOSED, Consumer, Exchanger, ReliableConsumer, Taker, TransactionConsumer
 from tests.chaos.faults import Faults
-from tests.chaos.group_readers import GroupReader, OffsetReader
+from tests.chaos.group_readers import OffsetReader
 from tests.chaos.hang_ups import PATHS, HalfCloser, HangUps
 from tests.chaos.journal import Journal
 from tests.chaos.kestrel import Kestrel
 from tests.chaos.ledger import NamedLedger
+from tests.chaos.log_clients import LOGS, ONCE, LogClients
 from tests.chaos.log_ledger import LogLedger
+from tests.chaos.maker import Maker
 from tests.chaos.memcached import MemcachedCaller
 from tests.chaos.memcached_clients import Getter, Setter
-from tests.chaos.once import LOG, ONCE, OnceJobProducer, OnceLogProducer, OnceProducer
+from tests.chaos.once import OnceProducer
 from tests.chaos.plan import Fault, Timeouts
 from tests.chaos.producers import Pace, Producer, Sender
 from tests.chaos.redis_workers import DetachedWorker, JobProducer, RedisKicker, RedisWorker
-from tests.chaos.stand import Proxy, Stand
+from tests.chaos.stand import Stand
 from tests.chaos.workers import Worker
-from tests.support.waiters import Words
 
 # Queues with their bounds; 0 for none.
 QUEUES = {"wide": 0, "wider": 0, "narrow": 20, "tight": 300}
@@ -42,22 +42,6 @@ _TUBES = list(TUBES)
 # A list from which workers reserve, and takers take.
 HELD = {"held": 300}
 _HELD = list(HELD)
-# Queues into which all puts have a transaction id, with their bounds; the last is of jobs. Workers read them.
-ONCE_LISTS = {f"{ONCE}wide": 0, f"{ONCE}narrow": 40}
-ONCE_JOBS = {f"{ONCE}jobs": 300}
-_ONCE_QUEUES = [*ONCE_LISTS, *ONCE_JOBS]
-# Logs with their bounds and groups. All puts have a transaction id.
-LOGS: dict[str, tuple[int, Sequence[str]]] = {
-    f"{LOG}wide": (0, ("alone", "shared", "tube")),
-    f"{LOG}narrow": (300, ("shared", "plain")),
-}
-# Groups that are read by READ, with the numbers of their consumers.
-_READERS = [(f"{LOG}wide", "alone", 1), (f"{LOG}wide", "shared", 3), (f"{LOG}narrow", "shared", 2)]
-_TUBE, _PLAIN = (f"{LOG}wide", "tube"), (f"{LOG}narrow", "plain")
-_ONCE_PRODUCERS = 2
-_LOG_PRODUCERS = 2
-_ONCE_WORKERS = 3
-_TUBE_WORKERS = 2
 # The queues of clients that hang up in a stall.
 _LEFT_QUEUES = [path.queue for path in PATHS]
 # Kinds of clients: type, protocol, name and number. The connections of the first third of the producers are
@@ -189,9 +173,10 @@ class _Work:
         self._settings = outcome.settings
         self._ledger, self._journal = outcome.ledger, outcome.journal
         self._say = say
-        self._made = 0
-        sender = self._sender(self._caller("stall-producer"))
-        collector = self._caller("stall-collector")
+        self._maker = Maker(stand.proxies, self._journal, self._settings.seed)
+        self._log_clients = LogClients(self._maker, outcome.once, outcome.logs, self._journal)
+        sender = self._sender(self._maker.caller("stall-producer"))
+        collector = self._maker.caller("stall-collector")
         self._hang_ups = HangUps(stand.proxies, self._ledger, self._journal, sender, collector)
         self._faults = Faults(stand, self._hang_ups)
         self._outcome.incidents = self._faults.done
@@ -205,24 +190,22 @@ class _Work:
         once_pace = Pace(lambda: self._outcome.once.acknowledged, _WITH_ID * messages, seconds)
         log_pace = Pace(lambda: self._outcome.in_logs, _IN_LOGS * messages, seconds)
         paces = (pace, job_pace, once_pace, log_pace)
-        consumers: list[Consumer | HalfCloser | OffsetReader] = [
+        workers: list[Consumer | HalfCloser | OffsetReader] = [
             *self._consumers(pace),
             *self._job_consumers(),
-            *self._once_workers(),
-            *self._log_readers(),
+            *self._log_clients.consumers(),
+            *self._log_clients.offset_readers(),
         ]
-        producers = [
-            asyncio.create_task(producer.work())
-            for producer in (
-                *self._producers(pace),
-                *self._job_producers(job_pace),
-                *self._once_producers(once_pace),
-                *self._log_producers(log_pace),
-            )
+        makers: list[Producer | OnceProducer] = [
+            *self._producers(pace),
+            *self._job_producers(job_pace),
+            *self._log_clients.once_producers(once_pace),
+            *self._log_clients.log_producers(log_pace),
         ]
+        producers = [asyncio.create_task(producer.work()) for producer in makers]
         breaking = asyncio.create_task(self._faults.all(self._settings.faults))
         tasks = [
-            *(asyncio.create_task(consumer.work()) for consumer in consumers),
+            *(asyncio.create_task(worker.work()) for worker in workers),
             asyncio.create_task(self._hang_ups.collect()),
             *producers,
             asyncio.create_task(self._report_progress()),
@@ -250,52 +233,34 @@ class _Work:
                 task.result()
 
     async def _create_queues(self) -> None:
-        caller = self._caller("creator")
+        caller = self._maker.caller("creator")
         for queue, bound in (QUEUES | HELD | TUBES).items():
             if bound is None:
                 continue
             await caller.ask(("PRESSURE.CREATE", queue, "BOUND", bound, "OVERFLOW", "BLOCK"))
         for queue in (*_LEFT_QUEUES, CLOSED):
             await caller.ask(("PRESSURE.CREATE", queue))
-        for queue, limit in (ONCE_LISTS | ONCE_JOBS).items():
-            words: Words = ("PRESSURE.CREATE", queue, "BOUND", limit, "OVERFLOW", "BLOCK")
-            await caller.ask((*words, "TYPE", "JOBS") if queue in ONCE_JOBS else words)
-        for log, (limit, groups) in LOGS.items():
-            await caller.ask(
-                ("PRESSURE.CREATE", log, "BOUND", limit, "OVERFLOW", "BLOCK", "TYPE", "LOG"),
-                *(("PRESSURE.GROUP", "CREATE", log, group) for group in groups),
-            )
+        await self._log_clients.create_queues(caller)
         await caller.ask(("PRESSURE.CLOSE", CLOSED))
         caller.close()
 
-    def _next(self, name: str) -> tuple[str, Proxy]:
-        """Return the next client's name, and its proxy. The clients use the proxies in turn."""
-        self._made += 1
-        return f"{name}-{self._made}", self._stand.proxies[self._made % len(self._stand.proxies)]
-
-    def _caller(self, name: str) -> Caller:
-        return Caller(*self._next(name), self._journal, relayed=False)
-
     def _sender(self, caller: Caller) -> Sender:
-        return Sender(self._made, caller, self._ledger, self._journal)
-
-    def _chance(self) -> random.Random:
-        return random.Random(self._settings.seed * 1000 + self._made)
+        return Sender(self._maker.made, caller, self._ledger, self._journal)
 
     def _producers(self, pace: Pace) -> list[Producer]:
         producers = []
         for producer, protocol, name, count in _PRODUCERS:
             for n in range(count):
-                caller = protocol(*self._next(name), self._journal, relayed=n >= count // 3)
-                producers.append(producer(caller, self._sender(caller), _NAMES, pace, self._chance()))
+                caller = protocol(*self._maker.next(name), self._journal, relayed=n >= count // 3)
+                producers.append(producer(caller, self._sender(caller), _NAMES, pace, self._maker.chance()))
         return producers
 
     def _job_producers(self, pace: Pace) -> list[Producer]:
         producers = []
         for producer, protocol, name, count, queues in _JOB_PRODUCERS:
             for n in range(count):
-                caller = protocol(*self._next(name), self._journal, relayed=n >= count // 3)
-                producers.append(producer(caller, self._sender(caller), queues, pace, self._chance()))
+                caller = protocol(*self._maker.next(name), self._journal, relayed=n >= count // 3)
+                producers.append(producer(caller, self._sender(caller), queues, pace, self._maker.chance()))
         return producers
 
     def _consumers(self, pace: Pace) -> list[Consumer | HalfCloser]:
@@ -303,114 +268,46 @@ class _Work:
         for consumer, protocol, name, count in _CONSUMERS:
             for _ in range(count):
                 is_relayed = consumer is ReliableConsumer
-                caller = protocol(*self._next(name), self._journal, relayed=is_relayed)
-                consumers.append(consumer(caller, self._ledger, _NAMES, self._chance()))
+                caller = protocol(*self._maker.next(name), self._journal, relayed=is_relayed)
+                consumers.append(consumer(caller, self._ledger, _NAMES, self._maker.chance()))
         for _ in range(_EXCHANGERS):
-            caller = self._caller("exchanger")
+            caller = self._maker.caller("exchanger")
             sender = self._sender(caller)
-            consumers.append(Exchanger(caller, self._ledger, _NAMES, self._chance(), sender, pace))
+            consumers.append(Exchanger(caller, self._ledger, _NAMES, self._maker.chance(), sender, pace))
         for _ in range(_HALF_CLOSERS):
-            name_and_proxy = self._next("half-closer")
-            consumers.append(HalfCloser(*name_and_proxy, self._ledger, self._journal, _NAMES, self._chance()))
+            name_and_proxy = self._maker.next("half-closer")
+            consumers.append(
+                HalfCloser(*name_and_proxy, self._ledger, self._journal, _NAMES, self._maker.chance())
+            )
         return consumers
 
     def _job_consumers(self) -> list[Consumer]:
         consumers: list[Consumer] = []
         for worker, protocol, name, count, queues in _WORKERS:
             for n in range(count):
-                caller = protocol(*self._next(name), self._journal, relayed=n > 0)
-                consumers.append(worker(caller, self._ledger, queues, self._chance(), self._journal, _HELD))
+                caller = protocol(*self._maker.next(name), self._journal, relayed=n > 0)
+                consumers.append(
+                    worker(caller, self._ledger, queues, self._maker.chance(), self._journal, _HELD)
+                )
         for n in range(_DETACHED):
-            caller = Caller(*self._next("detached"), self._journal, relayed=n > 0)
-            successor = self._caller("successor")
+            caller = Caller(*self._maker.next("detached"), self._journal, relayed=n > 0)
+            successor = self._maker.caller("successor")
             queues = [*_TUBES, *_HELD]
             consumers.append(
-                DetachedWorker(caller, self._ledger, queues, self._chance(), self._journal, _HELD, successor)
+                DetachedWorker(
+                    caller, self._ledger, queues, self._maker.chance(), self._journal, _HELD, successor
+                )
             )
         for _ in range(_JOB_TAKERS):
-            caller = self._caller("job-taker")
-            consumers.append(Taker(caller, self._ledger, ["mixed", *_HELD], self._chance()))
-        reader = MemcachedCaller(*self._next("job-kestrel"), self._journal, relayed=False)
-        consumers.append(Kestrel(reader, self._ledger, ["mixed", *_HELD], self._chance()))
-        kicker = BeanstalkCaller(*self._next("kicker"), self._journal, relayed=False)
-        consumers.append(Kicker(kicker, self._ledger, _TUBES, self._chance(), self._journal))
-        caller = self._caller("redis-kicker")
-        consumers.append(RedisKicker(caller, self._ledger, _HELD, self._chance(), self._journal))
+            caller = self._maker.caller("job-taker")
+            consumers.append(Taker(caller, self._ledger, ["mixed", *_HELD], self._maker.chance()))
+        reader = MemcachedCaller(*self._maker.next("job-kestrel"), self._journal, relayed=False)
+        consumers.append(Kestrel(reader, self._ledger, ["mixed", *_HELD], self._maker.chance()))
+        kicker = BeanstalkCaller(*self._maker.next("kicker"), self._journal, relayed=False)
+        consumers.append(Kicker(kicker, self._ledger, _TUBES, self._maker.chance(), self._journal))
+        caller = self._maker.caller("redis-kicker")
+        consumers.append(RedisKicker(caller, self._ledger, _HELD, self._maker.chance(), self._journal))
         return consumers
-
-    def _callers(self, name: str) -> list[Caller]:
-        """Return callers of one client, one for each proxy. Faults break their connections."""
-        self._made += 1
-        name = f"{name}-{self._made}"
-        return [Caller(name, proxy, self._journal, relayed=True) for proxy in self._stand.proxies]
-
-    def _once_producers(self, pace: Pace) -> list[OnceProducer]:
-        once = self._outcome.once
-        producers: list[OnceProducer] = []
-        for queue in _ONCE_QUEUES * _ONCE_PRODUCERS:
-            callers = self._callers("once")
-            common = (callers, self._made, queue, once, self._journal, pace, self._chance())
-            producers.append(OnceJobProducer(*common, once) if queue in ONCE_JOBS else OnceProducer(*common))
-        return producers
-
-    def _log_producers(self, pace: Pace) -> list[OnceProducer]:
-        producers: list[OnceProducer] = []
-        for name, log in [*self._outcome.logs.items()] * _LOG_PRODUCERS:
-            callers = self._callers("log-producer")
-            common = (callers, self._made, name, log, self._journal, pace, self._chance())
-            producers.append(OnceLogProducer(*common, log))
-        return producers
-
-    def _once_workers(self) -> list[Consumer]:
-        """Return workers of the queues with ids. No fault explains a job that ends twice."""
-        once = self._outcome.once
-        consumers: list[Consumer] = []
-        for n in range(_ONCE_WORKERS):
-            caller = Caller(*self._next("once-worker"), self._journal, relayed=n > 0)
-            consumers.append(
-                RedisWorker(caller, once, _ONCE_QUEUES, self._chance(), self._journal, [*ONCE_LISTS])
-            )
-        kicker = self._caller("once-kicker")
-        consumers.append(RedisKicker(kicker, once, _ONCE_QUEUES, self._chance(), self._journal))
-        return consumers
-
-    def _log_readers(self) -> list[Consumer | OffsetReader]:
-        consumers: list[Consumer | OffsetReader] = []
-        for log, group, count in _READERS:
-            ledger, queues = self._of_group(log, group)
-            for _ in range(count):
-                callers = self._callers("reader")
-                consumers.append(
-                    GroupReader(
-                        callers[0], ledger, queues, self._chance(), self._journal, [],
-                        self._outcome.logs[log], group, callers, is_alone=count == 1,
-                    )
-                )  # fmt: skip
-            kicker = self._caller("group-kicker")
-            consumers.append(RedisKicker(kicker, ledger, queues, self._chance(), self._journal))
-        ledger, queues = self._of_group(*_TUBE)
-        workers: list[type[Worker]] = [*[BeanstalkWorker] * _TUBE_WORKERS, MortalWorker]
-        for worker in workers:
-            caller = BeanstalkCaller(*self._next("group-worker"), self._journal, relayed=True)
-            consumers.append(worker(caller, ledger, queues, self._chance(), self._journal, []))
-        tube_kicker = BeanstalkCaller(*self._next("group-kicker"), self._journal, relayed=False)
-        consumers.append(Kicker(tube_kicker, ledger, queues, self._chance(), self._journal))
-        ledger, queues = self._of_group(*_PLAIN)
-        reader = MemcachedCaller(*self._next("group-kestrel"), self._journal, relayed=False)
-        consumers.append(Kestrel(reader, ledger, queues, self._chance()))
-        mover = Caller(*self._next("group-mover"), self._journal, relayed=True)
-        consumers.append(ReliableConsumer(mover, ledger, queues, self._chance()))
-        taker = self._caller("group-transaction")
-        consumers.append(TransactionConsumer(taker, ledger, queues, self._chance()))
-        for ledger_of_log in self._outcome.logs.values():
-            caller = self._caller("offset-reader")
-            consumers.append(OffsetReader(caller, ledger_of_log, self._chance()))
-        return consumers
-
-    def _of_group(self, log: str, group: str) -> tuple[NamedLedger, list[str]]:
-        """Return the ledger of a group, and its queue in a list."""
-        ledger = self._outcome.logs[log]
-        return ledger.groups[group], [ledger.queue_of(group)]
 
     async def _drain(self, tasks: list[asyncio.Task[None]]) -> None:
         """Wait until nothing is received for longer than a proxy takes to recover a dead proxy's messages."""
@@ -439,15 +336,14 @@ class _Work:
     async def _audit(self) -> None:
         """Complain of empty queues whose statistics count other numbers in, or out, than there were."""
         await asyncio.to_thread(self._audit_jobs)
-        caller = self._caller("auditor")
+        caller = self._maker.caller("auditor")
         for queue in (*QUEUES, *_LEFT_QUEUES, *TUBES, *HELD):
             await self._audit_counts(caller, queue)
-        for queue in _ONCE_QUEUES:
+        for queue in ONCE:
             await self._audit_counts(caller, queue, self._outcome.once.acknowledged_in(queue))
         for log in self._outcome.logs.values():
-            await self._audit_counts(caller, log.name, log.acknowledged)
-            for group in log.groups:
-                await self._audit_counts(caller, log.queue_of(group), log.acknowledged)
+            for queue in (log.name, *map(log.queue_of, log.groups)):
+                await self._audit_counts(caller, queue, log.acknowledged)
             await self._audit_groups(caller, log)
         caller.close()
 
