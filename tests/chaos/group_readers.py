@@ -16,6 +16,11 @@ from tests.chaos.workers import ANSWERED, WAIT, Held
 from tests.support.waiters import Words
 
 _TTRS = (0.5, 1, 2, 5)
+# The only consumer of a group must keep up with the producers: it reads more at once, and for shorter times.
+_TTRS_ALONE = (0.5, 1)
+_TIMES_MORE = 5
+# Seconds after which a consumer without a reply reads through another proxy.
+_PATIENCE = 2.0
 # The longest time between two reads by offset, in seconds, and the most messages of one.
 _AT_INTERVAL = 0.2
 _MOST_AT = 50
@@ -39,13 +44,20 @@ class GroupReader(RedisWorker):
         return await super().round()
 
     async def _reserve(self, most: int) -> list[Held]:
-        since, ttr = time.monotonic(), self.chance.choice(_TTRS)
+        if self.is_alone:
+            most *= _TIMES_MORE
+        since, ttr = time.monotonic(), self.chance.choice(_TTRS_ALONE if self.is_alone else _TTRS)
         consumer = f"{self.caller.name}-{self._made}"
         words: Words = ("PRESSURE.READ", self.log.name, "GROUP", self.group, consumer)
         words += ("TIMEOUT", WAIT, "TTR", ttr)
         if most > 1:
             words += ("COUNT", most)
-        replies = await self.caller.ask(words, waits=WAIT)
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                replies = await self.caller.ask(words, waits=WAIT)
+        except TimeoutError:
+            self.caller.close()
+            return []
         found: list[Any] = replies[0] if replies and isinstance(replies[0], list) else []
         return [job for one in found for job in self._read(one, since, ttr, consumer)]
 
