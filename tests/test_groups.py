@@ -113,6 +113,24 @@ def test_a_series_of_commands_has_the_documented_replies(connection: Waiter, scr
     run_series(connection, script)
 
 
+def test_a_message_that_was_buried_and_kicked_keeps_its_offset(connection: Waiter) -> None:
+    series: Series = [
+        ("PRESSURE.CREATE q TYPE LOG", b"OK"),
+        ("PRESSURE.GROUP CREATE q g", b"OK"),
+        ("LPUSH q a b", 2),
+        ("PRESSURE.READ q GROUP g ann COUNT 2", [[1, b"a", 1, 0], [2, b"b", 1, 1]]),
+        ("PRESSURE.BURY q+g 2 TOKEN ann", 1),
+        ("PRESSURE.KICK q+g", 1),
+        ("PRESSURE.READ q GROUP g ann", [[2, b"b", 2, 1]]),
+        ("PRESSURE.BURY q+g 2 TOKEN ann", 1),
+        ("PRESSURE.KICK q+g", 1),
+        ("PRESSURE.READ q GROUP g ann", [[2, b"b", 3, 1]]),
+        ("PRESSURE.ACK q+g 1 2 TOKEN ann", 2),
+        ("LLEN q", 0),
+    ]
+    run_series(connection, series)
+
+
 def log_with_groups(client: Client, *groups: str, options: tuple[str | int, ...] = ()) -> None:
     create(client, "q", "TYPE", "LOG", *options)
     for group in groups:

@@ -39,6 +39,11 @@ OFFSETS: Series = [
     ("PRESSURE.CLOSE q", b"OK"),
     ("PRESSURE.AT q 7", b"g"),
     ("PRESSURE.AT q 8", "AHEAD "),
+    ("MULTI", b"OK"),
+    ("PRESSURE.AT q 0 COUNT 2", b"QUEUED"),
+    ("PRESSURE.AT q 7", b"QUEUED"),
+    ("LLEN q", b"QUEUED"),
+    ("EXEC", [[None, None], b"g", 2]),
 ]
 RING: Series = [
     ("PRESSURE.CREATE q TYPE LOG BOUND 3 OVERFLOW OVERWRITE", b"OK"),

@@ -119,6 +119,24 @@ def test_pipelined_commands_use_their_own_ids(client: Client, server: Server) ->
     assert client.scard("q") == 100
 
 
+def test_a_put_behind_another_kind_of_put_keeps_its_id(client: Client, server: Server) -> None:
+    create(client, "q", "BOUND", 2, "OVERFLOW", "BLOCK")
+    with Waiter(server.port) as waiter:
+        for words in (
+            "PRESSURE.TXN a",
+            "LPUSH q 1",
+            "PRESSURE.TXN b",
+            "SADD q 2",
+            "PRESSURE.TXN c",
+            "LPUSH q 3",
+        ):
+            waiter.send(*words.split())
+        wait_for_blocked(client, 1)
+        assert client.spop("q") == b"1"
+        assert [waiter.reply() for _ in range(6)] == [b"OK", 1, b"OK", 1, b"OK", 2]
+        assert [waiter("PRESSURE.OUTCOME", "q", one)[0] for one in "abc"] == [b"done"] * 3
+
+
 def test_old_outcomes_are_forgotten(backend: Valkey, start_server: StartServer) -> None:
     client = start_server("--backend", backend.url, "--max-outcomes", "10", "--outcome-ttl", "1").client()
     create(client, "q")

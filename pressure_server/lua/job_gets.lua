@@ -39,7 +39,7 @@ function job_gets()
   -- Return a reserved job as the reply has it: 'id ttr flags reserves message'; in a group's queue, the offset of the
   -- message is after the id and '@'.
   local function given(job)
-    local offset = jobs.source and call('ZSCORE', key_of('offsets'), job.id)
+    local offset = jobs.source and (call('ZSCORE', key_of('offsets'), job.id) or job.about[OFFSET])
     local id = offset and job.id .. '@' .. offset or job.id
     return string.format('%s %.0f %s %d ', id, jobs.ttr_of(job), job.flags, job.about[RESERVES])
       .. jobs.message_of(job)

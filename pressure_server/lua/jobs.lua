@@ -29,8 +29,9 @@
 -- server is empty if the reservation outlives its connection.
 
 local DEFAULT_PRIORITY = 1024
--- Positions in the packed state of a job; OWN_TTR is the time to run of one reservation.
-local PRIORITY, DELAY, RESERVES, TIMEOUTS, RELEASES, BURIES, KICKS, OWNER, OWN_TTR = 1, 2, 3, 4, 5, 6, 7, 8, 9
+-- Positions in the packed state of a job; OWN_TTR is the time to run of one reservation, and OFFSET that of a
+-- message of a log whose job has been buried (groups.lua).
+local PRIORITY, DELAY, RESERVES, TIMEOUTS, RELEASES, BURIES, KICKS, OWNER, OWN_TTR, OFFSET = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 
 -- Return the key of a collection of the queue's jobs, such as those in a state.
 local function key_of(name)
@@ -250,6 +251,7 @@ local function make_jobs()
           if counter then about[counter] = about[counter] + 1 end
           about[OWNER] = to == 'reserved' and owner or ''
           if to ~= 'reserved' then about[OWN_TTR] = nil end
+          if passed and to == 'buried' then about[OFFSET] = call('ZSCORE', key_of('offsets'), job.id) or about[OFFSET] end
           local places, n = into[to] or {}, #written
           local at = #places
           into[to], places[at + 1], places[at + 2] = places, score_in(to, job), job.id

@@ -86,7 +86,7 @@ end
 local function sum_of_bytes(messages)
   local bytes = 0
   for i = 1, #messages do
-    bytes = bytes + #messages[i]
+    bytes = bytes + #(messages[i] or '') -- false: a message of a log that is gone
   end
   return bytes
 end

@@ -17,6 +17,7 @@ from tests.chaos.causes import Incident
 from tests.chaos.consumers import OWN
 from tests.chaos.hang_ups import HangUps
 from tests.chaos.messages import flags_of, name_of
+from tests.chaos.once import LOG_PREFIX, ONCE_PREFIX
 from tests.chaos.plan import Fault, Kind, Target
 from tests.chaos.stand import Proxy, Stand
 from tests.support.faults import (
@@ -127,9 +128,12 @@ class Faults:
 
     async def _sabotage(self, fault: Fault, _chance: random.Random) -> None:
         """Change the first queue that has a message, directly in the backend."""
+        harm = _HARM_TO_LOGS.get(fault.kind)
 
         def act() -> bool:
             with self._stand.backend.client() as control:
+                if harm is not None:
+                    return harm(control)
                 return any(_harm(control, key, fault.kind) for key in _queues(control))
 
         while not await asyncio.to_thread(act):  # noqa: ASYNC110 -- the backend sends no event
@@ -157,9 +161,12 @@ async def _in_a_thread(fault: AbstractContextManager[None]) -> AsyncIterator[Non
 
 
 def _queues(control: Client) -> list[bytes]:
-    """Return the keys of queues, without those of reliable consumers: their messages may have been read."""
+    """Return the keys of queues, without those of which every message is counted, and of reliable consumers:
+    their messages may have been read.
+    """
     bases = [key.removesuffix(b":bound") for key in control.keys(_PREFIX + b"*:bound")]
-    return [base for base in bases if not base.startswith(_PREFIX + OWN.encode())]
+    others = tuple(_PREFIX + prefix.encode() for prefix in (OWN, ONCE_PREFIX, LOG_PREFIX))
+    return [base for base in bases if not base.startswith(others)]
 
 
 def _harm(control: Client, key: bytes, kind: Kind) -> bool:
@@ -172,6 +179,32 @@ def _harm(control: Client, key: bytes, kind: Kind) -> bool:
     # If one of two equal messages has flags, either may be delivered with them.
     return oldest is not None and not flags_of(name_of(oldest)) and bool(control.lpushx(key, oldest))
 
+
+def _copy_in(control: Client, pattern: bytes) -> bool:
+    """Put the oldest message of a list again. Return False if all are empty."""
+    for key in control.keys(_PREFIX + pattern + b":bound"):
+        oldest = control.lindex(key.removesuffix(b":bound"), -1)
+        if oldest is not None and control.lpushx(key.removesuffix(b":bound"), oldest):
+            return True
+    return False
+
+
+def _steal_from_group(control: Client) -> bool:
+    """Delete a ready job of a group, with all that is noted of it. Return False if there is none."""
+    for key in control.keys(_PREFIX + LOG_PREFIX.encode() + b"*+*:ext:ready"):
+        base = key.removesuffix(b":ext:ready")
+        for job, _ in control.zpopmin(key):
+            control.hdel(base + b":ext:jobs", job, job + b":")
+            control.zrem(base + b":ext:offsets", job)
+            return True
+    return False
+
+
+_HARM_TO_LOGS: dict[Kind, Callable[[Client], bool]] = {
+    plan.COPIED_ONCE: lambda control: _copy_in(control, ONCE_PREFIX.encode() + b"*"),
+    plan.COPIED_IN_LOG: lambda control: _copy_in(control, LOG_PREFIX.encode() + b"*"),
+    plan.STOLEN_FROM_GROUP: _steal_from_group,
+}
 
 # The beginnings of garbage.
 _GARBAGE = (
@@ -228,5 +261,5 @@ _ACTIONS: dict[Kind, Callable[[Faults, Fault, random.Random], Awaitable[None]]] 
     **dict.fromkeys(_LINE_FAULTS, Faults._break_line),
     plan.GARBAGE: Faults._send_garbage,
     plan.BURST: Faults._burst,
-    **dict.fromkeys(plan.SABOTAGE, Faults._sabotage),
+    **dict.fromkeys((*plan.SABOTAGE, *plan.SABOTAGE_OF_LOGS), Faults._sabotage),
 }

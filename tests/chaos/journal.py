@@ -1,4 +1,4 @@
-"""The journal of a run: error replies, pauses, hang-ups and complaints."""
+"""The journal of a run: error replies, pauses, hang-ups, repeated puts and complaints."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ class Journal:
         self.hang_ups: Counter[str] = Counter()
         # Jobs by what their workers did with them.
         self.jobs: Counter[str] = Counter()
+        # Puts with a transaction id that were sent again, by why, and whether they had been done.
+        self.resends: Counter[str] = Counter()
         # Events that must not happen whatever breaks.
         self.complaints: list[str] = []
 

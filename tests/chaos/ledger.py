@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from tests.chaos.messages import flags_of, name_of
@@ -77,6 +78,15 @@ class NamedLedger(Ledger):
     def queue_of(self, name: bytes) -> str:
         """Return the queue into which a message was put."""
         return self._sent[name][1].queue
+
+    def acknowledged_in(self, queue: str) -> int:
+        """Return how many messages that were put into the queue are acknowledged."""
+        return sum(self._sent[name][1].queue == queue for name in self._acknowledged)
+
+    @property
+    def ids(self) -> Mapping[int, bytes]:
+        """The messages by the ids that their jobs have had."""
+        return self._messages
 
     def identify(self, name: bytes, job: int, *, is_kept: bool) -> None:
         """Note the id of a message's job. No other message may have it.

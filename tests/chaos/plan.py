@@ -79,7 +79,12 @@ KINDS = (
 STOLEN = Kind("message stolen", Target.BACKEND, 0.0, 0.0)
 COPIED = Kind("message copied", Target.BACKEND, 0.0, 0.0)
 FORGED = Kind("message forged", Target.BACKEND, 0.0, 0.0)
+# The same for a queue into which all puts have a transaction id, for a log, and for a group.
+COPIED_ONCE = Kind("message with an id copied", Target.BACKEND, 0.0, 0.0)
+COPIED_IN_LOG = Kind("message copied in a log", Target.BACKEND, 0.0, 0.0)
+STOLEN_FROM_GROUP = Kind("message stolen from a group", Target.BACKEND, 0.0, 0.0)
 SABOTAGE = (STOLEN, COPIED, FORGED)
+SABOTAGE_OF_LOGS = (COPIED_ONCE, COPIED_IN_LOG, STOLEN_FROM_GROUP)
 
 # Seconds between two faults, from and to.
 _PAUSES = (0.2, 1.5)

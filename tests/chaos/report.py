@@ -18,17 +18,20 @@ _StepTexts = Mapping[bytes, list[str]]
 
 def failures(outcome: Outcome) -> list[str]:
     """Return why the run has failed; nothing if it has not."""
-    ledger, wanted = outcome.ledger, outcome.settings
+    ledgers, logs, wanted = outcome.ledgers, outcome.logs.values(), outcome.settings
     unexplained = [duplicate for duplicate, incident in explain(outcome) if incident is None]
     found = [
-        (len(ledger.lost()), "messages lost"),
-        (len(ledger.strange), "strange messages"),
+        (sum(len(ledger.lost()) for ledger in ledgers), "messages lost"),
+        (sum(len(ledger.strange) for ledger in ledgers), "strange messages"),
         (len(unexplained), "duplicates without a cause"),
-        (len(ledger.wrong_ids), "wrong ids of jobs"),
+        (len(wrong_ids(outcome)), "wrong ids of jobs"),
+        (sum(len(log.wrong_offsets) for log in logs), "wrong offsets"),
+        (sum(len(log.repeated_deliveries) for log in logs), "deliveries with the number of another"),
+        (sum(len(log.disordered) for log in logs), "first deliveries out of order"),
         (len(unexplained_refusals(outcome)), "reservations that ended early without a cause"),
         (len(outcome.journal.complaints), "complaints"),
         (len(outcome.left), "queues that were not drained"),
-        (wanted.messages - ledger.acknowledged, "messages fewer than asked for"),
+        (wanted.messages - outcome.acknowledged, "messages fewer than asked for"),
         (len(wanted.faults) - len(outcome.incidents), "faults fewer than asked for"),
     ]
     return [f"{count} {what}" for count, what in found if count > 0]
@@ -36,18 +39,37 @@ def failures(outcome: Outcome) -> list[str]:
 
 def explain(outcome: Outcome) -> list[tuple[Doubled, Incident | None]]:
     """Return each duplicate with its cause, or None. A job that workers have ended twice has none."""
-    ends, timeout = outcome.ledger.ends, outcome.settings.timeouts.proxy
+    timeout = outcome.settings.timeouts.proxy
     return [
-        (duplicate, None if ends[duplicate.message] > 1 else cause(duplicate, outcome.incidents, timeout))
-        for duplicate in outcome.ledger.doubled()
+        (
+            duplicate,
+            None if ledger.ends[duplicate.message] > 1 else cause(duplicate, outcome.incidents, timeout),
+        )
+        for ledger in outcome.ledgers
+        for duplicate in ledger.doubled()
     ]
+
+
+def wrong_ids(outcome: Outcome) -> list[str]:
+    """Return the wrong ids of jobs, with those that queues of two ledgers have given."""
+    found: list[str] = []
+    seen: dict[int, int] = {}
+    for number, ledger in enumerate(outcome.ledgers):
+        found += ledger.wrong_ids
+        for job, name in ledger.ids.items():
+            other = seen.setdefault(job, number)
+            if other != number:
+                its = outcome.ledgers[other].ids[job].decode()
+                found.append(f"{job} is the id of {its}, and in another queue of {name.decode()}")
+    return found
 
 
 def unexplained_refusals(outcome: Outcome) -> list[Refusal]:
     """Return the reservations that ended early without a cause."""
     return [
         refusal
-        for refusal in outcome.ledger.refusals
+        for ledger in outcome.ledgers
+        for refusal in ledger.refusals
         if refusal.is_detached
         or cause_of_refusal(refusal.reserved, refusal.refused, outcome.incidents) is None
     ]
@@ -55,21 +77,28 @@ def unexplained_refusals(outcome: Outcome) -> list[Refusal]:
 
 def lines(outcome: Outcome) -> Iterator[str]:
     """Yield the lines of the report."""
-    ledger, journal = outcome.ledger, outcome.journal
+    ledgers, journal = outcome.ledgers, outcome.journal
     duplicates = explain(outcome)
-    lost = ledger.lost()
-    rate = ledger.acknowledged / outcome.seconds if outcome.seconds else 0.0
+    lost = [one for ledger in ledgers for one in ledger.lost()]
+    rate = outcome.acknowledged / outcome.seconds if outcome.seconds else 0.0
     pause = journal.longest_pause
-    yield f"acknowledged    {ledger.acknowledged}"
-    yield f"received        {ledger.received}"
-    yield f"unsure          {ledger.unsure}, of which {ledger.unsure_received} were received"
+    queues = (outcome.ledger, outcome.once)
+    yield f"acknowledged    {outcome.acknowledged}"
+    yield f"received        {sum(ledger.received for ledger in queues)}, without those in logs"
+    unsure, arrived = (
+        sum(getattr(ledger, name) for ledger in ledgers) for name in ("unsure", "unsure_received")
+    )
+    yield f"unsure          {unsure}, of which {arrived} were received"
     causes = (incident.kind.name if incident else "without a cause" for _, incident in duplicates)
     yield from _counts("duplicated", causes)
     yield from _counts("lost", (one.sent.queue for one in lost))
-    yield f"put as jobs     {ledger.jobs}"
-    yield f"doubtful        {ledger.doubtful}"
+    yield f"put as jobs     {sum(ledger.jobs for ledger in queues)}"
+    yield f"put with an id  {outcome.once.acknowledged}, and {outcome.in_logs} into logs"
+    yield from _counts("sent again", journal.resends.elements())
+    yield from _logs(outcome)
+    yield f"doubtful        {sum(ledger.doubtful for ledger in ledgers)}"
     yield from _counts("events of jobs", journal.jobs.elements())
-    yield f"strange         {len(ledger.strange)}"
+    yield f"strange         {sum(len(ledger.strange) for ledger in ledgers)}"
     yield from _counts("faults", (incident.kind.name for incident in outcome.incidents))
     yield from _counts("hang-ups", journal.hang_ups.elements())
     yield f"seconds         {outcome.seconds:.0f}"
@@ -80,6 +109,17 @@ def lines(outcome: Outcome) -> Iterator[str]:
     )
     yield from _counts("error replies", journal.errors.elements())
     yield from _details(outcome, lost, duplicates)
+
+
+def _logs(outcome: Outcome) -> Iterator[str]:
+    yield f"logs            {len(outcome.logs)}"
+    for log in outcome.logs.values():
+        yield (
+            f"  {log.acknowledged:5}  messages in {log.name}; READ delivered {log.first_deliveries} for the "
+            f"first time, {log.later_deliveries} again"
+        )
+        for group, ledger in log.groups.items():
+            yield f"  {ledger.received:5}  received from {log.queue_of(group)}"
 
 
 def _counts(title: str, found: Iterable[str]) -> Iterator[str]:
@@ -93,7 +133,7 @@ def _details(
     outcome: Outcome, lost: list[Lost], duplicates: list[tuple[Doubled, Incident | None]]
 ) -> Iterator[str]:
     unexplained = [duplicate for duplicate, incident in duplicates if incident is None]
-    strange = outcome.ledger.strange
+    strange = [one for ledger in outcome.ledgers for one in ledger.strange]
     names = [one.message for one in lost[:_EXAMPLES]] + [one.message for one in unexplained[:_EXAMPLES]]
     names += [_name_in(one) for one in strange[:_EXAMPLES]]
     refusals = unexplained_refusals(outcome)
@@ -107,7 +147,11 @@ def _details(
         explained = [_duplicate(one, outcome) for one, its_cause in duplicates if its_cause == incident]
         yield from _examples(f"duplicated by {_incident(incident, outcome)}", explained)
     yield from _examples("strange", [_strange(one, outcome, steps) for one in strange])
-    yield from _examples("wrong ids of jobs", outcome.ledger.wrong_ids)
+    yield from _examples("wrong ids of jobs", wrong_ids(outcome))
+    for log in outcome.logs.values():
+        yield from _examples(f"wrong offsets in {log.name}", log.wrong_offsets)
+        yield from _examples(f"deliveries of {log.name} with the number of another", log.repeated_deliveries)
+        yield from _examples(f"first deliveries of {log.name} out of order", log.disordered)
     yield from _examples(
         "reservations that ended early without a cause", [_refusal(one, outcome, steps) for one in refusals]
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,16 +16,21 @@ from tests.chaos.caller import Caller
 from tests.chaos.causes import Incident
 from tests.chaos.consumers import CLOSED, Consumer, Exchanger, ReliableConsumer, Taker, TransactionConsumer
 from tests.chaos.faults import Faults
+from tests.chaos.group_readers import OffsetReader
 from tests.chaos.hang_ups import PATHS, HalfCloser, HangUps
 from tests.chaos.journal import Journal
 from tests.chaos.kestrel import Kestrel
 from tests.chaos.ledger import NamedLedger
+from tests.chaos.log_clients import LOGS, ONCE, LogClients
+from tests.chaos.log_ledger import LogLedger
+from tests.chaos.maker import Maker
 from tests.chaos.memcached import MemcachedCaller
 from tests.chaos.memcached_clients import Getter, Setter
+from tests.chaos.once import OnceProducer
 from tests.chaos.plan import Fault, Timeouts
 from tests.chaos.producers import Pace, Producer, Sender
 from tests.chaos.redis_workers import DetachedWorker, JobProducer, RedisKicker, RedisWorker
-from tests.chaos.stand import Proxy, Stand
+from tests.chaos.stand import Stand
 from tests.chaos.workers import Worker
 
 # Queues with their bounds; 0 for none.
@@ -68,8 +72,10 @@ _WORKERS: list[tuple[type[Worker], type[Caller], str, int, list[str]]] = [
 ]
 _DETACHED = 3
 _JOB_TAKERS = 2
-# The share of messages that are put as jobs.
+# The shares of messages that are put as jobs, with a transaction id into queues, and into logs.
 _JOBS = 0.4
+_WITH_ID = 0.08
+_IN_LOGS = 0.08
 _EXCHANGERS = 2
 _HALF_CLOSERS = 4
 # Seconds between checks of the tasks, between lines of progress, and until undrained queues are given up.
@@ -98,6 +104,11 @@ class Outcome:
 
     settings: Settings
     ledger: NamedLedger = field(default_factory=NamedLedger)
+    # Of the messages that were put with a transaction id into queues, and of those in logs.
+    once: NamedLedger = field(default_factory=NamedLedger)
+    logs: dict[str, LogLedger] = field(
+        default_factory=lambda: {name: LogLedger(name, groups) for name, (_, groups) in LOGS.items()}
+    )
     journal: Journal = field(default_factory=Journal)
     began: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
@@ -105,6 +116,35 @@ class Outcome:
     append_only_files: list[Path] = field(default_factory=list)
     # Queues that were not drained, with their lengths.
     left: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def ledgers(self) -> list[NamedLedger]:
+        """The ledgers of all messages. A message in a log is in the ledger of each of its groups."""
+        return [
+            self.ledger,
+            self.once,
+            *(group for log in self.logs.values() for group in log.groups.values()),
+        ]
+
+    @property
+    def in_logs(self) -> int:
+        """The number of acknowledged messages in logs."""
+        return sum(log.acknowledged for log in self.logs.values())
+
+    @property
+    def acknowledged(self) -> int:
+        """The number of messages acknowledged; those in logs count once."""
+        return self.ledger.acknowledged + self.once.acknowledged + self.in_logs
+
+    @property
+    def received(self) -> int:
+        """The number of messages received; those in logs count once for each group."""
+        return sum(ledger.received for ledger in self.ledgers)
+
+    @property
+    def last_receipt(self) -> float:
+        """The time of the last receipt."""
+        return max(ledger.last_receipt for ledger in self.ledgers)
 
 
 async def run(settings: Settings, say: Say) -> Outcome:
@@ -133,9 +173,10 @@ class _Work:
         self._settings = outcome.settings
         self._ledger, self._journal = outcome.ledger, outcome.journal
         self._say = say
-        self._made = 0
-        sender = self._sender(self._caller("stall-producer"))
-        collector = self._caller("stall-collector")
+        self._maker = Maker(stand.proxies, self._journal, self._settings.seed)
+        self._log_clients = LogClients(self._maker, outcome.once, outcome.logs, self._journal)
+        sender = self._sender(self._maker.caller("stall-producer"))
+        collector = self._maker.caller("stall-collector")
         self._hang_ups = HangUps(stand.proxies, self._ledger, self._journal, sender, collector)
         self._faults = Faults(stand, self._hang_ups)
         self._outcome.incidents = self._faults.done
@@ -143,25 +184,38 @@ class _Work:
     async def run(self) -> None:
         await self._create_queues()
         messages, seconds = self._settings.messages, plan.seconds(self._settings.faults)
-        pace = Pace(lambda: self._ledger.acknowledged - self._ledger.jobs, (1 - _JOBS) * messages, seconds)
+        plain = 1 - _JOBS - _WITH_ID - _IN_LOGS
+        pace = Pace(lambda: self._ledger.acknowledged - self._ledger.jobs, plain * messages, seconds)
         job_pace = Pace(lambda: self._ledger.jobs, _JOBS * messages, seconds)
-        consumers = [*self._consumers(pace), *self._job_consumers()]
-        producers = [
-            asyncio.create_task(producer.work())
-            for producer in (*self._producers(pace), *self._job_producers(job_pace))
+        once_pace = Pace(lambda: self._outcome.once.acknowledged, _WITH_ID * messages, seconds)
+        log_pace = Pace(lambda: self._outcome.in_logs, _IN_LOGS * messages, seconds)
+        paces = (pace, job_pace, once_pace, log_pace)
+        workers: list[Consumer | HalfCloser | OffsetReader] = [
+            *self._consumers(pace),
+            *self._job_consumers(),
+            *self._log_clients.consumers(),
+            *self._log_clients.offset_readers(),
         ]
+        makers: list[Producer | OnceProducer] = [
+            *self._producers(pace),
+            *self._job_producers(job_pace),
+            *self._log_clients.once_producers(once_pace),
+            *self._log_clients.log_producers(log_pace),
+        ]
+        producers = [asyncio.create_task(producer.work()) for producer in makers]
         breaking = asyncio.create_task(self._faults.all(self._settings.faults))
         tasks = [
-            *(asyncio.create_task(consumer.work()) for consumer in consumers),
+            *(asyncio.create_task(worker.work()) for worker in workers),
             asyncio.create_task(self._hang_ups.collect()),
             *producers,
             asyncio.create_task(self._report_progress()),
             breaking,
         ]
         try:
-            while not breaking.done() or self._ledger.acknowledged < self._settings.messages:
+            while not breaking.done() or self._outcome.acknowledged < self._settings.messages:
                 await self._check(tasks)
-            pace.is_over = job_pace.is_over = True
+            for one in paces:
+                one.is_over = True
             while not all(task.done() for task in producers):
                 await self._check(tasks)
             self._outcome.seconds = time.monotonic() - self._outcome.began
@@ -179,44 +233,34 @@ class _Work:
                 task.result()
 
     async def _create_queues(self) -> None:
-        caller = self._caller("creator")
+        caller = self._maker.caller("creator")
         for queue, bound in (QUEUES | HELD | TUBES).items():
             if bound is None:
                 continue
             await caller.ask(("PRESSURE.CREATE", queue, "BOUND", bound, "OVERFLOW", "BLOCK"))
         for queue in (*_LEFT_QUEUES, CLOSED):
             await caller.ask(("PRESSURE.CREATE", queue))
+        await self._log_clients.create_queues(caller)
         await caller.ask(("PRESSURE.CLOSE", CLOSED))
         caller.close()
 
-    def _next(self, name: str) -> tuple[str, Proxy]:
-        """Return the next client's name, and its proxy. The clients use the proxies in turn."""
-        self._made += 1
-        return f"{name}-{self._made}", self._stand.proxies[self._made % len(self._stand.proxies)]
-
-    def _caller(self, name: str) -> Caller:
-        return Caller(*self._next(name), self._journal, relayed=False)
-
     def _sender(self, caller: Caller) -> Sender:
-        return Sender(self._made, caller, self._ledger, self._journal)
-
-    def _chance(self) -> random.Random:
-        return random.Random(self._settings.seed * 1000 + self._made)
+        return Sender(self._maker.made, caller, self._ledger, self._journal)
 
     def _producers(self, pace: Pace) -> list[Producer]:
         producers = []
         for producer, protocol, name, count in _PRODUCERS:
             for n in range(count):
-                caller = protocol(*self._next(name), self._journal, relayed=n >= count // 3)
-                producers.append(producer(caller, self._sender(caller), _NAMES, pace, self._chance()))
+                caller = protocol(*self._maker.next(name), self._journal, relayed=n >= count // 3)
+                producers.append(producer(caller, self._sender(caller), _NAMES, pace, self._maker.chance()))
         return producers
 
     def _job_producers(self, pace: Pace) -> list[Producer]:
         producers = []
         for producer, protocol, name, count, queues in _JOB_PRODUCERS:
             for n in range(count):
-                caller = protocol(*self._next(name), self._journal, relayed=n >= count // 3)
-                producers.append(producer(caller, self._sender(caller), queues, pace, self._chance()))
+                caller = protocol(*self._maker.next(name), self._journal, relayed=n >= count // 3)
+                producers.append(producer(caller, self._sender(caller), queues, pace, self._maker.chance()))
         return producers
 
     def _consumers(self, pace: Pace) -> list[Consumer | HalfCloser]:
@@ -224,39 +268,45 @@ class _Work:
         for consumer, protocol, name, count in _CONSUMERS:
             for _ in range(count):
                 is_relayed = consumer is ReliableConsumer
-                caller = protocol(*self._next(name), self._journal, relayed=is_relayed)
-                consumers.append(consumer(caller, self._ledger, _NAMES, self._chance()))
+                caller = protocol(*self._maker.next(name), self._journal, relayed=is_relayed)
+                consumers.append(consumer(caller, self._ledger, _NAMES, self._maker.chance()))
         for _ in range(_EXCHANGERS):
-            caller = self._caller("exchanger")
+            caller = self._maker.caller("exchanger")
             sender = self._sender(caller)
-            consumers.append(Exchanger(caller, self._ledger, _NAMES, self._chance(), sender, pace))
+            consumers.append(Exchanger(caller, self._ledger, _NAMES, self._maker.chance(), sender, pace))
         for _ in range(_HALF_CLOSERS):
-            name_and_proxy = self._next("half-closer")
-            consumers.append(HalfCloser(*name_and_proxy, self._ledger, self._journal, _NAMES, self._chance()))
+            name_and_proxy = self._maker.next("half-closer")
+            consumers.append(
+                HalfCloser(*name_and_proxy, self._ledger, self._journal, _NAMES, self._maker.chance())
+            )
         return consumers
 
     def _job_consumers(self) -> list[Consumer]:
         consumers: list[Consumer] = []
         for worker, protocol, name, count, queues in _WORKERS:
             for n in range(count):
-                caller = protocol(*self._next(name), self._journal, relayed=n > 0)
-                consumers.append(worker(caller, self._ledger, queues, self._chance(), self._journal, _HELD))
+                caller = protocol(*self._maker.next(name), self._journal, relayed=n > 0)
+                consumers.append(
+                    worker(caller, self._ledger, queues, self._maker.chance(), self._journal, _HELD)
+                )
         for n in range(_DETACHED):
-            caller = Caller(*self._next("detached"), self._journal, relayed=n > 0)
-            successor = self._caller("successor")
+            caller = Caller(*self._maker.next("detached"), self._journal, relayed=n > 0)
+            successor = self._maker.caller("successor")
             queues = [*_TUBES, *_HELD]
             consumers.append(
-                DetachedWorker(caller, self._ledger, queues, self._chance(), self._journal, _HELD, successor)
+                DetachedWorker(
+                    caller, self._ledger, queues, self._maker.chance(), self._journal, _HELD, successor
+                )
             )
         for _ in range(_JOB_TAKERS):
-            caller = self._caller("job-taker")
-            consumers.append(Taker(caller, self._ledger, ["mixed", *_HELD], self._chance()))
-        reader = MemcachedCaller(*self._next("job-kestrel"), self._journal, relayed=False)
-        consumers.append(Kestrel(reader, self._ledger, ["mixed", *_HELD], self._chance()))
-        kicker = BeanstalkCaller(*self._next("kicker"), self._journal, relayed=False)
-        consumers.append(Kicker(kicker, self._ledger, _TUBES, self._chance(), self._journal))
-        caller = self._caller("redis-kicker")
-        consumers.append(RedisKicker(caller, self._ledger, _HELD, self._chance(), self._journal))
+            caller = self._maker.caller("job-taker")
+            consumers.append(Taker(caller, self._ledger, ["mixed", *_HELD], self._maker.chance()))
+        reader = MemcachedCaller(*self._maker.next("job-kestrel"), self._journal, relayed=False)
+        consumers.append(Kestrel(reader, self._ledger, ["mixed", *_HELD], self._maker.chance()))
+        kicker = BeanstalkCaller(*self._maker.next("kicker"), self._journal, relayed=False)
+        consumers.append(Kicker(kicker, self._ledger, _TUBES, self._maker.chance(), self._journal))
+        caller = self._maker.caller("redis-kicker")
+        consumers.append(RedisKicker(caller, self._ledger, _HELD, self._maker.chance(), self._journal))
         return consumers
 
     async def _drain(self, tasks: list[asyncio.Task[None]]) -> None:
@@ -265,7 +315,7 @@ class _Work:
         quiet = 2 * self._settings.timeouts.proxy + 1
         end = time.monotonic() + _DRAIN_TIMEOUT + quiet
         began = time.monotonic()
-        while time.monotonic() - max(began, self._ledger.last_receipt) < quiet or self._outcome.left:
+        while time.monotonic() - max(began, self._outcome.last_receipt) < quiet or self._outcome.left:
             await self._check(tasks)
             self._outcome.left = await asyncio.to_thread(self._lengths)
             if time.monotonic() > end:
@@ -284,18 +334,43 @@ class _Work:
         return {queue: length for queue, length in lengths.items() if length}
 
     async def _audit(self) -> None:
-        """Complain of empty queues whose statistics count different numbers in and out."""
+        """Complain of empty queues whose statistics count other numbers in, or out, than there were."""
         await asyncio.to_thread(self._audit_jobs)
-        caller = self._caller("auditor")
+        caller = self._maker.caller("auditor")
         for queue in (*QUEUES, *_LEFT_QUEUES, *TUBES, *HELD):
-            (reply,) = await caller.ask(("PRESSURE.INFO", queue))
-            about: dict[bytes, Any] = dict(zip(reply[::2], reply[1::2], strict=True))
-            produced, consumed = about[b"produced_messages"], about[b"consumed_messages"]
-            if produced != consumed:
-                self._journal.complain(
-                    f"{queue} is empty; its statistics count {produced} produced, {consumed} consumed"
-                )
+            await self._audit_counts(caller, queue)
+        for queue in ONCE:
+            await self._audit_counts(caller, queue, self._outcome.once.acknowledged_in(queue))
+        for log in self._outcome.logs.values():
+            for queue in (log.name, *map(log.queue_of, log.groups)):
+                await self._audit_counts(caller, queue, log.acknowledged)
+            await self._audit_groups(caller, log)
         caller.close()
+
+    async def _audit_counts(self, caller: Caller, queue: str, expected: int | None = None) -> None:
+        """Complain if a queue has not as many messages out as in, or in as `expected`."""
+        (reply,) = await caller.ask(("PRESSURE.INFO", queue))
+        about: dict[bytes, Any] = dict(zip(reply[::2], reply[1::2], strict=True))
+        produced, consumed = about[b"produced_messages"], about[b"consumed_messages"]
+        if produced != consumed:
+            self._journal.complain(
+                f"{queue} is empty; its statistics count {produced} produced, {consumed} consumed"
+            )
+        if expected is not None and produced != expected:
+            self._journal.complain(
+                f"{queue}: {expected} messages were acknowledged; its statistics count {produced} produced"
+            )
+
+    async def _audit_groups(self, caller: Caller, log: LogLedger) -> None:
+        """Complain of a group that has not passed all messages of its log."""
+        (found,) = await caller.ask(("PRESSURE.GROUP", "LIST", log.name))
+        for reply in found:
+            about: dict[bytes, Any] = dict(zip(reply[::2], reply[1::2], strict=True))
+            unfinished = [about[name] for name in (b"lag", b"pending", b"buried", b"missed")]
+            if about[b"offset"] != log.acknowledged or any(unfinished):
+                self._journal.complain(
+                    f"{log.acknowledged} messages were put into {log.name}, and groups are empty: {about}"
+                )
 
     def _audit_jobs(self) -> None:
         """Complain of what is left of jobs in the backend."""
@@ -312,6 +387,6 @@ class _Work:
         while True:
             await asyncio.sleep(_PROGRESS_INTERVAL)
             self._say(
-                f"{self._ledger.acknowledged} acknowledged, {self._ledger.received} received, "
+                f"{self._outcome.acknowledged} acknowledged, {self._outcome.received} received, "
                 f"{len(self._faults.done)} of {len(self._settings.faults)} faults"
             )

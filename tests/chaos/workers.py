@@ -37,6 +37,7 @@ _EVENTS = {"release": 0.08, "release later": 0.06, "bury": 0.06, "touch": 0.05, 
 # Replies of events, by what they say.
 _DONE = (1, b"DELETED", b"RELEASED", b"BURIED", b"TOUCHED")
 _REFUSED = (0, b"NOT_FOUND")
+ANSWERED = (*_DONE, *_REFUSED)
 MAX_PRIORITY = 2000
 
 
@@ -126,7 +127,7 @@ class Worker(Consumer):
         replies += [None] * (len(planned) - len(replies))
         for (event, job), reply in zip(planned, replies, strict=True):
             self._note(caller, event, job, reply)
-        if not all(reply in (*_DONE, *_REFUSED) for reply in replies):
+        if not all(reply in ANSWERED for reply in replies):
             caller.close()
 
     def _note(self, caller: Caller, event: str, job: Held, reply: Any) -> None:

@@ -28,6 +28,8 @@ def submit_put(
         messages = [first_word(connection.database.policy, transaction), *messages]
         options = options._replace(once=True)
     client.submit(verbs.PUT, name, messages, len(messages), encode, options=options)
+    if connection.is_held:
+        connection.transaction_id = transaction  # the command will be executed again
 
 
 _PUT = {
