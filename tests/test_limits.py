@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 
 import pytest
@@ -56,6 +57,32 @@ def connection(server: Server) -> Iterator[Waiter]:
 
 def test_a_queue_that_has_reached_its_bytes_is_full(connection: Waiter) -> None:
     run_series(connection, BYTES)
+
+
+def test_a_ring_of_jobs_drops_what_it_may(connection: Waiter) -> None:
+    ring = [
+        ("PRESSURE.CREATE q TYPE JOBS MAX-BYTES 3 OVERFLOW OVERWRITE", b"OK"),
+        ("PRESSURE.PUT q later DELAY 100", 1),
+        ("PRESSURE.PUT q a PRIORITY 1", 2),
+        ("PRESSURE.PUT q b PRIORITY 1", 3),
+        ("LRANGE q 0 -1", [b"b", b"later"]),
+    ]
+    run_series(connection, ring)
+
+
+def test_beanstalk_puts_into_a_ring(backend: Valkey, start_server: StartServer) -> None:
+    listen = ("--listen", "resp://127.0.0.1:0", "--listen", "beanstalk://127.0.0.1:0")
+    server = start_server("--backend", backend.url, *listen)
+    client = server.client()
+    create(client, "q", "BOUND", 2, "OVERFLOW", "OVERWRITE")
+    client.rpush("q", "a", "b")
+    with socket.create_connection(("127.0.0.1", server.port_of("beanstalk"))) as connected:
+        wire = connected.makefile("rwb")
+        wire.write(b"use q\r\nput 1024 0 60 1\r\nc\r\nput 1024 0 60 1\r\nd\r\n")
+        wire.flush()
+        assert [wire.readline()[:8] for _ in range(3)] == [b"USING q\r", b"INSERTED", b"INSERTED"]
+    assert client.lrange("q", 0, -1) == [b"c", b"d"]
+    assert about(client, "q")[b"dropped_messages"] == 2
 
 
 def test_puts_wait_until_bytes_are_taken(client: Client, server: Server, direct: Client) -> None:

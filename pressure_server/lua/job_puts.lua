@@ -100,6 +100,17 @@ function job_puts()
     return some
   end
 
+  -- Delete ready jobs to make room: the least urgent, and among these the oldest.
+  function self.drop(count)
+    while count > 0 and jobs.ready > 0 do
+      local priority = call('ZRANGE', key_of('ready'), -1, -1, 'WITHSCORES')[2]
+      local ids = call('ZRANGE', key_of('ready'), priority, priority, 'BYSCORE', 'LIMIT', 0, math.min(count, JOBS_AT_ONCE))
+      jobs.happen('delete', jobs.jobs_in('ready', ids))
+      count = count - #ids
+    end
+    settle_not_full()
+  end
+
   -- Put back messages that `pop` took, as the jobs that they were.
   function self.push_back(messages, marks)
     for i, message in ipairs(messages) do
@@ -140,9 +151,8 @@ function job_puts()
 
   -- Return why this list cannot become a queue of jobs, or nil.
   function self.conversion_refusal()
-    local of, full = unpack(call('HMGET', key_of('settings'), 'type', 'overflow'))
-    return of and { err = 'TYPE was created as a ' .. of .. ': jobs need a queue of the type jobs' }
-      or full == 'overwrite' and { err = 'TYPE drops its oldest messages when it is full: jobs need another queue' } or nil
+    local of = call('HGET', key_of('settings'), 'type')
+    return of and { err = 'TYPE was created as a ' .. of .. ': jobs need a queue of the type jobs' } or nil
   end
 
   -- Make this a queue of jobs. Its messages are adopted in the order of the list. Return an error, or nil.

@@ -122,9 +122,6 @@ local function make_life()
       end
       new[name] = value
     end
-    if new.overflow == 'overwrite' and queue.kind == 'jobs' then
-      return { err = 'TYPE has jobs: only messages of a list can be overwritten' }
-    end
     local settings = base .. ':ext:settings'
     if new.dead_letter and new.dead_letter ~= '' and not tonumber(new.max_deliveries
       or call('HGET', settings, 'max_deliveries') or nil) then

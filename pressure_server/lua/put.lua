@@ -83,12 +83,12 @@ local function make_put(options)
   local function drop_excess(accepted)
     local function drop(count)
       call('HINCRBY', base .. ':ext:settings', 'dropped', count)
-      make_get().drop_oldest(count, noted)
+      if queue.kind == 'jobs' then job_puts().drop(count) else make_get().drop_oldest(count, noted) end
     end
     if overwrites and queue.bound > 0 and queue.length > queue.bound then
       drop(math.min(queue.length - queue.bound, #accepted + DROPPED_AT_ONCE))
     end
-    while overwrites and queue.length > 1 and is_heavy() do drop(1) end
+    while overwrites and (queue.kind == 'jobs' and queue.jobs.ready or queue.length) > 1 and is_heavy() do drop(1) end
   end
 
   local function may_wait()
@@ -264,6 +264,10 @@ local function make_put(options)
         result = {}
         for i in ipairs(sizes_of(sizes_text, messages)) do result[i] = queue.length end
       end
+      drop_excess(accepted)
+      if (overwrites or options.overwrite) and not options.job then
+        result = values_of(sizes_of(sizes_text, messages), before)
+      end
     elseif not refusal then
       push(accepted)
       note_marks(accepted, marks)
@@ -415,9 +419,6 @@ local function make_put(options)
         return select(2, put_whole(sizes_of(sizes_text, messages), messages, 0)), 0 -- nothing is changed
       end
       refusal = refusal or job_puts().convert()
-    end
-    if options.overwrite and queue.kind == 'jobs' then
-      refusal = refusal or { err = 'TYPE has jobs: only messages of a list can be overwritten' }
     end
     if refusal then
       return refusal, 0

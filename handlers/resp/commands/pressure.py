@@ -30,7 +30,6 @@ from pressure_server.queues.operations.creation import (
     OVERWRITE,
     QUEUED,
     RANDOM,
-    TYPES_WITH_JOBS,
     UNFINISHED,
     Alteration,
     Creation,
@@ -104,8 +103,8 @@ async def create(client: Caller, words: Command) -> str | int:
             raise CommandError("ERR UNIQUE, MAX-DELIVERIES and DEAD-LETTER need TYPE JOBS, LIFO or RANDOM")
         creation = replace(creation, type=creation.type or JOBS)
     has_limit = creation.bound or creation.max_bytes
-    if creation.overflow == OVERWRITE and (creation.type in TYPES_WITH_JOBS or not has_limit):
-        raise CommandError("ERR OVERFLOW OVERWRITE needs a BOUND or MAX-BYTES, and a queue without jobs")
+    if creation.overflow == OVERWRITE and not has_limit:
+        raise CommandError("ERR OVERFLOW OVERWRITE needs a BOUND or MAX-BYTES")
     if creation.dead_letter is not None and not creation.max_deliveries:
         raise CommandError("ERR DEAD-LETTER needs MAX-DELIVERIES")
     _check_dead_letter(client, words[1], creation.dead_letter)

@@ -9,8 +9,6 @@ from pressure_server.queues.names import base_key
 # A put on a full queue drops the oldest messages.
 OVERWRITE = b"overwrite"
 FIFO, JOBS, LOG, LIFO, RANDOM = b"fifo", b"jobs", b"log", b"lifo", b"random"
-# The types whose messages are jobs (lua/life.lua).
-TYPES_WITH_JOBS = (JOBS, LIFO, RANDOM)
 # What makes jobs unique: no equal one is queued; or, in addition, reserved or buried.
 QUEUED, UNFINISHED = b"queued", b"unfinished"
 
@@ -29,7 +27,7 @@ class Creation:
     `max_bytes` limits the bytes of its messages; 0 is no limit, also if the server has one. It is deleted
     when it has been empty and unused for `ttl` seconds; 0 is never. A job that has been reserved
     `max_deliveries` times goes to the queue `dead_letter` instead of back, or is buried if there is none.
-    These two, and `unique`, are for TYPES_WITH_JOBS.
+    These two, and `unique`, are for JOBS, LIFO and RANDOM.
     """
 
     bound: int = 0
