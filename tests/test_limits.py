@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from tests.support.native import NativeClient
-from tests.support.programs import Client, Server, StartServer, StartValkey, Valkey, keys_left, wait_for
+from tests.support.programs import Client, Server, StartServer, StartValkey, Valkey, wait_for
 from tests.support.series import Series, run_series
 from tests.support.waiters import Waiter, about, create, wait_for_blocked
 
@@ -186,8 +186,10 @@ def test_a_queue_with_a_time_to_live_is_deleted_when_it_is_unused(
     client.rpush("used", "m")
     wait_for(lambda: not client.exists("q"), "the queue to be deleted")
     assert client.exists("kept", "used") == 2
+    create(client, "log", "TYPE", "LOG", "TTL", "0.5")
+    client.execute_command("PRESSURE.GROUP", "CREATE", "log", "g")
     assert client.execute_command("PRESSURE.ALTER", "kept", "TTL", 0.5) is not None
     wait_for(lambda: not client.exists("kept"), "the other queue to be deleted")
-    assert client.exists("used") == 1
-    client.delete("used")
-    wait_for(lambda: keys_left(direct) == [], "the keys to be deleted")
+    assert client.exists("used", "log", "log+g") == 3
+    client.delete("used", "log")
+    wait_for(lambda: direct.keys("__pressure__:*") == [], "the keys to be deleted")
