@@ -28,9 +28,9 @@ from tests.support.native import NativeError, NativeSteps, Steps
 from tests.support.programs import Client, Server, StartServer, Valkey
 from tests.support.waiters import Waiter
 
-SETTINGS = settings(model_settings("PRESSURE_MODEL_EXAMPLES", 60), stateful_step_count=40)
+SETTINGS = settings(model_settings("PRESSURE_MODEL_EXAMPLES", 60), stateful_step_count=60)
 MESSAGES = [b"a", b"b", b"c", b"d", b"", b"e e"]
-GROUPS = ["g", "h", "i+j"]
+GROUPS = ["g", "i+j"]
 CONSUMERS = ["ann", "bob"]
 IDS = ["t1", "t2", "t3"]
 
@@ -39,6 +39,7 @@ several = st.lists(messages, min_size=1, max_size=4)
 groups = st.sampled_from(GROUPS)
 consumers = st.sampled_from(CONSUMERS)
 servers = st.integers(0, 1)
+choices = st.integers(0, 5)
 
 
 @dataclass
@@ -126,8 +127,8 @@ class LogMachine(RuleBasedStateMachine):
     direct: Client
     names = count()
 
-    @initialize(bound=st.integers(0, 4), is_ring=st.booleans())
-    def create(self, bound: int, is_ring: bool) -> None:
+    @initialize(bound=st.sampled_from([0, 0, 3, 5]), is_ring=st.booleans(), with_group=st.booleans())
+    def create(self, bound: int, is_ring: bool, with_group: bool) -> None:
         self.name = f"log{next(self.names)}"
         self.log = Log(bound, is_ring and bound > 0)
         self.native: Steps[None] | None = None
@@ -137,6 +138,14 @@ class LogMachine(RuleBasedStateMachine):
             self(0, "PRESSURE.CREATE", self.name, "TYPE", "LOG", "BOUND", bound, "OVERFLOW", overflow)
             == b"OK"
         )
+
+        if with_group:
+            self.create_group(0, GROUPS[0], "head")
+
+    def pick(self, which: int) -> str:
+        """Return the name of a group: of one that exists, if there is any."""
+        names = sorted(self.log.groups) or GROUPS
+        return names[which % len(names)]
 
     def __call__(self, server: int, *words: str | bytes | int) -> Any:
         return self.clients[server](*words)
@@ -218,14 +227,14 @@ class LogMachine(RuleBasedStateMachine):
         assert self(server, "PRESSURE.OUTCOME", self.name, transaction) == expected
 
     @precondition(lambda self: self.native is None)
-    @rule(message=messages, steps=st.integers(1, 12))
+    @rule(message=messages, steps=st.integers(3, 12))
     def begin_native_put(self, message: bytes, steps: int) -> None:
         self.native = NativeSteps(self.direct, self.name, "native").put_non_blocking(message)
         self.native_message = message
         self._step_native(steps)
 
     @precondition(lambda self: self.native is not None)
-    @rule(steps=st.integers(1, 12))
+    @rule(steps=st.integers(3, 12))
     def go_on_natively(self, steps: int) -> None:
         self._step_native(steps)
 
@@ -291,8 +300,9 @@ class LogMachine(RuleBasedStateMachine):
             return offset
         return None
 
-    @rule(server=servers, name=groups, start=st.sampled_from(["head", "tail", "2"]))
-    def seek(self, server: int, name: str, start: str) -> None:
+    @rule(server=servers, which=choices, start=st.sampled_from(["head", "tail", "2", "5"]))
+    def seek(self, server: int, which: int, start: str) -> None:
+        name = self.pick(which)
         self.log.drop_passed()
         reply = self(server, "PRESSURE.GROUP", "SEEK", self.name, name, "FROM", start)
         offset = self._checked_start(reply, start)
@@ -308,8 +318,10 @@ class LogMachine(RuleBasedStateMachine):
         group.note_passed()
         self.log.settle()
 
-    @rule(server=servers, name=groups)
-    def delete_group(self, server: int, name: str) -> None:
+    @rule(server=servers, name=groups, chance=st.integers(0, 4))
+    def delete_group(self, server: int, name: str, chance: int) -> None:
+        if chance and name in self.log.groups:
+            return
         self.log.drop_passed()
         reply = self(server, "PRESSURE.GROUP", "DELETE", self.name, name)
         if name not in self.log.groups:
@@ -319,8 +331,9 @@ class LogMachine(RuleBasedStateMachine):
         del self.log.groups[name]
         self.log.drop_passed()
 
-    @rule(server=servers, name=groups, consumer=consumers, wanted=st.integers(1, 3))
-    def read(self, server: int, name: str, consumer: str, wanted: int) -> None:
+    @rule(server=servers, which=choices, consumer=consumers, wanted=st.integers(1, 3))
+    def read(self, server: int, which: int, consumer: str, wanted: int) -> None:
+        name = self.pick(which)
         reply = self(server, "PRESSURE.READ", self.name, "GROUP", name, consumer, "COUNT", wanted)
         if name not in self.log.groups:
             assert str(reply).startswith("NOGROUP ")
@@ -338,8 +351,9 @@ class LogMachine(RuleBasedStateMachine):
         group.reserved += taken
         self.log.drop_passed()
 
-    @rule(server=servers, name=groups, wanted=st.integers(1, 3))
-    def pop_from_group(self, server: int, name: str, wanted: int) -> None:
+    @rule(server=servers, which=choices, wanted=st.integers(1, 3))
+    def pop_from_group(self, server: int, which: int, wanted: int) -> None:
+        name = self.pick(which)
         reply = self(server, "SPOP", self.group_queue(name), wanted)
         if name not in self.log.groups:
             assert reply == []
@@ -356,16 +370,18 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(
         server=servers,
-        name=groups,
-        consumer=consumers,
-        which=st.integers(0, 3),
+        which=choices,
+        number=choices,
+        is_owner=st.sampled_from([True, True, True, False]),
         event=st.sampled_from(["ACK", "ACK", "RELEASE", "BURY"]),
     )
-    def end(self, server: int, name: str, consumer: str, which: int, event: str) -> None:
+    def end(self, server: int, which: int, number: int, is_owner: bool, event: str) -> None:
+        name = self.pick(which)
         group = self.log.groups.get(name)
         if group is None or not group.reserved:
             return
-        job = group.reserved[which % len(group.reserved)]
+        job = group.reserved[number % len(group.reserved)]
+        consumer = job.owner if is_owner else next(one for one in CONSUMERS if one != job.owner)
         reply = self(server, f"PRESSURE.{event}", self.group_queue(name), job.id, "TOKEN", consumer)
         self.log.fill(group, 1)
         assert reply == int(consumer == job.owner)
@@ -380,8 +396,11 @@ class LogMachine(RuleBasedStateMachine):
             group.note_passed()
         self.log.drop_passed()
 
-    @rule(server=servers, name=groups)
-    def purge(self, server: int, name: str) -> None:
+    @rule(server=servers, which=choices, chance=st.integers(0, 3))
+    def purge(self, server: int, which: int, chance: int) -> None:
+        if chance:
+            return
+        name = self.pick(which)
         reply = self(server, "PRESSURE.PURGE", self.group_queue(name))
         if name not in self.log.groups:
             assert str(reply).startswith("NOQUEUE ")
