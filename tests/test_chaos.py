@@ -232,23 +232,23 @@ def test_the_append_only_file_shows_the_steps_of_a_job(tmp_path: Path) -> None:
         (
             "HSET",
             "q:ext:jobs",
-            7,
+            "000000000000a",
             b"1700000000000 5 0 1000 0 0 " + message(FIRST),
-            8,
+            "000000000000b",
             b"1 2 3 " + message(SECOND),
         ),
         ("MULTI",),
-        ("ZADD", "q:ext:reserved", 9, "0000000000000007"),
-        ("HSET", "q:ext:jobs", "7:", "packed"),
+        ("ZADD", "q:ext:reserved", 9, "000000000000a"),
+        ("HSET", "q:ext:jobs", "000000000000a:", "packed"),
         ("EXEC",),
-        ("ZADD", "other:ext:ready", 9, "0000000000000007"),
-        ("HDEL", "q:ext:jobs", 7),
+        ("ZADD", "other:ext:ready", 9, "000000000000a"),
+        ("HDEL", "q:ext:jobs", "000000000000a"),
     ]
     file.write_bytes(b"".join(packed(*words) for words in steps))
     found = follow([FIRST, SECOND], [file])
     assert [line.partition(" (with")[0] for line in found[FIRST][1:]] == [
-        "ZADD q:ext:reserved 0000000000000007; HSET q:ext:jobs 7:",
-        "HDEL q:ext:jobs 7",
+        "ZADD q:ext:reserved 000000000000a; HSET q:ext:jobs 000000000000a:",
+        "HDEL q:ext:jobs 000000000000a",
     ]
     assert [len(lines) for lines in found.values()] == [3, 1]
 

@@ -16,8 +16,8 @@ _Lists = dict[bytes, deque[bytes]]
 _MAX_LENGTH = 100
 # The numbers of a job, and the name that its message begins with.
 _JOB = re.compile(rb"(?:\d+ )+([\d.]+):")
-# The id in a place, or in the field of a job's state.
-_ID = re.compile(rb"0*(\d+):?")
+# The id in a place, or in the field of a job's state (job_ids.lua).
+_ID = re.compile(rb"([0-9a-f]{13}):?")
 _JOBS = b":ext:jobs"
 # Commands that show who made a step, such as those that write call records.
 _NOTES = (b"SET", b"HSET", b"HDEL")

@@ -30,8 +30,9 @@ _MOST_AT = 50
 class GroupReader(RedisWorker):
     """A consumer of a group. It reads and acknowledges through any of its callers.
 
-    It takes another consumer name after each event without a reply: a server that was stopped may do that
-    event later, and would end the next reservation of the same name.
+    It takes another consumer name after each command without a reply. A server that was stopped may do an
+    event later, and a server that cannot deliver a reservation gives it up: that would end the next
+    reservation of the same name.
     """
 
     log: LogLedger
@@ -57,8 +58,11 @@ class GroupReader(RedisWorker):
                 replies = await self.caller.ask(words, waits=WAIT)
         except TimeoutError:
             self.caller.close()
+            replies = []
+        if not replies or isinstance(replies[0], Exception):
+            self._made += 1
             return []
-        found: list[Any] = replies[0] if replies and isinstance(replies[0], list) else []
+        found: list[Any] = replies[0] or []
         return [job for one in found for job in self._read(one, since, ttr, consumer)]
 
     def _read(self, one: list[Any], since: float, ttr: float, consumer: str) -> list[Held]:

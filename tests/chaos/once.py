@@ -34,7 +34,7 @@ _PATIENCE = (0.2, 1.0, 5.0)
 # answered puts whose outcome is asked for; and of puts without an answer whose outcome is asked for first.
 _HANG_UPS = 0.04
 _AGAIN = 0.05
-_ASKED = 0.1
+_ASKED = 0.3
 _ASKED_BEFORE = 0.5
 # Seconds within which a producer hangs up, and for which it waits for the reply to a put that is answered.
 _STAY = 0.02
