@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from tests.support.programs import Client, StartServer, Valkey, keys_left, wait_for
-from tests.support.waiters import Waiter, is_refused, wait_for_blocked
+from tests.support.waiters import Waiter, create, is_refused, wait_for_blocked
 
 
 def test_delete_leaves_no_key(client: Client, direct: Client) -> None:
@@ -128,3 +128,19 @@ def test_any_name_that_a_key_may_have_is_a_queue_name(client: Client, direct: Cl
         assert client.spop(name) == b"a"
         assert client.delete(name) == 1
     assert keys_left(direct) == []
+
+
+@pytest.mark.slow
+def test_large_collections_of_a_deleted_queue_are_freed_in_steps(client: Client, direct: Client) -> None:
+    for first in range(0, 120_000, 6000):
+        client.sadd("set", *range(first, first + 6000))
+    create(client, "jobs", "TYPE", "JOBS")
+    for first in range(0, 102_000, 6000):
+        client.rpush("jobs", *range(first, first + 6000))
+    assert direct.scard("__pressure__:set:ext:members") == 120_000
+    assert client.delete("set", "jobs") == 2
+    assert direct.keys("__pressure__:*") == []
+    assert direct.scard("__pressure__!garbage") > 0
+    assert client.sadd("set", "again") == 1
+    wait_for(lambda: direct.keys("__pressure__!garbage*") == [], "the garbage to be freed")
+    assert client.smembers("set") == {b"again"}

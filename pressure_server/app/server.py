@@ -28,6 +28,7 @@ from pressure_server.queues.expiry import Expiry
 from pressure_server.queues.peers import PeerDetection
 from pressure_server.queues.repair.auto_repair import AutoRepair
 from pressure_server.queues.storage_limit import StorageLimit
+from pressure_server.queues.sweeper import Sweeper
 
 logger = logging.getLogger(__name__)
 
@@ -116,12 +117,14 @@ async def _serve_on(
     expiry = Expiry(broker, settings.implicit_queue_ttl)
     repairs = AutoRepair(broker, settings.repair_after)
     storage = StorageLimit(broker)
+    sweeper = Sweeper(broker)
     listeners: list[Listener] = []
     try:
         await _run_until_stopped(stop, broker.start())
         expiry.start()
         repairs.start()
         storage.start()
+        sweeper.start()
         memory = MemoryAccount(
             settings.buffered_bytes(memory_limit.memory_limit()), settings.max_message_bytes
         )
@@ -171,6 +174,7 @@ async def _serve_on(
         expiry.stop()
         repairs.stop()
         storage.stop()
+        sweeper.stop()
         for listener in listeners:
             listener.close()
         await broker.close()

@@ -51,6 +51,7 @@ local function make_life()
     if source then call('ZREM', source .. ':ext:groups', base) end
     for _, key in ipairs(call('ZRANGE', base .. ':ext:groups', 0, -1)) do
       base = key
+      set_all_aside()
       operations.drop_ids()
       operations.unregister()
       call('UNLINK', unpack(with_base(protocol_suffixes())))
@@ -60,6 +61,7 @@ local function make_life()
   end
 
   local function forget(bound)
+    set_all_aside()
     operations.drop_ids()
     operations.drop_groups()
     operations.unregister()
@@ -228,6 +230,7 @@ local function make_life()
       end_turn('producer')
       end_turn('consumer')
     end
+    set_all_aside()
     operations.drop_ids()
     operations.drop_groups()
     operations.unregister()

@@ -43,6 +43,9 @@ local function make_mirror()
 
   local function drop_garbage()
     if self.garbage then
+      if queue.consumed + queue.length > LARGE then
+        set_aside({ [':ext:members'] = 'SCARD', [':ext:copies'] = 'HLEN' })
+      end
       call('UNLINK', members, copies)
       self.garbage = false
     end

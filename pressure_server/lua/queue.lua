@@ -22,6 +22,8 @@
 local open_jobs, begin_jobs, job_puts, job_gets, move_dead_letters
 -- See limits.lua.
 local max_bytes, is_full, own_key, set_kind
+-- See garbage.lua.
+local set_aside
 -- See log.lua and groups.lua.
 local begin_log, make_log, drop_passed, fill_group, settle_groups
 local base

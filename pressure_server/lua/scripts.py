@@ -13,6 +13,7 @@ _PARTS = (
     "queue",
     "blocks",
     "limits",
+    "garbage",
     "records",
     "fast",
     "mirror",
@@ -51,7 +52,14 @@ def batch_script() -> bytes:
 @cache
 def housekeeping_script() -> Script:
     """Return the script for tasks on many queues at once, used or not."""
-    parts = (_text("queue"), _text("limits"), b"local mirror", _text("life"), _text("housekeeping"))
+    parts = (
+        _text("queue"),
+        _text("limits"),
+        _text("garbage"),
+        b"local mirror",
+        _text("life"),
+        _text("housekeeping"),
+    )
     return Script(_joined(*parts))
 
 
@@ -59,6 +67,12 @@ def housekeeping_script() -> Script:
 def best_script() -> Script:
     """Return the script that finds the best job of many queues."""
     return Script(_text("best"))
+
+
+@cache
+def sweep_script() -> Script:
+    """Return the script that frees what deleted queues have left."""
+    return Script(_text("sweep"))
 
 
 @cache

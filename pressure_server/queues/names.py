@@ -74,6 +74,11 @@ def queues_key(prefix: bytes) -> bytes:
     return prefix + b"!queues"
 
 
+def garbage_key(prefix: bytes) -> bytes:
+    """Return the key of the set of collections that deleted queues have left (garbage.lua)."""
+    return prefix + b"!garbage"
+
+
 def keys_pattern(prefix: bytes, suffix: bytes) -> bytes:
     """Return the glob that matches, for every queue, the key with that suffix."""
     escaped = b"".join(b"\\" + c if c in b"*?[]^-\\" else c for c in (bytes([b]) for b in prefix))
