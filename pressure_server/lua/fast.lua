@@ -12,6 +12,7 @@
 
 -- Limits of a fast get. Larger gets take the general path, which checks the bytes after every portion.
 local FAST_GET_MESSAGES, FAST_GET_BYTES = 1000, 1048576
+-- PRESSURE.PUT also leaves one :not_full token of two, which clients of pressure 0.1 may leave in a bounded queue.
 local FAST_PUTS = { ['put'] = true, ['put now'] = true, ['put existing'] = true }
 
 -- Return 'below' if so many more messages leave the queue below its bound: the put that fills it must also
@@ -95,7 +96,8 @@ local function do_fast()
   count = count - 3
 
   local adds = exact and (name == 'put unique' or name == 'put unique now')
-  local puts = not index and (FAST_PUTS[name] or is_log and name == 'put existing offset') and queue.producer == identity
+  local puts = not index and queue.producer == identity
+    and (FAST_PUTS[name] and (name ~= 'put existing' or queue.bound == 0) or is_log and name == 'put existing offset')
   if is_log and not (puts and call('EXISTS', base .. ':ext:groups') == 0) then
     return nil
   end

@@ -5,7 +5,7 @@
 --          ARGV[1]   this server's identity
 --          ARGV[2]   the task: expire, delete or clean
 --          ARGV[4]   expire: the seconds after which an unused queue that a put has created is deleted, 0 for never
---          ARGV[5]   expire: the prefix of the servers' keys, `${PREFIX}!`
+--          ARGV[5]   the prefix of the servers' keys, `${PREFIX}!`
 -- Returns  a number or an error for each queue
 -- Touches  :ext:settings  'unused': the queue's version when it was first found unused; 'since': the time;
 --                         'asked': the same time, once waiting clients have been asked
@@ -120,6 +120,7 @@ end
 -- Delete the extension keys of a queue that a native client has deleted. Return how many there were.
 function verbs.clean(key)
   read_queue(key)
+  if not queue.bound then call('SREM', ARGV[5] .. 'queues', key) end
   return make_life().clean()
 end
 

@@ -127,7 +127,7 @@ def txn(client: Caller, words: Command) -> None:
     "done; or forgotten, with a number of seconds: it has not been done if it was sent less than that ago.",
     group="pressure",
     needs="put",
-    flags="readonly fast",
+    flags="fast",
 )
 async def outcome(client: Caller, words: Command) -> list[object]:
     """Return the state, and an offset or a number of seconds; nil if there is none."""
