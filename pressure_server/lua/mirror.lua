@@ -18,7 +18,7 @@
 -- Messages mirrored in one call: 1000 take about half a millisecond.
 local SLICE = 1000
 -- Slices in a call that can do nothing else before more is mirrored.
-local FAR = 20
+local FAR = 10
 -- List entries that LPOS may walk over in one call: a million take about 5 milliseconds.
 local SCAN = 1000000
 

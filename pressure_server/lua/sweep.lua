@@ -3,7 +3,7 @@
 -- Takes    KEYS[1]  ${PREFIX}!garbage
 -- Returns  1 if there may be more to free, else 0
 
-local AT_ONCE = 2000
+local AT_ONCE = 500
 
 local call = redis.call
 local key = call('SRANDMEMBER', KEYS[1])
