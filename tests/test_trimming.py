@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import socket
+import threading
 from collections.abc import Iterator
 
 import pytest
 import redis
 
-from tests.support.programs import Client, Server, StartServer, Valkey
+from tests.support.programs import Client, Server, StartServer, Valkey, join
 from tests.support.series import Series, refusals, run_series
 from tests.support.side_by_side import Pair, compare, split
 from tests.support.waiters import Waiter, create
@@ -134,6 +136,37 @@ SUNIONSTORE e b b | SCARD e
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_results_of_set_algebra_are_stored_as_in_redis(pair: Pair, protocol: int) -> None:
     compare(pair, split(STORING), protocol, unordered=True)
+
+
+def test_stored_results_are_those_of_one_moment_while_queues_change(client: Client, server: Server) -> None:
+    client.sadd("a", "there")
+    done = threading.Event()
+
+    def change() -> None:
+        with server.client() as other:
+            for number in itertools.count():
+                if done.is_set():
+                    return
+                other.sadd("a", number)
+                other.srem("a", number)
+
+    counts: list[int] = []
+    refused: set[str] = set()
+    changing = threading.Thread(target=change)
+    changing.start()
+    try:
+        while len(counts) < 50:
+            try:
+                counts.append(client.sunionstore("d", ["a", "a"]))
+            except redis.ResponseError as error:
+                refused.add(str(error))
+            found = client.smembers("d")
+            assert not counts or len(found) == counts[-1]
+    finally:
+        done.set()
+        join(changing)
+    assert set(counts) <= {1, 2}
+    assert all("change too often" in text for text in refused)
 
 
 def test_marks_of_the_newest_messages_go_with_them(backend: Valkey, start_server: StartServer) -> None:

@@ -171,15 +171,18 @@ async def _replace(
     if bound and len(messages) > bound:
         raise QueueFullError(printable(queue))
     transaction = Transaction(database, client.connection)
-    steps = [transaction.run(verbs.PURGE, queue, [b"ready"])]
+    runs = [transaction.run(verbs.PURGE, queue, [b"ready"])]
     if messages:
-        steps.append(transaction.run(verbs.PUT, queue, messages, len(messages), options=UNIQUE))
-    done = [asyncio.ensure_future(step) for step in steps]
+        runs.append(transaction.run(verbs.PUT, queue, messages, len(messages), options=UNIQUE))
+    done = [asyncio.ensure_future(run) for run in runs]
     await asyncio.sleep(0)  # until both have been submitted
     try:
         await transaction.commit(versions)
-    finally:
-        purged, *others = await asyncio.gather(*done, return_exceptions=True)
+    except BaseException:
+        for step in done:
+            step.cancel()
+        raise
+    purged, *others = await asyncio.gather(*done, return_exceptions=True)
     if isinstance(purged, PressureError) and not isinstance(purged, QueueDoesNotExistError):
         raise purged
     for error in others:
