@@ -48,7 +48,7 @@ local function set_next(offset)
   call('HSET', base .. ':ext:settings', 'next', string.format('%.0f', offset))
 end
 
--- Return messages of the log behind the group, oldest first: `count` from the one after `skipped` others.
+-- Return the next messages of the log that the group has no jobs for: `count` of them, after `skipped` others.
 local function messages_ahead(skipped, count)
   local first = math.max(queue.jobs.next, queue.jobs.head) - queue.jobs.head + skipped
   local newest_first, messages = call('LRANGE', queue.jobs.source, -first - count, -first - 1), {}
