@@ -39,9 +39,9 @@ function job_gets()
   -- Return a reserved job as the reply has it: 'id ttr flags reserves message'; in a group's queue, the offset of the
   -- message is after the id and '@'.
   local function given(job)
-    local offset = jobs.source and (call('ZSCORE', key_of('offsets'), job.id) or job.about[OFFSET])
+    local offset = jobs.source and (call('ZSCORE', key_of('offsets'), job.id) or job.about[JOB_OFFSET])
     local id = offset and job.id .. '@' .. offset or job.id
-    return string.format('%s %.0f %s %d ', id, jobs.ttr_of(job), job.flags, job.about[RESERVES])
+    return string.format('%s %.0f %s %d ', id, jobs.ttr_of(job), job.flags, job.about[JOB_RESERVES])
       .. jobs.message_of(job)
   end
 
@@ -49,7 +49,7 @@ function job_gets()
   function self.give(event, some, claims)
     local owners, ttrs = owners_in(claims, #some)
     local ids, found = {}, {}
-    for i, job in ipairs(some) do ids[i], jobs.parse(job).about[OWN_TTR] = job.id, ttrs[i] end
+    for i, job in ipairs(some) do ids[i], jobs.parse(job).about[JOB_OWN_TTR] = job.id, ttrs[i] end
     note_reserved(ids, owners)
     for i, is_done in ipairs(jobs.happen(event, some, owners)) do
       if is_done == 1 then found[#found + 1] = given(some[i]) end
@@ -80,7 +80,7 @@ function job_gets()
     local messages, marks = {}, {}
     for i, job in ipairs(found) do
       messages[i] = jobs.message_of(job)
-      local is_touched = job.about[RESERVES] + job.about[KICKS] + job.about[BURIES] > 0 or job.about[DELAY] > 0
+      local is_touched = job.about[JOB_RESERVES] + job.about[JOB_KICKS] + job.about[JOB_BURIES] > 0 or job.about[JOB_DELAY] > 0
       marks[i] = {
         job.flags, tonumber(job.expires), job.id, string.sub(job.value, 1, job.first - 1),
         is_touched and cmsgpack.pack(job.about) or '',
@@ -141,7 +141,7 @@ function job_gets()
       local some = jobs.jobs_in('reserved', { unpack(ids, first, math.min(first + JOBS_AT_ONCE - 1, #ids)) })
       for i = #some, 1, -1 do
         local job = some[i]
-        local owner = jobs.parse(job).about[OWNER]
+        local owner = jobs.parse(job).about[JOB_OWNER]
         if string.match(owner, '^(%S+) ') == server then its[#its + 1], owners[#owners + 1] = job, owner end
       end
       for _, is_done in ipairs(jobs.happen('give_up', its, owners)) do count = count + is_done end

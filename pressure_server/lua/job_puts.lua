@@ -116,7 +116,7 @@ function job_puts()
     for i, message in ipairs(messages) do
       local id, value, packed, name, offset = unpack(marks[i], 3, 7)
       local about = packed ~= '' and cmsgpack.unpack(packed)
-      call('ZADD', key_of('ready'), about and about[PRIORITY] or string.match(value, ' (%d+)'), id)
+      call('ZADD', key_of('ready'), about and about[JOB_PRIORITY] or string.match(value, ' (%d+)'), id)
       call('HSET', key_of('jobs'), id, value .. message)
       if about then call('HSET', key_of('jobs'), id .. ':', packed) end
       if name then call('HSET', key_of('jobs'), id .. '#', name) end

@@ -41,7 +41,7 @@ local function make_job_verbs()
   local function change(event, id, owner, priority)
     local job = jobs.read({ id })[1]
     if job then
-      jobs.parse(job).about[PRIORITY] = tonumber(priority) or job.about[PRIORITY]
+      jobs.parse(job).about[JOB_PRIORITY] = tonumber(priority) or job.about[JOB_PRIORITY]
     end
     return jobs.happen(event, { job }, { owner_of(owner) })[1] or 0
   end
@@ -69,8 +69,8 @@ local function make_job_verbs()
         if refusal then
           return refusal
         end
-        job.about[PRIORITY] = tonumber(priority) or job.about[PRIORITY]
-        job.about[DELAY] = tonumber(delay)
+        job.about[JOB_PRIORITY] = tonumber(priority) or job.about[JOB_PRIORITY]
+        job.about[JOB_DELAY] = tonumber(delay)
       end
       local event = delay ~= '0' and 'release_later' or 'release'
       done[i] = jobs.happen(event, { job }, { owner })[1] or 0
@@ -145,7 +145,7 @@ local function make_job_verbs()
     local has_time = state == 'delayed' or state == 'reserved'
     local due = has_time and tonumber(call('ZSCORE', key_of(state), job.id)) or 0
     return {
-      state, about[PRIORITY], clock() - tonumber(job.made), about[DELAY], jobs.ttr_of(job),
+      state, about[JOB_PRIORITY], clock() - tonumber(job.made), about[JOB_DELAY], jobs.ttr_of(job),
       due < math.huge and math.max(0, due - clock()) or 0, unpack(about, 3, 7),
     }
   end

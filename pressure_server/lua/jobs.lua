@@ -11,9 +11,8 @@
 -- were put; and a decimal number for clients.
 --
 -- Touches  :ext:jobs      a hash: id -> 'made priority delay ttr flags expires message', as it was put;
---                         'id:' -> { priority, delay, reserves, timeouts, releases, buries, kicks, owner, ttr of
---                         the reservation }, packed, unless nothing has happened to the job since it was put;
---                         and 'id#' -> what makes it unique, if that is not its message
+--                         'id:' -> its state (JobField in layout.py), packed, unless nothing has happened to the
+--                         job since it was put; and 'id#' -> what makes it unique, if that is not its message
 --          :ext:ready     for each state a sorted set of ids, with the score: the job's priority;
 --          :ext:delayed   when it becomes ready;
 --          :ext:reserved  when its reservation ends, inf for never;
@@ -29,9 +28,6 @@
 -- server is empty if the reservation outlives its connection.
 
 local DEFAULT_PRIORITY = 1024
--- Positions in the packed state of a job; OWN_TTR is the time to run of one reservation, and OFFSET that of a
--- message of a log whose job has been buried (groups.lua).
-local PRIORITY, DELAY, RESERVES, TIMEOUTS, RELEASES, BURIES, KICKS, OWNER, OWN_TTR, OFFSET = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 
 -- Return the key of a collection of the queue's jobs, such as those in a state.
 local function key_of(name)
@@ -69,8 +65,8 @@ local function make_jobs()
   local WITHOUT_OWNER = { time_out = true, purge = true }
   -- These events are counted.
   local COUNTED = {
-    reserve = RESERVES, reserve_any = RESERVES, time_out = TIMEOUTS, release = RELEASES,
-    release_later = RELEASES, bury = BURIES, kick = KICKS,
+    reserve = JOB_RESERVES, reserve_any = JOB_RESERVES, time_out = JOB_TIMEOUTS, release = JOB_RELEASES,
+    release_later = JOB_RELEASES, bury = JOB_BURIES, kick = JOB_KICKS,
   }
 
   -- Turn to the present queue, which need not have any jobs.
@@ -100,7 +96,7 @@ local function make_jobs()
           id = id, value = value, about = packed and cmsgpack.unpack(packed), state = nil,
           made = nil, ttr = nil, flags = nil, expires = nil, first = nil,
         }
-        if packed and job.about[OWNER] ~= '' then job.state = 'reserved' end
+        if packed and job.about[JOB_OWNER] ~= '' then job.state = 'reserved' end
         known[id] = job
       end
       found[i] = job or false
@@ -138,7 +134,7 @@ local function make_jobs()
       end
     end
     if not job.state then
-      call('ZADD', key_of('ready'), parse(job).about[PRIORITY], job.id)
+      call('ZADD', key_of('ready'), parse(job).about[JOB_PRIORITY], job.id)
       job.state = 'ready'
     end
     return job.state
@@ -146,14 +142,14 @@ local function make_jobs()
   self.state_of = state_of
 
   function self.ttr_of(job)
-    return job.about[OWN_TTR] or tonumber(parse(job).ttr)
+    return job.about[JOB_OWN_TTR] or tonumber(parse(job).ttr)
   end
 
   local function score_in(state, job)
     if state == 'ready' then
-      return job.about[PRIORITY]
+      return job.about[JOB_PRIORITY]
     elseif state == 'delayed' then
-      return clock() + job.about[DELAY]
+      return clock() + job.about[JOB_DELAY]
     elseif state == 'reserved' then
       local ttr = self.ttr_of(job)
       return ttr > 0 and clock() + ttr or 'inf'
@@ -197,7 +193,7 @@ local function make_jobs()
 
   -- Return whether this owner has reserved the job.
   function self.is_owned(job, owner)
-    return parse(job).about[OWNER] == owner
+    return parse(job).about[JOB_OWNER] == owner
   end
 
   -- Return the state to which an event leads a job, or nil if the event is refused. A job that has been
@@ -205,11 +201,11 @@ local function make_jobs()
   local function next_state(job, event, owner)
     local from = state_of(job)
     local to = TRANSITIONS[from .. ' ' .. event]
-    if not to or (from == 'reserved' and not WITHOUT_OWNER[event] and owner ~= parse(job).about[OWNER]) then
+    if not to or (from == 'reserved' and not WITHOUT_OWNER[event] and owner ~= parse(job).about[JOB_OWNER]) then
       return nil
     end
     local most = self.settings.max_deliveries
-    if most and from == 'reserved' and (to == 'ready' or to == 'delayed') and job.about[RESERVES] >= most then
+    if most and from == 'reserved' and (to == 'ready' or to == 'delayed') and job.about[JOB_RESERVES] >= most then
       if self.settings.dead_letter then
         self.spent = self.spent or {}
         table.insert(self.spent, job.id)
@@ -249,9 +245,9 @@ local function make_jobs()
         else
           local about = parse(job).about
           if counter then about[counter] = about[counter] + 1 end
-          about[OWNER] = to == 'reserved' and owner or ''
-          if to ~= 'reserved' then about[OWN_TTR] = nil end
-          if passed and to == 'buried' then about[OFFSET] = call('ZSCORE', key_of('offsets'), job.id) or about[OFFSET] end
+          about[JOB_OWNER] = to == 'reserved' and owner or ''
+          if to ~= 'reserved' then about[JOB_OWN_TTR] = nil end
+          if passed and to == 'buried' then about[JOB_OFFSET] = call('ZSCORE', key_of('offsets'), job.id) or about[JOB_OFFSET] end
           local places, n = into[to] or {}, #written
           local at = #places
           into[to], places[at + 1], places[at + 2] = places, score_in(to, job), job.id
@@ -326,7 +322,7 @@ local function make_jobs()
     if #ids > 0 then
       local ready = {}
       for _, job in ipairs(jobs_in('delayed', ids)) do
-        ready[#ready + 1], ready[#ready + 2] = parse(job).about[PRIORITY], job.id
+        ready[#ready + 1], ready[#ready + 2] = parse(job).about[JOB_PRIORITY], job.id
       end
       if #ready > 0 then
         call('ZADD', key_of('ready'), unpack(ready))

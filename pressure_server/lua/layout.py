@@ -39,6 +39,21 @@ class Reply(IntEnum):
     RECORDED = 0  # 1 if the call has a record now
 
 
+class JobField(IntEnum):
+    """The positions in the packed state of a job (jobs.lua)."""
+
+    PRIORITY = 0
+    DELAY = 1
+    RESERVES = 2
+    TIMEOUTS = 3
+    RELEASES = 4
+    BURIES = 5
+    KICKS = 6
+    OWNER = 7
+    OWN_TTR = 8  # the time to run of one reservation
+    OFFSET = 9  # that of a message of a log whose job has been buried (groups.lua)
+
+
 AGAIN = b"again"
 RECOVER = b"recover"
 CUT = b"cut"
@@ -49,4 +64,5 @@ def constants() -> dict[bytes, bytes]:
     found = {b"HEADER_SIZE": len(Header), b"BLOCK_SIZE": len(BlockField)}
     found |= {b"HEADER_" + field.name.encode(): field + 1 for field in Header}
     found |= {b"BLOCK_" + field.name.encode(): field.value for field in BlockField}
+    found |= {b"JOB_" + field.name.encode(): field + 1 for field in JobField}
     return {name: b"%d" % value for name, value in found.items()}

@@ -84,7 +84,7 @@ def servers_script() -> bytes:
 def _joined(*parts: bytes) -> bytes:
     """Join parts, with numbers in place of constants: a script may have 200 local variables."""
     numbers = constants()
-    return re.sub(rb"\b(HEADER|BLOCK)_[A-Z]+\b", lambda found: numbers[found[0]], b"\n".join(parts))
+    return re.sub(rb"\b(HEADER|BLOCK|JOB)_[A-Z_]+\b", lambda found: numbers[found[0]], b"\n".join(parts))
 
 
 def _text(name: str) -> bytes:
