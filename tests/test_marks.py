@@ -6,7 +6,7 @@ Native clients neither write nor read marks.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import pytest
@@ -50,10 +50,10 @@ class Receiver:
     def __init__(self) -> None:
         self.operations: list[Operation] = []
 
-    def begin_wait(self) -> None:
+    def begin_wait(self, waiter: object, queues: Sequence[bytes]) -> None:
         pass
 
-    def end_wait(self) -> None:
+    def end_wait(self, waiter: object) -> None:
         pass
 
     def partly_taken(self, operation: Operation) -> None:

@@ -13,10 +13,12 @@ from typing import Any
 from handlers.beanstalk.job_index import JobIndex
 from handlers.beanstalk.statistics import Statistics
 from pressure_server.errors import QueueDoesNotExistError
+from pressure_server.net.command_statistics import CommandStatistics
 from pressure_server.net.connection import Connection
 from pressure_server.net.handler import Context
 from pressure_server.queues.operations.operation import Verb
 
+PROTOCOL = "beanstalk"
 DEFAULT_TUBE = b"default"
 # The estimated memory of a watched tube besides its name, in bytes.
 _TUBE_COST = 150
@@ -37,6 +39,7 @@ class Spec:
     parse: Callable[[bytes], Any]
     needs: frozenset[str]
     takes_nothing: bool
+    statistics: CommandStatistics
 
 
 class DeniedCommandError(Exception):
@@ -49,6 +52,7 @@ class BeanstalkClient(Connection):
     `used` is the tube of its puts, `watched` those of its reserves, in order. `max_job_size` is in bytes.
     """
 
+    PROTOCOL = PROTOCOL
     __slots__ = (
         "awaits_job",
         "context",

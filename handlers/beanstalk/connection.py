@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from handlers.beanstalk import replies
-from handlers.beanstalk.client import BeanstalkClient, DeniedCommandError, Spec
+from handlers.beanstalk.client import PROTOCOL, BeanstalkClient, DeniedCommandError, Spec
 from handlers.beanstalk.commands.producers import put
 from handlers.beanstalk.job_index import JobIndex
 from handlers.beanstalk.parser import MAX_LINE, Parsed, Puts, Refused, Request, RequestParser
@@ -24,6 +24,7 @@ from pressure_server.errors import (
     QueueFullError,
     StoppingError,
 )
+from pressure_server.net.command_statistics import UNKNOWN, statistics_of
 from pressure_server.net.handler import Context
 from pressure_server.queues.operations.operation import Operation
 
@@ -32,6 +33,7 @@ logger = logging.getLogger(__name__)
 _BEFORE_LOGIN = {"auth", "quit", "ready"}
 # Lines of HTTP: a web page can make a browser send commands in the body of a POST.
 _HTTP_WORDS = (b"post ", b"host:")
+_PUT, _UNKNOWN = statistics_of(PROTOCOL, "put"), statistics_of(PROTOCOL, UNKNOWN)
 
 
 class BeanstalkConnection(BeanstalkClient):
@@ -66,21 +68,33 @@ class BeanstalkConnection(BeanstalkClient):
             requests.append(Refused(replies.UNAUTHENTICATED, closes=True))
         return requests
 
+    def words_of(self, command: Any) -> list[list[bytes]]:
+        """See Connection. `auth` is left out, because it has the password; puts are shown without options."""
+        if type(command) is Puts:
+            return [[b"put", job.split(b" ", 5)[5]] for job in command.jobs]
+        if type(command) is Refused or command.line.startswith(b"auth "):
+            return []
+        return [command.line.split(b" ")]
+
     def execute(self, command: Any) -> Coroutine[Any, Any, bytes] | None:
         """See Connection. Check the request, and run its command."""
         try:
             if type(command) is Puts:
                 self.clients.commands += len(command.jobs) - 1  # they were counted as one
+                self.command = _PUT
                 if self.user is NOBODY:
                     raise DeniedCommandError
                 self._permit("put")
                 self.permit_tube(self.used)
                 put(self, command.jobs)
+                if not self.is_held:
+                    self.command.calls += len(command.jobs)
                 return None
             if type(command) is Refused:
                 if command.is_put:
                     self.statistics.commands["put"] += 1
                     self.is_producer = self.is_producer or command.reply == replies.EXPECTED_CRLF
+                (_PUT if command.is_put else _UNKNOWN).reject(command.reply[:-2].decode())
                 self.reply(command.reply)
                 if command.closes:
                     self.close_when_replied()
@@ -88,11 +102,12 @@ class BeanstalkConnection(BeanstalkClient):
             return self._run(command)
         except Exception as reason:
             requests = len(command.jobs) if type(command) is Puts else 1
-            self.reply(self.error_reply(reason) * requests)
+            self.reply(self.refuse(reason, requests) * requests)
             return None
 
     def _run(self, request: Request) -> Coroutine[Any, Any, bytes] | None:
         if b"\0" in request.line:
+            _UNKNOWN.reject("BAD_FORMAT")
             self.reply(replies.BAD_FORMAT)
             return None
         word, space, _ = request.line.partition(b" ")
@@ -100,11 +115,15 @@ class BeanstalkConnection(BeanstalkClient):
         if spec is None or bool(space) is spec.takes_nothing:
             self._refuse(request.line)
             return None
+        self.command = spec.statistics
         arguments = spec.parse(request.line[len(word) :])
         self._check(spec)
         self.statistics.commands[spec.name] += 1
         running = spec.function(self, arguments)
-        self.statistics.commands[spec.name] -= self.is_held  # it will be executed again
+        if self.is_held:
+            self.statistics.commands[spec.name] -= 1  # it will be executed again
+        else:
+            self.command.calls += 1
         return running
 
     def _refuse(self, line: bytes) -> None:
@@ -115,7 +134,9 @@ class BeanstalkConnection(BeanstalkClient):
         garbled = line.startswith(b"put ") or any(
             spec.takes_nothing and line.startswith(name) for name, spec in COMMANDS.items()
         )
-        self.reply(replies.BAD_FORMAT if garbled else replies.UNKNOWN_COMMAND)
+        reply = replies.BAD_FORMAT if garbled else replies.UNKNOWN_COMMAND
+        _UNKNOWN.reject(reply[:-2].decode())
+        self.reply(reply)
 
     def _check(self, spec: Spec) -> None:
         if self.user is NOBODY and spec.name not in _BEFORE_LOGIN:

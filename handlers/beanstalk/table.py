@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from handlers.beanstalk.client import Function, Spec
+from handlers.beanstalk.client import PROTOCOL, Function, Spec
+from pressure_server.net.command_statistics import statistics_of
 
 COMMANDS: dict[bytes, Spec] = {}
 _NAME = re.compile(rb"[A-Za-z0-9+/;.$_()][A-Za-z0-9+/;.$_()-]{0,199}")
@@ -68,7 +69,9 @@ def command(
 
     def enter(function: Function) -> Function:
         needed = frozenset(needs.split())
-        COMMANDS[name.encode()] = Spec(name, function, parse, needed, takes_nothing=parse is nothing)
+        COMMANDS[name.encode()] = Spec(
+            name, function, parse, needed, parse is nothing, statistics_of(PROTOCOL, name)
+        )
         return function
 
     return enter

@@ -13,11 +13,13 @@ from handlers.memcached.open_reads import OpenReads
 from handlers.memcached.parser import Repeated, Request
 from handlers.memcached.statistics import Counts
 from handlers.memcached.values import Values
+from pressure_server.net.command_statistics import CommandStatistics
 from pressure_server.net.connection import Connection
 from pressure_server.net.handler import Context
 from pressure_server.queues.operations.jobs import ReservedJob
 from pressure_server.queues.operations.operation import Operation
 
+PROTOCOL = "memcached"
 QUEUE, KV = "queue", "kv"
 MODES = (QUEUE, KV)
 
@@ -54,6 +56,7 @@ class Spec:
     needs: frozenset[str]
     keys: slice
     repeated: ForRepeated | None
+    statistics: CommandStatistics
 
     @property
     def takes_many(self) -> bool:
@@ -71,6 +74,7 @@ class MemcachedClient(Connection):
     `open_reads` are the messages that the client has opened and not closed, `values` the items of mode kv.
     """
 
+    PROTOCOL = PROTOCOL
     __slots__ = ("context", "counts", "failures", "open_reads", "options", "values")
 
     def __init__(self, context: Context, options: ListenerOptions, counts: Counts, values: Values) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from handlers.memcached import login
 from handlers.memcached.access import check
-from handlers.memcached.client import ListenerOptions, MemcachedClient, Spec
+from handlers.memcached.client import PROTOCOL, ListenerOptions, MemcachedClient, Spec
 from handlers.memcached.parser import Repeated, Request, RequestError, RequestParser
 from handlers.memcached.replies import ERROR, ClientError, client_error, server_error
 from handlers.memcached.statistics import Counts
@@ -16,12 +16,14 @@ from handlers.memcached.table import COMMANDS
 from handlers.memcached.values import Values
 from pressure_server.auth.users import NOBODY
 from pressure_server.errors import PressureError, QueueNameError
+from pressure_server.net.command_statistics import UNKNOWN, statistics_of
 from pressure_server.net.handler import Context
 
 logger = logging.getLogger(__name__)
 
 # First words of HTTP lines: a web page can make a browser send commands in the body of a POST.
 _HTTP_WORDS = (b"post", b"host:")
+_UNKNOWN = statistics_of(PROTOCOL, UNKNOWN)
 
 
 class MemcachedConnection(MemcachedClient):
@@ -60,6 +62,17 @@ class MemcachedConnection(MemcachedClient):
                 self.clients.commands += request.count - 1
         return parsed
 
+    def words_of(self, command: Any) -> list[list[bytes]]:
+        """See Connection. A request of a client that has not logged in has the password."""
+        if type(command) is RequestError or self.user is NOBODY:
+            return []
+        requests = command.requests() if type(command) is Repeated else [command]
+        return [one.words if one.data is None else [*one.words, one.data] for one in requests]
+
+    def error_code(self, error: Exception, reply: bytes) -> str:
+        """See Connection. Errors of the server have codes of their own."""
+        return super().error_code(error, reply.removeprefix(b"SERVER_ERROR "))
+
     def execute(self, command: Any) -> Coroutine[Any, Any, bytes] | None:
         """See Connection. Check the request, and run its command."""
         if type(command) is RequestError:
@@ -69,6 +82,7 @@ class MemcachedConnection(MemcachedClient):
                 self.close_when_replied()
             return None
         spec = self._commands.get(command.words[0])
+        self.command = spec.statistics if spec is not None else _UNKNOWN
         if type(command) is Repeated:
             self._execute_repeated(spec, command)
             return None
@@ -79,12 +93,16 @@ class MemcachedConnection(MemcachedClient):
             if self.user is NOBODY and command.words[0] not in login.BEFORE_LOGIN:
                 return login.log_in(self, command)
             if spec is None:
+                self.command.reject("ERROR")
                 self.reply(ERROR)
                 return None
             self._check(spec, command)
             coroutine = spec.function(self, command)
+            if not self.is_held:
+                self.command.calls += 1
         except Exception as reason:
-            self.reply(b"" if command.is_quiet else self.error_reply(reason))
+            refusal = self.refuse(reason)
+            self.reply(b"" if command.is_quiet else refusal)
             return None
         return self._quietly(coroutine) if command.is_quiet and coroutine is not None else coroutine
 
@@ -113,8 +131,11 @@ class MemcachedConnection(MemcachedClient):
         try:
             self._check(spec, command)
             spec.repeated(self, command)
+            if not self.is_held:
+                self.command.calls += command.count
         except Exception as reason:
-            self.reply(b"" if command.is_quiet else self.error_reply(reason) * command.count)
+            refusal = self.refuse(reason, command.count)
+            self.reply(b"" if command.is_quiet else refusal * command.count)
 
     def encode(self, value: Any) -> bytes:
         """See Connection. A coroutine returns the reply itself."""

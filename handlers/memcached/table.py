@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from handlers.memcached.client import MODES, ForRepeated, Function, Spec
+from handlers.memcached.client import MODES, PROTOCOL, ForRepeated, Function, Spec
 from pressure_server.auth.users import RIGHTS
+from pressure_server.net.command_statistics import statistics_of
 
 COMMANDS: dict[str, dict[bytes, Spec]] = {mode: {} for mode in MODES}
 
@@ -44,6 +45,7 @@ def command(
             rights,
             slice(first, (None if is_open else first + 1) if first else 0),
             repeated,
+            statistics_of(PROTOCOL, name),
         )
         for mode in modes:
             COMMANDS[mode][name.encode()] = spec

@@ -15,8 +15,8 @@ from handlers.resp.parser import ARGUMENT_COST, Command, Limits, Repeated
 from handlers.resp.replies import NULL, CommandError, encode, error
 from handlers.resp.syntax import Argument
 from pressure_server.auth.logins import MAX_FAILURES
-from pressure_server.auth.users import DEFAULT
 from pressure_server.errors import PressureError
+from pressure_server.net.command_statistics import CommandStatistics
 from pressure_server.net.connection import Connection
 from pressure_server.net.handler import Context
 from pressure_server.queues.database import Database
@@ -28,6 +28,7 @@ from pressure_server.queues.transaction import Transaction
 
 logger = logging.getLogger(__name__)
 
+PROTOCOL = "resp"
 # Estimated bytes for a watched queue besides its name.
 _WATCHED_COST = 256
 
@@ -79,6 +80,7 @@ class Spec:
     arity: int
     keys: tuple[int, int, int]
     needs: frozenset[str]
+    statistics: CommandStatistics
     repeated: Callable[[RespClient, Repeated], None] | None = None
     subcommands: dict[bytes, Spec] = field(default_factory=dict)
 
@@ -121,15 +123,14 @@ class RespClient(Connection):
     watched queues, by database. `failures` counts the failed logins.
     """
 
+    PROTOCOL = PROTOCOL
     __slots__ = (
         "_limits",
         "context",
         "failures",
         "library",
-        "name",
         "null",
         "protocol",
-        "since",
         "transaction",
         "transaction_id",
         "watched",
@@ -140,12 +141,10 @@ class RespClient(Connection):
         super().__init__(context.clients, context.broker.default_database)
         self.context = context
         self._limits = limits
-        self.name = b""
         self.library: tuple[bytes, bytes] | None = None
         self.failures = 0
         self.protocol = 2
         self.null = NULL[2]
-        self.since = context.clients.now
         self.transaction: QueuedCommands | None = None
         self.transaction_id: bytes | None = None
         self.watched: dict[Database, dict[bytes, bytes]] = {}
@@ -170,9 +169,9 @@ class RespClient(Connection):
         self.user = user
 
     @property
-    def user_name(self) -> str:
-        """The name of the client's user. As in Redis, `default` if the client has not logged in."""
-        return self.user.name or DEFAULT
+    def library_name(self) -> str:
+        """See Connection. The library is known if it has sent CLIENT SETINFO."""
+        return b" ".join(self.library or ()).decode()
 
     def end_transaction(self) -> tuple[QueuedCommands | None, dict[Database, dict[bytes, bytes]]]:
         """Return and forget the queued commands (None outside a transaction) and the watched versions."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from handlers.resp import errors
 from handlers.resp.access import check, refusal
-from handlers.resp.client import RespClient, Spec
+from handlers.resp.client import PROTOCOL, RespClient, Spec
 from handlers.resp.parser import (
     Command,
     Limits,
@@ -18,6 +18,7 @@ from handlers.resp.parser import (
 from handlers.resp.replies import CommandError, error
 from handlers.resp.table import BY_SPELLING, COMMANDS, find_subcommand
 from pressure_server.auth.users import NOBODY
+from pressure_server.net.command_statistics import UNKNOWN, statistics_of
 from pressure_server.net.handler import Context
 
 # Words that begin lines of an HTTP request. A web page can hide commands in its body, so the server closes
@@ -26,6 +27,7 @@ _HTTP_WORDS = (b"post", b"host:")
 # Commands that are executed at once even in a transaction.
 _NEVER_QUEUED = {"multi", "exec", "discard", "watch", "quit", "reset"}
 _QUEUED = b"+QUEUED\r\n"
+_UNKNOWN = statistics_of(PROTOCOL, UNKNOWN)
 
 
 def _may_log_in(request: object) -> bool:
@@ -60,6 +62,12 @@ class RespConnection(RespClient):
                 self.clients.commands += request.count - 1
         return requests
 
+    def words_of(self, command: Any) -> list[list[bytes]]:
+        """See Connection. As in Redis, AUTH and HELLO are left out: they have passwords."""
+        if type(command) is Repeated:
+            return command.commands()
+        return [command] if type(command) is list and not _may_log_in(command) else []
+
     def execute(self, command: Any) -> Coroutine[Any, Any, bytes] | None:
         """Find the command in the table and execute it, or queue it in a transaction."""
         if type(command) is not list:
@@ -68,12 +76,17 @@ class RespConnection(RespClient):
         spec = BY_SPELLING.get(command[0]) or COMMANDS.get(command[0].upper())
         try:
             if spec is None:
+                self.command = _UNKNOWN
                 if command[0].lower() in _HTTP_WORDS:
                     self.break_off()
                     return None
                 raise errors.unknown_command(command)
+            self.command = spec.statistics
             if not spec.accepts(len(command)):
                 raise errors.wrong_arity(spec.name)
+            if spec.subcommands and len(command) > 1:
+                # The function of a container finds it again: these commands are rare.
+                self.command = find_subcommand(command).statistics
             if not self.user.is_unrestricted:
                 check(self, spec, command)
             if self.transaction is not None and spec.name not in _NEVER_QUEUED:
@@ -83,7 +96,10 @@ class RespConnection(RespClient):
                 self.transaction.add(spec, command)
                 self.reply(_QUEUED)
                 return None
-            return spec.function(self, command)
+            running = spec.function(self, command)
+            if not self.is_held:
+                self.command.calls += 1
+            return running
         except Exception as reason:
             self.reply(self._rejected(spec, reason))
             return None
@@ -95,7 +111,7 @@ class RespConnection(RespClient):
             reason = errors.exec_refused(reason)
         elif self.transaction is not None:
             self.transaction.is_broken = True
-        return self.error_reply(reason)
+        return self.refuse(reason)
 
     def _execute_special(self, command: Repeated | RequestError) -> None:
         if type(command) is RequestError:
@@ -115,10 +131,13 @@ class RespConnection(RespClient):
             ):
                 self.execute_instead(command.commands())
                 return
+            self.command = spec.statistics
             try:
                 spec.repeated(self, command)
+                if not self.is_held:
+                    self.command.calls += command.count
             except Exception as reason:
-                self.reply(self.error_reply(reason) * command.count)
+                self.reply(self.refuse(reason, command.count) * command.count)
 
     def _may(self, spec: Spec, words: Command) -> bool:
         return self.user is not NOBODY and refusal(self.user, spec, words) is None

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from handlers.resp.client import Caller, Function, RespClient, Spec
+from handlers.resp.client import PROTOCOL, Caller, Function, RespClient, Spec
 from handlers.resp.errors import unknown_subcommand, wrong_arity
 from handlers.resp.parser import Command, Repeated
 from handlers.resp.syntax import Argument, arity_of, keys_of, parse_syntax
 from pressure_server.auth.users import RIGHTS
+from pressure_server.net.command_statistics import statistics_of
 
 # Commands by upper-case name, and by the usual spellings, so that dispatch need not change case.
 COMMANDS: dict[bytes, Spec] = {}
@@ -53,6 +54,7 @@ def command(
             arity=arity_of(arguments, named),
             keys=keys_of(arguments, named),
             needs=_rights_of(name, needs, arguments),
+            statistics=statistics_of(PROTOCOL, name.lower()),
             repeated=repeated,
         )
         if sub:

@@ -113,7 +113,7 @@ async def execute(
                 here = {}
             for spec, words in group:
                 begun = _start(TransactionCaller(connection, connection.database), spec, words)
-                replies.append(await _reply_of(connection, begun))
+                replies.append(await _reply_of(connection, spec, begun))
     if here:
         await Transaction(connection.database, connection).commit(here)
     return replies
@@ -131,7 +131,9 @@ async def _execute_in_one_call(
                 # When the task first waits, it has submitted all its operations.
                 await asyncio.sleep(0)
         await transaction.commit(unchanged)
-        return [await _reply_of(connection, entry) for entry in begun]
+        return [
+            await _reply_of(connection, spec, entry) for (spec, _), entry in zip(commands, begun, strict=True)
+        ]
     finally:
         for entry in begun:
             if isinstance(entry, asyncio.Task):
@@ -139,22 +141,30 @@ async def _execute_in_one_call(
 
 
 def _start(caller: TransactionCaller, spec: Spec, words: Command) -> Begun:
+    connection = caller.connection
     try:
-        if not caller.connection.user.is_unrestricted:
-            check(caller.connection, spec, words, by_exec=True)
+        if not connection.user.is_unrestricted:
+            check(connection, spec, words, by_exec=True)
         coroutine = spec.function(caller, words)
     except Exception as reason:
-        return caller.connection.error_reply(reason)
+        reply = connection.error_reply(reason)
+        spec.statistics.reject(connection.error_code(reason, reply))
+        return reply
+    spec.statistics.calls += 1
     return caller.outcome if coroutine is None else asyncio.create_task(coroutine)
 
 
-async def _reply_of(connection: RespClient, begun: Begun) -> bytes:
+async def _reply_of(connection: RespClient, spec: Spec, begun: Begun) -> bytes:
     if isinstance(begun, bytes):
         return begun
     try:
         if isinstance(begun, Operation):
+            if begun.error is not None:
+                spec.statistics.fail(begun.error.code, len(begun.sizes))
             reply: bytes = begun.encode(begun)
             return reply
         return connection.encode(await begun)
     except Exception as reason:
-        return connection.error_reply(reason)
+        reply = connection.error_reply(reason)
+        spec.statistics.fail(connection.error_code(reason, reply))
+        return reply

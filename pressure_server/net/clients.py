@@ -12,6 +12,8 @@ from pressure_server.errors import DeniedError
 from pressure_server.net.deliveries import Deliveries
 from pressure_server.net.disconnects import DisconnectWatch, Watched
 from pressure_server.net.memory import AccountedConnection, MemoryAccount
+from pressure_server.net.monitors import Monitors
+from pressure_server.net.slow_log import SlowLog
 
 
 class Connected(Watched, AccountedConnection, Protocol):
@@ -55,11 +57,20 @@ class Clients:
     `idle_timeout` seconds (0: never).
     """
 
-    def __init__(self, max_clients: int, idle_timeout: float, access: Access, memory: MemoryAccount) -> None:
+    def __init__(
+        self,
+        max_clients: int,
+        idle_timeout: float,
+        access: Access,
+        memory: MemoryAccount,
+        slow_log: SlowLog | None = None,
+    ) -> None:
         self.access = access
         self.max_clients = max_clients
         self.memory = memory
         self.idle_timeout = idle_timeout
+        self.slow_log = slow_log or SlowLog(-1, 0)
+        self.monitors = Monitors()
         self.connected: set[Connected] = set()
         self.disconnects = DisconnectWatch()
         self.deliveries = Deliveries()

@@ -11,11 +11,15 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Coroutine
 from itertools import islice
-from typing import Any, cast
+from time import perf_counter
+from typing import Any, ClassVar, cast
 
+from pressure_server.auth.peer_address import address_of
+from pressure_server.auth.users import DEFAULT as DEFAULT_USER
 from pressure_server.auth.users import NOBODY
 from pressure_server.errors import PressureError
 from pressure_server.net.clients import Clients
+from pressure_server.net.command_statistics import UNKNOWN, statistics_of
 from pressure_server.net.reserved_jobs import ReservedJobs
 from pressure_server.net.stream import LAST_WORDS, LEAST_COUNTED, ClientStream
 from pressure_server.queues.database import Database
@@ -43,17 +47,28 @@ class Connection(ClientStream):
     """The part of a connection that all handlers share. Sub-classes define the abstract methods."""
 
     __slots__ = (
-        "_alone", "_backlog", "_barrier", "_last", "_max_unanswered", "_position",
-        "_ready_bytes", "_replies", "_reply_size", "_request_bytes", "_taken", "_unanswered",
-        "_writing_is_paused", "active", "database", "id", "is_held", "reserved_jobs", "user",
+        "_alone", "_backlog", "_barrier", "_last", "_max_unanswered", "_measured", "_measured_from",
+        "_measures_next", "_position", "_ready_bytes", "_replies", "_reply_size", "_request_bytes", "_running",
+        "_taken", "_unanswered", "_writing_is_paused", "active", "command", "database", "id", "is_held",
+        "name", "reserved_jobs", "since", "user",
     )  # fmt: skip
+    # The name of the wire protocol.
+    PROTOCOL: ClassVar[str]
 
     def __init__(self, clients: Clients, database: Database) -> None:
         super().__init__(clients)
         self.database = database
         self.id = next(clients.ids)
         self.reserved_jobs = ReservedJobs()
-        self.active = 0.0  # when the last command came, by the loop's clock
+        self.since = clients.now  # when the client connected, by the loop's clock
+        self.active = 0.0  # when the last command came
+        self.name = b""  # that the client has given its connection
+        # The statistics of the command that was executed last.
+        self.command = statistics_of(self.PROTOCOL, UNKNOWN)
+        # The operation whose latency is measured, and since when: the first one of each read.
+        self._measures_next = False
+        self._measured: Operation | None = None
+        self._measured_from = 0.0
         self.user = NOBODY
         # Replies in the order of the commands; an operation stands for the reply that it will have.
         self._replies: list[bytes | Operation] = []
@@ -66,6 +81,7 @@ class Connection(ClientStream):
         self._backlog: list[Any] = []
         self._position = 0  # of the next command in the backlog
         self._alone: Coroutine[Any, Any, bytes] | asyncio.Task[None] | None = None
+        self._running: Any = None  # the command that runs alone, or the last one that did
         self._taken: list[Operation] = []  # by operations of the command that runs alone
         self._writing_is_paused = False
         # The last command that may have to wait. A later command is held until it has its reply.
@@ -91,6 +107,23 @@ class Connection(ClientStream):
     @abstractmethod
     def too_many_clients_reply(self) -> bytes:
         """Return the reply to a connection that exceeds `--max-clients`."""
+
+    @abstractmethod
+    def words_of(self, command: Any) -> list[list[bytes]]:
+        """Return the words of the commands for which a parsed request stands, for MONITOR and the slow log.
+
+        Secrets are left out; a command that has only secrets has no words.
+        """
+
+    @property
+    def library_name(self) -> str:
+        """The client's library and version, if it has told them."""
+        return ""
+
+    @property
+    def user_name(self) -> str:
+        """The name of the client's user. As in Redis, `default` if the client has not logged in."""
+        return self.user.name or DEFAULT_USER
 
     @property
     @abstractmethod
@@ -136,6 +169,7 @@ class Connection(ClientStream):
         end = min(len(backlog), first + most)
         while self._position < end and backlog[self._position] == backlog[first - 1]:
             self._position += 1
+        self.command.calls += self._position - first
         return self._position - first
 
     def submit(
@@ -174,6 +208,11 @@ class Connection(ClientStream):
             last.extend(messages, size, commands)
         else:
             operation = Operation(verb, name, messages, size, self, encode, commands, wait, options)
+            operation.command = self.command
+            if self._measures_next:
+                self._measures_next = False
+                self._measured = operation
+                self._measured_from = perf_counter()
             self.database.add(operation)
             self._replies.append(operation)
             self._last = operation
@@ -184,14 +223,22 @@ class Connection(ClientStream):
     def wait_began(self, operation: Operation) -> None:
         """See Owner."""
         self._last = None
-        self.begin_wait()
+        if operation is self._measured:
+            self._measured = None
+        self.begin_wait(operation, (operation.name,))
 
     def completed(self, operation: Operation) -> None:
         """See Owner. Write the reply, and all replies that waited for it."""
         if operation.wait is not None and operation.wait.in_line:
-            self.end_wait()
+            self.end_wait(operation)
         if operation is self._barrier:
             self._barrier = None
+        if operation is self._measured:
+            self._measure(operation)
+        if operation.error is not None or (
+            operation.verb.puts and isinstance(operation.results[-1], PressureError)
+        ):
+            self._count_failures(operation)
         replies = self._replies
         self._unanswered -= len(operation.sizes)
         if operation is self._last:
@@ -221,6 +268,44 @@ class Connection(ClientStream):
         else:
             # The connection was lost while the operation was in flight.
             operation.put_back()
+
+    def _measure(self, operation: Operation) -> None:
+        """Count the latency of an operation that has ended, and note it in the slow log if it was slow."""
+        self._measured = None
+        seconds = perf_counter() - self._measured_from
+        statistics = operation.command
+        if statistics is None:
+            return
+        statistics.measure(seconds)
+        if seconds >= self.clients.slow_log.threshold:
+            words = [statistics.name.encode(), operation.name, *operation.messages[: operation.sizes[0]]]
+            self._note_slow(seconds, words)
+
+    def _note_slow(self, seconds: float, words: list[bytes]) -> None:
+        self.clients.slow_log.add(seconds, words, address_of(self.transport), self.name.decode())
+
+    def _count_failures(self, operation: Operation) -> None:
+        """Count the commands of an operation that reply with errors."""
+        if operation.command is None:
+            return
+        if operation.error is not None:
+            operation.command.fail(operation.error.code, len(operation.sizes))
+            return
+        for result in operation.results:
+            if isinstance(result, PressureError):
+                operation.command.fail(result.code)
+
+    def error_code(self, error: Exception, reply: bytes) -> str:
+        """Return the code by which an error is counted; `reply` is the reply that the client gets for it."""
+        if isinstance(error, PressureError):
+            return error.code
+        return reply.partition(b" ")[0].strip(b"-\r\n").decode("ascii", "replace")
+
+    def refuse(self, error: Exception, calls: int = 1) -> bytes:
+        """Count commands that are refused before they are done. Return the reply to one of them."""
+        reply = self.error_reply(error)
+        self.command.reject(self.error_code(error, reply), calls)
+        return reply
 
     @property
     def job_owner(self) -> bytes:
@@ -268,7 +353,7 @@ class Connection(ClientStream):
     @property
     def can_proceed(self) -> bool:
         """See memory.AccountedConnection."""
-        is_stuck = self._waiting or self._writing_is_paused or self._closing
+        is_stuck = self.is_waiting or self._writing_is_paused or self._closing
         return not is_stuck and (bool(self._backlog) or not self._replies)
 
     def buffered_bytes(self) -> int:
@@ -358,7 +443,7 @@ class Connection(ClientStream):
                 or self._writing_is_paused
                 or self._is_throttled
                 or self._closing
-                or self._waiting
+                or self._waits
                 or self._unanswered >= self._max_unanswered
             ):
                 break
@@ -368,6 +453,8 @@ class Connection(ClientStream):
                 self.close_when_replied()
                 return
             self._alone = self.execute(command)
+            if self._alone is not None:
+                self._running = command
             if self.is_held:
                 self.is_held = False
                 self._position -= 1
@@ -388,7 +475,7 @@ class Connection(ClientStream):
         elif (
             self._backlog
             or self._alone is not None
-            or self._waiting
+            or self._waits
             or self._is_throttled
             or (self._request_bytes > REQUEST_BYTES and self._replies)
         ):
@@ -397,11 +484,20 @@ class Connection(ClientStream):
             self.resume_reading()
 
     async def _run_alone(self, command: Coroutine[Any, Any, bytes]) -> None:
+        statistics, began = self.command, perf_counter()
+        self._has_waited = False
         try:
             data = self.encode(await command)
         except Exception as error:
             self._put_back(self._taken)
             data = self.error_reply(error)
+            statistics.fail(self.error_code(error, data))
+        if not self._has_waited:
+            seconds = perf_counter() - began
+            statistics.measure(seconds)
+            if seconds >= self.clients.slow_log.threshold:
+                self._note_slow(seconds, self.words_of(self._running)[0])
+        self._running = None
         self._alone = None
         took, self._taken = self._taken, []
         # All these messages are in one reply: they are delivered together or not at all.
@@ -431,6 +527,9 @@ class Connection(ClientStream):
         commands = self.parse(data)
         self.clients.commands += len(commands)
         self.active = self.clients.now
+        self._measures_next = True
+        if self.clients.monitors:
+            self.clients.monitors.show(self, commands)
         if commands and not self._counted and not self._replies and not self._backlog:
             self._request_bytes = 0  # everything before is answered
         self._request_bytes += len(data) + _COMMAND_COST * len(commands)

@@ -33,12 +33,13 @@ class ClientStream(asyncio.Protocol, ABC):
         "_drains",
         "_evicted",
         "_has_hung_up",
+        "_has_waited",
         "_is_throttled",
         "_next_count",
         "_outbox",
         "_reading",
         "_unsent_bytes",
-        "_waiting",
+        "_waits",
         "clients",
         "has_disconnected",
         "is_muted",
@@ -58,8 +59,10 @@ class ClientStream(asyncio.Protocol, ABC):
         self._reading = True
         self._closing = False
         self._drains = False  # the server stops: do not wait for the client
+        self._has_waited = False  # since the command that runs alone began
         self._has_hung_up = False  # the server's side is closed, and the client's is not yet
-        self._waiting = 0
+        # What waits for this client, each with the queues on which it waits.
+        self._waits: dict[object, Sequence[bytes]] = {}
         # Whether the client has closed its side. Once a reply with messages cannot be delivered, the stream
         # is muted: later replies are dropped, as the client could not tell which command they answer.
         self.has_disconnected = False
@@ -102,30 +105,36 @@ class ClientStream(asyncio.Protocol, ABC):
         """See disconnects.Watched."""
         return self._outbox.socket
 
-    def begin_wait(self) -> None:
-        """Stop reading until `end_wait`, because the client waits for something.
+    def begin_wait(self, waiter: object, queues: Sequence[bytes]) -> None:
+        """Stop reading until `end_wait` of this waiter, because the client waits for something.
 
-        A client that has left waits for nothing: its connection is closed.
+        `queues` are those on which it waits. A client that has left waits for nothing: its connection is
+        closed.
         """
-        self._waiting += 1
-        if self._waiting == 1 and not self.transport.is_closing():
+        self._waits[waiter] = queues
+        self._has_waited = True
+        if len(self._waits) == 1 and not self.transport.is_closing():
             self.pause_reading()
             if self.has_disconnected:
                 self.break_off()
 
-    def end_wait(self) -> None:
-        """End one wait, whatever its result."""
-        self._waiting -= 1
+    def end_wait(self, waiter: object) -> None:
+        """End a wait, whatever its result."""
+        del self._waits[waiter]
 
     @property
     def is_waiting(self) -> bool:
         """Whether the client waits for something."""
-        return self._waiting > 0
+        return bool(self._waits)
+
+    def waits_on(self) -> list[bytes]:
+        """Return the queues on which the client waits, each once."""
+        return list(dict.fromkeys(queue for queues in self._waits.values() for queue in queues))
 
     def client_disconnected(self) -> None:
         """See disconnects.Watched. Commands already received are still done, but take no message."""
         self.has_disconnected = True
-        if self._waiting:
+        if self._waits:
             self.break_off()
 
     def can_deliver(self) -> bool:

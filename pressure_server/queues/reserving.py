@@ -144,7 +144,7 @@ async def _wait(
     listener = _Listener(view.paused, view.stuck)
     armed = 0
     if client is not None:
-        client.begin_wait()
+        client.begin_wait(listener, names)
     try:
         async with asyncio.timeout(min(times, default=None)):
             while armed < len(names) and not listener.told.done():
@@ -159,7 +159,7 @@ async def _wait(
     finally:
         _leave(queues, names[:armed], listener)
         if client is not None:
-            client.end_wait()
+            client.end_wait(listener)
         if queues.is_stopping:
             raise StoppingError
 

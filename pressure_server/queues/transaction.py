@@ -239,12 +239,12 @@ class Transaction(QueueOperations):
         if self._database.is_stopping:
             return False
         if self._client is not None:
-            self._client.begin_wait()
+            self._client.begin_wait(self, (name,))
         try:
             return await self._database.notifications.wait_for(name, condition, timeout)
         finally:
             if self._client is not None:
-                self._client.end_wait()
+                self._client.end_wait(self)
 
     async def _finish_delete(self, operation: Operation) -> None:
         """Delete what is left, after the native client that holds a role has noticed the deletion."""

@@ -154,8 +154,8 @@ async def _peek(client: MemcachedClient, queue: bytes, timeout: float) -> list[b
         left = end - monotonic()
         if found or left <= 0:
             return found
-        client.begin_wait()
+        client.begin_wait(_peek, (queue,))
         try:
             await client.database.notifications.wait_for(queue, WaitCondition.MESSAGE, left)
         finally:
-            client.end_wait()
+            client.end_wait(_peek)

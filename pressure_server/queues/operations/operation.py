@@ -76,6 +76,7 @@ class Operation:
 
     __slots__ = (
         "cancelled",
+        "command",
         "commands_in_call",
         "deliveries",
         "encode",
@@ -107,6 +108,8 @@ class Operation:
         wait: Wait | None = None,
         options: Options = DEFAULT,
     ) -> None:
+        # The statistics of the client's command: for its connection.
+        self.command: Any = None
         self.verb = verb
         self.options = options
         self.name = name

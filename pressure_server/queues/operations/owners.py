@@ -7,7 +7,7 @@ When an operation ends, its owner gets the messages in the same step. From then 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from pressure_server.queues.operations.operation import Operation, Owner
@@ -16,11 +16,11 @@ from pressure_server.queues.operations.operation import Operation, Owner
 class Client(Protocol):
     """The client for which a coroutine runs."""
 
-    def begin_wait(self) -> None:
-        """Note that the client waits, until `end_wait`."""
+    def begin_wait(self, waiter: object, queues: Sequence[bytes]) -> None:
+        """Note that the client waits on these queues, until `end_wait` of this waiter."""
 
-    def end_wait(self) -> None:
-        """Note that the client does not wait any longer."""
+    def end_wait(self, waiter: object) -> None:
+        """Note that this wait has ended."""
 
     def partly_taken(self, operation: Operation) -> None:
         """Note that a call has brought some of what the operation takes, and another call is to follow."""
@@ -43,7 +43,7 @@ class CoroutineOwner(Owner):
         """`client` is told when the coroutine waits and what was taken; None if there is no client."""
         self._loop = asyncio.get_running_loop()
         self._client = client
-        self._waits = False
+        self._waits: list[bytes] = []  # the queues
         self._has_ended = False
         # Whether the last submitted operation has been tried, and the future that `wait_until_tried` awaits.
         self._was_tried = False
@@ -58,11 +58,11 @@ class CoroutineOwner(Owner):
             await self._tried
         self._was_tried = False
 
-    def wait_began(self, _operation: Operation) -> None:
+    def wait_began(self, operation: Operation) -> None:
         """Note that the operation has begun to wait."""
-        if self._client is not None and not self._waits:
-            self._waits = True
-            self._client.begin_wait()
+        self._waits.append(operation.name)
+        if self._client is not None and len(self._waits) == 1:
+            self._client.begin_wait(self, self._waits)
         self._has_tried()
 
     def completed(self, operation: Operation) -> None:
@@ -87,8 +87,8 @@ class CoroutineOwner(Owner):
         """Note that the coroutine has ended."""
         self._has_ended = True
         if self._client is not None and self._waits:
-            self._waits = False
-            self._client.end_wait()
+            self._waits = []
+            self._client.end_wait(self)
 
     def _has_tried(self) -> None:
         self._was_tried = True

@@ -1,0 +1,65 @@
+"""The slow log: the latest commands that took long, as Redis's SLOWLOG has them. No I/O."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+from time import time
+
+# Limits of what is kept of one command. They are Redis's.
+_MAX_WORDS = 32
+_MAX_WORD_BYTES = 128
+
+
+@dataclass(frozen=True, slots=True)
+class SlowCommand:
+    """A command: when it ended (seconds since 1970), its latency in seconds, its words and its client."""
+
+    number: int
+    ended: float
+    seconds: float
+    words: list[bytes]
+    address: str
+    client_name: str
+
+
+class SlowLog:
+    """The `length` latest commands that took `threshold` seconds or longer; none if it is negative."""
+
+    def __init__(self, threshold: float, length: int) -> None:
+        self.threshold = threshold if threshold >= 0 else float("inf")
+        self.length = length
+        self._numbers = count()
+        self._commands: deque[SlowCommand] = deque(maxlen=length)
+
+    def __len__(self) -> int:
+        return len(self._commands)
+
+    def add(self, seconds: float, words: Sequence[bytes], address: str, client_name: str) -> None:
+        """Add a command that has just ended."""
+        self._commands.append(
+            SlowCommand(next(self._numbers), time(), seconds, shortened(words), address, client_name)
+        )
+
+    def latest(self, most: int) -> list[SlowCommand]:
+        """Return at most so many commands, latest first."""
+        return list(self._commands)[: -most - 1 : -1]
+
+    def reset(self) -> None:
+        """Remove all commands."""
+        self._commands.clear()
+
+
+def shortened(words: Sequence[bytes]) -> list[bytes]:
+    """Return the words without what is beyond Redis's limits, and with a note of how much that is."""
+    kept = list(words) if len(words) <= _MAX_WORDS else list(words[: _MAX_WORDS - 1])
+    short = [
+        word if len(word) <= _MAX_WORD_BYTES
+        else word[:_MAX_WORD_BYTES] + b"... (%d more bytes)" % (len(word) - _MAX_WORD_BYTES)
+        for word in kept
+    ]  # fmt: skip
+    if len(kept) < len(words):
+        short.append(b"... (%d more arguments)" % (len(words) - len(kept)))
+    return short
