@@ -54,6 +54,7 @@ function job_gets()
     for i, is_done in ipairs(jobs.happen(event, some, owners)) do
       if is_done == 1 then found[#found + 1] = given(some[i]) end
     end
+    if #found > 0 and queue.kind == 'jobs' then call('HINCRBY', key_of('settings'), 'deliveries', #found) end
     return found
   end
 

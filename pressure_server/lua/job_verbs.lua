@@ -177,6 +177,7 @@ function move_dead_letters()
       if is_done and not (type(result) == 'table' and result.err) then moved[#moved + 1] = ids[i] end
     end
     enter(home)
+    if #moved > 0 then call('HINCRBY', base .. ':ext:settings', 'dead_letters', #moved) end
     queue.jobs.happen('delete', queue.jobs.read(moved))
   end
 end

@@ -17,9 +17,10 @@
 --          :ext:delayed   when it becomes ready;
 --          :ext:reserved  when its reservation ends, inf for never;
 --          :ext:buried    the number of jobs buried before
---          :ext:settings  'paused': until when no job is reserved; 'buried' and 'timeouts': how many jobs have
---                         been buried, and how many reservations have timed out; 'type': the type that the queue was created with; 'max_deliveries', 'dead_letter':
---                         after how many reservations a job goes to the queue with that base key
+--          :ext:settings  'paused': until when no job is reserved; 'type': the type that the queue was created
+--                         with; 'max_deliveries', 'dead_letter': after how many reservations a job goes to the
+--                         queue with that base key. Counts: 'buried', 'timeouts' of reservations, 'deliveries'
+--                         (reservations), 'dead_letters' that have left the queue
 --          j<base key>    a field of the records of a server: its clients may have reserved jobs of that queue
 --
 -- Times are in milliseconds since 1970 by the backend's clock; delays and times to run in milliseconds.

@@ -76,6 +76,18 @@ def sweep_script() -> Script:
 
 
 @cache
+def survey_script() -> Script:
+    """Return the script that reads the figures of many queues."""
+    return Script(_text("survey"))
+
+
+@cache
+def look_script() -> Script:
+    """Return the script that shows the beginning of one queue's messages."""
+    return Script(_text("look"))
+
+
+@cache
 def servers_script() -> bytes:
     """Return the text of the script for the registry of live servers."""
     return _text("servers")

@@ -1,0 +1,46 @@
+-- Look: the beginning of a queue's messages, and its jobs in each state. A script of its own, which changes
+-- nothing. At most `bytes` of each message are returned.
+--
+-- Takes    KEYS[1]  the base key of a queue
+--          ARGV     how many messages to return of the list and of each state; bytes of a message
+-- Returns  false if there is no such queue; else the messages of the list, oldest first, each as its size and its
+--          beginning; for the states ready, delayed, reserved and buried the jobs that come first, each as its id,
+--          score (jobs.lua), packed state or '', how it was put, its size and its beginning; then the names and next
+--          offsets of groups
+
+-- Stop at this number of bytes, as each message is read as a whole.
+local MAX_READ = 64 * 1048576
+
+local call = redis.call
+local base, most, bytes = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2])
+local read = 0
+
+if call('EXISTS', base .. ':bound') == 0 then
+  return false
+end
+
+local messages = {}
+for i = 1, most do
+  local message = read < MAX_READ and call('LINDEX', base, -i)
+  if not message then break end
+  read = read + #message
+  messages[i] = { #message, string.sub(message, 1, bytes) }
+end
+
+local states = {}
+for n, state in ipairs({ 'ready', 'delayed', 'reserved', 'buried' }) do
+  local places, jobs = call('ZRANGE', base .. ':ext:' .. state, 0, most - 1, 'WITHSCORES'), {}
+  for i = 1, #places, 2 do
+    local value, packed = unpack(call('HMGET', base .. ':ext:jobs', places[i], places[i] .. ':'))
+    if read > MAX_READ then break end
+    if value then
+      read = read + #value
+      local about, first = string.match(value, '^(%d+ %d+ %d+ %d+ %d+ %d+) ()')
+      jobs[#jobs + 1] = { places[i], places[i + 1], packed or '', about, #value - first + 1,
+        string.sub(value, first, first + bytes - 1) }
+    end
+  end
+  states[n] = jobs
+end
+
+return { messages, states, call('ZRANGE', base .. ':ext:groups', 0, 999, 'WITHSCORES') }

@@ -1,0 +1,69 @@
+-- Survey: the figures of many queues, for metrics and the console. A script of its own, which changes nothing.
+--
+-- Takes    KEYS[1…]  base keys of queues
+-- Returns  for each queue a list in the order of `Figures` in queues/survey.py; false if there is no such queue
+--
+-- A plain list takes three commands, about 5 microseconds. Delays and reservations that have ended count as what
+-- they were until the next operation on their queue.
+
+local call = redis.call
+local time = call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local ENDS_IN_DIGIT = '%d$'
+local NO_JOBS, NO_SETTINGS = { 0, 0, 0, 0 }, {}
+
+-- Return how many jobs are ready, delayed, reserved and buried; and for how many milliseconds the next ready job
+-- has been in the queue, 0 if that is not known.
+local function jobs_of(base)
+  local found, age = {}, 0
+  for i, state in ipairs({ 'ready', 'delayed', 'reserved', 'buried' }) do
+    found[i] = call('ZCARD', base .. ':ext:' .. state)
+  end
+  local id = call('ZRANGE', base .. ':ext:ready', 0, 0)[1]
+  local job = id and call('HGET', base .. ':ext:jobs', id)
+  local made = job and tonumber(string.match(job, '^%d+'))
+  if made then age = math.max(0, now - made) end
+  return found, age
+end
+
+-- Return of how many messages of its log a group has made no jobs yet; `following` is the next offset.
+local function lag_of(log, following)
+  local consumed = tonumber(call('GET', log .. ':stats:consumed_messages') or 0)
+  return math.max(0, consumed + call('LLEN', log) - math.max(consumed, following))
+end
+
+local function figures_of(base)
+  local values = call('MGET', base .. ':bound', base .. ':ext:made', base .. ':stats:produced_messages',
+    base .. ':stats:produced_bytes', base .. ':stats:consumed_messages', base .. ':stats:consumed_bytes')
+  if not values[1] then
+    return false
+  end
+  local kind, length, jobs, age, settings = 'fifo', call('LLEN', base), NO_JOBS, 0, NO_SETTINGS
+  local dropped = values[1] ~= '0' and call('HGET', base .. ':ext:settings', 'dropped')
+  if values[2] and not string.match(values[2], ENDS_IN_DIGIT) then
+    kind = string.match(values[2], '(%l+)$') or kind
+    settings = call('HMGET', base .. ':ext:settings', 'type', 'max_bytes', 'dropped', 'timeouts', 'deliveries',
+      'dead_letters', 'paused', 'source', 'next')
+    if kind == 'jobs' or kind == 'reserved' then jobs, age = jobs_of(base) end
+    if kind == 'jobs' then
+      jobs[1] = jobs[1] + length + (settings[8] and lag_of(settings[8], tonumber(settings[9] or 0)) or 0)
+      length, kind = jobs[1] + jobs[2], settings[8] and 'group' or settings[1] or 'jobs'
+    elseif kind ~= 'log' then
+      kind = 'fifo'
+    end
+  end
+  return {
+    kind, length, tonumber(values[1]) or 0, tonumber(settings[2] or 0), call('EXISTS', base .. ':closed'),
+    tonumber(values[3] or 0), tonumber(values[4] or 0), tonumber(values[5] or 0), tonumber(values[6] or 0),
+    jobs[1], jobs[2], jobs[3], jobs[4], math.max(0, tonumber(settings[7] or 0) - now), age,
+    tonumber(settings[3] or dropped or 0), tonumber(settings[4] or 0), tonumber(settings[5] or 0), tonumber(settings[6] or 0),
+  }
+end
+
+local found = {}
+for i, base in ipairs(KEYS) do
+  -- A key of the wrong type must not end the call: the doctor finds it.
+  local is_done, figures = pcall(figures_of, base)
+  found[i] = is_done and figures or false
+end
+return found
