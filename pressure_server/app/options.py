@@ -24,6 +24,7 @@ from pressure_server.app.settings import DEFAULT_LISTEN, EMBEDDED, backend_from_
 from pressure_server.net.handler import find_handler
 from pressure_server.net.listen import ListenerUrl, SettingsError
 from pressure_server.queues.policy import BLOCK, ERROR, Policy
+from pressure_server.web.listener import check as check_http
 
 _FILE = click.Path(path_type=Path)
 # By the type of an option's default: the TOML types that it accepts besides strings.
@@ -80,6 +81,17 @@ def _listens(
     except SettingsError as error:
         raise click.BadParameter(str(error), ctx, parameter) from error
     return listens
+
+
+def _http(ctx: click.Context, parameter: click.Parameter, url: str | None) -> ListenerUrl | None:
+    """Parse the URL of the HTTP listener."""
+    try:
+        listen = ListenerUrl.parse(url) if url else None
+        if listen is not None:
+            check_http(listen)
+    except SettingsError as error:
+        raise click.BadParameter(str(error), ctx, parameter) from error
+    return listen
 
 
 def _backend(ctx: click.Context, _parameter: click.Parameter, value: str) -> str:
@@ -156,6 +168,26 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             default=DEFAULT_LISTEN,
             metavar="URL",
             callback=_listens,
+        ),
+        _option(
+            "--http",
+            "The address of the HTTP listener with health checks, metrics and the console: http://HOST:PORT, "
+            "https://HOST:PORT, or http+unix:///PATH. Without it there is none. Options at its end: "
+            "?host=NAME allows a name under which a server without passwords may be called.",
+            metavar="URL",
+            callback=_http,
+        ),
+        _option(
+            "--metrics-queues",
+            "The most queues with metrics of their own. Sums over all queues are always there.",
+            default=200,
+            type=Integer(0),
+        ),
+        _option(
+            "--metrics-match",
+            "A pattern of the names of queues with metrics of their own, as for KEYS.",
+            default="*",
+            metavar="PATTERN",
         ),
         _option(
             "--backend",

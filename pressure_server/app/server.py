@@ -28,7 +28,12 @@ from pressure_server.queues.expiry import Expiry
 from pressure_server.queues.peers import PeerDetection
 from pressure_server.queues.repair.auto_repair import AutoRepair
 from pressure_server.queues.storage_limit import StorageLimit
+from pressure_server.queues.survey import Survey
 from pressure_server.queues.sweeper import Sweeper
+from pressure_server.web.connections import MAX_CONNECTIONS
+from pressure_server.web.listener import HttpListener
+from pressure_server.web.sessions import Sessions
+from pressure_server.web.shown import Shown
 
 logger = logging.getLogger(__name__)
 
@@ -118,7 +123,9 @@ async def _serve_on(
     repairs = AutoRepair(broker, settings.repair_after)
     storage = StorageLimit(broker)
     sweeper = Sweeper(broker)
+    survey, sessions = Survey(broker), Sessions()
     listeners: list[Listener] = []
+    http: HttpListener | None = None
     try:
         await _run_until_stopped(stop, broker.start())
         expiry.start()
@@ -129,11 +136,14 @@ async def _serve_on(
             settings.buffered_bytes(memory_limit.memory_limit()), settings.max_message_bytes
         )
         handshakes = MAX_HANDSHAKES * sum(listen.tls for listen in settings.listen)
+        http_files = 0 if settings.http is None else _FILES_OF_TLS * MAX_CONNECTIONS
         each = _FILES_OF_TLS if any(listen.tls for listen in settings.listen) else 1
-        most = _clients_possible(settings.max_clients, each, _OTHER_FILES + handshakes)
+        most = _clients_possible(settings.max_clients, each, _OTHER_FILES + handshakes + http_files)
         clients = Clients(most, settings.idle_timeout, access, memory)
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGHUP, access.reload, clients.connected)
+        loop.add_signal_handler(
+            signal.SIGHUP, lambda: access.reload([*clients.connected, *sessions.current()])
+        )
         context = Context(settings.handler_settings, broker, clients)
         loop.add_signal_handler(signal.SIGUSR1, _refuse_jobs, context)
         for listen, handler in handlers.items():
@@ -141,7 +151,16 @@ async def _serve_on(
                 listeners.append(await Listener.open(listen, handler(context, listen).connect, access.tls))
             except OSError as error:
                 raise StartError(f"cannot listen on {listen}: {error.strerror or error}") from error
+        if settings.http_settings is not None:
+            survey.start()
+            shown = Shown(context, survey, settings.http_settings, embedded, sessions)
+            try:
+                http = await HttpListener.open(shown)
+            except OSError as error:
+                raise StartError(f"cannot listen on {settings.http}: {error.strerror or error}") from error
         context.listening += [listener.listen for listener in listeners]
+        if http is not None:
+            logger.info("console and metrics on %s", http.listen)
         gc.freeze()
         gc.set_threshold(*_GARBAGE_THRESHOLDS)
         _announce(context, embedded, settings.backend_grace)
@@ -171,6 +190,10 @@ async def _serve_on(
         await broker.settle(settings.drain_timeout)
         raise
     finally:
+        # Until here, so that /readyz tells that the server is stopping.
+        survey.stop()
+        if http is not None:
+            await http.close()
         expiry.stop()
         repairs.stop()
         storage.stop()

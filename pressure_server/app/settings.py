@@ -16,6 +16,7 @@ from pressure_server.backend.link import Timeouts
 from pressure_server.net.handler import HandlerSettings
 from pressure_server.net.listen import ListenerUrl, SettingsError
 from pressure_server.queues.policy import Policy
+from pressure_server.web.shown import HttpSettings
 
 EMBEDDED = "embedded:"
 DEFAULT_LISTEN = ("resp://127.0.0.1:4000",)
@@ -65,6 +66,9 @@ class Settings(Store):
     """All settings of `pressure-server serve`; times in seconds, sizes in bytes."""
 
     listen: tuple[ListenerUrl, ...]
+    http: ListenerUrl | None
+    metrics_queues: int
+    metrics_match: str
     default_bound: int
     auto_create: bool
     overflow: str
@@ -103,7 +107,9 @@ class Settings(Store):
         if self.password is not None and self.password_file is not None:
             raise SettingsError("the password is given twice, by --password and by --password-file")
         if self.tls_certificate is None:
-            if secure := next((listen for listen in self.listen if listen.tls), None):
+            if secure := next(
+                (listen for listen in (*self.listen, self.http) if listen and listen.tls), None
+            ):
                 raise SettingsError(
                     f"{secure} needs --tls-certificate, and --tls-key for a separate key file"
                 )
@@ -123,6 +129,13 @@ class Settings(Store):
         return HandlerSettings(
             self.prefix, self.max_message_bytes, self.idle_timeout, is_embedded=self.backend == EMBEDDED
         )
+
+    @property
+    def http_settings(self) -> HttpSettings | None:
+        """The settings of the HTTP listener, if there is one."""
+        if self.http is None:
+            return None
+        return HttpSettings(self.http, self.metrics_queues, self.metrics_match)
 
     @property
     def timeouts(self) -> Timeouts:

@@ -79,6 +79,8 @@ class Link:
         last one, a peer has recovered this server's records. `is_back` is called after each reconnect.
         """
         self.heartbeats: Heartbeats | None = None
+        # How many times the backend was lost, and is back.
+        self.reconnects = 0
         self.is_back: Callable[[], None] | None = None
         self._address = address
         self.number = number
@@ -231,6 +233,7 @@ class Link:
                 self._logged_reasons.clear()
                 seconds = time.monotonic() - down_since
                 logger.info("backend database %d is back after %.1f seconds", self.number, seconds)
+                self.reconnects += 1
                 if self.is_back is not None:
                     self.is_back()
                 return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from itertools import count
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from pressure_server.auth.access import Access
 from pressure_server.auth.users import User
@@ -19,6 +19,7 @@ from pressure_server.net.slow_log import SlowLog
 class Connected(Watched, AccountedConnection, Protocol):
     """A client's connection, as seen by the objects that manage all connections."""
 
+    PROTOCOL: ClassVar[str]
     active: float
     user: User
 

@@ -16,7 +16,6 @@ from ssl import SSLContext, SSLError
 
 from pressure_server.auth.log_throttle import LogThrottle
 from pressure_server.auth.peer_address import address_of
-from pressure_server.net.connection import Connection
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +32,7 @@ class Handshakes:
     For each handshake `context` returns the SSL context, and `connect` creates the client's connection.
     """
 
-    def __init__(self, context: Callable[[], SSLContext], connect: Callable[[], Connection]) -> None:
+    def __init__(self, context: Callable[[], SSLContext], connect: Callable[[], asyncio.Protocol]) -> None:
         self._context = context
         self._connect = connect
         # With the addresses of their clients; the oldest first.

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from ssl import SSLContext
 
-from pressure_server.net.connection import Connection
 from pressure_server.net.handshakes import Handshakes
 from pressure_server.net.listen import ListenerUrl
 
@@ -28,7 +27,7 @@ class Listener:
 
     @classmethod
     async def open(
-        cls, listen: ListenerUrl, connect: Callable[[], Connection], tls: Callable[[], SSLContext]
+        cls, listen: ListenerUrl, connect: Callable[[], asyncio.Protocol], tls: Callable[[], SSLContext]
     ) -> Listener:
         """ListenerUrl, and create a connection with `connect` for each client. Raise OSError.
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from math import ceil
+from time import perf_counter
 from typing import Any, Protocol
 
 from pressure_server.backend.link import Link
@@ -68,9 +69,21 @@ class CourierOwner(Protocol):
 
 
 @dataclass(slots=True)
+class CallStatistics:
+    """Totals of the calls that have been answered: `seconds` from sending each until its reply came."""
+
+    calls: int = 0
+    blocks: int = 0
+    operations: int = 0
+    seconds: float = 0.0
+    failed: int = 0
+
+
+@dataclass(slots=True)
 class _Call:
     """A call in flight. `field` names its record, empty for none; `done` are the records that it drops."""
 
+    sent: float
     number: int
     field: bytes
     blocks: list[Block]
@@ -106,6 +119,7 @@ class Courier:
         self._unneeded: list[bytes] = []
         self._dropping: asyncio.TimerHandle | None = None
         self._slow = SlowDeliveries(prefix, self._cut)
+        self.statistics = CallStatistics()
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -211,6 +225,7 @@ class Courier:
 
     def _send_call(self, blocks: list[Block], *, changes: bool, takes: bool) -> None:
         if self.submitted:
+            self.statistics.operations += self.submitted
             self._submitted_before, self.submitted = self.submitted, 0
         number = next(self._numbers)
         field = b""
@@ -231,11 +246,16 @@ class Courier:
         if self._records is not None:
             keys.append(self._records)
         self._in_flight += 1
-        call = _Call(number, field, blocks, done, takes)
+        call = _Call(perf_counter(), number, field, blocks, done, takes)
         self._link.call_script(keys, arguments, partial(self._received, call))
 
     def _received(self, call: _Call, reply: Any) -> None:
         self._in_flight -= 1
+        statistics = self.statistics
+        statistics.calls += 1
+        statistics.blocks += len(call.blocks)
+        statistics.seconds += perf_counter() - call.sent
+        statistics.failed += type(reply) is not list
         is_to_send, self._is_about_to_send = self._is_about_to_send, True
         try:
             self._handle_reply(call, reply)

@@ -21,7 +21,7 @@ from pressure_server.errors import (
 )
 from pressure_server.lua.layout import RECOVER, Header
 from pressure_server.queues.calls.block import Block
-from pressure_server.queues.calls.courier import Courier
+from pressure_server.queues.calls.courier import CallStatistics, Courier
 from pressure_server.queues.calls.driver import DrivenLane
 from pressure_server.queues.deliveries.reservations import Reservations
 from pressure_server.queues.housekeeping import Housekeeping
@@ -97,6 +97,16 @@ class LaneDispatcher:
     def is_up(self) -> bool:
         """Whether the backend can be reached."""
         return self._link.is_up
+
+    @property
+    def reconnects(self) -> int:
+        """How many times the backend was lost, and is back."""
+        return self._link.reconnects
+
+    @property
+    def call_statistics(self) -> CallStatistics:
+        """The totals of the calls of the batch script."""
+        return self._courier.statistics
 
     def submit(self, operation: Operation) -> None:
         """Do an operation after those submitted for its queue before; tell its owner when it ends.

@@ -1,0 +1,89 @@
+"""The HTTP listener: opens the socket, and serves the routes on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+from aiohttp import web
+
+from pressure_server.net.listen import ListenerUrl, SettingsError
+from pressure_server.net.listener import Listener
+from pressure_server.web import health
+from pressure_server.web.connections import HttpConnections
+from pressure_server.web.logins import Logins
+from pressure_server.web.metrics.endpoint import Metrics
+from pressure_server.web.protection import Protection, set_headers
+from pressure_server.web.shown import SHOWN, Shown
+
+SCHEME = "http"
+_STATIC = Path(__file__).parent / "static"
+# The largest body of a request in bytes.
+_MAX_BODY = 4 << 20
+
+
+def check(listen: ListenerUrl) -> None:
+    """Raise SettingsError if the URL cannot be that of an HTTP listener."""
+    if listen.handler != SCHEME:
+        raise SettingsError(f"{listen} must be http://HOST:PORT, https://HOST:PORT or http+unix:///PATH")
+    if unknown := sorted({name for name, _ in listen.options} - {"host"}):
+        raise SettingsError(f"{listen}: unknown option '{unknown[0]}': the only option is host")
+
+
+class HttpListener:
+    """The listener and what it serves."""
+
+    def __init__(self, listener: Listener, runner: web.AppRunner) -> None:
+        self._listener = listener
+        self._runner = runner
+
+    @property
+    def listen(self) -> ListenerUrl:
+        """The URL, with the chosen port if port 0 was requested."""
+        return self._listener.listen
+
+    @classmethod
+    async def open(cls, shown: Shown) -> HttpListener:
+        """Listen, and serve the objects that are `shown`. Raise OSError."""
+        protection = Protection()
+        runner = web.AppRunner(_application(shown, protection), handle_signals=False, access_log=None)
+        await runner.setup()
+        server = cast(web.Server, runner.server)
+        connections = HttpConnections(server)
+        protection.connections = connections
+        access = shown.context.clients.access
+        try:
+            listener = await Listener.open(shown.settings.listen, connections.connect, access.tls)
+        except OSError:
+            await runner.cleanup()
+            raise
+        return cls(listener, runner)
+
+    async def close(self) -> None:
+        """Stop listening, and end all connections."""
+        self._listener.close()
+        await self._runner.cleanup()
+
+
+def _application(shown: Shown, protection: Protection) -> web.Application:
+    application = web.Application(middlewares=[protection.check], client_max_size=_MAX_BODY)
+    application[SHOWN] = shown
+    application.on_response_prepare.append(set_headers)
+    logins, metrics = Logins(protection), Metrics(shown)
+    application.add_routes(
+        [
+            web.get("/healthz", health.lives),
+            web.get("/readyz", health.is_ready),
+            web.get("/metrics", metrics.answer),
+            web.get("/api/me", logins.me),
+            web.post("/api/login", logins.log_in),
+            web.post("/api/logout", logins.log_out),
+            web.get("/", _page),
+            web.static("/static", _STATIC),
+        ]
+    )
+    return application
+
+
+async def _page(_request: web.Request) -> web.FileResponse:
+    return web.FileResponse(_STATIC / "index.html")

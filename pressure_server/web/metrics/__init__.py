@@ -1,0 +1,1 @@
+"""Metrics for Prometheus: collectors of the server's figures, and their text at /metrics."""
