@@ -16,12 +16,17 @@ from pressure_server.app.doctor_command import examine
 from pressure_server.app.option_types import Seconds
 from pressure_server.app.options import Command, check_environment, shared_options
 from pressure_server.app.process_title import hide_secrets
+from pressure_server.app.queue_table import TOTALS
+from pressure_server.app.queues_command import list_queues, show_live
 from pressure_server.app.server import StartError, serve
 from pressure_server.app.settings import Settings, Store
 from pressure_server.auth.users import MAX_PASSWORD_BYTES, password_digest
-from pressure_server.errors import BackendError
+from pressure_server.errors import BackendError, PatternError
 from pressure_server.net.handler import find_handler
 from pressure_server.net.listen import ListenerUrl, SettingsError
+
+# The options of commands that look at a store of queues.
+_STORE_OPTIONS = ("config", "backend", "backend_password_file", "data_dir", "prefix")
 
 
 class _ServeByDefault(click.Group):
@@ -88,9 +93,7 @@ def ping_command(listen: tuple[ListenerUrl, ...], ready: bool) -> None:
         click.echo(f"{where} is {wanted}")
 
 
-@cli.command(
-    "doctor", params=shared_options("config", "backend", "backend_password_file", "data_dir", "prefix")
-)
+@cli.command("doctor", params=shared_options(*_STORE_OPTIONS))
 @click.argument("queue", required=False)
 @click.option("--repair", is_flag=True, help="Repair the problems found. Without it, no queue is changed.")
 @click.option(
@@ -117,6 +120,59 @@ def doctor_command(queue: str | None, repair: bool, wait: float, **values: Any) 
     except (SettingsError, BackendError) as error:
         # A UsageError exits with status 2; status 1 means that problems were found.
         raise click.UsageError(str(error)) from error
+
+
+@cli.command("queues", params=shared_options(*_STORE_OPTIONS))
+@click.argument("pattern", default="*")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each queue, one on each line.")
+@click.option(
+    "--sort",
+    type=click.Choice([column.title for column in TOTALS]),
+    default="queue",
+    show_default=True,
+    help="The column to sort by: names from A to Z, numbers from the highest.",
+)
+def queues_command(pattern: str, as_json: bool, sort: str, **values: Any) -> None:
+    """List the queues whose names match PATTERN, with their figures.
+
+    PATTERN is a pattern as for KEYS; without it all queues of the backend's database are listed. The command
+    does not need a running server, and changes nothing.
+
+    Exit status: 0, or 1 if the backend cannot be reached.
+    """
+    check_environment(os.environ)
+    try:
+        uvloop.run(list_queues(Store(**values), pattern, sort, as_json=as_json, say=click.echo))
+    except (SettingsError, PatternError) as error:
+        raise click.UsageError(str(error)) from error
+    except BackendError as error:
+        raise click.ClickException(str(error)) from error
+
+
+@cli.command("top", params=shared_options(*_STORE_OPTIONS))
+@click.argument("pattern", default="*")
+@click.option(
+    "--interval",
+    help="How long each table is shown.",
+    default=1.0,
+    show_default="1s",
+    type=Seconds(0.1),
+)
+def top_command(pattern: str, interval: float, **values: Any) -> None:
+    """Show the queues whose names match PATTERN as a live table, until you type q.
+
+    Type m, o, p, t, b or n to sort by messages, age of the oldest message, messages put or taken per second,
+    bytes or name. The command does not need a running server, and changes nothing.
+    """
+    check_environment(os.environ)
+    if not sys.stdout.isatty():
+        raise click.UsageError("top needs a terminal: use pressure-server queues")
+    try:
+        uvloop.run(show_live(Store(**values), pattern, interval))
+    except (SettingsError, PatternError) as error:
+        raise click.UsageError(str(error)) from error
+    except BackendError as error:
+        raise click.ClickException(str(error)) from error
 
 
 @cli.command("hash-password")

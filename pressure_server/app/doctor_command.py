@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
-from pressure_server.app.settings import EMBEDDED, Store
-from pressure_server.backend.address import Address
-from pressure_server.backend.embedded import Embedded
-from pressure_server.backend.link import Timeouts
+from pressure_server.app.settings import Store
+from pressure_server.app.store_access import open_store
 from pressure_server.net.listen import SettingsError
-from pressure_server.queues.broker import Broker
 from pressure_server.queues.names import is_queue_name, printable
-from pressure_server.queues.policy import Policy
 from pressure_server.queues.repair.diagnosis import Finding
 from pressure_server.queues.repair.doctor import Case, Doctor
-
-# Seconds to remove this process's call records from the backend.
-_SETTLE_TIMEOUT = 2.0
 
 
 async def examine(
@@ -30,34 +22,9 @@ async def examine(
     Return the exit status: 0 if there are no problems or all were repaired, 1 if problems remain. Raise
     SettingsError if the queue does not exist, and BackendError if the backend fails.
     """
-    async with _backend(store) as address:
-        broker = Broker(address, prefix=store.prefix, policy=Policy(), timeouts=Timeouts(grace=0))
-        try:
-            await broker.start(to_look=True)
-            doctor = Doctor(broker.default_database, wait, None if queue is None else os.fsencode(queue))
-            return await _examine(doctor, repair, say)
-        finally:
-            await broker.settle(_SETTLE_TIMEOUT)
-            await broker.close()
-
-
-@contextlib.asynccontextmanager
-async def _backend(store: Store) -> AsyncIterator[Address]:
-    """Yield the backend's address. Start the embedded backend for that time if no server runs it."""
-    if store.backend != EMBEDDED:
-        yield store.address()
-        return
-    if not store.data_dir.is_dir():
-        raise SettingsError(f"there is no data directory {store.data_dir}: set --data-dir or --backend")
-    embedded = Embedded(store.data_dir)
-    if embedded.is_running():
-        yield Address(embedded.url)
-        return
-    try:
-        await embedded.start()
-        yield Address(embedded.url)
-    finally:
-        await embedded.stop()
+    async with open_store(store) as broker:
+        doctor = Doctor(broker.default_database, wait, None if queue is None else os.fsencode(queue))
+        return await _examine(doctor, repair, say)
 
 
 async def _examine(doctor: Doctor, repair: bool, say: Callable[[str], None]) -> int:

@@ -217,18 +217,22 @@ class Survey:
             for first in range(0, len(names), _AT_ONCE):
                 await self._look(database, names[first : first + _AT_ONCE])
 
+    async def run_once(self) -> None:
+        """Look at all queues now, without pauses. Raise BackendError."""
+        await self._round(monotonic(), 0)
+
     async def _work(self) -> None:
         while True:
             began = monotonic()
             try:
-                await self._round(began)
+                await self._round(began, _PAUSE_PER_QUEUE if self.rounds else _FIRST_PAUSE_PER_QUEUE)
             except BackendError as error:
                 logger.debug("the survey of queues is not complete: %s", error)
             self.seconds = monotonic() - began
             await asyncio.sleep(max(_ROUND - self.seconds, _ROUND / 10))
 
-    async def _round(self, began: float) -> None:
-        pause = _PAUSE_PER_QUEUE if self.rounds else _FIRST_PAUSE_PER_QUEUE
+    async def _round(self, began: float, pause: float) -> None:
+        """Look at all queues, and pause for so many seconds for each."""
         for database in self._broker.databases:
             cursor, waiting = b"0", dict[bytes, None]()
             while True:
