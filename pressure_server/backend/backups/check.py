@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pressure_server.backend.backups.output_file import new_file, sync_folder
@@ -19,6 +17,7 @@ from pressure_server.backend.backups.parts import (
     size_of,
 )
 from pressure_server.backend.backups.restore import keep_aside
+from pressure_server.backend.backups.trial import link_files, problem_of_loading
 from pressure_server.backend.data_directory import DataDirectory
 from pressure_server.errors import BackendError
 
@@ -70,7 +69,10 @@ class DataState:
 
 
 def check_data(data: DataDirectory) -> DataState:
-    """Check the data of a directory that the caller has locked. Raise BackendError if that is impossible."""
+    """Check the data of a directory that the caller has locked, and let Valkey load them if they seem sound.
+
+    Raise BackendError if that is impossible.
+    """
     if data.is_running():
         raise DataError(f"a Valkey is running on {data.socket}: stop it, or check a backup instead")
     nothing = Manifest((), ())
@@ -78,7 +80,10 @@ def check_data(data: DataDirectory) -> DataState:
         return DataState(nothing, (), "a restore was interrupted: run pressure-server restore again")
     try:
         manifest = parse_manifest((data.append_only / MANIFEST).read_bytes())
-        return DataState(manifest, tuple(_check(data.append_only / name) for name in manifest.names), "")
+        state = DataState(manifest, tuple(_check(data.append_only / name) for name in manifest.names), "")
+        if state.is_sound and (why := problem_of_loading(data)):
+            state = replace(state, problem=f"Valkey cannot load the data ({why}): restore a backup")
+        return state
     except FileNotFoundError:
         if data.append_only.is_dir() and any(data.append_only.iterdir()):
             return DataState(nothing, (), f"{MANIFEST} is missing: restore a backup")
@@ -99,8 +104,7 @@ def repair_data(data: DataDirectory, state: DataState) -> Path:
     aside = keep_aside(data, "repair")
     kept = aside / data.append_only.name
     kept.mkdir(mode=0o700)
-    for path in data.append_only.iterdir():
-        _link_or_copy(path, kept / path.name)
+    link_files(data.append_only.iterdir(), kept)
     sync_folder(kept)
     sync_folder(aside)
     # A part without anything sound goes as a whole.
@@ -126,14 +130,6 @@ def _check(path: Path) -> PartState:
             return PartState(path.name, size_of(file), found.sound, found.problem)
     except FileNotFoundError:
         return PartState(path.name, 0, 0, "the file is missing")
-
-
-def _link_or_copy(path: Path, target: Path) -> None:
-    try:
-        os.link(path, target)
-    except OSError:
-        # The file system has no hard links.
-        shutil.copy2(path, target)
 
 
 def _cut(path: Path, size: int) -> None:
