@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from pressure_server.backend.backups import snapshot
+from pressure_server.backend.data_directory import DataDirectory
 from tests.support.full_disk import small_disk
 from tests.support.programs import (
     TIMEOUT,
@@ -26,8 +28,10 @@ from tests.support.programs import (
     join,
     refused_start,
     run_command,
+    run_here,
     wait_for,
 )
+from tests.support.waiters import packed
 
 # Bytes of a message in tests that need a backup which takes a while.
 LARGE = 1 << 20
@@ -283,10 +287,41 @@ def test_a_backup_into_a_missing_directory_is_refused(server: Server, data: Path
     assert "No such file or directory" in refused("backup", "--data-dir", data, tmp_path / "none" / "file")
 
 
-def test_a_backend_that_does_not_run_its_rewrites_to_disk_is_reported(server: Server, data: Path) -> None:
+def test_a_valkey_without_an_append_only_file_is_reported(server: Server, data: Path) -> None:
     with embedded_client(data) as direct:
         direct.config_set("appendonly", "no")
     assert "cannot write its append-only file" in refused("backup", "--data-dir", data, data / "file")
+
+
+def test_a_valkey_that_hangs_is_reported(
+    server: Server, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "_SYNC_TIMEOUT", 1.0)
+    valkey = int((data / "valkey.pid").read_text())
+    os.kill(valkey, signal.SIGSTOP)
+    try:
+        ran = run_here("backup", "--data-dir", str(data), str(tmp_path / "backup.tar"))
+    finally:
+        os.kill(valkey, signal.SIGCONT)
+    assert ran.returncode == 1
+    assert "did not sync its append-only file: Timeout" in ran.stderr
+
+
+@pytest.mark.slow
+def test_a_backup_waits_until_the_data_are_loaded(
+    server: Server, start_server: StartServer, data: Path, tmp_path: Path
+) -> None:
+    with server.client() as client:
+        client.sadd("q", "a")
+    server.stop()
+    with (data / "appendonlydir" / "appendonly.aof.1.incr.aof").open("ab") as file:
+        file.write(packed("EVAL", "for i = 1, 1e9 do end", 0))
+    starting = threading.Thread(target=start_server, args=("--data-dir", str(data)))
+    starting.start()
+    wait_for(lambda: DataDirectory(data).is_running(), "Valkey to listen")
+    back_up(data, tmp_path / "backup.tar")
+    join(starting, 60)
+    assert run_command("check-data", str(tmp_path / "backup.tar")).returncode == 0
 
 
 def test_a_directory_in_use_or_with_data_is_not_restored_into(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import socket
@@ -12,6 +13,8 @@ from pressure_server.errors import BackendError
 
 # The longest path of a unix socket on Linux, with its terminating zero byte.
 _SOCKET_PATH = 108
+# Other errors, such as a lack of permission, do not show that no Valkey is running.
+_NOBODY_LISTENS = (errno.ENOENT, errno.ENOTDIR, errno.ECONNREFUSED)
 
 
 class DataDirectoryError(BackendError):
@@ -38,7 +41,7 @@ class DataDirectory:
     def is_running(self) -> bool:
         """Return whether a Valkey listens on the socket, whichever process has started it."""
         with socket.socket(socket.AF_UNIX) as probe:
-            return probe.connect_ex(str(self.socket)) == 0
+            return probe.connect_ex(str(self.socket)) not in _NOBODY_LISTENS
 
     def lock(self) -> IO[str]:
         """Create the directory if necessary, and lock it until the returned file is closed.

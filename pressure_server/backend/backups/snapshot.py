@@ -9,6 +9,7 @@ them. Nothing is changed in Valkey or its directory, so nothing remains changed 
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -79,24 +80,21 @@ def open_snapshot(data: DataDirectory) -> Iterator[Snapshot]:
 def _sync(data: DataDirectory) -> str:
     """Wait until Valkey has written and synced everything acknowledged. Return Valkey's version."""
     end = time.monotonic() + _SYNC_TIMEOUT
-    why = "it did not answer"
+    why = ""
     while data.is_running():
+        if not os.access(data.socket, os.W_OK):
+            raise DataError(f"no permission to use {data.socket}: run the command as the user of the server")
         if time.monotonic() > end:
             raise DataError(f"Valkey on {data.socket} did not sync its append-only file: {why}")
-        # The last command of a stopped server is on disk, so a lost connection is no error.
-        with contextlib.suppress(redis.ConnectionError):
-            try:
-                if version := _sync_once(data, end):
-                    return version
-                why = "the disk is too slow"
-            except redis.exceptions.BusyLoadingError:
-                why = "it is still loading its data"
-            except redis.TimeoutError:
-                why = "it did not answer"
-            except redis.ResponseError as error:
-                raise DataError(
-                    f"Valkey on {data.socket} cannot write its append-only file: {error}"
-                ) from error
+        try:
+            if version := _sync_once(data, end):
+                return version
+            why = f"WAITAOF did not succeed within {_SYNC_TIMEOUT:g} seconds"
+        except redis.exceptions.ResponseError as error:
+            raise DataError(f"Valkey on {data.socket} cannot write its append-only file: {error}") from error
+        except redis.RedisError as error:
+            # It loads its data, or has just ended: what a stopped Valkey has acknowledged is in its files.
+            why = str(error)
         time.sleep(_PAUSE)
     return program_version()
 
