@@ -378,6 +378,48 @@ def test_a_server_does_not_start_on_an_unfinished_restore(
         assert client.smembers("q") == {b"a"}
 
 
+@pytest.mark.slow
+def test_a_killed_restore_leaves_the_former_data_or_a_directory_that_is_not_used(
+    server: Server, start_server: StartServer, data: Path, tmp_path: Path
+) -> None:
+    fill(server, 3)
+    with server.client() as client:
+        client.sadd("q", "old")
+        back_up(data, tmp_path / "backup.tar")
+        client.sadd("q", "new")
+    assert server.stop() == 0
+    content = (tmp_path / "backup.tar").read_bytes()
+    fresh = tmp_path / "fresh"
+    for directory in (data, fresh):
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "pressure_server",
+                "restore",
+                "-",
+                "--force",
+                "--data-dir",
+                str(directory),
+            ],
+            stdin=subprocess.PIPE,
+        )
+        assert process.stdin is not None
+        process.stdin.write(content[: 2 * LARGE])
+        process.stdin.flush()
+        wait_for(lambda: list(directory.glob("restoring/*.incr.aof")), "the parts to be unpacked")  # noqa: B023
+        process.kill()
+        process.stdin.close()
+        process.wait(TIMEOUT)
+    assert "was interrupted" in refused_start("--data-dir", str(fresh))
+    with start_server("--data-dir", str(data)).client() as client:
+        assert client.smembers("q") == {b"old", b"new"}
+    restore(tmp_path / "backup.tar", fresh)
+    with start_server("--data-dir", str(fresh)).client() as client:
+        assert client.smembers("q") == {b"old"}
+    assert not (fresh / "restoring").exists()
+
+
 def fill(server: Server, messages: int) -> None:
     """Put messages that do not compress."""
     with server.client() as client:
