@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import redis
 
 from pressure_server.backend.backups import snapshot
 from pressure_server.backend.data_directory import DataDirectory
@@ -315,13 +316,32 @@ def test_a_backup_waits_until_the_data_are_loaded(
         client.sadd("q", "a")
     server.stop()
     with (data / "appendonlydir" / "appendonly.aof.1.incr.aof").open("ab") as file:
-        file.write(packed("EVAL", "for i = 1, 1e9 do end", 0))
+        file.write(packed("EVAL", "for i = 1, 3e8 do end", 0))
     starting = threading.Thread(target=start_server, args=("--data-dir", str(data)))
     starting.start()
     wait_for(lambda: DataDirectory(data).is_running(), "Valkey to listen")
     back_up(data, tmp_path / "backup.tar")
     join(starting, 60)
     assert run_command("check-data", str(tmp_path / "backup.tar")).returncode == 0
+
+
+@pytest.mark.slow
+def test_a_backup_waits_for_a_long_script(server: Server, data: Path, tmp_path: Path) -> None:
+    with embedded_client(data) as direct, embedded_client(data) as other:
+        direct.config_set("busy-reply-threshold", 1)
+        script = "local t = redis.call('TIME')[1] while redis.call('TIME')[1] - t < 3 do end"
+        running = threading.Thread(target=other.eval, args=(script, 0))
+        running.start()
+
+        def is_busy() -> bool:
+            try:
+                return not direct.ping()
+            except redis.ResponseError:
+                return True
+
+        wait_for(is_busy, "the script to run")
+        back_up(data, tmp_path / "backup.tar")
+        join(running)
 
 
 def test_a_directory_in_use_or_with_data_is_not_restored_into(

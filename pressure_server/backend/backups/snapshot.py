@@ -35,6 +35,8 @@ _SYNC_TIMEOUT = 60.0
 # Seconds for a write that is under way to be complete.
 _WRITE_TIMEOUT = 3.0
 _PAUSE = 0.1
+# How the error of a Valkey begins that runs a script for long.
+_BUSY = "BUSY"
 # WAITAOF waits for the last write of its own connection; this one leaves no key.
 _WRITE = "redis.call('SET', KEYS[1], ''); redis.call('DEL', KEYS[1])"
 _KEY = "pressure-server:backup"
@@ -90,11 +92,13 @@ def _sync(data: DataDirectory) -> str:
             if version := _sync_once(data, end):
                 return version
             why = f"WAITAOF did not succeed within {_SYNC_TIMEOUT:g} seconds"
-        except redis.exceptions.ResponseError as error:
-            raise DataError(f"Valkey on {data.socket} cannot write its append-only file: {error}") from error
         except redis.RedisError as error:
-            # It loads its data, or has just ended: what a stopped Valkey has acknowledged is in its files.
             why = str(error)
+            if isinstance(error, redis.ResponseError) and not why.startswith(_BUSY):
+                raise DataError(
+                    f"Valkey on {data.socket} cannot write its append-only file: {why}"
+                ) from error
+            # It is busy, or loads its data, or has just ended: then its files have all that it acknowledged.
         time.sleep(_PAUSE)
     return program_version()
 
