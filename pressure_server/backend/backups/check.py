@@ -107,7 +107,7 @@ def repair_data(data: DataDirectory, state: DataState) -> Path:
     link_files(data.append_only.iterdir(), kept)
     sync_folder(kept)
     sync_folder(aside)
-    # A part without anything sound goes as a whole.
+    # If no byte of the part is sound, the part is removed.
     count = state.damaged + (1 if state.parts[state.damaged].sound else 0)
     # The manifest comes first: until the part is cut off as well, the data are still known to be damaged.
     if count < len(state.parts):

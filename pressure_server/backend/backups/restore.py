@@ -1,4 +1,4 @@
-"""Restore: unpack a backup beside the data of a directory, and put it in their place when it is verified."""
+"""Restore: unpack a backup in a data directory, and replace the data when the backup is verified."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pressure_server.backend.backups.output_file import sync_folder
 from pressure_server.backend.backups.parts import DataError
 from pressure_server.backend.data_directory import DataDirectory
 
-# What Valkey 6 and older wrote, which newer ones read as well.
+# The only file of Redis 6 and older, which Valkey reads as well.
 _OLD_FILE = "appendonly.aof"
 
 
