@@ -6,6 +6,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -133,7 +134,7 @@ def start_server(tmp_path: Path) -> Iterator[StartServer]:
     """Start servers for one test, which are stopped at its end."""
     started: list[Server] = []
 
-    def start(*arguments: str, **options: dict[str, str]) -> Server:
+    def start(*arguments: str, **options: Any) -> Server:
         server = Server(tmp_path / f"server-{len(started)}.log", *arguments, **options)
         started.append(server)
         return server

@@ -14,7 +14,15 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.support.programs import TIMEOUT, Client, StartServer, embedded_client, refused_start, wait_for
+from tests.support.programs import (
+    TIMEOUT,
+    Client,
+    StartServer,
+    embedded_client,
+    refused_start,
+    run_command,
+    wait_for,
+)
 from tests.support.waiters import packed
 
 
@@ -86,9 +94,10 @@ def test_the_command_that_the_error_gives_repairs_a_damaged_append_only_file(
     content[content.index(b"*", len(content) // 2)] = 0
     file.write_bytes(content)
     error = refused_start("--data-dir", str(data))
-    command = re.search(r"then run (bash -c '.* --fix .*'); see ", error)
+    command = re.search(r"To check it, run: pressure-server (check-data --data-dir \S+); ", error)
     assert command is not None, error
-    subprocess.run(command[1], shell=True, input="y\n", text=True, check=True, capture_output=True)
+    assert run_command(*command[1].split()).returncode == 1
+    assert run_command(*command[1].split(), "--repair").returncode == 0
     second = start()
     with second.client() as client:
         assert 0 < client.scard("q") < 100

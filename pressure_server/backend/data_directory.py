@@ -1,0 +1,72 @@
+"""The data directory of an embedded backend: its files, and the lock that gives it to one process."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+from pathlib import Path
+from typing import IO
+
+from pressure_server.errors import BackendError
+
+# The longest path of a unix socket on Linux, with its terminating zero byte.
+_SOCKET_PATH = 108
+# Other errors, such as a lack of permission, do not show that no Valkey is running.
+_NOBODY_LISTENS = (errno.ENOENT, errno.ENOTDIR, errno.ECONNREFUSED)
+
+
+class DataDirectoryError(BackendError):
+    """The data directory cannot be used."""
+
+
+class DataDirectory:
+    """A data directory, which need not exist. Raises DataDirectoryError if the socket's path is too long."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self.socket = self.path / "valkey.sock"
+        self.pid_file = self.path / "valkey.pid"
+        self.log = self.path / "valkey.log"
+        self.append_only = self.path / "appendonlydir"
+        # A restore unpacks a backup here, and then renames the parts.
+        self.restoring = self.path / "restoring"
+        if len(os.fsencode(self.socket)) >= _SOCKET_PATH:
+            raise DataDirectoryError(
+                f"the data directory's path is too long: {self.socket} must be shorter than "
+                f"{_SOCKET_PATH} bytes"
+            )
+
+    def is_running(self) -> bool:
+        """Return whether a Valkey listens on the socket, whichever process has started it."""
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(str(self.socket)) not in _NOBODY_LISTENS
+
+    def lock(self) -> IO[str]:
+        """Create the directory if necessary, and lock it until the returned file is closed.
+
+        Raise DataDirectoryError if another process has locked it, or if it cannot be used.
+        """
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = open(self.path / "server.lock", "a+", encoding="utf-8")  # noqa: SIM115 -- closing releases the lock
+        except OSError as error:
+            raise DataDirectoryError(
+                f"cannot use the data directory {self.path}: {error.strerror}"
+            ) from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            owner = lock.read().strip() or "another process"
+            lock.close()
+            raise DataDirectoryError(f"the data directory {self.path} is in use by {owner}") from None
+        lock.truncate(0)
+        lock.write(f"pressure-server, process {os.getpid()}\n")
+        lock.flush()
+        return lock
+
+    def has_unfinished_restore(self) -> bool:
+        """Return whether a restore was killed before its data was in place: the directory looks empty."""
+        return self.restoring.exists() and not self.append_only.exists()

@@ -1,0 +1,539 @@
+"""`pressure-server backup` and `restore`: what was acknowledged before a backup comes back."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import redis
+
+from pressure_server.backend.backups import snapshot
+from pressure_server.backend.data_directory import DataDirectory
+from tests.support.full_disk import small_disk
+from tests.support.programs import (
+    TIMEOUT,
+    Client,
+    Server,
+    StartServer,
+    embedded_client,
+    join,
+    refused_start,
+    run_command,
+    run_here,
+    wait_for,
+)
+from tests.support.waiters import packed
+
+# Bytes of a message in tests that need a backup which takes a while.
+LARGE = 1 << 20
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Return the data directory of the server that is backed up."""
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def server(start_server: StartServer, data: Path) -> Server:
+    return start_server("--data-dir", str(data))
+
+
+def back_up(data: Path, file: Path, *options: str) -> str:
+    ran = run_command("backup", "--data-dir", str(data), str(file), *options)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def restore(file: Path, data: Path, *options: str) -> str:
+    ran = run_command("restore", str(file), "--data-dir", str(data), *options)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def refused(command: str, *arguments: str | Path) -> str:
+    """Run a command that fails with one line. Return the line."""
+    ran = run_command(command, *map(str, arguments))
+    assert ran.returncode == 1, ran
+    assert len(ran.stderr.strip().splitlines()) == 1, ran.stderr
+    return ran.stderr
+
+
+class Load:
+    """Producers, consumers and workers, and what they have been told."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._stopped = threading.Event()
+        self._failures: list[BaseException] = []
+        self.put: dict[str, list[bytes]] = {}
+        self.taken: set[bytes] = set()
+        self._threads = [
+            threading.Thread(target=self._run, args=(work, name), name=name)
+            for name, work in (
+                *((f"kept-{number}", self._produce) for number in range(3)),
+                ("shared-a", self._produce), ("shared-b", self._produce), ("jobs", self._produce_jobs),
+                ("shared", self._consume), ("work", self._work),
+            )
+        ]  # fmt: skip
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        for thread in self._threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            self._stopped.set()
+            for thread in self._threads:
+                join(thread)
+        assert not [f"{failure}" for failure in self._failures]
+
+    def acknowledged(self) -> dict[str, list[bytes]]:
+        """Return the messages of each producer that have been acknowledged so far."""
+        return {name: messages.copy() for name, messages in self.put.items()}
+
+    def _run(self, work: Callable[[Client, str], None], name: str) -> None:
+        try:
+            with self._server.client() as client:
+                work(client, name)
+        except BaseException as error:
+            self._failures.append(error)
+
+    def _numbered(self, name: str) -> Iterator[bytes]:
+        done = self.put.setdefault(name, [])
+        while not self._stopped.is_set():
+            message = b"%s %d" % (name.encode(), len(done))
+            yield message
+            done.append(message)
+
+    def _produce(self, client: Client, name: str) -> None:
+        queue = "shared" if name.startswith("shared") else name
+        for message in self._numbered(name):
+            client.rpush(queue, message)
+
+    def _produce_jobs(self, client: Client, name: str) -> None:
+        for message in self._numbered(name):
+            client.execute_command("PRESSURE.PUT", "jobs", message, "PRIORITY", len(message))
+
+    def _consume(self, client: Client, queue: str) -> None:
+        while not self._stopped.is_set():
+            if message := client.spop(queue):
+                self.taken.add(message)
+
+    def _work(self, client: Client, _name: str) -> None:
+        while not self._stopped.is_set():
+            job = client.execute_command("PRESSURE.RESERVE", "jobs")
+            if job and client.execute_command("PRESSURE.ACK", "jobs", job[1]):
+                self.taken.add(job[2])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [(), ("--durability", "fsync")], ids=["everysec", "fsync"])
+def test_every_message_acknowledged_before_a_backup_is_in_it(
+    start_server: StartServer, data: Path, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    """Three backups one after another under load, while Valkey rewrites its file again and again."""
+    server = start_server("--data-dir", str(data), *options)
+    with server.client() as client:
+        client.execute_command("PRESSURE.CREATE", "jobs")
+    load = Load(server)
+    stopped = threading.Event()
+
+    def rewrite() -> None:
+        with embedded_client(data) as direct:
+            while not stopped.wait(0.02):
+                if not direct.info("persistence")["aof_rewrite_in_progress"]:
+                    direct.bgrewriteaof()
+
+    rewriting = threading.Thread(target=rewrite, name="rewriting")
+    backups = []
+    with load.running():
+        rewriting.start()
+        for number in range(3):
+            time.sleep(0.5)  # some load between two backups
+            before = load.acknowledged()
+            back_up(data, tmp_path / f"{number}.tar")
+            backups.append((tmp_path / f"{number}.tar", before))
+        stopped.set()
+        join(rewriting)
+    assert server.stop() == 0
+    for file, before in backups:
+        restore(file, file.with_suffix(""))
+        with start_server("--data-dir", str(file.with_suffix(""))).client() as client:
+            for name, messages in before.items():
+                assert len(messages) > 10, name
+                if name.startswith("kept"):
+                    found = client.lrange(name, 0, -1)
+                    # Without consumers: exactly what was put up to a moment during the backup.
+                    assert len(found) >= len(messages)
+                    assert found == [b"%s %d" % (name.encode(), number) for number in range(len(found))]
+            left = set(client.lrange("shared", 0, -1))
+            while job := client.execute_command("PRESSURE.RESERVE", "jobs"):
+                left.add(job[2])
+            for name in ("shared-a", "shared-b", "jobs"):
+                assert set(before[name]) <= left | load.taken
+
+
+def test_a_backup_of_a_stopped_server_has_its_data(
+    server: Server, start_server: StartServer, data: Path, tmp_path: Path
+) -> None:
+    with server.client() as client:
+        client.sadd("q", "a", "b")
+    assert server.stop() == 0
+    file = tmp_path / "backup.tar"
+    assert "2 files" not in back_up(data, file)
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert "is sound: 3 files" in run_command("check-data", str(file)).stdout
+    restore(file, tmp_path / "restored")
+    with start_server("--data-dir", str(tmp_path / "restored")).client() as client:
+        assert client.smembers("q") == {b"a", b"b"}
+    # The first directory is unchanged and usable.
+    with start_server("--data-dir", str(data)).client() as client:
+        assert client.smembers("q") == {b"a", b"b"}
+
+
+def test_reserved_jobs_and_settings_come_back(
+    server: Server, start_server: StartServer, data: Path, tmp_path: Path
+) -> None:
+    with server.client() as client:
+        client.execute_command("PRESSURE.CREATE", "q", "BOUND", 3)
+        for message in ("a", "b"):
+            client.execute_command("PRESSURE.PUT", "q", message, "PRIORITY", 1)
+        assert client.execute_command("PRESSURE.RESERVE", "q")[2] == b"a"
+        assert client.execute_command("PRESSURE.RESERVE", "q", "DETACHED", "d", "TTR", 1000)[2] == b"b"
+        back_up(data, tmp_path / "backup.tar")
+    restore(tmp_path / "backup.tar", tmp_path / "restored")
+    with start_server("--data-dir", str(tmp_path / "restored")).client() as client:
+        # The job of a connection is ready again; the one that outlives connections is still reserved.
+        assert client.execute_command("PRESSURE.RESERVE", "q")[2] == b"a"
+        assert client.execute_command("PRESSURE.RESERVE", "q") is None
+        assert client.execute_command("PRESSURE.INFO", "q")
+
+
+def test_a_backup_can_be_piped_into_a_restore(
+    server: Server, start_server: StartServer, data: Path, tmp_path: Path
+) -> None:
+    with server.client() as client:
+        client.sadd("q", "a")
+    restored = tmp_path / "restored"
+    program = f"{sys.executable} -m pressure_server"
+    pipe = f"{program} backup --data-dir {data} - | {program} restore --data-dir {restored} -"
+    subprocess.run(["bash", "-o", "pipefail", "-c", pipe], check=True, timeout=TIMEOUT)
+    with start_server("--data-dir", str(restored)).client() as client:
+        assert client.smembers("q") == {b"a"}
+
+
+def test_tar_and_sha256sum_can_read_a_backup(
+    server: Server, start_server: StartServer, data: Path, tmp_path: Path
+) -> None:
+    with server.client() as client:
+        client.sadd("q", "a")
+    back_up(data, tmp_path / "backup.tar")
+    unpacked = tmp_path / "unpacked"
+    unpacked.mkdir()
+    subprocess.run(["tar", "-xf", "../backup.tar"], cwd=unpacked, check=True)
+    subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=unpacked, check=True)
+    with start_server("--data-dir", str(unpacked)).client() as client:
+        assert client.smembers("q") == {b"a"}
+
+
+def test_a_file_is_replaced_only_by_force(server: Server, data: Path, tmp_path: Path) -> None:
+    file = tmp_path / "backup.tar"
+    file.write_text("precious")
+    assert f"{file} exists" in refused("backup", "--data-dir", data, file)
+    assert file.read_text() == "precious"
+    back_up(data, file, "--force")
+    assert tarfile.is_tarfile(file)
+    assert {path.name for path in tmp_path.glob("backup*")} == {"backup.tar"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "complaint"),
+    [
+        (["backup", "--data-dir", "{tmp}/none", "{tmp}/f"], 1, "there are no data in "),
+        (["backup", "{tmp}/f", "--backend", "redis://127.0.0.1"], 2, "for the embedded backend"),
+        (["restore", "{tmp}/f", "--backend", "redis://127.0.0.1"], 2, "for the embedded backend"),
+        (["check-data", "--backend", "redis://127.0.0.1"], 2, "for the embedded backend"),
+        (["restore", "{tmp}/none", "--data-dir", "{tmp}/d"], 1, "none: No such file or directory"),
+        (["check-data", "{tmp}/none"], 2, "none: No such file or directory"),
+        (["check-data", "--data-dir", "{tmp}/none"], 2, "there is no data directory"),
+        (["check-data", "--data-dir", "{tmp}"], 2, "there are no data in "),
+        (["check-data", "{tmp}/none", "--repair"], 2, "a backup cannot be repaired"),
+        (["backup", "--data-dir", "{tmp}/" + "d" * 100, "{tmp}/f"], 1, "path is too long"),
+        (["backup"], 2, "Missing argument 'FILE'"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_in_one_line(
+    arguments: list[str], status: int, complaint: str, tmp_path: Path
+) -> None:
+    ran = run_command(*(argument.format(tmp=tmp_path) for argument in arguments))
+    assert ran.returncode == status
+    assert complaint in ran.stderr
+    assert len(ran.stderr.strip().splitlines()) == 1
+    assert {path.name for path in tmp_path.iterdir()} <= {"server.lock"}
+
+
+def test_a_backup_into_a_missing_directory_is_refused(server: Server, data: Path, tmp_path: Path) -> None:
+    assert "No such file or directory" in refused("backup", "--data-dir", data, tmp_path / "none" / "file")
+
+
+def test_a_valkey_without_an_append_only_file_is_reported(server: Server, data: Path) -> None:
+    with embedded_client(data) as direct:
+        direct.config_set("appendonly", "no")
+    assert "cannot write its append-only file" in refused("backup", "--data-dir", data, data / "file")
+
+
+def test_a_valkey_that_hangs_is_reported(
+    server: Server, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "_SYNC_TIMEOUT", 1.0)
+    valkey = int((data / "valkey.pid").read_text())
+    os.kill(valkey, signal.SIGSTOP)
+    try:
+        ran = run_here("backup", "--data-dir", str(data), str(tmp_path / "backup.tar"))
+    finally:
+        os.kill(valkey, signal.SIGCONT)
+    assert ran.returncode == 1
+    assert "did not sync its append-only file: Timeout" in ran.stderr
+
+
+@pytest.mark.slow
+def test_a_backup_waits_until_the_data_are_loaded(
+    server: Server, start_server: StartServer, data: Path, tmp_path: Path
+) -> None:
+    with server.client() as client:
+        client.sadd("q", "a")
+    server.stop()
+    with (data / "appendonlydir" / "appendonly.aof.1.incr.aof").open("ab") as file:
+        file.write(packed("EVAL", "for i = 1, 3e8 do end", 0))
+    starting = threading.Thread(target=start_server, args=("--data-dir", str(data)))
+    starting.start()
+    wait_for(lambda: DataDirectory(data).is_running(), "Valkey to listen")
+    back_up(data, tmp_path / "backup.tar")
+    join(starting, 60)
+    assert run_command("check-data", str(tmp_path / "backup.tar")).returncode == 0
+
+
+@pytest.mark.slow
+def test_a_backup_waits_for_a_long_script(server: Server, data: Path, tmp_path: Path) -> None:
+    with embedded_client(data) as direct, embedded_client(data) as other:
+        direct.config_set("busy-reply-threshold", 1)
+        script = "local t = redis.call('TIME')[1] while redis.call('TIME')[1] - t < 3 do end"
+        running = threading.Thread(target=other.eval, args=(script, 0))
+        running.start()
+
+        def is_busy() -> bool:
+            try:
+                return not direct.ping()
+            except redis.ResponseError:
+                return True
+
+        wait_for(is_busy, "the script to run")
+        back_up(data, tmp_path / "backup.tar")
+        join(running)
+
+
+def test_a_directory_in_use_or_with_data_is_not_restored_into(
+    server: Server, start_server: StartServer, data: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "backup.tar"
+    with server.client() as client:
+        client.sadd("q", "old")
+        back_up(data, file)
+        client.sadd("q", "new")
+    for options in ((), ("--force",)):
+        assert "is in use by pressure-server" in refused("restore", file, "--data-dir", data, *options)
+    assert server.stop() == 0
+    assert "has data (appendonlydir)" in refused("restore", file, "--data-dir", data)
+    former = re.search(r"the former data are in (.*)", restore(file, data, "--force"))
+    assert former is not None
+    with start_server("--data-dir", str(data)).client() as client:
+        assert client.smembers("q") == {b"old"}
+    kept = Path(former[1]).rename(tmp_path / "kept")  # a shorter path, for its socket
+    with start_server("--data-dir", str(kept)).client() as client:
+        assert client.smembers("q") == {b"old", b"new"}
+
+
+def test_a_valkey_without_its_server_is_backed_up_but_not_overwritten(
+    server: Server, data: Path, tmp_path: Path
+) -> None:
+    with server.client() as client:
+        client.sadd("q", "a")
+    server.stop(signal.SIGKILL)
+    valkey = int((data / "valkey.pid").read_text())
+    try:
+        back_up(data, tmp_path / "backup.tar")
+        complaint = refused("restore", tmp_path / "backup.tar", "--data-dir", data, "--force")
+        assert "a Valkey is running on" in complaint
+    finally:
+        os.kill(valkey, signal.SIGTERM)
+
+
+def test_a_server_does_not_start_on_an_unfinished_restore(
+    server: Server, start_server: StartServer, data: Path, tmp_path: Path
+) -> None:
+    with server.client() as client:
+        client.sadd("q", "a")
+    back_up(data, tmp_path / "backup.tar")
+    unfinished = tmp_path / "unfinished"
+    (unfinished / "restoring").mkdir(parents=True)
+    (unfinished / "restoring" / "appendonly.aof.1.base.rdb").write_text("part")
+    assert "was interrupted: run pressure-server restore again" in refused_start(
+        "--data-dir", str(unfinished)
+    )
+    assert run_command("check-data", "--data-dir", str(unfinished)).returncode == 1
+    restore(tmp_path / "backup.tar", unfinished)
+    with start_server("--data-dir", str(unfinished)).client() as client:
+        assert client.smembers("q") == {b"a"}
+
+
+@pytest.mark.slow
+def test_a_killed_restore_leaves_the_former_data_or_a_directory_that_is_not_used(
+    server: Server, start_server: StartServer, data: Path, tmp_path: Path
+) -> None:
+    fill(server, 3)
+    with server.client() as client:
+        client.sadd("q", "old")
+        back_up(data, tmp_path / "backup.tar")
+        client.sadd("q", "new")
+    assert server.stop() == 0
+    content = (tmp_path / "backup.tar").read_bytes()
+    fresh = tmp_path / "fresh"
+    for directory in (data, fresh):
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "pressure_server",
+                "restore",
+                "-",
+                "--force",
+                "--data-dir",
+                str(directory),
+            ],
+            stdin=subprocess.PIPE,
+        )
+        assert process.stdin is not None
+        process.stdin.write(content[: 2 * LARGE])
+        process.stdin.flush()
+        wait_for(lambda: list(directory.glob("restoring/*.incr.aof")), "the parts to be unpacked")  # noqa: B023
+        process.kill()
+        process.stdin.close()
+        process.wait(TIMEOUT)
+    assert "was interrupted" in refused_start("--data-dir", str(fresh))
+    with start_server("--data-dir", str(data)).client() as client:
+        assert client.smembers("q") == {b"old", b"new"}
+    restore(tmp_path / "backup.tar", fresh)
+    with start_server("--data-dir", str(fresh)).client() as client:
+        assert client.smembers("q") == {b"old"}
+    assert not (fresh / "restoring").exists()
+
+
+def fill(server: Server, messages: int) -> None:
+    """Put messages that do not compress."""
+    with server.client() as client:
+        for _ in range(messages):
+            client.sadd("large", os.urandom(LARGE))
+
+
+def started_backup(data: Path, file: Path) -> subprocess.Popen[str]:
+    """Start a backup. Return it when it writes its file."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pressure_server", "backup", "--data-dir", str(data), str(file)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    partial = file.with_name(f"{file.name}.partial")
+    wait_for(lambda: partial.exists() and partial.stat().st_size > LARGE, "the backup to be written")
+    return process
+
+
+@pytest.mark.slow
+def test_an_interrupted_backup_leaves_no_file_and_changes_nothing(
+    server: Server, data: Path, tmp_path: Path
+) -> None:
+    fill(server, 60)
+    file = tmp_path / "backup.tar"
+    with embedded_client(data) as direct:
+        settings = direct.config_get("*")
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            process = started_backup(data, file)
+            process.send_signal(number)
+            assert process.communicate(timeout=TIMEOUT)[1].strip() == ""
+            assert process.returncode == 130
+            assert not list(tmp_path.glob("backup*"))
+        for _ in range(3):
+            process = started_backup(data, file)
+            process.kill()
+            process.communicate(timeout=TIMEOUT)
+            assert not file.exists()
+        back_up(data, file)
+        assert [path.name for path in tmp_path.glob("backup*")] == ["backup.tar"]
+        assert direct.config_get("*") == settings
+        assert direct.keys("pressure-server:*") == []
+
+
+@pytest.mark.slow
+def test_two_backups_into_one_file_do_not_mix(server: Server, data: Path, tmp_path: Path) -> None:
+    fill(server, 60)
+    process = started_backup(data, tmp_path / "backup.tar")
+    process.send_signal(signal.SIGSTOP)
+    assert "another process is writing" in refused("backup", "--data-dir", data, tmp_path / "backup.tar")
+    process.send_signal(signal.SIGCONT)
+    assert process.communicate(timeout=TIMEOUT)[1].strip() == ""
+    assert run_command("check-data", str(tmp_path / "backup.tar")).returncode == 0
+
+
+def limited(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run a command that cannot write files above 1 MiB."""
+    command = ["bash", "-c", 'ulimit -f 1024; exec "$@"', "bash", sys.executable, "-m", "pressure_server"]
+    return subprocess.run(
+        [*command, *map(str, arguments)], capture_output=True, text=True, timeout=TIMEOUT, check=False
+    )
+
+
+@pytest.mark.slow
+def test_a_disk_without_space_leaves_everything_as_it_was(
+    server: Server, start_server: StartServer, data: Path, tmp_path: Path
+) -> None:
+    fill(server, 3)
+    file = tmp_path / "backup.tar"
+    ran = limited("backup", "--data-dir", data, file)
+    assert (ran.returncode, "File too large" in ran.stderr) == (1, True), ran
+    assert not list(tmp_path.glob("backup*"))
+    back_up(data, file)
+    ran = limited("restore", file, "--data-dir", tmp_path / "restored")
+    assert (ran.returncode, "File too large" in ran.stderr) == (1, True), ran
+    assert not (tmp_path / "restored").exists()
+    assert server.stop() == 0
+    ran = limited("restore", file, "--data-dir", data, "--force")
+    assert ran.returncode == 1
+    assert not list(data.glob("before-*"))
+    with start_server("--data-dir", str(data)).client() as client:
+        assert client.scard("large") == 3
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_too_small_for_a_backup_is_recognised_at_once(
+    server: Server, data: Path, tmp_path: Path
+) -> None:
+    fill(server, 10)
+    back_up(data, tmp_path / "backup.tar")
+    with small_disk(tmp_path / "disk"):
+        small = tmp_path / "disk" / "data"
+        assert re.search(
+            r"needs [\d,]+ bytes, and .* has room for [\d,]+",
+            refused("restore", tmp_path / "backup.tar", "--data-dir", small),
+        )
+        assert "No space left on device" in refused("backup", "--data-dir", data, tmp_path / "disk" / "file")
+        assert not list((tmp_path / "disk").iterdir())
