@@ -160,7 +160,7 @@ async def _serve_on(
                 raise StartError(f"cannot listen on {settings.http}: {error.strerror or error}") from error
         context.listening += [listener.listen for listener in listeners]
         if http is not None:
-            logger.info("console and metrics on %s", http.listen)
+            logger.info("listening on %s: console, metrics and health checks", http.listen)
         gc.freeze()
         gc.set_threshold(*_GARBAGE_THRESHOLDS)
         _announce(context, embedded, settings.backend_grace)
