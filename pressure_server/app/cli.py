@@ -35,7 +35,9 @@ class _ServeByDefault(click.Group):
 
 
 @click.group(
-    cls=_ServeByDefault, context_settings={"max_content_width": 110, "help_option_names": ["-h", "--help"]}
+    cls=_ServeByDefault,
+    short_help="Bounded, reliable FIFO queues in Redis.",
+    context_settings={"max_content_width": 110, "help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, prog_name="pressure-server")
 def cli() -> None:
@@ -45,7 +47,7 @@ def cli() -> None:
     """
 
 
-@cli.command("serve", cls=Command, params=shared_options())
+@cli.command("serve", short_help="Run the server.", cls=Command, params=shared_options())
 def serve_command(log_level: str, log_format: str, **values: Any) -> None:
     """Run the server until it receives SIGTERM or SIGINT.
 
@@ -64,7 +66,9 @@ def serve_command(log_level: str, log_format: str, **values: Any) -> None:
         raise click.ClickException(str(error)) from error
 
 
-@cli.command("ping", params=shared_options("config", "listen"))
+@cli.command(
+    "ping", short_help="Check that a running server answers.", params=shared_options("config", "listen")
+)
 @click.option(
     "--ready",
     is_flag=True,
@@ -89,7 +93,9 @@ def ping_command(listen: tuple[ListenerUrl, ...], ready: bool) -> None:
 
 
 @cli.command(
-    "doctor", params=shared_options("config", "backend", "backend_password_file", "data_dir", "prefix")
+    "doctor",
+    short_help="Find and repair stuck queues.",
+    params=shared_options("config", "backend", "backend_password_file", "data_dir", "prefix"),
 )
 @click.argument("queue", required=False)
 @click.option("--repair", is_flag=True, help="Repair the problems found. Without it, no queue is changed.")
@@ -119,7 +125,7 @@ def doctor_command(queue: str | None, repair: bool, wait: float, **values: Any) 
         raise click.UsageError(str(error)) from error
 
 
-@cli.command("hash-password")
+@cli.command("hash-password", short_help="Print the hash of a password for a users file.")
 def hash_password_command() -> None:
     """Print the hash of a password for a users file.
 
