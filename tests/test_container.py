@@ -28,7 +28,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.support.programs import TIMEOUT, wait_for
-from tests.support.requirements import need, require
+from tests.support.requirements import need, need_registry
 
 ROOT = Path(__file__).parent.parent
 COMPOSE = ROOT / "deploy/docker-compose.yml"
@@ -36,8 +36,6 @@ DASHBOARD = ROOT / "deploy/grafana/pressure-server.json"
 ALERTS = ROOT / "deploy/prometheus/alerts.yml"
 IMAGE = ROOT / "deploy/image"
 REQUIREMENTS = IMAGE / "requirements.txt"
-# Errors of pip if it reaches no registry.
-NO_REGISTRY = re.compile(r"NewConnectionError|NameResolutionError|No matching distribution found")
 # Variables that the build gets from the environment of the tests.
 PASSED_ON = ("PIP_", "SSL_", "REQUESTS_", "HTTP", "http", "NO_PROXY", "no_proxy", "LANG", "TMPDIR")
 
@@ -175,8 +173,8 @@ class Image:
     def _run(self, command: str) -> None:
         ended = self.execute("/bin/sh", "-c", command)
         output = ended.stdout + ended.stderr
-        if ended.returncode and NO_REGISTRY.search(output):
-            require(False, f"a package registry for pip: {output[-500:]}")
+        if ended.returncode:
+            need_registry(output)
         assert ended.returncode == 0, f"{command}: {output}"
 
     def execute(self, *command: str) -> subprocess.CompletedProcess[str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 import uvloop
+from click.shell_completion import CompletionItem
 
 from pressure_server import __version__
 from pressure_server.app import logs
@@ -29,9 +30,20 @@ class _ServeByDefault(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         own = {"-h", "--help", "--version"}
-        if not args or (args[0] not in self.commands and args[0].startswith("-") and args[0] not in own):
-            args = ["serve", *args]
-        return super().parse_args(ctx, args)
+        if args:
+            is_serve = args[0] not in self.commands and args[0].startswith("-") and args[0] not in own
+        else:
+            # Shell completion parses the words before the one to complete: a command may follow.
+            is_serve = not ctx.resilient_parsing
+        return super().parse_args(ctx, ["serve", *args] if is_serve else args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete the name of a command, or an option of this group or of `serve`."""
+        found = super().shell_complete(ctx, incomplete)
+        if incomplete.startswith("-"):
+            serve = self.commands["serve"]
+            found += serve.shell_complete(click.Context(serve, ctx, "serve"), incomplete)
+        return list({item.value: item for item in found}.values())
 
 
 @click.group(
