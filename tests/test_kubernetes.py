@@ -178,11 +178,21 @@ def test_a_password_reaches_the_servers_and_prometheus() -> None:
 
 def test_a_password_does_not_need_prometheus(tmp_path: Path) -> None:
     # kustomize accepts only relative paths.
-    up = "../" * len(tmp_path.parts)
+    up = "/".join([".."] * (len(tmp_path.resolve().parts) - 1))
     (tmp_path / "kustomization.yaml").write_text(
-        f"resources: [{up}{FOLDER}/embedded]\ncomponents: [{up}{FOLDER}/password]\n".replace("//", "/")
+        f"resources: [{up}{FOLDER}/embedded]\ncomponents: [{up}{FOLDER}/password]\n"
     )
     assert "PRESSURE_PASSWORD_FILE" in variables_of(rendered(tmp_path))
+
+
+def test_the_overlay_of_the_guide_works(tmp_path: Path) -> None:
+    guide = (ROOT / "docs/guides/kubernetes.md").read_text()
+    overlay = "".join(re.findall(r"^```yaml\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL))
+    up = "/".join([".."] * (len(tmp_path.resolve().parts) - 1))
+    (tmp_path / "kustomization.yaml").write_text(overlay.replace("- ../", f"- {up}{FOLDER}/"))
+    manifests = rendered(tmp_path)
+    assert container_of(manifests)["image"] == f"registry.example.com/pressure-server:{__version__}"
+    assert "PRESSURE_PASSWORD_FILE" in variables_of(manifests)
 
 
 def test_every_port_leads_from_the_service_to_a_listener(manifests: list[Manifest]) -> None:
