@@ -102,7 +102,7 @@ def test_a_drain_delay_is_added_to_the_time_to_stop(
     assert manager.receive_with("STOPPING")["EXTEND_TIMEOUT_USEC"] == "95100000"
 
 
-def test_the_watchdog_is_fed_twice_in_its_time_while_the_event_loop_runs(
+def test_the_watchdog_gets_two_messages_in_its_time_while_the_event_loop_runs(
     start_server: StartServer, backend: Valkey, manager: Manager
 ) -> None:
     variables = {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "200000"}
@@ -120,7 +120,7 @@ def test_the_watchdog_is_fed_twice_in_its_time_while_the_event_loop_runs(
     assert len(stopped) <= 1
 
 
-def test_a_watchdog_of_another_process_is_not_fed(manager: Manager) -> None:
+def test_a_watchdog_of_another_process_gets_no_message(manager: Manager) -> None:
     async def run(process: int) -> None:
         watched = ServiceManager(
             {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "10000", "WATCHDOG_PID": str(process)}

@@ -18,12 +18,12 @@ logger = logging.getLogger(__name__)
 # Seconds by which startup may last longer than TimeoutStartSec, and between the requests for them.
 _STARTUP_EXTENSION = 60.0
 _EXTEND_EVERY = 15.0
-# The service manager empties its socket quickly. A longer wait would stop the event loop.
+# The event loop stands still during a send, so a full socket must not block it for long.
 _SEND_TIMEOUT = 1.0
 
 
 class ServiceManager:
-    """The service manager of this process, as the environment describes it. It may be none."""
+    """The service manager that the environment names. Without one, the methods do nothing."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         address = environment.get("NOTIFY_SOCKET", "")
@@ -61,7 +61,7 @@ class ServiceManager:
         self._send("STOPPING=1", "STATUS=stopping", f"EXTEND_TIMEOUT_USEC={_microseconds(seconds)}")
 
     def close(self) -> None:
-        """Send nothing more by itself."""
+        """Stop the periodic messages."""
         _cancel(self._starting)
         _cancel(self._watching)
 
@@ -90,7 +90,7 @@ class ServiceManager:
 
 
 def _watchdog_seconds(environment: Mapping[str, str]) -> float:
-    """Return the time in which the service manager wants a sign of life; 0 if it wants none from us."""
+    """Return the time within which the service manager expects a message; 0 if it expects none from us."""
     if environment.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return 0.0
     text = environment.get("WATCHDOG_USEC", "")
