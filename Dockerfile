@@ -2,17 +2,30 @@
 #     docker build -t pressure-server . && docker run --rm -p 127.0.0.1:4000:4000 -v queues:/data pressure-server
 # deploy/README.md says more.
 
-FROM python:3.13-slim AS build
+# To pin the base image by its digest: --build-arg PYTHON=python:3.13-slim@sha256:...
+ARG PYTHON=python:3.13-slim
+
+FROM ${PYTHON} AS build
 WORKDIR /src
-RUN python -m venv /venv
+# Everything that is downloaded has the version and the hash of these files; `make lock` writes them.
+COPY deploy/image/requirements.txt deploy/image/build.txt ./
+RUN python -m venv /venv && python -m venv /src/tools \
+    && /venv/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes -r requirements.txt \
+    && tools/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes -r build.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY pressure_server pressure_server
 COPY handlers handlers
-RUN /venv/bin/pip install --no-cache-dir --disable-pip-version-check . \
+# /venv/sbom.cdx.json lists what the image has of Python. pip itself is not needed there.
+RUN tools/bin/pip wheel --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist . \
+    && /venv/bin/pip install --no-cache-dir --disable-pip-version-check --no-deps --no-index dist/*.whl \
+    && /venv/bin/pip check \
+    && /venv/bin/pip uninstall --yes pip \
+    && tools/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
+        --output-format JSON --output-file /venv/sbom.cdx.json /venv/bin/python \
     && /venv/bin/pressure-server --version
 
 
-FROM python:3.13-slim
+FROM ${PYTHON}
 # By number, so that Kubernetes can see that it is not root.
 RUN groupadd --gid 4000 pressure \
     && useradd --uid 4000 --gid 4000 --no-create-home --home-dir /data --shell /usr/sbin/nologin pressure \
@@ -27,7 +40,7 @@ ENV PATH=/venv/bin:$PATH \
     PRESSURE_DATA_DIR=/data
 USER 4000:4000
 VOLUME /data
-EXPOSE 4000 11211 11300
+EXPOSE 4000 4080 11211 11300
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=10s --start-period=60s --retries=3 CMD ["pressure-server", "ping"]
 CMD ["pressure-server", "serve"]

@@ -6,12 +6,14 @@ BIN := $(VENV)/bin
 TESTS ?=
 # More parallel tests than processor cores, because most tests wait for something.
 WORKERS ?= 6
+# How lock treats versions that still fit; LOCK=--upgrade takes the newest.
+LOCK ?=
 # What chaos takes, as in: make chaos CHAOS="--messages 500000 --faults 200 --seed 1"
 CHAOS ?=
 INSTALLED := $(VENV)/installed
 RUNNABLE := $(VENV)/runnable
 
-.PHONY: run test test-quick lint format bench chaos docs clean
+.PHONY: run test test-quick lint format bench chaos docs man lock sbom clean
 
 $(INSTALLED): pyproject.toml
 	@echo "Installing pressure-server and the tools for its development into $(VENV) ..."
@@ -66,6 +68,24 @@ chaos: $(INSTALLED)
 
 docs: $(INSTALLED)
 	$(BIN)/python -m tests.documents
+
+# The man pages, in build/man.
+man: $(INSTALLED)
+	$(BIN)/python -m tests.man_pages build/man
+
+# The versions and hashes of what the image installs, and of what builds it.
+lock: export CUSTOM_COMPILE_COMMAND = make lock
+lock: COMPILE = $(BIN)/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe --no-emit-options \
+	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host $(LOCK)
+lock: $(INSTALLED)
+	$(COMPILE) --output-file deploy/image/requirements.txt pyproject.toml
+	$(COMPILE) --output-file deploy/image/build.txt deploy/image/build.in
+
+# The software bill of materials of what the image installs, in CycloneDX JSON.
+sbom: $(INSTALLED)
+	mkdir -p build
+	$(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible \
+		--output-format JSON --output-file build/sbom.cdx.json deploy/image/requirements.txt
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

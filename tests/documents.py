@@ -1,4 +1,7 @@
-"""Documents with tables from the code. `python -m tests.documents` writes them."""
+"""Documents with tables from the code, and files made of the options.
+
+`python -m tests.documents` writes them.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,10 @@ from handlers.memcached.describe import commands_markdown as memcached_tables
 from handlers.resp import commands as resp_commands
 from handlers.resp.describe import commands_markdown as resp_tables
 from pressure_server.app.options import options_markdown
+from pressure_server.app.sample_config import sample_config
 
-DOCS = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
 _MARKER = "<!-- from the tables in the code: make docs -->\n"
 # By file: the function that returns its tables.
 TABLES: dict[str, Callable[[], str]] = {
@@ -29,6 +34,12 @@ def with_tables(name: str) -> str:
     return text.partition(_MARKER)[0] + _MARKER + "\n" + TABLES[name]()
 
 
+# Files that have nothing but what comes from the code, by their paths in the repository.
+GENERATED: dict[str, Callable[[], str]] = {"deploy/pressure-server.toml": sample_config}
+
+
 if __name__ == "__main__":
     for document in TABLES:
         (DOCS / document).write_text(with_tables(document), encoding="utf-8")
+    for path, write in GENERATED.items():
+        (ROOT / path).write_text(write(), encoding="utf-8")

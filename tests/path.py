@@ -98,8 +98,8 @@ def main() -> None:
     each = parser.parse_args().each
     announce = server._announce
 
-    def announced(context: Any, embedded: Any, grace: float) -> None:
-        announce(context, embedded, grace)
+    def announced(context: Any, embedded: Any, grace: float, manager: Any) -> None:
+        announce(context, embedded, grace, manager)
         loop, port = asyncio.get_running_loop(), context.listening[0].port
 
         def play() -> None:

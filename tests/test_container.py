@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,14 +21,21 @@ from typing import Any
 
 import pytest
 import redis
+import yaml  # type: ignore[import-untyped]
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.support.programs import TIMEOUT, wait_for
-from tests.support.requirements import need, require
+from tests.support.requirements import need, need_registry
 
 ROOT = Path(__file__).parent.parent
 COMPOSE = ROOT / "deploy/docker-compose.yml"
-# Errors of pip if it reaches no registry.
-NO_REGISTRY = re.compile(r"NewConnectionError|NameResolutionError|No matching distribution found")
+DASHBOARD = ROOT / "deploy/grafana/pressure-server.json"
+ALERTS = ROOT / "deploy/prometheus/alerts.yml"
+IMAGE = ROOT / "deploy/image"
+REQUIREMENTS = IMAGE / "requirements.txt"
 # Variables that the build gets from the environment of the tests.
 PASSED_ON = ("PIP_", "SSL_", "REQUESTS_", "HTTP", "http", "NO_PROXY", "no_proxy", "LANG", "TMPDIR")
 
@@ -68,14 +76,18 @@ def stages_of(text: str) -> list[Stage]:
     """Parse a Dockerfile."""
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     stages: list[Stage] = []
+    arguments: dict[str, str] = {}
     for line in re.sub(r"\\[ \t]*\n", "", "\n".join(lines)).splitlines():
         name, _, value = line.strip().partition(" ")
         flags: dict[str, str] = {}
         while found := re.match(r"\s*--([a-z-]+)=(\S+)\s+", value):
             flags[found[1]] = found[2]
             value = value[found.end() :]
-        if name.upper() == "FROM":
-            base, *rest = value.split()
+        if name.upper() == "ARG":
+            argument, _, default = value.partition("=")
+            arguments[argument] = default
+        elif name.upper() == "FROM":
+            base, *rest = Template(value).substitute(arguments).split()
             stages.append(Stage(base, rest[1] if rest else ""))
         else:
             stages[-1].instructions.append(Instruction(name.upper(), flags, value.strip()))
@@ -161,8 +173,8 @@ class Image:
     def _run(self, command: str) -> None:
         ended = self.execute("/bin/sh", "-c", command)
         output = ended.stdout + ended.stderr
-        if ended.returncode and NO_REGISTRY.search(output):
-            require(False, f"a package registry for pip: {output[-500:]}")
+        if ended.returncode:
+            need_registry(output)
         assert ended.returncode == 0, f"{command}: {output}"
 
     def execute(self, *command: str) -> subprocess.CompletedProcess[str]:
@@ -240,12 +252,68 @@ def running(image: Image, final: Stage) -> Iterator[Container]:
             started.stop(signal.SIGTERM)
 
 
+def assert_describes_the_image(bill: Path) -> None:
+    """Check that a bill of materials is valid, and lists the locked versions and the server."""
+    text = bill.read_text()
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    found = json.loads(text)
+    assert found["specVersion"] == "1.6"
+    listed = {canonicalize_name(one["name"]): one["version"] for one in found["components"]}
+    assert locked(REQUIREMENTS).items() <= listed.items()
+    assert found["metadata"]["component"]["name"] == "pressure-server"
+
+
+def locked(file: Path) -> dict[str, str]:
+    """Return the versions of a lock file by name. Raise AssertionError if one has no hash."""
+    found = {}
+    for entry in re.sub(r"\\\n", " ", file.read_text()).splitlines():
+        if entry and not entry.lstrip().startswith("#"):
+            requirement, *hashes = entry.split(" --hash=sha256:")
+            name, version = requirement.strip().split("==")
+            assert hashes, entry
+            found[str(canonicalize_name(name))] = version
+    return found
+
+
+@pytest.mark.parametrize("file", ["requirements.txt", "build.txt"])
+def test_the_lock_satisfies_what_the_project_asks_for(file: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wanted = project["project"]["dependencies"]
+    if file == "build.txt":
+        wanted = (IMAGE / "build.in").read_text().partition("\n")[2].splitlines()
+        assert set(project["build-system"]["requires"]) <= set(wanted)
+    versions = locked(IMAGE / file)
+    for requirement in map(Requirement, wanted):
+        assert versions[canonicalize_name(requirement.name)] in requirement.specifier, (
+            f"{requirement}: make lock"
+        )
+
+
+def test_everything_that_the_image_downloads_has_a_hash(stages: list[Stage]) -> None:
+    steps = [step for run in stages[0].all("RUN") for step in run.value.split("&&")]
+    for step in steps:
+        if re.search(r"pip (install|wheel)", step):
+            assert "--require-hashes" in step or "--no-index" in step or "--no-build-isolation" in step, step
+
+
+def test_the_bill_of_materials_is_valid(tmp_path: Path) -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    command = re.search(r"\(BIN\)/cyclonedx-py ((?:.|\\\n)+)\n\n", makefile)
+    assert command is not None
+    bill = tmp_path / "sbom.cdx.json"
+    words = command[1].replace("\\\n", " ").replace("build/sbom.cdx.json", str(bill)).split()
+    program = [sys.executable, "-W", "ignore", "-m", "cyclonedx_py", *words]
+    subprocess.run(program, cwd=ROOT, check=True, timeout=TIMEOUT)
+    assert_describes_the_image(bill)
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.slow
 def test_the_image_is_healthy_stops_cleanly_and_keeps_its_data(image: Image, stages: list[Stage]) -> None:
     """One test for all, because the image takes half a minute to build."""
     found = image.execute("python", "-c", "import pressure_server as p; print(p.__file__)")
     assert found.stdout.startswith(f"{image.root}/venv/lib/"), found.stdout + found.stderr
+    assert_describes_the_image(image.root / "venv/sbom.cdx.json")
     final = stages[-1]
     with running(image, final) as container:
         log = container.log_file.read_text()
@@ -286,7 +354,7 @@ def test_the_server_listens_on_all_addresses_of_the_container(stages: list[Stage
     variables = shlex.split(" ".join(instruction.value for instruction in stages[-1].all("ENV")))
     assert "PRESSURE_LISTEN=resp://0.0.0.0:4000" in variables
     assert "PRESSURE_DATA_DIR=/data" in variables
-    assert stages[-1].last("EXPOSE").value == "4000 11211 11300"
+    assert stages[-1].last("EXPOSE").value == "4000 4080 11211 11300"
 
 
 def test_signals_reach_the_server_without_a_shell_between(stages: list[Stage]) -> None:
@@ -298,11 +366,15 @@ def test_signals_reach_the_server_without_a_shell_between(stages: list[Stage]) -
 
 def test_the_build_context_contains_only_copied_files() -> None:
     tops = {name.partition("/")[0] for name in context_files()}
-    assert tops == {"pyproject.toml", "README.md", "LICENSE", "pressure_server", "handlers"}
+    assert tops == {"pyproject.toml", "README.md", "LICENSE", "pressure_server", "handlers", "deploy"}
+    assert all(name.startswith("deploy/image/") for name in context_files() if name.startswith("deploy"))
 
 
 def test_the_parser_reads_comments_flags_and_continued_lines() -> None:
-    text = 'FROM a AS b\n# c\nRUN x \\\n  # d\n  && y\nHEALTHCHECK --interval=1s --retries=2 CMD ["p", "q"]\n'
+    text = (
+        "ARG A=a\nFROM ${A} AS b\n# c\nRUN x \\\n  # d\n  && y\n"
+        'HEALTHCHECK --interval=1s --retries=2 CMD ["p", "q"]\n'
+    )
     (stage,) = stages_of(text)
     assert (stage.base, stage.name) == ("a", "b")
     assert stage.last("RUN").value == "x   && y"
@@ -312,24 +384,62 @@ def test_the_parser_reads_comments_flags_and_continued_lines() -> None:
 
 
 def compose() -> dict[str, Any]:
-    """Return the compose file, parsed by Ruby: Python's standard library cannot read YAML."""
-    script = "puts YAML.safe_load(File.read(ARGV[0])).to_json"
-    ruby = [need("ruby", "ruby"), "-ryaml", "-rjson", "-e", script, str(COMPOSE)]
-    parsed: dict[str, Any] = json.loads(subprocess.check_output(ruby, timeout=TIMEOUT))
+    """Return the compose file."""
+    parsed: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())
     return parsed
 
 
-@pytest.mark.clients
 def test_the_compose_file_starts_a_server_and_a_redis(stages: list[Stage]) -> None:
     services, volumes = compose()["services"], compose()["volumes"]
     server, backend = services["pressure-server"], services["redis"]
     assert (COMPOSE.parent / server["build"] / "Dockerfile").samefile(ROOT / "Dockerfile")
-    assert server["environment"] == {"PRESSURE_BACKEND": "redis://redis:6379/0"}
+    assert server["environment"] == {
+        "PRESSURE_BACKEND": "redis://redis:6379/0",
+        "PRESSURE_HTTP": "http://0.0.0.0:4080",
+    }
     assert server["depends_on"] == {"redis": {"condition": "service_healthy"}}
-    assert server["ports"] == ["127.0.0.1:4000:4000"]
+    assert server["ports"] == ["127.0.0.1:4000:4000", "127.0.0.1:4080:4080"]
     assert backend["command"][:3] == ["redis-server", "--appendonly", "yes"]
     assert backend["volumes"] == ["queues:/data"]
     assert "queues" in volumes
     assert backend["healthcheck"]["test"] == ["CMD", "redis-cli", "ping"]
     health = stages[-1].last("HEALTHCHECK").value
     assert ["CMD", *json.loads(health.removeprefix("CMD "))] == server["healthcheck"]["test"]
+
+
+def test_prometheus_and_grafana_start_only_with_their_profile() -> None:
+    services = compose()["services"]
+    with_profile = {name for name, service in services.items() if service.get("profiles") == ["monitoring"]}
+    assert with_profile == {"prometheus", "grafana"}
+    for name in with_profile:
+        assert re.search(r":v?\d+\.\d+\.\d+$", services[name]["image"]), "a version, not a moving tag"
+        assert all(port.startswith("127.0.0.1:") for port in services[name]["ports"])
+
+
+def test_what_the_compose_file_mounts_exists() -> None:
+    """The dashboard and the alerts are checked by tests of their own."""
+    parsed = compose()
+    for service in parsed["services"].values():
+        for mount in service.get("volumes", ()):
+            source = mount.partition(":")[0]
+            assert source in parsed["volumes"] or (COMPOSE.parent / source).exists(), mount
+
+
+@pytest.mark.clients
+def test_prometheus_accepts_its_configuration_and_scrapes_the_server() -> None:
+    file = COMPOSE.parent / "prometheus/prometheus.yml"
+    promtool = need("promtool", "prometheus")
+    subprocess.run([promtool, "check", "config", str(file)], check=True, timeout=TIMEOUT)
+    (job,) = yaml.safe_load(file.read_text())["scrape_configs"]
+    listen = compose()["services"]["pressure-server"]["environment"]["PRESSURE_HTTP"]
+    assert job["static_configs"] == [{"targets": [listen.replace("http://0.0.0.0", "pressure-server")]}]
+
+
+def test_grafana_finds_prometheus_and_the_dashboard() -> None:
+    provisioning = COMPOSE.parent / "grafana/provisioning"
+    (source,) = yaml.safe_load((provisioning / "datasources/prometheus.yml").read_text())["datasources"]
+    prometheus = compose()["services"]["prometheus"]
+    assert source["url"] == f"http://prometheus:{prometheus['ports'][0].rpartition(':')[2]}"
+    (provider,) = yaml.safe_load((provisioning / "dashboards/pressure-server.yml").read_text())["providers"]
+    targets = [mount.split(":")[1] for mount in compose()["services"]["grafana"]["volumes"]]
+    assert f"{provider['options']['path']}/pressure-server.json" in targets

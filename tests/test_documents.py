@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.documents import DOCS, TABLES, with_tables
+from tests.documents import DOCS, GENERATED, ROOT, TABLES, with_tables
 
-ROOT = DOCS.parent
 PAGES = sorted([ROOT / "README.md", *DOCS.rglob("*.md")])
 _NAMED_FILE = re.compile(r"`[^`\n]*?([\w/.-]*\w\.(?:py|lua))\b[^`\n]*`")
 _NAMED_TEST = re.compile(r"`(tests/test_\w+\.py)::(test_\w+)`")
@@ -22,6 +21,11 @@ _LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)")
 @pytest.mark.parametrize("name", TABLES)
 def test_a_document_has_the_current_tables_of_the_code(name: str) -> None:
     assert (DOCS / name).read_text(encoding="utf-8") == with_tables(name), "run: make docs"
+
+
+@pytest.mark.parametrize("path", GENERATED)
+def test_a_generated_file_is_current(path: str) -> None:
+    assert (ROOT / path).read_text(encoding="utf-8") == GENERATED[path](), "run: make docs"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 import uvloop
+from click.shell_completion import CompletionItem
 
 from pressure_server import __version__
 from pressure_server.app import backup_commands, logs
@@ -36,13 +37,26 @@ class _ServeByDefault(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         own = {"-h", "--help", "--version"}
-        if not args or (args[0] not in self.commands and args[0].startswith("-") and args[0] not in own):
-            args = ["serve", *args]
-        return super().parse_args(ctx, args)
+        if args:
+            is_serve = args[0] not in self.commands and args[0].startswith("-") and args[0] not in own
+        else:
+            # Shell completion parses the words before the one to complete: a command may follow.
+            is_serve = not ctx.resilient_parsing
+        return super().parse_args(ctx, ["serve", *args] if is_serve else args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete the name of a command, or an option of this group or of `serve`."""
+        found = super().shell_complete(ctx, incomplete)
+        if incomplete.startswith("-"):
+            serve = self.commands["serve"]
+            found += serve.shell_complete(click.Context(serve, ctx, "serve"), incomplete)
+        return list({item.value: item for item in found}.values())
 
 
 @click.group(
-    cls=_ServeByDefault, context_settings={"max_content_width": 110, "help_option_names": ["-h", "--help"]}
+    cls=_ServeByDefault,
+    short_help="Bounded, reliable FIFO queues in Redis.",
+    context_settings={"max_content_width": 110, "help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, prog_name="pressure-server")
 def cli() -> None:
@@ -52,7 +66,7 @@ def cli() -> None:
     """
 
 
-@cli.command("serve", cls=Command, params=shared_options())
+@cli.command("serve", short_help="Run the server.", cls=Command, params=shared_options())
 def serve_command(log_level: str, log_format: str, **values: Any) -> None:
     """Run the server until it receives SIGTERM or SIGINT.
 
@@ -71,7 +85,9 @@ def serve_command(log_level: str, log_format: str, **values: Any) -> None:
         raise click.ClickException(str(error)) from error
 
 
-@cli.command("ping", params=shared_options("config", "listen"))
+@cli.command(
+    "ping", short_help="Check that a running server answers.", params=shared_options("config", "listen")
+)
 @click.option(
     "--ready",
     is_flag=True,
@@ -95,7 +111,7 @@ def ping_command(listen: tuple[ListenerUrl, ...], ready: bool) -> None:
         click.echo(f"{where} is {wanted}")
 
 
-@cli.command("doctor", params=shared_options(*_STORE_OPTIONS))
+@cli.command("doctor", short_help="Find and repair stuck queues.", params=shared_options(*_STORE_OPTIONS))
 @click.argument("queue", required=False)
 @click.option("--repair", is_flag=True, help="Repair the problems found. Without it, no queue is changed.")
 @click.option(
@@ -124,7 +140,7 @@ def doctor_command(queue: str | None, repair: bool, wait: float, **values: Any) 
         raise click.UsageError(str(error)) from error
 
 
-@cli.command("queues", params=shared_options(*_STORE_OPTIONS))
+@cli.command("queues", short_help="List the queues.", params=shared_options(*_STORE_OPTIONS))
 @click.argument("pattern", default="*")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each queue, one on each line.")
 @click.option(
@@ -151,7 +167,7 @@ def queues_command(pattern: str, as_json: bool, sort: str, **values: Any) -> Non
         raise click.ClickException(str(error)) from error
 
 
-@cli.command("top", params=shared_options(*_STORE_OPTIONS))
+@cli.command("top", short_help="Show the queues as a live table.", params=shared_options(*_STORE_OPTIONS))
 @click.argument("pattern", default="*")
 @click.option(
     "--interval",
@@ -180,7 +196,9 @@ def top_command(pattern: str, interval: float, **values: Any) -> None:
 _BACKUP_FILE = click.Path(path_type=Path)
 
 
-@cli.command("backup", params=shared_options("config", "backend", "data_dir"))
+@cli.command(
+    "backup", short_help="Back up embedded data.", params=shared_options("config", "backend", "data_dir")
+)
 @click.argument("file", type=_BACKUP_FILE)
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 def backup_command(backend: str, data_dir: Path, file: Path, force: bool) -> None:
@@ -203,7 +221,9 @@ def backup_command(backend: str, data_dir: Path, file: Path, force: bool) -> Non
         raise click.ClickException(str(error)) from error
 
 
-@cli.command("restore", params=shared_options("config", "backend", "data_dir"))
+@cli.command(
+    "restore", short_help="Restore a backup.", params=shared_options("config", "backend", "data_dir")
+)
 @click.argument("file", type=_BACKUP_FILE)
 @click.option(
     "--force",
@@ -229,7 +249,11 @@ def restore_command(backend: str, data_dir: Path, file: Path, force: bool) -> No
         raise click.ClickException(str(error)) from error
 
 
-@cli.command("check-data", params=shared_options("config", "backend", "data_dir"))
+@cli.command(
+    "check-data",
+    short_help="Check embedded data, or a backup.",
+    params=shared_options("config", "backend", "data_dir"),
+)
 @click.argument("file", type=_BACKUP_FILE, required=False)
 @click.option(
     "--repair",
@@ -259,7 +283,7 @@ def check_data_command(backend: str, data_dir: Path, file: Path | None, repair: 
         raise click.UsageError(str(error)) from error
 
 
-@cli.command("hash-password")
+@cli.command("hash-password", short_help="Print the hash of a password for a users file.")
 def hash_password_command() -> None:
     """Print the hash of a password for a users file.
 

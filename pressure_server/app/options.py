@@ -146,7 +146,8 @@ def _time(flag: str, help_text: str, default: float, shown: str, least: float = 
     return _option(flag, help_text, default=default, show_default=shown, type=Seconds(least))
 
 
-_GROUPS: dict[str, tuple[Option, ...]] = {
+# All options, by the group in which help and documents list them.
+GROUPS: dict[str, tuple[Option, ...]] = {
     "Listeners and backend": (
         _option(
             "--config",
@@ -455,10 +456,10 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         ),
     ),
 }
-for _group, _options in _GROUPS.items():
+for _group, _options in GROUPS.items():
     for _one in _options:
         _one.group = _group
-_OPTIONS = [option for options in _GROUPS.values() for option in options]
+_OPTIONS = [option for options in GROUPS.values() for option in options]
 
 # Variables that Kubernetes and Docker links set for a service whose name begins with `pressure`.
 _LINK_VARIABLE = re.compile(r"(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_\w+)?|NAME|ENV_\w+)")
@@ -490,7 +491,7 @@ def shared_options(*names: str) -> list[click.Parameter]:
 def options_markdown() -> str:
     """Return the tables of docs/reference/options.md."""
     lines: list[str] = []
-    for group, options in _GROUPS.items():
+    for group, options in GROUPS.items():
         lines += [f"## {group}", "", "| option | variable | default | |", "|---|---|---|---|"]
         for option in options:
             flags = "/".join([*option.opts, *option.secondary_opts])

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import resource
 import signal
 from collections.abc import Coroutine
-from functools import partial
 from typing import Any
 
 from pressure_server.app import memory_limit
+from pressure_server.app.service_manager import ServiceManager
 from pressure_server.app.settings import EMBEDDED, Settings
 from pressure_server.auth.access import Access, AccessError
 from pressure_server.backend.address import Address
@@ -44,6 +45,8 @@ _FILES_OF_TLS = 2
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
 # File descriptors besides those of clients: listeners, backend connections, the interpreter's own.
 _OTHER_FILES = 64
+# Seconds that a stop may take besides the times of the drain: Valkey gets 60 to write its data.
+_STOP_MARGIN = 65.0
 # For gc.set_threshold. Requests in flight have thousands of objects: with Python's default of 700, garbage
 # collection took an eighth of the time.
 _GARBAGE_THRESHOLDS = (50_000, 20, 50)
@@ -72,16 +75,20 @@ async def serve(settings: Settings) -> None:
     embedded = (
         Embedded(settings.data_dir, fsync=settings.durability.fsync) if settings.backend == EMBEDDED else None
     )
+    manager = ServiceManager(os.environ)
     try:
+        manager.starting()
         if embedded is not None:
             await _run_until_stopped(stop, embedded.start())
         address = Address(embedded.url) if embedded is not None else settings.address()
-        await _serve_on(address, settings, handlers, access, embedded, stop)
+        await _serve_on(address, settings, handlers, access, embedded, stop, manager)
     except _StoppedError:
         logger.info("stopping: startup was not complete")
+        manager.stopping(_STOP_MARGIN)
     finally:
         if embedded is not None:
             await embedded.stop()
+        manager.close()
         # Ignore further signals: their default action would change the exit status.
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
         for number in _STOPPING:
@@ -109,6 +116,7 @@ async def _serve_on(
     access: Access,
     embedded: Embedded | None,
     stop: asyncio.Event,
+    manager: ServiceManager,
 ) -> None:
     broker = Broker(
         address,
@@ -141,9 +149,7 @@ async def _serve_on(
         most = _clients_possible(settings.max_clients, each, _OTHER_FILES + handshakes + http_files)
         clients = Clients(most, settings.idle_timeout, access, memory)
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(
-            signal.SIGHUP, lambda: access.reload([*clients.connected, *sessions.current()])
-        )
+        loop.add_signal_handler(signal.SIGHUP, _reload, access, clients, sessions, manager)
         context = Context(settings.handler_settings, broker, clients)
         loop.add_signal_handler(signal.SIGUSR1, _refuse_jobs, context)
         for listen, handler in handlers.items():
@@ -163,9 +169,10 @@ async def _serve_on(
             logger.info("listening on %s: console, metrics and health checks", http.listen)
         gc.freeze()
         gc.set_threshold(*_GARBAGE_THRESHOLDS)
-        _announce(context, embedded, settings.backend_grace)
+        _announce(context, embedded, settings.backend_grace, manager)
         await stop.wait()
         context.is_stopping = True
+        manager.stopping(settings.drain_delay + settings.drain_timeout + _STOP_MARGIN)
         if settings.drain_delay:
             logger.info(
                 "stopping: not ready for new clients; draining begins in %g seconds", settings.drain_delay
@@ -203,13 +210,18 @@ async def _serve_on(
         await broker.close()
 
 
+def _reload(access: Access, clients: Clients, sessions: Sessions, manager: ServiceManager) -> None:
+    with manager.reloading():
+        access.reload([*clients.connected, *sessions.current()])
+
+
 def _refuse_jobs(context: Context) -> None:
     """Accept no more jobs from beanstalk clients, as beanstalkd does after SIGUSR1."""
     context.is_draining = True
     logger.info("drain mode (SIGUSR1): puts of beanstalk clients get DRAINING")
 
 
-def _announce(context: Context, embedded: Embedded | None, grace: float) -> None:
+def _announce(context: Context, embedded: Embedded | None, grace: float, manager: ServiceManager) -> None:
     broker = context.broker
     for listen in context.listening:
         logger.info("listening on %s", listen)
@@ -218,16 +230,21 @@ def _announce(context: Context, embedded: Embedded | None, grace: float) -> None
         logger.info("backend: embedded %s, data in %s", what, embedded.data_dir)
     else:
         logger.info("backend: %s, database %d (%s)", broker.address, broker.address.database, what)
-    ready = partial(
-        logger.info,
-        "ready: queues are stored under the prefix '%s:', the name of this server is '%s'",
-        context.settings.prefix,
-        broker.identity,
-    )
+    where = ", ".join(map(str, context.listening))
+
+    def ready() -> None:
+        logger.info(
+            "ready: queues are stored under the prefix '%s:', the name of this server is '%s'",
+            context.settings.prefix,
+            broker.identity,
+        )
+        manager.ready(f"listening on {where}")
+
     if broker.is_up:
         ready()
     else:
         logger.info("waiting for the backend: commands wait up to %g seconds for it, then fail", grace)
+        manager.ready(f"listening on {where}; waiting for the backend")
         broker.default_database.when_back(ready)
 
 

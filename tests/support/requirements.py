@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 
 import pytest
+
+# Errors of pip if it reaches no registry.
+_NO_REGISTRY = re.compile(r"NewConnectionError|NameResolutionError|No matching distribution found")
 
 
 def need(program: str, package: str) -> str:
@@ -21,6 +25,11 @@ def need_success(package: str, *command: str) -> None:
     need(command[0], package)
     found = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=20, check=False)
     require(found.returncode == 0, f"the Debian package {package}")
+
+
+def need_registry(output: str) -> None:
+    """Require that pip, which has failed with this output, did not fail for lack of a registry."""
+    require(not _NO_REGISTRY.search(output), f"a package registry for pip: {output[-500:]}")
 
 
 def require(present: object, what: str) -> None:
