@@ -28,10 +28,11 @@ $(RUNNABLE): pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
 	touch $@
 
-# Another PRESSURE_LISTEN in the environment goes before this one.
+# PRESSURE_LISTEN and PRESSURE_HTTP in the environment go before these.
 run: export PRESSURE_LISTEN ?= resp://127.0.0.1:4000 memcached://127.0.0.1:11211 beanstalk://127.0.0.1
+run: export PRESSURE_HTTP ?= http://127.0.0.1:4080
 run: $(RUNNABLE)
-	@echo "When the server is ready, try: redis-cli -p 4000 SADD letters a"
+	@echo "When the server is ready, try: redis-cli -p 4000 SADD letters a, and open $$PRESSURE_HTTP"
 	exec $(BIN)/pressure-server serve
 
 # Run all tests that match the argument, a pytest marker expression: first the parallel ones, then,

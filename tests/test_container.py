@@ -32,8 +32,6 @@ from tests.support.requirements import need, need_registry
 
 ROOT = Path(__file__).parent.parent
 COMPOSE = ROOT / "deploy/docker-compose.yml"
-DASHBOARD = ROOT / "deploy/grafana/pressure-server.json"
-ALERTS = ROOT / "deploy/prometheus/alerts.yml"
 IMAGE = ROOT / "deploy/image"
 REQUIREMENTS = IMAGE / "requirements.txt"
 # Variables that the build gets from the environment of the tests.

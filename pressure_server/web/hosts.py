@@ -8,28 +8,25 @@ can own.
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Sequence
-from urllib.parse import urlsplit
 
 # Names with these ends are resolved inside one machine or network only.
 _LOCAL_ENDS = (".localhost", ".local", ".internal", ".svc", ".svc.cluster.local")
 
 
+_HOST = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9_.-]+))(?::\d{1,5})?")
+
+
 def is_own_host(header: str, own: Sequence[str]) -> bool:
     """Return whether a Host header names an address, a local name, or one of our `own` names."""
+    found = _HOST.fullmatch(header)
+    if found is None:
+        return False
+    name = (found["ipv6"] or found["name"]).lower().rstrip(".")
     try:
-        parts = urlsplit(f"//{header}")
-        name = (parts.hostname or "").rstrip(".")
-        if parts.username is not None or parts.path or parts.query or parts.fragment or not name:
-            return False
         ipaddress.ip_address(name)
     except ValueError:
-        return bool(header) and _is_local_name(header, own)
+        is_local = "." not in name or name.endswith(_LOCAL_ENDS) or name in own
+        return found["name"] is not None and is_local
     return True
-
-
-def _is_local_name(header: str, own: Sequence[str]) -> bool:
-    name = header.rpartition(":")[0] if ":" in header else header
-    name = name.lower().rstrip(".")
-    is_word = bool(name) and all(c.isascii() and (c.isalnum() or c in "-_.") for c in name)
-    return is_word and ("." not in name or name.endswith(_LOCAL_ENDS) or name in own)

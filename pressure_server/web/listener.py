@@ -14,6 +14,7 @@ from pressure_server.web.connections import HttpConnections
 from pressure_server.web.logins import Logins
 from pressure_server.web.metrics.endpoint import Metrics
 from pressure_server.web.protection import Protection, set_headers
+from pressure_server.web.request_log import request_logger
 from pressure_server.web.shown import SHOWN, Shown
 
 SCHEME = "http"
@@ -46,7 +47,9 @@ class HttpListener:
     async def open(cls, shown: Shown) -> HttpListener:
         """Listen, and serve the objects that are `shown`. Raise OSError."""
         protection = Protection()
-        runner = web.AppRunner(_application(shown, protection), handle_signals=False, access_log=None)
+        runner = web.AppRunner(
+            _application(shown, protection), handle_signals=False, access_log=None, logger=request_logger()
+        )
         await runner.setup()
         server = cast(web.Server, runner.server)
         connections = HttpConnections(server)
