@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 import threading
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -305,3 +306,49 @@ def test_the_dashboard_and_the_alerts_use_metrics_that_exist(watched: Server, wa
     assert len(used) > 30
     assert used <= exposed, used - exposed
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+
+
+def test_the_reference_lists_all_metrics(watched: Server, watcher: Client) -> None:
+    watcher.sadd("q", "x")
+    _after_a_round(watched)
+    text = request(watched, "/metrics").text
+    helps = dict(re.findall(r"^# HELP (pressure_\w+) (.*)$", text, re.MULTILINE))
+    page = (_DEPLOY.parent / "docs/reference/metrics.md").read_text()
+    listed = dict(re.findall(r"^\| `(pressure_\w+)` \| \w+ \| [^|]* \| (.*) \|$", page, re.MULTILINE))
+    listed.pop("pressure_backend_disk_bytes")  # only with the embedded backend
+    assert listed == helps
+
+
+@pytest.mark.clients
+def test_the_exporter_for_redis_finds_a_redis(watched: Server, watcher: Client) -> None:
+    exporter = need("prometheus-redis-exporter", "prometheus-redis-exporter")
+    watcher.sadd("q", "x")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    process = subprocess.Popen(
+        [
+            exporter,
+            "--redis.addr",
+            f"redis://127.0.0.1:{watched.port}",
+            "--web.listen-address",
+            f"127.0.0.1:{port}",
+        ],
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        text = wait_for(lambda: _scraped(port), "the exporter")
+    finally:
+        process.terminate()
+        process.wait()
+    assert 'redis_db_keys{db="db0"} 1' in text
+    assert "redis_up 1" in text
+    assert "redis_connected_clients" in text
+
+
+def _scraped(port: int) -> str:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as response:
+            text: str = response.read().decode()
+            return text
+    except OSError:
+        return ""
