@@ -48,9 +48,9 @@ class Connection(ClientStream):
 
     __slots__ = (
         "_alone", "_backlog", "_barrier", "_last", "_max_unanswered", "_measured", "_measured_from",
-        "_measures_next", "_position", "_ready_bytes", "_replies", "_reply_size", "_request_bytes", "_running",
-        "_taken", "_unanswered", "_writing_is_paused", "active", "command", "database", "id", "is_held",
-        "name", "reserved_jobs", "since", "user",
+        "_measures_next", "_position", "_ready_bytes", "_replies", "_reply_size", "_request_bytes",
+        "_running", "_taken", "_unanswered", "_writing_is_paused", "active", "command", "database", "id",
+        "is_held", "name", "reserved_jobs", "since", "user",
     )  # fmt: skip
     # The name of the wire protocol.
     PROTOCOL: ClassVar[str]

@@ -53,6 +53,9 @@ class Monitors:
     def __bool__(self) -> bool:
         return bool(self._monitors)
 
+    def __contains__(self, connection: object) -> bool:
+        return connection in self._monitors
+
     def add(self, monitor: Monitor) -> None:
         """Show the commands of all clients to this connection, from the next read on."""
         self._monitors.add(monitor)

@@ -127,6 +127,16 @@ class ClientStream(asyncio.Protocol, ABC):
         """Whether the client waits for something."""
         return bool(self._waits)
 
+    @property
+    def is_throttled(self) -> bool:
+        """Whether the client waits until the memory account has room."""
+        return self._is_throttled
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the server reads from the client at present."""
+        return self._reading
+
     def waits_on(self) -> list[bytes]:
         """Return the queues on which the client waits, each once."""
         return list(dict.fromkeys(queue for queues in self._waits.values() for queue in queues))
@@ -189,10 +199,14 @@ class ClientStream(asyncio.Protocol, ABC):
             self._unsent_bytes = kept
             self.recount()
 
+    def held_bytes(self) -> int:
+        """Return the bytes that are buffered for the client, as the memory account counts them."""
+        # Undelivered messages count twice: the message, and its reply.
+        return self.buffered_bytes() + (2 if self._outbox.has_messages else 1) * self._unsent_bytes
+
     def recount(self) -> None:
         """Tell the memory account how many bytes are buffered for the client."""
-        # Undelivered messages count twice: the message, and its reply.
-        size = self.buffered_bytes() + (2 if self._outbox.has_messages else 1) * self._unsent_bytes
+        size = self.held_bytes()
         counted = size if size > LEAST_COUNTED else 0
         if counted != self._counted and not self._evicted:
             self._counted = counted
