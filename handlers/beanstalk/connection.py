@@ -70,11 +70,12 @@ class BeanstalkConnection(BeanstalkClient):
 
     def words_of(self, command: Any) -> list[list[bytes]]:
         """See Connection. `auth` is left out, because it has the password; puts are shown without options."""
+        if type(command) is Refused or self.user is NOBODY:
+            return []
         if type(command) is Puts:
             return [[b"put", job.split(b" ", 5)[5]] for job in command.jobs]
-        if type(command) is Refused or command.line.startswith(b"auth "):
-            return []
-        return [command.line.split(b" ")]
+        words = command.line.split(b" ")
+        return [words] if words[0] in COMMANDS and words[0] != b"auth" else []
 
     def execute(self, command: Any) -> Coroutine[Any, Any, bytes] | None:
         """See Connection. Check the request, and run its command."""

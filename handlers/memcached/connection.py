@@ -64,7 +64,7 @@ class MemcachedConnection(MemcachedClient):
 
     def words_of(self, command: Any) -> list[list[bytes]]:
         """See Connection. A request of a client that has not logged in has the password."""
-        if type(command) is RequestError or self.user is NOBODY:
+        if type(command) is RequestError or self.user is NOBODY or command.words[0] not in self._commands:
             return []
         requests = command.requests() if type(command) is Repeated else [command]
         return [one.words if one.data is None else [*one.words, one.data] for one in requests]

@@ -16,6 +16,24 @@ def address_of(transport: asyncio.BaseTransport) -> str:
     return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
 
 
+def client_address(transport: asyncio.BaseTransport) -> str:
+    """Return the client's address in Redis's format; that of a Unix socket is its path."""
+    return _redis_address(transport, "peername")
+
+
+def server_address(transport: asyncio.BaseTransport) -> str:
+    """Return the address to which the client has connected, in Redis's format."""
+    return _redis_address(transport, "sockname")
+
+
+def _redis_address(transport: asyncio.BaseTransport, which: str) -> str:
+    name = transport.get_extra_info(which)
+    if isinstance(name, tuple):
+        return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
+    path = transport.get_extra_info("sockname")
+    return f"{path if isinstance(path, str) else ''}:0"
+
+
 def is_local(transport: asyncio.BaseTransport) -> bool:
     """Return whether the client is on this machine: it uses a Unix socket or a loopback address."""
     address = _ip_of(transport)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 
+from pressure_server.auth.peer_address import client_address, server_address
 from pressure_server.net.clients import Clients
 from pressure_server.net.command_statistics import UNKNOWN
 from pressure_server.net.connection import Connection
@@ -83,21 +83,3 @@ def connections_of(clients: Clients) -> list[Connection]:
     """Return the connections of all protocols, by id."""
     found = [connection for connection in clients.connected if isinstance(connection, Connection)]
     return sorted(found, key=lambda connection: connection.id)
-
-
-def client_address(transport: asyncio.BaseTransport) -> str:
-    """Return the client's address in Redis's format; that of a Unix socket is its path."""
-    return _address(transport, "peername")
-
-
-def server_address(transport: asyncio.BaseTransport) -> str:
-    """Return the address to which the client has connected, in Redis's format."""
-    return _address(transport, "sockname")
-
-
-def _address(transport: asyncio.BaseTransport, which: str) -> str:
-    name = transport.get_extra_info(which)
-    if isinstance(name, tuple) and len(name) >= 2:
-        return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
-    path = transport.get_extra_info("sockname")
-    return f"{path if isinstance(path, str) else ''}:0"

@@ -101,21 +101,31 @@ class Clients:
         """Remove a connection that has ended."""
         self.connected.discard(connection)
         self.disconnects.unwatch(connection)
+        self.monitors.remove(connection)
         self.memory.update(connection, 0)
         if not self.connected:
             self._emptied.set()
+
+    def reset_counts(self) -> None:
+        """Set the counts of connections, commands and refusals to zero."""
+        self.accepted = self.rejected = self.commands = 0
+        self.memory.evicted = 0
+        self.access.logins.denied = 0
+        self.access.refused.clear()
 
     async def _tick(self) -> None:
         while True:
             before = self.commands
             await asyncio.sleep(_TICK)
             self.now = self._loop.time()
-            self.commands_per_second = round((self.commands - before) / _TICK)
+            # The count may have been reset.
+            self.commands_per_second = max(0, round((self.commands - before) / _TICK))
             if self.idle_timeout:
                 # A client may have been active up to one tick later than noted.
                 oldest = self.now - self.idle_timeout - _TICK
                 for connection in [c for c in self.connected if c.active < oldest]:
-                    connection.close_if_idle()
+                    if connection not in self.monitors:  # a monitor only reads
+                        connection.close_if_idle()
 
     async def drain(self, timeout: float) -> int:
         """Let every connection finish its received commands, and close it.

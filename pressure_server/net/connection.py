@@ -14,7 +14,7 @@ from itertools import islice
 from time import perf_counter
 from typing import Any, ClassVar, cast
 
-from pressure_server.auth.peer_address import address_of
+from pressure_server.auth.peer_address import client_address
 from pressure_server.auth.users import DEFAULT as DEFAULT_USER
 from pressure_server.auth.users import NOBODY
 from pressure_server.errors import PressureError
@@ -112,7 +112,8 @@ class Connection(ClientStream):
     def words_of(self, command: Any) -> list[list[bytes]]:
         """Return the words of the commands for which a parsed request stands, for MONITOR and the slow log.
 
-        Secrets are left out; a command that has only secrets has no words.
+        Logins are left out, and so is everything that may be a garbled login: requests that are no valid
+        command, or that the client sends before it has logged in.
         """
 
     @property
@@ -282,7 +283,7 @@ class Connection(ClientStream):
             self._note_slow(seconds, words)
 
     def _note_slow(self, seconds: float, words: list[bytes]) -> None:
-        self.clients.slow_log.add(seconds, words, address_of(self.transport), self.name.decode())
+        self.clients.slow_log.add(seconds, words, client_address(self.transport), self.name.decode())
 
     def _count_failures(self, operation: Operation) -> None:
         """Count the commands of an operation that reply with errors."""
@@ -486,6 +487,8 @@ class Connection(ClientStream):
     async def _run_alone(self, command: Coroutine[Any, Any, bytes]) -> None:
         statistics, began = self.command, perf_counter()
         self._has_waited = False
+        # A client that has not logged in may do so with this command, which then has a password.
+        has_logged_in = self.user is not NOBODY
         try:
             data = self.encode(await command)
         except Exception as error:
@@ -495,8 +498,9 @@ class Connection(ClientStream):
         if not self._has_waited:
             seconds = perf_counter() - began
             statistics.measure(seconds)
-            if seconds >= self.clients.slow_log.threshold:
-                self._note_slow(seconds, self.words_of(self._running)[0])
+            if seconds >= self.clients.slow_log.threshold and has_logged_in:
+                for words in self.words_of(self._running)[:1]:
+                    self._note_slow(seconds, words)
         self._running = None
         self._alone = None
         took, self._taken = self._taken, []

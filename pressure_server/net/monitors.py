@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from time import time
 from typing import Any, Protocol
 
 from pressure_server.auth.peer_address import address_of
+from pressure_server.auth.users import User
+from pressure_server.net.slow_log import shortened
 
 # A monitor that has more unsent bytes than this is disconnected: the server must not keep everything for it.
-_MAX_UNSENT = 8 << 20
-_ESCAPES = {byte: f"\\x{byte:02x}".encode() for byte in range(256)}
-_ESCAPES |= {byte: bytes([byte]) for byte in range(32, 127)}
-_ESCAPES |= {34: b'\\"', 92: b"\\\\", 10: b"\\n", 13: b"\\r", 9: b"\\t", 7: b"\\a", 8: b"\\b"}
+MAX_UNSENT = 8 << 20
+# Longer words, and more of them, are shortened: quoting them would delay all clients.
+_MAX_WORDS = 128
+_MAX_WORD_BYTES = 1024
+_NOT_PLAIN = re.compile(rb'[^ -~]|["\\]')
+_ESCAPES = {bytes([byte]): b"\\x%02x" % byte for byte in range(256)}
+_ESCAPES |= {b'"': b'\\"', b"\\": b"\\\\", b"\n": b"\\n", b"\r": b"\\r", b"\t": b"\\t"}
+_ESCAPES |= {b"\a": b"\\a", b"\b": b"\\b"}
 
 
 class Monitored(Protocol):
@@ -32,6 +39,8 @@ class Monitored(Protocol):
 
 class Monitor(Protocol):
     """A connection that shows all commands."""
+
+    user: User
 
     @property
     def transport(self) -> Any:
@@ -60,28 +69,41 @@ class Monitors:
         """Show the commands of all clients to this connection, from the next read on."""
         self._monitors.add(monitor)
 
-    def remove(self, monitor: Monitor) -> None:
-        """Show it no more commands."""
+    def remove(self, monitor: object) -> None:
+        """Show a connection no more commands, if it is a monitor."""
         self._monitors.discard(monitor)
 
     def show(self, client: Monitored, commands: Sequence[Any]) -> None:
-        """Show commands that a client has sent, as Redis's MONITOR does."""
-        where = b"%.6f [%d %b] " % (
+        """Show commands that a client has sent, as Redis's MONITOR does.
+
+        A monitor whose user no longer has the right to it, or who reads too slowly, is disconnected.
+        """
+        shown = [words for command in commands for words in client.words_of(command)]
+        if not shown:
+            return
+        where = b"+%.6f [%d %b] " % (
             time(),
             client.database.database_number,
             address_of(client.transport).encode(),
         )
-        lines = [
-            b"+" + where + b" ".join(map(_quoted, words)) + b"\r\n"
-            for command in commands
-            for words in client.words_of(command)
-            if words
-        ]
+        lines = b"".join([where + line_of(words) + b"\r\n" for words in shown])
         for monitor in list(self._monitors):
-            monitor.write(b"".join(lines))
-            if monitor.transport.get_write_buffer_size() > _MAX_UNSENT:
+            if not _may_monitor(monitor.user):
+                monitor.break_off()
+                continue
+            monitor.write(lines)
+            if monitor.transport.get_write_buffer_size() > MAX_UNSENT:
                 monitor.break_off()
 
 
+def _may_monitor(user: User) -> bool:
+    return user.has_all_queues and "administer" in user.rights
+
+
+def line_of(words: Sequence[bytes]) -> bytes:
+    """Return words in Redis's notation: in double quotes, with escapes."""
+    return b" ".join(map(_quoted, shortened(words, _MAX_WORDS, _MAX_WORD_BYTES)))
+
+
 def _quoted(word: bytes) -> bytes:
-    return b'"' + b"".join(map(_ESCAPES.__getitem__, word)) + b'"'
+    return b'"' + _NOT_PLAIN.sub(lambda found: _ESCAPES[found[0]], word) + b'"'

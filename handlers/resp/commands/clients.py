@@ -9,7 +9,8 @@ from handlers.resp.client import RespClient
 from handlers.resp.errors import syntax_error
 from handlers.resp.parser import integer_from
 from handlers.resp.replies import CommandError
-from pressure_server.net.client_facts import ClientFacts, client_address, facts_of, server_address
+from pressure_server.auth.peer_address import client_address, server_address
+from pressure_server.net.client_facts import ClientFacts, facts_of
 from pressure_server.net.connection import Connection
 
 # Redis's types of clients. All clients of this server are normal ones.

@@ -60,6 +60,7 @@ async def reset(client: Caller, _words: Command) -> str:
     connection.name = b""
     connection.user = connection.clients.access.users.initial
     connection.end_transaction()
+    connection.clients.monitors.remove(connection)
     connection.database = connection.context.broker.default_database
     return "RESET"
 
