@@ -79,6 +79,10 @@ class RespConnection(RespClient):
         spec = _find(commands[0])
         return commands if spec is not None and spec.name not in _LOGINS else []
 
+    def count_of(self, command: Any) -> int:
+        """See Connection."""
+        return command.count if type(command) is Repeated else 1
+
     def execute(self, command: Any) -> Coroutine[Any, Any, bytes] | None:
         """Find the command in the table and execute it, or queue it in a transaction."""
         if type(command) is not list:
@@ -122,7 +126,11 @@ class RespConnection(RespClient):
             reason = errors.exec_refused(reason)
         elif self.transaction is not None:
             self.transaction.is_broken = True
-        return self.refuse(reason)
+        reply = self.refuse(reason)
+        if isinstance(reason, errors.UnknownCommandError):
+            shown = "-ERR unknown subcommand" if len(reason.name) > 1 else "-ERR unknown command"
+            self.clients.unknown_commands.note(self, reason.name, shown)
+        return reply
 
     def _execute_special(self, command: Repeated | RequestError) -> None:
         if type(command) is RequestError:

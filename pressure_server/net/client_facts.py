@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pressure_server.auth.peer_address import client_address, server_address
 from pressure_server.net.clients import Clients
 from pressure_server.net.command_statistics import UNKNOWN
 from pressure_server.net.connection import Connection
@@ -55,8 +54,8 @@ def facts_of(connection: Connection) -> ClientFacts:
     library_name, _, library_version = connection.library_name.partition(" ")
     return ClientFacts(
         id=connection.id,
-        address=client_address(connection.transport),
-        local_address=server_address(connection.transport),
+        address=connection.addresses.client,
+        local_address=connection.addresses.server,
         file_descriptor=connection.socket.fileno() if connection.socket is not None else -1,
         name=connection.name.decode(),
         protocol=connection.PROTOCOL,

@@ -14,7 +14,6 @@ from itertools import islice
 from time import perf_counter
 from typing import Any, ClassVar, cast
 
-from pressure_server.auth.peer_address import client_address
 from pressure_server.auth.users import DEFAULT as DEFAULT_USER
 from pressure_server.auth.users import NOBODY
 from pressure_server.errors import PressureError
@@ -41,6 +40,7 @@ REQUEST_BYTES = 4 << 20
 # Estimated bytes for a command besides its words, and for an operation or a reply in the queue of replies.
 _COMMAND_COST = 512
 _REPLY_COST = 512
+_IDLE = "it was idle (--idle-timeout)"
 
 
 class Connection(ClientStream):
@@ -50,7 +50,7 @@ class Connection(ClientStream):
         "_alone", "_backlog", "_barrier", "_last", "_max_unanswered", "_measured", "_measured_from",
         "_measures_next", "_position", "_ready_bytes", "_replies", "_reply_size", "_request_bytes",
         "_running", "_taken", "_unanswered", "_writing_is_paused", "active", "command", "database", "id",
-        "is_held", "name", "reserved_jobs", "since", "user",
+        "is_held", "name", "reserved_jobs", "sends_garbage", "since", "user",
     )  # fmt: skip
     # The name of the wire protocol.
     PROTOCOL: ClassVar[str]
@@ -62,6 +62,7 @@ class Connection(ClientStream):
         self.reserved_jobs = ReservedJobs()
         self.since = clients.now  # when the client connected, by the loop's clock
         self.active = 0.0  # when the last command came
+        self.sends_garbage = False  # see unknown_commands
         self.name = b""  # that the client has given its connection
         # The statistics of the command that was executed last.
         self.command = statistics_of(self.PROTOCOL, UNKNOWN)
@@ -115,6 +116,19 @@ class Connection(ClientStream):
         Logins are left out, and so is everything that may be a garbled login: requests that are no valid
         command, or that the client sends before it has logged in.
         """
+
+    def count_of(self, _command: Any) -> int:
+        """Return the number of commands for which a parsed request stands."""
+        return 1
+
+    def log_fields(self, error: str = "") -> dict[str, object]:
+        """Return the fields of JSON logs about the command that is being executed."""
+        fields: dict[str, object] = {
+            "client": self.addresses.shown,
+            "user": self.user_name,
+            "command": self.command.name,
+        }
+        return {**fields, "error": error} if error else fields
 
     @property
     def library_name(self) -> str:
@@ -283,7 +297,7 @@ class Connection(ClientStream):
             self._note_slow(seconds, words)
 
     def _note_slow(self, seconds: float, words: list[bytes]) -> None:
-        self.clients.slow_log.add(seconds, words, client_address(self.transport), self.name.decode())
+        self.clients.slow_log.add(seconds, words, self.addresses.client, self.name.decode())
 
     def _count_failures(self, operation: Operation) -> None:
         """Count the commands of an operation that reply with errors."""
@@ -372,6 +386,7 @@ class Connection(ClientStream):
 
     def evict(self, why: PressureError) -> None:
         """See memory.AccountedConnection. A client that does not read its replies receives no error."""
+        self.close_reason = f"evicted: {why}"
         self._evicted = True
         self.acknowledge_sent()
         self._is_throttled = False
@@ -422,12 +437,15 @@ class Connection(ClientStream):
     def close_if_idle(self) -> None:
         """Close, unless the client waits for a reply. A client that does not read its replies is closed."""
         if self._writing_is_paused or self.transport.get_write_buffer_size():
+            self.close_reason = _IDLE
             self.break_off()
         elif not self._replies and not self._backlog and self._alone is None:
+            self.close_reason = _IDLE
             self.close_when_replied()
 
     def drain(self) -> None:
         """Stop reading. Close when the commands already read have their replies."""
+        self.close_reason = "the server stops"
         self._drains = True
         self.pause_reading()
         if self._backlog or self._alone or self._replies:
@@ -510,6 +528,12 @@ class Connection(ClientStream):
         if self._counted:
             self.recount()
 
+    def _why_closed(self, exc: Exception | None) -> str:
+        """Return why the connection has ended."""
+        if exc is not None and not self.close_reason:
+            return f"it was lost ({exc})"
+        return self.close_reason or ("the server closed it" if self._closing else "the client closed it")
+
     def _put_back(self, operations: list[Operation]) -> None:
         """Put back the messages of these operations."""
         for operation in operations:
@@ -532,8 +556,8 @@ class Connection(ClientStream):
         self.clients.commands += len(commands)
         self.active = self.clients.now
         self._measures_next = True
-        if self.clients.monitors:
-            self.clients.monitors.show(self, commands)
+        for observer in self.clients.observers:
+            observer.received(self, commands)
         if commands and not self._counted and not self._replies and not self._backlog:
             self._request_bytes = 0  # everything before is answered
         self._request_bytes += len(data) + _COMMAND_COST * len(commands)
@@ -566,8 +590,9 @@ class Connection(ClientStream):
 
         Messages whose replies were not sent are put back. Operations that wait are cancelled.
         """
+        reason = self._why_closed(exc)
         self._closing = True
-        self.clients.remove(self)
+        self.clients.remove(self, reason)
         self._outbox.end(exc)
         replies, self._replies = self._replies, []
         for reply in replies:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from time import time
 from typing import Any, Protocol
 
-from pressure_server.auth.peer_address import address_of
+from pressure_server.auth.peer_address import Addresses
 from pressure_server.auth.users import User
 from pressure_server.net.slow_log import shortened
 
@@ -25,9 +25,7 @@ _ESCAPES |= {b"\a": b"\\a", b"\b": b"\\b"}
 class Monitored(Protocol):
     """The connection of a client whose commands are shown."""
 
-    @property
-    def transport(self) -> Any:
-        """The connection's transport."""
+    addresses: Addresses
 
     @property
     def database(self) -> Any:
@@ -41,6 +39,7 @@ class Monitor(Protocol):
     """A connection that shows all commands."""
 
     user: User
+    close_reason: str
 
     @property
     def transport(self) -> Any:
@@ -66,15 +65,15 @@ class Monitors:
         return connection in self._monitors
 
     def add(self, monitor: Monitor) -> None:
-        """Show the commands of all clients to this connection, from the next read on."""
+        """Add a monitor."""
         self._monitors.add(monitor)
 
     def remove(self, monitor: object) -> None:
-        """Show a connection no more commands, if it is a monitor."""
+        """Remove a connection, if it is a monitor."""
         self._monitors.discard(monitor)
 
-    def show(self, client: Monitored, commands: Sequence[Any]) -> None:
-        """Show commands that a client has sent, as Redis's MONITOR does.
+    def received(self, client: Monitored, commands: Sequence[Any]) -> None:
+        """See clients.Observer. Show the commands as Redis's MONITOR does.
 
         A monitor whose user no longer has the right to it, or who reads too slowly, is disconnected.
         """
@@ -84,15 +83,17 @@ class Monitors:
         where = b"+%.6f [%d %b] " % (
             time(),
             client.database.database_number,
-            address_of(client.transport).encode(),
+            client.addresses.shown.encode(),
         )
         lines = b"".join([where + line_of(words) + b"\r\n" for words in shown])
         for monitor in list(self._monitors):
             if not _may_monitor(monitor.user):
+                monitor.close_reason = "its user may no longer use MONITOR"
                 monitor.break_off()
                 continue
             monitor.write(lines)
             if monitor.transport.get_write_buffer_size() > MAX_UNSENT:
+                monitor.close_reason = "it reads the output of MONITOR too slowly"
                 monitor.break_off()
 
 

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
+from pressure_server.auth.peer_address import Addresses
 from pressure_server.errors import PressureError
 from pressure_server.net.clients import Clients
 from pressure_server.net.outbox import Outbox
@@ -40,17 +41,21 @@ class ClientStream(asyncio.Protocol, ABC):
         "_reading",
         "_unsent_bytes",
         "_waits",
+        "addresses",
         "clients",
+        "close_reason",
         "has_disconnected",
         "is_muted",
         "transport",
     )
 
     transport: asyncio.Transport
+    addresses: Addresses
     _outbox: Outbox
 
     def __init__(self, clients: Clients) -> None:
         self.clients = clients
+        self.close_reason = ""  # for the log, if the server closes the connection
         self._unsent_bytes = 0  # written, and in memory until the socket has taken everything
         self._next_count = LEAST_COUNTED  # count unsent bytes after this many have been written
         self._counted = 0  # bytes in the memory account
@@ -98,6 +103,7 @@ class ClientStream(asyncio.Protocol, ABC):
     def open(self, transport: asyncio.Transport) -> None:
         """Use this transport."""
         self.transport = transport
+        self.addresses = Addresses.of(transport)
         self._outbox = Outbox(transport)
 
     @property

@@ -9,7 +9,6 @@ from handlers.resp.client import RespClient
 from handlers.resp.errors import syntax_error
 from handlers.resp.parser import integer_from
 from handlers.resp.replies import CommandError
-from pressure_server.auth.peer_address import client_address, server_address
 from pressure_server.net.client_facts import ClientFacts, facts_of
 from pressure_server.net.connection import Connection
 
@@ -85,7 +84,7 @@ def kill_filter(words: list[bytes], client: RespClient) -> tuple[Callable[[Conne
     """Return the filter for the words after CLIENT KILL, and whether it spares the client's connection."""
     if len(words) == 1:
         address = _text(words[0])
-        return (lambda connection: client_address(connection.transport) == address), False
+        return (lambda connection: connection.addresses.client == address), False
     if len(words) % 2:
         raise syntax_error()
     tests: list[Callable[[Connection], bool]] = []
@@ -107,9 +106,9 @@ def _test(name: bytes, value: bytes, client: RespClient) -> Callable[[Connection
                 raise CommandError("ERR client-id should be greater than 0")
             return lambda connection: connection.id == number
         case b"ADDR":
-            return lambda connection: client_address(connection.transport) == text
+            return lambda connection: connection.addresses.client == text
         case b"LADDR":
-            return lambda connection: server_address(connection.transport) == text
+            return lambda connection: connection.addresses.server == text
         case b"TYPE":
             is_normal = of_type(value)
             return lambda _: is_normal

@@ -60,7 +60,7 @@ async def reset(client: Caller, _words: Command) -> str:
     connection.name = b""
     connection.user = connection.clients.access.users.initial
     connection.end_transaction()
-    connection.clients.monitors.remove(connection)
+    connection.clients.end_monitor(connection)
     connection.database = connection.context.broker.default_database
     return "RESET"
 
@@ -278,6 +278,7 @@ async def client_kill(client: Caller, words: Command) -> object:
     if len(words) == 3 and not victims:
         raise CommandError("ERR No such client")
     for victim in victims:
+        victim.close_reason = "CLIENT KILL"
         if victim is me:
             me.close_when_replied()
         else:

@@ -19,5 +19,5 @@ async def monitor(client: Caller, _words: Command) -> str:
     """Reply as Redis does, also in a transaction. RESET ends it; a second MONITOR has no effect."""
     if client is not client.connection:
         raise CommandError("ERR MONITOR isn't allowed for DENY BLOCKING client")
-    client.connection.clients.monitors.add(client.connection)
+    client.connection.clients.monitor(client.connection)
     return OK
