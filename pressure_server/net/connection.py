@@ -27,6 +27,7 @@ from pressure_server.queues.operations.batch import MAX_BYTES
 from pressure_server.queues.operations.jobs import attached
 from pressure_server.queues.operations.operation import Encode, Operation, Verb
 from pressure_server.queues.operations.options import DEFAULT, Options
+from pressure_server.queues.operations.shown import messages_of_first_command
 from pressure_server.queues.operations.wait import Wait
 
 # The most commands in flight for one client; it is not read further until some are answered. A new client
@@ -293,8 +294,8 @@ class Connection(ClientStream):
             return
         statistics.measure(seconds)
         if seconds >= self.clients.slow_log.threshold:
-            words = [statistics.name.encode(), operation.name, *operation.messages[: operation.sizes[0]]]
-            self._note_slow(seconds, words)
+            name = statistics.name.encode()
+            self._note_slow(seconds, [name, operation.name, *messages_of_first_command(operation)])
 
     def _note_slow(self, seconds: float, words: list[bytes]) -> None:
         self.clients.slow_log.add(seconds, words, self.addresses.client, self.name.decode())

@@ -22,6 +22,11 @@ container("SLOWLOG", "Shows the commands that took long.", group="server")
 )
 async def slowlog_get(client: Caller, words: Command) -> list[object]:
     """Reply as Redis does: id, time, microseconds, words, address and name of the client."""
+    if len(words) > 3:
+        text = words[1].decode("utf-8", "replace")
+        raise CommandError(
+            f"ERR unknown subcommand or wrong number of arguments for '{text}'. Try SLOWLOG HELP."
+        )
     count = _DEFAULT_COUNT if len(words) == 2 else integer_from(words[2])
     if count is None or count < -1:
         raise CommandError("ERR count should be greater than or equal to -1")
