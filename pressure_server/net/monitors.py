@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
 from time import time
@@ -57,6 +58,8 @@ class Monitors:
 
     def __init__(self) -> None:
         self._monitors: set[Monitor] = set()
+        # Lines that are sent in the next iteration of the event loop: each write is a system call.
+        self._lines: list[bytes] = []
 
     def __bool__(self) -> bool:
         return bool(self._monitors)
@@ -73,10 +76,7 @@ class Monitors:
         self._monitors.discard(monitor)
 
     def received(self, client: Monitored, commands: Sequence[Any]) -> None:
-        """See clients.Observer. Show the commands as Redis's MONITOR does.
-
-        A monitor whose user no longer has the right to it, or who reads too slowly, is disconnected.
-        """
+        """See clients.Observer. Show the commands as Redis's MONITOR does."""
         shown = [words for command in commands for words in client.words_of(command)]
         if not shown:
             return
@@ -85,7 +85,17 @@ class Monitors:
             client.database.database_number,
             client.addresses.shown.encode(),
         )
-        lines = b"".join([where + line_of(words) + b"\r\n" for words in shown])
+        if not self._lines:
+            asyncio.get_running_loop().call_soon(self._send)
+        self._lines += [where + line_of(words) + b"\r\n" for words in shown]
+
+    def _send(self) -> None:
+        """Send the lines.
+
+        Disconnect a monitor whose user no longer has the right to it, or that reads too slowly.
+        """
+        lines = b"".join(self._lines)
+        self._lines.clear()
         for monitor in list(self._monitors):
             if not _may_monitor(monitor.user):
                 monitor.close_reason = "its user may no longer use MONITOR"
