@@ -68,7 +68,11 @@ def test_clients_of_all_protocols_are_listed_and_killed(observed: Server, watche
         memcached(b"get q\r\n")
         beans.send(b"reserve\r\n")
         resp.send(b"BLPOP a%20b q,r 0\r\n".replace(b"%20", b"\xff"))
-        wait_for(lambda: watcher.info("clients")["blocked_clients"] == 2, "two clients to wait")
+        # A client waits on the first queue before the second one has been tried.
+        expected = {"a%FFb,q%2Cr", "default"}
+        wait_for(
+            lambda: expected <= {entry["waiting"] for entry in watcher.client_list()}, "two clients to wait"
+        )
         listed = {
             entry["protocol"]: entry for entry in watcher.client_list() if entry["cmd"] != "client|list"
         }
