@@ -56,7 +56,7 @@ def facts_of(connection: Connection) -> ClientFacts:
         id=connection.id,
         address=connection.addresses.client,
         local_address=connection.addresses.server,
-        file_descriptor=connection.socket.fileno() if connection.socket is not None else -1,
+        file_descriptor=-1 if connection.transport.is_closing() else connection.socket.fileno(),
         name=connection.name.decode(),
         protocol=connection.PROTOCOL,
         user=connection.user_name,
