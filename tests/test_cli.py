@@ -198,7 +198,8 @@ def test_help_lists_options_in_groups_even_if_a_variable_is_unknown(flag: str) -
     shown = run_command("serve", flag, environment={"PRESSURE_XYZ": "1"})
     assert (shown.returncode, shown.stderr) == (0, "")
     assert re.findall(r"^(\w[\w ]+):$", shown.stdout, re.M) == [
-        "Listeners and backend", "Queues", "Reliability", "Limits", "Security", "Stopping", "Logs", "Options",
+        "Listeners and backend", "Queues", "Reliability", "Limits", "Security", "Stopping", "Slow log",
+        "Logs", "Options",
     ]  # fmt: skip
 
 

@@ -110,6 +110,9 @@ def test_a_login_is_a_name_one_space_and_the_password(name: str) -> None:
         async def fail(self, _transport: object, name: bytes, _before: int) -> None:
             failed.append(name)
 
+        def succeed(self, _transport: object, _user: object) -> None:
+            pass
+
     access = SimpleNamespace(users=users_with_password(SECRET.encode()), logins=_Logins())
     client: Any = SimpleNamespace(
         clients=SimpleNamespace(access=access), transport=None, failures=0, user=NOBODY

@@ -70,11 +70,16 @@ class BeanstalkConnection(BeanstalkClient):
 
     def words_of(self, command: Any) -> list[list[bytes]]:
         """See Connection. `auth` is left out, because it has the password; puts are shown without options."""
+        if type(command) is Refused or self.user is NOBODY:
+            return []
         if type(command) is Puts:
             return [[b"put", job.split(b" ", 5)[5]] for job in command.jobs]
-        if type(command) is Refused or command.line.startswith(b"auth "):
-            return []
-        return [command.line.split(b" ")]
+        words = command.line.split(b" ")
+        return [words] if words[0] in COMMANDS and words[0] != b"auth" else []
+
+    def count_of(self, command: Any) -> int:
+        """See Connection."""
+        return len(command.jobs) if type(command) is Puts else 1
 
     def execute(self, command: Any) -> Coroutine[Any, Any, bytes] | None:
         """See Connection. Check the request, and run its command."""
@@ -136,6 +141,7 @@ class BeanstalkConnection(BeanstalkClient):
         )
         reply = replies.BAD_FORMAT if garbled else replies.UNKNOWN_COMMAND
         _UNKNOWN.reject(reply[:-2].decode())
+        self.clients.unknown_commands.note(self, line.split(b" ")[:1], reply[:-2].decode())
         self.reply(reply)
 
     def _check(self, spec: Spec) -> None:
@@ -182,11 +188,16 @@ class BeanstalkConnection(BeanstalkClient):
         if isinstance(error, QueueClosedError | StoppingError | DrainingError):
             return replies.DRAINING
         if isinstance(error, BackendError):
-            logger.debug("the reply is INTERNAL_ERROR: %s", error)
+            logger.debug("the reply is INTERNAL_ERROR: %s", error, extra=self.log_fields(error.code))
         elif isinstance(error, PressureError):
-            self.statistics.errors.warn(f"replied INTERNAL_ERROR to a client: {error}")
+            fields = self.log_fields(error.code)
+            self.statistics.errors.warn(f"replied INTERNAL_ERROR to a client: {error}", fields)
         else:
-            logger.error("unexpected error in a command; its connection stays open", exc_info=error)
+            logger.error(
+                "unexpected error in a command; its connection stays open",
+                exc_info=error,
+                extra=self.log_fields(type(error).__name__),
+            )
         return replies.INTERNAL_ERROR
 
     def too_many_clients_reply(self) -> bytes:

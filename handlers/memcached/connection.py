@@ -64,10 +64,14 @@ class MemcachedConnection(MemcachedClient):
 
     def words_of(self, command: Any) -> list[list[bytes]]:
         """See Connection. A request of a client that has not logged in has the password."""
-        if type(command) is RequestError or self.user is NOBODY:
+        if type(command) is RequestError or self.user is NOBODY or command.words[0] not in self._commands:
             return []
         requests = command.requests() if type(command) is Repeated else [command]
         return [one.words if one.data is None else [*one.words, one.data] for one in requests]
+
+    def count_of(self, command: Any) -> int:
+        """See Connection."""
+        return command.count if type(command) is Repeated else 1
 
     def error_code(self, error: Exception, reply: bytes) -> str:
         """See Connection. Errors of the server have codes of their own."""
@@ -94,6 +98,7 @@ class MemcachedConnection(MemcachedClient):
                 return login.log_in(self, command)
             if spec is None:
                 self.command.reject("ERROR")
+                self.clients.unknown_commands.note(self, command.words[:1], "memcached's error line")
                 self.reply(ERROR)
                 return None
             self._check(spec, command)
@@ -149,7 +154,11 @@ class MemcachedConnection(MemcachedClient):
         if isinstance(error, ClientError | QueueNameError):
             return client_error(str(error))
         if not isinstance(error, PressureError):
-            logger.error("unexpected error in a command; its connection stays open", exc_info=error)
+            logger.error(
+                "unexpected error in a command; its connection stays open",
+                exc_info=error,
+                extra=self.log_fields(type(error).__name__),
+            )
             error = PressureError("internal error: the server's log has the details")
         return server_error(error)
 

@@ -29,6 +29,7 @@ async def log_in(client: MemcachedClient, request: Request) -> bytes:
     user = access.users.log_in(name.decode("utf-8", "replace"), password)
     if user is not None:
         client.user = user
+        access.logins.succeed(client.transport, user)
         return STORED
     if name.decode("utf-8", "replace") not in access.users.by_name:
         # Keep unknown names out of the log: this may be a password, or a message sent without a login.

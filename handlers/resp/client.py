@@ -167,6 +167,7 @@ class RespClient(Connection):
                 self.close_when_replied()
             raise CommandError("WRONGPASS invalid username-password pair or user is disabled.")
         self.user = user
+        access.logins.succeed(self.transport, user)
 
     @property
     def library_name(self) -> str:
@@ -219,6 +220,10 @@ class RespClient(Connection):
     def error_reply(self, reason: Exception) -> bytes:
         """See Connection. Log an unexpected error, and reply with an internal error instead."""
         if not isinstance(reason, CommandError | PressureError):
-            logger.error("command failed with an unexpected error; the client gets -ERR", exc_info=reason)
+            logger.error(
+                "command failed with an unexpected error; the client gets -ERR",
+                exc_info=reason,
+                extra=self.log_fields(type(reason).__name__),
+            )
             reason = CommandError("ERR internal error: see the server's log")
         return error(reason)

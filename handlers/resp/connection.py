@@ -26,8 +26,17 @@ from pressure_server.net.handler import Context
 _HTTP_WORDS = (b"post", b"host:")
 # Commands that are executed at once even in a transaction.
 _NEVER_QUEUED = {"multi", "exec", "discard", "watch", "quit", "reset"}
+_LOGINS = {"auth", "hello"}
 _QUEUED = b"+QUEUED\r\n"
 _UNKNOWN = statistics_of(PROTOCOL, UNKNOWN)
+
+
+def _find(command: Command) -> Spec | None:
+    """Return the command or subcommand that a request calls; None if there is none with so many words."""
+    spec = COMMANDS.get(command[0].upper())
+    if spec is not None and spec.subcommands and len(command) > 1:
+        spec = spec.subcommands.get(command[1].upper())
+    return spec if spec is not None and spec.accepts(len(command)) else None
 
 
 def _may_log_in(request: object) -> bool:
@@ -64,9 +73,15 @@ class RespConnection(RespClient):
 
     def words_of(self, command: Any) -> list[list[bytes]]:
         """See Connection. As in Redis, AUTH and HELLO are left out: they have passwords."""
-        if type(command) is Repeated:
-            return command.commands()
-        return [command] if type(command) is list and not _may_log_in(command) else []
+        if type(command) is RequestError or self.user is NOBODY:
+            return []
+        commands: list[Command] = command.commands() if type(command) is Repeated else [command]
+        spec = _find(commands[0])
+        return commands if spec is not None and spec.name not in _LOGINS else []
+
+    def count_of(self, command: Any) -> int:
+        """See Connection."""
+        return command.count if type(command) is Repeated else 1
 
     def execute(self, command: Any) -> Coroutine[Any, Any, bytes] | None:
         """Find the command in the table and execute it, or queue it in a transaction."""
@@ -111,7 +126,11 @@ class RespConnection(RespClient):
             reason = errors.exec_refused(reason)
         elif self.transaction is not None:
             self.transaction.is_broken = True
-        return self.refuse(reason)
+        reply = self.refuse(reason)
+        if isinstance(reason, errors.UnknownCommandError):
+            shown = "-ERR unknown subcommand" if len(reason.name) > 1 else "-ERR unknown command"
+            self.clients.unknown_commands.note(self, reason.name, shown)
+        return reply
 
     def _execute_special(self, command: Repeated | RequestError) -> None:
         if type(command) is RequestError:

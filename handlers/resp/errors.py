@@ -8,6 +8,14 @@ from handlers.resp.replies import CommandError
 _SHOWN = 128
 
 
+class UnknownCommandError(CommandError):
+    """The error for a command that is not in the table; `name` has its words."""
+
+    def __init__(self, text: str, name: Command) -> None:
+        super().__init__(text)
+        self.name = name
+
+
 def unknown_command(command: Command) -> CommandError:
     """Return the error for a command that is not in the table."""
     name = command[0][:_SHOWN].decode("utf-8", "backslashreplace")
@@ -17,14 +25,15 @@ def unknown_command(command: Command) -> CommandError:
             break
         shown += f"'{argument[:room].decode('utf-8', 'backslashreplace')}' "
         room = _SHOWN - len(shown)
-    return CommandError(f"ERR unknown command '{name}', with args beginning with: {shown}")
+    text = f"ERR unknown command '{name}', with args beginning with: {shown}"
+    return UnknownCommandError(text, command[:1])
 
 
 def unknown_subcommand(command: Command) -> CommandError:
     """Return the error for a subcommand that is not in the table."""
     container = command[0].upper().decode()
     name = command[1][:_SHOWN].decode("utf-8", "backslashreplace")
-    return CommandError(f"ERR unknown subcommand '{name}'. Try {container} HELP.")
+    return UnknownCommandError(f"ERR unknown subcommand '{name}'. Try {container} HELP.", command[:2])
 
 
 def wrong_arity(name: str) -> CommandError:

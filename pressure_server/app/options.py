@@ -119,7 +119,7 @@ class Option(click.Option):
             extra["default"] = self.show_default
         if isinstance(self.type, Seconds):
             del extra["range"]
-            if self.type.min:
+            if self.type.min and self.type.min > 0:
                 extra["range"] = f"at least {self.type.min:g}s"
         return extra
 
@@ -439,6 +439,22 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "-STOPPING.",
             10.0,
             "10s",
+        ),
+    ),
+    "Slow log": (
+        _time(
+            "--slowlog-slower-than",
+            "The slow log (SLOWLOG) keeps commands that took this time or longer, apart from commands that "
+            "waited for a message, for room or for a role. 0: all measured commands. Negative: none.",
+            0.01,
+            "10ms",
+            least=-(2.0**31),
+        ),
+        _option(
+            "--slowlog-max-len",
+            "How many commands the slow log keeps.",
+            default=128,
+            type=Integer(0, 1_000_000),
         ),
     ),
     "Logs": (

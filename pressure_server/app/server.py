@@ -24,6 +24,7 @@ from pressure_server.net.handshakes import MAX_HANDSHAKES
 from pressure_server.net.listen import ListenerUrl
 from pressure_server.net.listener import Listener
 from pressure_server.net.memory import MemoryAccount
+from pressure_server.net.slow_log import SlowLog
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.expiry import Expiry
 from pressure_server.queues.peers import PeerDetection
@@ -147,7 +148,8 @@ async def _serve_on(
         http_files = 0 if settings.http is None else _FILES_OF_TLS * MAX_CONNECTIONS
         each = _FILES_OF_TLS if any(listen.tls for listen in settings.listen) else 1
         most = _clients_possible(settings.max_clients, each, _OTHER_FILES + handshakes + http_files)
-        clients = Clients(most, settings.idle_timeout, access, memory)
+        slow_log = SlowLog(settings.slowlog_slower_than, settings.slowlog_max_len)
+        clients = Clients(most, settings.idle_timeout, access, memory, slow_log)
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, _reload, access, clients, sessions, manager)
         context = Context(settings.handler_settings, broker, clients)

@@ -93,6 +93,8 @@ class Settings(Store):
     max_queues: int
     max_stored_bytes: int
     drain_timeout: float
+    slowlog_slower_than: float
+    slowlog_max_len: int
     password: str | None = field(repr=False)
     password_file: Path | None
     users: Path | None

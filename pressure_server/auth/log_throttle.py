@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 
 _EVERY = 60.0
 
@@ -23,10 +24,10 @@ class LogThrottle:
         self._more = 0
         self._last = ""
 
-    def warn(self, text: str) -> None:
-        """Log the warning now, or count it for the next summary."""
+    def warn(self, text: str, fields: Mapping[str, object] | None = None) -> None:
+        """Log the warning now, with the fields of JSON logs, or count it for the next summary."""
         if self._pause is None:
-            self._logger.warning("%s", text)
+            self._logger.warning("%s", text, extra=fields)
             self._begin_pause()
         else:
             self._more += 1

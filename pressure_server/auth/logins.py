@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from pressure_server.auth.log_throttle import LogThrottle
 from pressure_server.auth.peer_address import address_of, network_of
+from pressure_server.auth.users import User
 from pressure_server.queues.names import printable
 
 logger = logging.getLogger(__name__)
@@ -52,9 +53,18 @@ class Logins:
         Return after the delay, when the failure may be answered.
         """
         self.denied += 1
-        self._log.warn(f"failed login as '{printable(name)}' from {address_of(transport)}")
+        shown, address = printable(name), address_of(transport)
+        fields = {"client": address, "user": shown, "error": "WRONGPASS"}
+        self._log.warn(f"failed login as '{shown}' from {address}", fields)
         failures = max(earlier_failures + 1, self._count(network_of(transport)))
         await asyncio.sleep(delay_after(failures))
+
+    def succeed(self, transport: asyncio.BaseTransport, user: User) -> None:
+        """Note a login, for `--log-level debug`."""
+        address = address_of(transport)
+        logger.debug(
+            "login as '%s' from %s", user.name, address, extra={"client": address, "user": user.name}
+        )
 
     def _count(self, network: str) -> int:
         """Count a failure. Return how many the address has had recently."""

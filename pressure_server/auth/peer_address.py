@@ -1,9 +1,10 @@
-"""The address of a client, from its transport."""
+"""The addresses of a connection, from its transport."""
 
 from __future__ import annotations
 
 import asyncio
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from typing import Any, NamedTuple
 
 _UNIX = "unix"
 
@@ -13,7 +14,35 @@ def address_of(transport: asyncio.BaseTransport) -> str:
     name = transport.get_extra_info("peername")
     if not isinstance(name, tuple):
         return _UNIX
-    return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
+    return _with_port(name)
+
+
+class Addresses(NamedTuple):
+    """The addresses of a connection, taken when it opens: a closed transport no longer tells them.
+
+    `client` and `server` are in Redis's format, in which that of a Unix socket is its path; `shown` is the
+    client's address in logs.
+    """
+
+    client: str
+    server: str
+    shown: str
+
+    @classmethod
+    def of(cls, transport: asyncio.BaseTransport) -> Addresses:
+        """Return the addresses of an open connection."""
+        server = transport.get_extra_info("sockname")
+        if not isinstance(server, tuple):
+            path = f"{server if isinstance(server, str) else ''}:0"
+            return cls(path, path, _UNIX)
+        client = transport.get_extra_info("peername")
+        # A client that has left already may have no address.
+        shown = _with_port(client) if isinstance(client, tuple) else "?:0"
+        return cls(shown, _with_port(server), shown)
+
+
+def _with_port(address: tuple[Any, ...]) -> str:
+    return f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
 
 
 def is_local(transport: asyncio.BaseTransport) -> bool:

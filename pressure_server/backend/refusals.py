@@ -37,7 +37,7 @@ class BackendRefusals:
         if code not in _CODES:
             return
         if code not in self._last:
-            logger.warning("backend database %d refuses: %s", self._number, text)
+            logger.warning("backend database %d refuses: %s", self._number, text, extra={"error": code})
         self._last[code] = self._loop.time()
         if self._looking is None:
             self._looking = self._loop.call_later(_QUIET, self._look)

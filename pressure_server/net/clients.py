@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from itertools import count
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from pressure_server.auth.access import Access
 from pressure_server.auth.users import User
 from pressure_server.errors import DeniedError
+from pressure_server.net.connection_log import ConnectionLog, LoggedConnection
 from pressure_server.net.deliveries import Deliveries
 from pressure_server.net.disconnects import DisconnectWatch, Watched
 from pressure_server.net.memory import AccountedConnection, MemoryAccount
-from pressure_server.net.monitors import Monitors
+from pressure_server.net.monitors import Monitor, Monitors
 from pressure_server.net.slow_log import SlowLog
+from pressure_server.net.unknown_commands import UnknownCommands
 
 
-class Connected(Watched, AccountedConnection, Protocol):
+class Connected(Watched, AccountedConnection, LoggedConnection, Protocol):
     """A client's connection, as seen by the objects that manage all connections."""
 
     PROTOCOL: ClassVar[str]
@@ -47,6 +50,13 @@ class Connected(Watched, AccountedConnection, Protocol):
         """End the connection at once."""
 
 
+class Observer(Protocol):
+    """An object that is shown what clients send."""
+
+    def received(self, client: Any, commands: Sequence[Any]) -> None:
+        """Note that these requests of a client have been parsed. They have not been executed yet."""
+
+
 # Seconds: the resolution of the time of a client's last command.
 _TICK = 1.0
 
@@ -70,8 +80,12 @@ class Clients:
         self.max_clients = max_clients
         self.memory = memory
         self.idle_timeout = idle_timeout
-        self.slow_log = slow_log or SlowLog(-1, 0)
+        self.slow_log = slow_log if slow_log is not None else SlowLog(-1, 0)
         self.monitors = Monitors()
+        self.unknown_commands = UnknownCommands()
+        self._log = ConnectionLog.if_enabled()
+        # Usually empty, so that connections have to look only at this.
+        self.observers: list[Observer] = [] if self._log is None else [self._log]
         self.connected: set[Connected] = set()
         self.disconnects = DisconnectWatch()
         self.deliveries = Deliveries()
@@ -96,27 +110,53 @@ class Clients:
         self.accepted += 1
         self.connected.add(connection)
         self.disconnects.watch(connection)
+        if self._log is not None:
+            self._log.opened(connection)
         return b""
 
-    def remove(self, connection: Connected) -> None:
+    def monitor(self, connection: Monitor) -> None:
+        """Show the commands of all clients to this connection, from the next read on."""
+        self.monitors.add(connection)
+        if self.monitors not in self.observers:
+            self.observers.append(self.monitors)
+
+    def end_monitor(self, connection: object) -> None:
+        """Show a connection no more commands, if it is a monitor."""
+        self.monitors.remove(connection)
+        if not self.monitors and self.monitors in self.observers:
+            self.observers.remove(self.monitors)
+
+    def remove(self, connection: Connected, reason: str) -> None:
         """Remove a connection that has ended."""
         self.connected.discard(connection)
         self.disconnects.unwatch(connection)
+        self.end_monitor(connection)
+        if self._log is not None:
+            self._log.closed(connection, reason)
         self.memory.update(connection, 0)
         if not self.connected:
             self._emptied.set()
+
+    def reset_counts(self) -> None:
+        """Set the counts of connections, commands and refusals to zero."""
+        self.accepted = self.rejected = self.commands = 0
+        self.memory.evicted = 0
+        self.access.logins.denied = 0
+        self.access.refused.clear()
 
     async def _tick(self) -> None:
         while True:
             before = self.commands
             await asyncio.sleep(_TICK)
             self.now = self._loop.time()
-            self.commands_per_second = round((self.commands - before) / _TICK)
+            # The count may have been reset.
+            self.commands_per_second = max(0, round((self.commands - before) / _TICK))
             if self.idle_timeout:
                 # A client may have been active up to one tick later than noted.
                 oldest = self.now - self.idle_timeout - _TICK
                 for connection in [c for c in self.connected if c.active < oldest]:
-                    connection.close_if_idle()
+                    if connection not in self.monitors:  # a monitor only reads
+                        connection.close_if_idle()
 
     async def drain(self, timeout: float) -> int:
         """Let every connection finish its received commands, and close it.

@@ -14,7 +14,6 @@ from itertools import islice
 from time import perf_counter
 from typing import Any, ClassVar, cast
 
-from pressure_server.auth.peer_address import address_of
 from pressure_server.auth.users import DEFAULT as DEFAULT_USER
 from pressure_server.auth.users import NOBODY
 from pressure_server.errors import PressureError
@@ -28,6 +27,7 @@ from pressure_server.queues.operations.batch import MAX_BYTES
 from pressure_server.queues.operations.jobs import attached
 from pressure_server.queues.operations.operation import Encode, Operation, Verb
 from pressure_server.queues.operations.options import DEFAULT, Options
+from pressure_server.queues.operations.shown import messages_of_first_command
 from pressure_server.queues.operations.wait import Wait
 
 # The most commands in flight for one client; it is not read further until some are answered. A new client
@@ -41,6 +41,7 @@ REQUEST_BYTES = 4 << 20
 # Estimated bytes for a command besides its words, and for an operation or a reply in the queue of replies.
 _COMMAND_COST = 512
 _REPLY_COST = 512
+_IDLE = "it was idle (--idle-timeout)"
 
 
 class Connection(ClientStream):
@@ -50,7 +51,7 @@ class Connection(ClientStream):
         "_alone", "_backlog", "_barrier", "_last", "_max_unanswered", "_measured", "_measured_from",
         "_measures_next", "_position", "_ready_bytes", "_replies", "_reply_size", "_request_bytes",
         "_running", "_taken", "_unanswered", "_writing_is_paused", "active", "command", "database", "id",
-        "is_held", "name", "reserved_jobs", "since", "user",
+        "is_held", "name", "reserved_jobs", "sends_garbage", "since", "user",
     )  # fmt: skip
     # The name of the wire protocol.
     PROTOCOL: ClassVar[str]
@@ -62,6 +63,7 @@ class Connection(ClientStream):
         self.reserved_jobs = ReservedJobs()
         self.since = clients.now  # when the client connected, by the loop's clock
         self.active = 0.0  # when the last command came
+        self.sends_garbage = False  # see unknown_commands
         self.name = b""  # that the client has given its connection
         # The statistics of the command that was executed last.
         self.command = statistics_of(self.PROTOCOL, UNKNOWN)
@@ -112,8 +114,22 @@ class Connection(ClientStream):
     def words_of(self, command: Any) -> list[list[bytes]]:
         """Return the words of the commands for which a parsed request stands, for MONITOR and the slow log.
 
-        Secrets are left out; a command that has only secrets has no words.
+        Logins are left out, and so is everything that may be a garbled login: requests that are no valid
+        command, or that the client sends before it has logged in.
         """
+
+    def count_of(self, _command: Any) -> int:
+        """Return the number of commands for which a parsed request stands."""
+        return 1
+
+    def log_fields(self, error: str = "") -> dict[str, object]:
+        """Return the fields of JSON logs about the command that is being executed."""
+        fields: dict[str, object] = {
+            "client": self.addresses.shown,
+            "user": self.user_name,
+            "command": self.command.name,
+        }
+        return {**fields, "error": error} if error else fields
 
     @property
     def library_name(self) -> str:
@@ -278,11 +294,11 @@ class Connection(ClientStream):
             return
         statistics.measure(seconds)
         if seconds >= self.clients.slow_log.threshold:
-            words = [statistics.name.encode(), operation.name, *operation.messages[: operation.sizes[0]]]
-            self._note_slow(seconds, words)
+            name = statistics.name.encode()
+            self._note_slow(seconds, [name, operation.name, *messages_of_first_command(operation)])
 
     def _note_slow(self, seconds: float, words: list[bytes]) -> None:
-        self.clients.slow_log.add(seconds, words, address_of(self.transport), self.name.decode())
+        self.clients.slow_log.add(seconds, words, self.addresses.client, self.name.decode())
 
     def _count_failures(self, operation: Operation) -> None:
         """Count the commands of an operation that reply with errors."""
@@ -371,6 +387,7 @@ class Connection(ClientStream):
 
     def evict(self, why: PressureError) -> None:
         """See memory.AccountedConnection. A client that does not read its replies receives no error."""
+        self.close_reason = f"evicted: {why}"
         self._evicted = True
         self.acknowledge_sent()
         self._is_throttled = False
@@ -421,12 +438,15 @@ class Connection(ClientStream):
     def close_if_idle(self) -> None:
         """Close, unless the client waits for a reply. A client that does not read its replies is closed."""
         if self._writing_is_paused or self.transport.get_write_buffer_size():
+            self.close_reason = _IDLE
             self.break_off()
         elif not self._replies and not self._backlog and self._alone is None:
+            self.close_reason = _IDLE
             self.close_when_replied()
 
     def drain(self) -> None:
         """Stop reading. Close when the commands already read have their replies."""
+        self.close_reason = "the server stops"
         self._drains = True
         self.pause_reading()
         if self._backlog or self._alone or self._replies:
@@ -486,6 +506,8 @@ class Connection(ClientStream):
     async def _run_alone(self, command: Coroutine[Any, Any, bytes]) -> None:
         statistics, began = self.command, perf_counter()
         self._has_waited = False
+        # A client that has not logged in may do so with this command, which then has a password.
+        has_logged_in = self.user is not NOBODY
         try:
             data = self.encode(await command)
         except Exception as error:
@@ -495,8 +517,9 @@ class Connection(ClientStream):
         if not self._has_waited:
             seconds = perf_counter() - began
             statistics.measure(seconds)
-            if seconds >= self.clients.slow_log.threshold:
-                self._note_slow(seconds, self.words_of(self._running)[0])
+            if seconds >= self.clients.slow_log.threshold and has_logged_in:
+                for words in self.words_of(self._running)[:1]:
+                    self._note_slow(seconds, words)
         self._running = None
         self._alone = None
         took, self._taken = self._taken, []
@@ -505,6 +528,12 @@ class Connection(ClientStream):
         self.proceed()
         if self._counted:
             self.recount()
+
+    def _why_closed(self, exc: Exception | None) -> str:
+        """Return why the connection has ended."""
+        if exc is not None and not self.close_reason:
+            return f"it was lost ({exc})"
+        return self.close_reason or ("the server closed it" if self._closing else "the client closed it")
 
     def _put_back(self, operations: list[Operation]) -> None:
         """Put back the messages of these operations."""
@@ -528,8 +557,8 @@ class Connection(ClientStream):
         self.clients.commands += len(commands)
         self.active = self.clients.now
         self._measures_next = True
-        if self.clients.monitors:
-            self.clients.monitors.show(self, commands)
+        for observer in self.clients.observers:
+            observer.received(self, commands)
         if commands and not self._counted and not self._replies and not self._backlog:
             self._request_bytes = 0  # everything before is answered
         self._request_bytes += len(data) + _COMMAND_COST * len(commands)
@@ -562,8 +591,9 @@ class Connection(ClientStream):
 
         Messages whose replies were not sent are put back. Operations that wait are cancelled.
         """
+        reason = self._why_closed(exc)
         self._closing = True
-        self.clients.remove(self)
+        self.clients.remove(self, reason)
         self._outbox.end(exc)
         replies, self._replies = self._replies, []
         for reply in replies:

@@ -47,7 +47,8 @@ class Handshakes:
         """Start a handshake with a client. If too many are in progress, cancel the oldest."""
         if len(self._under_way) >= MAX_HANDSHAKES:
             oldest = next(iter(self._under_way))
-            self._log.warn(f"TLS handshake with {self._under_way.pop(oldest)} cancelled: too many at once")
+            other = self._under_way.pop(oldest)
+            self._log.warn(f"TLS handshake with {other} cancelled: too many at once", {"client": other})
             oldest.cancel()
         task = asyncio.create_task(self._shake(client, address))
         self._under_way[task] = address
@@ -74,7 +75,8 @@ class Handshakes:
             raise
         except OSError as error:
             reason = (error.reason if isinstance(error, SSLError) else None) or type(error).__name__
-            self._log.warn(f"TLS handshake with {address} failed: {reason}")
+            fields = {"client": address, "error": reason}
+            self._log.warn(f"TLS handshake with {address} failed: {reason}", fields)
 
 
 class _Greeting(asyncio.Protocol):

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import Sequence
 from time import time
 from typing import Any, Protocol
 
-from pressure_server.auth.peer_address import address_of
+from pressure_server.auth.peer_address import Addresses
+from pressure_server.auth.users import User
+from pressure_server.net.slow_log import shortened
 
 # A monitor that has more unsent bytes than this is disconnected: the server must not keep everything for it.
-_MAX_UNSENT = 8 << 20
-_ESCAPES = {byte: f"\\x{byte:02x}".encode() for byte in range(256)}
-_ESCAPES |= {byte: bytes([byte]) for byte in range(32, 127)}
-_ESCAPES |= {34: b'\\"', 92: b"\\\\", 10: b"\\n", 13: b"\\r", 9: b"\\t", 7: b"\\a", 8: b"\\b"}
+MAX_UNSENT = 8 << 20
+# Longer words, and more of them, are shortened: quoting them would delay all clients.
+_MAX_WORDS = 128
+_MAX_WORD_BYTES = 1024
+_NOT_PLAIN = re.compile(rb'[^ -~]|["\\]')
+_ESCAPES = {bytes([byte]): b"\\x%02x" % byte for byte in range(256)}
+_ESCAPES |= {b'"': b'\\"', b"\\": b"\\\\", b"\n": b"\\n", b"\r": b"\\r", b"\t": b"\\t"}
+_ESCAPES |= {b"\a": b"\\a", b"\b": b"\\b"}
 
 
 class Monitored(Protocol):
     """The connection of a client whose commands are shown."""
 
-    @property
-    def transport(self) -> Any:
-        """The connection's transport."""
+    addresses: Addresses
 
     @property
     def database(self) -> Any:
@@ -32,6 +38,9 @@ class Monitored(Protocol):
 
 class Monitor(Protocol):
     """A connection that shows all commands."""
+
+    user: User
+    close_reason: str
 
     @property
     def transport(self) -> Any:
@@ -49,36 +58,63 @@ class Monitors:
 
     def __init__(self) -> None:
         self._monitors: set[Monitor] = set()
+        # Lines that are sent in the next iteration of the event loop: each write is a system call.
+        self._lines: list[bytes] = []
 
     def __bool__(self) -> bool:
         return bool(self._monitors)
 
+    def __contains__(self, connection: object) -> bool:
+        return connection in self._monitors
+
     def add(self, monitor: Monitor) -> None:
-        """Show the commands of all clients to this connection, from the next read on."""
+        """Add a monitor."""
         self._monitors.add(monitor)
 
-    def remove(self, monitor: Monitor) -> None:
-        """Show it no more commands."""
+    def remove(self, monitor: object) -> None:
+        """Remove a connection, if it is a monitor."""
         self._monitors.discard(monitor)
 
-    def show(self, client: Monitored, commands: Sequence[Any]) -> None:
-        """Show commands that a client has sent, as Redis's MONITOR does."""
-        where = b"%.6f [%d %b] " % (
+    def received(self, client: Monitored, commands: Sequence[Any]) -> None:
+        """See clients.Observer. Show the commands as Redis's MONITOR does."""
+        shown = [words for command in commands for words in client.words_of(command)]
+        if not shown:
+            return
+        where = b"+%.6f [%d %b] " % (
             time(),
             client.database.database_number,
-            address_of(client.transport).encode(),
+            client.addresses.shown.encode(),
         )
-        lines = [
-            b"+" + where + b" ".join(map(_quoted, words)) + b"\r\n"
-            for command in commands
-            for words in client.words_of(command)
-            if words
-        ]
+        if not self._lines:
+            asyncio.get_running_loop().call_soon(self._send)
+        self._lines += [where + line_of(words) + b"\r\n" for words in shown]
+
+    def _send(self) -> None:
+        """Send the lines.
+
+        Disconnect a monitor whose user no longer has the right to it, or that reads too slowly.
+        """
+        lines = b"".join(self._lines)
+        self._lines.clear()
         for monitor in list(self._monitors):
-            monitor.write(b"".join(lines))
-            if monitor.transport.get_write_buffer_size() > _MAX_UNSENT:
+            if not _may_monitor(monitor.user):
+                monitor.close_reason = "its user may no longer use MONITOR"
+                monitor.break_off()
+                continue
+            monitor.write(lines)
+            if monitor.transport.get_write_buffer_size() > MAX_UNSENT:
+                monitor.close_reason = "it reads the output of MONITOR too slowly"
                 monitor.break_off()
 
 
+def _may_monitor(user: User) -> bool:
+    return user.has_all_queues and "administer" in user.rights
+
+
+def line_of(words: Sequence[bytes]) -> bytes:
+    """Return words in Redis's notation: in double quotes, with escapes."""
+    return b" ".join(map(_quoted, shortened(words, _MAX_WORDS, _MAX_WORD_BYTES)))
+
+
 def _quoted(word: bytes) -> bytes:
-    return b'"' + b"".join(map(_ESCAPES.__getitem__, word)) + b'"'
+    return b'"' + _NOT_PLAIN.sub(lambda found: _ESCAPES[found[0]], word) + b'"'

@@ -52,12 +52,14 @@ class SlowLog:
         self._commands.clear()
 
 
-def shortened(words: Sequence[bytes]) -> list[bytes]:
-    """Return the words without what is beyond Redis's limits, and with a note of how much that is."""
-    kept = list(words) if len(words) <= _MAX_WORDS else list(words[: _MAX_WORDS - 1])
+def shortened(
+    words: Sequence[bytes], max_words: int = _MAX_WORDS, max_word_bytes: int = _MAX_WORD_BYTES
+) -> list[bytes]:
+    """Return the words without what is beyond the limits, and with a note of how much that is."""
+    kept = list(words) if len(words) <= max_words else list(words[: max_words - 1])
     short = [
-        word if len(word) <= _MAX_WORD_BYTES
-        else word[:_MAX_WORD_BYTES] + b"... (%d more bytes)" % (len(word) - _MAX_WORD_BYTES)
+        word if len(word) <= max_word_bytes
+        else word[:max_word_bytes] + b"... (%d more bytes)" % (len(word) - max_word_bytes)
         for word in kept
     ]  # fmt: skip
     if len(kept) < len(words):

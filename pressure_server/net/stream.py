@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
+from pressure_server.auth.peer_address import Addresses
 from pressure_server.errors import PressureError
 from pressure_server.net.clients import Clients
 from pressure_server.net.outbox import Outbox
@@ -40,17 +41,21 @@ class ClientStream(asyncio.Protocol, ABC):
         "_reading",
         "_unsent_bytes",
         "_waits",
+        "addresses",
         "clients",
+        "close_reason",
         "has_disconnected",
         "is_muted",
         "transport",
     )
 
     transport: asyncio.Transport
+    addresses: Addresses
     _outbox: Outbox
 
     def __init__(self, clients: Clients) -> None:
         self.clients = clients
+        self.close_reason = ""  # for the log, if the server closes the connection
         self._unsent_bytes = 0  # written, and in memory until the socket has taken everything
         self._next_count = LEAST_COUNTED  # count unsent bytes after this many have been written
         self._counted = 0  # bytes in the memory account
@@ -98,6 +103,7 @@ class ClientStream(asyncio.Protocol, ABC):
     def open(self, transport: asyncio.Transport) -> None:
         """Use this transport."""
         self.transport = transport
+        self.addresses = Addresses.of(transport)
         self._outbox = Outbox(transport)
 
     @property
@@ -126,6 +132,16 @@ class ClientStream(asyncio.Protocol, ABC):
     def is_waiting(self) -> bool:
         """Whether the client waits for something."""
         return bool(self._waits)
+
+    @property
+    def is_throttled(self) -> bool:
+        """Whether the client waits until the memory account has room."""
+        return self._is_throttled
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the server reads from the client at present."""
+        return self._reading
 
     def waits_on(self) -> list[bytes]:
         """Return the queues on which the client waits, each once."""
@@ -189,10 +205,14 @@ class ClientStream(asyncio.Protocol, ABC):
             self._unsent_bytes = kept
             self.recount()
 
+    def held_bytes(self) -> int:
+        """Return the bytes that are buffered for the client, as the memory account counts them."""
+        # Undelivered messages count twice: the message, and its reply.
+        return self.buffered_bytes() + (2 if self._outbox.has_messages else 1) * self._unsent_bytes
+
     def recount(self) -> None:
         """Tell the memory account how many bytes are buffered for the client."""
-        # Undelivered messages count twice: the message, and its reply.
-        size = self.buffered_bytes() + (2 if self._outbox.has_messages else 1) * self._unsent_bytes
+        size = self.held_bytes()
         counted = size if size > LEAST_COUNTED else 0
         if counted != self._counted and not self._evicted:
             self._counted = counted

@@ -9,6 +9,7 @@ from typing import Any
 
 from pressure_server.errors import BackendError, BackendReplyError, PressureError, QueueClosedError
 from pressure_server.lua.script import Script
+from pressure_server.queues import stored_queue
 from pressure_server.queues.lanes.dispatcher import LaneDispatcher
 from pressure_server.queues.names import BOUND, MADE, NO_PLAIN_LIST, base_key, existence_pattern, queue_name
 from pressure_server.queues.operations import verbs
@@ -176,6 +177,14 @@ class Database(LaneDispatcher, QueueOperations):
                 raise BackendReplyError(f"the backend answered: {messages}") from messages
             ranges.append(None if isinstance(messages, Exception) else messages)
         return ranges
+
+    async def stored_bytes_of(self, name: bytes, samples: int) -> int | None:
+        """See stored_queue."""
+        return await stored_queue.stored_bytes_of(self._link, self.prefix, name, samples)
+
+    async def idle_seconds_of(self, name: bytes) -> int | None:
+        """See stored_queue."""
+        return await stored_queue.idle_seconds_of(self._link, self.prefix, name)
 
     async def command(self, *arguments: bytes) -> Any:
         """Send a command that only reads. Raises BackendError, also for an error reply."""

@@ -88,5 +88,8 @@ class Expiry:
                 if isinstance(result, BackendError):
                     await self._warnings.warn(database, name, result)
                 elif result:
-                    logger.debug("queue '%s' was empty and unused, and has been deleted", printable(name))
+                    shown = printable(name)
+                    logger.debug(
+                        "queue '%s' was empty and unused, and has been deleted", shown, extra={"queue": shown}
+                    )
             await asyncio.sleep(min(_PAUSE, (loop.time() - began) / 4))

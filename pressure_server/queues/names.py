@@ -33,6 +33,15 @@ PROTOCOL_SUFFIXES = (
     b":stats:consumed_messages",
     b":stats:consumed_bytes",
 )
+# In lua/life.lua these are the extension_suffixes.
+EXTENSION_SUFFIXES = tuple(
+    b":ext:" + suffix
+    for suffix in (
+        b"members", b"copies", b"index", b"settings", b"producer_turn", b"consumer_turn", b"made", b"marks",
+        b"waiting", b"jobs", b"ready", b"delayed", b"reserved", b"buried", b"same", b"unique", b"blocks",
+        b"outcomes", b"outcome_times", b"groups", b"offsets", b"calls",
+    )
+)  # fmt: skip
 _WATCHED = (BOUND, PRODUCER_FREE, CONSUMER_FREE, NOT_FULL, CLOSED, READY)
 _RESERVED_ENDS = (*PROTOCOL_SUFFIXES, b":ext")
 

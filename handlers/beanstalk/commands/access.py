@@ -24,6 +24,7 @@ async def auth(client: BeanstalkClient, credentials: tuple[bytes, bytes]) -> byt
     user = access.users.log_in(name.decode("utf-8", "replace"), password)
     if user is not None:
         client.user = user
+        access.logins.succeed(client.transport, user)
         return replies.AUTHENTICATED
     await access.logins.fail(client.transport, name, client.failures)
     client.failures += 1

@@ -17,6 +17,10 @@ _GROUPS = (
     "connection",
     "acl",
     "server",
+    "slow_log",
+    "monitor",
+    "latency",
+    "memory",
 )
 
 

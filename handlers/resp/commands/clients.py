@@ -1,77 +1,130 @@
-"""The lines of CLIENT LIST, and the filters of CLIENT KILL."""
+"""The lines of CLIENT LIST, and the filters of CLIENT KILL, for the connections of all protocols."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from urllib.parse import quote
 
 from handlers.resp.client import RespClient
 from handlers.resp.errors import syntax_error
 from handlers.resp.parser import integer_from
 from handlers.resp.replies import CommandError
+from pressure_server.net.client_facts import ClientFacts, facts_of
+from pressure_server.net.connection import Connection
+
+# Redis's types of clients. All clients of this server are normal ones.
+_TYPES = (b"normal", b"master", b"replica", b"slave", b"pubsub")
+# The most queues in the field `waiting`.
+_MAX_WAITING = 16
 
 
-def address_of(client: RespClient, *, ours: bool = False) -> str:
-    """Return the client's address, or the server's if `ours` is set, in Redis's format."""
-    name = client.transport.get_extra_info("sockname" if ours else "peername")
-    if isinstance(name, tuple) and len(name) >= 2:
-        return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
-    path = client.transport.get_extra_info("sockname")
-    return f"{path if isinstance(path, str) else ''}:0"
+def client_line(connection: Connection) -> bytes:
+    """Return the client's line in CLIENT LIST, without the line break.
 
-
-def client_line(client: RespClient) -> bytes:
-    """Return the client's line in CLIENT LIST, without the line break."""
-    library = client.library or (b"", b"")
-    now = client.clients.now
+    Fields of Redis without a meaning here have the value that they have for an idle client of Redis.
+    """
+    facts = facts_of(connection)
+    transaction = connection.transaction if isinstance(connection, RespClient) else None
     fields: dict[str, object] = {
-        "id": client.id,
-        "addr": address_of(client),
-        "laddr": address_of(client, ours=True),
-        "name": client.name.decode(),
-        "age": max(0, int(now - client.since)),
-        "idle": max(0, int(now - client.active)),
-        "flags": _flags(client),
-        "db": client.database.database_number,
+        "id": facts.id,
+        "addr": facts.address,
+        "laddr": facts.local_address,
+        "fd": facts.file_descriptor,
+        "name": facts.name,
+        "age": facts.age,
+        "idle": facts.idle,
+        "flags": _flags(facts, in_transaction=transaction is not None),
+        "db": facts.database,
         "sub": 0,
         "psub": 0,
-        "multi": -1 if client.transaction is None else len(client.transaction.queued),
-        "obl": client.transport.get_write_buffer_size(),
-        "user": client.user_name,
-        "resp": client.protocol,
-        "lib-name": library[0].decode(),
-        "lib-ver": library[1].decode(),
+        "ssub": 0,
+        "multi": -1 if transaction is None else len(transaction.queued),
+        "qbuf": facts.unparsed_bytes,
+        "qbuf-free": 0,
+        "argv-mem": 0,
+        "multi-mem": 0 if transaction is None else transaction.size,
+        "rbs": 0,
+        "rbp": 0,
+        "obl": facts.unsent_bytes,
+        "oll": 0,
+        "omem": 0,
+        "tot-mem": facts.held_bytes,
+        "events": "r" * facts.is_read + "w" * bool(facts.unsent_bytes),
+        "cmd": facts.command or "NULL",
+        "user": facts.user,
+        "redir": -1,
+        "resp": connection.protocol if isinstance(connection, RespClient) else 2,
+        "lib-name": facts.library_name,
+        "lib-ver": facts.library_version,
+        "protocol": facts.protocol,
+        "waiting": _waiting(facts.waits_on),
     }
     return " ".join(f"{name}={value}" for name, value in fields.items()).encode()
 
 
-def _flags(client: RespClient) -> str:
-    flags = "b" * client.is_waiting + "x" * (client.transaction is not None)
-    return flags or "N"
+def _flags(facts: ClientFacts, *, in_transaction: bool) -> str:
+    return "O" * facts.is_monitor + "x" * in_transaction + "b" * facts.is_waiting or "N"
 
 
-def kill_filter(words: list[bytes]) -> tuple[Callable[[RespClient], bool], bool]:
-    """Return the filter for the words after CLIENT KILL, and whether it spares the caller's connection."""
+def _waiting(queues: tuple[bytes, ...]) -> str:
+    """Return names of queues without spaces and commas, and how many more there are."""
+    shown = [quote(queue, safe="") for queue in queues[:_MAX_WAITING]]
+    more = len(queues) - len(shown)
+    return ",".join([*shown, f"+{more}"] if more else shown)
+
+
+def of_type(word: bytes) -> bool:
+    """Return whether a client of this server has the type. Raise CommandError if Redis has no such type."""
+    if word.lower() not in _TYPES:
+        raise CommandError(f"ERR Unknown client type '{word.decode('utf-8', 'backslashreplace')}'")
+    return word.lower() == _TYPES[0]
+
+
+def kill_filter(words: list[bytes], client: RespClient) -> tuple[Callable[[Connection], bool], bool]:
+    """Return the filter for the words after CLIENT KILL, and whether it spares the client's connection."""
     if len(words) == 1:
-        address = words[0].decode("utf-8", "backslashreplace")
-        return (lambda client: address_of(client) == address), False
+        address = _text(words[0])
+        return (lambda connection: connection.addresses.client == address), False
     if len(words) % 2:
         raise syntax_error()
-    tests: list[Callable[[RespClient], bool]] = []
+    tests: list[Callable[[Connection], bool]] = []
     skip_me = True
     for name, value in zip(words[::2], words[1::2], strict=True):
-        text = value.decode("utf-8", "backslashreplace")
-        match name.upper():
-            case b"ID":
-                number = integer_from(value)
-                if number is None or number < 1:
-                    raise CommandError("ERR client-id should be greater than 0")
-                tests.append(lambda client, number=number: client.id == number)  # type: ignore[misc] # mypy cannot infer lambdas with defaults
-            case b"ADDR":
-                tests.append(lambda client, text=text: address_of(client) == text)  # type: ignore[misc] # as above
-            case b"LADDR":
-                tests.append(lambda client, text=text: address_of(client, ours=True) == text)  # type: ignore[misc] # as above
-            case b"SKIPME" if value.lower() in (b"yes", b"no"):
-                skip_me = value.lower() == b"yes"
-            case _:
-                raise syntax_error()
-    return (lambda client: all(test(client) for test in tests)), skip_me
+        if name.upper() == b"SKIPME" and value.lower() in (b"yes", b"no"):
+            skip_me = value.lower() == b"yes"
+        else:
+            tests.append(_test(name.upper(), value, client))
+    return (lambda connection: all(test(connection) for test in tests)), skip_me
+
+
+def _test(name: bytes, value: bytes, client: RespClient) -> Callable[[Connection], bool]:
+    """Return one test of CLIENT KILL."""
+    text, number = _text(value), integer_from(value)
+    match name:
+        case b"ID":
+            if number is None or number < 1:
+                raise CommandError("ERR client-id should be greater than 0")
+            return lambda connection: connection.id == number
+        case b"ADDR":
+            return lambda connection: connection.addresses.client == text
+        case b"LADDR":
+            return lambda connection: connection.addresses.server == text
+        case b"TYPE":
+            is_normal = of_type(value)
+            return lambda _: is_normal
+        case b"USER":
+            if text not in client.clients.access.users.by_name:
+                raise CommandError(f"ERR No such user '{text}'")
+            return lambda connection: connection.user_name == text
+        case b"MAXAGE":
+            if number is None:
+                raise CommandError("ERR maxage is not an integer or out of range")
+            if number < 1:
+                raise CommandError("ERR maxage should be greater than 0")
+            return lambda connection: client.clients.now - connection.since >= number
+        case _:
+            raise syntax_error()
+
+
+def _text(word: bytes) -> str:
+    return word.decode("utf-8", "backslashreplace")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from handlers.resp.arguments import integer_of
-from handlers.resp.client import Caller, RespClient
-from handlers.resp.commands.clients import client_line, kill_filter
+from handlers.resp.client import Caller
+from handlers.resp.commands.clients import client_line, kill_filter, of_type
 from handlers.resp.errors import syntax_error
 from handlers.resp.parser import Command, integer_from
 from handlers.resp.replies import OK, CommandError, Text, bulk, encode
 from handlers.resp.table import command, container
 from handlers.resp.version import FOLLOWED_VERSION
 from pressure_server.auth.users import DEFAULT, NOBODY
+from pressure_server.net.client_facts import connections_of
 from pressure_server.queues.broker import DatabaseNumberError
 
 _PONG = b"+PONG\r\n"
@@ -59,6 +60,7 @@ async def reset(client: Caller, _words: Command) -> str:
     connection.name = b""
     connection.user = connection.clients.access.users.initial
     connection.end_transaction()
+    connection.clients.end_monitor(connection)
     connection.database = connection.context.broker.default_database
     return "RESET"
 
@@ -230,11 +232,6 @@ async def client_no_evict(_client: Caller, words: Command) -> str:
     return OK
 
 
-def _resp_clients(connection: RespClient) -> list[RespClient]:
-    found = [other for other in connection.clients.connected if isinstance(other, RespClient)]
-    return sorted(found, key=lambda other: other.id)
-
-
 @command("CLIENT|INFO", "Describes this connection.", group="connection", needs="nothing")
 async def client_info(client: Caller, _words: Command) -> Text:
     """Reply as Redis does, with one line."""
@@ -243,18 +240,15 @@ async def client_info(client: Caller, _words: Command) -> Text:
 
 @command(
     "CLIENT|LIST [TYPE client-type] [ID client-id [client-id ...]]",
-    "Describes all RESP connections, one on each line.",
+    "Describes the connections of all protocols, one on each line.",
     group="connection",
     needs="administer",
 )
 async def client_list(client: Caller, words: Command) -> Text:
     """Reply as Redis does, with a line for each connection. All connections are of type normal."""
-    options, found = words[2:], _resp_clients(client.connection)
+    options, found = words[2:], connections_of(client.connection.clients)
     if options and options[0].upper() == b"TYPE" and len(options) == 2:
-        kind = options[1].lower()
-        if kind not in (b"normal", b"master", b"replica", b"slave", b"pubsub"):
-            raise CommandError(f"ERR Unknown client type '{options[1].decode('utf-8', 'backslashreplace')}'")
-        found = found if kind == b"normal" else []
+        found = found if of_type(options[1]) else []
     elif options and options[0].upper() == b"ID" and len(options) > 1:
         wanted = {integer_from(word) for word in options[1:]}
         if None in wanted:
@@ -266,8 +260,9 @@ async def client_list(client: Caller, words: Command) -> Text:
 
 
 @command(
-    "CLIENT|KILL [addr] [ID client-id] [ADDR ip:port] [LADDR ip:port] [SKIPME yes/no]",
-    "Closes the connections that match all filters.",
+    "CLIENT|KILL [addr] [ID client-id] [TYPE client-type] [USER username] [ADDR ip:port] [LADDR ip:port] "
+    "[MAXAGE seconds] [SKIPME yes/no]",
+    "Closes the connections, of any protocol, that match all filters.",
     group="connection",
     needs="administer",
 )
@@ -275,12 +270,15 @@ async def client_kill(client: Caller, words: Command) -> object:
     """Reply as Redis does: OK for a single address, otherwise the number of closed connections."""
     if len(words) == 2:
         raise CommandError("ERR wrong number of arguments for 'client|kill' command")
-    matches, skip_me = kill_filter(words[2:])
     me = client.connection
-    victims = [other for other in _resp_clients(me) if matches(other) and not (skip_me and other is me)]
+    matches, skip_me = kill_filter(words[2:], me)
+    victims = [
+        other for other in connections_of(me.clients) if matches(other) and not (skip_me and other is me)
+    ]
     if len(words) == 3 and not victims:
         raise CommandError("ERR No such client")
     for victim in victims:
+        victim.close_reason = "CLIENT KILL"
         if victim is me:
             me.close_when_replied()
         else:

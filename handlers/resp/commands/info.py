@@ -7,19 +7,21 @@ import platform
 import resource
 import time
 from collections.abc import Awaitable, Callable
-from urllib.parse import quote
 
 from handlers.resp.client import RespClient
+from handlers.resp.commands.info_queues import keyspace_fields, queue_fields
+from handlers.resp.commands.info_statistics import (
+    command_fields,
+    error_fields,
+    errors_by_code,
+    latency_fields,
+)
+from handlers.resp.commands.process_memory import peak_bytes, resident_bytes
 from handlers.resp.version import FOLLOWED_VERSION
 from pressure_server import __version__
 from pressure_server.errors import PressureError
 from pressure_server.queues.names import queues_key
-from pressure_server.queues.operations import verbs
 from pressure_server.queues.storage_limit import stored_bytes
-
-# Monitoring calls INFO every few seconds. So a scan of limited length finds the queues, and at most this many
-# are listed.
-_QUEUE_LINES = 128
 
 _Fields = dict[str, object]
 
@@ -54,17 +56,8 @@ async def _clients(client: RespClient) -> _Fields:
     }
 
 
-def _resident_bytes() -> int:
-    try:
-        with open("/proc/self/statm") as statm:
-            return int(statm.read().split()[1]) * resource.getpagesize()
-    except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
 async def _memory(client: RespClient) -> _Fields:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    used = _resident_bytes()
+    peak, used = peak_bytes(), resident_bytes()
     return {
         "used_memory": used,
         "used_memory_human": f"{used / 2**20:.2f}M",
@@ -90,6 +83,7 @@ async def _stats(client: RespClient) -> _Fields:
         "total_commands_processed": clients.commands,
         "instantaneous_ops_per_sec": clients.commands_per_second,
         "rejected_connections": clients.rejected,
+        "total_error_replies": errors_by_code().total(),
         "acl_access_denied_auth": clients.access.logins.denied,
         "acl_access_denied_cmd": clients.access.refused["cmd"],
         "acl_access_denied_key": clients.access.refused["key"],
@@ -136,33 +130,16 @@ async def _limits(client: RespClient) -> _Fields:
     }
 
 
-async def _some_queues(client: RespClient) -> tuple[list[bytes], bool]:
-    """Return queues that the user may use, and whether the scan has seen all queues."""
-    names, complete = await client.database.sample_queues()
-    return list(filter(client.user.may_access, names)), complete
+async def _commandstats(_client: RespClient) -> _Fields:
+    return command_fields()
 
 
-async def _keyspace(client: RespClient) -> _Fields:
-    names, _complete = await _some_queues(client)
-    return {f"db{client.database.database_number}": f"keys={len(names)},expires=0,avg_ttl=0"} if names else {}
+async def _errorstats(_client: RespClient) -> _Fields:
+    return error_fields()
 
 
-async def _queues(client: RespClient) -> _Fields:
-    names, complete = await _some_queues(client)
-    fields: _Fields = {
-        "queues_listed": min(len(names), _QUEUE_LINES),
-        "queues_complete": int(complete and len(names) <= _QUEUE_LINES),
-    }
-    for name in sorted(names)[:_QUEUE_LINES]:
-        try:
-            about = (await client.database.run(verbs.INFO, name))[0]
-        except PressureError:
-            continue
-        fields[f"queue_{quote(name, safe='')}"] = (
-            f"length={about[1]},bound={about[0]},closed={about[2]},"
-            f"produced={about[7]},produced_bytes={about[8]},consumed={about[9]},consumed_bytes={about[10]}"
-        )
-    return fields
+async def _latencystats(_client: RespClient) -> _Fields:
+    return latency_fields()
 
 
 _SECTIONS: dict[str, Callable[[RespClient], Awaitable[_Fields]]] = {
@@ -173,24 +150,32 @@ _SECTIONS: dict[str, Callable[[RespClient], Awaitable[_Fields]]] = {
     "Stats": _stats,
     "Replication": _replication,
     "CPU": _cpu,
+    "Commandstats": _commandstats,
+    "Errorstats": _errorstats,
+    "Latencystats": _latencystats,
     "Cluster": _cluster,
-    "Keyspace": _keyspace,
+    "Keyspace": keyspace_fields,
     "Backend": _backend,
     "Limits": _limits,
-    "Queues": _queues,
+    "Queues": queue_fields,
 }
-_ALL = {b"all", b"everything", b"default"}
+_ALL = {b"all", b"everything"}
+# Sections that only `all`, `everything` or their own names select, as in Redis.
+_NOT_BY_DEFAULT = {b"commandstats", b"latencystats"}
+_DEFAULT = {title.lower().encode() for title in _SECTIONS} - _NOT_BY_DEFAULT
 
 
 async def info_text(client: RespClient, wanted: list[bytes]) -> str:
-    """Return the wanted sections, or all if `wanted` is empty.
+    """Return the wanted sections, or the default ones if `wanted` is empty.
 
     Sections that need the backend are empty while it is down.
     """
-    names = {name.lower() for name in wanted}
+    names = {name.lower() for name in wanted} or {b"default"}
+    if b"default" in names:
+        names |= _DEFAULT
     blocks: list[str] = []
     for title, fields_of in _SECTIONS.items():
-        if names and not names & _ALL and title.lower().encode() not in names:
+        if not names & _ALL and title.lower().encode() not in names:
             continue
         try:
             fields = await fields_of(client)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
+from math import inf
 from time import time_ns
 from typing import Any
 
@@ -11,8 +12,9 @@ from handlers.resp.client import Caller, Spec
 from handlers.resp.commands.info import info_text
 from handlers.resp.describe import command_docs, command_info
 from handlers.resp.parser import Command
-from handlers.resp.replies import CommandError, Text
+from handlers.resp.replies import OK, CommandError, Text
 from handlers.resp.table import COMMANDS, command, container, dispatch, help_of
+from pressure_server.net.command_statistics import reset_statistics
 from pressure_server.queues.glob import glob_regex
 
 # The most names in COMMAND INFO: each adds a description to the reply, even if it is repeated.
@@ -128,6 +130,11 @@ async def command_help(_client: Caller, _words: Command) -> list[str]:
     return help_of("COMMAND")
 
 
+def _microseconds(seconds: float) -> str:
+    """Return a limit of the slow log in microseconds; -1 if there is none, as in Redis."""
+    return "-1" if seconds == inf else f"{seconds * 1_000_000:.0f}"
+
+
 container("CONFIG", "Shows the configuration of the server.", group="server")
 
 
@@ -147,6 +154,8 @@ async def config_get(client: Caller, words: Command) -> dict[bytes, bytes]:
         "maxmemory-policy": "noeviction",
         "proto-max-bulk-len": str(settings.max_message_bytes),
         "save": "",
+        "slowlog-log-slower-than": _microseconds(client.connection.clients.slow_log.threshold),
+        "slowlog-max-len": str(client.connection.clients.slow_log.length),
         "timeout": f"{settings.idle_timeout:g}",
     }
     if len(words) > _MAX_PARAMETERS:
@@ -159,3 +168,17 @@ async def config_get(client: Caller, words: Command) -> dict[bytes, bytes]:
                 # Return an exact name in the spelling of the request.
                 found[word if word.lower() == name.encode() else name.encode()] = value.encode()
     return found
+
+
+@command(
+    "CONFIG|RESETSTAT",
+    "Sets the statistics of commands, errors, latencies and connections to zero.",
+    group="server",
+    needs="administer",
+    flags="admin",
+)
+async def config_resetstat(client: Caller, _words: Command) -> str:
+    """Reply as Redis does. The statistics of queues stay: the backend has them."""
+    reset_statistics()
+    client.connection.clients.reset_counts()
+    return OK

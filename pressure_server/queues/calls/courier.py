@@ -25,6 +25,7 @@ from pressure_server.errors import OutcomeUnknownError
 from pressure_server.lua.layout import CUT, RECOVER, Reply
 from pressure_server.queues.calls.block import Block
 from pressure_server.queues.calls.slow_deliveries import SlowDeliveries
+from pressure_server.queues.names import printable
 from pressure_server.queues.operations.operation import Delivery, Operation
 
 logger = logging.getLogger(__name__)
@@ -46,6 +47,8 @@ _MAX_DROPPED = 1000
 _DROP_AFTER = 0.02
 # The same, after the backend has refused to drop them.
 _DROP_RETRY_AFTER = 1.0
+# The most queues of a call that a line of the log names.
+_MAX_LOGGED = 5
 
 
 # Makes a block when a call is about to be sent; returns None if there is nothing to do any longer.
@@ -118,6 +121,8 @@ class Courier:
         self._kept: set[bytes] = set()
         self._unneeded: list[bytes] = []
         self._dropping: asyncio.TimerHandle | None = None
+        self._prefix_size = len(prefix) + 1
+        self._is_logged = logger.isEnabledFor(logging.DEBUG)
         self._slow = SlowDeliveries(prefix, self._cut)
         self.statistics = CallStatistics()
         self._loop = asyncio.get_running_loop()
@@ -249,13 +254,31 @@ class Courier:
         call = _Call(perf_counter(), number, field, blocks, done, takes)
         self._link.call_script(keys, arguments, partial(self._received, call))
 
+    def _log_call(self, call: _Call, seconds: float, reply: Any) -> None:
+        """Log a call that has been answered, with some of its queues."""
+        bases = [base for block in call.blocks for base in block.keys]
+        queues = ", ".join(printable(base[self._prefix_size :]) for base in bases[:_MAX_LOGGED])
+        more = f" and {len(bases) - _MAX_LOGGED} more" if len(bases) > _MAX_LOGGED else ""
+        logger.debug(
+            "call %d: %d blocks on queues %s%s took %.6f seconds%s",
+            call.number,
+            len(call.blocks),
+            queues,
+            more,
+            seconds,
+            f": {reply}" if isinstance(reply, Exception) else "",
+            extra={"queue": queues + more, "duration": round(seconds, 6)},
+        )
+
     def _received(self, call: _Call, reply: Any) -> None:
         self._in_flight -= 1
-        statistics = self.statistics
+        statistics, seconds = self.statistics, perf_counter() - call.sent
         statistics.calls += 1
         statistics.blocks += len(call.blocks)
-        statistics.seconds += perf_counter() - call.sent
+        statistics.seconds += seconds
         statistics.failed += type(reply) is not list
+        if self._is_logged:
+            self._log_call(call, seconds, reply)
         is_to_send, self._is_about_to_send = self._is_about_to_send, True
         try:
             self._handle_reply(call, reply)

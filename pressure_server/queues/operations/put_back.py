@@ -60,4 +60,5 @@ class _PutBackOwner(Owner):
                 self._count,
                 printable(operation.name),
                 operation.error,
+                extra={"queue": printable(operation.name), "error": operation.error.code},
             )

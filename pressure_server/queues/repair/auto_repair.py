@@ -88,6 +88,7 @@ class AutoRepair:
                     case.examined_at - min(case.since[finding.problem] for finding in findings),
                     "; ".join(finding.evidence for finding in findings),
                     ", ".join(done),
+                    extra={"queue": printable(name)},
                 )
         if is_round:
             async for names in doctor.queues():

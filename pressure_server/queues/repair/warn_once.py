@@ -25,4 +25,6 @@ class WarnOnce:
         about = (database.database_number, name)
         if about not in self._warned and len(self._warned) < _MAX_KEPT:
             self._warned.add(about)
-            self._logger.warning("queue '%s' %s: %s", printable(name), self._left, error)
+            shown = printable(name)
+            fields = {"queue": shown, "error": error.code}
+            self._logger.warning("queue '%s' %s: %s", shown, self._left, error, extra=fields)

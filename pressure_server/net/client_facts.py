@@ -1,0 +1,84 @@
+"""Facts about a connection, whatever its protocol: what CLIENT LIST and the console show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pressure_server.net.clients import Clients
+from pressure_server.net.command_statistics import UNKNOWN
+from pressure_server.net.connection import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class ClientFacts:
+    """A connection at one moment.
+
+    Addresses are in Redis's format. `age` and `idle` are in seconds; `idle` is the time since the client sent
+    something. `command` is the command that was executed last, empty if there is none or it is unknown.
+    `waits_on` are the queues on which the client waits. `held_bytes` are its buffers in the server, among
+    them the `unsent_bytes` of replies.
+    """
+
+    id: int
+    address: str
+    local_address: str
+    file_descriptor: int
+    name: str
+    protocol: str
+    user: str
+    library_name: str
+    library_version: str
+    age: int
+    idle: int
+    command: str
+    waits_on: tuple[bytes, ...]
+    database: int
+    unparsed_bytes: int
+    unsent_bytes: int
+    held_bytes: int
+    reserved_jobs: int
+    is_waiting: bool
+    is_throttled: bool
+    is_monitor: bool
+    is_read: bool
+
+    @property
+    def library(self) -> str:
+        """The name and version of the client's library, if it has told them."""
+        return f"{self.library_name} {self.library_version}".strip()
+
+
+def facts_of(connection: Connection) -> ClientFacts:
+    """Return the facts about a connection."""
+    clients = connection.clients
+    library_name, _, library_version = connection.library_name.partition(" ")
+    return ClientFacts(
+        id=connection.id,
+        address=connection.addresses.client,
+        local_address=connection.addresses.server,
+        file_descriptor=-1 if connection.transport.is_closing() else connection.socket.fileno(),
+        name=connection.name.decode(),
+        protocol=connection.PROTOCOL,
+        user=connection.user_name,
+        library_name=library_name,
+        library_version=library_version,
+        age=max(0, int(clients.now - connection.since)),
+        idle=max(0, int(clients.now - connection.active)),
+        command="" if connection.command.name == UNKNOWN else connection.command.name,
+        waits_on=tuple(connection.waits_on()),
+        database=connection.database.database_number,
+        unparsed_bytes=connection.unparsed,
+        unsent_bytes=connection.transport.get_write_buffer_size(),
+        held_bytes=connection.held_bytes(),
+        reserved_jobs=len(connection.reserved_jobs),
+        is_waiting=connection.is_waiting,
+        is_throttled=connection.is_throttled,
+        is_monitor=connection in clients.monitors,
+        is_read=connection.is_read,
+    )
+
+
+def connections_of(clients: Clients) -> list[Connection]:
+    """Return the connections of all protocols, by id."""
+    found = [connection for connection in clients.connected if isinstance(connection, Connection)]
+    return sorted(found, key=lambda connection: connection.id)
