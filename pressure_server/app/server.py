@@ -161,6 +161,7 @@ async def _serve_on(
                 raise StartError(f"cannot listen on {listen}: {error.strerror or error}") from error
         if settings.http_settings is not None:
             survey.start()
+            context.survey = survey
             shown = Shown(context, survey, settings.http_settings, embedded, sessions)
             try:
                 http = await HttpListener.open(shown)

@@ -17,6 +17,7 @@ from pressure_server.net.clients import Clients
 from pressure_server.net.connection import Connection
 from pressure_server.net.listen import ListenerUrl, SettingsError
 from pressure_server.queues.broker import Broker
+from pressure_server.queues.survey import Survey
 
 ENTRY_POINT_GROUP = "pressure_server.handlers"
 
@@ -43,6 +44,8 @@ class Context:
     is_stopping: bool = False
     # No new jobs from beanstalk clients (SIGUSR1).
     is_draining: bool = False
+    # The survey of queues, if the server has an HTTP listener.
+    survey: Survey | None = None
     # Background tasks of handlers. The event loop holds only weak references to tasks.
     background: set[asyncio.Task[None]] = field(default_factory=set)
 

@@ -50,17 +50,21 @@ async def queue_fields(client: RespClient) -> dict[str, object]:
         prefix = "" if database is client.database else f"db{database.database_number}_"
         for name, about in zip(listed, await database.run_each(verbs.INFO, listed), strict=True):
             if not isinstance(about, PressureError):
-                line = ",".join(_fields_of(database, name, about))
+                line = ",".join(_fields_of(client, database, name, about))
                 lines[f"{prefix}queue_{quote(name, safe='')}"] = line
     return {"queues_listed": _QUEUE_LINES - room, "queues_complete": int(is_complete), **lines}
 
 
-def _fields_of(database: Database, name: bytes, about: list[Any]) -> Iterator[str]:
+def _fields_of(client: RespClient, database: Database, name: bytes, about: list[Any]) -> Iterator[str]:
     """Yield the fields of a queue's line. `about` is the reply to verbs.INFO."""
     yield f"length={about[1]},bound={about[0]},closed={about[2]}"
     yield f"produced={about[7]},produced_bytes={about[8]},consumed={about[9]},consumed_bytes={about[10]}"
     waiting = database.waiting_on(name)
     yield f"waiting_producers={waiting[Line.PRODUCERS]},waiting_consumers={waiting[Line.CONSUMERS]}"
+    survey = client.context.survey
+    surveyed = survey and survey.queues.get((database.database_number, name))
+    if surveyed:
+        yield f"oldest_seconds={surveyed.age if about[1] else 0:.0f}"
     kind = about[12].decode()
     yield f"type={kind}"
     if kind not in ("fifo", "log"):

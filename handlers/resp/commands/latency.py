@@ -12,6 +12,18 @@ container("LATENCY", "Shows the latencies of commands.", group="server")
 
 
 @command(
+    "LATENCY|LATEST",
+    "Returns no events: the server has no latency monitor. See SLOWLOG.",
+    group="server",
+    needs="administer",
+    flags="admin",
+)
+async def latency_latest(_client: Caller, _words: Command) -> list[object]:
+    """Reply as Redis does without latency monitor. Monitoring tools ask for it."""
+    return []
+
+
+@command(
     "LATENCY|HISTOGRAM [command [command ...]]",
     "Returns how many measured calls of commands took up to a time, in microseconds.",
     group="server",
