@@ -4,15 +4,17 @@
 -- Takes    KEYS[1]  the base key of a queue
 --          ARGV     how many messages to return of the list and of each state; bytes of a message
 -- Returns  false if there is no such queue; else the messages of the list, oldest first, each as its size and its
---          beginning; for the states ready, delayed, reserved and buried the jobs that come first, each as its id,
---          score (jobs.lua), packed state or '', how it was put, its size and its beginning; then the names and next
---          offsets of groups
+--          beginning; for the states ready, delayed, reserved and buried the jobs that come first, each as its id
+--          (hexadecimal), its score (jobs.lua), its priority, how often it has been reserved, since how many
+--          milliseconds it is there, its size and its beginning
 
 -- Stop at this number of bytes, as each message is read as a whole.
 local MAX_READ = 64 * 1048576
 
 local call = redis.call
 local base, most, bytes = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2])
+local time = call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local read = 0
 
 if call('EXISTS', base .. ':bound') == 0 then
@@ -35,12 +37,13 @@ for n, state in ipairs({ 'ready', 'delayed', 'reserved', 'buried' }) do
     if read > MAX_READ then break end
     if value then
       read = read + #value
-      local about, first = string.match(value, '^(%d+ %d+ %d+ %d+ %d+ %d+) ()')
-      jobs[#jobs + 1] = { places[i], places[i + 1], packed or '', about, #value - first + 1,
-        string.sub(value, first, first + bytes - 1) }
+      local made, priority, first = string.match(value, '^(%d+) (%d+) %d+ %d+ %d+ %d+ ()')
+      local about = packed and cmsgpack.unpack(packed) or {}
+      jobs[#jobs + 1] = { places[i], places[i + 1], tonumber(about[JOB_PRIORITY] or priority), about[JOB_RESERVES] or 0,
+        math.max(0, now - made), #value - first + 1, string.sub(value, first, first + bytes - 1) }
     end
   end
   states[n] = jobs
 end
 
-return { messages, states, call('ZRANGE', base .. ':ext:groups', 0, 999, 'WITHSCORES') }
+return { messages, states }

@@ -84,7 +84,7 @@ def survey_script() -> Script:
 @cache
 def look_script() -> Script:
     """Return the script that shows the beginning of one queue's messages."""
-    return Script(_text("look"))
+    return Script(_joined(_text("look")))
 
 
 @cache

@@ -10,10 +10,17 @@ from aiohttp import web
 from pressure_server.net.listen import ListenerUrl, SettingsError
 from pressure_server.net.listener import Listener
 from pressure_server.web import health
+from pressure_server.web.actions import Actions
+from pressure_server.web.clients_page import ClientsPage
 from pressure_server.web.connections import HttpConnections
+from pressure_server.web.events import EventStreams
 from pressure_server.web.logins import Logins
 from pressure_server.web.metrics.endpoint import Metrics
+from pressure_server.web.overview import Overview
+from pressure_server.web.page_errors import PageErrors
+from pressure_server.web.problems import ProblemWatch
 from pressure_server.web.protection import Protection, set_headers
+from pressure_server.web.queue_page import QueuePage
 from pressure_server.web.request_log import request_logger
 from pressure_server.web.shown import SHOWN, Shown
 
@@ -21,6 +28,8 @@ SCHEME = "http"
 _STATIC = Path(__file__).parent / "static"
 # The largest body of a request in bytes.
 _MAX_BODY = 4 << 20
+# Seconds for requests to end when the server stops.
+_SHUTDOWN_TIMEOUT = 2.0
 
 
 def check(listen: ListenerUrl) -> None:
@@ -48,7 +57,11 @@ class HttpListener:
         """Listen, and serve the objects that are `shown`. Raise OSError."""
         protection = Protection()
         runner = web.AppRunner(
-            _application(shown, protection), handle_signals=False, access_log=None, logger=request_logger()
+            _application(shown, protection),
+            handle_signals=False,
+            access_log=None,
+            logger=request_logger(),
+            shutdown_timeout=_SHUTDOWN_TIMEOUT,
         )
         await runner.setup()
         server = cast(web.Server, runner.server)
@@ -72,7 +85,10 @@ def _application(shown: Shown, protection: Protection) -> web.Application:
     application = web.Application(middlewares=[protection.check], client_max_size=_MAX_BODY)
     application[SHOWN] = shown
     application.on_response_prepare.append(set_headers)
-    logins, metrics = Logins(protection), Metrics(shown)
+    logins, metrics, streams = Logins(protection), Metrics(shown), EventStreams(protection)
+    problems = ProblemWatch(shown.survey)
+    overview = Overview(shown, problems)
+    application.on_cleanup.append(problems.stopped)
     application.add_routes(
         [
             web.get("/healthz", health.lives),
@@ -81,6 +97,11 @@ def _application(shown: Shown, protection: Protection) -> web.Application:
             web.get("/api/me", logins.me),
             web.post("/api/login", logins.log_in),
             web.post("/api/logout", logins.log_out),
+            web.post("/api/actions", Actions().act),
+            web.post("/api/errors", PageErrors().report),
+            web.get("/api/overview/events", streams.handler(overview.view)),
+            web.get("/api/queue/events", streams.handler(QueuePage(shown, overview).view)),
+            web.get("/api/clients/events", streams.handler(ClientsPage(shown).view)),
             web.get("/", _page),
             web.static("/static", _STATIC),
         ]

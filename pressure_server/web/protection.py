@@ -79,7 +79,7 @@ class Protection:
             raise web.HTTPForbidden(
                 text="protected mode: only clients on this machine are served, because no password is set\n"
             )
-        user = await self._user_of(request)
+        user = await self.user_of(request)
         request[USER] = user
         needs_no_login = user is not NOBODY and user is shown.context.clients.access.users.initial
         # Without a login only the host name shows whether the request is from our own page.
@@ -99,7 +99,7 @@ class Protection:
         async with asyncio.timeout(None if request.path.endswith("/events") else _TIMEOUT):
             return await answer(request)
 
-    async def _user_of(self, request: web.Request) -> User:
+    async def user_of(self, request: web.Request) -> User:
         """Return the user by the password of the request, by its cookie, or the initial one."""
         shown = request.app[SHOWN]
         header = request.headers.get("Authorization")

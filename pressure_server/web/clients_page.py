@@ -1,0 +1,97 @@
+"""The page of clients: who is connected, what they wait for, and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from aiohttp import web
+
+from pressure_server.auth.users import User
+from pressure_server.net.client_facts import connections_of, facts_of
+from pressure_server.net.connection import Connection
+from pressure_server.queues.names import printable
+from pressure_server.web.overview import PAGE, page_number
+from pressure_server.web.queue_ids import id_of
+from pressure_server.web.shown import Shown
+
+# Queues that are shown of those on which one client waits.
+_MOST_QUEUES = 5
+_MAX_FILTER = 256
+
+
+def client_row(connection: Connection) -> dict[str, Any]:
+    """Return the facts about a client."""
+    facts = facts_of(connection)
+    states = (
+        ("waits", facts.is_waiting),
+        ("throttled", facts.is_throttled),
+        ("monitor", facts.is_monitor),
+    )
+    return {
+        "id": facts.id,
+        "address": facts.address,
+        "name": printable(facts.name.encode()),
+        "protocol": facts.protocol,
+        "user": facts.user,
+        "library": printable(facts.library.encode()),
+        "age": facts.age,
+        "idle": facts.idle,
+        "command": facts.command,
+        "db": facts.database,
+        "queues": [{"id": id_of(name), "name": printable(name)} for name in facts.waits_on[:_MOST_QUEUES]],
+        "more_queues": max(0, len(facts.waits_on) - _MOST_QUEUES),
+        "bytes": facts.held_bytes,
+        "reserved": facts.reserved_jobs,
+        "states": [name for name, is_so in states if is_so],
+    }
+
+
+_SORTS: dict[str, Callable[[Connection], Any]] = {
+    "id": lambda connection: connection.id,
+    "bytes": lambda connection: connection.held_bytes(),
+    "idle": lambda connection: -connection.active,
+    "protocol": lambda connection: connection.PROTOCOL,
+    "user": lambda connection: connection.user_name,
+}
+
+
+class ClientsPage:
+    """The connected clients."""
+
+    def __init__(self, shown: Shown) -> None:
+        self._shown = shown
+
+    async def view(self, request: web.Request, user: User) -> dict[str, Any]:
+        """Return one page of the clients. Raise an HTTPException."""
+        require_administrator(user)
+        sort, text = request.query.get("sort", "id"), request.query.get("filter", "")
+        if sort not in _SORTS or len(text) > _MAX_FILTER:
+            raise web.HTTPBadRequest(text="sort or filter is wrong\n")
+        found = [
+            one for one in connections_of(self._shown.context.clients) if not text or _matches(one, text)
+        ]
+        found.sort(key=_SORTS[sort], reverse=request.query.get("order") == "down")
+        pages = max(1, -(-len(found) // PAGE))
+        page = min(page_number(request), pages - 1)
+        rows = [client_row(one) for one in found[page * PAGE : (page + 1) * PAGE]]
+        return {"rows": rows, "matching": len(found), "page": page, "pages": pages}
+
+
+def require_administrator(user: User) -> None:
+    """Raise HTTPForbidden unless the user may administer the whole server."""
+    if "administer" not in user.rights or not user.has_all_queues:
+        raise web.HTTPForbidden(text="this needs the right to administer all queues\n")
+
+
+def _matches(connection: Connection, text: str) -> bool:
+    words = (
+        connection.addresses.client,
+        connection.PROTOCOL,
+        connection.user_name,
+        connection.name.decode(),
+        connection.library_name,
+        connection.command.name,
+        *(queue.decode("utf-8", "replace") for queue in connection.waits_on()),
+    )
+    return any(text in word for word in words)

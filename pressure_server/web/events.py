@@ -1,0 +1,78 @@
+"""Server-sent events: a stream that sends a view of the server each second, if it has changed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+
+from pressure_server.auth.users import NOBODY, User
+from pressure_server.errors import PressureError
+from pressure_server.web.protection import Protection
+from pressure_server.web.shown import SHOWN
+
+# The most streams: each costs the time for a view each second.
+_MAX_STREAMS = 64
+_SECOND = 1.0
+# Seconds after which a client that does not read is disconnected.
+_WRITE_TIMEOUT = 20.0
+
+View = Callable[[web.Request, User], Awaitable[dict[str, Any]]]
+
+
+class EventStreams:
+    """The open streams of one listener."""
+
+    def __init__(self, protection: Protection) -> None:
+        self._protection = protection
+        self._open = 0
+
+    def handler(self, view: View) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        """Return the handler of requests for a stream of this view."""
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            return await self._stream(request, view)
+
+        return answer
+
+    async def _stream(self, request: web.Request, view: View) -> web.StreamResponse:
+        """Send the view until the client leaves, loses its right to read, or the server stops."""
+        if self._open >= _MAX_STREAMS:
+            raise web.HTTPServiceUnavailable(text="too many consoles are open\n")
+        self._open += 1
+        try:
+            response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+            sent = await self._data(request, view, await self._protection.user_of(request))
+            await response.prepare(request)
+            await _write(response, sent)
+            while not request.app[SHOWN].context.is_stopping:
+                await asyncio.sleep(_SECOND)
+                user = await self._protection.user_of(request)
+                if user is NOBODY or "read" not in user.rights:
+                    break
+                data = await self._data(request, view, user)
+                # A comment shows that the connection is alive.
+                await _write(response, data if data != sent else b":\n\n")
+                sent = data
+        except (ConnectionError, TimeoutError):
+            if request.transport is not None:
+                request.transport.close()
+        finally:
+            self._open -= 1
+        return response
+
+    @staticmethod
+    async def _data(request: web.Request, view: View, user: User) -> bytes:
+        try:
+            shown = await view(request, user)
+        except PressureError as error:
+            shown = {"error": f"{error.code} {error}"}
+        return b"data: " + json.dumps(shown).encode() + b"\n\n"
+
+
+async def _write(response: web.StreamResponse, data: bytes) -> None:
+    async with asyncio.timeout(_WRITE_TIMEOUT):
+        await response.write(data)

@@ -1,0 +1,135 @@
+"""The page of one queue: its figures, its oldest messages, its jobs and groups, and who waits on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+
+from pressure_server.auth.users import User
+from pressure_server.errors import QueueDoesNotExistError
+from pressure_server.lua.scripts import look_script
+from pressure_server.net.client_facts import connections_of
+from pressure_server.queues.database import Database
+from pressure_server.queues.names import base_key, printable
+from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.jobs import id_of as job_id_of
+from pressure_server.web.clients_page import client_row
+from pressure_server.web.overview import Overview
+from pressure_server.web.queue_ids import database_of, id_of, name_of, require_access
+from pressure_server.web.shown import Shown
+
+# Messages and jobs in each state that are shown, and bytes of each.
+_MOST = 20
+_MOST_BYTES = 4096
+_MOST_CLIENTS = 100
+_STATES = ("ready", "delayed", "reserved", "buried")
+
+
+class QueuePage:
+    """The page of one queue."""
+
+    def __init__(self, shown: Shown, overview: Overview) -> None:
+        self._shown = shown
+        self._overview = overview
+
+    async def view(self, request: web.Request, user: User) -> dict[str, Any]:
+        """Return what the console shows. Raise an HTTPException or BackendError."""
+        name = name_of(request.query.get("id"))
+        require_access(user, name)
+        database = database_of(self._shown.context.broker, request.query.get("db", "0"))
+        key = (database.database_number, name)
+        survey = self._shown.survey
+        await survey.look_at([key])
+        about = {"db": key[0], "id": id_of(name), "name": printable(name)}
+        looked = await database.call_script(
+            look_script(), [base_key(database.prefix, name)], [b"%d" % _MOST, b"%d" % _MOST_BYTES], once=False
+        )
+        if looked is None or key not in survey.queues:
+            return {**about, "gone": True}
+        messages, states = looked
+        return {
+            **about,
+            "row": self._overview.row(survey.queues[key]),
+            "info": await self._info(database, name),
+            "list": [{"size": size, **shown_message(data)} for size, data in messages],
+            "jobs": {state: list(map(_job, jobs)) for state, jobs in zip(_STATES, states, strict=True)},
+            "groups": await _groups(database, name, user),
+            "clients": self._clients(key, user),
+        }
+
+    async def _info(self, database: Database, name: bytes) -> dict[str, Any]:
+        """Return the settings of a queue, its statistics and the holders of its roles."""
+        try:
+            about = (await database.run(verbs.INFO, name))[0]
+        except QueueDoesNotExistError:
+            return {}
+        return {
+            "put": about[7], "put_bytes": about[8], "taken": about[9], "taken_bytes": about[10],
+            "overflow": printable(about[11]), "paused_ms": about[17], "unique": printable(about[19]),
+            "max_deliveries": about[20],
+            "dead_letter": printable(about[21].removeprefix(database.prefix + b":")),
+            "timeouts": about[22], "dropped": about[23], "max_bytes": about[29],
+            "producer": printable(about[4]), "producer_role": "free" if about[3] else "held",
+            "consumer": printable(about[6]), "consumer_role": "free" if about[5] else "held",
+        }  # fmt: skip
+
+    def _clients(self, key: tuple[int, bytes], user: User) -> list[dict[str, Any]]:
+        """Return the clients of this server that wait on the queue; others see only how many these are."""
+        if "administer" not in user.rights or not user.has_all_queues:
+            return []
+        found = [
+            client_row(connection)
+            for connection in connections_of(self._shown.context.clients)
+            if connection.database.database_number == key[0] and key[1] in connection.waits_on()
+        ]
+        return found[:_MOST_CLIENTS]
+
+
+def shown_message(data: bytes) -> dict[str, str]:
+    """Return a message as text if it is UTF-8 without control characters, else as hexadecimal digits."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        # The end may be in the middle of a character.
+        if error.end < len(data) or error.start < len(data) - 3:
+            return {"hex": data.hex()}
+        text = data[: error.start].decode()
+    if any(not (char.isprintable() or char in "\r\n\t") for char in text):
+        return {"hex": data.hex()}
+    return {"text": text}
+
+
+def _job(job: list[Any]) -> dict[str, Any]:
+    word, score, priority, reserves, age, size, data = job
+    return {
+        "id": job_id_of(word),
+        "score": score.decode(),
+        "priority": priority,
+        "reserves": reserves,
+        "age": age // 1000,
+        "size": size,
+        **shown_message(data),
+    }
+
+
+async def _groups(database: Database, name: bytes, user: User) -> list[dict[str, Any]]:
+    """Return the groups of a log, with how many messages each has not taken yet."""
+    try:
+        found = (await database.run(verbs.GROUP, name, [b"list"]))[0]
+    except Exception:  # it is no log, or there is no such queue
+        return []
+    base = base_key(database.prefix, name)
+    return [
+        {
+            "name": printable(key[len(base) + 1 :]),
+            "id": id_of(key[len(database.prefix) + 1 :]),
+            "next": following,
+            "lag": lag,
+            "reserved": reserved,
+            "buried": buried,
+            "missed": missed,
+        }
+        for key, following, lag, reserved, buried, missed in found
+        if user.may_access(key[len(database.prefix) + 1 :])
+    ]
