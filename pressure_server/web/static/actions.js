@@ -1,0 +1,188 @@
+// The actions: which rights each needs, what it asks, and what it sends.
+
+import { post, Refused } from "./api.js";
+import { ask, tell } from "./dialogs.js";
+import { h } from "./dom.js";
+import { messageContent } from "./message.js";
+import { showResult } from "./status.js";
+
+const OVERFLOW = [
+  ["", "as it is"],
+  ["BLOCK", "block: puts wait for room"],
+  ["ERROR", "error: puts fail"],
+  ["OVERWRITE", "overwrite: the oldest messages are dropped"],
+];
+const TYPES = [
+  ["FIFO", "fifo"],
+  ["JOBS", "jobs"],
+  ["LOG", "log"],
+  ["LIFO", "lifo"],
+  ["RANDOM", "random"],
+];
+const hasJobs = (row) => ["jobs", "lifo", "random", "group"].includes(row.type);
+
+/** The actions on a queue, in the order of their buttons. `suits` tells for which queues. */
+export const ACTIONS = [
+  {
+    name: "put",
+    title: "Put a message",
+    needs: ["put"],
+    text: (row) => `Put a message into ${row.name}. It is text in UTF-8.`,
+    fields: () => [{ name: "message", label: "Message", type: "textarea" }],
+    confirm: "Put",
+    suits: (row) => row.type !== "group",
+  },
+  {
+    name: "take",
+    title: "Take one",
+    needs: ["get"],
+    text: (row) => `Take the next message of ${row.name}? It leaves the queue, and is shown to you.`,
+    confirm: "Take",
+    suits: (row) => row.type !== "log",
+  },
+  {
+    name: "kick",
+    title: "Kick jobs",
+    needs: ["administer"],
+    text: () => "Make buried jobs ready; if none are buried, delayed jobs.",
+    fields: () => [{ name: "count", label: "Most jobs", type: "number", value: "1", required: true }],
+    confirm: "Kick",
+    suits: hasJobs,
+  },
+  {
+    name: "bury",
+    title: "Bury the next job",
+    needs: ["get"],
+    text: (row) => `Set the next job of ${row.name} aside until it is kicked?`,
+    confirm: "Bury",
+    suits: hasJobs,
+  },
+  {
+    name: "pause",
+    title: "Pause",
+    needs: ["administer"],
+    text: (row) => `Let nobody take or reserve from ${row.name} for some time; 0 ends a pause.`,
+    fields: () => [{ name: "seconds", label: "Seconds", type: "number", value: "60", required: true }],
+    confirm: "Pause",
+    suits: hasJobs,
+  },
+  {
+    name: "alter",
+    title: "Alter",
+    needs: ["administer"],
+    text: (row) => `Change settings of ${row.name}. Empty fields stay as they are; 0 takes a limit away.`,
+    fields: (row) => [
+      { name: "bound", label: "Bound, in messages", type: "number", value: String(row.bound) },
+      { name: "overflow", label: "If it is full", options: OVERFLOW },
+      { name: "max_bytes", label: "Most bytes", type: "number" },
+      { name: "ttl", label: "Delete it after seconds without messages and use", type: "number" },
+      ...(hasJobs(row)
+        ? [
+            { name: "max_deliveries", label: "Most deliveries of a job", type: "number" },
+            { name: "dead_letter", label: "Queue for dead letters" },
+          ]
+        : []),
+    ],
+    confirm: "Alter",
+  },
+  {
+    name: "repair",
+    title: "Repair",
+    needs: ["administer"],
+    text: () => "Examine the queue for 5 seconds, and repair what dead native clients have left?",
+    confirm: "Repair",
+    suits: (row) => row.problems.length > 0,
+  },
+  {
+    name: "close",
+    title: "Close",
+    needs: ["administer"],
+    text: (row) => `Close ${row.name}? Later puts fail, for ever. Its messages can still be taken.`,
+    confirm: "Close the queue",
+    isDangerous: true,
+    suits: (row) => !row.states.includes("closed"),
+  },
+  {
+    name: "purge",
+    title: "Purge",
+    needs: ["get", "administer"],
+    text: (row) => `Delete the ${row.messages} messages of ${row.name}? They cannot be restored.`,
+    confirm: "Delete the messages",
+    isDangerous: true,
+  },
+  {
+    name: "delete",
+    title: "Delete",
+    needs: ["administer"],
+    text: (row) => `Delete ${row.name} and its ${row.messages} messages? They cannot be restored.`,
+    confirm: "Delete the queue",
+    isDangerous: true,
+  },
+];
+
+/** Create a queue. */
+export const CREATE = {
+  name: "create",
+  title: "Create a queue",
+  needs: ["administer"],
+  text: () => "The first put creates a queue, too. Create one to bound it, or to choose its type.",
+  fields: () => [
+    { name: "name", label: "Name", required: true },
+    { name: "type", label: "Type", options: TYPES },
+    { name: "bound", label: "Bound, in messages; empty for none", type: "number" },
+  ],
+  confirm: "Create",
+};
+
+/** Return whether the user has the rights for an action. */
+export function may(me, action) {
+  return action.needs.every((right) => me.may.includes(right));
+}
+
+/** Send an action, and tell its result. Return whether it was done. */
+export async function send(body) {
+  try {
+    const response = await post("/api/actions", body);
+    if (response.headers.get("Content-Type") !== "application/json; charset=utf-8") {
+      showMessage(new Uint8Array(await response.arrayBuffer()));
+      showResult("the message was taken");
+      return true;
+    }
+    const { done, text } = await response.json();
+    showResult(text, done);
+    return done;
+  } catch (error) {
+    showResult(error instanceof Refused ? error.message : `the server could not be reached (${error.message})`, false);
+    return false;
+  }
+}
+
+/** Ask for what an action on a queue needs, and do it. Return whether it was done. */
+export async function act(action, row) {
+  const answer = await ask({
+    title: action.title,
+    text: action.text(row),
+    fields: action.fields ? action.fields(row) : [],
+    confirm: action.confirm,
+    isDangerous: action.isDangerous,
+  });
+  if (answer === null) return false;
+  const { name, ...others } = answer;
+  const queue = name === undefined ? row.id : encodeURIComponent(name);
+  return send({ action: action.name, db: row.db, queue, ...others });
+}
+
+function showMessage(data) {
+  let message;
+  try {
+    const text = new TextDecoder("utf-8", { fatal: true }).decode(data);
+    message = { size: data.length, text };
+  } catch {
+    message = { size: data.length, hex: Array.from(data, (byte) => byte.toString(16).padStart(2, "0")).join("") };
+  }
+  const url = URL.createObjectURL(new Blob([data], { type: "application/octet-stream" }));
+  tell("The message", [
+    messageContent(message),
+    h("p", {}, h("a", { href: url, download: "message" }, "Save it as a file")),
+  ]);
+}

@@ -1,0 +1,116 @@
+// The page of clients.
+
+import { send } from "./actions.js";
+import { listen } from "./api.js";
+import { ask } from "./dialogs.js";
+import { h } from "./dom.js";
+import { bytes, duration, orDash } from "./format.js";
+import { pager, Table } from "./table.js";
+
+const PAGE = 50;
+const TYPING = 250;
+
+async function disconnect(row) {
+  const answer = await ask({
+    title: "Disconnect",
+    text: `Disconnect client ${row.id} (${row.protocol}, ${row.address})? What it has not received returns to its queues.`,
+    confirm: "Disconnect",
+    isDangerous: true,
+  });
+  if (answer !== null) await send({ action: "disconnect", client: row.id });
+}
+
+const COLUMNS = [
+  { key: "id", title: "Client", sorts: true, isNumber: true },
+  { key: "address", title: "Address" },
+  { key: "protocol", title: "Protocol", sorts: true },
+  { key: "user", title: "User", sorts: true },
+  { key: "name", title: "Name" },
+  { key: "library", title: "Library" },
+  { key: "command", title: "Command" },
+  {
+    key: "queues",
+    title: "Waits for",
+    show: (row) => [
+      row.queues.map((queue, at) => [
+        at > 0 && ", ",
+        h("a", { href: `#/queue/${row.db}/${queue.id}` }, queue.name || "(empty name)"),
+      ]),
+      row.more_queues > 0 && ` and ${row.more_queues} more`,
+    ],
+    uses: (row) => [row.queues, row.more_queues],
+  },
+  { key: "age", title: "Connected", isNumber: true, show: (row) => duration(row.age) },
+  { key: "idle", title: "Idle", sorts: true, isNumber: true, show: (row) => duration(row.idle) },
+  { key: "bytes", title: "Held", sorts: true, isNumber: true, show: (row) => bytes(row.bytes) },
+  { key: "reserved", title: "Reserved", isNumber: true, show: (row) => orDash(row.reserved) },
+  { key: "states", title: "State", show: (row) => row.states.map((state) => h("span", { class: `badge ${state}` }, state)) },
+  {
+    key: "disconnect",
+    title: "Action",
+    show: (row) => h("button", { type: "button", onclick: () => disconnect(row), "aria-label": `Disconnect client ${row.id}` }, "Disconnect"),
+    uses: (row) => row.id,
+  },
+];
+
+/** Return a table of clients. */
+export function clientTable(_me, options = {}) {
+  const columns = options.onSort ? COLUMNS : COLUMNS.map((column) => ({ ...column, sorts: false }));
+  return new Table("Clients", columns, { keyOf: (row) => row.id, ...options });
+}
+
+/** Show all clients in an element. Return an object with `close`. */
+export function showClients(main, me, lost) {
+  const view = { sort: "id", order: "up", filter: "", page: 0 };
+  let typing = null;
+  let stream = null;
+  const filter = h("input", {
+    type: "search",
+    id: "filter",
+    placeholder: "address, user, library, queue …",
+    autocomplete: "off",
+    maxlength: 200,
+    oninput: () => {
+      clearTimeout(typing);
+      typing = setTimeout(() => change({ filter: filter.value, page: 0 }), TYPING);
+    },
+  });
+  const pages = pager("clients", PAGE, (page) => change({ page }));
+  const table = clientTable(me, {
+    sort: view.sort,
+    order: view.order,
+    onSort: (sort, isNumber) => {
+      const order = view.sort === sort ? (view.order === "up" ? "down" : "up") : isNumber && sort !== "id" ? "down" : "up";
+      table.showSort(sort, order);
+      change({ sort, order, page: 0 });
+    },
+  });
+
+  function change(changes) {
+    Object.assign(view, changes);
+    stream?.close();
+    stream = listen(
+      `/api/clients/events?${new URLSearchParams(view)}`,
+      (data) => {
+        main.removeAttribute("aria-busy");
+        table.update(data.rows);
+        pages.update(data.page, data.pages, data.matching);
+      },
+      lost,
+    );
+  }
+
+  main.setAttribute("aria-busy", "true");
+  main.replaceChildren(
+    h("h1", {}, "Clients"),
+    h("div", { class: "bar" }, h("label", { for: "filter" }, "Filter"), filter, pages.element),
+    h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Table of clients" }, table.element),
+  );
+  change({});
+  return {
+    close() {
+      clearTimeout(typing);
+      stream.close();
+    },
+  };
+}

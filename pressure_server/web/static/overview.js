@@ -1,0 +1,150 @@
+// The overview: all queues, a page at a time, live.
+
+import { act, CREATE, may } from "./actions.js";
+import { listen } from "./api.js";
+import { h, keeper } from "./dom.js";
+import { bytes, counted, duration, number, orDash, rate } from "./format.js";
+import { sparkline } from "./sparkline.js";
+import { pager, Table } from "./table.js";
+
+const PAGE = 50;
+const TYPING = 250; // milliseconds until a filter is used
+
+/** Return the badges of a queue: its states, problems and warnings. */
+export function badges(row) {
+  return [
+    row.states.map((state) => h("span", { class: `badge ${state}` }, state)),
+    row.problems.length > 0 && h("span", { class: "badge problem", title: row.problems.join("\n") }, "problem"),
+    row.warnings.length > 0 && h("span", { class: "badge warning", title: row.warnings.join("\n") }, "look"),
+  ];
+}
+
+const COLUMNS = [
+  {
+    key: "name",
+    title: "Queue",
+    sorts: true,
+    show: (row) => [
+      h("a", { href: `#/queue/${row.db}/${row.id}` }, row.name || "(empty name)"),
+      row.db ? h("span", { class: "muted" }, ` db ${row.db}`) : null,
+    ],
+    uses: (row) => [row.db, row.id],
+  },
+  { key: "type", title: "Type", sorts: true },
+  { key: "messages", title: "Messages", sorts: true, isNumber: true, show: (row) => number(row.messages) },
+  {
+    key: "lengths",
+    title: "Last minutes",
+    show: (row) => sparkline(row.lengths, row.messages),
+    uses: (row) => [row.lengths, row.messages],
+  },
+  { key: "put", title: "Put/s", sorts: true, isNumber: true, show: (row) => rate(row.put) },
+  { key: "taken", title: "Taken/s", sorts: true, isNumber: true, show: (row) => rate(row.taken) },
+  { key: "age", title: "Oldest", sorts: true, isNumber: true, show: (row) => (row.age ? duration(row.age) : "–") },
+  {
+    key: "waiting",
+    title: "Waiting",
+    isNumber: true,
+    show: (row) =>
+      row.waiting_producers + row.waiting_consumers
+        ? `${row.waiting_producers} put, ${row.waiting_consumers} take`
+        : "–",
+    uses: (row) => [row.waiting_producers, row.waiting_consumers],
+  },
+  { key: "bound", title: "Bound", sorts: true, isNumber: true, show: (row) => orDash(row.bound) },
+  { key: "bytes", title: "Size", sorts: true, isNumber: true, show: (row) => bytes(row.bytes) },
+  { key: "reserved", title: "Reserved", sorts: true, isNumber: true, show: (row) => orDash(row.reserved) },
+  { key: "buried", title: "Buried", sorts: true, isNumber: true, show: (row) => orDash(row.buried) },
+  { key: "states", title: "State", show: badges, uses: (row) => [row.states, row.problems, row.warnings] },
+];
+
+function totals(server) {
+  const shown = [
+    ["queues", number(server.queues)],
+    ["messages", number(server.messages)],
+    ["oldest message", server.messages ? duration(server.oldest) : "–"],
+    ["commands/s", number(server.commands)],
+    ["clients", `${number(server.clients)}, ${number(server.blocked)} waiting`],
+  ];
+  const attention = [
+    [server.problems, "queue", "with problems"],
+    [server.full, "full queue", ""],
+    [server.closed, "closed queue", ""],
+    [server.buried, "buried job", ""],
+    [server.throttled, "throttled client", ""],
+  ].filter(([count]) => count);
+  return [
+    server.not_ready && h("p", { class: "failed" }, `Not ready: ${server.not_ready}`),
+    !server.is_complete && h("p", { class: "muted" }, "The first look at all queues is not complete yet."),
+    h("dl", { class: "totals" }, shown.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
+    attention.length > 0 &&
+      h("p", { class: "attention" }, attention.map(([count, what, rest]) => h("span", {}, `${counted(count, what)} ${rest}`))),
+  ];
+}
+
+/** Show the overview in an element. Return an object with `close`. */
+export function showOverview(main, me, lost) {
+  const view = { sort: "name", order: "up", filter: "", page: 0 };
+  const summary = h("div", {});
+  const showTotals = keeper(summary);
+  const filter = h("input", {
+    type: "search",
+    id: "filter",
+    placeholder: "text, or a pattern such as mail*",
+    autocomplete: "off",
+    spellcheck: "false",
+    maxlength: 200,
+    oninput: () => {
+      clearTimeout(typing);
+      typing = setTimeout(() => change({ filter: filter.value, page: 0 }), TYPING);
+    },
+  });
+  const pages = pager("queues", PAGE, (page) => change({ page }));
+  const table = new Table("Queues", COLUMNS, {
+    keyOf: (row) => `${row.db} ${row.id}`,
+    sort: view.sort,
+    order: view.order,
+    onSort: (sort, isNumber) => {
+      const order = view.sort === sort ? (view.order === "up" ? "down" : "up") : isNumber ? "down" : "up";
+      table.showSort(sort, order);
+      change({ sort, order, page: 0 });
+    },
+  });
+  let typing = null;
+  let stream = null;
+
+  function change(changes) {
+    Object.assign(view, changes);
+    stream?.close();
+    stream = listen(`/api/overview/events?${new URLSearchParams(view)}`, show, lost);
+  }
+
+  function show(data) {
+    showTotals(data.server, totals);
+    table.update(data.rows);
+    pages.update(data.page, data.pages, data.matching);
+    main.removeAttribute("aria-busy");
+  }
+
+  main.setAttribute("aria-busy", "true");
+  main.replaceChildren(
+    h("h1", {}, "Queues"),
+    summary,
+    h(
+      "div",
+      { class: "bar" },
+      h("label", { for: "filter" }, "Filter"),
+      filter,
+      may(me, CREATE) && h("button", { type: "button", onclick: () => act(CREATE, { db: 0 }) }, "Create a queue"),
+      pages.element,
+    ),
+    h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Table of queues" }, table.element),
+  );
+  change({});
+  return {
+    close() {
+      clearTimeout(typing);
+      stream.close();
+    },
+  };
+}

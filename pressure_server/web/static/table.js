@@ -1,0 +1,103 @@
+// A table whose rows change in place, so that the focus and the reader's place stay where they are.
+
+import { fill, h } from "./dom.js";
+
+/**
+ * A column: `key` of its values in a row, `title`, `show` (row → text or nodes), `uses` (row → what the cell depends
+ * on; otherwise the value), `sorts` (whether the server sorts by it) and `isNumber`.
+ */
+export class Table {
+  constructor(caption, columns, { keyOf, sort, order, onSort }) {
+    this.columns = columns;
+    this.keyOf = keyOf;
+    this.rows = new Map();
+    this.heads = columns.map((column) => this.head(column, onSort));
+    this.body = h("tbody", { role: "rowgroup", onkeydown: (event) => this.move(event) });
+    this.element = h(
+      "table",
+      { role: "table" },
+      h("caption", { class: "hidden" }, caption),
+      h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, this.heads)),
+      this.body,
+    );
+    this.showSort(sort, order);
+  }
+
+  head(column, onSort) {
+    const content = column.sorts
+      ? h("button", { type: "button", onclick: () => onSort(column.key, column.isNumber) }, column.title)
+      : column.title;
+    return h(
+      "th",
+      { role: "columnheader", scope: "col", class: column.isNumber ? "number" : null, "data-key": column.key },
+      content,
+    );
+  }
+
+  /** Show by which column the rows are sorted. */
+  showSort(sort, order) {
+    for (const head of this.heads) {
+      if (head.dataset.key === sort) head.setAttribute("aria-sort", order === "down" ? "descending" : "ascending");
+      else head.removeAttribute("aria-sort");
+    }
+  }
+
+  /** Show these rows, in this order. */
+  update(rows) {
+    const kept = new Map();
+    rows.forEach((row, at) => {
+      const key = this.keyOf(row);
+      const line = this.rows.get(key) || this.line();
+      kept.set(key, line);
+      this.refresh(line, row);
+      if (this.body.children[at] !== line.element) this.body.insertBefore(line.element, this.body.children[at] || null);
+    });
+    for (const [key, line] of this.rows) if (!kept.has(key)) line.element.remove();
+    this.rows = kept;
+  }
+
+  line() {
+    const cells = this.columns.map((column) =>
+      h("td", { role: "cell", "data-title": column.title, class: column.isNumber ? "number" : null }),
+    );
+    return { element: h("tr", { role: "row" }, cells), cells, shown: [] };
+  }
+
+  refresh(line, row) {
+    this.columns.forEach((column, at) => {
+      const used = JSON.stringify(column.uses ? column.uses(row) : row[column.key]);
+      if (line.shown[at] === used) return;
+      line.shown[at] = used;
+      fill(line.cells[at], column.show ? column.show(row) : row[column.key]);
+    });
+  }
+
+  /** Move between the links of rows with the arrow keys. */
+  move(event) {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    const row = event.target.closest("tr");
+    if (!step || !row) return;
+    const next = step > 0 ? row.nextElementSibling : row.previousElementSibling;
+    next?.querySelector("a, button")?.focus();
+    event.preventDefault();
+  }
+}
+
+/** Return the controls to choose a page: `update(page, pages, matching)` shows where the reader is. */
+export function pager(what, size, onPage) {
+  const text = h("span", { class: "muted" });
+  const back = h("button", { type: "button", onclick: () => onPage(current - 1) }, "Previous");
+  const forth = h("button", { type: "button", onclick: () => onPage(current + 1) }, "Next");
+  const element = h("nav", { class: "pager", "aria-label": `Pages of ${what}` }, back, text, forth);
+  let current = 0;
+  return {
+    element,
+    update(page, pages, matching) {
+      current = page;
+      back.disabled = page === 0;
+      forth.disabled = page >= pages - 1;
+      const last = Math.min((page + 1) * size, matching);
+      text.textContent = matching ? `${page * size + 1} to ${last} of ${matching} ${what}` : `no ${what}`;
+    },
+  };
+}
