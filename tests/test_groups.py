@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.native import NativeClient
+from tests.support.neighbours import doctor
 from tests.support.programs import Client, Server, StartServer, Valkey, join, wait_for
 from tests.support.series import Series, refusals, run_series
 from tests.support.waiters import Waiter, create, wait_for_blocked
@@ -309,3 +311,12 @@ def test_consumers_of_a_group_share_its_messages(client: Client, server: Server)
         join(thread)
     assert {group: sorted(found, key=int) for group, found in seen.items()} == {"one": sent, "two": sent}
     assert client.llen("q") == 0
+
+
+def test_the_doctor_finds_nothing_wrong_with_a_group_that_is_behind(client: Client, backend: Valkey) -> None:
+    client.execute_command("PRESSURE.CREATE", "q", "TYPE", "LOG")
+    client.execute_command("PRESSURE.GROUP", "CREATE", "q", "g")
+    client.rpush("q", "a", "b", "c")
+    client.execute_command("PRESSURE.READ", "q", "GROUP", "g", "ann")
+    status, text = asyncio.run(doctor(backend))
+    assert (status, "2 queues checked: no problems" in text) == (0, True), text

@@ -61,7 +61,9 @@ local function make_doctor()
 
   local function look()
     local now = {
-      bound = call('GET', base .. ':bound'), length = queue.length, listed = tokens(''), held = held(),
+      -- Messages of a log that a group has not made jobs of do not count as produced in the group's queue.
+      bound = call('GET', base .. ':bound'), length = queue.length - (queue.jobs and queue.jobs.lag or 0),
+      listed = tokens(''), held = held(),
       closed = tokens(':closed'),
       not_full = tokens(':not_full'), producer = look_at('producer', 'produced'),
       consumer = look_at('consumer', 'consumed'), keys = {},

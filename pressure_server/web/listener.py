@@ -62,6 +62,8 @@ class HttpListener:
             access_log=None,
             logger=request_logger(),
             shutdown_timeout=_SHUTDOWN_TIMEOUT,
+            # A stream ends, and a message that is being taken goes back, as soon as the browser has left.
+            handler_cancellation=True,
         )
         await runner.setup()
         server = cast(web.Server, runner.server)
