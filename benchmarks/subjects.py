@@ -90,6 +90,7 @@ class Server(Proxy):
 
     memcached_port: int
     beanstalk_port: int
+    http_port: int
 
 
 def beanstalk_address(subject: Subject) -> tuple[str, int]:
@@ -204,7 +205,7 @@ def ours_before(backend: Subject, *options: str) -> Iterator[Server]:
         ]  # fmt: skip
         with _running("ours", command, Path(folder), lambda log: "ready" in log) as pid:
             log = _log_file(Path(folder)).read_text()
-            ports = [_port_in(log, scheme) for scheme in ("resp", "memcached", "beanstalk")]
+            ports = [_port_in(log, scheme) for scheme in ("resp", "memcached", "beanstalk", "http")]
             yield Server("ours", ports[0], pid, backend, *ports[1:])
 
 

@@ -255,7 +255,7 @@ def test_each_action_says_what_it_did(console: Server, queues: Client) -> None:
     assert said("put", hex="00ff") == "the message was put"
     assert said("bury") == "job 1 was buried"
     assert queues.execute_command("PRESSURE.PEEK", "q", "BURIED") == [1, b"hello"]
-    assert said("kick", count="5") == "1 jobs were kicked"
+    assert said("kick", count="5") == "jobs kicked: 1"
     assert said("pause", seconds="100") == "the pause was set"
     assert _act(console, "take", "q").json["done"] is False
     assert said("pause", seconds="0") == "the pause was set"
@@ -266,7 +266,7 @@ def test_each_action_says_what_it_did(console: Server, queues: Client) -> None:
     assert _act(console, "take", "q").body == b"\x00\xff"
     assert _act(console, "take", "q").json == {"done": False, "text": "there is no message to take"}
     queues.rpush("q", "a", "b")
-    assert said("purge") == "2 messages were deleted"
+    assert said("purge") == "messages deleted: 2"
     assert said("close") == "the queue was closed"
     assert _act(console, "put", "q", message="late").json["text"].startswith("CLOSED")
     assert _act(console, "repair", "q").json == {"done": False, "text": "the queue has no problem"}

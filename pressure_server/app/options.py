@@ -181,7 +181,7 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         _option(
             "--metrics-queues",
             "The most queues with metrics of their own. Sums over all queues are always there.",
-            default=200,
+            default=100,
             type=Integer(0),
         ),
         _option(

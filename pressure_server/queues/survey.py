@@ -1,7 +1,7 @@
 """The survey: the figures of all queues, gathered in the background for metrics and the console.
 
 It reads a few queues at a time and pauses in between, so that it takes about a hundredth of the backend's and
-of the server's time, however many queues there are. With 100 000 queues a round takes 50 seconds.
+of the server's time, however many queues there are. With 100 000 queues a round takes two minutes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from operator import add
+from operator import add, attrgetter, sub
 from time import monotonic
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 # time,
 # and as many of the server's. The first round must not take long: metrics are incomplete until it has ended.
 _AT_ONCE = 200
-_PAUSE_PER_QUEUE = 500e-6
+_PAUSE_PER_QUEUE = 1e-3
 _FIRST_PAUSE_PER_QUEUE = 25e-6
 # Seconds between the beginnings of two rounds, if these are shorter.
 _ROUND = 1.0
@@ -177,6 +177,8 @@ class Totals(NamedTuple):
 
 # The counts of Figures that only grow.
 COUNTS = ("put", "put_bytes", "taken", "taken_bytes", "dropped", "timeouts", "deliveries", "dead_letters")
+_counts_of = attrgetter(*COUNTS)
+_NOTHING = (0,) * len(COUNTS)
 
 
 class Survey:
@@ -258,7 +260,7 @@ class Survey:
             if values is None:
                 self.queues.pop((number, name), None)
                 continue
-            figures = Figures(*values)
+            figures = Figures._make(values)
             if known is None:
                 self.queues[number, name] = Surveyed(number, name, figures, now)
                 if self.rounds:
@@ -273,10 +275,10 @@ class Survey:
             return
         if before is not None and after.put < before.put:
             before = None  # the queue was deleted, and created again
-        for count in COUNTS:
-            self.counts[count] += getattr(after, count) - (
-                getattr(before, count) if before is not None else 0
-            )
+        old = _counts_of(before) if before is not None else _NOTHING
+        for count, more in zip(COUNTS, map(sub, _counts_of(after), old), strict=True):
+            if more:
+                self.counts[count] += more
 
     async def _finish(self, began: float) -> None:
         """Forget queues that the round has not found, and add up the others, a few at a time."""

@@ -71,7 +71,7 @@ ACTIONS = {
     "kick": Action(
         "PRESSURE.KICK",
         lambda body: [_text(body, "count") or b"1"],
-        lambda count: f"{count} jobs were kicked",
+        lambda count: f"jobs kicked: {count}",
     ),
     "pause": Action(
         "PRESSURE.PAUSE",
@@ -87,7 +87,7 @@ ACTIONS = {
     "purge": Action(
         "PRESSURE.PURGE",
         lambda body: [_text(body, "state").upper()] if _text(body, "state") else [],
-        lambda count: f"{count} messages were deleted",
+        lambda count: f"messages deleted: {count}",
     ),
     "delete": Action("PRESSURE.DELETE", says=lambda _: "the queue was deleted"),
 }

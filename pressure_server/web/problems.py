@@ -16,9 +16,12 @@ from pressure_server.queues.survey import Survey, Surveyed
 # Seconds for which a native client must be inactive to count as dead.
 PATIENCE = 5.0
 # Seconds between two looks, and queues that are examined in each besides those in view: an examination costs
-# twenty times as much as the survey.
+# twenty times as much as the survey. A queue in view is examined every _AGAIN seconds.
 _PAUSE = 1.0
-_AT_ONCE = 50
+_AT_ONCE = 20
+_AGAIN = 10.0
+# Queues in view that are examined at once.
+_MOST_IN_VIEW = 100
 # Seconds for which a console is taken to look at a queue, or at the overview.
 _IN_VIEW = 5.0
 # Queues with problems that are kept.
@@ -33,6 +36,7 @@ class ProblemWatch:
         self._cases: dict[Database, dict[bytes, Case]] = {}
         self._doctors: dict[Database, Doctor] = {}
         self._in_view: dict[tuple[int, bytes], float] = {}
+        self._examined: dict[tuple[int, bytes], float] = {}
         self._unseen: list[tuple[int, bytes]] = []
         self._databases: dict[int, Database] = {}
         self._task: asyncio.Task[None] | None = None
@@ -71,11 +75,14 @@ class ProblemWatch:
             await asyncio.sleep(_PAUSE)
 
     async def _look(self) -> None:
-        oldest = monotonic() - _IN_VIEW
-        self._in_view = {key: seen for key, seen in self._in_view.items() if seen >= oldest}
+        now = monotonic()
+        self._in_view = {key: seen for key, seen in self._in_view.items() if seen >= now - _IN_VIEW}
+        self._examined = {key: at for key, at in self._examined.items() if at >= now - _AGAIN}
         if not self._unseen:
             self._unseen = list(self._survey.queues)
-        keys = dict.fromkeys(islice(self._in_view, 200))
+        due = (key for key in self._in_view if key not in self._examined)
+        keys = dict.fromkeys(islice(due, _MOST_IN_VIEW))
+        self._examined |= dict.fromkeys(keys, now)
         for _ in range(min(_AT_ONCE, len(self._unseen))):
             keys[self._unseen.pop()] = None
         for number, database in self._databases.items():
@@ -90,10 +97,10 @@ def warnings_of(queue: Surveyed, waiting_producers: int) -> list[str]:
     """Return what the figures of a queue tell an operator to look at."""
     figures = queue.figures
     warnings = (
-        (figures.is_full and waiting_producers > 0, f"{waiting_producers} producers wait for room"),
+        (figures.is_full and waiting_producers > 0, f"operations that wait for room: {waiting_producers}"),
         (figures.is_closed and figures.length > 0, "it is closed, and still has messages"),
-        (figures.buried > 0, f"{figures.buried} jobs are buried"),
-        (figures.dead_letters > 0, f"{figures.dead_letters} jobs have gone to the dead letters"),
-        (figures.dropped > 0, f"{figures.dropped} messages have been dropped"),
+        (figures.buried > 0, f"buried jobs: {figures.buried}"),
+        (figures.dead_letters > 0, f"jobs that have gone to the dead letters: {figures.dead_letters}"),
+        (figures.dropped > 0, f"messages dropped: {figures.dropped}"),
     )
     return [text for is_so, text in warnings if is_so]

@@ -11,6 +11,10 @@ import { badges } from "./overview.js";
 
 const STATES = ["ready", "delayed", "reserved", "buried"];
 
+function total(count, perSecond) {
+  return perSecond ? `${number(count)}, ${rate(perSecond)}/s` : number(count);
+}
+
 function figures({ row, info }) {
   const shown = [
     ["messages", number(row.messages)],
@@ -19,8 +23,8 @@ function figures({ row, info }) {
     ["bound", orDash(row.bound)],
     ["if it is full", info.overflow],
     ["most bytes", orDash(info.max_bytes)],
-    ["put", `${number(info.put)}, ${rate(row.put)}/s`],
-    ["taken", `${number(info.taken)}, ${rate(row.taken)}/s`],
+    ["put", total(info.put, row.put)],
+    ["taken", total(info.taken, row.taken)],
     ["wait to put", number(row.waiting_producers)],
     ["wait to take", number(row.waiting_consumers)],
     ["dropped", orDash(info.dropped)],
