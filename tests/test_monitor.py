@@ -1,4 +1,4 @@
-"""MONITOR: what it shows and hides, who may use it, and monitors that do not read."""
+"""MONITOR: what it shows and hides, which users may use it, and monitors that do not read."""
 
 from __future__ import annotations
 

@@ -12,22 +12,20 @@ from abc import abstractmethod
 from collections.abc import Coroutine
 from itertools import islice
 from time import perf_counter
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
-from pressure_server.auth.users import DEFAULT as DEFAULT_USER
 from pressure_server.auth.users import NOBODY
 from pressure_server.errors import PressureError
 from pressure_server.net.clients import Clients
-from pressure_server.net.command_statistics import UNKNOWN, statistics_of
+from pressure_server.net.observed_stream import ObservedStream
 from pressure_server.net.reserved_jobs import ReservedJobs
-from pressure_server.net.stream import LAST_WORDS, LEAST_COUNTED, ClientStream
+from pressure_server.net.stream import LAST_WORDS, LEAST_COUNTED
 from pressure_server.queues.database import Database
 from pressure_server.queues.deliveries.reservations import owner_of
 from pressure_server.queues.operations.batch import MAX_BYTES
 from pressure_server.queues.operations.jobs import attached
 from pressure_server.queues.operations.operation import Encode, Operation, Verb
 from pressure_server.queues.operations.options import DEFAULT, Options
-from pressure_server.queues.operations.shown import messages_of_first_command
 from pressure_server.queues.operations.wait import Wait
 
 # The most commands in flight for one client; it is not read further until some are answered. A new client
@@ -44,34 +42,19 @@ _REPLY_COST = 512
 _IDLE = "it was idle (--idle-timeout)"
 
 
-class Connection(ClientStream):
+class Connection(ObservedStream):
     """The part of a connection that all handlers share. Sub-classes define the abstract methods."""
 
     __slots__ = (
-        "_alone", "_backlog", "_barrier", "_last", "_max_unanswered", "_measured", "_measured_from",
-        "_measures_next", "_position", "_ready_bytes", "_replies", "_reply_size", "_request_bytes",
-        "_running", "_taken", "_unanswered", "_writing_is_paused", "active", "command", "database", "id",
-        "is_held", "name", "reserved_jobs", "sends_garbage", "since", "user",
+        "_alone", "_backlog", "_barrier", "_last", "_max_unanswered", "_position", "_ready_bytes", "_replies",
+        "_reply_size", "_request_bytes", "_running", "_taken", "_unanswered", "_writing_is_paused",
+        "database", "is_held", "reserved_jobs",
     )  # fmt: skip
-    # The name of the wire protocol.
-    PROTOCOL: ClassVar[str]
 
     def __init__(self, clients: Clients, database: Database) -> None:
         super().__init__(clients)
         self.database = database
-        self.id = next(clients.ids)
         self.reserved_jobs = ReservedJobs()
-        self.since = clients.now  # when the client connected, by the loop's clock
-        self.active = 0.0  # when the last command came
-        self.sends_garbage = False  # see unknown_commands
-        self.name = b""  # that the client has given its connection
-        # The statistics of the command that was executed last.
-        self.command = statistics_of(self.PROTOCOL, UNKNOWN)
-        # The operation whose latency is measured, and since when: the first one of each read.
-        self._measures_next = False
-        self._measured: Operation | None = None
-        self._measured_from = 0.0
-        self.user = NOBODY
         # Replies in the order of the commands; an operation stands for the reply that it will have.
         self._replies: list[bytes | Operation] = []
         self._last: Operation | None = None  # may be extended by the next command
@@ -110,36 +93,9 @@ class Connection(ClientStream):
     def too_many_clients_reply(self) -> bytes:
         """Return the reply to a connection that exceeds `--max-clients`."""
 
-    @abstractmethod
-    def words_of(self, command: Any) -> list[list[bytes]]:
-        """Return the words of the commands for which a parsed request stands, for MONITOR and the slow log.
-
-        Logins are left out, and so is everything that may be a garbled login: requests that are no valid
-        command, or that the client sends before it has logged in.
-        """
-
     def count_of(self, _command: Any) -> int:
         """Return the number of commands for which a parsed request stands."""
         return 1
-
-    def log_fields(self, error: str = "") -> dict[str, object]:
-        """Return the fields of JSON logs about the command that is being executed."""
-        fields: dict[str, object] = {
-            "client": self.addresses.shown,
-            "user": self.user_name,
-            "command": self.command.name,
-        }
-        return {**fields, "error": error} if error else fields
-
-    @property
-    def library_name(self) -> str:
-        """The client's library and version, if it has told them."""
-        return ""
-
-    @property
-    def user_name(self) -> str:
-        """The name of the client's user. As in Redis, `default` if the client has not logged in."""
-        return self.user.name or DEFAULT_USER
 
     @property
     @abstractmethod
@@ -284,44 +240,6 @@ class Connection(ClientStream):
         else:
             # The connection was lost while the operation was in flight.
             operation.put_back()
-
-    def _measure(self, operation: Operation) -> None:
-        """Count the latency of an operation that has ended, and note it in the slow log if it was slow."""
-        self._measured = None
-        seconds = perf_counter() - self._measured_from
-        statistics = operation.command
-        if statistics is None:
-            return
-        statistics.measure(seconds)
-        if seconds >= self.clients.slow_log.threshold:
-            name = statistics.name.encode()
-            self._note_slow(seconds, [name, operation.name, *messages_of_first_command(operation)])
-
-    def _note_slow(self, seconds: float, words: list[bytes]) -> None:
-        self.clients.slow_log.add(seconds, words, self.addresses.client, self.name.decode())
-
-    def _count_failures(self, operation: Operation) -> None:
-        """Count the commands of an operation that reply with errors."""
-        if operation.command is None:
-            return
-        if operation.error is not None:
-            operation.command.fail(operation.error.code, len(operation.sizes))
-            return
-        for result in operation.results:
-            if isinstance(result, PressureError):
-                operation.command.fail(result.code)
-
-    def error_code(self, error: Exception, reply: bytes) -> str:
-        """Return the code by which an error is counted; `reply` is the reply that the client gets for it."""
-        if isinstance(error, PressureError):
-            return error.code
-        return reply.partition(b" ")[0].strip(b"-\r\n").decode("ascii", "replace")
-
-    def refuse(self, error: Exception, calls: int = 1) -> bytes:
-        """Count commands that are refused before they are done. Return the reply to one of them."""
-        reply = self.error_reply(error)
-        self.command.reject(self.error_code(error, reply), calls)
-        return reply
 
     @property
     def job_owner(self) -> bytes:
@@ -515,11 +433,8 @@ class Connection(ClientStream):
             data = self.error_reply(error)
             statistics.fail(self.error_code(error, data))
         if not self._has_waited:
-            seconds = perf_counter() - began
-            statistics.measure(seconds)
-            if seconds >= self.clients.slow_log.threshold and has_logged_in:
-                for words in self.words_of(self._running)[:1]:
-                    self._note_slow(seconds, words)
+            words = self.words_of(self._running)[:1] if has_logged_in else []
+            self._measure_command(statistics, perf_counter() - began, words)
         self._running = None
         self._alone = None
         took, self._taken = self._taken, []
@@ -528,12 +443,6 @@ class Connection(ClientStream):
         self.proceed()
         if self._counted:
             self.recount()
-
-    def _why_closed(self, exc: Exception | None) -> str:
-        """Return why the connection has ended."""
-        if exc is not None and not self.close_reason:
-            return f"it was lost ({exc})"
-        return self.close_reason or ("the server closed it" if self._closing else "the client closed it")
 
     def _put_back(self, operations: list[Operation]) -> None:
         """Put back the messages of these operations."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import count
 from time import time
 
-# Limits of what is kept of one command. They are Redis's.
+# Limits of one command in the log. They are Redis's.
 _MAX_WORDS = 32
 _MAX_WORD_BYTES = 128
 

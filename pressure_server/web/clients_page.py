@@ -1,4 +1,4 @@
-"""The page of clients: who is connected, what they wait for, and what they cost."""
+"""The page of clients: their connections, the queues on which they wait, and the bytes held for them."""
 
 from __future__ import annotations
 

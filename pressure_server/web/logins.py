@@ -1,4 +1,4 @@
-"""Logins of the console: who is logged in, log in, log out."""
+"""Logins of the console: the present user, log in, log out."""
 
 from __future__ import annotations
 

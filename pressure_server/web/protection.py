@@ -1,8 +1,8 @@
 """Protection of the HTTP listener: which requests are served, as whom, and with which headers.
 
-A page of the network is taken for an attacker: it can make the browser of somebody who is logged in send
-requests. Those that change something must come from our own page (Origin, Sec-Fetch-Site), and carry JSON,
-which other pages may not send without being asked. docs/guides/console.md lists what this prevents.
+Any page of the network may be an attacker's: it can make an operator's browser send requests. Requests that
+change something must come from our own page (Origin, Sec-Fetch-Site), and carry JSON, which a browser sends
+for another page only with our permission. docs/guides/console.md lists what this prevents.
 """
 
 from __future__ import annotations

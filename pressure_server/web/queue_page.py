@@ -1,4 +1,4 @@
-"""The page of one queue: its figures, its oldest messages, its jobs and groups, and who waits on it."""
+"""The page of one queue: its figures, its oldest messages, its jobs and groups, and its waiting clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions of the console: who has logged in, by a token in a cookie."""
+"""Sessions of the console: logged-in users, by a token in a cookie."""
 
 from __future__ import annotations
 

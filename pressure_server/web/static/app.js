@@ -1,4 +1,4 @@
-// The console: who looks, which view is shown, and keys.
+// The console: the user, the view that is shown, and keys.
 
 import { get, post } from "./api.js";
 import { showClients } from "./clients.js";
@@ -24,7 +24,7 @@ const KEYS = [
   ["?", "show these keys"],
 ];
 
-/** Ask who looks. Return whether the login form is shown, because the login has ended. */
+/** Ask for the present user. Return whether the login form is shown, because the login has ended. */
 async function lost() {
   try {
     me = await get("/api/me");
