@@ -1,4 +1,4 @@
-"""What operators see of a client's connection: its commands, with their latencies and errors, and its log lines.
+"""What operators see of a client's connection: its commands, their latencies and errors, its log lines.
 
 The hot path of Connection, the sub-class, uses this state. So it is not in an object of its own.
 """
