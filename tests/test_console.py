@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import socket
+import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +17,7 @@ import pytest
 import redis
 
 from tests.support.guards import reload, users_toml
-from tests.support.http_requests import Response, request
+from tests.support.http_requests import Response, connect, request
 from tests.support.programs import Client, Server, StartServer, Valkey, wait_for
 
 _ALL = ["put", "get", "read", "administer"]
@@ -124,6 +126,54 @@ def test_queues_are_sorted_by_the_server(
     queues.rpush("c", "12345", "12345")
     found = _surveyed(console, 3, sort=sort, order=order)
     assert [row["name"] for row in found["rows"]] == names
+
+
+def test_queues_that_need_attention_are_found_by_sorting(console: Server, queues: Client) -> None:
+    queues.execute_command("PRESSURE.CREATE", "closed")
+    queues.execute_command("PRESSURE.CLOSE", "closed")
+    queues.execute_command("PRESSURE.CREATE", "full", "BOUND", "1")
+    queues.rpush("full", "x")
+    queues.rpush("well", "x")
+    with console.client() as other:
+
+        def take() -> None:
+            with contextlib.suppress(redis.RedisError):
+                other.blpop(["closed2"], 20)
+
+        queues.execute_command("PRESSURE.CREATE", "closed2")
+        taking = threading.Thread(target=take)
+        taking.start()
+        found = wait_for(
+            lambda: (
+                rows
+                if (rows := _surveyed(console, 4, sort="waiting", order="down")["rows"])[0]["name"]
+                == "closed2"
+                else None
+            ),
+            "the waiting client",
+        )
+        assert found[0]["waiting_consumers"] == 1
+        queues.execute_command("PRESSURE.DELETE", "closed2")
+        taking.join()
+    states = _surveyed(console, 3, sort="states", order="down")["rows"]
+    assert [row["name"] for row in states] == ["full", "closed", "well"]
+
+
+def test_any_page_of_many_queues_is_in_order(console: Server, queues: Client) -> None:
+    lengths = [number * 7919 % 13 for number in range(2500)]
+    with queues.pipeline(transaction=False) as pipe:
+        for number, length in enumerate(lengths):
+            pipe.rpush(f"q{number}", *range(1 + length))
+        pipe.execute()
+    _surveyed(console, 2500)
+    assert _overview(console, sort="messages", page=49)["rows"][0]["messages"] == sorted(lengths)[2450] + 1
+    shown = [
+        row["messages"]
+        for page in (0, 1, 49, 25)
+        for row in _overview(console, sort="messages", order="down", page=page)["rows"]
+    ]
+    expected = [1 + length for length in sorted(lengths, reverse=True)]
+    assert shown == [*expected[:100], *expected[2450:], *expected[1250:1300]]
 
 
 def test_queues_are_filtered_and_paged(console: Server, queues: Client) -> None:
@@ -260,7 +310,8 @@ def test_each_action_says_what_it_did(console: Server, queues: Client) -> None:
     assert _act(console, "take", "q").json["done"] is False
     assert said("pause", seconds="0") == "the pause was set"
     assert said("alter", bound="7", overflow="ERROR", max_bytes="100") == "the queue was altered"
-    assert _queue(console, "q")["row"]["bound"] == 7
+    # A queue that was looked at in the last half second is not looked at again.
+    wait_for(lambda: _queue(console, "q")["row"]["bound"] == 7, "the new bound")
     taken = _act(console, "take", "q")
     assert (taken.headers["content-type"], taken.body) == ("application/octet-stream", b"hello")
     assert _act(console, "take", "q").body == b"\x00\xff"
@@ -361,6 +412,32 @@ def test_a_stream_ends_when_its_user_loses_its_rights(guarded: Server, tmp_path:
         reload(guarded)
         # Otherwise the next read has a timeout.
         assert len(list(events)) < 5
+
+
+def test_a_view_ends_when_its_user_may_not_see_it_any_longer(guarded: Server, tmp_path: Path) -> None:
+    with _events(guarded, "/api/clients/events", _cookie(guarded, "root")) as events:
+        next(events)
+        users = {**_USERS, "root": ("secret", ["*"], ["read"])}
+        (tmp_path / "users.toml").write_text(users_toml(users))
+        reload(guarded)
+        # http.client raises IncompleteRead if anything but the end follows.
+        assert len(list(events)) < 5
+    assert "Traceback" not in guarded.log
+
+
+def test_a_message_returns_if_the_browser_leaves_before_it_has_come(console: Server, queues: Client) -> None:
+    queues.rpush("q", b"x" * (20 << 20), "next")
+    body = b'{"action": "take", "queue": "q"}'
+    with connect(console) as browser:
+        browser.sendall(
+            b"POST /api/actions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+            b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+        )
+        wait_for(lambda: queues.execute_command("PRESSURE.INFO", "q")[b"reserved"] == 1, "the reservation")
+        # The server could not send everything, as the browser reads nothing.
+        browser.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    wait_for(lambda: queues.llen("q") == 2, "the message to return")
+    assert len(queues.lindex("q", 0)) == 20 << 20
 
 
 def test_the_server_stops_while_consoles_are_open(start_server: StartServer, backend: Valkey) -> None:

@@ -103,7 +103,7 @@ def test_a_queue_is_shown_and_changed(console: Server, queues: Client, open_page
     expect(page.locator(".messages li")).to_have_count(3)
     page.locator("summary").click()
     expect(page.locator("details pre")).to_contain_text('"b": [')
-    expect(page.locator(".messages")).to_contain_text("00 ff 62 69 6e 61 72 79")
+    expect(page.locator("main")).to_contain_text("00 ff 62 69 6e 61 72 79")
     expect(page.locator("canvas")).to_be_visible()
 
     def act(name: str, confirm: str, **values: str) -> None:
@@ -116,7 +116,7 @@ def test_a_queue_is_shown_and_changed(console: Server, queues: Client, open_page
     result = page.locator("#results")
     act("Put a message", "Put", Message="from the console")
     expect(result).to_have_text("the message was put")
-    expect(page.locator(".messages")).to_contain_text("from the console")
+    expect(page.locator("main")).to_contain_text("from the console")
     act("Bury the next job", "Bury")
     expect(result).to_have_text("job 1 was buried")
     expect(page.get_by_role("heading", name="Jobs: buried")).to_be_visible()
@@ -142,6 +142,68 @@ def test_a_queue_is_shown_and_changed(console: Server, queues: Client, open_page
     act("Delete", "Delete the queue")
     expect(page.locator("h1")).to_have_text("Queues")
     assert not queues.exists("jobs")
+
+
+def test_a_message_of_any_bytes_can_be_put(console: Server, queues: Client, open_page: Open) -> None:
+    queues.execute_command("PRESSURE.CREATE", "q", "TYPE", "JOBS")
+    page = open_page(console, "#/queue/0/q")
+    page.get_by_role("button", name="Put a message").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Message").fill("00 ff\n0d0a")
+    dialog.get_by_label("Written as").select_option("hex")
+    dialog.get_by_label("Priority").fill("7")
+    dialog.get_by_role("button", name="Put", exact=True).click()
+    expect(page.locator(".messages li")).to_contain_text("priority 7")
+    expect(page.locator(".messages pre")).to_contain_text("00 ff 0d 0a")
+    assert queues.execute_command("PRESSURE.PEEK", "q", "READY")[1] == b"\x00\xff\r\n"
+
+
+def test_focus_stays_on_a_message_while_the_page_changes(
+    console: Server, queues: Client, open_page: Open
+) -> None:
+    queues.execute_command("PRESSURE.CREATE", "jobs", "TYPE", "JOBS")
+    queues.rpush("jobs", "first", '{"a": 1}', "last")
+    page = open_page(console, "#/queue/0/jobs")
+    page.locator("summary").click()
+    expect(page.locator("summary")).to_be_focused()
+    age = page.locator(".messages .muted").last
+    before = age.inner_text()
+    expect(age).not_to_have_text(before)
+    queues.execute_command("PRESSURE.RESERVE", "jobs")
+    expect(page.get_by_role("heading", name="Jobs: reserved")).to_be_visible()
+    expect(page.locator("summary")).to_be_focused()
+    expect(page.locator("details")).to_have_attribute("open", "")
+
+
+def test_a_page_in_the_background_does_not_listen(console: Server, queues: Client, open_page: Open) -> None:
+    def hide(is_hidden: str) -> None:
+        page.evaluate(
+            f"Object.defineProperty(document, 'hidden', {{value: {is_hidden}, configurable: true}})"
+        )
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+
+    page = open_page(console)
+    expect(page.locator("#connection")).to_have_text("live")
+    with page.expect_event("requestfailed"):
+        hide("true")
+    queues.rpush("new", "x")
+    page.wait_for_timeout(2500)
+    expect(page.locator("tbody a")).to_have_count(0)
+    hide("false")
+    expect(page.locator("tbody a")).to_have_text("new")
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [("#/queue/9/q", "this database is not in use"), ("#/queue/0/x%3Abound", "this cannot be a queue")],
+)
+def test_a_view_that_is_refused_says_why(
+    console: Server, queues: Client, open_page: Open, path: str, reason: str
+) -> None:
+    page = open_page(console, path)
+    expect(page.locator("#connection")).to_have_text(reason)
+    page.keyboard.press("q")
+    expect(page.locator("#connection")).to_have_text("live")
 
 
 def test_nothing_is_done_before_it_is_confirmed(console: Server, queues: Client, open_page: Open) -> None:

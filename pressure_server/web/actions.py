@@ -10,6 +10,7 @@ from typing import Any
 import hiredis
 from aiohttp import web
 
+from pressure_server.errors import BackendError
 from pressure_server.net.client_facts import connections_of
 from pressure_server.queues.repair.doctor import Case, Doctor
 from pressure_server.web.bodies import json_object, text_in
@@ -17,7 +18,7 @@ from pressure_server.web.clients_page import require_administrator
 from pressure_server.web.private_client import PrivateClient, private_client
 from pressure_server.web.problems import PATIENCE
 from pressure_server.web.queue_ids import database_of, name_of, require_access
-from pressure_server.web.shown import SHOWN, USER
+from pressure_server.web.shown import SHOWN, USER, Shown
 
 Body = dict[str, Any]
 
@@ -116,6 +117,7 @@ class Actions:
             action = ACTIONS[name]
             async with _client(request, body) as (client, queue):
                 reply = await _done(client, action.command.encode(), queue, *action.arguments(body))
+            await _note(request.app[SHOWN], body, queue)
             return _answer(action.says(reply))
         except ActionFailedError as error:
             return _answer(str(error), is_done=False)
@@ -137,6 +139,14 @@ async def _client(request: web.Request, body: Body) -> AsyncIterator[tuple[Priva
     number = database_of(shown.context.broker, body.get("db", 0)).database_number
     async with private_client(shown.context, user, number) as client:
         yield client, queue
+
+
+async def _note(shown: Shown, body: Body, queue: bytes) -> None:
+    """Show a queue that is new: the next look of the survey may be minutes away."""
+    key = (database_of(shown.context.broker, body.get("db", 0)).database_number, queue)
+    if key not in shown.survey.queues:
+        with contextlib.suppress(BackendError):
+            await shown.survey.look_at([key])
 
 
 async def _done(client: PrivateClient, *words: bytes) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 from aiohttp import web
@@ -18,6 +20,8 @@ from pressure_server.web.shown import Shown
 # Queues that are shown of those on which one client waits.
 _MOST_QUEUES = 5
 _MAX_FILTER = 256
+# Clients that are looked at between two pauses.
+_AT_ONCE = 500
 
 
 def client_row(connection: Connection) -> dict[str, Any]:
@@ -68,13 +72,19 @@ class ClientsPage:
         sort, text = request.query.get("sort", "id"), request.query.get("filter", "")
         if sort not in _SORTS or len(text) > _MAX_FILTER:
             raise web.HTTPBadRequest(text="sort or filter is wrong\n")
-        found = [
-            one for one in connections_of(self._shown.context.clients) if not text or _matches(one, text)
-        ]
-        found.sort(key=_SORTS[sort], reverse=request.query.get("order") == "down")
+        value_of, found = _SORTS[sort], list[tuple[Any, Connection]]()
+        connections = connections_of(self._shown.context.clients)
+        for first in range(0, len(connections), _AT_ONCE):
+            found += [
+                (value_of(one), one)
+                for one in connections[first : first + _AT_ONCE]
+                if not text or _matches(one, text)
+            ]
+            await asyncio.sleep(0)
+        found.sort(key=itemgetter(0), reverse=request.query.get("order") == "down")
         pages = max(1, -(-len(found) // PAGE))
         page = min(page_number(request), pages - 1)
-        rows = [client_row(one) for one in found[page * PAGE : (page + 1) * PAGE]]
+        rows = [client_row(one) for _, one in found[page * PAGE : (page + 1) * PAGE]]
         return {"rows": rows, "matching": len(found), "page": page, "pages": pages}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -13,6 +14,8 @@ from pressure_server.auth.users import NOBODY, User
 from pressure_server.errors import PressureError
 from pressure_server.web.protection import Protection
 from pressure_server.web.shown import SHOWN
+
+logger = logging.getLogger(__name__)
 
 # The most streams: each costs the time for a view each second.
 _MAX_STREAMS = 64
@@ -43,8 +46,8 @@ class EventStreams:
         if self._open >= _MAX_STREAMS:
             raise web.HTTPServiceUnavailable(text="too many consoles are open\n")
         self._open += 1
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         try:
-            response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
             sent = await self._data(request, view, await self._protection.user_of(request))
             await response.prepare(request)
             await _write(response, sent)
@@ -60,6 +63,14 @@ class EventStreams:
         except (ConnectionError, TimeoutError):
             if request.transport is not None:
                 request.transport.close()
+        except web.HTTPException:
+            # The user has lost a right. The browser asks again, and gets the reason then.
+            if not response.prepared:
+                raise
+        except Exception:
+            if not response.prepared:
+                raise
+            logger.exception("error in a stream of %s; it ends", request.path)
         finally:
             self._open -= 1
         return response

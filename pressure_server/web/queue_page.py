@@ -81,7 +81,9 @@ class QueuePage:
         found = [
             client_row(connection)
             for connection in connections_of(self._shown.context.clients)
-            if connection.database.database_number == key[0] and key[1] in connection.waits_on()
+            if connection.is_waiting
+            and connection.database.database_number == key[0]
+            and key[1] in connection.waits_on()
         ]
         return found[:_MOST_CLIENTS]
 

@@ -12,6 +12,10 @@ const OVERFLOW = [
   ["ERROR", "error: puts fail"],
   ["OVERWRITE", "overwrite: the oldest messages are dropped"],
 ];
+const FORMS = [
+  ["text", "text, in UTF-8"],
+  ["hex", "hexadecimal digits"],
+];
 const TYPES = [
   ["FIFO", "fifo"],
   ["JOBS", "jobs"],
@@ -21,14 +25,25 @@ const TYPES = [
 ];
 const hasJobs = (row) => ["jobs", "lifo", "random", "group"].includes(row.type);
 
-/** The actions on a queue, in the order of their buttons. `suits` tells for which queues. */
+/** The actions on a queue, in the order of their buttons. `suits` tells for which queues; `body` makes the body. */
 export const ACTIONS = [
   {
     name: "put",
     title: "Put a message",
     needs: ["put"],
-    text: (row) => `Put a message into ${row.name}. It is text in UTF-8.`,
-    fields: () => [{ name: "message", label: "Message", type: "textarea" }],
+    text: (row) => `Put a message into ${row.name}.`,
+    fields: (row) => [
+      { name: "message", label: "Message", type: "textarea" },
+      { name: "form", label: "Written as", options: FORMS },
+      ...(row.type === "jobs"
+        ? [
+            { name: "priority", label: "Priority; empty for 1024", type: "number" },
+            { name: "delay", label: "Delay in seconds", type: "number" },
+          ]
+        : []),
+    ],
+    body: ({ form, message, ...options }) =>
+      form === "hex" ? { hex: message.replace(/\s+/g, ""), ...options } : { message, ...options },
     confirm: "Put",
     suits: (row) => row.type !== "group",
   },
@@ -167,7 +182,7 @@ export async function act(action, row) {
     isDangerous: action.isDangerous,
   });
   if (answer === null) return false;
-  const { name, ...others } = answer;
+  const { name, ...others } = action.body ? action.body(answer) : answer;
   const queue = name === undefined ? row.id : encodeURIComponent(name);
   return send({ action: action.name, db: row.db, queue, ...others });
 }

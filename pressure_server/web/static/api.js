@@ -28,14 +28,30 @@ export async function post(path, body) {
   return checked(await fetch(path, { method: "POST", headers, body: JSON.stringify(body) }));
 }
 
+/** Return why the server refuses a stream, as an EventSource does not tell it; null if it does not. */
+async function refusal(path) {
+  const aborting = new AbortController();
+  try {
+    const response = await fetch(path, { signal: aborting.signal });
+    return response.ok ? null : new Refused(response.status, await response.text());
+  } catch {
+    return null; // the server is away
+  } finally {
+    aborting.abort();
+  }
+}
+
 /**
  * Listen to a stream of events until `close` of the result is called. `show` gets each event's data. `lost` is
- * called if the server refuses the stream, for example because the login has ended.
+ * called if the stream breaks off, and returns whether the login form is shown instead.
+ *
+ * A page that is not visible does not listen: a browser has six connections to a server, for all its tabs.
  */
 export function listen(path, show, lost) {
   let source = null;
   let timer = null;
   let isClosed = false;
+
   function open() {
     source = new EventSource(path);
     source.onopen = () => showConnection(true);
@@ -44,19 +60,37 @@ export function listen(path, show, lost) {
       showConnection(!data.error, data.error);
       if (!data.error) show(data);
     };
-    source.onerror = async () => {
-      showConnection(false);
-      source.close();
-      // An EventSource does not tell the status of a refusal.
-      if (!isClosed && !(await lost())) timer = setTimeout(open, RETRY_AFTER);
-    };
+    source.onerror = () => retry(source);
   }
-  open();
+
+  async function retry(failed) {
+    const isRefused = failed.readyState === EventSource.CLOSED;
+    failed.close();
+    if (isClosed || failed !== source) return;
+    showConnection(false);
+    if (await lost()) return;
+    const reason = isRefused ? await refusal(path) : null;
+    if (isClosed || failed !== source) return;
+    if (reason !== null) showConnection(false, reason.message);
+    const isFinal = reason !== null && reason.status < 500;
+    if (!isFinal) timer = setTimeout(open, RETRY_AFTER);
+  }
+
+  function pauseOrResume() {
+    clearTimeout(timer);
+    source?.close();
+    source = null;
+    if (!document.hidden) open();
+  }
+
+  document.addEventListener("visibilitychange", pauseOrResume);
+  pauseOrResume();
   return {
     close() {
       isClosed = true;
+      document.removeEventListener("visibilitychange", pauseOrResume);
       clearTimeout(timer);
-      source.close();
+      source?.close();
     },
   };
 }

@@ -25,6 +25,18 @@ export function fill(element, ...children) {
   append(element, children);
 }
 
+/** Let an element have these children, in this order. Those that stay keep their focus. */
+export function arrange(element, children) {
+  const focused = element.contains(document.activeElement) ? document.activeElement : null;
+  const kept = new Set(children);
+  for (const child of [...element.children]) if (!kept.has(child)) child.remove();
+  children.forEach((child, at) => {
+    if (element.children[at] !== child) element.insertBefore(child, element.children[at] || null);
+  });
+  // A child that moves loses the focus.
+  if (focused?.isConnected && document.activeElement !== focused) focused.focus({ preventScroll: true });
+}
+
 /** Return a function that fills an element, but only if what it shows has changed. */
 export function keeper(element) {
   let shown;

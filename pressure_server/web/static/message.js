@@ -1,6 +1,6 @@
 // Messages as people read them: text, folded JSON, or hexadecimal digits.
 
-import { h } from "./dom.js";
+import { arrange, h } from "./dom.js";
 import { bytes } from "./format.js";
 
 const PER_LINE = 16;
@@ -25,8 +25,8 @@ function hexDump(digits) {
   return lines.join("\n");
 }
 
-/** Return the content of a message {size, text | hex}. `opened` is a set of the texts that are unfolded. */
-export function messageContent(message, opened = new Set()) {
+/** Return the content of a message {size, text | hex}. */
+export function messageContent(message) {
   if (message.hex !== undefined) return h("pre", { tabindex: 0, "aria-label": "bytes" }, hexDump(message.hex));
   const isWhole = new TextEncoder().encode(message.text).length >= message.size;
   if (isWhole && isJson(message.text)) {
@@ -35,10 +35,7 @@ export function messageContent(message, opened = new Set()) {
       const summary = message.text.length > SUMMARY ? `${message.text.slice(0, SUMMARY)}…` : message.text;
       return h(
         "details",
-        {
-          open: opened.has(message.text),
-          ontoggle: (event) => (event.target.open ? opened.add(message.text) : opened.delete(message.text)),
-        },
+        {},
         h("summary", {}, h("code", {}, summary)),
         h("pre", { tabindex: 0, "aria-label": "JSON" }, pretty),
       );
@@ -53,4 +50,42 @@ export function messageContent(message, opened = new Set()) {
 export function messageSize(message) {
   const shown = message.hex !== undefined ? message.hex.length / 2 : new TextEncoder().encode(message.text).length;
   return shown < message.size ? `first ${bytes(shown)} of ${bytes(message.size)}` : bytes(message.size);
+}
+
+/** A list of messages under a title. A message that stays keeps its element, and with it focus and selection. */
+export class MessageList {
+  constructor(title, describe) {
+    this.describe = describe;
+    this.items = new Map();
+    this.list = h("ol", { class: "messages" });
+    this.element = h("section", { hidden: true }, h("h2", {}, title), this.list);
+  }
+
+  /** Show these messages, in this order. */
+  update(messages) {
+    const kept = new Map();
+    for (const message of messages) {
+      const key = this.keyOf(message, kept);
+      const item = this.items.get(key) || this.item(message);
+      kept.set(key, item);
+      const text = this.describe(message);
+      if (item.about.textContent !== text) item.about.textContent = text;
+    }
+    arrange(this.list, Array.from(kept.values(), (item) => item.element));
+    this.items = kept;
+    this.element.hidden = !messages.length;
+  }
+
+  /** Jobs have ids; the messages of a list are told apart by what they are, and by how many are equal. */
+  keyOf(message, taken) {
+    const content = JSON.stringify([message.id, message.size, message.text, message.hex]);
+    let count = 0;
+    while (taken.has(`${count} ${content}`)) count += 1;
+    return `${count} ${content}`;
+  }
+
+  item(message) {
+    const about = h("p", { class: "muted" });
+    return { about, element: h("li", {}, about, messageContent(message)) };
+  }
 }

@@ -44,6 +44,7 @@ const COLUMNS = [
   {
     key: "waiting",
     title: "Waiting",
+    sorts: true,
     isNumber: true,
     show: (row) =>
       row.waiting_producers + row.waiting_consumers
@@ -55,7 +56,7 @@ const COLUMNS = [
   { key: "bytes", title: "Size", sorts: true, isNumber: true, show: (row) => bytes(row.bytes) },
   { key: "reserved", title: "Reserved", sorts: true, isNumber: true, show: (row) => orDash(row.reserved) },
   { key: "buried", title: "Buried", sorts: true, isNumber: true, show: (row) => orDash(row.buried) },
-  { key: "states", title: "State", show: badges, uses: (row) => [row.states, row.problems, row.warnings] },
+  { key: "states", title: "State", sorts: true, isDownFirst: true, show: badges, uses: (row) => [row.states, row.problems, row.warnings] },
 ];
 
 function totals(server) {
@@ -104,8 +105,8 @@ export function showOverview(main, me, lost) {
     keyOf: (row) => `${row.db} ${row.id}`,
     sort: view.sort,
     order: view.order,
-    onSort: (sort, isNumber) => {
-      const order = view.sort === sort ? (view.order === "up" ? "down" : "up") : isNumber ? "down" : "up";
+    onSort: (sort, isDownFirst) => {
+      const order = view.sort === sort ? (view.order === "up" ? "down" : "up") : isDownFirst ? "down" : "up";
       table.showSort(sort, order);
       change({ sort, order, page: 0 });
     },

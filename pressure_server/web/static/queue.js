@@ -6,8 +6,9 @@ import { chart } from "./chart.js";
 import { clientTable } from "./clients.js";
 import { h, keeper } from "./dom.js";
 import { bytes, duration, number, orDash, rate } from "./format.js";
-import { messageContent, messageSize } from "./message.js";
+import { messageSize, MessageList } from "./message.js";
 import { badges } from "./overview.js";
+import { Table } from "./table.js";
 
 const STATES = ["ready", "delayed", "reserved", "buried"];
 
@@ -39,70 +40,51 @@ function figures({ row, info }) {
   return h("dl", { class: "figures" }, shown.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
 }
 
-function items(messages, describe, opened) {
-  return h(
-    "ol",
-    { class: "messages" },
-    messages.map((message) => h("li", {}, h("p", { class: "muted" }, describe(message)), messageContent(message, opened))),
-  );
-}
-
 function jobText(job) {
   return `job ${job.id}, ${messageSize(job)}, priority ${job.priority}, ${duration(job.age)} old, delivered ${job.reserves} times`;
 }
 
-function content(data, opened) {
-  const jobs = STATES.filter((state) => data.jobs[state].length);
-  return [
-    data.list.length > 0 && [h("h2", {}, "Oldest messages"), items(data.list, messageSize, opened)],
-    jobs.map((state) => [
-      h("h2", {}, `Jobs: ${state}`),
-      items(data.jobs[state], jobText, opened),
-    ]),
-    !data.list.length && !jobs.length && h("p", { class: "muted" }, "The queue has no messages."),
-  ];
-}
+const GROUP_COLUMNS = [
+  {
+    key: "name",
+    title: "Group",
+    show: (group) => h("a", { href: `#/queue/${group.db}/${group.id}` }, group.name),
+    uses: (group) => [group.db, group.id],
+  },
+  ...[
+    ["next", "Next offset"],
+    ["lag", "Lag"],
+    ["reserved", "Reserved"],
+    ["buried", "Buried"],
+    ["missed", "Missed"],
+  ].map(([key, title]) => ({ key, title, isNumber: true, show: (group) => number(group[key]) })),
+];
 
-function groups({ db, found }) {
-  if (!found.length) return null;
-  const titles = ["Group", "Next offset", "Lag", "Reserved", "Buried", "Missed"];
-  return [
-    h("h2", {}, "Groups"),
-    h(
-      "table",
-      {},
-      h("caption", { class: "hidden" }, "Groups of the log"),
-      h("thead", {}, h("tr", {}, titles.map((title) => h("th", { scope: "col" }, title)))),
-      h(
-        "tbody",
-        {},
-        found.map((group) =>
-          h(
-            "tr",
-            {},
-            h("td", {}, h("a", { href: `#/queue/${db}/${group.id}` }, group.name)),
-            [group.next, group.lag, group.reserved, group.buried, group.missed].map((value) =>
-              h("td", { class: "number" }, number(value)),
-            ),
-          ),
-        ),
-      ),
-    ),
-  ];
+/** Return a section with a table, which is hidden while the table has no rows. */
+function tableSection(title, label, table) {
+  return h(
+    "section",
+    { hidden: true },
+    h("h2", {}, title),
+    h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": label }, table.element),
+  );
 }
 
 /** Show a queue in an element. Return an object with `close`. */
 export function showQueue(main, me, db, id, lost) {
   const title = h("h1", { class: "name" }, decodeURIComponentSafely(id));
-  const parts = ["state", "notes", "buttons", "figures", "content", "groups", "waiting"];
+  const parts = ["state", "notes", "buttons", "figures", "empty"];
   const elements = Object.fromEntries(parts.map((part) => [part, h("div", { class: part })]));
   const show = Object.fromEntries(parts.map((part) => [part, keeper(elements[part])]));
-  const opened = new Set();
+  const messages = new MessageList("Oldest messages", messageSize);
+  const jobs = Object.fromEntries(STATES.map((state) => [state, new MessageList(`Jobs: ${state}`, jobText)]));
   const live = chart();
   let latest = null;
 
+  const groups = new Table("Groups of the log", GROUP_COLUMNS, { keyOf: (group) => group.id });
+  const groupSection = tableSection("Groups", "Table of groups", groups);
   const clients = clientTable(me);
-  const waiting = h("section", { hidden: true }, h("h2", {}, "Clients that wait"), h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Table of waiting clients" }, clients.element));
+  const waiting = tableSection("Clients that wait", "Table of waiting clients", clients);
 
   async function perform(action) {
     const isDone = await act(action, latest);
@@ -135,8 +117,12 @@ export function showQueue(main, me, db, id, lost) {
       ),
     );
     show.figures({ row: data.row, info: data.info }, figures);
-    show.content({ list: data.list, jobs: data.jobs }, (value) => content(value, opened));
-    show.groups({ db: data.db, found: data.groups }, groups);
+    messages.update(data.list);
+    for (const state of STATES) jobs[state].update(data.jobs[state]);
+    const isEmpty = !data.list.length && STATES.every((state) => !data.jobs[state].length);
+    show.empty(isEmpty, () => isEmpty && h("p", { class: "muted" }, "The queue has no messages."));
+    groupSection.hidden = !data.groups.length;
+    groups.update(data.groups.map((group) => ({ db: data.db, ...group })));
     waiting.hidden = !data.clients.length;
     clients.update(data.clients);
   }
@@ -151,9 +137,11 @@ export function showQueue(main, me, db, id, lost) {
     h("h2", { class: "hidden" }, "Figures"),
     elements.figures,
     live.element,
-    elements.groups,
+    groupSection,
     waiting,
-    elements.content,
+    messages.element,
+    ...STATES.map((state) => jobs[state].element),
+    elements.empty,
   );
   const stream = listen(`/api/queue/events?db=${encodeURIComponent(db)}&id=${encodeURIComponent(id)}`, update, lost);
   return {

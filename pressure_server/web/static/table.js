@@ -1,10 +1,12 @@
 // A table whose rows change in place, so that the focus and the reader's place stay where they are.
 
-import { fill, h } from "./dom.js";
+import { arrange, fill, h } from "./dom.js";
+import { number } from "./format.js";
 
 /**
  * A column: `key` of its values in a row, `title`, `show` (row → text or nodes), `uses` (row → what the cell depends
- * on; otherwise the value), `sorts` (whether the server sorts by it) and `isNumber`.
+ * on; otherwise the value), `sorts` (whether the server sorts by it), `isNumber`, and `isDownFirst` (whether the
+ * first click sorts the highest first, as it does for numbers).
  */
 export class Table {
   constructor(caption, columns, { keyOf, sort, order, onSort }) {
@@ -25,7 +27,7 @@ export class Table {
 
   head(column, onSort) {
     const content = column.sorts
-      ? h("button", { type: "button", onclick: () => onSort(column.key, column.isNumber) }, column.title)
+      ? h("button", { type: "button", onclick: () => onSort(column.key, column.isNumber || column.isDownFirst) }, column.title)
       : column.title;
     return h(
       "th",
@@ -45,14 +47,13 @@ export class Table {
   /** Show these rows, in this order. */
   update(rows) {
     const kept = new Map();
-    rows.forEach((row, at) => {
+    for (const row of rows) {
       const key = this.keyOf(row);
       const line = this.rows.get(key) || this.line();
       kept.set(key, line);
       this.refresh(line, row);
-      if (this.body.children[at] !== line.element) this.body.insertBefore(line.element, this.body.children[at] || null);
-    });
-    for (const [key, line] of this.rows) if (!kept.has(key)) line.element.remove();
+    }
+    arrange(this.body, Array.from(kept.values(), (line) => line.element));
     this.rows = kept;
   }
 
@@ -97,7 +98,7 @@ export function pager(what, size, onPage) {
       back.disabled = page === 0;
       forth.disabled = page >= pages - 1;
       const last = Math.min((page + 1) * size, matching);
-      text.textContent = matching ? `${page * size + 1} to ${last} of ${matching} ${what}` : `no ${what}`;
+      text.textContent = matching ? `${number(page * size + 1)} to ${number(last)} of ${number(matching)} ${what}` : `no ${what}`;
     },
   };
 }

@@ -3,12 +3,26 @@
 const NEXT = { auto: "light", light: "dark", dark: "auto" };
 const TITLES = { auto: "Theme: system", light: "Theme: light", dark: "Theme: dark" };
 
+let theme = "auto";
+
+/** Return the stored theme. Browsers may refuse to store anything. */
 function stored() {
-  const theme = localStorage.getItem("theme");
-  return theme in NEXT ? theme : "auto";
+  try {
+    return localStorage.getItem("theme");
+  } catch {
+    return null;
+  }
 }
 
-function use(button, theme) {
+function store() {
+  try {
+    localStorage.setItem("theme", theme);
+  } catch {
+    // The theme lasts as long as the page.
+  }
+}
+
+function use(button) {
   if (theme === "auto") delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = theme;
   button.textContent = TITLES[theme];
@@ -17,13 +31,14 @@ function use(button, theme) {
 
 /** Let the button change the theme. Each change is a `theme` event of the window. */
 export function watchTheme(button) {
-  use(button, stored());
+  if (stored() in NEXT) theme = stored();
+  use(button);
   button.addEventListener("click", () => {
-    const theme = NEXT[stored()];
-    localStorage.setItem("theme", theme);
-    use(button, theme);
+    theme = NEXT[theme];
+    store();
+    use(button);
   });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => use(button, stored()));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => use(button));
 }
 
 /** Return the value of a colour of the style sheet. */
