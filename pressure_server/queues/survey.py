@@ -283,9 +283,13 @@ class Survey:
     async def _finish(self, began: float) -> None:
         """Forget queues that the round has not found, and add up the others, a few at a time."""
         sums, types, oldest = [0] * 8, Counter[str](), 0.0
-        queues = list(self.queues.items())
-        for first in range(0, len(queues), 2000):
-            for key, queue in queues[first : first + 2000]:
+        # Not the items: the garbage collector would look at 100 000 new tuples, which takes 60 ms.
+        keys = list(self.queues)
+        for first in range(0, len(keys), 1000):
+            for key in keys[first : first + 1000]:
+                queue = self.queues.get(key)
+                if queue is None:
+                    continue
                 if queue.at < began:
                     self.queues.pop(key, None)
                     continue

@@ -6,6 +6,7 @@ import uPlot from "./vendor/uPlot.js";
 
 const HEIGHT = 220;
 const MOST = 600; // seconds that are kept
+const LEAST = 60; // seconds that are shown at least
 
 /** Return a chart: `element`, `add(row)` for the figures of now, and `close`. */
 export function chart() {
@@ -22,7 +23,7 @@ export function chart() {
         width: Math.max(element.clientWidth, 280),
         height: HEIGHT,
         legend: { live: true },
-        scales: { messages: { range: (_, __, most) => [0, Math.max(most * 1.1, 1)] }, rate: { range: (_, __, most) => [0, Math.max(most * 1.1, 1)] } },
+        scales: { x: { range: (_, first, last) => [Math.min(first, last - LEAST), last] }, messages: { range: (_, __, most) => [0, Math.max(most * 1.1, 1)] }, rate: { range: (_, __, most) => [0, Math.max(most * 1.1, 1)] } },
         series: [
           {},
           line("messages", "--link", "messages", 2),

@@ -40,7 +40,7 @@ const COLUMNS = [
     ],
     uses: (row) => [row.queues, row.more_queues],
   },
-  { key: "age", title: "Connected", isNumber: true, show: (row) => duration(row.age) },
+  { key: "age", title: "Age", isNumber: true, show: (row) => duration(row.age) },
   { key: "idle", title: "Idle", sorts: true, isNumber: true, show: (row) => duration(row.idle) },
   { key: "bytes", title: "Held", sorts: true, isNumber: true, show: (row) => bytes(row.bytes) },
   { key: "reserved", title: "Reserved", isNumber: true, show: (row) => orDash(row.reserved) },

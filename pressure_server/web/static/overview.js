@@ -15,7 +15,7 @@ export function badges(row) {
   return [
     row.states.map((state) => h("span", { class: `badge ${state}` }, state)),
     row.problems.length > 0 && h("span", { class: "badge problem", title: row.problems.join("\n") }, "problem"),
-    row.warnings.length > 0 && h("span", { class: "badge warning", title: row.warnings.join("\n") }, "look"),
+    row.warnings.length > 0 && h("span", { class: "badge warning", title: row.warnings.join("\n") }, "warning"),
   ];
 }
 
