@@ -19,6 +19,7 @@ import redis
 from tests.support.guards import reload, users_toml
 from tests.support.http_requests import Response, connect, request
 from tests.support.programs import Client, Server, StartServer, Valkey, wait_for
+from tests.test_doctor_command import QUEUE, kill_a_producer
 
 _ALL = ["put", "get", "read", "administer"]
 _USERS = {
@@ -356,6 +357,23 @@ def test_words_of_an_action_are_not_more_commands(console: Server, queues: Clien
     _act(console, "kick", "q", count="1\r\nFLUSHALL")
     _act(console, "put", "q", message="x\r\nFLUSHALL\r\n")
     assert queues.exists("q")
+
+
+def test_what_the_doctor_finds_is_shown_first_and_repaired(
+    console: Server, queues: Client, direct: Client
+) -> None:
+    kill_a_producer(direct)
+    queues.rpush("well", "x")
+    with _events(console, "/api/overview/events?sort=states&order=down") as events:
+        found = next(one for one in events if one["server"]["problems"])
+        assert "producer" in next(row for row in found["rows"] if row["name"] == QUEUE)["problems"][0]
+        first = next(one for one in events if one["rows"][0]["name"] == QUEUE)
+        assert [row["name"] for row in first["rows"]] == [QUEUE, "well"]
+        answer = _act(console, "repair", QUEUE).json
+        assert answer["done"], answer
+        assert "gave the producer role back" in answer["text"]
+        assert next(one for one in events if not one["server"]["problems"])
+    assert queues.sadd(QUEUE, "a") == 1
 
 
 @pytest.fixture

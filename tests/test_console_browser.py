@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 from tests.support.guards import users_toml
 from tests.support.programs import Client, Server, StartServer, Valkey, wait_for
 from tests.support.requirements import need
+from tests.test_doctor_command import kill_a_producer
 
 pytestmark = pytest.mark.clients
 
@@ -231,6 +232,20 @@ def test_a_queue_is_created(console: Server, queues: Client, open_page: Open) ->
     assert queues.execute_command("PRESSURE.EXISTS", "new queue/ü") == 1
 
 
+def test_a_stuck_queue_is_found_and_repaired(
+    console: Server, queues: Client, direct: Client, open_page: Open
+) -> None:
+    kill_a_producer(direct)
+    page = open_page(console)
+    expect(page.locator(".badge.problem")).to_be_visible(timeout=30_000)
+    page.locator("tbody a").click()
+    expect(page.locator(".note").first).to_contain_text("a native producer died")
+    page.get_by_role("button", name="Repair").click()
+    page.get_by_role("dialog").get_by_role("button", name="Repair", exact=True).click()
+    expect(page.locator("#results")).to_contain_text("gave the producer role back", timeout=30_000)
+    expect(page.locator(".badge.problem")).to_have_count(0, timeout=30_000)
+
+
 def test_groups_lead_to_their_queues(console: Server, queues: Client, open_page: Open) -> None:
     queues.execute_command("PRESSURE.CREATE", "log", "TYPE", "LOG")
     queues.execute_command("PRESSURE.GROUP", "CREATE", "log", "billing")
@@ -284,6 +299,7 @@ def test_nothing_that_clients_choose_becomes_a_script(
         expect(page.get_by_role("dialog").locator("pre")).to_have_text(_EVIL)
         page.keyboard.press("Escape")
         page.keyboard.press("c")
+        expect(page.locator("h1")).to_have_text("Clients")
         expect(page.locator("tbody")).to_contain_text("onerror=window.harmed")
         assert page.evaluate("window.harmed") is None
         assert page.locator("main img, main script, main svg[onload]").count() == 0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -107,10 +107,8 @@ class Overview:
             count, page, keys = await self._page_of(_Query.of(request, user), page_number(request))
         except PatternError as error:
             raise web.HTTPBadRequest(text=f"{error}\n") from error
-        broker, survey = self._shown.context.broker, self._shown.survey
-        self._problems.look_at(broker.databases, keys)
-        if broker.is_up:
-            await survey.look_at(keys)
+        await self.look_at(keys)
+        survey = self._shown.survey
         rows = [self.row(survey.queues[key]) for key in keys if key in survey.queues]
         return {
             "server": self._server(),
@@ -119,6 +117,13 @@ class Overview:
             "page": page,
             "pages": max(1, -(-count // PAGE)),
         }
+
+    async def look_at(self, keys: Sequence[Key]) -> None:
+        """Renew the figures of queues that a console shows, and let their problems be looked for."""
+        broker = self._shown.context.broker
+        self._problems.look_at(broker.databases, keys)
+        if broker.is_up:
+            await self._shown.survey.look_at(keys)
 
     async def _page_of(self, query: _Query, page: int) -> tuple[int, int, list[Key]]:
         """Return the number of queues, the number of the page, at most the last one, and its keys."""

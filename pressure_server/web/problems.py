@@ -48,6 +48,8 @@ class ProblemWatch:
         self._databases = {database.database_number: database for database in databases}
         self._in_view |= dict.fromkeys(keys, self._looked_at)
         if self._task is None or self._task.done():
+            # Nobody has looked for some time: a queue may have been well meanwhile.
+            self._cases.clear()
             self._task = asyncio.create_task(self._work())
 
     async def stopped(self, _application: object) -> None:

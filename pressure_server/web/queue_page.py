@@ -40,7 +40,7 @@ class QueuePage:
         database = database_of(self._shown.context.broker, request.query.get("db", "0"))
         key = (database.database_number, name)
         survey = self._shown.survey
-        await survey.look_at([key])
+        await self._overview.look_at([key])
         about = {"db": key[0], "id": id_of(name), "name": printable(name)}
         looked = await database.call_script(
             look_script(), [base_key(database.prefix, name)], [b"%d" % _MOST, b"%d" % _MOST_BYTES], once=False
