@@ -268,7 +268,14 @@ def test_clients_that_wait_are_shown_with_their_queue(console: Server, queues: C
 
         taking = threading.Thread(target=take)
         taking.start()
-        (client,) = wait_for(lambda: _queue(console, "empty")["clients"], "the client")
+        (client,) = wait_for(
+            lambda: (
+                found
+                if (found := _queue(console, "empty")["clients"]) and len(found[0]["queues"]) == 2
+                else None
+            ),
+            "the client to wait on both queues",
+        )
         assert (client["name"], client["protocol"], client["command"]) == ("ann", "resp", "blpop")
         assert [queue["name"] for queue in client["queues"]] == ["empty", "empty2"]
         with _events(console, "/api/clients/events?filter=ann") as events:
