@@ -287,8 +287,8 @@ def test_nothing_that_clients_choose_becomes_a_script(
 ) -> None:
     name = f"queue {_EVIL}"
     queues.rpush(name, _EVIL, '{"a": "' + _EVIL.replace('"', "'") + '"}')
-    with console.client(client_name="<img/src=x/onerror=window.harmed=1>", lib_name="<b>") as other:
-        other.ping()
+    with console.client(client_name="<img/src=x/onerror=window.harmed=1>") as other:
+        other.execute_command("CLIENT", "SETINFO", "LIB-NAME", "<b>")
         page = open_page(console)
         expect(page.locator("tbody a")).to_contain_text("<script>")
         page.locator("tbody a").click()

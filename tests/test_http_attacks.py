@@ -72,7 +72,9 @@ _RAW = {
     "a RESP command": (b"*1\r\n$4\r\nPING\r\n", b"400"),
     "no host": (b"GET /metrics HTTP/1.1\r\n\r\n", b"4"),
     "two hosts": (b"GET /metrics HTTP/1.1\r\n" + _HOST + b"Host: evil.com\r\n\r\n", b"4"),
-    "a foreign host": (b"GET http://evil.com/metrics HTTP/1.1\r\nHost: evil.com\r\n\r\n", b"421"),
+    "a foreign host": (
+        b"GET http://evil.com/metrics HTTP/1.1\r\nHost: evil.com\r\nConnection: close\r\n\r\n", b"421",
+    ),
     "length and chunks": (
         b"POST /api/login HTTP/1.1\r\n" + _HOST
         + b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
@@ -104,8 +106,8 @@ _RAW = {
 def test_bytes_that_are_no_proper_request_are_refused(open_server: Server, attack: str) -> None:
     data, status = _RAW[attack]
     reply = send_raw(open_server, data)
-    # The connection may be reset before all is sent: then there may be no reply.
-    assert not reply or (reply.startswith(b"HTTP/1.") and reply.split()[1].startswith(status)), reply[:300]
+    cut_short = not reply and len(data) > 1_000_000  # the connection was reset before all was sent
+    assert cut_short or (reply.startswith(b"HTTP/1.") and reply.split()[1].startswith(status)), reply[:300]
     assert b"pressure_queues" not in reply
     assert reply.count(b"HTTP/1.1 ") <= 1
 

@@ -59,12 +59,11 @@ def connect(server: Server) -> socket.socket:
 
 
 def send_raw(server: Server, data: bytes) -> bytes:
-    """Send bytes, and return everything until the server closes the connection; send no more after that."""
+    """Send bytes, and return everything until the server closes the connection."""
     received = b""
     with connect(server) as connection:
         try:
             connection.sendall(data)
-            connection.shutdown(socket.SHUT_WR)
             while some := connection.recv(65536):
                 received += some
         except ConnectionError:
