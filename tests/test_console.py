@@ -74,6 +74,12 @@ def _overview(server: Server, **query: Any) -> Any:
         return next(events)
 
 
+def test_only_servers_with_http_load_its_library(console: Server, start_server: StartServer) -> None:
+    without = start_server()
+    loaded = [Path(f"/proc/{server.process.pid}/maps").read_text() for server in (console, without)]
+    assert ["/aiohttp/" in files for files in loaded] == [True, False]
+
+
 def _surveyed(server: Server, count: int, **query: Any) -> Any:
     """Return the overview when it has so many queues."""
     return wait_for(

@@ -24,7 +24,7 @@ from pressure_server.app.settings import DEFAULT_LISTEN, EMBEDDED, backend_from_
 from pressure_server.net.handler import find_handler
 from pressure_server.net.listen import ListenerUrl, SettingsError
 from pressure_server.queues.policy import BLOCK, ERROR, Policy
-from pressure_server.web.listener import check as check_http
+from pressure_server.web.settings import check as check_http
 
 _FILE = click.Path(path_type=Path)
 # By the type of an option's default: the TOML types that it accepts besides strings.

@@ -9,7 +9,7 @@ import os
 import resource
 import signal
 from collections.abc import Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pressure_server.app import memory_limit
 from pressure_server.app.service_manager import ServiceManager
@@ -33,9 +33,11 @@ from pressure_server.queues.storage_limit import StorageLimit
 from pressure_server.queues.survey import Survey
 from pressure_server.queues.sweeper import Sweeper
 from pressure_server.web.connections import MAX_CONNECTIONS
-from pressure_server.web.listener import HttpListener
 from pressure_server.web.sessions import Sessions
-from pressure_server.web.shown import Shown
+from pressure_server.web.settings import HttpSettings
+
+if TYPE_CHECKING:
+    from pressure_server.web.listener import HttpListener
 
 logger = logging.getLogger(__name__)
 
@@ -162,11 +164,7 @@ async def _serve_on(
         if settings.http_settings is not None:
             survey.start()
             context.survey = survey
-            shown = Shown(context, survey, settings.http_settings, embedded, sessions)
-            try:
-                http = await HttpListener.open(shown)
-            except OSError as error:
-                raise StartError(f"cannot listen on {settings.http}: {error.strerror or error}") from error
+            http = await _open_http(context, survey, settings.http_settings, embedded, sessions)
         context.listening += [listener.listen for listener in listeners]
         if http is not None:
             logger.info("listening on %s: console, metrics and health checks", http.listen)
@@ -211,6 +209,19 @@ async def _serve_on(
         for listener in listeners:
             listener.close()
         await broker.close()
+
+
+async def _open_http(
+    context: Context, survey: Survey, settings: HttpSettings, embedded: Embedded | None, sessions: Sessions
+) -> HttpListener:
+    # A server without --http need not have aiohttp in memory; see web/settings.py.
+    from pressure_server.web.listener import HttpListener
+    from pressure_server.web.shown import Shown
+
+    try:
+        return await HttpListener.open(Shown(context, survey, settings, embedded, sessions))
+    except OSError as error:
+        raise StartError(f"cannot listen on {settings.listen}: {error.strerror or error}") from error
 
 
 def _reload(access: Access, clients: Clients, sessions: Sessions, manager: ServiceManager) -> None:

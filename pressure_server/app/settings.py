@@ -16,7 +16,7 @@ from pressure_server.backend.link import Timeouts
 from pressure_server.net.handler import HandlerSettings
 from pressure_server.net.listen import ListenerUrl, SettingsError
 from pressure_server.queues.policy import Policy
-from pressure_server.web.shown import HttpSettings
+from pressure_server.web.settings import HttpSettings
 
 EMBEDDED = "embedded:"
 DEFAULT_LISTEN = ("resp://127.0.0.1:4000",)

@@ -7,7 +7,7 @@ from typing import cast
 
 from aiohttp import web
 
-from pressure_server.net.listen import ListenerUrl, SettingsError
+from pressure_server.net.listen import ListenerUrl
 from pressure_server.net.listener import Listener
 from pressure_server.web import health
 from pressure_server.web.actions import Actions
@@ -24,20 +24,11 @@ from pressure_server.web.queue_page import QueuePage
 from pressure_server.web.request_log import request_logger
 from pressure_server.web.shown import SHOWN, Shown
 
-SCHEME = "http"
 _STATIC = Path(__file__).parent / "static"
 # The largest body of a request in bytes.
 _MAX_BODY = 4 << 20
 # Seconds for requests to end when the server stops.
 _SHUTDOWN_TIMEOUT = 2.0
-
-
-def check(listen: ListenerUrl) -> None:
-    """Raise SettingsError if the URL cannot be that of an HTTP listener."""
-    if listen.handler != SCHEME:
-        raise SettingsError(f"{listen} must be http://HOST:PORT, https://HOST:PORT or http+unix:///PATH")
-    if unknown := sorted({name for name, _ in listen.options} - {"host"}):
-        raise SettingsError(f"{listen}: unknown option '{unknown[0]}': the only option is host")
 
 
 class HttpListener:
