@@ -447,15 +447,34 @@ def fill(server: Server, messages: int) -> None:
             client.sadd("large", os.urandom(LARGE))
 
 
-def started_backup(data: Path, file: Path) -> subprocess.Popen[str]:
-    """Start a backup. Return it when it writes its file."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pressure_server", "backup", "--data-dir", str(data), str(file)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+def stopped_backup(data: Path, file: Path) -> subprocess.Popen[str]:
+    """Return a backup that is stopped (SIGSTOP) while it writes its file. If it was faster, begin again."""
     partial = file.with_name(f"{file.name}.partial")
-    wait_for(lambda: partial.exists() and partial.stat().st_size > LARGE, "the backup to be written")
-    return process
+    while True:
+        partial.unlink(missing_ok=True)  # of a backup that was killed
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pressure_server", "backup", "--data-dir", str(data), str(file)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        wait_for(
+            lambda: file.exists() or (partial.exists() and partial.stat().st_size > LARGE),
+            "the backup to be written",
+        )
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        if partial.exists():
+            return process
+        process.send_signal(signal.SIGCONT)
+        process.communicate(timeout=TIMEOUT)
+        file.unlink()
+
+
+def end(process: subprocess.Popen[str], number: int) -> tuple[int, str]:
+    """Let a stopped process go on with a signal. Return its exit status and what it said."""
+    process.send_signal(number)
+    process.send_signal(signal.SIGCONT)
+    said = process.communicate(timeout=TIMEOUT)[1].strip()
+    return process.returncode, said
 
 
 @pytest.mark.slow
@@ -467,15 +486,10 @@ def test_an_interrupted_backup_leaves_no_file_and_changes_nothing(
     with embedded_client(data) as direct:
         settings = direct.config_get("*")
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            process = started_backup(data, file)
-            process.send_signal(number)
-            assert process.communicate(timeout=TIMEOUT)[1].strip() == ""
-            assert process.returncode == 130
+            assert end(stopped_backup(data, file), number) == (130, "")
             assert not list(tmp_path.glob("backup*"))
         for _ in range(3):
-            process = started_backup(data, file)
-            process.kill()
-            process.communicate(timeout=TIMEOUT)
+            assert end(stopped_backup(data, file), signal.SIGKILL) == (-signal.SIGKILL, "")
             assert not file.exists()
         back_up(data, file)
         assert [path.name for path in tmp_path.glob("backup*")] == ["backup.tar"]
@@ -486,11 +500,9 @@ def test_an_interrupted_backup_leaves_no_file_and_changes_nothing(
 @pytest.mark.slow
 def test_two_backups_into_one_file_do_not_mix(server: Server, data: Path, tmp_path: Path) -> None:
     fill(server, 60)
-    process = started_backup(data, tmp_path / "backup.tar")
-    process.send_signal(signal.SIGSTOP)
+    process = stopped_backup(data, tmp_path / "backup.tar")
     assert "another process is writing" in refused("backup", "--data-dir", data, tmp_path / "backup.tar")
-    process.send_signal(signal.SIGCONT)
-    assert process.communicate(timeout=TIMEOUT)[1].strip() == ""
+    assert end(process, signal.SIGCONT) == (0, "")
     assert run_command("check-data", str(tmp_path / "backup.tar")).returncode == 0
 
 
