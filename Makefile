@@ -32,7 +32,7 @@ $(RUNNABLE): pyproject.toml
 run: export PRESSURE_LISTEN ?= resp://127.0.0.1:4000 memcached://127.0.0.1:11211 beanstalk://127.0.0.1
 run: export PRESSURE_HTTP ?= http://127.0.0.1:4080
 run: $(RUNNABLE)
-	@echo "When the server is ready, try: redis-cli -p 4000 SADD letters a, and open $$PRESSURE_HTTP"
+	@echo "When the server is ready, open $$PRESSURE_HTTP, and use a Redis client on $$PRESSURE_LISTEN"
 	exec $(BIN)/pressure-server serve
 
 # Run all tests that match the argument, a pytest marker expression: first the parallel ones, then,

@@ -19,7 +19,7 @@ import redis
 
 from pressure_server.backend.backups import snapshot
 from pressure_server.backend.data_directory import DataDirectory
-from tests.support.full_disk import small_disk
+from tests.support.full_disk import AS_ROOT, small_disk
 from tests.support.programs import (
     TIMEOUT,
     Client,
@@ -378,6 +378,21 @@ def test_a_valkey_without_its_server_is_backed_up_but_not_overwritten(
         assert "a Valkey is running on" in complaint
     finally:
         os.kill(valkey, signal.SIGTERM)
+
+
+def test_what_root_restores_belongs_to_the_owner_of_the_directory(
+    server: Server, data: Path, tmp_path: Path
+) -> None:
+    back_up(data, tmp_path / "backup.tar")
+    owned = tmp_path / "owned"
+    owned.mkdir()
+    subprocess.run([*AS_ROOT, "chown", "4000:4000", owned], check=True)
+    command = (sys.executable, "-m", "pressure_server", "restore", "--force", tmp_path / "backup.tar")
+    for _ in range(2):  # the second one keeps the data of the first
+        subprocess.run([*AS_ROOT, *command, "--data-dir", owned], check=True, stdout=subprocess.DEVNULL)
+    find = (*AS_ROOT, "find", owned)
+    assert b"before-restore-" in subprocess.check_output(find)
+    assert subprocess.check_output([*find, "-not", "-user", "4000"]) == b""
 
 
 def test_a_server_does_not_start_on_an_unfinished_restore(

@@ -185,9 +185,28 @@ def test_a_password_does_not_need_prometheus(tmp_path: Path) -> None:
     assert "PRESSURE_PASSWORD_FILE" in variables_of(rendered(tmp_path))
 
 
-def test_the_overlay_of_the_guide_works(tmp_path: Path) -> None:
+def blocks_of_the_guide(*, manifests: bool) -> list[str]:
+    """Return the YAML in the guide: whole manifests, or the parts of an overlay."""
     guide = (ROOT / "docs/guides/kubernetes.md").read_text()
-    overlay = "".join(re.findall(r"^```yaml\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL))
+    found = re.findall(r"^```yaml\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL)
+    return [block for block in found if block.startswith("apiVersion: v1\n") is manifests]
+
+
+def test_the_guide_restores_into_the_volume_of_the_server() -> None:
+    (block,) = blocks_of_the_guide(manifests=True)
+    pod, embedded = yaml.safe_load(block), rendered(FOLDER / "embedded")
+    kubernetes_validate.validate(pod, RELEASES[-1], strict=True)
+    server = workload(embedded)
+    claim = f"{server['spec']['volumeClaimTemplates'][0]['metadata']['name']}-{server['metadata']['name']}-0"
+    assert pod["spec"]["volumes"][0]["persistentVolumeClaim"] == {"claimName": claim}
+    (container,) = pod["spec"]["containers"]
+    assert container["image"] == container_of(embedded)["image"]
+    assert container["volumeMounts"] == container_of(embedded)["volumeMounts"]
+    assert pod["spec"]["securityContext"]["fsGroup"] == pod_of(embedded)["securityContext"]["fsGroup"]
+
+
+def test_the_overlay_of_the_guide_works(tmp_path: Path) -> None:
+    overlay = "".join(blocks_of_the_guide(manifests=False))
     up = "/".join([".."] * (len(tmp_path.resolve().parts) - 1))
     (tmp_path / "kustomization.yaml").write_text(overlay.replace("- ../", f"- {up}{FOLDER}/"))
     manifests = rendered(tmp_path)

