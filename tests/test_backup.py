@@ -470,6 +470,8 @@ def stopped_backup(data: Path, file: Path) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             [sys.executable, "-m", "pressure_server", "backup", "--data-dir", str(data), str(file)],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            # A shell starts background jobs, such as a run of these tests, with SIGINT ignored.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )  # fmt: skip
         wait_for(
             lambda: file.exists() or (partial.exists() and partial.stat().st_size > LARGE),
