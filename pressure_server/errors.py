@@ -242,3 +242,14 @@ class NotSafeError(BackendError):
 
 class BackendReplyError(BackendError):
     """The backend answered with an error."""
+
+
+def forget_frames(error: BaseException | None) -> None:
+    """Free the frames through which an error that has been handled was raised.
+
+    They keep the messages of their commands. If one of them refers to the error, as the task or the operation
+    of a command does, only the garbage collector would free them.
+    """
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__context__

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import select
 import socket
 from collections.abc import Iterator
 
 import pytest
 
-from tests.support.faults import NO_SCRIPTS
+from tests.support.faults import NO_SCRIPTS, stopped
 from tests.support.programs import TIMEOUT, Client, Server, StartServer, Valkey, wait_for
 
-BEANSTALK, MEMCACHED = "beanstalk", "memcached"
+BEANSTALK, MEMCACHED, RESP = "beanstalk", "memcached", "resp"
 
 
 class Connection:
@@ -24,6 +25,14 @@ class Connection:
         """Send requests in one write, and return so many lines of replies for each."""
         self._socket.sendall(b"".join(request + b"\r\n" for request in requests))
         return [self._replies.readline().rstrip() for _ in range(lines * len(requests))]
+
+    def rest(self) -> bytes:
+        """Return all bytes until the server closes its side. The client's side stays open."""
+        return self._replies.read()
+
+    def has_reply(self) -> bool:
+        """Return whether bytes have arrived that are not read; call it when the last reply has been read."""
+        return bool(select.select([self._socket], [], [], 0)[0])
 
     def close(self) -> None:
         self._replies.close()
@@ -100,3 +109,134 @@ def test_a_full_tube_that_only_beanstalk_clients_use_has_room_again(server: Serv
     assert worker(b"reserve-with-timeout 0", lines=2) == [b"RESERVED 1 1", b"x"]
     assert worker(put, b"delete 1") == [b"INSERTED 3", b"DELETED"]
     worker.close()
+
+
+# Requests by which a worker reserves the oldest message of queue q, by protocol, with the lines of replies.
+_RESERVE = {
+    RESP: (b"PRESSURE.RESERVE q", 7),
+    MEMCACHED: (b"get q/open", 3),
+    BEANSTALK: (b"watch q\r\nignore default\r\nreserve", 4),
+}
+
+
+def _holding(server: Server, scheme: str) -> Connection:
+    """Return the connection of a worker that has reserved the oldest message of queue q."""
+    worker = Connection(server, scheme)
+    request, lines = _RESERVE[scheme]
+    assert b"x" in worker(request, lines=lines)
+    return worker
+
+
+@pytest.mark.parametrize(
+    ("scheme", "request_"),
+    [
+        (BEANSTALK, b"quit"),
+        (BEANSTALK, b"quitting"),
+        (BEANSTALK, b"put 0 0 60 1\r\ny\r\nquit"),
+        (RESP, b"QUIT"),
+        (RESP, b"*x"),
+        (RESP, b"PRESSURE.RESERVE q\r\nQUIT"),
+        (MEMCACHED, b"quit"),
+        (MEMCACHED, b"set q 0 0 x"),
+        (MEMCACHED, b"get " + b"q" * 70_000),
+    ],
+    ids=lambda value: value[:20].decode().strip() if isinstance(value, bytes) else value,
+)
+def test_a_message_is_back_when_its_worker_has_seen_its_connection_end(
+    server: Server, client: Client, scheme: str, request_: bytes
+) -> None:
+    """The worker leaves its side open, as clients do until they have read the end of the stream."""
+    client.rpush("q", "x")
+    worker, other = _holding(server, scheme), Connection(server, BEANSTALK)
+    other(b"watch q", b"ignore default")
+    worker(request_, lines=0)
+    worker.rest()
+    assert b"x" in other(b"reserve-with-timeout 0", lines=2)
+    other.close()
+    worker.close()
+
+
+def test_a_job_is_ready_for_a_waiting_client_when_its_worker_quits(server: Server, client: Client) -> None:
+    """The worker stays connected, and reads nothing."""
+    client.rpush("q", "x")
+    worker, other = _holding(server, BEANSTALK), Connection(server, BEANSTALK)
+    other(b"watch q", b"ignore default")
+    other(b"reserve-with-timeout 1", lines=0)
+    wait_for(lambda: client.info("clients")["blocked_clients"] == 1, "the other client to wait")
+    worker(b"quit", lines=0)
+    assert b"x" in other(b"list-tube-used", lines=2)
+    other.close()
+    worker.close()
+
+
+def test_a_quit_gives_up_what_the_commands_before_it_have_left(server: Server, client: Client) -> None:
+    worker, other = Connection(server, BEANSTALK), Connection(server, BEANSTALK)
+    for one in (worker, other):
+        one(b"use q", b"watch q", b"ignore default")
+    worker(*[b"put 1 0 300 1\r\nx"] * 4)
+    pipeline = [b"reserve"] * 4 + [b"delete 1", b"bury 2 0", b"release 3 0 60", b"quit", b"delete 4"]
+    worker(*pipeline, lines=0)
+    assert worker.rest().endswith(b"DELETED\r\nBURIED\r\nRELEASED\r\n")
+    assert other(b"reserve-with-timeout 0", lines=2) == [b"RESERVED 4 1", b"x"]
+    assert other(b"reserve-with-timeout 0") == [b"TIMED_OUT"]
+    other.close()
+    worker.close()
+
+
+def test_a_reset_of_the_connection_gives_up_its_reservations(server: Server, client: Client) -> None:
+    client.rpush("q", "x")
+    worker, other = _holding(server, RESP), Connection(server, BEANSTALK)
+    other(b"watch q", b"ignore default")
+    assert worker(b"RESET") == [b"+RESET"]
+    assert b"x" in other(b"reserve-with-timeout 0", lines=2)
+    other.close()
+    worker.close()
+
+
+def test_a_killed_client_has_given_up_its_reservations(server: Server, client: Client) -> None:
+    client.rpush("q", "x")
+    worker, other = _holding(server, BEANSTALK), Connection(server, RESP)
+    other(b"CLIENT KILL TYPE normal SKIPME yes", b"PRESSURE.RESERVE q", lines=0)
+    assert other(b"PING", lines=9)[6] == b"x"
+    other.close()
+    worker.close()
+
+
+def test_an_evicted_client_gives_up_its_reservations_at_once(
+    backend: Valkey, start_server: StartServer
+) -> None:
+    server = start_server("--backend", backend.url, "--max-buffered-bytes", "4MB")
+    with server.client() as client:
+        client.rpush("q", "x")
+        worker = _holding(server, RESP)
+        put = b"*3\r\n$5\r\nRPUSH\r\n$1\r\nr\r\n$30000000\r\n" + b"y" * 8_000_000
+        assert worker(put)[0].startswith(b"-OOM closing this connection")
+        assert client.execute_command("PRESSURE.RESERVE", "q")[2] == b"x"
+        worker.close()
+
+
+def test_an_abort_is_answered_when_the_message_is_back(
+    backend: Valkey, server: Server, client: Client
+) -> None:
+    client.rpush("q", "x")
+    kestrel = _holding(server, MEMCACHED)
+    with stopped(backend.process):
+        kestrel(b"get q/abort", lines=0)
+        for _ in range(2):
+            client.ping()
+        assert not kestrel.has_reply()
+    with backend.client() as direct:
+        assert kestrel(b"version", lines=2)[0] == b"END"
+        assert direct.lrange("__pressure__:q", 0, -1) == [b"x"]
+    kestrel.close()
+
+
+def test_an_abort_that_failed_can_be_repeated(backend: Valkey, server: Server, client: Client) -> None:
+    client.rpush("q", "x")
+    kestrel = _holding(server, MEMCACHED)
+    with NO_SCRIPTS(backend):
+        assert kestrel(b"get q/abort")[0].startswith(b"SERVER_ERROR")
+    assert kestrel(b"get q/abort") == [b"END"]
+    assert client.lrange("q", 0, -1) == [b"x"]
+    assert kestrel(b"get q/open", lines=3)[1] == b"x"
+    kestrel.close()

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from pressure_server.backend.address import Address
-from pressure_server.backend.watch import Watch
+from pressure_server.backend.watch import Armed, Watch
 from pressure_server.client import Queue
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.known_queues import KnownQueues
@@ -222,9 +222,9 @@ class _RecordingWatch:
     is_up = True
 
     def __init__(self) -> None:
-        self.armed: list[Callable[[int | None], None]] = []
+        self.armed: list[Armed] = []
 
-    def arm(self, _number: int, _keys: list[bytes], armed: Callable[[int | None], None]) -> None:
+    def arm(self, _number: int, _keys: list[bytes], armed: Armed) -> None:
         self.armed.append(armed)
 
 
@@ -235,7 +235,7 @@ def test_a_notification_of_the_creation_does_not_end_the_watch_for_the_deletion(
     known.note_bound(b"q", 0)  # the reply to the put
     assert known.forget(b"q")  # the notification
     (armed,) = watch.armed
-    armed(1)
+    armed(1, None)
     assert known.forget(b"q")
     assert deleted == []
 

@@ -16,13 +16,12 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.bystander import Latency, served
-from tests.support.measures import MB, memory
+from tests.support.measures import MB, memory, reset_peak
 from tests.support.programs import TIMEOUT, Client, Server, StartServer, StartValkey, Valkey, join, wait_for
 from tests.support.protocols import LISTEN, RESP, Protocol, Wire, each_protocol
 from tests.support.waiters import Waiter, Words, is_refused, packed
@@ -58,7 +57,7 @@ def measured(server: Server, load: str) -> Iterator[Figures]:
     """Measure what the block does, beside a bystander. Print the figures at the end."""
     found = Figures()
     with served(Wire(RESP, server)) as found.latency:
-        Path(f"/proc/{server.process.pid}/clear_refs").write_text("5")  # resets VmHWM
+        reset_peak(server)
         found.before = memory(server)
         yield found
         found.peak, found.after = memory(server, "VmHWM"), memory(server)
@@ -172,6 +171,26 @@ def test_messages_taken_by_clients_that_do_not_read_are_put_back(limited: Server
             lambda: sum(client.llen(f"q{number}") for number in range(30)) >= 29 * 8,
             "the undelivered messages to be put back",
         )
+
+
+@pytest.mark.slow
+def test_large_messages_that_go_back_make_room_before_others_are_taken(limited: Server) -> None:
+    with limited.client(socket_timeout=3 * TIMEOUT) as client, ExitStack() as stack:
+        for number in range(60):
+            client.rpush(f"q{number}", bytes(MESSAGE))
+        reset_peak(limited)
+        before = memory(limited)
+        for number in range(60):
+            stack.enter_context(Waiter(limited.port)).send("LPOP", f"q{number}")
+        # No bystander: the backend passes on a GB before it would be served.
+        wait_for(
+            lambda: stat(client, "stats", "evicted_clients") >= 40,
+            "40 clients to be evicted",
+            3 * TIMEOUT,
+        )
+        grown = memory(limited, "VmHWM") - before
+    print(f"60 clients that take 8 MB and do not read: + {grown / MB:.0f} MB")
+    assert grown < LIMIT + UNCOUNTED
 
 
 @pytest.mark.slow

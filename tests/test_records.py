@@ -270,12 +270,17 @@ def test_no_message_is_lost_or_doubled_whichever_command_of_a_call_fails(
             if not direct.delete("failed"):
                 break
             errors += sum(not isinstance(reply, list) for reply in replies)
-            assert recovered(direct)[0] == 0
+            while recovered(direct)[0]:
+                pass  # reservations are given up in steps
             for base, reply in zip(QUEUES, replies, strict=True):
                 left = queued(direct, base)
                 assert [one for one in left if one in b"abc"] == [b"a", b"b", b"c"], (number, base, reply)
                 if kind == "mixed" and isinstance(reply, list):
-                    assert left[3:] == [b"new", b"newer"], (number, base, reply)
+                    # A run with a result is done, and one with an error is not.
+                    done = [not isinstance(result, Exception) for result in reply[1:]] + [False] * 5
+                    new = [b"new"] * done[1]
+                    new += [m for m in (b"newer", b"new") if done[3] and m not in new]
+                    assert left[3:] == new, (number, base, reply)
             assert not records(direct)
     print(f"{kind}: each of {number - 1} commands failed; {errors} errors")
     assert number > 50

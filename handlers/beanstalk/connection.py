@@ -133,7 +133,10 @@ class BeanstalkConnection(BeanstalkClient):
 
     def _refuse(self, line: bytes) -> None:
         """Refuse a line as beanstalkd does: it looks whether the line begins with the name of a command."""
-        if line.startswith(b"quit") or line.lower().startswith(_HTTP_WORDS):
+        if line.startswith(b"quit"):
+            self.close_when_replied()
+            return
+        if line.lower().startswith(_HTTP_WORDS):
             self.break_off()
             return
         garbled = line.startswith(b"put ") or any(
@@ -154,21 +157,10 @@ class BeanstalkConnection(BeanstalkClient):
             self.clients.access.refused["cmd"] += 1
             raise DeniedCommandError
 
-    def eof_received(self) -> bool:
-        """Called by asyncio: a client has half-closed. Reply to the requests before that, then close."""
-        self.acknowledge_sent()
-        if not self._replies and not self._backlog and self._alone is None:
-            return False
-        self.drain()
-        return True
-
-    def break_off(self) -> None:
-        """See ClientStream. A client that half-closes while it waits for a job receives TIMED_OUT."""
-        first = self._replies[0] if self._replies else None
-        reserves = isinstance(first, Operation) and first.verb.reserves
-        if self.is_waiting and self.has_disconnected and (reserves or self.awaits_job):
-            self.write(replies.TIMED_OUT)
-        super().break_off()
+    def abandoned_reply(self) -> bytes:
+        """See Connection. A client that half-closes while it waits for a job receives TIMED_OUT."""
+        reserves = any(isinstance(one, Operation) and one.verb.reserves for one in self._waits)
+        return replies.TIMED_OUT if reserves or self.awaits_job else b""
 
     def encode(self, value: Any) -> bytes:
         """See Connection. A coroutine returns the reply itself."""

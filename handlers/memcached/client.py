@@ -98,13 +98,6 @@ class MemcachedClient(Connection):
             self.open_reads.add(operation.name, ReservedJob.of(operation.results[0]))
             self.recount()
 
-    def give_up(self, queue: bytes) -> None:
-        """Put back the open message of the queue, if any, to the head of the queue."""
-        job = self.open_reads.pop(queue)
-        if job is not None:
-            self.reserved_jobs.discard(job.id)
-            self.database.reservations.give_up(queue, [job.id], self.job_owner)
-
     def completed(self, operation: Operation) -> None:
         """See Connection. Count the commands that have ended."""
         self.counts.add(operation)

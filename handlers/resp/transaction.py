@@ -14,7 +14,7 @@ from handlers.resp.access import check
 from handlers.resp.client import RespClient, Spec
 from handlers.resp.parser import Command
 from handlers.resp.replies import CommandError
-from pressure_server.errors import PressureError
+from pressure_server.errors import PressureError, forget_frames
 from pressure_server.queues.database import Database
 from pressure_server.queues.operations.operation import Encode, Operation, Owner, Verb
 from pressure_server.queues.operations.options import DEFAULT, Options
@@ -31,7 +31,7 @@ Begun = bytes | Operation | asyncio.Task[Any]
 
 
 class TransactionCaller(Owner):
-    """The caller of one command in a transaction. It keeps the command's reply or operation as `entry`.
+    """The caller of one command in a transaction. It keeps the command's reply or operation as `outcome`.
 
     It owns the operation, so it has the attributes of a client that encoders use.
     """
@@ -106,6 +106,7 @@ async def execute(
                 if not replies:
                     raise
                 replies += [connection.error_reply(reason)] * len(commands)
+                forget_frames(reason)
             here = {}
         else:
             if here:
@@ -151,7 +152,10 @@ def _start(caller: TransactionCaller, spec: Spec, words: Command) -> Begun:
         spec.statistics.reject(connection.error_code(reason, reply))
         return reply
     spec.statistics.calls += 1
-    return caller.outcome if coroutine is None else asyncio.create_task(coroutine)
+    if coroutine is not None:
+        return asyncio.create_task(coroutine)
+    outcome, caller.outcome = caller.outcome, b""  # an operation refers to its owner, the caller
+    return outcome
 
 
 async def _reply_of(connection: RespClient, spec: Spec, begun: Begun) -> bytes:
@@ -167,4 +171,5 @@ async def _reply_of(connection: RespClient, spec: Spec, begun: Begun) -> bytes:
     except Exception as reason:
         reply = connection.error_reply(reason)
         spec.statistics.fail(connection.error_code(reason, reply))
+        forget_frames(reason)
         return reply

@@ -37,7 +37,7 @@ for _, key in ipairs(KEYS) do
 end
 """
 
-Armed = Callable[[int | None], None]
+Armed = Callable[[int | None, bytes | None], None]
 # If the backend does not report changes, each waiting operation polls after this many seconds. All operations
 # together poll at most so many times a second.
 _POLL = 0.1
@@ -93,11 +93,12 @@ class Watch:
         if self._connection is not None:
             self._connection.close()
 
-    def arm(self, number: int, keys: Sequence[bytes], armed: Armed) -> None:
+    def arm(self, number: int, keys: Sequence[bytes], armed: Armed, value_key: bytes | None = None) -> None:
         """Watch keys of a database from now on, for the next change of each.
 
-        `armed` is called with the number of them that exist, as EXISTS counts. If the backend cannot report
-        changes, it is called with None after a pause: the caller must poll.
+        `armed` is called with the number of `keys` that exist, as EXISTS counts, and with the value of
+        `value_key`, which is watched as well. If the backend cannot report changes, it is called with None
+        and None after a pause: the caller must poll.
         """
         connection = self._connection
         if connection is None or not connection.is_open:
@@ -109,8 +110,17 @@ class Watch:
         self._select(connection, number)
         for key in keys:
             self._unneeded.pop(key, None)
+        values: list[bytes | None] = []
+        if value_key is not None:
+            self._unneeded.pop(value_key, None)
+            connection.send(None, b"CLIENT", b"CACHING", b"YES")
+            connection.send(lambda value: values.append(_value_in(value)), b"GET", value_key)
         connection.send(None, b"CLIENT", b"CACHING", b"YES")
-        connection.send(lambda reply: armed(reply if isinstance(reply, int) else None), b"EXISTS", *keys)
+        connection.send(
+            lambda reply: armed(reply if isinstance(reply, int) else None, values[0] if values else None),
+            b"EXISTS",
+            *keys,
+        )
 
     def disarm(self, number: int, keys: Iterable[bytes]) -> None:
         """Note that these keys, which may be armed, are no longer needed."""
@@ -138,7 +148,7 @@ class Watch:
 
     def _poll(self, armed: Armed) -> None:
         self._polling -= 1
-        armed(None)
+        armed(None, None)
 
     def _told(self, key: bytes) -> None:
         self._unneeded.pop(key, None)
@@ -197,6 +207,10 @@ class Watch:
             logger.info("the backend reports changes again")
             self._has_warned = False
         return True
+
+
+def _value_in(reply: Any) -> bytes | None:
+    return reply if isinstance(reply, bytes) else None
 
 
 class _Connection(BackendConnection):

@@ -24,13 +24,16 @@ from pressure_server.queues.names import (
     CLOSED,
     CONSUMER_FREE,
     CONSUMER_TURN,
+    DUE,
     NOT_FULL,
     PRODUCER_FREE,
     PRODUCER_TURN,
+    READY,
     base_key,
     printable,
     records_key,
 )
+from pressure_server.queues.operations.batch import Due
 from pressure_server.queues.operations.refusals import exception_for
 from pressure_server.queues.operations.wait_condition import watched_keys
 
@@ -45,6 +48,8 @@ _LINE_TIMEOUT_OF_DELETED = 1.0
 # Seconds without news before the client tries again. Each try counts as use of the queue: servers delete
 # queues that have not been used for long (life.lua, expire).
 _MAX_SILENCE = 5.0
+# Seconds without news before it tries again if the queue belongs to a group.
+_LOOK_AT_GROUP = 1.0
 
 
 class QueueEmptyError(PressureError):
@@ -95,13 +100,13 @@ class _Role:
 
     free: bytes
     turn: bytes
-    comes: bytes
+    comes: tuple[bytes, ...]
 
 
-_PRODUCER = _Role(PRODUCER_FREE, PRODUCER_TURN, NOT_FULL)
-_CONSUMER = _Role(CONSUMER_FREE, CONSUMER_TURN, b"")
+_PRODUCER = _Role(PRODUCER_FREE, PRODUCER_TURN, (NOT_FULL,))
+_CONSUMER = _Role(CONSUMER_FREE, CONSUMER_TURN, (b"", READY, DUE))
 # A close needs the role only, so it waits for no other key.
-_CLOSER = _Role(PRODUCER_FREE, PRODUCER_TURN, PRODUCER_TURN)
+_CLOSER = _Role(PRODUCER_FREE, PRODUCER_TURN, ())
 
 
 class QueueSteps:
@@ -119,6 +124,8 @@ class QueueSteps:
         # Ids of jobs are given by an index, which the script finds beside this key. It writes no records.
         records = records_key(as_bytes(prefix, "a prefix"), identity.encode())
         self._keys_of_call = [self._base, records]
+        # In how many seconds the queue may have another job; None for never. As of the last call.
+        self._due: float | None = None
         self._header = [identity.encode(), b"", b"block", b"0 0", b"", b"", b"", b""]
 
     def create(self, bound: int) -> Steps[None]:
@@ -203,6 +210,12 @@ class QueueSteps:
         *_, reply = yield self._packed(name, *arguments)
         if isinstance(reply, Exception):
             raise reply
+        news = reply[0] if isinstance(reply[0], list) else []
+        words = [word for word in news if isinstance(word, bytes) and word.startswith(b"due ")]
+        self._due = Due.of(words[0]).seconds if words else None
+        if any(isinstance(word, bytes) and word.startswith(b"source ") for word in news):
+            # Native producers put into the log of a group without a sign for those that wait at the group.
+            self._due = min(self._due or _LOOK_AT_GROUP, _LOOK_AT_GROUP)
         result = reply[1]
         if isinstance(result, Exception):
             error = exception_for(self._name, str(result))
@@ -236,9 +249,10 @@ class QueueSteps:
                 yield from self._catch_up()
                 seen = yield from self._look(role)
                 left = None if end is None else end - monotonic()
-                if left is not None and left <= 0:
-                    raise reason
+                is_over = left is not None and left <= 0
                 if BOUND in seen and not seen & {role.free, role.turn}:
+                    if is_over:
+                        raise reason
                     # A native client holds the role, also while it waits for the same message or room.
                     stood_in_line = True
                     yield self._line(role, _LINE_TIMEOUT if left is None else min(left, _LINE_TIMEOUT))
@@ -247,6 +261,8 @@ class QueueSteps:
                     return (yield from attempt())
                 except (QueueFullError, QueueEmptyError, QueueInUseError) as lack:
                     reason = lack
+                if is_over:
+                    raise reason
                 yield from self._change(role, end)
         except BaseException:
             if stood_in_line:
@@ -259,8 +275,8 @@ class QueueSteps:
         return Command((b"BLMOVE", token, parked, b"RIGHT", b"LEFT", max(seconds, 0.01)))
 
     def _look(self, role: _Role) -> Steps[set[bytes]]:
-        """Return the suffixes of the existing keys, among those that matter for a role."""
-        suffixes = _that_matter(role)
+        """Return the suffixes of the keys that exist, among those that show the holder of a role."""
+        suffixes = [BOUND, role.free, role.turn]
         mask: int = yield Command((b"EXISTS", *watched_keys(self._base, suffixes)))
         return {suffix for place, suffix in enumerate(suffixes) if mask & (1 << place)}
 
@@ -271,7 +287,7 @@ class QueueSteps:
     def _change(self, role: _Role, end: float | None) -> Steps[None]:
         """Wait until a key that matters for a role has changed, the time is up, or a new try is due."""
         keys = self._keys(role)
-        again = monotonic() + _MAX_SILENCE
+        again = monotonic() + (_MAX_SILENCE if self._due is None else min(_MAX_SILENCE, self._due))
         until = again if end is None else min(again, end)
         while True:
             changed = yield News(max(0.0, until - monotonic()))
@@ -279,7 +295,7 @@ class QueueSteps:
                 return
 
     def _keys(self, role: _Role) -> set[bytes]:
-        return {self._base + suffix for suffix in _that_matter(role)}
+        return {self._base + suffix for suffix in (BOUND, CLOSED, role.free, role.turn, *role.comes)}
 
 
 def undoing(call: Call, reply: Any) -> Call | None:
@@ -295,7 +311,3 @@ def _block(name: bytes, *arguments: bytes) -> list[bytes]:
     """Return the only block of a call."""
     run = [name, b"%d" % len(arguments), *arguments]
     return [b"1", b"%d" % len(run), b"", *run]
-
-
-def _that_matter(role: _Role) -> list[bytes]:
-    return [*dict.fromkeys((BOUND, CLOSED, role.free, role.turn, role.comes))]

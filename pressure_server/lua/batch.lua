@@ -5,20 +5,27 @@
 -- Returns  how many units of the last run (messages, or commands of a put) are left: the caller sends these,
 --          and the runs after them, again. 0: none. -1: none, and puts may wait, as the queue has a bound. -2:
 --          none, and there is no queue. Then a result for each run done. A refused run has an error: NOQUEUE,
---          EXISTS, CLOSED, INUSE role holder, CREATING, DELETING.
+--          EXISTS, CLOSED, INUSE role holder, CREATING, DELETING. Nothing of it has been done. If only some of its
+--          units are refused, the result is a list with an error in the place of each of these. If there is no
+--          result, many jobs are due at once: the caller sends the runs again
+--
+-- An error of the script or of a command ends a run, and refuses it. What the run has taken goes back. Earlier runs
+-- are done, and keep their results. Later runs are left for the next call; in a transaction they are done.
 --
 -- Runs that lack a message, or room, wait within the call. After each later run that has changed the queue
 -- they are tried again, first come, first served. If some got further, the first value of the reply is
 -- instead { left, run, result, run, result, … }, with what they got then; runs count from 1. Run 0 reports a
 -- role that waiting runs need and a native client holds; 'others', if messages were left for other servers
--- (waiting.lua); 'due', and in how many milliseconds there may be another job (jobs.lua); or 'source',
--- if the queue is a group's, and by how many bytes its name is longer than that of its log (groups.lua).
+-- (waiting.lua); 'due', with the milliseconds until there may be another job (-1: never) and the value of :ext:due
+-- (jobs.lua); or 'source', if the queue is a group's, with the number of bytes by which the group's name is longer
+-- than its log's (groups.lua).
 --
 -- Three names are not operations and have no result. They make a transaction of the runs that follow:
 --   on         switch to the queue of that base key; no run waits from here on
 --   unchanged  refuse the whole block with CHANGED unless the queue has this version
 --   free       refuse the whole block with INUSE if a role is named that is held and needed
--- The reply of a refused block is { 'refused', base key, error }: nothing has been done.
+-- The reply of a refused block is { 'refused', base key, error }: nothing has been done. The error is DUE if many
+-- jobs are due at once: the caller sends the block again.
 
 local function slice_of(first, count)
   if count <= CHUNK then
@@ -50,7 +57,7 @@ local verbs = {
   range = { make_read, jobs = make_job_list, log = make_log, long = true },
   scan = { make_read, jobs = make_job_list, log = make_log, long = true },
   sample = { make_read, jobs = make_job_list, long = true },
-  peek = { make_get, jobs = make_job_list, log = make_log, long = true },
+  peek = { make_get, jobs = make_job_list, log = make_log, optional = true, long = true },
   group = { make_groups, takes = 'words' },
   at = { make_read, log = make_log, long = true },
   outcome = { make_read, takes = 'messages' },
@@ -63,7 +70,7 @@ local verbs = {
   positions = { make_trim, takes = 'words' },
   restore = { make_get, jobs = make_job_list, log = make_log, takes = 'messages' },
   delete_job = job_event, give_up = job_event, release = job_event, touch = job_event, bury = job_event,
-  kick_job = job_event, kick = { make_job_verbs }, pause = { make_job_verbs, takes = 'messages' },
+  kick_job = job_event, kick = { make_job_verbs, takes = 'messages' }, pause = { make_job_verbs, takes = 'messages' },
   convert = { make_job_verbs }, job_info = job_event,
   reserve_job = job_question, peek_job = job_question,
   examine = { make_doctor, optional = true },
@@ -71,12 +78,20 @@ local verbs = {
   take_over = { make_upgrade, takes = 'words', optional = true },
 }
 
+-- Return the function that does a verb on a queue of this kind.
+local function operation_of(verb, options)
+  local about = verbs[verb]
+  return (queue.kind and about[queue.kind] or about[1])(options)[verb]
+end
+
 local function execute(verb, options, first, count)
   local about = verbs[verb]
-  if not queue.bound and not about.optional then
+  if block.broken then
+    return block.broken
+  elseif not queue.bound and not about.optional then
     return { err = 'NOQUEUE' }
   end
-  local operation = (queue.kind and about[queue.kind] or about[1])(options)[verb]
+  local operation = operation_of(verb, options)
   if about.takes == 'sizes and messages' then
     return operation(ARGV[first], slice_of(first + 1, count - 1))
   elseif about.takes == 'messages' then
@@ -87,16 +102,30 @@ local function execute(verb, options, first, count)
   return operation(tonumber(ARGV[first]), tonumber(ARGV[first + 1]))
 end
 
+-- State of the block:
+local reply, more
+local has_taken -- whether the last run that takes messages got any
+local waiting
+
+-- Return whether more jobs of the queue are due than one call promotes: then the order and the number of the jobs that
+-- can be taken are not known, and the block is left for another call. Put-backs do not depend on that.
+local function is_late()
+  return queue.jobs and queue.jobs.has_due and has_records and #reply == 1 and ARGV[block.first] ~= 'put_back'
+end
+
 -- Each returns an error that refuses the whole block, or nil.
 local prelude = {
   on = function(key)
     patient = false
     move_dead_letters()
     enter(key)
+    if is_late() then
+      return { err = 'DUE' }
+    end
     if queue.kind == 'jobs' then job_puts().adopt_rest() end
   end,
   unchanged = function(version)
-    return make_read().version() ~= version and { err = 'CHANGED' } or nil
+    return operation_of('version', {})() ~= version and { err = 'CHANGED' } or nil
   end,
   free = function(roles)
     for role in string.gmatch(roles, '%l+') do
@@ -107,11 +136,6 @@ local prelude = {
     end
   end,
 }
-
--- State of the block:
-local reply, more
-local has_taken -- whether the last run that takes messages got any
-local waiting
 
 -- Return whether a waiting run got anything.
 local function got_on(result)
@@ -131,14 +155,32 @@ local function note(result, place, how)
   note_taken(how == 'marked' and { marked = place } or place)
 end
 
+-- End a run that an error has stopped: put back what it has taken. Return its result.
+local function fail_run(key, reason)
+  leave_after_error()
+  make_recovery().undo(popped, reserved_before)
+  begin_run()
+  base, mirror, queue.jobs = nil, nil, nil
+  local is_there, why = pcall(enter, key)
+  block.broken = not is_there and error_reply(why)
+  return error_reply(reason)
+end
+
 -- Try the waiting runs until none makes progress.
 local function serve()
   local progress = true
-  while progress and #waiting > 0 do
+  while progress and #waiting > 0 and not block.broken do
     progress = false
     local still = {}
     for _, run in ipairs(waiting) do
-      local result, _, go_on = run.go_on()
+      local is_done, result, go_on, _ = true, nil, run.go_on, nil
+      if not block.broken then
+        begin_run()
+        is_done, result, _, go_on = pcall(run.go_on)
+      end
+      if not is_done then
+        result, go_on = fail_run(block.home, result), nil
+      end
       if not go_on or got_on(result) then
         progress = true
         more[#more + 1], more[#more + 2] = run.number, result
@@ -153,14 +195,24 @@ local function serve()
   end
 end
 
--- Limits in bytes of a block's answers. After the first, the rest is left for the next call. A transaction
--- cannot be split: after the second, its runs with long answers are refused.
-local ANSWERED_BYTES, ANSWERED_TOGETHER = 1048576, 64 * 1048576
+-- Return the reply of the block, which is done. After an error, waiting operations are tried again in a second.
+local function answer(after_error)
+  if after_error then more[#more + 1], more[#more + 2] = 0, 'due 1000 ' end
+  if #more > 1 then
+    more[1] = reply[1]
+    reply[1] = more
+  end
+  return keep(reply)
+end
+
 -- Do the current block on the general path.
 local function do_block()
+  -- Limits in bytes of a block's answers. After the first, the rest is left for the next call. A transaction
+  -- cannot be split: after the second, its runs with long answers are refused.
+  local ANSWERED_BYTES, ANSWERED_TOGETHER = 1048576, 64 * 1048576
   left_for_others = false
+  reply, more, has_taken, waiting, block.broken = { 0 }, { 0 }, false, {}, nil
   load_mirror()
-  reply, more, has_taken, waiting = { 0 }, { 0 }, false, {}
   local answered, has_takers = 0, false -- has_takers: whether runs may wait for messages
   local at, number = block.first, 0
   while at <= block.last do
@@ -168,13 +220,20 @@ local function do_block()
     local first = at + 2
     at = first + count
     if prelude[name] then
-      local refusal = prelude[name](ARGV[first])
-      if refusal then
+      local is_done, refusal = pcall(prelude[name], ARGV[first])
+      if not is_done and number == 0 then
+        error(refusal, 0)
+      elseif not is_done then
+        leave_after_error()
+      elseif refusal then
         return { 'refused', base, refusal.err }
       end
+      block.broken = not is_done and error_reply(refusal)
+    elseif patient and is_late() then
+      break
     else
       number = number + 1
-      local result, left, go_on
+      local is_done, result, left, go_on = true, nil, nil, nil
       local verb, options = read_name(name)
       local is_long = verbs[verb].long
       -- How the reply holds the messages taken; false if these have records of their own.
@@ -185,7 +244,12 @@ local function do_block()
       elseif answered > ANSWERED_TOGETHER and is_long then
         result = { err = 'TOOLARGE' }
       else
-        result, left, go_on = execute(verb, options, first, count)
+        begin_run()
+        local key = base
+        is_done, result, left, go_on = pcall(execute, verb, options, first, count)
+        if not is_done then
+          result = fail_run(key, result)
+        end
         has_taken = type(result) == 'table' and #result > 0
       end
       reply[number + 1] = result
@@ -199,17 +263,21 @@ local function do_block()
           number = number, go_on = go_on, takes = taking, role = verb == 'put' and 'producer' or 'consumer',
         }
       end
-      if #waiting > 0 and (not go_on or got_on(result)) then
+      if #waiting > 0 and not block.broken and (not go_on or got_on(result)) then
         serve()
       end
       if left and left > 0 then
         reply[1] = left
         break
       end
-      if patient and answered > ANSWERED_BYTES then
+      if patient and (answered > ANSWERED_BYTES or not is_done or block.broken) then
         break
       end
     end
+  end
+  begin_run()
+  if block.broken then
+    return answer(true)
   end
   if queue.bound and has_takers and (block.how == 'note' or block.how == 'share') then
     local wait = false
@@ -229,33 +297,33 @@ local function do_block()
       more[#more + 1], more[#more + 2] = 0, run.role
     end
   end
-  local due = #waiting > 0 and queue.jobs and queue.jobs.next_due()
-  if due then
-    more[#more + 1], more[#more + 2] = 0, string.format('due %.0f', due)
+  if queue.jobs then
+    more[#more + 1], more[#more + 2] = 0, string.format('due %.0f %s', queue.jobs.note_due())
   end
-  if #waiting > 0 and queue.jobs and queue.jobs.source then
+  if queue.jobs and queue.jobs.source then
     more[#more + 1], more[#more + 2] = 0, 'source ' .. #base - #queue.jobs.source
   end
-  if queue.jobs then queue.jobs.tell_others() end
   if left_for_others then
     more[#more + 1], more[#more + 2] = 0, 'others'
   end
-  if #more > 1 then
-    more[1] = reply[1]
-    reply[1] = more
-  end
   answered_in_call = answered_in_call + answered
-  return keep(reply)
+  return answer()
 end
 
 while is_left do
   local on_records = (block.how == 'recover' or block.how == 'cut') and make_recovery()[block.how]
-  local is_done, answer = pcall(on_records or do_block)
+  reply = nil
+  local is_done, answered = pcall(on_records or do_block)
   if not is_done then
     make_recovery().undo(popped, reserved_before)
   end
+  if not is_done and reply and #reply > 1 then
+    -- The runs have been done, and only what follows them has failed.
+    leave_after_error()
+    is_done, answered = true, answer(true)
+  end
   call_changed = call_changed or changed
-  replies[#replies + 1] = is_done and answer or error_reply(answer)
+  replies[#replies + 1] = is_done and answered or error_reply(answered)
   work = work + BLOCK
   is_left = not is_long_enough() and next_block() and do_while_fast()
 end

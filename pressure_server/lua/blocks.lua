@@ -27,7 +27,7 @@ local function next_block()
   block.home, block.how = KEYS[next_key], ARGV[at + BLOCK_HOW]
   block.first, block.last = first, first + tonumber(ARGV[at + BLOCK_ARGUMENTS]) - 1
   next_key, next_argument = next_key + tonumber(ARGV[at + BLOCK_KEYS]), block.last + 1
-  changed, patient, block.is_moving = false, true, false
+  changed, patient, block.is_moving, block.promoted = false, true, false, {}
   return true
 end
 

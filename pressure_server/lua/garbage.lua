@@ -33,7 +33,7 @@ local function set_all_aside()
   set_aside({
     [':ext:members'] = 'SCARD', [':ext:copies'] = 'HLEN', [':ext:marks'] = 'HLEN', [':ext:jobs'] = 'HLEN',
     [':ext:ready'] = 'ZCARD', [':ext:delayed'] = 'ZCARD', [':ext:reserved'] = 'ZCARD', [':ext:buried'] = 'ZCARD',
-    [':ext:same'] = 'HLEN', [':ext:unique'] = 'HLEN', [':ext:offsets'] = 'ZCARD', [':ext:outcomes'] = 'HLEN',
-    [':ext:outcome_times'] = 'ZCARD',
+    [':ext:equal'] = 'ZCARD', [':ext:single'] = 'ZCARD', [':ext:same'] = 'HLEN', [':ext:unique'] = 'HLEN',
+    [':ext:offsets'] = 'ZCARD', [':ext:outcomes'] = 'HLEN', [':ext:outcome_times'] = 'ZCARD',
   })
 end

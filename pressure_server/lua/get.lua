@@ -15,8 +15,6 @@ local GET_BYTES = 1048576
 local GET_MESSAGES = 1000
 -- Expired messages dropped in one call: each takes some 12 microseconds.
 local GET_EXPIRED = 4000
--- Jobs taken between two looks at these limits.
-local JOBS_AT_ONCE = 64
 
 local function make_get(options)
   local operations = {}
@@ -88,7 +86,7 @@ local function make_get(options)
 
   -- Take the best jobs. Return their messages, and how many have expired.
   local function pop_jobs(count)
-    count = math.min(count, JOBS_AT_ONCE)
+    count = math.min(count, 64) -- between two looks at the limits
     if claims then
       return job_gets().reserve(claims, count)
     end
@@ -159,7 +157,7 @@ local function make_get(options)
   --          many are left for another call, and how many are waited for
   local function take(wanted)
     if queue.bound and available() == 0 then
-      if call('EXISTS', base .. ':closed') == 1 and not (queue.jobs and queue.jobs.may_come()) then
+      if is_finished() then
         return { err = 'CLOSED' }, 0
       end
       call('HDEL', base .. ':ext:settings', 'since') -- a waiting client counts as use of the queue (life.lua)
@@ -244,8 +242,12 @@ local function make_get(options)
   end
 
   -- Returns  the oldest message that has not expired, and its flags, '' for 0; or an empty list. Expired
-  --          messages are dropped: else they would wake up waiting clients again and again
+  --          messages are dropped: else they would wake up waiting clients again and again. With the option
+  --          `waits`, false if there is no queue
   function operations.peek()
+    if not queue.bound then
+      return not options.waits and { err = 'NOQUEUE' }
+    end
     operations.drop_expired()
     local marks = has_marks() and make_marks()
     for i = 0, math.min(queue.length, GET_EXPIRED) - 1 do

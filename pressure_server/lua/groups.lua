@@ -40,7 +40,7 @@ end
 
 -- Note that the group has passed the messages of these jobs.
 local function pass(ids)
-  if #ids > 0 and call('ZREM', base .. ':ext:offsets', unpack(ids)) > 0 then note_passed() end
+  if #ids > 0 and call_with_all('ZREM', base .. ':ext:offsets', ids) > 0 then note_passed() end
 end
 
 local function set_next(offset)
@@ -50,6 +50,9 @@ end
 
 -- Return the next messages of the log that the group has no jobs for: `count` of them, after `skipped` others.
 local function messages_ahead(skipped, count)
+  if count <= 0 then
+    return {}
+  end
   local first = math.max(queue.jobs.next, queue.jobs.head) - queue.jobs.head + skipped
   local newest_first, messages = call('LRANGE', queue.jobs.source, -first - count, -first - 1), {}
   for i = #newest_first, 1, -1 do messages[#messages + 1] = newest_first[i] end
@@ -108,14 +111,16 @@ function drop_passed()
   if count > 0 and not in_use('consumer') then make_get().drop_oldest(count) end
 end
 
--- Do the same for the log of a group, without turning to it, if it has neither a bound nor an index of its messages.
+-- Do the same for the log of a group, without turning to it, if it has neither a bound or a limit of bytes nor an
+-- index of its messages.
 -- Return whether that was possible.
 local function drop_passed_of(source)
   local slowest = tonumber(call('ZRANGE', groups_of(source), 0, 0, 'WITHSCORES')[2])
   local count = math.min((slowest or 0) - queue.jobs.head, DROPPED_AT_ONCE)
   if count <= 0 then
     return true
-  elseif call('GET', source .. ':bound') ~= '0' or call('EXISTS', source .. ':consumer_free') == 0
+  elseif call('GET', source .. ':bound') ~= '0' or call('HEXISTS', source .. ':ext:settings', 'max_bytes') == 1
+    or call('EXISTS', source .. ':consumer_free') == 0
     or call('EXISTS', source .. ':ext:index', source .. ':ext:members', source .. ':ext:copies', source .. ':ext:marks') > 0 then
     return false
   end

@@ -22,6 +22,7 @@ local function remove(key)
     base = key
     set_all_aside()
     call('SREM', registry, key)
+    call('ZREM', ARGV[5] .. 'due', key)
   end
   if source or call('EXISTS', key .. ':ext:blocks', key .. ':ext:groups') > 0 then
     read_queue(key)

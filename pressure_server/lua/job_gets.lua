@@ -112,7 +112,8 @@ function job_gets()
       local mark, ttr = marks[i] or { '0', 0 }, ttrs[i] or 0
       local id, about = ids[i], { DEFAULT_PRIORITY, 0, 1, 0, 0, 0, 0, owners[i], ttr }
       fields[#fields + 1] = id
-      fields[#fields + 1] = string.format('%.0f %d 0 0 %s %.0f ', clock(), DEFAULT_PRIORITY, mark[1], mark[2]) .. message
+      fields[#fields + 1] = new_stamp()
+        .. string.format('%d 0 0 %s %.0f ', DEFAULT_PRIORITY, mark[1], mark[2]) .. message
       fields[#fields + 1], fields[#fields + 2] = id .. ':', cmsgpack.pack(about)
       places[#places + 1], places[#places + 2] = ttr > 0 and clock() + ttr or 'inf', id
       found[i] = string.format('%s %.0f %s 1 ', id, ttr, mark[1]) .. message
@@ -126,28 +127,37 @@ function job_gets()
     return found
   end
 
+  -- Give up the jobs, among these, that clients of a server have reserved. Return how many.
+  local function give_up_of(server, ids)
+    local its, owners = {}, {}
+    for _, job in ipairs(jobs.jobs_in('reserved', ids)) do
+      local owner = jobs.parse(job).about[JOB_OWNER]
+      if string.match(owner, '^(%S+) ') == server then its[#its + 1], owners[#owners + 1] = job, owner end
+    end
+    jobs.happen('give_up', its, owners)
+    return #its
+  end
+
   -- Give up jobs that clients of a server have reserved. Called again and again until all have been looked at.
   --
-  -- Takes    the end of the server's identity; '0', or the cursor that the last call returned
+  -- Jobs of a list go back to its head, so those whose reservations end last are given up first: the cursor is
+  -- 'after' and a position from the end. Positions shift if other clients end reservations meanwhile, so a scan
+  -- follows, which misses nothing: the cursor is 'scan' and a cursor of ZSCAN.
+  --
+  -- Takes    the end of the server's identity; the cursor that the last call returned, or any other word
   -- Returns  how many have been given up; the next cursor, '0' at the end
   function self.recover(server, cursor)
-    -- In a list, jobs go back to the head, so as many as possible are given up in order.
-    local next_cursor, found = unpack(call('ZSCAN', key_of('reserved'), cursor, 'COUNT', queue.kind == 'jobs'
-      and JOBS_AT_ONCE or 20 * JOBS_AT_ONCE))
-    local ids, count = {}, 0
-    for i = 1, #found, 2 do ids[#ids + 1] = found[i] end
-    table.sort(ids, function(one, other) return one > other end)
-    for first = 1, #ids, JOBS_AT_ONCE do
-      local its, owners = {}, {}
-      local some = jobs.jobs_in('reserved', { unpack(ids, first, math.min(first + JOBS_AT_ONCE - 1, #ids)) })
-      for i = #some, 1, -1 do
-        local job = some[i]
-        local owner = jobs.parse(job).about[JOB_OWNER]
-        if string.match(owner, '^(%S+) ') == server then its[#its + 1], owners[#owners + 1] = job, owner end
-      end
-      for _, is_done in ipairs(jobs.happen('give_up', its, owners)) do count = count + is_done end
+    local key, phase, at = key_of('reserved'), string.match(cursor, '^(%l+)(%d+)$')
+    if phase == 'after' or not phase and queue.kind ~= 'jobs' then
+      local first = tonumber(at or 0)
+      local ids = call('ZRANGE', key, first, first + JOBS_AT_ONCE - 1, 'REV')
+      local count = give_up_of(server, ids)
+      return count, #ids < JOBS_AT_ONCE and 'scan0' or string.format('after%.0f', first + #ids - count)
     end
-    return count, next_cursor
+    local next_cursor, found = unpack(call('ZSCAN', key, at or '0', 'COUNT', JOBS_AT_ONCE))
+    local ids = {}
+    for i = 1, #found, 2 do ids[#ids + 1] = found[i] end
+    return give_up_of(server, ids), next_cursor == '0' and '0' or 'scan' .. next_cursor
   end
 
   -- Give up jobs that these owners have reserved, and still have. Return how many.

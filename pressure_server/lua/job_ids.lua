@@ -10,6 +10,21 @@ local IDS_OF_BLOCK = 64
 -- Jobs that are read at once; delays, and reservations, that end when a block begins.
 local JOBS_AT_ONCE = 500
 
+local stamped -- the last stamp of the call
+
+-- Return when a job is made: microseconds since 1970 in 16 digits, and a space. Each stamp is
+-- later than the last one, whatever the queue, although the clock may stand still in a call. (A job takes more than a
+-- microsecond, so stamps do not run ahead of the clock.)
+-- The first 13 digits are milliseconds; jobs of earlier versions have only these.
+local function new_stamp()
+  if not stamped then
+    local time = call('TIME')
+    stamped = time[1] * 1000000 + time[2]
+  end
+  stamped = stamped + 1
+  return string.format('%.0f ', stamped)
+end
+
 -- Return a new block. Check two old ones of the queue, and give up those without jobs.
 local function new_block_of_ids()
   local index, blocks = own_key('blocks'), base .. ':ext:blocks'

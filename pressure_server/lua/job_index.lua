@@ -1,63 +1,67 @@
--- Indexes of jobs: find jobs by a text. `same` finds the queued jobs with a given message; it is made when a
--- message is first looked up. `unique` finds the jobs that no equal one may join, by message or by the key
--- that was put with them; only queues that were created as unique have it.
+-- Indexes of jobs: find jobs by a text. `equal` finds the queued jobs with a given message; it is made when a
+-- message is first looked up. `single` finds the jobs that no equal one may join, by message or by the key that
+-- was put with them; only queues that were created as unique have it, from their first put on.
 --
--- Touches  :ext:same, :ext:unique  hashes: 'm' and a text, or 'h' and the hash of a long one -> ids of jobs
---          :ext:settings           'indexed': the cursor up to which older jobs are in :ext:same, or 'all'
+-- Touches  :ext:equal, :ext:single  sorted sets, all with the score 0: the length of a text as a byte, the text, and
+--                                   the id of a job; or 'h', the hash of a long text, and the id
+--          :ext:settings            'indexed_equal', 'indexed_single': the cursor up to which the jobs that were
+--                                   there before are in the index, or 'all'
+--          :ext:same, :ext:unique   the indexes of earlier versions, for which all jobs of a text were one value
 
 local function make_job_index(name)
   local self, key = {}, base .. ':ext:' .. name
 
-  local function field_of(text)
-    return #text <= 40 and 'm' .. text or 'h' .. redis.sha1hex(text)
+  -- Return the prefix of a text's members. It has the text's length, so that no other text's members begin with it.
+  local function prefix_of(text)
+    return #text <= 40 and string.char(#text) .. text or 'h' .. redis.sha1hex(text)
   end
 
   -- Note whether the job with this id and this text is in the index.
   function self.note(text, id, is_in)
-    local field = field_of(text)
-    local ids = call('HGET', key, field)
-    local others = string.gsub(' ' .. (ids or '') .. ' ', ' ' .. id .. ' ', ' ', 1)
-    others = string.match(others, '^ *(.-) *$')
     if is_in then
-      call('HSET', key, field, others == '' and id or others .. ' ' .. id)
-    elseif others ~= '' then
-      call('HSET', key, field, others)
-    elseif ids then
-      call('HDEL', key, field)
+      call('ZADD', key, 0, prefix_of(text) .. id)
+    else
+      call('ZREM', key, prefix_of(text) .. id)
     end
   end
 
-  -- Return for each text the ids of its jobs, separated by spaces, or false.
-  function self.ids_of(texts)
-    local found = {}
-    for first = 1, #texts, CHUNK do
-      local fields = {}
-      for i = first, math.min(first + CHUNK - 1, #texts) do fields[#fields + 1] = field_of(texts[i]) end
-      for _, ids in ipairs(call('HMGET', key, unpack(fields))) do found[#found + 1] = ids end
+  -- Return the ids of at most `most` jobs with this text, in the order of the puts; or the latest first.
+  function self.ids_of(text, most, is_reversed)
+    local prefix = prefix_of(text)
+    local first, last, found = '[' .. prefix, '[' .. prefix .. 'g', nil -- ids are hexadecimal
+    if is_reversed then
+      found = call('ZREVRANGEBYLEX', key, last, first, 'LIMIT', 0, most)
+    else
+      found = call('ZRANGEBYLEX', key, first, last, 'LIMIT', 0, most)
     end
+    for i, member in ipairs(found) do found[i] = string.sub(member, #prefix + 1) end
     return found
   end
 
   -- Enter more of the jobs that were there before the index was used. Return whether all have been entered.
   function self.is_complete()
     local jobs, settings = queue.jobs, base .. ':ext:settings'
-    while name == 'same' and jobs.indexed ~= 'all' do
-      local cursor, found = unpack(call('HSCAN', base .. ':ext:jobs', jobs.indexed or '0', 'COUNT', SLICE))
+    while jobs.indexed[name] ~= 'all' do
+      if not jobs.indexed[name] then
+        jobs.indexed[name] = '0'
+        local old = name == 'equal' and ':ext:same' or ':ext:unique'
+        set_aside({ [old] = 'HLEN' })
+        call('UNLINK', base .. old)
+      end
+      local cursor, found = unpack(call('HSCAN', base .. ':ext:jobs', jobs.indexed[name], 'COUNT', SLICE))
       local ids = {}
       for i = 1, #found, 2 do
         if string.match(found[i], '^%x+$') then ids[#ids + 1] = found[i] end
       end
-      for first = 1, #ids, JOBS_AT_ONCE do
-        for _, job in ipairs(jobs.read({ unpack(ids, first, math.min(first + JOBS_AT_ONCE - 1, #ids)) })) do
-          local state = jobs.state_of(job)
-          if state == 'ready' or state == 'delayed' then self.note(jobs.message_of(job), job.id, true) end
-        end
+      for _, job in ipairs(jobs.read(ids)) do
+        jobs.state_of(job)
+        jobs.enter_into(name, job, 'gone', job.state)
       end
-      jobs.indexed = cursor == '0' and 'all' or cursor
-      call('HSET', settings, 'indexed', jobs.indexed)
+      jobs.indexed[name] = cursor == '0' and 'all' or cursor
+      call('HSET', settings, 'indexed_' .. name, jobs.indexed[name])
       if patient then break end
     end
-    return name == 'unique' or jobs.indexed == 'all'
+    return jobs.indexed[name] == 'all'
   end
 
   -- Return what a mirror returns (mirror.lua): 1 for each message that is queued, or 0; and how many messages
@@ -67,7 +71,8 @@ local function make_job_index(name)
     if #messages == 0 or queue.jobs.has_unadopted and patient or not self.is_complete() then
       return found, 0
     end
-    for i, ids in ipairs(self.ids_of(messages)) do found[i] = ids and 1 or 0 end
+    for i, message in ipairs(messages) do found[i] = #self.ids_of(message, 1) end
+    work = work + MESSAGE * #messages
     return found, #messages
   end
 

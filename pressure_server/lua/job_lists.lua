@@ -1,6 +1,9 @@
 -- Lists of jobs: what the verbs of lists (read.lua, get.lua) do in a queue of jobs. The queued jobs are in the
 -- order in which they will be taken; delayed ones come after those that are ready.
 
+-- Jobs that one call deletes at most, unless it must not leave anything.
+local DELETED_AT_ONCE = 1000
+
 local function make_job_list()
   local operations, jobs = {}, queue.jobs
 
@@ -10,13 +13,11 @@ local function make_job_list()
     return queue.length - call('LLEN', base)
   end
 
-  -- Return the ids of the queued jobs from `first` to `last`; -1 is the last one.
+  -- Return the ids of the queued jobs from `first` to `last`, which are not negative.
   local function queued_ids(first, last)
-    local ids = jobs.settings.type == 'lifo' and call('ZRANGE', key_of('ready'), first, last, 'REV')
-      or call('ZRANGE', key_of('ready'), first, last)
-    if last >= jobs.ready or last < 0 then
-      local delayed = call('ZRANGE', key_of('delayed'), math.max(0, first - jobs.ready),
-        last < 0 and last or last - jobs.ready)
+    local ids = jobs.ready_ids(first, last)
+    if last >= jobs.ready then
+      local delayed = call('ZRANGE', key_of('delayed'), math.max(0, first - jobs.ready), last - jobs.ready)
       for _, id in ipairs(delayed) do ids[#ids + 1] = id end
     end
     return ids
@@ -73,24 +74,37 @@ local function make_job_list()
     return job and { jobs.message_of(job), job.flags ~= '0' and job.flags or '' } or {}
   end
 
+  -- Takes    messages
+  -- Returns  for each 1 if it was queued, else 0; and how many are left for another call. If only some jobs of a message
+  --          have been deleted, :ext:settings has its hash as 'removing'
   function operations.remove(messages)
     if jobs.source then
       return { err = 'TYPE is that of a group: nothing leaves it from the middle' }, 0
     end
-    local removed = {}
-    local is_queued, decided = need_mirror().queued(messages)
+    local removed, settings = {}, key_of('settings')
+    local index, _, decided = need_mirror(), need_mirror().queued(messages)
+    local begun = decided > 0 and call('HGET', settings, 'removing')
+    local deleted = 0
     for i = 1, decided do
-      removed[i] = 0
-      local ids = {}
-      for id in string.gmatch(is_queued[i] == 1 and jobs.index('same').ids_of({ messages[i] })[1] or '', '%x+') do
-        ids[#ids + 1] = id
+      local is_begun, count, is_more = begun == redis.sha1hex(messages[i]), 0, true
+      while is_more and not (patient and deleted >= DELETED_AT_ONCE) do
+        local ids = index.ids_of(messages[i], JOBS_AT_ONCE)
+        for at, is_done in ipairs(jobs.happen('delete', jobs.read(ids))) do
+          if is_done == 0 then index.note(messages[i], ids[at], false) end
+          count = count + is_done
+        end
+        deleted = deleted + #ids
+        is_more = #ids == JOBS_AT_ONCE
       end
-      with_jobs(ids, function(some)
-        for _, is_done in ipairs(jobs.happen('delete', some)) do removed[i] = math.max(removed[i], is_done) end
-      end)
+      if is_more then
+        if count > 0 then call('HSET', settings, 'removing', redis.sha1hex(messages[i])) end
+        break
+      end
+      if is_begun then call('HDEL', settings, 'removing') end
+      removed[i] = (count > 0 or is_begun) and 1 or 0
     end
     settle_not_full()
-    return removed, #messages - decided
+    return removed, #messages - #removed
   end
 
   -- Takes    messages that have not been delivered, and what `pop` returned with each, if it was a job then
@@ -109,8 +123,18 @@ local function make_job_list()
     return 1, 0
   end
 
+  -- Return a text that changes with every event of a job, except touch, and when a delay or a reservation ends. It is
+  -- the same before and after the script notices that a delay has ended, or makes jobs of messages of the list or of
+  -- a group's log.
   function operations.version()
-    return make_read().version() .. ' ' .. table.concat(jobs.counts(), ' ')
+    local stats = call('MGET', base .. ':stats:produced_messages', base .. ':stats:consumed_messages')
+    local noted = call('HMGET', key_of('settings'), 'deliveries', 'buried')
+    local put = jobs.source and math.max(jobs.next, jobs.head) + jobs.lag or tonumber(stats[1] or 0)
+    local present = string.format('(%.0f', clock())
+    return string.format('jobs %.0f %.0f %s %d %d %d %.0f %d %s %s %s', put, queue.length + jobs.outstanding(),
+      stats[2] or '', call('ZCOUNT', key_of('delayed'), present, '+inf'),
+      call('ZCOUNT', key_of('reserved'), present, '+inf'), call('ZCARD', key_of('buried')), jobs.settings.paused or 0,
+      call('EXISTS', base .. ':closed'), queue.made or '', noted[1] or '', noted[2] or '')
   end
 
   return operations

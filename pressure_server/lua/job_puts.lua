@@ -1,7 +1,5 @@
 -- Puts of jobs: how messages become jobs of a queue, those of its list included.
 
--- Messages of the list that become jobs when a block begins.
-local MAX_ADOPTED = 1000
 local DEFAULT_TTR = 60000
 
 local puts_of_call
@@ -18,14 +16,14 @@ function job_puts()
   --
   -- Returns  their ids; and the bytes of their messages
   local function store(some, names)
-    local ids, made, bytes = new_job_ids(#some), string.format('%.0f ', clock()), 0
+    local ids, bytes = new_job_ids(#some), 0
     local fields, ready, delayed, at, queued = {}, {}, {}, 0, 0
-    local has_index = names or jobs.settings.unique or jobs.indexed
+    local has_index = names or jobs.settings.unique or jobs.indexed.equal
     for i, one in ipairs(some) do
       local id = ids[i]
       local priority, delay, first = string.match(one, '^(%d+) (%d+) %d+ %d+ %d+ ()')
       bytes = bytes + #one - first + 1
-      fields[at + 1], fields[at + 2] = id, made .. one
+      fields[at + 1], fields[at + 2] = id, new_stamp() .. one
       at = at + 2
       if delay == '0' then
         ready[queued + 1], ready[queued + 2] = priority, id
@@ -39,8 +37,8 @@ function job_puts()
           at = at + 2
         end
         local message = string.sub(one, first)
-        if jobs.settings.unique then jobs.index('unique').note(names and names[i] or message, id, true) end
-        if jobs.indexed then jobs.index('same').note(message, id, true) end
+        if jobs.indexed.single then jobs.index('single').note(names and names[i] or message, id, true) end
+        if jobs.indexed.equal then jobs.index('equal').note(message, id, true) end
       end
     end
     if #delayed > 0 then call_with_all('ZADD', key_of('delayed'), delayed) end
@@ -63,9 +61,8 @@ function job_puts()
     for i, one in ipairs(some) do
       keys[i] = names and names[i] or string.sub(one, (string.match(one, '^%d+ %d+ %d+ %d+ %d+ ()')))
     end
-    local known = jobs.index(index).ids_of(keys)
     for i, key in ipairs(keys) do
-      ids[i] = known[i] and string.match(known[i], '%x+')
+      ids[i] = jobs.index(index).ids_of(key, 1)[1]
       if not ids[i] and not first_of[key] then
         fresh[#fresh + 1], fresh_names[#fresh_names + 1] = some[i], key
         first_of[key] = #fresh
@@ -81,7 +78,7 @@ function job_puts()
   -- Returns  their ids. A job that must be unique and is there already is not put: the id is that of the one
   --          that is there
   function self.put(some, names, unique)
-    local index = jobs.settings.unique and 'unique' or unique and 'same'
+    local index = jobs.settings.unique and 'single' or unique and 'equal'
     local fresh, fresh_names, ids, places = some, nil, {}, nil
     if index then fresh, fresh_names, ids, places = without_equals(some, names, index) end
     local new_ids, bytes = store(fresh, fresh_names)
@@ -111,6 +108,24 @@ function job_puts()
     settle_not_full()
   end
 
+  -- Delete expired jobs to make room, by priority and age, up to the first one that has not expired.
+  function self.drop_expired()
+    local expired, looked_at, dropped = {}, 1, 0
+    repeat
+      expired = {}
+      for _, job in ipairs(jobs.jobs_in('ready', call('ZRANGE', key_of('ready'), 0, looked_at - 1))) do
+        local expires = jobs.parse(job).expires
+        if expires == '0' or tonumber(expires) > clock() then break end
+        expired[#expired + 1] = job
+      end
+      dropped = dropped + #expired
+      if #expired > 0 then jobs.happen('delete', expired) end
+      local found_all = #expired == looked_at
+      looked_at = JOBS_AT_ONCE
+    until not found_all or patient and dropped >= DROPPED_AT_ONCE
+    if dropped > 0 then settle_not_full() end
+  end
+
   -- Put back messages that `pop` took, as the jobs that they were.
   function self.push_back(messages, marks)
     for i, message in ipairs(messages) do
@@ -135,7 +150,7 @@ function job_puts()
     if not has_records or in_use('consumer') then
       return false
     end
-    local most = patient and not all and MAX_ADOPTED or length
+    local most = patient and not all and 1000 or length
     local messages = call('RPOP', base, most)
     local marks = has_marks() and make_marks().take(messages, queue.consumed) or {}
     queue.length = queue.length - #messages
@@ -174,6 +189,7 @@ function job_puts()
     call('UNLINK', base .. ':ext:members', base .. ':ext:copies', base .. ':ext:index')
     queue.index, mirror = nil, nil
     jobs.begin()
+    if max_bytes() then jobs.count_held() end
   end
 
   puts_of_call = self

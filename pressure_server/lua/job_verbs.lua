@@ -9,7 +9,27 @@ local function make_job_verbs()
   end
   local operations = {}
 
-  -- Let an event happen to the jobs that the words name: 'id', or 'id owner'. Return 1 or 0 for each.
+  -- Append the values of some words. An error of the script is the value of each of these, and of no other.
+  local function append_values(values, count, what, ...)
+    local is_done, found = pcall(what, ...)
+    if not is_done then
+      local refusal = error_reply(found)
+      enter_again()
+      found = {}
+      for i = 1, count do found[i] = refusal end
+    end
+    for i = 1, count do values[#values + 1] = found[i] or 0 end
+  end
+
+  -- Return the value of each word: a function returns it in a list.
+  local function each(words, what)
+    local values = {}
+    for _, word in ipairs(words) do append_values(values, 1, what, word) end
+    return values
+  end
+
+  -- Let an event happen to the jobs that the words name: 'id', or 'id owner'. Return 1, 0 or an error for each; and how
+  -- many are left for another call.
   local function for_each(words, event)
     local done, known = {}, {} -- known: owners
     for first = 1, #words, JOBS_AT_ONCE do
@@ -21,14 +41,15 @@ local function make_job_verbs()
         local at = event == 'give_up' and last - i + 1 or i - first + 1 -- given up: the latest is named first
         ids[at], owners[at] = id, known[owner]
       end
-      for _, is_done in ipairs(jobs.happen(event, jobs.read(ids), owners)) do done[#done + 1] = is_done end
+      append_values(done, #ids, function() return jobs.happen(event, jobs.read(ids), owners) end)
+      if patient and work >= MAX_WORK then break end
     end
     if queue.bound then
       settle_not_full()
     else
       call('HDEL', records, 'j' .. base) -- the queue was deleted, with its reserved jobs
     end
-    return done
+    return done, #words - #done
   end
 
   for verb, event in pairs({ delete_job = 'delete', give_up = 'give_up', touch = 'touch', kick_job = 'kick' }) do
@@ -48,18 +69,15 @@ local function make_job_verbs()
 
   -- Takes    'id owner', or 'id owner priority', for each
   function operations.bury(words)
-    local done = {}
-    for i, word in ipairs(words) do
-      done[i] = change('bury', string.match(word, '^(%x+) (%S+) ?(%d*)$'))
-    end
-    return done
+    return each(words, function(word)
+      return { change('bury', string.match(word, '^(%x+) (%S+) ?(%d*)$')) }
+    end)
   end
 
   -- Takes    'id owner priority delay' for each; an empty priority leaves it as it is. A priority or a delay that a
   --          message of a list cannot have makes the queue one of jobs
   function operations.release(words)
-    local done = {}
-    for i, word in ipairs(words) do
+    return each(words, function(word)
       local id, owner, priority, delay = string.match(word, '^(%x+) (%S+) (%d*) (%d+)$')
       owner = owner_of(owner)
       local job = jobs.read({ id })[1]
@@ -67,29 +85,28 @@ local function make_job_verbs()
         local refusal = queue.kind ~= 'jobs' and (delay ~= '0' or (tonumber(priority) or DEFAULT_PRIORITY) ~= DEFAULT_PRIORITY)
           and job_puts().convert()
         if refusal then
-          return refusal
+          return { refusal }
         end
         job.about[JOB_PRIORITY] = tonumber(priority) or job.about[JOB_PRIORITY]
         job.about[JOB_DELAY] = tonumber(delay)
       end
       local event = delay ~= '0' and 'release_later' or 'release'
-      done[i] = jobs.happen(event, { job }, { owner })[1] or 0
-    end
-    return done
+      return jobs.happen(event, { job }, { owner })
+    end)
   end
 
-  -- Takes    how many jobs to kick: buried ones, or if there are none, delayed ones
-  -- Returns  how many have been kicked; and how many are left for another call
-  function operations.kick(most)
-    local state = call('EXISTS', key_of('buried')) == 1 and 'buried' or 'delayed'
-    local count = 0
-    while count < most and (count == 0 or not patient or work < MAX_WORK) do
+  -- Takes    how many jobs to kick; and their state, '' for buried, or if none are buried, delayed
+  -- Returns  { how many have been kicked; the state to pass to the next call, '' if nothing is left to do }
+  function operations.kick(words)
+    local most, state, count, is_more = tonumber(words[1]), words[2], 0, words[1] ~= '0'
+    if state == '' then state = call('EXISTS', key_of('buried')) == 1 and 'buried' or 'delayed' end
+    while is_more and (count == 0 or not patient or work < MAX_WORK) do
       local wanted = math.min(most - count, JOBS_AT_ONCE)
       local ids = call('ZRANGE', key_of(state), 0, wanted - 1)
       count = count + #jobs.happen('kick', jobs.jobs_in(state, ids))
-      if #ids < wanted then break end
+      is_more = count < most and #ids == wanted
     end
-    return count
+    return { count, is_more and state or '' }
   end
 
   -- Takes    the id of a job, and a claim
@@ -109,9 +126,7 @@ local function make_job_verbs()
     jobs.settings.paused = clock() + tonumber(words[1])
     call('HSET', key_of('settings'), 'paused', string.format('%.0f', jobs.settings.paused))
     if jobs.settings.paused < before and jobs.ready > 0 then
-      -- Tell clients that wait for several queues: they watch the ready jobs, and not the settings.
-      call('PEXPIRE', key_of('ready'), 1000)
-      call('PERSIST', key_of('ready'))
+      jobs.is_due_now = true
     end
     changed = true
     return 1
@@ -145,7 +160,7 @@ local function make_job_verbs()
     local has_time = state == 'delayed' or state == 'reserved'
     local due = has_time and tonumber(call('ZSCORE', key_of(state), job.id)) or 0
     return {
-      state, about[JOB_PRIORITY], clock() - tonumber(job.made), about[JOB_DELAY], jobs.ttr_of(job),
+      state, about[JOB_PRIORITY], math.max(0, clock() - string.sub(job.made, 1, 13)), about[JOB_DELAY], jobs.ttr_of(job),
       due < math.huge and math.max(0, due - clock()) or 0, unpack(about, 3, 7),
     }
   end
@@ -154,30 +169,29 @@ local function make_job_verbs()
   return operations
 end
 
--- Move jobs that have been delivered often enough to the queue for dead letters. A job stays buried if that
--- queue refuses it. Call this after the queue has begun, and before it is left.
+-- Move jobs that have been delivered often enough to the queue for dead letters. All stay buried if that queue
+-- refuses them. Call this after the queue has begun, and before it is left.
 function move_dead_letters()
   while queue.jobs and queue.jobs.spent do
     local home, ids, dead_letter = base, queue.jobs.spent, queue.jobs.settings.dead_letter
-    local messages = {}
     table.sort(ids)
-    for i, job in ipairs(queue.jobs.read(ids)) do
-      if job then
-        queue.jobs.parse(job)
-        messages[i] = string.format('%s %.0f ', job.flags, math.ceil(job.expires / 1000)) .. queue.jobs.message_of(job)
-      end
+    local found, messages = queue.jobs.jobs_in('buried', ids), {}
+    for i, job in ipairs(found) do
+      queue.jobs.parse(job)
+      messages[i] = string.format('%s %.0f ', job.flags, math.ceil(job.expires / 1000)) .. queue.jobs.message_of(job)
     end
     queue.jobs.spent = nil
-    local moved = {}
+    local was_patient = patient
     enter(dead_letter)
-    for i = 1, #ids do
-      local is_done, result = pcall(function()
-        return messages[i] and make_put({ overfill = true, flags = true }).put('', { messages[i] })
-      end)
-      if is_done and not (type(result) == 'table' and result.err) then moved[#moved + 1] = ids[i] end
-    end
+    patient = false -- nothing may be left for another call
+    local is_done, result = pcall(function()
+      return #found > 0 and make_put({ overfill = true, flags = true }).put('', messages)
+    end)
+    patient = was_patient
     enter(home)
-    if #moved > 0 then call('HINCRBY', base .. ':ext:settings', 'dead_letters', #moved) end
-    queue.jobs.happen('delete', queue.jobs.read(moved))
+    if #found > 0 and is_done and not (type(result) == 'table' and result.err) then
+      call('HINCRBY', base .. ':ext:settings', 'dead_letters', #found)
+      queue.jobs.happen('delete', found)
+    end
   end
 end

@@ -10,7 +10,8 @@
 -- An id is a number of 13 hexadecimal digits here, so that jobs with equal scores are in the order in which they
 -- were put; and a decimal number for clients.
 --
--- Touches  :ext:jobs      a hash: id -> 'made priority delay ttr flags expires message', as it was put;
+-- Touches  :ext:jobs      a hash: id -> 'made priority delay ttr flags expires message', as it was put
+--                         (`made`: new_stamp in job_ids.lua);
 --                         'id:' -> its state (JobField in layout.py), packed, unless nothing has happened to the
 --                         job since it was put; and 'id#' -> what makes it unique, if that is not its message
 --          :ext:ready     for each state a sorted set of ids, with the score: the job's priority;
@@ -21,6 +22,9 @@
 --                         with; 'max_deliveries', 'dead_letter': after how many reservations a job goes to the
 --                         queue with that base key. Counts: 'buried', 'timeouts' of reservations, 'deliveries'
 --                         (reservations), 'dead_letters' that have left the queue
+--          :ext:due       when the first delay, reservation or pause ends, and servers try waiting operations again:
+--                         maybe too early, never too late. Servers watch it
+--          ${PREFIX}!due  a sorted set: queues that have dead letters, by the same time, at which servers use them
 --          j<base key>    a field of the records of a server: its clients may have reserved jobs of that queue
 --
 -- Times are in milliseconds since 1970 by the backend's clock; delays and times to run in milliseconds.
@@ -29,6 +33,8 @@
 -- server is empty if the reservation outlives its connection.
 
 local DEFAULT_PRIORITY = 1024
+-- The estimated work to move one job to the queue for dead letters, in microseconds (blocks.lua).
+local DEAD_LETTER = 5
 
 -- Return the key of a collection of the queue's jobs, such as those in a state.
 local function key_of(name)
@@ -44,6 +50,7 @@ local function make_jobs()
   }
   local jobs, settings, indexes -- of the present queue
 
+  local HELD_AT_ONCE = 5000
   local STATES = { 'ready', 'delayed', 'reserved', 'buried' }
   -- What happens to a job: the state to which each event leads. Anything else is refused (beanstalkd,
   -- protocol.txt, Job Lifecycle). Only its owner ends or extends a reservation, apart from
@@ -73,9 +80,9 @@ local function make_jobs()
   -- Turn to the present queue, which need not have any jobs.
   function self.enter()
     jobs, settings, indexes = key_of('jobs'), key_of('settings'), {}
-    self.ready, self.settings, self.indexed = 0, {}, nil
+    self.ready, self.settings, self.indexed = 0, {}, {}
     self.source, self.lag, self.has_passed = nil, 0, nil
-    self.spent, self.has_unadopted, self.due_before = nil, nil, nil
+    self.spent, self.has_unadopted, self.has_ended, self.is_due_now, self.has_due = nil, nil, nil, nil, nil
   end
 
   function self.index(name)
@@ -83,12 +90,12 @@ local function make_jobs()
     return indexes[name]
   end
 
-  -- Return the jobs with these ids, at most JOBS_AT_ONCE; false in place of a job that does not exist. A job
-  -- that occurs twice is the same table. Its `state` is nil if that takes another look (state_of).
+  -- Return the jobs with these ids; false in place of a job that does not exist. A job that occurs twice is the
+  -- same table. Its `state` is nil if that takes another look (state_of).
   function self.read(ids)
     local fields, found, known = {}, {}, {}
     for i, id in ipairs(ids) do fields[2 * i - 1], fields[2 * i] = id, id .. ':' end
-    local values = #ids > 0 and call('HMGET', jobs, unpack(fields)) or fields
+    local values = values_of_all('HMGET', jobs, fields)
     for i, id in ipairs(ids) do
       local job, value, packed = known[id], values[2 * i - 1], values[2 * i]
       if not job and value then
@@ -169,25 +176,38 @@ local function make_jobs()
     make_get().restore(messages, marks)
   end
 
+  -- Note in an index that a job goes from one state to another.
+  function self.enter_into(name, job, from, to)
+    local all = name == 'single' and self.settings.unique == 'unfinished'
+    local function is_in(state)
+      return state == 'ready' or state == 'delayed' or all and state ~= 'gone'
+    end
+    if is_in(from) ~= is_in(to) then
+      local text = name == 'single' and call('HGET', jobs, job.id .. '#') or self.message_of(job)
+      self.index(name).note(text, job.id, is_in(to))
+    end
+  end
+
   -- Note that a job goes from one state to another, in what is counted and indexed.
   function self.count(job, from, to)
     if queue.kind ~= 'jobs' or from == to then
       return
     end
     local was_queued, is_queued = from == 'ready' or from == 'delayed', to == 'ready' or to == 'delayed'
+    if max_bytes() then
+      local change = (is_queued or to == 'gone') and 0 or self.bytes_of(job)
+      if not was_queued and from ~= 'gone' then change = change - self.bytes_of(job) end
+      if change ~= 0 and call('HINCRBY', settings, 'held_bytes', change) < 0 then
+        call('HSET', settings, 'held_bytes', 0) -- the job was reserved before they were counted
+      end
+    end
     if from == 'ready' then self.ready = self.ready - 1 end
     if to == 'ready' then self.ready = self.ready + 1 end
     if was_queued then queue.length = queue.length - 1 end
     if is_queued then queue.length = queue.length + 1 end
-    if self.indexed and was_queued ~= is_queued then
-      self.index('same').note(self.message_of(job), job.id, is_queued)
-    end
+    if self.indexed.equal then self.enter_into('equal', job, from, to) end
     if self.settings.unique then
-      local all = self.settings.unique == 'unfinished'
-      local was_in, is_in = was_queued or all and from ~= 'gone', is_queued or all and to ~= 'gone'
-      if was_in ~= is_in then
-        self.index('unique').note(call('HGET', jobs, job.id .. '#') or self.message_of(job), job.id, is_in)
-      end
+      if self.indexed.single then self.enter_into('single', job, from, to) end
       if to == 'gone' then call('HDEL', jobs, job.id .. '#') end
     end
   end
@@ -210,6 +230,7 @@ local function make_jobs()
       if self.settings.dead_letter then
         self.spent = self.spent or {}
         table.insert(self.spent, job.id)
+        work = work + DEAD_LETTER
       end
       return 'buried'
     end
@@ -258,12 +279,12 @@ local function make_jobs()
         job.state = to
       end
     end
-    if #written > 0 then call('HSET', jobs, unpack(written)) end
-    for state, places in pairs(into) do call('ZADD', key_of(state), unpack(places)) end
+    if #written > 0 then call_with_all('HSET', jobs, written) end
+    for state, places in pairs(into) do call_with_all('ZADD', key_of(state), places) end
     if into.reserved and event ~= 'touch' then call('HSET', records, 'j' .. base, 1) end
     if #returned > 0 then return_to_list(returned) end
-    for state, places in pairs(left) do call('ZREM', key_of(state), unpack(places)) end
-    if #gone > 0 then call('HDEL', jobs, unpack(gone)) end
+    for state, places in pairs(left) do call_with_all('ZREM', key_of(state), places) end
+    if #gone > 0 then call_with_all('HDEL', jobs, gone) end
     if self.source then pass(passed) end
     if consumed > 0 and jobs_of_queue then count_as('consumed', consumed, bytes) end
     if event == 'time_out' and jobs_of_queue then call('HINCRBY', settings, 'timeouts', #some) end
@@ -271,31 +292,52 @@ local function make_jobs()
       call('HDEL', records, 'j' .. base)
     end
     if queue.kind == 'reserved' and call('EXISTS', jobs) == 0 then set_kind(max_bytes() and 'limited' or nil) end
+    self.has_ended = self.has_ended or #gone > 0 or into.buried ~= nil
     changed = changed or next(left) ~= nil or next(into) ~= nil
     return done
   end
 
   -- Return how many jobs may be taken now.
   function self.available()
+    -- A run before this one may have taken the group's ready job by its id.
+    if self.source and self.ready == 0 then fill_group(1) end
     local paused = self.ready > 0 and self.settings.paused
     return paused and paused > clock() and 0 or self.ready
   end
 
-  -- Return the ids of the next ready jobs, in the order of the queue's type.
-  function self.next_ids(count)
-    local key, of = key_of('ready'), self.settings.type
-    if of == 'random' then
-      return call('ZRANDMEMBER', key, count)
-    elseif of == 'lifo' then
-      local priority = call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
-      return priority and call('ZRANGE', key, priority, priority, 'BYSCORE', 'REV', 'LIMIT', 0, count) or {}
+  -- Return the ids of the ready jobs from position `first` to `last` in the order in which they are taken. The set
+  -- has the jobs of each priority in the order of the puts; in a lifo, they are read backwards, priority by priority.
+  function self.ready_ids(first, last)
+    local key = key_of('ready')
+    if self.settings.type ~= 'lifo' then
+      return call('ZRANGE', key, first, last)
     end
-    return call('ZRANGE', key, 0, count - 1)
+    local found, at, count = {}, first, call('ZCARD', key)
+    local places = call('ZRANGE', key, first, last, 'WITHSCORES')
+    while #found < #places / 2 do
+      -- The jobs of this priority are at the positions from `above` to `below` - 1, in either direction.
+      local priority = places[2 * #found + 2]
+      local above, below = call('ZCOUNT', key, '-inf', '(' .. priority), call('ZCOUNT', key, '-inf', priority)
+      local from_end = count - above - below
+      for _, id in ipairs(call('ZRANGE', key, from_end + at, from_end + math.min(last, below - 1), 'REV')) do
+        found[#found + 1] = id
+      end
+      at = first + #found
+    end
+    return found
   end
 
-  -- Return the ids in a set that are due.
+  -- Return the ids of the next jobs to take.
+  function self.next_ids(count)
+    if self.settings.type == 'random' then
+      return call('ZRANDMEMBER', key_of('ready'), count)
+    end
+    return self.ready_ids(0, count - 1)
+  end
+
+  -- Return the ids in a set that are due, the latest first.
   local function due_in(state)
-    return call('ZRANGEBYSCORE', key_of(state), '-inf', string.format('%.0f', clock()), 'LIMIT', 0, JOBS_AT_ONCE)
+    return call('ZREVRANGEBYSCORE', key_of(state), string.format('%.0f', clock()), '-inf', 'LIMIT', 0, JOBS_AT_ONCE)
   end
 
   -- Return the jobs with these ids, which a set of a state has. An id without a job is dropped.
@@ -310,16 +352,22 @@ local function make_jobs()
       end
     end
     if #stray > 0 then
-      call('ZREM', key_of(state), unpack(stray))
+      call_with_all('ZREM', key_of(state), stray)
       if state == 'ready' then self.ready, queue.length = self.ready - #stray, queue.length - #stray end
     end
     return found
   end
   self.jobs_in = jobs_in
 
-  -- Make delayed jobs ready, and end reservations, whose time has come.
+  -- Make delayed jobs ready, and end reservations, whose time has come. A block does this once for each queue, for
+  -- some jobs; if that is not all, the block's operations are left for another call (batch.lua).
   local function promote(delayed)
+    self.has_due = block.promoted[base]
+    if self.has_due ~= nil then
+      return
+    end
     local ids = delayed > 0 and due_in('delayed') or {}
+    self.has_due = #ids == JOBS_AT_ONCE
     if #ids > 0 then
       local ready = {}
       for _, job in ipairs(jobs_in('delayed', ids)) do
@@ -333,59 +381,76 @@ local function make_jobs()
       changed = true
     end
     ids = due_in('reserved')
+    self.has_due = self.has_due or #ids == JOBS_AT_ONCE
+    block.promoted[base] = self.has_due
     if #ids > 0 then self.happen('time_out', jobs_in('reserved', ids)) end
   end
 
-  -- Begin with the queue: read how many jobs it has, and do what is due.
-  function self.begin()
-    local noted = call('HMGET', settings, 'paused', 'indexed', 'unique', 'max_deliveries', 'dead_letter', 'type',
-      'source', 'next')
-    self.indexed = noted[2]
+  -- Read the settings of the queue. If it belongs to a group, return the group's log and its place there.
+  function self.read_settings()
+    local noted = call('HMGET', settings, 'paused', 'indexed_equal', 'unique', 'max_deliveries', 'dead_letter', 'type',
+      'source', 'next', 'indexed_single')
+    self.indexed = { equal = noted[2], single = noted[9] }
     self.settings = {
       paused = tonumber(noted[1] or nil), unique = noted[3], max_deliveries = tonumber(noted[4] or nil),
       dead_letter = noted[5], type = noted[6] or 'jobs',
     }
+    return noted[7], noted[8]
+  end
+
+  -- Begin with the queue: read how many jobs it has, and do what is due.
+  function self.begin()
+    local source, following = self.read_settings()
     local delayed = call('ZCARD', key_of('delayed'))
     if queue.kind == 'jobs' then
       local in_list = queue.length
       self.ready = call('ZCARD', key_of('ready'))
       queue.length = in_list + self.ready + delayed
-      if noted[7] then
-        self.source = noted[7]
-        read_source(noted[8])
+      if source then
+        self.source = source
+        read_source(following)
         queue.length = queue.length + self.lag
         if self.ready == 0 then fill_group(1) end
       end
       self.has_unadopted = in_list > 0 and job_puts().adopt(in_list)
     end
     promote(delayed)
-    if block.how ~= '' then self.due_before = self.next_due() or math.huge end
   end
 
-  -- Wake up operations that wait at other servers, if something is due earlier than they know: change a key
-  -- that they watch.
-  function self.tell_others()
-    if self.due_before and (self.next_due() or math.huge) < self.due_before then
-      call('ZADD', key_of('ready'), 0, '-')
-      call('ZREM', key_of('ready'), '-')
-    end
-  end
-
-  -- Return in how many milliseconds there may be another job to take: when the first delay, reservation or
-  -- pause ends; or nil.
-  function self.next_due()
+  -- Return when there may be another job to take: when the first delay, reservation or pause ends; inf for never.
+  local function next_due()
     local due = self.settings.paused or 0
     due = due > clock() and due or math.huge
     for _, state in ipairs({ 'delayed', 'reserved' }) do
       local first = call('ZRANGE', key_of(state), 0, 0, 'WITHSCORES')[2]
       due = math.min(due, tonumber(first) or math.huge)
     end
-    return due < math.huge and math.max(0, due - clock()) or nil
+    return due
   end
 
-  -- Return whether jobs that are not ready now may become ready by themselves.
-  function self.may_come()
-    return call('EXISTS', key_of('ready'), key_of('delayed'), key_of('reserved')) > 0
+  -- Note in :ext:due when servers try waiting operations again. Call this before the script leaves the queue.
+  --
+  -- Returns  in how many milliseconds that is, -1 for never; and the note, '' for none. The time is that of the note,
+  --          although nothing may be due then: what is due later than the note does not change it
+  function self.note_due()
+    if not has_records then
+      return -1, ''
+    end
+    local noted, due = call('GET', key_of('due')), next_due()
+    local is_over = noted and tonumber(noted) <= clock()
+    if self.has_ended and is_finished() then self.is_due_now = true end
+    if self.is_due_now then due = clock() end
+    if due < math.huge and (not noted or is_over or due < tonumber(noted)) or self.is_due_now then
+      noted = string.format('%.0f', due)
+      call('SET', key_of('due'), noted)
+      if self.settings.dead_letter then call('ZADD', own_key('due'), noted, base) end
+    elseif is_over or noted and not queue.kind then
+      call('DEL', key_of('due'))
+      call('ZREM', own_key('due'), base)
+      noted = false
+    end
+    self.has_ended, self.is_due_now = nil, nil
+    return noted and math.max(0, tonumber(noted) - clock()) or -1, noted or ''
   end
 
   -- Return how many jobs are ready, delayed, reserved and buried; for how long the queue is paused yet; and how
@@ -397,6 +462,20 @@ local function make_jobs()
     found[#found + 1] = math.max(0, (self.settings.paused or 0) - clock())
     found[#found + 1] = call('ZCOUNT', key_of('ready'), '-inf', '(' .. DEFAULT_PRIORITY)
     return found
+  end
+
+  -- Count the bytes of the reserved and buried jobs of a queue that has just got a limit of bytes. Look at a limited
+  -- number of jobs, so that other clients are not delayed; the rest counts as queued.
+  function self.count_held()
+    local bytes = 0
+    for _, state in ipairs({ 'reserved', 'buried' }) do
+      for first = 0, HELD_AT_ONCE - 1, JOBS_AT_ONCE do
+        for _, job in ipairs(self.read(call('ZRANGE', key_of(state), first, first + JOBS_AT_ONCE - 1))) do
+          bytes = bytes + (job and self.bytes_of(job) or 0)
+        end
+      end
+    end
+    call('HSET', settings, 'held_bytes', bytes)
   end
 
   -- Return how many jobs are reserved or buried: neither queued nor gone.

@@ -12,8 +12,9 @@ local function extension_suffixes()
   return {
     ':ext:members', ':ext:copies', ':ext:index', ':ext:settings', ':ext:producer_turn', ':ext:consumer_turn',
     ':ext:made', ':ext:marks', ':ext:waiting',
-    ':ext:jobs', ':ext:ready', ':ext:delayed', ':ext:reserved', ':ext:buried', ':ext:same', ':ext:unique', ':ext:blocks',
+    ':ext:jobs', ':ext:due', ':ext:ready', ':ext:delayed', ':ext:reserved', ':ext:buried', ':ext:equal', ':ext:single', ':ext:blocks',
     ':ext:outcomes', ':ext:outcome_times', ':ext:groups', ':ext:offsets',
+    ':ext:same', ':ext:unique', -- earlier indexes (job_index.lua)
     ':ext:calls', -- version 0.1.0 (upgrade.lua)
   }
 end
@@ -39,10 +40,13 @@ local function make_life()
     end
   end
 
-  -- Take the queue out of the registry of queues (limits.lua).
+  -- Take the queue out of the registries of queues (limits.lua, jobs.lua).
   function operations.unregister()
     local registry = call('HGET', base .. ':ext:settings', 'registry')
-    if registry then call('SREM', registry, base) end
+    if registry then
+      call('SREM', registry, base)
+      call('ZREM', (string.gsub(registry, 'queues$', 'due')), base)
+    end
   end
 
   -- Delete the queues of a log's groups. If this queue is one of them, let its log forget it (groups.lua).
@@ -130,26 +134,29 @@ local function make_life()
       return { err = 'TYPE has no MAX-DELIVERIES: DEAD-LETTER needs it' }
     end
     if new.max_deliveries == '' then new.dead_letter = '' end
-    local bound = tonumber(new.bound)
+    if new.dead_letter then -- it is noted anew, for the dead letters
+      call('DEL', base .. ':ext:due')
+      call('ZREM', own_key('due'), base)
+    end
+    local bound, was_full = tonumber(new.bound), is_full()
     new.bound = nil
     for name, value in pairs(new) do
       if value == '' then call('HDEL', settings, name) else call('HSET', settings, name, value) end
     end
     call('HDEL', settings, 'implicit', 'since')
+    if queue.jobs then queue.jobs.read_settings() end
     changed = true
     if new.max_bytes then
-      local was_full = is_full()
       if not queue.kind or queue.kind == 'limited' then set_kind(new.max_bytes ~= '' and 'limited' or nil) end
       queue.max_bytes = nil
-      if was_full or is_full() then settle_not_full() end
+      if queue.kind == 'jobs' and new.max_bytes ~= '' then queue.jobs.count_held() end
     end
     if bound then
-      local was_full = queue.bound > 0 and queue.length >= queue.bound
       queue.bound = bound
       call('SET', base .. ':bound', bound)
-      -- While there was room, a missing token is that of a native client, which returns it.
-      if was_full or bound > 0 and queue.length >= bound then settle_not_full() end
     end
+    -- While there was room, a missing token was with a native client, which returns it.
+    if was_full or is_full() then settle_not_full() end
     return 1
   end
 

@@ -2,7 +2,8 @@
 --
 -- Takes    ARGV[HEADER_LIMITS]  'bytes queues': the most bytes of a queue that is created without a limit of its own,
 --                               and the most queues, 0 for any number; then '!' if the backend holds too many bytes
--- Touches  :ext:settings        'max_bytes': the limit of a queue, if it has one; 'registry': the key below
+-- Touches  :ext:settings        'max_bytes': the limit of a queue, if it has one; 'held_bytes': how many bytes of its
+--                               jobs are reserved or buried, which do not count; 'registry': the key below
 --          ${PREFIX}!queues     a set: the base keys of the queues that servers have created
 --
 -- A queue that has reached its limit of bytes is full, as one that has reached its bound: a put that begins below
@@ -23,7 +24,8 @@ local function is_heavy()
     return false
   end
   local stats = call('MGET', base .. ':stats:produced_bytes', base .. ':stats:consumed_bytes')
-  return (tonumber(stats[1]) or 0) - (tonumber(stats[2]) or 0) >= most
+  local held = queue.kind == 'jobs' and tonumber(call('HGET', base .. ':ext:settings', 'held_bytes') or nil) or 0
+  return (tonumber(stats[1]) or 0) - (tonumber(stats[2]) or 0) - math.max(0, held) >= most
 end
 
 function is_full()

@@ -6,9 +6,6 @@
 --                       come back; the score is the offset. Clients that wait for a message watch this key
 --          :ext:groups  the groups that read the log (groups.lua)
 
-local MAX_AT = 1000
-local AT_BYTES = 1048576
-
 -- Begin with a log: count the messages that have come back, and drop what all groups have passed.
 function begin_log()
   queue.returned = call('ZCARD', base .. ':ext:ready')
@@ -136,14 +133,20 @@ function make_log(options)
     return type(refusal) == 'table' and refusal or count
   end
 
+  -- Return a text that changes with every put, get, close, delete and create; and when all groups have passed a
+  -- message, but not when such messages are dropped, which may happen later.
   function operations.version()
-    return string.format('%s %d', make_read().version(), queue.returned)
+    local slowest = queue.groups and call('ZRANGE', groups_of(base), 0, 0, 'WITHSCORES')[2]
+    local tail = queue.consumed + queue.length
+    return string.format('log %.0f %.0f %d %d %s', math.min(tail, math.max(queue.consumed, tonumber(slowest) or 0)), tail,
+      queue.returned, call('EXISTS', base .. ':closed'), queue.made or '')
   end
 
   -- Takes    an offset, and how many messages from there on
   -- Returns  the messages, false for each that is gone; fewer at the end of the log, or if they are large; or an
   --          error if the first offset is yet to come
   function operations.at(offset, count)
+    local MAX_AT, AT_BYTES = 1000, 1048576
     local head, tail = queue.consumed, queue.consumed + queue.length
     if offset >= tail then
       return { err = string.format('AHEAD %.0f', tail) }

@@ -40,7 +40,7 @@ for n, state in ipairs({ 'ready', 'delayed', 'reserved', 'buried' }) do
       local made, priority, first = string.match(value, '^(%d+) (%d+) %d+ %d+ %d+ %d+ ()')
       local about = packed and cmsgpack.unpack(packed) or {}
       jobs[#jobs + 1] = { places[i], places[i + 1], tonumber(about[JOB_PRIORITY] or priority), about[JOB_RESERVES] or 0,
-        math.max(0, now - made), #value - first + 1, string.sub(value, first, first + bytes - 1) }
+        math.max(0, now - string.sub(made, 1, 13)), #value - first + 1, string.sub(value, first, first + bytes - 1) }
     end
   end
   states[n] = jobs

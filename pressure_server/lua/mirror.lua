@@ -287,7 +287,7 @@ end
 -- Return the mirror; a queue of jobs has an index instead, which tells what is queued, too.
 local function need_mirror()
   if queue.kind == 'jobs' then
-    return queue.jobs.index('same')
+    return queue.jobs.index('equal')
   end
   if not mirror then
     mirror = make_mirror()
@@ -315,9 +315,31 @@ end
 -- Switch to a queue, unless the script works on it already.
 local function enter(key)
   if key ~= base then
-    if base then settle_groups() end
+    if base then
+      settle_groups()
+      if queue.jobs then queue.jobs.note_due() end
+    end
     save_mirror()
     read_queue(key)
     load_mirror()
   end
+end
+
+-- Leave the present queue after an error, and finish what earlier runs have begun, as far as possible. Its state
+-- in memory may be wrong, so it must be entered anew.
+local function leave_after_error()
+  if mirror then mirror.start_over() end
+  pcall(move_dead_letters)
+  pcall(settle_groups)
+  if queue.jobs then pcall(queue.jobs.note_due) end
+  pcall(save_mirror)
+  base, mirror, queue.jobs = nil, nil, nil
+  block.is_moving = false
+end
+
+-- Enter the present queue anew after an error in one unit of a run.
+local function enter_again()
+  local key = base
+  leave_after_error()
+  enter(key)
 end

@@ -52,7 +52,10 @@ local function make_move(options)
       return refusal
     end
     take_it(nil, id)
+    local was_patient = patient
+    patient = false -- nothing may be left for another call
     make_put({ overfill = true, unique = options.unique }).put('1', { message })
+    patient = was_patient
     return { message }
   end
 
@@ -74,7 +77,7 @@ local function make_move(options)
     elseif not message then
       if not options.waits then
         return {}, 0
-      elseif queue.bound and call('EXISTS', base .. ':closed') == 1 then
+      elseif queue.bound and is_finished() then
         return { err = 'CLOSED' }, 0
       end
       return queue.bound and {} or false, 0, again
@@ -89,8 +92,11 @@ local function make_move(options)
     end
     enter(other)
     local into = { existing = options.into, unique = options.unique }
-    local result, _, go_on = make_put(into).put('1', { message })
+    local result, left, go_on = make_put(into).put('1', { message })
     enter(from)
+    if left and left > 0 then
+      return {}, 1
+    end
     if type(result) == 'table' and result.err then
       return { err = 'OTHER ' .. result.err }, 0
     elseif go_on then

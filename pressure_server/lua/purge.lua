@@ -1,19 +1,16 @@
 -- Purge: deletes the messages of a queue that are in given states, some at a time. They count as consumed.
 
--- Jobs deleted in one call: each takes some 8 microseconds.
-local PURGED_AT_ONCE = 1000
-
 local function make_purge()
   local operations = {}
 
-  -- Delete jobs in a state, at most PURGED_AT_ONCE if the operation may be left undone. Return how many; and whether
+  -- Delete jobs in a state, at most DELETED_AT_ONCE if the operation may be left undone. Return how many; and whether
   -- there are more.
   local function purge_jobs(state)
     local count = 0
     repeat
       local ids = call('ZRANGE', key_of(state), 0, JOBS_AT_ONCE - 1)
       for _, is_done in ipairs(queue.jobs.happen('purge', queue.jobs.jobs_in(state, ids))) do count = count + is_done end
-    until #ids < JOBS_AT_ONCE or patient and count >= PURGED_AT_ONCE
+    until #ids < JOBS_AT_ONCE or patient and count >= DELETED_AT_ONCE
     return count, call('EXISTS', key_of(state)) == 1
   end
 

@@ -69,7 +69,9 @@ local function make_put(options)
     end
     local space = 0
     if call('EXISTS', base .. ':not_full', base .. ':consumer_free') > 0 then
-      if queue.length >= queue.bound and queue.kind ~= 'jobs' then
+      if queue.kind == 'jobs' then
+        if is_full() then job_puts().drop_expired() end
+      elseif queue.length >= queue.bound then
         make_get().drop_expired(noted)
       end
       space = queue.bound == 0 and math.huge or math.max(0, queue.bound - queue.length)
@@ -110,6 +112,20 @@ local function make_put(options)
     return some, keys
   end
 
+  -- Store the marks of messages that are about to be put. A native consumer counts a message after it has
+  -- taken it; the number of produced messages shows whether one is not counted yet.
+  local function note_marks(messages, marks_of)
+    if marks then
+      local last = queue.consumed + queue.length
+      if call('EXISTS', base .. ':consumer_free') == 0 then
+        local produced = try('GET', base .. ':stats:produced_messages')
+        produced = (tonumber(type(produced) == 'string' and produced or 0) or 0) + #messages
+        last = produced == last + 1 and last + 1 or last
+      end
+      noted.note(messages, marks_of, last - #messages)
+    end
+  end
+
   -- Put messages; return their ids if they are jobs.
   local function push(messages, marks_of)
     local ids, keys
@@ -119,25 +135,13 @@ local function make_put(options)
       ids = job_puts().put(messages, keys, options.unique)
     elseif #messages > 0 then
       queue.length = queue.length + #messages
+      note_marks(messages, marks_of) -- first: once a message is queued, nothing may refuse its put
       call_with_all('LPUSH', base, messages)
       queue.has_new = queue.groups
       count_as('produced', #messages, sum_of_bytes(messages))
     end
     settle_not_full()
     return ids
-  end
-
-  -- Store the marks of messages that have just been put. A native consumer counts a message after it has
-  -- taken it; the number of produced messages shows whether one is not counted yet.
-  local function note_marks(messages, marks_of)
-    if marks and #messages > 0 then
-      local last = queue.consumed + queue.length
-      if call('EXISTS', base .. ':consumer_free') == 0 then
-        local produced = try('GET', base .. ':stats:produced_messages')
-        last = type(produced) == 'string' and tonumber(produced) == last + 1 and last + 1 or last
-      end
-      noted.note(messages, marks_of, last - #messages)
-    end
   end
 
   local function sizes_of(text, messages)
@@ -269,13 +273,12 @@ local function make_put(options)
         result = values_of(sizes_of(sizes_text, messages), before)
       end
     elseif not refusal then
-      push(accepted)
-      note_marks(accepted, marks)
+      push(accepted, marks)
       if mirror then
-        mirror.remember(accepted)
-        mirror.extend(SLICE)
+        if not pcall(mirror.remember, accepted) then mirror.start_over() end
+        pcall(mirror.extend, SLICE)
       end
-      drop_excess(accepted)
+      pcall(drop_excess, accepted)
       if options.offset then
         result = with_offsets(result, sizes_of(sizes_text, messages), offset)
       elseif options.overwrite or overwrites then
@@ -383,7 +386,7 @@ local function make_put(options)
       act_as('producer')
     end
     index = need_mirror()
-    if queue.kind == 'jobs' and queue.jobs.settings.unique then index = queue.jobs.index('unique') end
+    if queue.kind == 'jobs' and queue.jobs.settings.unique then index = queue.jobs.index('single') end
     local in_order = #messages > space and waits_for_room()
     local accepted, result, left, go_on = (in_order and add_in_order or add_whole)(sizes, messages, space)
     if #accepted > 0 and mirror then
@@ -393,8 +396,7 @@ local function make_put(options)
     for i = marks and #messages or 0, 1, -1 do marks_of[messages[i]] = marks[i] end
     for i, message in ipairs(accepted) do marks_of[i] = marks_of[message] end
     push(accepted, marks_of)
-    if queue.kind ~= 'jobs' then note_marks(accepted, marks_of) end
-    drop_excess(accepted)
+    pcall(drop_excess, accepted)
     return result, left, go_on
   end
 
@@ -426,9 +428,10 @@ local function make_put(options)
       return {}, #sizes_of(sizes_text, messages) -- so that older messages get lower ids
     elseif options.by and not queue.jobs.settings.unique then
       return { err = 'TYPE was not created with UNIQUE' }, 0
-    elseif options.job and options.unique and not queue.jobs.settings.unique
-      and not queue.jobs.index('same').is_complete() then
-      return {}, #messages
+    end
+    local name = queue.jobs and (queue.jobs.settings.unique and 'single' or options.job and options.unique and 'equal')
+    if name and queue.kind == 'jobs' and not queue.jobs.index(name).is_complete() then
+      return {}, #sizes_of(sizes_text, messages)
     end
     return (options.unique and not options.job and add or put)(sizes_text, options.flags and unmark_all(messages) or messages)
   end
@@ -468,8 +471,9 @@ local function make_put(options)
       end
     end
     local new = options.unique and not options.job and value or #messages
+    local text = type(value) == 'number' and string.format('%.0f', value) or value
     local offset = queue.kind == 'log' and new > 0 and string.format('%.0f', queue.consumed + queue.length - new) or ''
-    make_outcomes().note(id, string.format('%s %s %s', kind_of_value, value, offset), tonumber(seconds), tonumber(most))
+    make_outcomes().note(id, string.format('%s %s %s', kind_of_value, text, offset), tonumber(seconds), tonumber(most))
     return { value }, 0
   end
 

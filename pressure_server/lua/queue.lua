@@ -85,6 +85,21 @@ local function call_with_all(command, key, values)
   return sum
 end
 
+-- Run `command key name…` for any number of names; return the list of the values.
+local function values_of_all(command, key, names)
+  local count = #names
+  if count <= CHUNK then
+    return count > 0 and call(command, key, unpack(names)) or {}
+  end
+  local found = {}
+  for first = 1, count, CHUNK do
+    for _, value in ipairs(call(command, key, unpack(names, first, math.min(first + CHUNK - 1, count)))) do
+      found[#found + 1] = value
+    end
+  end
+  return found
+end
+
 local function sum_of_bytes(messages)
   local bytes = 0
   for i = 1, #messages do
@@ -115,6 +130,12 @@ local function overflow()
   return call('HGET', base .. ':ext:settings', 'overflow') or default_overflow
 end
 
+-- Return whether the queue is closed, and nothing will come out of it any longer: reserved jobs may.
+local function is_finished()
+  return queue.length == 0 and call('EXISTS', base .. ':closed') == 1
+    and call('EXISTS', base .. ':ext:ready', base .. ':ext:delayed', base .. ':ext:reserved') == 0
+end
+
 local function act_as(role)
   if queue[role] ~= identity then
     call('SET', base .. ':' .. role, identity)
@@ -127,7 +148,7 @@ end
 local function settle_not_full()
   local key = base .. ':not_full'
   if is_full() then
-    call('DEL', key)
+    try('DEL', key)
     return
   end
   local tokens = try('LLEN', key)
@@ -135,11 +156,11 @@ local function settle_not_full()
     return -- not a list: the doctor finds that; the put or get stands
   elseif tokens == 0 then
     local is_used = queue.producer or queue.consumer or queue.kind -- else a native client may be creating it
-    if is_used and (queue.bound == 0 and not max_bytes() or call('EXISTS', base .. ':consumer_free') == 1) then
-      call('LPUSH', key, 1)
+    if is_used and (queue.bound == 0 and not max_bytes() or try('EXISTS', base .. ':consumer_free') == 1) then
+      try('LPUSH', key, 1)
     end
   elseif tokens > 1 then
-    call('LTRIM', key, 0, 0)
+    try('LTRIM', key, 0, 0)
   end
 end
 
@@ -152,6 +173,7 @@ local function count_as(verb, messages, bytes)
     queue.consumed = queue.consumed + messages
   end
   changed = true
-  try('INCRBY', base .. ':stats:' .. verb .. '_messages', messages)
-  try('INCRBY', base .. ':stats:' .. verb .. '_bytes', bytes)
+  -- Redis 7.0 would get -0 as an argument, and refuse it.
+  try('INCRBY', base .. ':stats:' .. verb .. '_messages', 0 + messages)
+  try('INCRBY', base .. ':stats:' .. verb .. '_bytes', 0 + bytes)
 end

@@ -11,7 +11,7 @@
 --            epoch -> the epoch of the server's last connection; 0 after another server found this one dead
 --            number -> { FORMAT, replies, entries, { base key, ids, owners } for each run that has reserved
 --            jobs }, packed
---            j<base key> -> a cursor (recovery.lua), while clients of this server may have reserved jobs of the
+--            j<base key> -> 1, or a cursor (job_gets.lua), while clients of this server may have reserved jobs of the
 --            queue (jobs.lua)
 --
 -- A late call, from a lost connection or from a server that was found dead, has another epoch. It is refused
@@ -31,13 +31,13 @@ local has_records = string.sub(records, -#identity) == identity
 local is_recorded = ARGV[HEADER_NUMBER] ~= ''
 local replies = { 0 } -- of the call (layout.py)
 local entries, call_changed = {}, false
-local reserved, reserved_before = {}, 0 -- jobs that the call has reserved; how many entries there were before the block
+local reserved, reserved_before = {}, 0 -- jobs that the call has reserved; how many entries there were before the run
 local out_of_memory -- the error, if the backend is out of memory
 
--- State of the block:
-local taken = {} -- entries for the messages that it has taken
+local taken = {} -- entries for the messages that the block has taken
+-- State of the run:
 local taken_marks = {}
-local popped = {} -- the same messages, to put back if an error ends the block
+local popped = {} -- the messages that it has taken, to put back if an error ends the run
 
 -- Return the key of a server's own, or of all servers: ${PREFIX}!name.
 function own_key(name)
@@ -89,24 +89,32 @@ local function write_record(field, some_replies, some_entries, some_reserved)
   return call('HSET', records, field, cmsgpack.pack({ FORMAT, some_replies, some_entries, some_reserved }))
 end
 
-local function begin_records()
+-- Begin a run. What earlier runs of the block have taken is noted, and stays taken.
+local function begin_run()
   reserved_before = #reserved
-  if #taken > 0 or #popped > 0 or next(taken_marks) then
-    taken, taken_marks, popped = {}, {}, {}
+  if #popped > 0 or next(taken_marks) then
+    taken_marks, popped = {}, {}
   end
+end
+
+local function begin_records()
+  if #taken > 0 then taken = {} end
+  begin_run()
 end
 
 -- Note that the messages at that place in the block's reply have been taken from the queue.
 local function note_taken(place)
   local entry = taken[#taken]
   if not entry or entry[1] ~= base or entry[2] ~= queue.made then
-    entry = { base, queue.made, #replies + 1, {} }
+    entry = { base, queue.made, #replies + 1, {}, {} }
     taken[#taken + 1] = entry
   end
   table.insert(entry[4], place)
+  for _, part in ipairs(taken_marks[base] or {}) do table.insert(entry[5], part) end
+  taken_marks[base] = nil
 end
 
--- Note messages as soon as they have left the list: Redis rolls nothing back if an error ends the block.
+-- Note messages as soon as they have left the list: Redis rolls nothing back if an error ends the run.
 local function note_popped(messages)
   if not block.is_moving then
     popped[#popped + 1] = { base, queue.made, 0, { messages } }
@@ -125,10 +133,7 @@ end
 
 -- End a block that has been done. Return its reply.
 local function keep(reply)
-  for _, entry in ipairs(taken) do
-    entry[5] = taken_marks[entry[1]] or {}
-    entries[#entries + 1] = entry
-  end
+  for _, entry in ipairs(taken) do entries[#entries + 1] = entry end
   return reply
 end
 

@@ -138,9 +138,10 @@ local function make_recovery()
     end
   end
 
-  -- Put back what was taken, and give up what was reserved, after an error has ended the block or the call.
+  -- Put back what was taken, and give up what was reserved, after an error has ended the run or the call.
   function operations.undo(some_entries, first_reserved)
     pcall(operations.give_up, { unpack(reserved, first_reserved + 1) }, {})
+    for i = #reserved, first_reserved + 1, -1 do reserved[i] = nil end
     for i = #some_entries, 1, -1 do
       local entry = some_entries[i]
       entry[5] = entry[5] or taken_marks[entry[1]] or {}
@@ -192,7 +193,7 @@ local function make_recovery()
       if not queue.bound then
         return 0, '0'
       end
-      local given_up, following = job_gets().recover(server_of(key), cursor == '1' and '0' or cursor)
+      local given_up, following = job_gets().recover(server_of(key), cursor)
       move_dead_letters()
       return given_up, following
     end)
@@ -272,6 +273,7 @@ local function make_recovery()
         break
       end
     end
+    if base and queue.jobs then queue.jobs.note_due() end
     save_mirror()
     for other, count in pairs(counts) do
       reply[#reply + 1], reply[#reply + 2] = other, count

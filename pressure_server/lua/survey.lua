@@ -21,8 +21,8 @@ local function jobs_of(base)
   end
   local id = call('ZRANGE', base .. ':ext:ready', 0, 0)[1]
   local job = id and call('HGET', base .. ':ext:jobs', id)
-  local made = job and tonumber(string.match(job, '^%d+'))
-  if made then age = math.max(0, now - made) end
+  local made = job and string.match(job, '^%d+')
+  if made then age = math.max(0, now - string.sub(made, 1, 13)) end
   return found, age
 end
 

@@ -28,11 +28,16 @@ local function make_trim()
     if mirror then mirror.start_over() end
   end
 
+  -- Delete the first `count` of these jobs.
+  local function delete(ids, count)
+    for at = 1, count, JOBS_AT_ONCE do
+      queue.jobs.happen('delete', queue.jobs.read({ unpack(ids, at, math.min(at + JOBS_AT_ONCE - 1, count)) }))
+    end
+  end
+
   local function delete_jobs(first, last)
     local ids = last >= first and make_job_list().ids(first, last) or {}
-    for at = 1, #ids, JOBS_AT_ONCE do
-      queue.jobs.happen('delete', queue.jobs.read({ unpack(ids, at, math.min(at + JOBS_AT_ONCE - 1, #ids)) }))
-    end
+    delete(ids, #ids)
   end
 
   -- Keep the messages from position `first` to `last`; -1 is the newest. Returns 1, or an error.
@@ -64,15 +69,10 @@ local function make_trim()
     if refusal then
       return refusal, 0
     elseif of_jobs then
-      local is_queued, decided = need_mirror().queued({ message })
+      local index, _, decided = need_mirror(), need_mirror().queued({ message })
       if decided == 0 then return {}, 1 end
-      local ids = {}
-      for id in string.gmatch(is_queued[1] == 1 and queue.jobs.index('same').ids_of({ message })[1] or '', '%x+') do
-        ids[#ids + 1] = id
-      end
-      table.sort(ids, function(one, other) return wanted < 0 and one > other or wanted >= 0 and one < other end)
-      if wanted ~= 0 then ids = { unpack(ids, 1, math.min(#ids, math.abs(wanted))) } end
-      queue.jobs.happen('delete', queue.jobs.read(ids))
+      local ids = index.ids_of(message, wanted == 0 and -1 or math.abs(wanted), wanted < 0)
+      delete(ids, #ids)
       settle_not_full()
       return { #ids }, 0
     end
@@ -81,8 +81,8 @@ local function make_trim()
       return { err = 'TYPE has flags or an expiry time for this message: only all its copies can be removed (LREM key 0)' }, 0
     end
     work = work + ENTRY * queue.length
-    -- The list begins with the newest message.
-    local count = call('LREM', base, -wanted, message)
+    -- The list begins with the newest message. (Redis 7.0 would get -0 as an argument, and refuse it.)
+    local count = call('LREM', base, 0 - wanted, message)
     if count > 0 then
       act_as('consumer')
       queue.length = queue.length - count

@@ -15,11 +15,11 @@ from time import perf_counter
 from typing import Any, cast
 
 from pressure_server.auth.users import NOBODY
-from pressure_server.errors import PressureError
+from pressure_server.errors import PressureError, forget_frames
 from pressure_server.net.clients import Clients
 from pressure_server.net.observed_stream import ObservedStream
 from pressure_server.net.reserved_jobs import ReservedJobs
-from pressure_server.net.stream import LAST_WORDS, LEAST_COUNTED
+from pressure_server.net.stream import CLIENT_CLOSED, LAST_WORDS, LEAST_COUNTED
 from pressure_server.queues.database import Database
 from pressure_server.queues.deliveries.reservations import owner_of
 from pressure_server.queues.operations.batch import MAX_BYTES
@@ -39,6 +39,8 @@ REQUEST_BYTES = 4 << 20
 # Estimated bytes for a command besides its words, and for an operation or a reply in the queue of replies.
 _COMMAND_COST = 512
 _REPLY_COST = 512
+# The protocol of a transport whose connection has ended.
+_GONE = asyncio.Protocol()
 _IDLE = "it was idle (--idle-timeout)"
 
 
@@ -207,9 +209,7 @@ class Connection(ObservedStream):
             self._barrier = None
         if operation is self._measured:
             self._measure(operation)
-        if operation.error is not None or (
-            operation.verb.puts and isinstance(operation.results[-1], PressureError)
-        ):
+        if operation.error is not None or operation.has_errors:
             self._count_failures(operation)
         replies = self._replies
         self._unanswered -= len(operation.sizes)
@@ -231,14 +231,14 @@ class Connection(ObservedStream):
                 self.proceed()
             if self._counted and not replies:
                 self.recount()
-        elif replies:
+        elif replies and not operation.cancelled:
             operation.encoded_reply = data
             self._unanswered += 1  # until the replies before it are written
             self._ready_bytes += len(data)
             if self._ready_bytes > self._counted + LEAST_COUNTED:
                 self.recount()
         else:
-            # The connection was lost while the operation was in flight.
+            # The connection was lost while the operation was in flight, or its client no longer waits.
             operation.put_back()
 
     @property
@@ -310,6 +310,7 @@ class Connection(ObservedStream):
         self.acknowledge_sent()
         self._is_throttled = False
         self._execute_no_more()
+        self._give_up_reserved()
         self.forget_unparsed()
         if self.transport.get_write_buffer_size():
             self.break_off()
@@ -325,10 +326,10 @@ class Connection(ObservedStream):
     def take_over(self, operation: Operation) -> None:
         """See Owner. The operation belongs to the command that runs alone.
 
-        If the messages cannot be delivered, put them back now: later, other clients might take the messages
-        after them, and put those back first.
+        If that has been cancelled, or the messages cannot be delivered, put them back now: later, other
+        clients might take the messages after them, and put those back first.
         """
-        if not self.can_deliver():
+        if self._alone is None or not self.can_deliver():
             operation.put_back()
             return
         if operation.verb.reserves:
@@ -341,6 +342,7 @@ class Connection(ObservedStream):
     def break_off(self) -> None:
         """See ClientStream."""
         self._execute_no_more()
+        self._give_up_reserved()
         super().break_off()
 
     def _execute_no_more(self) -> None:
@@ -351,6 +353,44 @@ class Connection(ObservedStream):
     def close_when_replied(self) -> None:
         """Execute no further command. Close when every reply is written."""
         self._execute_no_more()
+        self.proceed()
+
+    def _give_up_reserved(self) -> None:
+        """Give up the jobs that the client has reserved: its connection is about to end.
+
+        Send them at once, so that commands that other clients send after the end are done later. If clients
+        have closed their side, send the jobs of all clients that leave together.
+        """
+        self.reserved_jobs.give_up_all(self.job_owner, at_once=not (self._drains or self.has_disconnected))
+
+    def abandon_waits(self) -> None:
+        """See ClientStream. Commands before the first one that waits are still answered."""
+        if self.has_left:
+            if last_reply := self.abandoned_reply():
+                self.write(last_reply)
+            self.break_off()
+        else:
+            asyncio.get_running_loop().call_soon(self._abandon_waits)
+
+    def abandoned_reply(self) -> bytes:
+        """Return the reply to a command that waits while its client closes its side."""
+        return b""
+
+    def _abandon_waits(self) -> None:
+        if not self._waits or self.transport.is_closing():
+            return
+        self.close_reason = CLIENT_CLOSED
+        last_reply = self.abandoned_reply()
+        self._execute_no_more()
+        waiting = (at for at, reply in enumerate(self._replies) if reply in self._waits)
+        first = next(waiting, len(self._replies))
+        dropped, self._replies[first:] = self._replies[first:], []
+        for reply in dropped:
+            self._waits.pop(reply, None)
+        self._drop(dropped)
+        self._end_alone()
+        if last_reply:
+            self.reply(last_reply)
         self.proceed()
 
     def close_if_idle(self) -> None:
@@ -408,7 +448,9 @@ class Connection(ObservedStream):
             # A task that is cancelled before it begins leaves its coroutine as it was.
             self._alone.add_done_callback(lambda _: command.close())
         if self._closing and not self._replies and self._alone is None:
-            if not self._outbox.has_messages:  # otherwise `acknowledge_sent` calls this again
+            self._give_up_reserved()
+            # If messages are left, `acknowledge_sent` calls this again.
+            if self._has_read_end or not self._outbox.has_messages:
                 self.hang_up()
         elif (
             self._backlog
@@ -432,6 +474,7 @@ class Connection(ObservedStream):
             self._put_back(self._taken)
             data = self.error_reply(error)
             statistics.fail(self.error_code(error, data))
+            forget_frames(error)
         if not self._has_waited:
             words = self.words_of(self._running)[:1] if has_logged_in else []
             self._measure_command(statistics, perf_counter() - began, words)
@@ -479,10 +522,28 @@ class Connection(ObservedStream):
         if self._request_bytes > LEAST_COUNTED or self._counted:
             self.recount()
 
-    def eof_received(self) -> bool | None:
-        """Called by asyncio: the client has closed its side, and may not receive what is unsent."""
+    def eof_received(self) -> bool:
+        """Called by asyncio: the client has closed its side. Reply to its requests, and close.
+
+        Return whether the connection stays open until then.
+        """
+        self.clients.disconnects.poll()
+        if not self.has_disconnected:  # this system does not report it
+            self.client_disconnected(entirely=False)
         self.acknowledge_sent()
-        return None
+        if self.has_left or self._has_hung_up or self.transport.is_closing():
+            return False
+        is_busy = bool(self._replies or self._backlog or self._alone is not None)
+        if not (is_busy or self._outbox.has_messages):
+            return False
+        self._has_read_end = True
+        self.close_reason = self.close_reason or CLIENT_CLOSED
+        if is_busy and not self._closing:
+            self._backlog.append(None)
+        else:
+            self._closing = True
+            asyncio.get_running_loop().call_soon(self.proceed)
+        return True
 
     def pause_writing(self) -> None:
         """Called by asyncio: the client reads its replies too slowly."""
@@ -505,6 +566,20 @@ class Connection(ObservedStream):
         self.clients.remove(self, reason)
         self._outbox.end(exc)
         replies, self._replies = self._replies, []
+        self._drop(replies)
+        self._end_alone()
+        self.reserved_jobs.give_up_all(self.job_owner)
+        self._backlog = []
+        self._position = 0
+        # Operations and the transport refer to the connection: without these lines, only the garbage
+        # collector would free it and its messages.
+        self._evicted = True  # calls in flight may still report to the memory account
+        self._last = self._barrier = self._measured = self._running = None
+        self._waits = {}
+        self.transport.set_protocol(_GONE)
+
+    def _drop(self, replies: list[bytes | Operation]) -> None:
+        """Give up replies that are not sent: put back their messages, and cancel operations."""
         for reply in replies:
             if not isinstance(reply, Operation):
                 continue
@@ -512,10 +587,10 @@ class Connection(ObservedStream):
                 reply.put_back()
             else:
                 self.database.cancel(reply)
+
+    def _end_alone(self) -> None:
+        """Cancel the command that runs alone, if any, and put back what it has taken."""
         self._put_back(self._taken)
-        self.reserved_jobs.give_up_all(self.job_owner)
-        self._backlog = []
-        self._position = 0
         if isinstance(self._alone, asyncio.Task):
             self._alone.cancel()
         elif self._alone is not None:

@@ -25,8 +25,8 @@ class Watched(Protocol):
     def socket(self) -> Any:
         """The connection's socket. If it has copies, close it last: epoll would keep it registered."""
 
-    def client_disconnected(self) -> None:
-        """Note that the client has closed its side, or that the connection is broken. Called once."""
+    def client_disconnected(self, *, entirely: bool) -> None:
+        """Note that the client has closed its side: `entirely` if it certainly reads no more. Called once."""
 
 
 class DisconnectWatch:
@@ -72,11 +72,11 @@ class DisconnectWatch:
         while self._epoll is not None and count == _MAX_EVENTS:
             events = self._epoll.poll(0, _MAX_EVENTS)
             count = len(events)
-            for number, _events in events:
+            for number, event in events:
                 peer = self._watched.get(number)
                 if peer is not None:
                     self.unwatch(peer)
-                    peer.client_disconnected()
+                    peer.client_disconnected(entirely=bool(event & (select.EPOLLHUP | select.EPOLLERR)))
 
     def close(self) -> None:
         """Stop watching all connections."""

@@ -32,7 +32,9 @@ class Handshakes:
     For each handshake `context` returns the SSL context, and `connect` creates the client's connection.
     """
 
-    def __init__(self, context: Callable[[], SSLContext], connect: Callable[[], asyncio.Protocol]) -> None:
+    def __init__(
+        self, context: Callable[[], SSLContext], connect: Callable[[], asyncio.BaseProtocol]
+    ) -> None:
         self._context = context
         self._connect = connect
         # With the addresses of their clients; the oldest first.

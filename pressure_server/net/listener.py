@@ -27,7 +27,7 @@ class Listener:
 
     @classmethod
     async def open(
-        cls, listen: ListenerUrl, connect: Callable[[], asyncio.Protocol], tls: Callable[[], SSLContext]
+        cls, listen: ListenerUrl, connect: Callable[[], asyncio.BaseProtocol], tls: Callable[[], SSLContext]
     ) -> Listener:
         """ListenerUrl, and create a connection with `connect` for each client. Raise OSError.
 

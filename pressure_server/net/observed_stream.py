@@ -15,7 +15,7 @@ from pressure_server.auth.users import NOBODY
 from pressure_server.errors import PressureError
 from pressure_server.net.clients import Clients
 from pressure_server.net.command_statistics import UNKNOWN, CommandStatistics, statistics_of
-from pressure_server.net.stream import ClientStream
+from pressure_server.net.stream import CLIENT_CLOSED, ClientStream
 from pressure_server.queues.operations.operation import Operation
 from pressure_server.queues.operations.shown import messages_of_first_command
 
@@ -126,4 +126,4 @@ class ObservedStream(ClientStream):
         """Return why the connection has ended."""
         if exc is not None and not self.close_reason:
             return f"it was lost ({exc})"
-        return self.close_reason or ("the server closed it" if self._closing else "the client closed it")
+        return self.close_reason or ("the server closed it" if self._closing else CLIENT_CLOSED)

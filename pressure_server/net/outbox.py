@@ -2,6 +2,9 @@
 
 Replies contain messages taken from queues. The backend keeps these messages until the kernel has accepted
 them. If the connection ends before that, they are put back.
+
+A client that has closed its side may have closed altogether. It answers data with a reset then, so its
+replies count as accepted only when its own kernel has acknowledged them.
 """
 
 from __future__ import annotations
@@ -9,16 +12,20 @@ from __future__ import annotations
 import asyncio
 import os
 import select
+import socket
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from pressure_server.net.tcp_info import TlsRecords, bytes_sent
+from pressure_server.net.tcp_info import TlsRecords, bytes_sent, counts_of
 from pressure_server.queues.operations.operation import Operation
 
 # Unread input is discarded in pieces of this many bytes. No kernel buffer holds more pieces than this.
 _PIECE = 1 << 20
 _MAX_DISCARDED = 16
+# Milliseconds after which a connection ends whose client has closed its side and acknowledges nothing.
+_ACKNOWLEDGED_WITHIN = 60_000
 
 
 class Outbox:
@@ -27,10 +34,13 @@ class Outbox:
     __slots__ = (
         "_accepted",
         "_broken_off",
+        "_needs_acknowledgements",
         "_records",
         "_transport",
+        "_trusts_buffer",
         "_unaccepted",
         "_writable_poll",
+        "is_reset",
         "written",
     )
 
@@ -41,11 +51,16 @@ class Outbox:
         # The offsets in the written bytes at which replies with messages begin and end, and their operations.
         self._unaccepted: list[tuple[int, int, Operation]] = []
         self._broken_off = False
+        # Whether replies must be acknowledged by the client's kernel, and whether it has refused some.
+        self._needs_acknowledgements = False
+        self.is_reset = False
+        # Whether bytes that are not in the transport's buffer count as accepted.
+        self._trusts_buffer = transport.get_extra_info("sslcontext") is None
         # The buffer of TLS does not tell its size, so its records are counted. If that is not possible, the
         # buffer is assumed to be empty when the socket is writable.
         self._records: TlsRecords | None = None
         self._writable_poll: select.poll | None = None
-        if transport.get_extra_info("sslcontext") is not None:
+        if not self._trusts_buffer:
             self._records = TlsRecords.of(transport)
             self._writable_poll = select.poll()
             self._writable_poll.register(transport.get_extra_info("socket"), select.POLLOUT)
@@ -68,6 +83,28 @@ class Outbox:
         for start, end, operation in replies:
             unsent.append((written + start, written + end, operation))
 
+    def require_acknowledgements(self) -> bool:
+        """Count bytes as accepted only when the client has acknowledged them: it has closed its side.
+
+        Return False if that cannot be known. On a unix socket no acknowledgement is needed: a write fails if
+        the client has closed altogether.
+        """
+        connected = self.socket
+        if self._needs_acknowledgements:
+            return True
+        if not self._trusts_buffer or connected is None:
+            return False
+        if connected.family == socket.AF_UNIX:
+            return True
+        if counts_of(connected) is None:
+            return False
+        self._trusts_buffer = False
+        self._needs_acknowledgements = True
+        if sys.platform == "linux":
+            with suppress(OSError):  # the connection has ended meanwhile
+                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _ACKNOWLEDGED_WITHIN)
+        return True
+
     @property
     def size(self) -> int:
         """The bytes in the transport's buffer, without those in the TLS buffer."""
@@ -79,9 +116,12 @@ class Outbox:
         return bool(self._unaccepted)
 
     def update_delivered(self) -> int:
-        """Mark operations as delivered whose replies the kernel has accepted. Return `size`."""
+        """Mark operations as delivered whose replies the kernel has accepted. Return `size`.
+
+        Set `is_reset` if the client has closed altogether, so that no more replies will be accepted.
+        """
         size = self._transport.get_write_buffer_size()
-        if not size and self._writable_poll is None:
+        if not size and self._trusts_buffer:
             # The common case. This fast path saves a twentieth of the cost of a get.
             self._accepted = self.written
             unsent, self._unaccepted = self._unaccepted, []
@@ -90,9 +130,11 @@ class Outbox:
             return 0
         if self._records is not None:
             self._accepted = max(self._accepted, self._records.taken())
-        elif self._writable_poll is None:
+        elif self._needs_acknowledgements:
+            self._count_acknowledged()
+        elif self._trusts_buffer:
             self._accepted = self.written - size
-        elif not size and self._writable_poll.poll(0):
+        elif not size and self._writable_poll is not None and self._writable_poll.poll(0):
             self._accepted = self.written
         done = 0
         for _, end, operation in self._unaccepted:
@@ -103,12 +145,22 @@ class Outbox:
         del self._unaccepted[:done]
         return size
 
+    def _count_acknowledged(self) -> None:
+        found = counts_of(self.socket)
+        if found is not None:
+            self._accepted = max(self._accepted, min(found.acknowledged, self.written))
+            self.is_reset = found.is_closed and self._accepted < self.written
+
     def break_off(self) -> None:
         """End the connection at once. Replies that the kernel has not accepted are not sent any more."""
         if not self._transport.is_closing():
             self.update_delivered()
             self._discard_input()
         self._broken_off = True
+        self._transport.abort()
+
+    def abandon(self) -> None:
+        """End the connection of a client that has answered replies with a reset."""
         self._transport.abort()
 
     def _discard_input(self) -> None:
@@ -127,6 +179,8 @@ class Outbox:
         if self._records is not None:
             taken = self._records.taken_at_the_end(is_broken=error is not None)
             self._accepted = max(self._accepted, taken)
+        elif self._needs_acknowledgements and (error is not None or self.is_reset):
+            self._count_acknowledged()
         elif error is None and self._writable_poll is None and not self._broken_off:
             self._accepted = self.written
         else:

@@ -120,11 +120,17 @@ class ReservedJobs:
                 del self._jobs[job]
         return inf
 
-    def give_up_all(self, owner: bytes) -> None:
-        """Give up all of them: the connection has ended."""
-        jobs = [*self._elsewhere, *self._jobs.items()]
+    def give_up_all(self, owner: bytes, *, at_once: bool = False) -> None:
+        """Give up all jobs: the connection ends. Send them `at_once`, or with the jobs of other clients."""
+        queues: dict[tuple[Database, bytes], list[int]] = {}
+        for jobs in (self._elsewhere, self._jobs.items()):
+            for job, held in jobs:
+                queues.setdefault((held.database, held.queue), []).append(job)
         self._jobs = {}
         self._elsewhere.clear()
         self._deadlines.clear()
-        for job, held in jobs:
-            held.database.reservations.give_up(held.queue, [job], owner)
+        for (database, queue), ids in queues.items():
+            database.reservations.give_up(queue, ids, owner)
+        if at_once:
+            for database in {database for database, _ in queues}:
+                database.reservations.restore()

@@ -23,6 +23,8 @@ LEAST_COUNTED = 4096
 _LARGE = 64 << 10
 # Seconds in which a client whose connection the server closes may read the last reply, and close its side.
 LAST_WORDS = 1.0
+# Why a connection ended, for the log.
+CLIENT_CLOSED = "the client closed it"
 
 
 class ClientStream(asyncio.Protocol, ABC):
@@ -34,6 +36,7 @@ class ClientStream(asyncio.Protocol, ABC):
         "_drains",
         "_evicted",
         "_has_hung_up",
+        "_has_read_end",
         "_has_waited",
         "_is_throttled",
         "_next_count",
@@ -45,6 +48,7 @@ class ClientStream(asyncio.Protocol, ABC):
         "clients",
         "close_reason",
         "has_disconnected",
+        "has_left",
         "is_muted",
         "transport",
     )
@@ -68,9 +72,13 @@ class ClientStream(asyncio.Protocol, ABC):
         self._has_hung_up = False  # the server's side is closed, and the client's is not yet
         # What waits for this client, each with the queues on which it waits.
         self._waits: dict[object, Sequence[bytes]] = {}
-        # Whether the client has closed its side. Once a reply with messages cannot be delivered, the stream
-        # is muted: later replies are dropped, as the client could not tell which command they answer.
+        # Whether the client has closed its side; whether all that it sent before has been read; and whether
+        # it has left: it reads no more, or the outbox could not tell. Once a reply with messages cannot be
+        # delivered, the stream is muted: later replies are dropped, as the client could not tell which
+        # command they answer.
         self.has_disconnected = False
+        self._has_read_end = False
+        self.has_left = False
         self.is_muted = False
 
     @abstractmethod
@@ -80,6 +88,10 @@ class ClientStream(asyncio.Protocol, ABC):
     @abstractmethod
     def proceed(self) -> None:
         """Go on with the client's commands, as far as its stream allows."""
+
+    @abstractmethod
+    def abandon_waits(self) -> None:
+        """End the command that waits, and those after it: the client has closed its side."""
 
     @property
     @abstractmethod
@@ -114,19 +126,19 @@ class ClientStream(asyncio.Protocol, ABC):
     def begin_wait(self, waiter: object, queues: Sequence[bytes]) -> None:
         """Stop reading until `end_wait` of this waiter, because the client waits for something.
 
-        `queues` are those on which it waits. A client that has left waits for nothing: its connection is
-        closed.
+        `queues` are those on which it waits. A client that has closed its side waits for nothing: its
+        connection is closed.
         """
         self._waits[waiter] = queues
         self._has_waited = True
         if len(self._waits) == 1 and not self.transport.is_closing():
             self.pause_reading()
             if self.has_disconnected:
-                self.break_off()
+                self.abandon_waits()
 
     def end_wait(self, waiter: object) -> None:
         """End a wait, whatever its result."""
-        del self._waits[waiter]
+        self._waits.pop(waiter, None)  # a connection that has ended has none
 
     @property
     def is_waiting(self) -> bool:
@@ -147,20 +159,24 @@ class ClientStream(asyncio.Protocol, ABC):
         """Return the queues on which the client waits, each once."""
         return list(dict.fromkeys(queue for queues in self._waits.values() for queue in queues))
 
-    def client_disconnected(self) -> None:
-        """See disconnects.Watched. Commands already received are still done, but take no message."""
+    def client_disconnected(self, *, entirely: bool) -> None:
+        """See disconnects.Watched. Commands already received are still done.
+
+        If the client has certainly left, it gets none of the messages that they take.
+        """
         self.has_disconnected = True
+        self.has_left = entirely or not self._outbox.require_acknowledgements()
         if self._waits:
-            self.break_off()
+            self.abandon_waits()
 
     def can_deliver(self) -> bool:
-        """Return whether the client is still there to take a message.
+        """Return whether the client may still be there to take a message.
 
         Every reply with messages is checked by this rule just before it is written. If the answer is no, the
         messages are put back and the stream is muted.
         """
         self.clients.disconnects.refresh()
-        if self.has_disconnected and not self.is_muted:
+        if self.has_left:
             self.is_muted = True
         return not (self.is_muted or self.transport.is_closing())
 
@@ -181,7 +197,8 @@ class ClientStream(asyncio.Protocol, ABC):
             self._next_count = outbox.written + LEAST_COUNTED
             self.clients.deliveries.watch(self)
             if len(data) > _LARGE:
-                self._count_unsent()
+                # A reply without messages may be as large as the limit, if its client reads it.
+                self._count_unsent(len(data) if taken else 0)
 
     def acknowledge_sent(self) -> bool:
         """Acknowledge the messages that the socket has taken; return whether it has taken everything."""
@@ -189,6 +206,11 @@ class ClientStream(asyncio.Protocol, ABC):
             return True  # connection_lost knows more
         outbox = self._outbox
         unsent = outbox.update_delivered()
+        if outbox.is_reset:
+            self._closing = True
+            self.close_reason = self.close_reason or CLIENT_CLOSED
+            outbox.abandon()
+            return True
         if unsent or self._unsent_bytes:
             self._count_unsent()
         if outbox.has_messages:
@@ -197,10 +219,13 @@ class ClientStream(asyncio.Protocol, ABC):
             self.proceed()
         return not unsent
 
-    def _count_unsent(self) -> None:
-        """Count the bytes that the socket has not taken. Python frees a buffer only when it is empty."""
+    def _count_unsent(self, written: int = 0) -> None:
+        """Count the bytes that the socket has not taken. Python frees a buffer only when it is empty.
+
+        `written` is the size of the buffer that was written last, of which the socket may have taken a part.
+        """
         size = self.transport.get_write_buffer_size()
-        kept = max(size, self._unsent_bytes) if size else 0
+        kept = max(size, self._unsent_bytes, written) if size else 0
         if kept != self._unsent_bytes:
             self._unsent_bytes = kept
             self.recount()
@@ -226,7 +251,7 @@ class ClientStream(asyncio.Protocol, ABC):
 
     def resume_reading(self) -> None:
         """Read from the client again, if it is not read."""
-        if not self._reading:
+        if not self._reading and not self._has_read_end:
             self._reading = True
             self.transport.resume_reading()
 
@@ -235,7 +260,14 @@ class ClientStream(asyncio.Protocol, ABC):
 
         If a socket is closed while the client sends, the kernel drops replies that are still on their way.
         """
-        if self._drains or not self.transport.can_write_eof():
+        if self._has_read_end:
+            # The end of the stream makes the client's kernel acknowledge the replies at once.
+            if not self._outbox.has_messages:
+                self.transport.close()
+            elif not self._has_hung_up:
+                self._has_hung_up = True
+                self.transport.write_eof()
+        elif self._drains or not self.transport.can_write_eof():
             self.transport.close()
         elif not self._has_hung_up:
             self._has_hung_up = True

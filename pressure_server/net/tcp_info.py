@@ -1,4 +1,4 @@
-"""TCP info: how many bytes of a TCP connection the kernel has accepted and sent. Linux only.
+"""TCP info: how many bytes of a TCP connection were accepted, sent and acknowledged. Linux only.
 
 Transports do not tell: a failed transport reports an empty buffer although it has dropped bytes, and a TLS
 transport does not report the buffer of the transport below it.
@@ -14,12 +14,15 @@ import sys
 from collections import deque
 from typing import Any, NamedTuple
 
-# Offsets in struct tcp_info of linux/tcp.h: tcpi_notsent_bytes; tcpi_bytes_sent and tcpi_bytes_retrans, since
-# Linux 4.19.
+# Offsets in struct tcp_info of linux/tcp.h: tcpi_bytes_acked; tcpi_notsent_bytes; tcpi_bytes_sent and
+# tcpi_bytes_retrans, since Linux 4.19. The first byte is the state.
+_ACKED_OFFSET = 120
+_ACKED = struct.Struct("=Q")
 _NOT_SENT_OFFSET = 144
 _NOT_SENT = struct.Struct("=I")
 _SENT_OFFSET = 200
 _SENT = struct.Struct("=QQ")
+_CLOSED = 7  # TCP_CLOSE
 
 # Bytes of plaintext in a full TLS record, and bytes that a record adds to its plaintext. Cipher suites that
 # are not listed have no constant overhead.
@@ -29,10 +32,15 @@ _OVERHEADS_12 = {"GCM": 29, "CHACHA20": 21}
 
 
 class TcpCounts(NamedTuple):
-    """Bytes of a TCP connection, without retransmissions: those sent, and those the kernel has accepted."""
+    """Bytes of a TCP connection: those sent, those the kernel has accepted, those the peer has acknowledged.
+
+    Retransmissions are not counted. `is_closed` is whether both sides have closed, or one has sent a reset.
+    """
 
     sent: int
     taken: int
+    acknowledged: int
+    is_closed: bool
 
 
 def bytes_sent(transport: asyncio.Transport) -> int | None:
@@ -42,11 +50,12 @@ def bytes_sent(transport: asyncio.Transport) -> int | None:
     """
     if transport.get_extra_info("sslcontext") is not None:
         return None
-    found = _look(transport.get_extra_info("socket"))
+    found = counts_of(transport.get_extra_info("socket"))
     return found.sent if found is not None else None
 
 
-def _look(connected: Any) -> TcpCounts | None:
+def counts_of(connected: Any) -> TcpCounts | None:
+    """Return the counts of a TCP socket; None for another socket, or if the system cannot tell."""
     if sys.platform != "linux" or connected is None or connected.family == socket.AF_UNIX:
         return None
     info = connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _SENT_OFFSET + _SENT.size)
@@ -54,7 +63,8 @@ def _look(connected: Any) -> TcpCounts | None:
         return None
     sent, sent_again = _SENT.unpack_from(info, _SENT_OFFSET)
     (not_sent,) = _NOT_SENT.unpack_from(info, _NOT_SENT_OFFSET)
-    return TcpCounts(sent - sent_again, sent - sent_again + not_sent)
+    (acknowledged,) = _ACKED.unpack_from(info, _ACKED_OFFSET)
+    return TcpCounts(sent - sent_again, sent - sent_again + not_sent, acknowledged, info[0] == _CLOSED)
 
 
 class TlsRecords:
@@ -80,7 +90,7 @@ class TlsRecords:
     def of(cls, transport: asyncio.Transport) -> TlsRecords | None:
         """Return a count for a new TLS connection; None if its records cannot be counted."""
         connected = transport.get_extra_info("socket")
-        found = _look(connected)
+        found = counts_of(connected)
         name, version, _ = transport.get_extra_info("cipher") or ("", "", 0)
         overhead = _OVERHEAD_13 if version == "TLSv1.3" else None
         if version == "TLSv1.2":
@@ -101,7 +111,7 @@ class TlsRecords:
 
     def taken(self) -> int:
         """Return the bytes of plaintext in records that the kernel has accepted completely."""
-        found = _look(self.socket)
+        found = counts_of(self.socket)
         if found is None:
             return 0
         text = self._text_in(found.taken)
@@ -112,7 +122,7 @@ class TlsRecords:
 
     def taken_at_the_end(self, *, is_broken: bool) -> int:
         """Return the same after the end of the connection. If it is broken, count only sent bytes."""
-        found = _look(self.socket)
+        found = counts_of(self.socket)
         self.socket.close()
         if found is None:
             return 0

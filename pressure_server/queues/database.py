@@ -16,9 +16,10 @@ from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Operation, Verb
 from pressure_server.queues.operations.options import WAITS, Options
 from pressure_server.queues.operations.owners import Client, CoroutineOwner
-from pressure_server.queues.operations.wait import Ticket, Wait
+from pressure_server.queues.operations.wait import Wait
 from pressure_server.queues.queue_operations import QueueOperations
 from pressure_server.queues.reserving import reserve_best
+from pressure_server.queues.several_queues import SeveralQueues
 
 _SCAN_COUNT = 1000
 # Most SCAN steps of `sample_queues`: the backend may hold millions of other keys.
@@ -64,11 +65,8 @@ class Database(LaneDispatcher, QueueOperations):
         timeout: float | None,
         count: int = 1,
         client: Client | None = None,
-        claim: bytes | None = None,
     ) -> tuple[bytes, list[bytes]] | None:
         """Take up to `count` messages from the first queue that has any; wait `timeout` seconds for one.
-
-        With a `claim` (jobs.py), reserve them instead.
 
         A `timeout` of None waits forever. Queues are tried in the given order. A queue that does not exist is
         waited for. Returns the queue's name and at least one message, or None when the time is up. A take
@@ -76,12 +74,11 @@ class Database(LaneDispatcher, QueueOperations):
         queue is deleted.
         """
         options = WAITS if count == 1 else UP_TO_COUNT
-        verb, claims = (verbs.GET, []) if claim is None else (verbs.RESERVE, [claim] * count)
 
         async def take_now(some: Sequence[bytes]) -> tuple[bytes, list[bytes]] | None:
             for name in some:
                 try:
-                    messages = await self.run(verb, name, claims, count, Wait(0), client, options)
+                    messages = await self.run(verbs.GET, name, [], count, Wait(0), client, options)
                 except QueueClosedError:
                     continue  # closed, and empty
                 if messages:
@@ -90,27 +87,18 @@ class Database(LaneDispatcher, QueueOperations):
 
         if timeout == 0:
             return await take_now(names)
+        if client is not None and client.has_disconnected and (found := await take_now(names)):
+            return found  # it waits for nothing, but gets what is there
         if len(names) == 1:
-            messages = await self.run(verb, names[0], claims, count, Wait(timeout), client, options)
+            messages = await self.run(verbs.GET, names[0], [], count, Wait(timeout), client, options)
             return (names[0], messages) if messages else None
-        ticket, call = Ticket(), CoroutineOwner(client)
-        operations: dict[bytes, Operation] = {}
-        tried: set[bytes] = set()
+        several = SeveralQueues(self, verbs.GET, options, client)
         try:
-            for name in dict.fromkeys(names):
-                wait = Wait(timeout, ticket=ticket)
-                operation = Operation(verb, name, claims[:], count, call, wait=wait, options=options)
-                operations[name] = operation
-                self.submit(operation)
-                await call.wait_until_tried()
-                if call.first_ended.done():
-                    break
-                tried.add(name)
-            first = operations[await call.first_ended]
+            first = await several.first_ended(names, names, [], count, Wait(timeout))
         finally:
-            call.end()
-            for operation in operations.values():
-                self.cancel(operation)
+            again = several.end()
+        if first is None:
+            return await take_now(again)
         if isinstance(first.error, QueueClosedError):
             # A later queue may have a message.
             found = await take_now([name for name in names if name != first.name])
@@ -118,10 +106,7 @@ class Database(LaneDispatcher, QueueOperations):
                 return found
         if first.error is not None:
             raise first.error
-        if first.results:
-            return first.name, first.results
-        # The time may have been up before all queues had been tried.
-        return await take_now([name for name in names if name not in tried])
+        return (first.name, first.results) if first.results else await take_now(again)
 
     async def reserve(
         self,
@@ -130,11 +115,14 @@ class Database(LaneDispatcher, QueueOperations):
         timeout: float | None,
         count: int = 1,
         client: Client | None = None,
+        *,
+        outlives_queues: bool = False,
     ) -> tuple[bytes, list[bytes]] | None:
-        """Reserve the best job of all queues, as `reserve_best` does; of one queue, as `take` does."""
-        if len(names) > 1:
-            return await reserve_best(self, names, claim, timeout, count, client)
-        return await self.take(names, timeout, count, client, claim)
+        """Reserve the best job of all queues: see `reserve_best`."""
+        how = WAITS if count == 1 else UP_TO_COUNT
+        return await reserve_best(
+            self, names, [claim] * count, timeout, how, client, outlives_queues=outlives_queues
+        )
 
     async def ranges(self, names: Sequence[bytes], first: int, last: int) -> list[list[bytes] | None]:
         """See QueueOperations.

@@ -55,7 +55,7 @@ class KnownQueues:
                 self._watched.discard(name)
         elif name not in self._watched and self._may_watch(name):
             self._watched.add(name)
-            self._watch.arm(self._number, [self._key(name)], lambda there: self._armed(name, there))
+            self._watch.arm(self._number, [self._key(name)], lambda there, _: self._armed(name, there))
 
     def _may_watch(self, name: bytes) -> bool:
         return len(self._watched) < _MAX_WATCHED and len(name) <= _MAX_WATCHED_NAME and self._watch.is_up

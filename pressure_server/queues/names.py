@@ -16,6 +16,8 @@ CLOSED = b":closed"
 PRODUCER_TURN = b":ext:producer_turn"
 CONSUMER_TURN = b":ext:consumer_turn"
 READY = b":ext:ready"
+# When servers try operations that wait for a job again (lua/jobs.lua).
+DUE = b":ext:due"
 # When the queue was made; ends in one of NO_PLAIN_LIST if the list alone does not show what is queued
 # (lua/queue.lua).
 MADE = b":ext:made"
@@ -38,11 +40,11 @@ EXTENSION_SUFFIXES = tuple(
     b":ext:" + suffix
     for suffix in (
         b"members", b"copies", b"index", b"settings", b"producer_turn", b"consumer_turn", b"made", b"marks",
-        b"waiting", b"jobs", b"ready", b"delayed", b"reserved", b"buried", b"same", b"unique", b"blocks",
-        b"outcomes", b"outcome_times", b"groups", b"offsets", b"calls",
+        b"waiting", b"jobs", b"due", b"ready", b"delayed", b"reserved", b"buried", b"equal", b"single",
+        b"blocks", b"outcomes", b"outcome_times", b"groups", b"offsets", b"same", b"unique", b"calls",
     )
 )  # fmt: skip
-_WATCHED = (BOUND, PRODUCER_FREE, CONSUMER_FREE, NOT_FULL, CLOSED, READY)
+_WATCHED = (BOUND, PRODUCER_FREE, CONSUMER_FREE, NOT_FULL, CLOSED, READY, DUE)
 _RESERVED_ENDS = (*PROTOCOL_SUFFIXES, b":ext")
 
 
@@ -81,6 +83,11 @@ def records_key(prefix: bytes, identity: bytes) -> bytes:
 def queues_key(prefix: bytes) -> bytes:
     """Return the key of the set of queues that servers have created (limits.lua)."""
     return prefix + b"!queues"
+
+
+def due_key(prefix: bytes) -> bytes:
+    """Return the key of the set of queues with dead letters, by the time of their next job (jobs.lua)."""
+    return prefix + b"!due"
 
 
 def garbage_key(prefix: bytes) -> bytes:

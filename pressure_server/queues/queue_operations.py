@@ -46,7 +46,10 @@ class QueueOperations(ABC):
             Operation(verb, name, arguments or [], size, call, wait=wait, options=options), call
         )
         if isinstance(outcome, PressureError):
-            raise outcome
+            try:
+                raise outcome
+            finally:
+                del outcome  # no cycle of the error, its traceback and this frame, which keeps the messages
         return outcome
 
     @abstractmethod

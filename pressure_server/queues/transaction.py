@@ -143,7 +143,10 @@ class Transaction(QueueOperations):
         """
         runs, arguments = self._pack(versions or {})
         keys = [base_key(self.prefix, name) for name in versions or {}]
-        for operation in self._operations:
+        # Owners of operations refer to the transaction: both are freed without the garbage collector if it
+        # does not refer to the operations any longer.
+        operations, self._operations = self._operations, []
+        for operation in operations:
             keys.append(base_key(self.prefix, operation.name))
             if operation.verb.moves:
                 keys.append(operation.messages[0])
@@ -154,7 +157,7 @@ class Transaction(QueueOperations):
             batch.distribute(runs, reply)
             if delivery is None:
                 return
-            for operation in self._operations:
+            for operation in operations:
                 if operation.has_taken:
                     delivery.add(operation)
                     operation.add_delivery(delivery)
@@ -163,16 +166,17 @@ class Transaction(QueueOperations):
         def undo(reply: Any, delivery: Delivery | None) -> None:
             if isinstance(reply, list) and reply[0] != b"refused":
                 share(reply, delivery)
-                for operation in self._operations:
+                for operation in operations:
                     operation.put_back()
             elif delivery is not None:
                 delivery.release()
 
-        self._database.flush_put_backs([*(versions or {}), *(o.name for o in self._operations)])
-        share(*await self._call(list(dict.fromkeys(keys)), arguments, undo))
-        deletes = [operation for operation in self._operations if operation.verb is verbs.FINISH_DELETE]
+        self._database.flush_put_backs([*(versions or {}), *(o.name for o in operations)])
+        changes = any(operation.verb.changes for operation in operations)
+        share(*await self._call(list(dict.fromkeys(keys)), arguments, undo, changes=changes))
+        deletes = [operation for operation in operations if operation.verb is verbs.FINISH_DELETE]
         # Without an await before: owners get the messages before anything can be cancelled.
-        for operation in self._operations:
+        for operation in operations:
             if operation in deletes:
                 continue
             if (
@@ -185,7 +189,7 @@ class Transaction(QueueOperations):
         for operation in deletes:
             await self._finish_delete(operation)
             operation.owner.completed(operation)
-        self._database.wake_up({operation.name for operation in self._operations})
+        self._database.wake_up({operation.name for operation in operations})
 
     def _pack(self, unchanged: Mapping[bytes, bytes]) -> tuple[list[list[Operation]], list[bytes]]:
         arguments: list[bytes] = []
@@ -212,11 +216,15 @@ class Transaction(QueueOperations):
         return runs, arguments
 
     async def _call(
-        self, keys: list[bytes], arguments: list[bytes], undo: Callable[[Any, Delivery | None], None]
+        self,
+        keys: list[bytes],
+        arguments: list[bytes],
+        undo: Callable[[Any, Delivery | None], None],
+        *,
+        changes: bool,
     ) -> tuple[list[Any], Delivery | None]:
         """Call the script until no role that it needs is held. Undo a call whose reply is not returned."""
         until = self._loop.time() + self._database.policy.role_timeout
-        changes = any(operation.verb.changes for operation in self._operations)
         while True:
             reply, delivery = await self._database.call_directly(keys, arguments, undo, changes=changes)
             if reply[0] != b"refused":
@@ -229,6 +237,8 @@ class Transaction(QueueOperations):
         name, reason = refused[1][len(self.prefix) + 1 :], refused[2].decode("utf-8", "replace")
         if reason == "CHANGED":
             raise QueueChangedError("a watched queue has changed")
+        if reason == "DUE":
+            return
         condition = condition_for(reason) or WaitCondition.REMOVED
         if condition in (WaitCondition.PRODUCER_ROLE, WaitCondition.CONSUMER_ROLE):
             self._database.role_turns.ask(name, condition, for_listeners=True)

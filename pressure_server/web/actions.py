@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -13,12 +14,17 @@ from aiohttp import web
 from pressure_server.errors import BackendError
 from pressure_server.net.client_facts import connections_of
 from pressure_server.queues.repair.doctor import Case, Doctor
-from pressure_server.web.bodies import json_object, text_in
+from pressure_server.web.bodies import MAX_BODY, json_object, text_in
 from pressure_server.web.clients_page import require_administrator
 from pressure_server.web.private_client import PrivateClient, private_client
 from pressure_server.web.problems import PATIENCE
 from pressure_server.web.queue_ids import database_of, name_of, require_access
 from pressure_server.web.shown import SHOWN, USER, Shown
+
+# The limit in bytes of an action's body, which may contain a message.
+_MAX_BODY = 4 << 20
+# Actions with large bodies that are read or executed at the same time; others are not read meanwhile.
+_LARGE_AT_ONCE = 4
 
 Body = dict[str, Any]
 
@@ -98,6 +104,7 @@ class Actions:
     """The handlers of requests for actions."""
 
     def __init__(self) -> None:
+        self._large_turns = asyncio.Semaphore(_LARGE_AT_ONCE)
         self._others: dict[str, Callable[[web.Request, Body], Awaitable[web.StreamResponse]]] = {
             "take": _take,
             "bury": _bury,
@@ -107,7 +114,12 @@ class Actions:
 
     async def act(self, request: web.Request) -> web.StreamResponse:
         """Execute {"action": …, "db": …, "queue": …, arguments} and answer with what was done."""
-        body = await json_object(request)
+        if (request.content_length or _MAX_BODY) <= MAX_BODY:
+            return await self._act(request, await json_object(request))
+        async with self._large_turns:
+            return await self._act(request, await json_object(request, _MAX_BODY))
+
+    async def _act(self, request: web.Request, body: Body) -> web.StreamResponse:
         name = text_in(body, "action")
         try:
             if name in self._others:

@@ -1,21 +1,29 @@
-"""HTTP connections: their number is limited, and so is the time for the head of a request.
+"""HTTP connections: their number is limited, and so are the time and the bytes for the head of a request.
 
-aiohttp limits the size of requests, but waits for the end of a head for ever.
+aiohttp waits for the end of a head for ever, and lets 32 heads of a megabyte wait on each connection.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import cast
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    # Not otherwise: every server reads this module.
+    from aiohttp import web
 
 # The most connections: browsers open up to six each.
 MAX_CONNECTIONS = 512
 # Seconds for the head of a request, from the connection or the end of the request before; so this also
-# limits idle
-# connections.
+# limits idle connections.
 _HEAD_TIMEOUT = 20.0
+# Bytes of heads that wait on one connection: of the next request, and of those sent after it.
+_MAX_HEADS = 128 << 10
+# Bytes that one read may bring. All connections read into the same buffer.
+_READ = 16 << 10
 _TOO_MANY = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+_TOO_LARGE = _TOO_MANY.replace(b"503 Service Unavailable", b"431 Request Header Fields Too Large")
 
 
 class HttpConnections:
@@ -24,18 +32,19 @@ class HttpConnections:
     def __init__(self, protocol: Callable[[], asyncio.Protocol]) -> None:
         self._protocol = protocol
         self._connected: dict[asyncio.BaseTransport | None, _HttpConnection] = {}
+        self._buffer = bytearray(_READ)
 
     def __len__(self) -> int:
         return len(self._connected)
 
-    def connect(self) -> asyncio.Protocol:
+    def connect(self) -> asyncio.BaseProtocol:
         """Return the protocol of a new connection."""
-        return _HttpConnection(self._protocol(), self._connected)
+        return _HttpConnection(self._protocol(), self._connected, self._buffer)
 
-    def request_began(self, transport: asyncio.BaseTransport | None) -> None:
+    def request_began(self, transport: asyncio.BaseTransport | None, request: web.Request) -> None:
         """Note that the head of a request is complete."""
         if transport is not None and transport in self._connected:
-            self._connected[transport].stop_timer()
+            self._connected[transport].request_began(request)
 
     def request_ended(self, transport: asyncio.BaseTransport | None) -> None:
         """Note that a request has its response."""
@@ -43,14 +52,20 @@ class HttpConnections:
             self._connected[transport].start_timer()
 
 
-class _HttpConnection(asyncio.Protocol):
+class _HttpConnection(asyncio.BufferedProtocol):
     """Passes everything on to aiohttp's protocol."""
 
     def __init__(
-        self, protocol: asyncio.Protocol, connected: dict[asyncio.BaseTransport | None, _HttpConnection]
+        self,
+        protocol: asyncio.Protocol,
+        connected: dict[asyncio.BaseTransport | None, _HttpConnection],
+        buffer: bytearray,
     ) -> None:
         self._protocol = protocol
         self._connected = connected
+        self._buffer = buffer
+        self._heads = 0  # bytes of heads that wait
+        self._request: web.Request | None = None  # the present or the last one
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -77,10 +92,30 @@ class _HttpConnection(asyncio.Protocol):
             self._timer.cancel()
             self._timer = None
 
-    def data_received(self, data: bytes) -> None:
-        """Called by asyncio: the client has sent these bytes."""
-        if self._transport in self._connected:
-            self._protocol.data_received(data)
+    def request_began(self, request: web.Request) -> None:
+        """Note that this is the request whose head came first."""
+        self.stop_timer()
+        self._request = request
+        if request.content.is_eof():
+            self._heads = max(0, self._heads - _size(request))
+        else:
+            self._heads = 0
+
+    def get_buffer(self, _size: int) -> bytearray:
+        """Called by asyncio: return where to put what the client has sent."""
+        return self._buffer
+
+    def buffer_updated(self, size: int) -> None:
+        """Called by asyncio: the client has sent `size` bytes."""
+        if self._transport is None or self._transport not in self._connected:
+            return
+        if self._request is None or self._request.content.is_eof():
+            self._heads += size
+            if self._heads > _MAX_HEADS:
+                self._transport.write(_TOO_LARGE)
+                self._transport.abort()
+                return
+        self._protocol.data_received(bytes(memoryview(self._buffer)[:size]))
 
     def eof_received(self) -> bool | None:
         """Called by asyncio: the client has closed its side."""
@@ -99,3 +134,9 @@ class _HttpConnection(asyncio.Protocol):
         self.stop_timer()
         if self._transport is not None and self._connected.pop(self._transport, None) is not None:
             self._protocol.connection_lost(exc)
+
+
+def _size(request: web.Request) -> int:
+    """Return about how many bytes a request has."""
+    fields = sum(len(name) + len(value) + 4 for name, value in request.raw_headers)
+    return len(request.raw_path) + fields + request.content.total_bytes

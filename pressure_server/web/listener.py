@@ -25,8 +25,8 @@ from pressure_server.web.request_log import request_logger
 from pressure_server.web.shown import SHOWN, Shown
 
 _STATIC = Path(__file__).parent / "static"
-# The largest body of a request in bytes.
-_MAX_BODY = 4 << 20
+# Bytes of a body that aiohttp reads before a handler asks for them: it stops at twice that.
+_READ_AHEAD = 16 << 10
 # Seconds for requests to end when the server stops.
 _SHUTDOWN_TIMEOUT = 2.0
 
@@ -55,6 +55,9 @@ class HttpListener:
             shutdown_timeout=_SHUTDOWN_TIMEOUT,
             # A stream ends, and a message that is being taken goes back, as soon as the browser has left.
             handler_cancellation=True,
+            read_bufsize=_READ_AHEAD,
+            # Decompressed, a body may have a thousand times its size; see bodies.py.
+            auto_decompress=False,
         )
         await runner.setup()
         server = cast(web.Server, runner.server)
@@ -75,7 +78,7 @@ class HttpListener:
 
 
 def _application(shown: Shown, protection: Protection) -> web.Application:
-    application = web.Application(middlewares=[protection.check], client_max_size=_MAX_BODY)
+    application = web.Application(middlewares=[protection.check])
     application[SHOWN] = shown
     application.on_response_prepare.append(set_headers)
     logins, metrics, streams = Logins(protection), Metrics(shown), EventStreams(protection)

@@ -58,19 +58,27 @@ class Protection:
         """Serve a request that is allowed, as the user that it names; refuse others with the reason."""
         transport = request.transport
         if self.connections is not None:
-            self.connections.request_began(transport)
+            self.connections.request_began(transport, request)
         try:
             response = await self._serve(request, handler)
-        except (web.HTTPException, ConnectionError, asyncio.CancelledError):
+        except (ConnectionError, asyncio.CancelledError):
             raise
+        except web.HTTPException as error:
+            # If it is raised further, aiohttp makes a reference cycle of the exception, its traceback and
+            # the request.
+            response = web.Response(
+                status=error.status, reason=error.reason, text=error.text, headers=error.headers
+            )
         except TimeoutError:
-            return web.Response(status=408, text="the request took too long\n")
+            response = web.Response(status=408, text="the request took too long\n")
         except Exception:
             logger.exception("error while serving %s; the client gets 500", request.path)
-            return web.Response(status=500, text="internal error: see the server's log\n")
+            response = web.Response(status=500, text="internal error: see the server's log\n")
         finally:
             if self.connections is not None:
                 self.connections.request_ended(transport)
+        if not request.content.is_eof():
+            response.force_close()  # nobody reads the rest of the body
         return response
 
     async def _serve(self, request: web.Request, answer: Answer) -> web.StreamResponse:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pressure_server.backend.watch import Armed
 from pressure_server.errors import BackendError, OutcomeUnknownError
 from pressure_server.lua.layout import AGAIN, Header
 from tests.model.backend import Backend
@@ -77,11 +78,11 @@ class ModelWatch:
     def __init__(self) -> None:
         self.exists: Callable[[bytes], bool] = lambda _: False
         self.notify: Callable[[bytes], None] = lambda _: None
-        self._to_arm: deque[tuple[Sequence[bytes], Callable[[int | None], None]]] = deque()
+        self._to_arm: deque[tuple[Sequence[bytes], Armed]] = deque()
         self._outgoing: deque[Callable[[], None]] = deque()
         self._watched: set[bytes] = set()
 
-    def arm(self, _number: int, keys: Sequence[bytes], armed: Callable[[int | None], None]) -> None:
+    def arm(self, _number: int, keys: Sequence[bytes], armed: Armed, _value_key: bytes | None = None) -> None:
         self._to_arm.append((keys, armed))
 
     def disarm(self, _number: int, keys: Iterable[bytes]) -> None:
@@ -100,7 +101,7 @@ class ModelWatch:
         keys, armed = self._to_arm.popleft()
         existing = sum(map(self.exists, keys))
         self._watched.update(keys)
-        self._outgoing.append(lambda: armed(existing))
+        self._outgoing.append(lambda: armed(existing, None))
         return True
 
     def send_one(self) -> bool:

@@ -18,6 +18,11 @@ def memory(server: Server, field: str = "VmRSS") -> int:
     return int(found[1]) * 1024
 
 
+def reset_peak(server: Server) -> None:
+    """Let VmHWM begin again with the present memory."""
+    Path(f"/proc/{server.process.pid}/clear_refs").write_text("5")
+
+
 def processor_seconds(server: Server) -> float:
     """Used since it was started, its own and the kernel's for it."""
     fields = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()

@@ -35,4 +35,18 @@ def call(direct: Client, *blocks: Block, number: int = 0, epoch: int = 1, again:
         keys += block.bases
     keys.append(RECORDS)
     replies: list[Any] = direct.eval(batch_script(), len(keys), *keys, *words)[1:]
-    return replies
+    return [_without_due(reply) for reply in replies]
+
+
+def _without_due(reply: Any) -> Any:
+    """Return a block's reply without the time of the next job, which says nothing of its runs."""
+    if not isinstance(reply, list) or not reply or not isinstance(reply[0], list):
+        return reply
+    (left, *more), *results = reply
+    kept = [
+        part
+        for run, result in zip(more[::2], more[1::2], strict=True)
+        if not (run == 0 and result.startswith(b"due "))
+        for part in (run, result)
+    ]
+    return [[left, *kept] if kept else left, *results]

@@ -62,8 +62,15 @@ def event(done: bytes, *, ends: bool = True) -> Callable[[Operation], bytes]:
         if done == replies.DELETED:
             client.statistics.of_tube(operation.name)["cmd-delete"] += operation.results.count(1)
         for job, result in zip(operation.messages, operation.results, strict=True):
-            if ends or result != 1:
+            if not isinstance(result, Exception) and (ends or result != 1):
                 client.reserved_jobs.discard(id_of(job[: job.index(b" ")]))
-        return b"".join([done if result == 1 else replies.NOT_FOUND for result in operation.results])
+        return b"".join(
+            [
+                client.error_reply(result)
+                if isinstance(result, Exception)
+                else (done if result == 1 else replies.NOT_FOUND)
+                for result in operation.results
+            ]
+        )
 
     return encode

@@ -14,6 +14,7 @@ from handlers.beanstalk.commands.encoders import event
 from handlers.beanstalk.parser import Request
 from handlers.beanstalk.table import UINT32, UINT64, FormatError, command, numbers
 from pressure_server.errors import QueueClosedError, QueueDoesNotExistError
+from pressure_server.queues.kicking import kick as kick_jobs
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.jobs import ReservedJob, claim, owned, released, word_of
 from pressure_server.queues.operations.operation import Operation, Verb
@@ -83,7 +84,7 @@ def _reserve(client: BeanstalkClient, timeout: float | None) -> Coroutine[Any, A
             wait=Wait(0),
         )
         return None
-    wait = Wait(_patience(client, timeout))
+    wait = Wait(_patience(client, timeout), outlives_queue=True)
     client.submit(verbs.RESERVE, tube, [wanted], 1, _reserved, wait=wait, options=WAITS)
     client.is_next_to_wait = client.is_held and client.is_next_to_wait
     return None
@@ -106,7 +107,9 @@ async def _reserve_from_many(client: BeanstalkClient, wanted: bytes, timeout: fl
     client.awaits_job = True
     try:
         patience = _patience(client, timeout)
-        found = await client.database.reserve(list(client.watched), wanted, patience, client=client)
+        found = await client.database.reserve(
+            list(client.watched), wanted, patience, client=client, outlives_queues=True
+        )
     except QueueClosedError:
         found = None
     finally:
@@ -261,10 +264,9 @@ def _count(rest: bytes) -> int:
 
 @command("kick", _count, needs="get")
 async def kick(client: BeanstalkClient, most: int) -> bytes:
-    """Make up to so many buried jobs of the used tube ready; if none are buried, delayed ones."""
+    """Make up to `most` buried jobs of the used tube ready; if none are buried, delayed ones."""
     client.permit_tube(client.used)
     try:
-        done = await client.database.run(verbs.KICK, client.used, [b"%d" % most], client=client)
+        return replies.kicked(await kick_jobs(client.database, client.used, most, client))
     except QueueDoesNotExistError:
         return replies.kicked(0)
-    return replies.kicked(done[0])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine
 from contextlib import suppress
-from time import monotonic
 from typing import Any
 
 from handlers.memcached.arguments import key_of
@@ -17,10 +17,12 @@ from handlers.memcached.table import command
 from pressure_server.errors import QueueClosedError, QueueDoesNotExistError
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.jobs import NO_DEADLINE, ReservedJob, claim, owned
+from pressure_server.queues.operations.operation import Verb
 from pressure_server.queues.operations.options import WAITS, Options
 from pressure_server.queues.operations.wait import Wait
-from pressure_server.queues.operations.wait_condition import WaitCondition
 
+# Queues from which one get takes at the same time.
+_AT_ONCE = 100
 _FLAGS = Options(has_flags=True)
 _WAITS = Options(has_flags=True, waits=True)
 
@@ -80,17 +82,28 @@ for _name in ("get", "gets"):
 
 
 async def _get_many(client: MemcachedClient, keys: list[bytes], *, with_unique: bool) -> bytes:
-    items: list[bytes] = []
     for queue in keys:
         if split_key(queue)[1] is not None:
             raise ClientError("a get with options such as /open takes one queue only")
         _check_open(client, queue)
+
+    async def take(queue: bytes) -> bytes:
         try:
             messages = await client.database.run(verbs.GET, queue, client=client, options=_FLAGS)
         except QueueDoesNotExistError:
             messages = []
         client.counts.got(len(messages), 1 - len(messages))
-        items += [item(queue, message, with_unique=with_unique) for message in messages]
+        return b"".join([item(queue, message, with_unique=with_unique) for message in messages])
+
+    # Take from all queues together. If the client has gone, its messages then go back to each queue before
+    # messages that other such clients have taken meanwhile.
+    items: list[bytes] = []
+    for first in range(0, len(keys), _AT_ONCE):
+        found = await asyncio.gather(*map(take, keys[first : first + _AT_ONCE]), return_exceptions=True)
+        for one in found:
+            if isinstance(one, BaseException):
+                raise one
+            items.append(one)
     return b"".join(items) + END
 
 
@@ -99,11 +112,10 @@ async def _get_with_options(
 ) -> bytes:
     """Execute a get with options. As in kestrel, /close and /abort come before the next read."""
     if options.aborts:
-        client.give_up(queue)
-        client.database.reservations.restore()
+        await _end_open_read(client, queue, verbs.GIVE_UP)
         return END
     if options.closes:
-        await _close(client, queue)
+        await _end_open_read(client, queue, verbs.DELETE_JOB)
         if not options.opens:
             return END
     if options.peeks:
@@ -129,14 +141,12 @@ async def _take(client: MemcachedClient, queue: bytes, options: ReadOptions) -> 
     return [ReservedJob.of(one).message for one in found]
 
 
-async def _close(client: MemcachedClient, queue: bytes) -> None:
-    """Delete the open message of the queue, if any."""
+async def _end_open_read(client: MemcachedClient, queue: bytes, verb: Verb) -> None:
+    """Delete the open message of the queue, if any, or put it back to the head of the queue."""
     job = client.open_reads.find(queue)
     if job is not None:
         with suppress(QueueDoesNotExistError):
-            await client.database.run(
-                verbs.DELETE_JOB, queue, [owned(job.id, client.job_owner)], client=client
-            )
+            await client.database.run(verb, queue, [owned(job.id, client.job_owner)], client=client)
         # After an error it stays open: the client may close it again, or abort.
         client.open_reads.pop(queue)
         client.reserved_jobs.discard(job.id)
@@ -144,18 +154,8 @@ async def _close(client: MemcachedClient, queue: bytes) -> None:
 
 async def _peek(client: MemcachedClient, queue: bytes, timeout: float) -> list[bytes]:
     """Return the oldest message, if there is one within `timeout` seconds."""
-    end = monotonic() + timeout
     client.counts.peeks += 1
-    while True:
-        try:
-            found: list[bytes] = (await client.database.run(verbs.PEEK, queue))[0]
-        except QueueDoesNotExistError:
-            found = []
-        left = end - monotonic()
-        if found or left <= 0:
-            return found
-        client.begin_wait(_peek, (queue,))
-        try:
-            await client.database.notifications.wait_for(queue, WaitCondition.MESSAGE, left)
-        finally:
-            client.end_wait(_peek)
+    found: list[list[bytes]] = []
+    with suppress(QueueDoesNotExistError):
+        found = await client.database.run(verbs.PEEK, queue, wait=Wait(timeout), client=client, options=WAITS)
+    return found[0] if found else []

@@ -61,6 +61,7 @@ async def reset(client: Caller, _words: Command) -> str:
     connection.user = connection.clients.access.users.initial
     connection.end_transaction()
     connection.clients.end_monitor(connection)
+    connection.reserved_jobs.give_up_all(connection.job_owner, at_once=True)
     connection.database = connection.context.broker.default_database
     return "RESET"
 

@@ -76,7 +76,12 @@ def sums(operation: Operation) -> bytes:
     """Return the sum of the results of each command."""
     if operation.error is not None:
         return _failed(operation, b":0\r\n")
-    return b"".join([INTEGERS[sum(flags)] for flags in _per_command(operation)])
+    return b"".join([INTEGERS[_error_in(flags) or sum(flags)] for flags in _per_command(operation)])
+
+
+def _error_in(results: list[Any]) -> Exception | None:
+    """Return the first error of a single message of a command."""
+    return next((result for result in results if isinstance(result, Exception)), None)
 
 
 def flags(operation: Operation) -> bytes:
@@ -85,7 +90,12 @@ def flags(operation: Operation) -> bytes:
         zeros = b"".join(b"*%d\r\n" % size + b":0\r\n" * size for size in operation.sizes)
         return zeros if isinstance(operation.error, QueueDoesNotExistError) else _failed(operation, b"")
     return b"".join(
-        [b"*%d\r\n" % len(cut) + b"".join([INTEGERS[f] for f in cut]) for cut in _per_command(operation)]
+        [
+            INTEGERS[refusal]
+            if (refusal := _error_in(cut)) is not None
+            else b"*%d\r\n" % len(cut) + b"".join([INTEGERS[f] for f in cut])
+            for cut in _per_command(operation)
+        ]
     )
 
 
@@ -156,11 +166,16 @@ def _job(queue: bytes, result: bytes) -> bytes:
     return b"*4\r\n%b:%d\r\n%b:%d\r\n" % (bulk(queue), job.id, bulk(job.message), job.reserves)
 
 
+def _not_reserved(operation: Operation, null: bytes) -> bytes:
+    """Return the reply to commands that failed: an error also if the queue was deleted during a wait."""
+    return error(operation.error) if operation.options.waits and operation.error else _failed(operation, null)
+
+
 def reserved_job(operation: Operation) -> bytes:
     """Return one reserved job or null per command."""
     null = encode(NullArray(), _client_of(operation).protocol)
     if operation.error is not None:
-        return _failed(operation, null)
+        return _not_reserved(operation, null)
     jobs = [_job(operation.name, result) for result in operation.results]
     return b"".join(jobs) + null * (len(operation.sizes) - len(jobs))
 
@@ -169,7 +184,7 @@ def reserved_jobs(operation: Operation) -> bytes:
     """Return the reserved jobs of each command as an array, or null if there are none."""
     null = encode(NullArray(), _client_of(operation).protocol)
     if operation.error is not None:
-        return _failed(operation, null)
+        return _not_reserved(operation, null)
     return b"".join(
         b"*%d\r\n" % len(results) + b"".join([_job(operation.name, result) for result in results])
         if results
@@ -197,8 +212,8 @@ def ended_reservations(operation: Operation) -> bytes:
     """Return for how many jobs of each command the event has happened; the client holds none of these."""
     if operation.error is None:
         connection = cast(Caller, operation.owner).connection
-        for word in operation.messages:
+        for word, result in zip(operation.messages, operation.results, strict=True):
             job, owner = word.split(b" ", 2)[:2]
-            if owner == connection.job_owner:
+            if owner == connection.job_owner and not isinstance(result, Exception):
                 connection.reserved_jobs.discard_from(connection.database, operation.name, id_of(job))
     return sums(operation)

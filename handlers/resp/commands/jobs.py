@@ -20,6 +20,7 @@ from handlers.resp.parser import Command
 from handlers.resp.replies import OK, CommandError, NullArray
 from handlers.resp.table import command
 from pressure_server.queues.database import UP_TO_COUNT
+from pressure_server.queues.kicking import kick as kick_jobs
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.jobs import (
     JobInfo,
@@ -184,10 +185,10 @@ def bury(client: Caller, words: Command) -> None:
     needs="administer",
     flags="write",
 )
-async def kick(client: Caller, words: Command) -> object:
+async def kick(client: Caller, words: Command) -> int:
     """Kick jobs: 1 if no count is given."""
     count = count_from_zero(words[2]) if len(words) > 2 else 1
-    return (await client.database.run(verbs.KICK, words[1], [b"%d" % count]))[0]
+    return await kick_jobs(client.database, words[1], count, client.connection)
 
 
 @command(

@@ -30,11 +30,12 @@ class DrivenLane(Protocol):
 class KeyListener(Protocol):
     """An object that is told when a queue changes."""
 
-    def armed(self, name: bytes, watched: list[bytes], mask: int | None) -> None:
+    def armed(self, name: bytes, watched: list[bytes], mask: int | None, due: bytes | None) -> None:
         """Note that the queue is watched.
 
         `watched` are the suffixes of its watched keys. `mask` says which of them exist (see `may_proceed`).
-        If the backend cannot watch, `mask` is None after a pause: try again now.
+        If the backend cannot watch, `mask` is None after a pause: try again now. `due` is the note of when
+        the queue may have another job, if jobs are waited for.
         """
 
     def changed(self, name: bytes) -> None:

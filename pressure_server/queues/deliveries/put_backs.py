@@ -20,19 +20,28 @@ from pressure_server.queues.operations.put_back import put_back_operations
 class PutBacks:
     """The put-backs of one lane."""
 
-    __slots__ = ("_base", "_driver", "_name", "_pending", "_send_first")
+    __slots__ = ("_base", "_driver", "_is_in_flight", "_name", "_pending", "_send_first", "_waits_for_reply")
 
     def __init__(
-        self, driver: Driver, name: bytes, base: bytes, send_first: Callable[[list[Operation]], None]
+        self,
+        driver: Driver,
+        name: bytes,
+        base: bytes,
+        send_first: Callable[[list[Operation]], None],
+        is_in_flight: Callable[[], bool],
     ) -> None:
         """Make an empty collection for the queue `name`; `base` is the key of its list.
 
-        `send_first` sends operations of the queue, in the given order, before all others.
+        `send_first` sends operations of the queue, in the given order, before all others. `is_in_flight`
+        returns whether a block of the queue is in flight.
         """
         self._driver = driver
         self._name = name
         self._base = base
         self._send_first = send_first
+        self._is_in_flight = is_in_flight
+        # Whether put-backs have gathered, and wait for more that the block in flight may bring.
+        self._waits_for_reply = False
         # Pending put-backs: the number of the call that took the messages, their operation's place in the
         # order in which operations ended, and the operation that puts them back.
         self._pending: list[tuple[int, int, Operation]] = []
@@ -46,7 +55,8 @@ class PutBacks:
         """Put back the messages that an operation has taken.
 
         They go back a few iterations of the event loop later, together with those of other clients that have
-        gone. Messages that were taken first go back last, so they are at the head again.
+        gone, and with those that the block in flight takes for such clients. Messages that were taken first
+        go back last, so they are at the head again.
         """
         if operation.custody is Custody.UNTIL_ACKNOWLEDGED:
             operation.put_back()
@@ -56,7 +66,19 @@ class PutBacks:
             (number, operation.end_order, back) for number, back in put_back_operations(operation)
         ]
         if begins and self._pending:
-            self._driver.after_iterations(GATHER_ITERATIONS, self.restore)
+            self._driver.after_iterations(GATHER_ITERATIONS, self._have_gathered)
+
+    def _have_gathered(self) -> None:
+        if self._is_in_flight():
+            self._waits_for_reply = True
+        else:
+            self.restore()
+
+    def reply_came(self) -> None:
+        """Note that the block in flight has been answered: clients that have gone may get messages of it."""
+        if self._waits_for_reply:
+            self._waits_for_reply = False
+            self._driver.after_iterations(GATHER_ITERATIONS, self._have_gathered)
 
     def restore(self) -> None:
         """Send the put-backs that have gathered."""

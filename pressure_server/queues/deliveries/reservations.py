@@ -15,6 +15,8 @@ from pressure_server.queues.operations.operation import Delivery, Operation, Own
 
 # Iterations of the event loop to wait, so that messages of clients that leave together go back together.
 GATHER_ITERATIONS = 8
+# Jobs of one operation: a call of the script has as many operations as it can do in a few milliseconds.
+_AT_ONCE = 500
 
 
 class Reservations:
@@ -30,8 +32,8 @@ class Reservations:
         self._submit = submit
         self._after = after
         self._when_back = when_back
-        # By queue: jobs and their owners.
-        self._given_up: dict[bytes, list[bytes]] = {}
+        # By queue: ids of jobs, and their owners.
+        self._given_up: dict[bytes, list[tuple[int, bytes]]] = {}
         self._unconfirmed = 0
 
     def __len__(self) -> int:
@@ -55,7 +57,7 @@ class Reservations:
         In a fifo they go back to the head of the list: those that were reserved last go back first.
         """
         begins = not self._given_up
-        self._given_up.setdefault(name, []).extend(owned(job, owner) for job in jobs)
+        self._given_up.setdefault(name, []).extend([(job, owner) for job in jobs])
         if begins:
             self._after(GATHER_ITERATIONS, self.restore)
 
@@ -63,7 +65,10 @@ class Reservations:
         """Give up the jobs that have gathered."""
         given_up, self._given_up = self._given_up, {}
         for name, jobs in given_up.items():
-            self._send(name, sorted(jobs, reverse=True))  # by id, the latest first
+            jobs.sort(reverse=True)  # by id, the latest first
+            for first in range(0, len(jobs), _AT_ONCE):
+                some = [owned(job, owner) for job, owner in jobs[first : first + _AT_ONCE]]
+                self._send(name, some)
 
     def _send(self, name: bytes, jobs: list[bytes]) -> None:
         self._unconfirmed += 1
@@ -72,7 +77,7 @@ class Reservations:
     def _ended(self, operation: Operation) -> None:
         """Try again if the backend was away: nothing is given up twice."""
         self._unconfirmed -= 1
-        if isinstance(operation.error, BackendError):
+        if any(isinstance(error, BackendError) for error in (operation.error, *operation.results)):
             self._when_back(lambda: self._send(operation.name, operation.messages))
 
 

@@ -24,6 +24,7 @@ from pressure_server.queues.calls.block import Block
 from pressure_server.queues.calls.courier import CallStatistics, Courier
 from pressure_server.queues.calls.driver import DrivenLane
 from pressure_server.queues.deliveries.reservations import Reservations
+from pressure_server.queues.due_queues import DueQueues
 from pressure_server.queues.housekeeping import Housekeeping
 from pressure_server.queues.known_queues import KnownQueues
 from pressure_server.queues.lanes.lane import Lane
@@ -77,6 +78,8 @@ class LaneDispatcher:
         header = [identity, bound, policy.overflow.encode(), self._limits]
         self._courier = Courier(link, self, header, prefix, records)
         self._lanes: dict[bytes, Lane] = {}
+        # Only servers that keep records look after jobs.
+        self.due_queues = DueQueues(link, watch, prefix, self.attempt) if records is not None else None
         self.known_queues = KnownQueues(watch, link.number, prefix, self._clean)
         self.note_bound = self.known_queues.note_bound
         self.call = self._courier.call
@@ -129,6 +132,15 @@ class LaneDispatcher:
             lane.is_idle = False
             self._courier.add(lane.block)
 
+    def join(self, operation: Operation) -> None:
+        """Let an operation wait for a message without trying it first. Raises QueueNameError."""
+        (self._lanes.get(operation.name) or self._new_lane(operation.name)).join(operation)
+
+    def is_due(self, name: bytes) -> bool:
+        """Return whether clients wait for a job of the queue that may come within milliseconds."""
+        lane = self._lanes.get(name)
+        return lane is not None and lane.waiting is not None and lane.waiting.is_due
+
     def _new_lane(self, name: bytes) -> Lane:
         lane = self._lanes[name] = Lane(self, name, base_key(self.prefix, name))
         return lane
@@ -164,7 +176,8 @@ class LaneDispatcher:
     def retry_all_waiting(self) -> None:
         """Try all waiting operations again, so that queues with waiting clients do not expire."""
         for lane in list(self._lanes.values()):
-            lane.wake_up()
+            if lane.waiting is None or lane.waiting.need_queue:
+                lane.wake_up()
 
     def waiting_on(self, name: bytes) -> dict[Line, int]:
         """Return how many operations of this server's clients wait on a queue, by line."""
@@ -175,6 +188,8 @@ class LaneDispatcher:
     def end_waits(self) -> None:
         """End all waiting operations with StoppingError, and from now on all that would have to wait."""
         self.is_stopping = True
+        if self.due_queues is not None:
+            self.due_queues.stop()
         for lane in list(self._lanes.values()):
             lane.end_waits(StoppingError())
         self.notifications.watch_lost()
@@ -371,6 +386,8 @@ class LaneDispatcher:
 
     def changed(self, key: bytes) -> None:
         """Note that a watched key has changed, maybe in another database."""
+        if self.due_queues is not None and self.due_queues.changed(key):
+            return
         if not key.startswith(self.prefix + b":"):
             return
         name, suffix = split_key(self.prefix, key)
@@ -383,6 +400,8 @@ class LaneDispatcher:
 
     def watch_lost(self) -> None:
         """Note that no key is watched any longer."""
+        if self.due_queues is not None:
+            self.due_queues.look()
         self.known_queues.forget_all()
         self.notifications.watch_lost()
         for lane in list(self._lanes.values()):

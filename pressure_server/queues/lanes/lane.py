@@ -97,8 +97,8 @@ class Lane:
                 operation.commands_in_call = None
                 return pending
         taken = batch.take_batch(pending)
-        if taken and taken[0].verb.is_put_back:
-            # A put-back has a block of its own. The waiting operations are tried after it.
+        if taken and (taken[0].verb.is_put_back or taken[0].verb.gives_up):
+            # Messages and jobs that go back have a block of their own. Waiting operations are tried after it.
             self._is_woken = True
             return taken
         fresh = [
@@ -150,6 +150,8 @@ class Lane:
                 self.end(operation)
         if self.waiting is not None:
             self.waiting.watch(outcome)
+        if self._put_backs is not None:
+            self._put_backs.reply_came()
         self._schedule()
 
     def _may_send_ahead(self, outcome: batch.Outcome) -> bool:
@@ -252,13 +254,24 @@ class Lane:
     def put_backs(self) -> PutBacks:
         """The messages that go back to the queue; created at the first use."""
         if self._put_backs is None:
-            self._put_backs = PutBacks(self._driver, self.name, self.base, self._send_first)
+            self._put_backs = PutBacks(
+                self._driver, self.name, self.base, self._send_first, lambda: self.is_in_flight
+            )
         return self._put_backs
 
     @property
     def has_put_backs(self) -> bool:
         """Whether messages are about to be put back. Until then the lane sends nothing else."""
         return self._put_backs is not None and self._put_backs.are_pending
+
+    def join(self, operation: Operation) -> None:
+        """Let an operation wait for a message, without trying it now."""
+        self._ensure_waiting().join(operation)
+        self.drop_if_done()
+
+    def submit_first(self, operation: Operation) -> None:
+        """Do an operation with the next block, before all others."""
+        self._send_first([operation])
 
     def _send_first(self, operations: list[Operation]) -> None:
         """Send these operations, in this order, before all others of the queue."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from pressure_server.queues.operations.operation import Operation, Owner
 from pressure_server.queues.operations.options import script_name
@@ -33,14 +33,16 @@ def take_batch(waiting: list[Operation]) -> list[Operation]:
     can become part of an operation that is in a call.
     """
     messages = size = count = 0
-    restores = False
+    kind = (False, False)
     for operation in waiting:
         messages += operation.wanted
         size += sum(map(len, operation.messages))
-        # Put-backs get a call of their own: if it has no answer, it is sent again later.
-        if count and (messages > MAX_MESSAGES or size > MAX_BYTES or operation.verb.is_put_back != restores):
+        # Put-backs get a call of their own: if it has no answer, it is sent again later. Jobs that are given
+        # up get one, too: nothing may be taken before all of them are back.
+        its_kind = (operation.verb.is_put_back, operation.verb.gives_up)
+        if count and (messages > MAX_MESSAGES or size > MAX_BYTES or its_kind != kind):
             break
-        restores = operation.verb.is_put_back
+        kind = its_kind
         operation.is_sealed = True
         operation.commands_in_call = None
         count += 1
@@ -99,18 +101,38 @@ def pack(runs: Sequence[Sequence[Operation]]) -> list[bytes]:
     return arguments
 
 
+class Due(NamedTuple):
+    """When a queue may have another job by itself.
+
+    `seconds` from now on; None if no job changes by itself. `note` is the backend's note of that (jobs.lua),
+    which other servers and listeners watch.
+    """
+
+    seconds: float | None = None
+    note: bytes | None = None
+
+    @classmethod
+    def of(cls, word: bytes) -> Due:
+        """Return what batch.lua says by `due milliseconds note`."""
+        _, milliseconds, note = word.split(b" ", 2)
+        return cls(int(milliseconds) / 1000 if milliseconds != b"-1" else None, note or None)
+
+
+_NOTHING_DUE = Due()
+
+
 class Outcome:
     """What the reply to a call means for its operations.
 
     `ended` have ended. `resend` must be sent again at once, before other operations. `must_wait` have to
     wait, and their `wait` says for what. `held_roles` are roles that native clients hold and that waiting
     operations need, too. If `left_for_others` is set, messages were left for clients of other servers; this
-    server may take those that the others do not take. `due_in` is the number of seconds after which there may
-    be another job; None if no job changes by itself. If the queue is that of a group, what waits needs
-    messages of the queue `source`, too.
+    server may take those that the others do not take. `due` says when the queue may have another job; None if
+    no reply could say it. If the queue belongs to a group, waiting operations need messages of the queue
+    `source`, too.
     """
 
-    __slots__ = ("due_in", "ended", "held_roles", "left_for_others", "must_wait", "resend", "source")
+    __slots__ = ("due", "ended", "held_roles", "left_for_others", "must_wait", "resend", "source")
 
     def __init__(
         self,
@@ -120,7 +142,7 @@ class Outcome:
         held_roles: Collection[WaitCondition] = (),
         *,
         left_for_others: bool = False,
-        due_in: float | None = None,
+        due: Due | None = None,
         source: bytes | None = None,
     ) -> None:
         self.ended = ended
@@ -128,7 +150,7 @@ class Outcome:
         self.must_wait = must_wait
         self.held_roles = held_roles
         self.left_for_others = left_for_others
-        self.due_in = due_in
+        self.due = due
         self.source = source
 
 
@@ -138,10 +160,10 @@ def distribute(runs: Sequence[list[Operation]], reply: list[Any]) -> Outcome:
     more: list[Any] = []
     if type(left) is list:
         left, more = left[0], left[1:]
-    if len(runs) == 1:
+    if len(runs) == 1 and executed:
         unsure = [_distribute_run(runs[0], reply[1])]
         if left <= 0 and not (more or unsure[0]):
-            return Outcome(runs[0])
+            return Outcome(runs[0], due=_NOTHING_DUE)
     else:
         unsure = [_distribute_run(run, result) for run, result in zip(runs, reply[1:], strict=False)]
     ended: list[Operation] = []
@@ -149,14 +171,14 @@ def distribute(runs: Sequence[list[Operation]], reply: list[Any]) -> Outcome:
     lacking: list[Operation] = []
     held: set[WaitCondition] = set()
     left_for_others = False
-    due_in: float | None = None
+    due = _NOTHING_DUE
     source: bytes | None = None
     for number, result in zip(more[::2], more[1::2], strict=True):
         if number == 0 and result == b"others":
             left_for_others = True
             continue
         if number == 0 and result.startswith(b"due "):
-            due_in = int(result[4:]) / 1000
+            due = Due.of(result)
             continue
         if number == 0 and result.startswith(b"source "):
             source = runs[0][0].name[: -int(result[7:])]
@@ -177,7 +199,7 @@ def distribute(runs: Sequence[list[Operation]], reply: list[Any]) -> Outcome:
             ended += run
     for run in runs[executed:]:
         again += run
-    return Outcome(ended, again, lacking, held, left_for_others=left_for_others, due_in=due_in, source=source)
+    return Outcome(ended, again, lacking, held, left_for_others=left_for_others, due=due, source=source)
 
 
 def outcome_of_refusal(runs: Sequence[Sequence[Operation]], error: str) -> Outcome:

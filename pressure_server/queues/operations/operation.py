@@ -62,7 +62,7 @@ class Operation:
 
     * put: an entry per command: the length of the queue after it; with `unique`, how many of its messages
       were new; or the error of that command alone
-    * contains, remove: a 1 or 0 per message
+    * contains, remove, events of jobs: a 1 or 0 per message, or the error of that message alone
     * get, move: the messages, fewer than wanted if the queue was empty or the time was up
     * reserve: the jobs, fewer than wanted if too few were ready; see jobs.py
     * other verbs: the single value, once per command
@@ -83,6 +83,7 @@ class Operation:
         "encoded_reply",
         "end_order",
         "error",
+        "has_errors",
         "is_sealed",
         "messages",
         "messages_handed_over",
@@ -121,6 +122,7 @@ class Operation:
         self.encoded_reply: bytes | None = None
         self.results: list[Any] = []
         self.error: PressureError | None = None
+        self.has_errors = False  # whether some of the results may be errors
         self.is_sealed = False
         self.commands_in_call: int | None = None
         self.cancelled = False
@@ -247,10 +249,12 @@ class Operation:
         in_part = self.wait.messages_done if self.wait is not None else 0
         if in_part:
             self.results.append(error.after(in_part))
+            self.has_errors = True
         if not self.results:
             self.error = error
         elif self.verb.can_fold and not self.verb.takes:
             self.results += [error] * self.verb.units_left(self)
+            self.has_errors = True
 
 
 class Delivery:
@@ -328,7 +332,7 @@ class Verb:
     this one: as many as it has messages, or all if `wakes_all` is set. `can_fold`: equal operations share a
     run. `overtakes`: may be done before operations of other owners that came first. `reserves`: takes jobs
     until the client acknowledges them. `changes`: the operation must not be done twice. `is_put_back`: its
-    messages exist nowhere else.
+    messages exist nowhere else. `gives_up`: waiting operations are tried only after all that is given up.
     """
 
     name: bytes
@@ -340,6 +344,7 @@ class Verb:
     reserves: bool = False
     moves: bool = False
     is_put_back: bool = False
+    gives_up: bool = False
     can_fold: bool = True
     overtakes: bool = False
     changes: bool = True

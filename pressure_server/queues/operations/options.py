@@ -38,7 +38,7 @@ class Options(NamedTuple):
     * `unique`: put only messages that are not queued yet (put, move)
     * `on_full`: what to do if the queue is full (put)
     * `has_flags`: messages have flags, and may expire (put, get)
-    * `waits`: wait for a message (get, reserve, move)
+    * `waits`: wait for a message (get, reserve, move, peek)
     * `wait_for_first`: one command wants up to this many messages, and waits for the first only (get)
     * `if_none_taken`: take nothing if an earlier run of the take has taken something (get, in transactions)
     * `is_job`: the messages are jobs, with a priority, a delay and a time to run (put)

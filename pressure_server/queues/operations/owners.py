@@ -14,7 +14,9 @@ from pressure_server.queues.operations.operation import Operation, Owner
 
 
 class Client(Protocol):
-    """The client for which a coroutine runs."""
+    """The client for which a coroutine runs. `has_disconnected`: it has closed its side, and cannot wait."""
+
+    has_disconnected: bool
 
     def begin_wait(self, waiter: object, queues: Sequence[bytes]) -> None:
         """Note that the client waits on these queues, until `end_wait` of this waiter."""

@@ -15,6 +15,7 @@ from pressure_server.errors import QueueFullError
 from pressure_server.queues.names import printable
 from pressure_server.queues.operations.flagged import attach_flags
 from pressure_server.queues.operations.operation import Operation
+from pressure_server.queues.operations.refusals import exception_for
 from pressure_server.queues.operations.wait import Wait
 from pressure_server.queues.operations.wait_condition import WaitCondition
 
@@ -34,14 +35,35 @@ def _hand_out(operations: Sequence[Operation], values: list[Any]) -> None:
 
 
 def distribute_values(operations: Sequence[Operation], reply: list[Any]) -> bool:
-    """Give each operation as many values as it asked for, in order, while there are any."""
-    _hand_out(operations, reply)
+    """Give each operation as many values as it asked for, in order, while there are any.
+
+    An error among the values is about one message: the others are not affected.
+    """
+    if not any(map(_is_error, reply)):
+        _hand_out(operations, reply)
+        return False
+    name = operations[0].name
+    _hand_out(operations, [exception_for(name, str(value)) if _is_error(value) else value for value in reply])
+    for operation in operations:
+        operation.has_errors = any(map(_is_error, operation.results))
+        if operation.has_errors and operation.wanted == 1:
+            (operation.error,) = operation.results
+            operation.results = []
     return False
 
 
-def distribute_peeked(operations: Sequence[Operation], reply: list[bytes]) -> bool:
-    """Give every command the list of the oldest message, with its flags; empty if there is none."""
-    return repeat_value(operations, attach_flags(reply))
+def _is_error(value: object) -> bool:
+    return isinstance(value, Exception)
+
+
+def distribute_peeked(operations: Sequence[Operation], reply: list[bytes] | None) -> bool:
+    """Give every command the list of the oldest message, with its flags; empty if there is none.
+
+    Operations that wait, and got no message, wait for one. The reply is None if there is no such queue.
+    """
+    if reply or not operations[0].options.waits:
+        return repeat_value(operations, attach_flags(reply or []))
+    return _wait_for_message(operations, exists=reply is not None)
 
 
 def _sizes_left(operations: Sequence[Operation]) -> list[int]:
@@ -95,6 +117,8 @@ def _distribute_counts(operations: Sequence[Operation], reply: list[Any]) -> boo
     if -1 in reply:
         full = QueueFullError(printable(operations[0].name))
         reply = [full if value == -1 else value for value in reply]
+        for operation in operations:
+            operation.has_errors = True
     begun = _wait_of_next(operations)
     if begun is not None and reply:
         if operations[0].options.unique and isinstance(reply[0], int):
@@ -119,9 +143,7 @@ def _set_condition(operation: Operation, condition: WaitCondition) -> Wait:
         wait.timeout_error = QueueFullError(
             printable(wait.destination if wait.at_destination else operation.name)
         )
-    elif condition is WaitCondition.MESSAGE:
-        wait.timeout_error = None
-    operation.require_existing()
+        operation.require_existing()
     return wait
 
 
@@ -142,10 +164,10 @@ def distribute_messages(operations: Sequence[Operation], reply: list[Any] | None
 def _wait_for_message(operations: Sequence[Operation], *, exists: bool) -> bool:
     hungry = [operation for operation in operations if not operation.results]
     for operation in hungry:
-        options = operation.options
-        _set_condition(operation, WaitCondition.MESSAGE)
-        if not exists:
-            operation.options = options  # not `require_existing`: it may wait for the queue's creation
+        wait = _set_condition(operation, WaitCondition.MESSAGE)
+        wait.timeout_error, wait.found_queue = None, exists
+        if exists and not wait.outlives_queue:
+            operation.require_existing()
     return bool(hungry)
 
 

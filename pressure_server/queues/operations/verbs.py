@@ -122,10 +122,10 @@ def _job_event(name: bytes, *wakes: Line) -> Verb:
 
 
 # Events of jobs (jobs.lua): each message names a job and its owner (jobs.py), and has the result 1, or 0 if
-# the event is refused.
+# the event is refused, or an error that is about this message alone.
 DELETE_JOB = replace(_job_event(b"delete_job", Line.PRODUCERS), overtakes=True)
 RELEASE = _job_event(b"release", Line.CONSUMERS)
-GIVE_UP = _job_event(b"give_up", Line.CONSUMERS)
+GIVE_UP = replace(_job_event(b"give_up", Line.CONSUMERS), gives_up=True)
 BURY = _job_event(b"bury")
 TOUCH = _job_event(b"touch")
 KICK_JOB = _job_event(b"kick_job", Line.CONSUMERS)
@@ -154,7 +154,14 @@ SAMPLE = _asking(b"sample", packing.pack_arguments, folds=False)
 AT = _asking(b"at", packing.pack_arguments, folds=False)
 OUTCOME = _asking(b"outcome", packing.pack_arguments, folds=False)
 # Peek drops expired messages, which makes room. It may be done twice without harm.
-PEEK = Verb(b"peek", packing.pack_nothing, results.distribute_peeked, changes=False, wakes=(Line.PRODUCERS,))
+PEEK = Verb(
+    b"peek",
+    packing.pack_nothing,
+    results.distribute_peeked,
+    changes=False,
+    line=Line.CONSUMERS,
+    wakes=(Line.PRODUCERS,),
+)
 
 PEEK_JOB = _asking(b"peek_job", packing.pack_arguments, folds=False)
 JOB_INFO = _asking(b"job_info", packing.pack_arguments, folds=False)

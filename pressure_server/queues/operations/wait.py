@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Protocol
 
 from pressure_server.errors import PressureError
@@ -19,9 +20,6 @@ AS_CONFIGURED = -1.0
 class Timer(Protocol):
     """A scheduled call."""
 
-    def when(self) -> float:
-        """Return the time of the call, by the clock that was used to schedule it."""
-
     def cancel(self) -> None:
         """Cancel the call."""
 
@@ -32,13 +30,19 @@ class Wait:
 
     `timeout` is in seconds, for a message or for room: None waits forever, 0 does not wait. `for_role` is
     whether it waits for a role that a native client holds; `waits_forever_for_role` removes the limit of that
-    wait. `ticket` is shared by operations of which only one may take.
+    wait. `ticket` is shared by operations of which only one may take. `outlives_queue` is whether it waits on
+    if the queue is deleted, until it is created again.
     """
 
     timeout: float | None = AS_CONFIGURED
     for_role: bool = True
     waits_forever_for_role: bool = False
     ticket: Ticket | None = None
+    outlives_queue: bool = False
+    # The command's place in the order in which commands have come.
+    arrival: int = field(default_factory=count().__next__)
+    # Whether the queue existed when the operation was tried; assumed until then if it joined a line untried.
+    found_queue: bool = False
     # How many messages of the next command have been put, and how many of these were new.
     messages_done: int = 0
     new_done: int = 0
@@ -52,6 +56,8 @@ class Wait:
     deadline_at: float | None = None
     role_deadline_at: float | None = None
     timer: Timer | None = None
+    # When it ends: uvloop's timer of no time at all does not tell.
+    timer_at: float | None = None
     # Whether `deadline_at` is the deadline that the timer is set to, or that has passed.
     out_of_time: bool = False
     in_line: bool = False
@@ -99,27 +105,38 @@ class Ticket:
     While one of them is in flight, the others are passed over. Their queues are told when it is back.
     """
 
-    holder: object | None = None
+    holder: Wait | None = None
     served: bool = False
-    on_release: list[Callable[[], None]] = field(default_factory=list)
+    # Callbacks; a dict keeps their order, and each only once.
+    on_release: dict[Callable[[], None], None] = field(default_factory=dict)
+    # Makes the command look at all of its queues at once. None if its operations are tried instead.
+    look_again: Callable[[], None] | None = None
 
-    def try_acquire(self, operation: object, on_release: Callable[[], None]) -> bool:
-        """Return whether the operation may be sent. If not, call `on_release` when it can be tried again.
+    def try_acquire(self, wait: Wait, on_release: Callable[[], None]) -> bool:
+        """Return whether the operation with this wait may be sent. If not, call `on_release` when it may be.
 
         A ticket that has been served never calls `on_release`.
         """
+        if self.holder is wait:
+            return True  # the caller sends it again; a later reply ends it
         if self.served:
             return False
-        if self.holder is None or self.holder is operation:
-            self.holder = operation
+        if self.holder is None:
+            self.holder = wait
             return True
-        if on_release not in self.on_release:
-            self.on_release.append(on_release)
+        self.on_release[on_release] = None
         return False
+
+    def close(self) -> bool:
+        """Let no operation be sent any longer. Return whether one is in flight, which ends with its reply."""
+        self.served = True
+        if self.holder is not None:
+            self.holder.expired = True
+        return self.holder is not None
 
     def release(self) -> None:
         """Note that no operation is in flight any longer, and tell the queues that were passed over."""
         self.holder = None
-        passed, self.on_release = self.on_release, []
+        passed, self.on_release = self.on_release, {}
         for tell in passed:
             tell()

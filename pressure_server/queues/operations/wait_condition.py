@@ -14,7 +14,7 @@ from pressure_server.queues.names import BOUND, CLOSED, CONSUMER_FREE, NOT_FULL,
 class WaitCondition(Enum):
     """What an operation waits for; the value has the suffixes of the keys that show it."""
 
-    MESSAGE = (b"", CLOSED, READY)
+    MESSAGE = (b"", CLOSED, READY)  # and DUE: its value is read, not its existence
     ROOM = (NOT_FULL, CLOSED)
     PRODUCER_ROLE = (PRODUCER_FREE,)
     CONSUMER_ROLE = (CONSUMER_FREE,)
@@ -36,6 +36,11 @@ def watched_suffixes(conditions: Iterable[WaitCondition]) -> list[bytes]:
 def watched_keys(base: bytes, watched: list[bytes]) -> list[bytes]:
     """Return the keys for EXISTS, repeated 1, 2, 4, … times, so that its count is a mask of existing keys."""
     return [base + suffix for place, suffix in enumerate(watched) for _ in range(1 << place)]
+
+
+def shows_existence(watched: list[bytes], mask: int) -> bool:
+    """Return whether the queue exists, by the mask of keys that exist."""
+    return bool(mask & 1 << watched.index(_EXISTENCE))
 
 
 def may_proceed(conditions: Iterable[WaitCondition], watched: list[bytes], mask: int, existed: bool) -> bool:

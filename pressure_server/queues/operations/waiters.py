@@ -18,7 +18,8 @@ class WaiterCount:
 
     def try_add(self, wait: Wait) -> bool:
         """Count an operation that is about to wait. Return False if it may not wait, as too many do."""
-        if self._count >= self.limit and not wait.waits_forever_for_role:
+        is_own = wait.waits_forever_for_role and wait.ticket is None
+        if self._count >= self.limit and not is_own:
             return False
         wait.is_counted = True
         self._count += 1

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from pressure_server.backend.watch import Watch
 from pressure_server.queues.calls.driver import KeyListener
-from pressure_server.queues.names import base_key
+from pressure_server.queues.names import DUE, READY, base_key
 from pressure_server.queues.operations.wait_condition import (
     WaitCondition,
     may_proceed,
@@ -26,7 +26,8 @@ class KeyNotifications:
         self._watch = watch
         self._number = number
         self._prefix = prefix
-        self._listeners: dict[bytes, set[KeyListener]] = {}
+        # By queue; in the order in which they came.
+        self._listeners: dict[bytes, dict[KeyListener, None]] = {}
         self._loop = asyncio.get_running_loop()
 
     def __len__(self) -> int:
@@ -39,17 +40,23 @@ class KeyNotifications:
         `own` says that it is the queue of the listener's lane, which is told anyway.
         """
         if not own:
-            self._listeners.setdefault(name, set()).add(listener)
-        keys = watched_keys(base_key(self._prefix, name), watched)
-        self._watch.arm(self._number, keys, lambda mask: listener.armed(name, watched, mask))
+            self._listeners.setdefault(name, {})[listener] = None
+        base = base_key(self._prefix, name)
+        self._watch.arm(
+            self._number,
+            watched_keys(base, watched),
+            lambda mask, due: listener.armed(name, watched, mask, due),
+            base + DUE if READY in watched else None,
+        )
 
     def leave(self, listener: KeyListener, name: bytes, watched: Iterable[bytes] = ()) -> None:
         """Stop telling the listener of a queue. `watched` are the suffixes still watched for it."""
         base = base_key(self._prefix, name)
-        self._watch.disarm(self._number, [base + suffix for suffix in watched])
+        keys = [base + suffix for suffix in watched]
+        self._watch.disarm(self._number, [*keys, base + DUE] if base + READY in keys else keys)
         listeners = self._listeners.get(name)
         if listeners is not None:
-            listeners.discard(listener)
+            listeners.pop(listener, None)
             if not listeners:
                 del self._listeners[name]
 
@@ -86,7 +93,7 @@ class _ConditionListener:
         self._condition = condition
         self.reached = come
 
-    def armed(self, name: bytes, watched: list[bytes], mask: int | None) -> None:
+    def armed(self, name: bytes, watched: list[bytes], mask: int | None, _due: bytes | None) -> None:
         if mask is None or may_proceed([self._condition], watched, mask, existed=True):
             self.changed(name)
 

@@ -5,6 +5,7 @@ Pure: it knows the order of the operations and what they lack. `WaitingOperation
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from pressure_server.queues.operations.batch import MAX_BYTES, MAX_MESSAGES
@@ -53,9 +54,16 @@ class WaitingLine:
         return self._for_existence > 0
 
     def add(self, operation: Operation) -> None:
-        """Append an operation."""
-        self._operations.append(operation)
+        """Add an operation, in the order in which commands have come."""
+        insort(self._operations, operation, key=_arrival_of)
         self._count(operation, 1)
+
+    def note_missing(self, operation: Operation) -> None:
+        """Note that an operation for which a queue was assumed to exist waits for the queue's creation."""
+        wait = _wait_of(operation)
+        if wait.condition is not None and wait.found_queue and not operation.options.must_exist:
+            wait.found_queue = False
+            self._for_existence += 1
 
     def remove(self, operation: Operation) -> bool:
         """Remove an operation; return False if it is not in the line."""
@@ -88,7 +96,7 @@ class WaitingLine:
                 break
             looked_at += 1
             wait = _wait_of(operation)
-            if wait.ticket is not None and not wait.ticket.try_acquire(operation, on_admitted):
+            if wait.ticket is not None and not wait.ticket.try_acquire(wait, on_admitted):
                 passed_over.append(operation)
                 continue
             self._count(operation, -1)
@@ -105,17 +113,17 @@ class WaitingLine:
         return first
 
     def requeue(self, again: Sequence[Operation], new: Sequence[Operation], ended_count: int) -> bool:
-        """Return operations tried in vain to the head of the line, and append the new ones.
+        """Return operations tried in vain to the head of the line, and add the new ones.
 
         `ended_count` is how many of the operations that were tried have ended. Return whether to try more at
         once.
         """
         rest = bool(self._operations)
         self._operations[:0] = again
-        self._operations += new
-        for operations in (again, new):
-            for operation in operations:
-                self._count(operation, 1)
+        for operation in again:
+            self._count(operation, 1)
+        for operation in new:
+            self.add(operation)
         was_cut = any(_wait_of(operation).has_unsent for operation in again)
         if again and not was_cut:
             self._allowance = max(_FIRST_ALLOWANCE, ended_count)
@@ -134,8 +142,12 @@ class WaitingLine:
                 self._conditions[condition] = count
             else:
                 del self._conditions[condition]
-        if not operation.options.must_exist:
+        if not (operation.options.must_exist or wait.found_queue):
             self._for_existence += change
+
+
+def _arrival_of(operation: Operation) -> int:
+    return _wait_of(operation).arrival
 
 
 def _wait_of(operation: Operation) -> Wait:

@@ -10,7 +10,7 @@ from typing import Protocol
 from pressure_server.errors import PressureError, StoppingError, WaitLimitError
 from pressure_server.queues.calls.driver import Driver
 from pressure_server.queues.operations import verbs
-from pressure_server.queues.operations.batch import Outcome
+from pressure_server.queues.operations.batch import Due, Outcome
 from pressure_server.queues.operations.operation import Line, Operation
 from pressure_server.queues.operations.options import OnFull
 from pressure_server.queues.operations.owners import NotifyOnSuccess
@@ -24,6 +24,8 @@ from pressure_server.queues.waiting.wake_up import WakeUp
 _FOR_OTHERS = 0.01
 # Seconds before an operation is tried again on a queue that a native client is deleting.
 _LOOK_AGAIN_AFTER = 0.1
+# If a job is due within this many seconds when an operation's time is up, the operation is tried once more.
+_SOON = 0.01
 _MAY_WAIT_FOR_ROOM = (OnFull.CONFIGURED, OnFull.WAIT)
 
 
@@ -36,6 +38,9 @@ class WaitingHost(Protocol):
     def wake_up(self) -> None:
         """Try the waiting operations again, with the next block."""
 
+    def submit_first(self, operation: Operation) -> None:
+        """Do an operation with the next block, before all others."""
+
     def end(self, operation: Operation) -> None:
         """End an operation, and hand it to its owner."""
 
@@ -47,8 +52,8 @@ class WaitingOperations:
     """The waiting operations of one lane. Created when an operation first waits."""
 
     __slots__ = (
-        "_driver", "_due", "_has_left_messages", "_host", "_lines", "_source", "_turns", "_wake_up",
-        "leaves_share",
+        "_driver", "_due", "_due_at", "_has_left_messages", "_host", "_joined", "_lines", "_source", "_turns",
+        "_wake_up", "due_note", "leaves_share",
     )  # fmt: skip
 
     def __init__(self, host: WaitingHost, driver: Driver) -> None:
@@ -57,8 +62,14 @@ class WaitingOperations:
         self._lines = {line: WaitingLine(host.name) for line in Line}
         self._turns = QueueTurns(host.name, self._lines, driver.role_turns)
         self._wake_up: WakeUp | None = None
-        # When there may be another job: a delay, a reservation or a pause ends.
+        # The next try: when a delay, a reservation or a pause ends. Each reply says when that is; the
+        # backend's note shows changes by others.
         self._due: Timer | None = None
+        # uvloop's timer of no time at all does not tell its time.
+        self._due_at: float | None = None
+        self.due_note: bytes | None = None
+        # Operations that have joined without a try, until it is known whether the queue exists.
+        self._joined: list[Operation] = []
         # The log, if this is the queue of a group.
         self._source: bytes | None = None
         # Whether the next put leaves clients of other servers their share of the messages, and whether some
@@ -159,18 +170,39 @@ class WaitingOperations:
                 if not self._has_left_messages:
                     self._has_left_messages = True
                     self._driver.call_later(_FOR_OTHERS, self._take_what_is_left)
-            self._source = outcome.source
+            if outcome.due is not None:
+                self._source = outcome.source
+                self._set_due(outcome.due)
             self._wake_up.watch()
             self._turns.ask(outcome)
-            self._set_due(outcome.due_in)
         self._turns.end(outcome.ended)
 
-    def _set_due(self, seconds: float | None) -> None:
+    def _set_due(self, due: Due) -> None:
+        self.due_note = due.note
         if self._due is not None:
             self._due.cancel()
-            self._due = None
-        if seconds is not None:
-            self._due = self._driver.call_later(seconds, self._host.wake_up)
+            self._due = self._due_at = None
+        if due.seconds is not None:
+            self._due_at = self._driver.time() + due.seconds
+            self._due = self._driver.call_later(due.seconds, self._host.wake_up)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the queue may have another job now, or in a few milliseconds."""
+        return self._due_at is not None and self._due_at <= self._driver.time() + _SOON
+
+    def join(self, operation: Operation) -> None:
+        """Let an operation wait for a message without trying it; it is tried if the queue may have one."""
+        wait = operation.wait = operation.wait or Wait()
+        wait.found_queue = True
+        self.append_untried(operation, WaitCondition.MESSAGE, None)
+        if wait.in_line:
+            self._joined.append(operation)
+            if self._wake_up is None:
+                self._wake_up = WakeUp(self._host, self, self._driver.notifications)
+            # Those that were tried in vain, or were passed over, may have left.
+            self._wake_up.forget_attempts()
+            self._wake_up.check()
 
     def _take_what_is_left(self) -> None:
         """Take the messages left for clients of other servers: these have had their time."""
@@ -206,12 +238,13 @@ class WaitingOperations:
             wait.out_of_time = wait.in_line and deadline == wait.deadline_at
             return False
         if wait.timer is not None:
-            if wait.timer.when() == deadline:
+            if wait.timer_at == deadline:
                 return True
             wait.timer.cancel()
             wait.timer = None
         if deadline is not None:
             wait.out_of_time = deadline == wait.deadline_at
+            wait.timer_at = deadline
             wait.timer = self._driver.call_at(deadline, self._expire, operation)
         return True
 
@@ -237,7 +270,7 @@ class WaitingOperations:
     def admits(self, operation: Operation) -> bool:
         """Return whether an operation may be tried. If another operation has its ticket, it waits instead."""
         wait = operation.wait
-        if wait is None or wait.ticket is None or wait.ticket.try_acquire(operation, self._host.wake_up):
+        if wait is None or wait.ticket is None or wait.ticket.try_acquire(wait, self._host.wake_up):
             return True
         if not wait.ticket.served:
             self.append_untried(operation, WaitCondition.MESSAGE, None)
@@ -248,7 +281,12 @@ class WaitingOperations:
         wait, line = _place_of(operation)
         wait.expired = True
         wait.timer = None
-        if self._lines[line].remove(operation):
+        if not self._lines[line].remove(operation):
+            return
+        if self.is_due and wait.condition is WaitCondition.MESSAGE:
+            wait.condition = None
+            self._host.submit_first(operation)
+        else:
             _fail_unserved(operation, wait)
             self._host.end(operation)
             self._after_leaving()
@@ -301,16 +339,55 @@ class WaitingOperations:
         """End the turns that no operation needs any longer: the lane is idle."""
         self._turns.end()
 
+    def try_all(self) -> None:
+        """Try the operations again, although nothing is known of the queue.
+
+        Operations that share a ticket would be tried one after the other, so their command looks instead.
+        """
+        are_others = False
+        for operation in [operation for line in self._lines.values() for operation in line]:
+            ticket = operation.wait.ticket if operation.wait is not None else None
+            if ticket is not None and ticket.look_again is not None:
+                ticket.look_again()
+            else:
+                are_others = True
+        self._joined.clear()
+        if are_others:
+            self._host.wake_up()
+
+    @property
+    def need_queue(self) -> bool:
+        """Whether the wait of an operation ends when the queue is deleted, or expires."""
+        return any(
+            operation.wait is None or not operation.wait.outlives_queue
+            for line in self._lines.values()
+            for operation in line
+        )
+
+    def note_existence(self, *, exists: bool) -> None:
+        """Note whether the queue exists, for the operations that have not been tried."""
+        joined, self._joined = self._joined, []
+        for operation in joined:
+            wait, line = _place_of(operation)
+            if not exists:
+                self._lines[line].note_missing(operation)
+            elif not wait.outlives_queue:
+                operation.require_existing()
+
     def changed(self, *, existence: bool) -> None:
         """Note that the queue has changed.
 
         `existence` says that it was created or deleted, or that another server asks for waiting clients
         before the queue expires (housekeeping.lua).
         """
-        if self._wake_up is not None:
-            if existence:
-                self._wake_up.may_be_own_change = False
-            self._wake_up.changed(self._host.name)
+        if self._wake_up is None:
+            return
+        if existence and not self.need_queue:
+            self._wake_up.check()
+            return
+        if existence:
+            self._wake_up.may_be_own_change = False
+        self._wake_up.changed(self._host.name)
 
     def watch_lost(self) -> None:
         """Note that no key is watched any longer."""
@@ -319,7 +396,7 @@ class WaitingOperations:
 
     def stop(self) -> None:
         """Stop listening to queues, and to the clock: the lane is dropped."""
-        self._set_due(None)
+        self._set_due(Due())
         if self._wake_up is not None:
             self._wake_up.stop()
             self._wake_up = None

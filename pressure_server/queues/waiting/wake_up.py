@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import Protocol
 
 from pressure_server.queues.calls.driver import KeyWatcher
-from pressure_server.queues.operations.wait_condition import WaitCondition, may_proceed, watched_suffixes
+from pressure_server.queues.operations.wait_condition import (
+    WaitCondition,
+    may_proceed,
+    shows_existence,
+    watched_suffixes,
+)
 
 
 class WakingLane(Protocol):
@@ -29,6 +34,16 @@ class WaitingView(Protocol):
     def existed(self) -> bool:
         """Whether the queue existed when the waiting operations were tried."""
 
+    def try_all(self) -> None:
+        """Try the operations again, although nothing is known of their queue."""
+
+    def note_existence(self, *, exists: bool) -> None:
+        """Note whether the queue exists, for the operations that have not been tried."""
+
+    @property
+    def due_note(self) -> bytes | None:
+        """The backend's note of when the queue may have another job, as of the last reply."""
+
 
 class WakeUp:
     """The notifications for which one lane has asked. Created when an operation first waits.
@@ -36,16 +51,16 @@ class WakeUp:
     `may_be_own_change` says that a call of the lane may have changed its queue since it asked.
     """
 
-    __slots__ = ("_changes", "_failed_masks", "_lane", "_sleepers", "_watched", "may_be_own_change")
+    __slots__ = ("_changes", "_failed", "_lane", "_sleepers", "_watched", "may_be_own_change")
 
     def __init__(self, lane: WakingLane, sleepers: WaitingView, changes: KeyWatcher) -> None:
         self._lane = lane
         self._sleepers = sleepers
         self._changes = changes
         self._watched: dict[bytes, list[bytes]] = {}  # queue -> suffixes of its watched keys
-        self._failed_masks: dict[
-            tuple[bytes, int], None
-        ] = {}  # a set takes 150 bytes more per waiting client
+        # The queue, the mask and the note before each try that failed. A dict, because a set takes 150 bytes
+        # more per waiting client.
+        self._failed: dict[tuple[bytes, int, bytes | None], None] = {}
         self.may_be_own_change = False
 
     def watch(self) -> None:
@@ -58,34 +73,48 @@ class WakeUp:
             self.may_be_own_change = False
             self._changes.arm(self, name, watched, own=name == self._lane.name)
 
-    def armed(self, name: bytes, watched: list[bytes], mask: int | None) -> None:
-        """Try the operations again if `mask` says that they may go on. See KeyListener."""
+    def check(self) -> None:
+        """Ask again what the queue has, and try the operations if that is a reason."""
+        self._watched.pop(self._lane.name, None)
+        self.watch()
+
+    def armed(self, name: bytes, watched: list[bytes], mask: int | None, due: bytes | None) -> None:
+        """Try the operations again if `mask` or `due` says that they may go on. See KeyListener."""
         conditions = self._sleepers.conditions.get(name)
         if conditions is None:
             # The operations are being tried, and what the mask shows may be newer than their call. If they
             # fail they must ask again.
             self._forget(name)
-            self._failed_masks.clear()
+            self._failed.clear()
         elif mask is None:
             self._forget(name)
-            self._lane.wake_up()
-        elif (
-            may_proceed(conditions, watched, mask, self._sleepers.existed)
-            and (name, mask) not in self._failed_masks
+            self._sleepers.try_all()
+        elif (name, mask, due) not in self._failed and self._may_proceed(
+            name, conditions, watched, mask, due
         ):
-            # Try once for each mask. If that fails, wait for a change.
-            self._failed_masks[name, mask] = None
+            # Try once. If that fails, wait for a change.
+            self._failed[name, mask, due] = None
             self._lane.wake_up()
 
+    def _may_proceed(
+        self, name: bytes, conditions: set[WaitCondition], watched: list[bytes], mask: int, due: bytes | None
+    ) -> bool:
+        sleepers = self._sleepers
+        if name == self._lane.name:
+            sleepers.note_existence(exists=shows_existence(watched, mask))
+            if due != sleepers.due_note:
+                return True
+        return may_proceed(conditions, watched, mask, sleepers.existed)
+
     def forget_attempts(self) -> None:
-        """Forget which tries have failed, so that the same mask is a reason to try again."""
-        self._failed_masks.clear()
+        """Forget which tries have failed, so that the same state is a reason to try again."""
+        self._failed.clear()
 
     def changed(self, name: bytes) -> None:
         """Try the operations again: a queue has changed. See KeyListener."""
         if self._watched.pop(name, None) is None:
             return
-        self._failed_masks.clear()
+        self._failed.clear()
         if self.may_be_own_change and name == self._lane.name:
             # Probably a call of this lane: the answer to asking again shows whether there was another change.
             if not self._lane.is_in_flight:
@@ -101,8 +130,8 @@ class WakeUp:
         """
         self.stop()
         self._watched.clear()
-        self._failed_masks.clear()
-        self._lane.wake_up()
+        self._failed.clear()
+        self._sleepers.try_all()
 
     def _forget(self, name: bytes) -> None:
         """Forget a queue that is not watched any longer."""

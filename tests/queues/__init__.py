@@ -1,0 +1,1 @@
+"""Tests of what queues do, whatever the wire protocol."""

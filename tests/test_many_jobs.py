@@ -1,0 +1,305 @@
+"""Thousands of jobs at once: steps are short for the backend, and no job is lost, doubled or out of order."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.support.programs import Client, Server, StartServer, Valkey, wait_for
+from tests.support.protocols import BEANSTALK, MEMCACHED, Wire
+from tests.support.waiters import Waiter, about, create
+
+# Microseconds that one call of the backend may take on a slow machine.
+LONGEST_CALL = 300_000
+# An exptime in seconds since 1970 that has passed, for memcached.
+EXPIRED = 2_600_000
+
+
+@pytest.fixture(scope="module")
+def shared_server(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server for all protocols."""
+    listen = ("--listen", "beanstalk://127.0.0.1:0", "--listen", "memcached://127.0.0.1:0")
+    server = Server(tmp_path_factory.mktemp("server") / "log", "--backend", shared_backend.url, *listen)
+    yield server
+    server.end_well()
+
+
+@pytest.fixture
+def worker(server: Server) -> Iterator[Waiter]:
+    with Waiter(server.port) as connected:
+        yield connected
+
+
+def messages_of(count: int) -> list[bytes]:
+    return [b"%06d" % number for number in range(count)]
+
+
+def fill(client: Client, queue: str, messages: list[bytes]) -> None:
+    for first in range(0, len(messages), 1000):
+        client.rpush(queue, *messages[first : first + 1000])
+
+
+def put(client: Client, queue: str, jobs: list[tuple[bytes, int]], *options: str | float) -> None:
+    """Put messages with their priorities."""
+    with client.pipeline(transaction=False) as pipeline:
+        for message, priority in jobs:
+            pipeline.execute_command("PRESSURE.PUT", queue, message, "PRIORITY", priority, *options)
+        pipeline.execute()
+
+
+def reserve(worker: Waiter, queue: str, count: int, *options: str | float) -> list[int]:
+    """Reserve `count` jobs of a queue; return their ids."""
+    ids: list[int] = []
+    while len(ids) < count:
+        wanted = min(1000, count - len(ids))
+        ids += [job[1] for job in worker("PRESSURE.RESERVE", queue, "COUNT", wanted, *options)]
+    return ids
+
+
+def wait_until_due(direct: Client, queue: str, state: str) -> None:
+    """Return when all jobs in that state are due, by the backend's clock."""
+    key = f"__pressure__:{queue}:ext:{state}"
+    last = direct.zrange(key, -1, -1, withscores=True)[0][1]
+    wait_for(lambda: direct.time()[0] * 1000 > last, "the last job to be due")
+
+
+@contextmanager
+def short_calls(direct: Client) -> Iterator[None]:
+    """Check that each call of the backend is short meanwhile."""
+    direct.config_set("slowlog-log-slower-than", LONGEST_CALL)
+    direct.slowlog_reset()
+    yield
+    assert [entry["duration"] for entry in direct.slowlog_get()] == []
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("ends", ["leaves", "has no time left"])
+def test_all_dead_letters_arrive(client: Client, direct: Client, worker: Waiter, ends: str) -> None:
+    create(client, "dead")
+    create(client, "q", "TYPE", "jobs", "MAX-DELIVERIES", 1, "DEAD-LETTER", "dead")
+    sent = messages_of(4000)
+    fill(client, "q", sent)
+    if ends == "leaves":
+        reserve(worker, "q", 4000)
+        with short_calls(direct):
+            worker.close()
+            wait_for(lambda: client.llen("dead") == 4000, "the dead letters")
+    else:
+        reserve(worker, "q", 4000, "TTR", 1)
+        wait_until_due(direct, "q", "reserved")
+        with short_calls(direct):
+            assert client.llen("q") == 0
+        assert client.llen("dead") == 4000
+    assert sorted(client.lrange("dead", 0, -1)) == sent
+    assert about(client, "q")[b"buried"] == 0
+
+
+def test_any_number_of_jobs_can_be_removed_at_once(client: Client) -> None:
+    create(client, "q", "TYPE", "jobs")
+    fill(client, "q", [b"m"] * 9000)
+    assert client.lrem("q", -8500, "m") == 8500
+    assert client.llen("q") == 500
+
+
+TAKES: dict[str, Callable[[Client], bytes]] = {
+    "LPOP": lambda client: client.lpop("q"),
+    "PRESSURE.RESERVE": lambda client: client.execute_command("PRESSURE.RESERVE", "q")[2],
+    "several queues": lambda client: client.execute_command("PRESSURE.RESERVE", "other", "q")[2],
+    "LMOVE": lambda client: client.lmove("q", "other"),
+    "EXEC": lambda client: client.pipeline().lpop("q").execute()[0],
+}
+
+
+@pytest.mark.parametrize("how", TAKES)
+def test_the_best_of_many_jobs_that_are_due_at_once_is_taken_first(
+    client: Client, direct: Client, how: str
+) -> None:
+    create(client, "other")
+    create(client, "q", "TYPE", "jobs")
+    order = random.Random(1).sample(range(3000), 3000)
+    put(client, "q", [(b"%d" % priority, priority) for priority in order], "DELAY", 0.5)
+    wait_until_due(direct, "q", "delayed")
+    assert [TAKES[how](client) for _ in range(3)] == [b"0", b"1", b"2"]
+    assert client.llen("q") == 2997
+
+
+def test_a_move_into_a_queue_with_many_native_messages_loses_nothing(client: Client, direct: Client) -> None:
+    create(client, "q", "TYPE", "jobs")
+    client.rpush("other", "m")
+    direct.lpush("__pressure__:q", *messages_of(2500))
+    assert client.lmove("other", "q") == b"m"
+    assert client.lrange("q", 0, -1) == [*messages_of(2500), b"m"]
+
+
+@pytest.mark.parametrize("kind", ["jobs", "fifo"])
+def test_the_length_has_all_reservations_that_have_ended_at_once(
+    client: Client, direct: Client, worker: Waiter, kind: str
+) -> None:
+    create(client, "q", "TYPE", kind)
+    fill(client, "q", messages_of(3000))
+    reserve(worker, "q", 3000, "TTR", 1)
+    wait_until_due(direct, "q", "reserved")
+    assert client.llen("q") == 3000
+    assert client.lrange("q", 0, -1) == messages_of(3000)
+
+
+def test_a_lifo_shows_the_order_in_which_messages_are_taken(client: Client) -> None:
+    create(client, "q", "TYPE", "lifo")
+    priority = random.Random(1).randrange
+    put(client, "q", [(b"%d" % number, priority(5)) for number in range(60)])
+    shown = client.lrange("q", 0, -1)
+    assert [client.lindex("q", at) for at in range(60)] == shown
+    for first, last in ((0, 0), (3, 17), (20, 44), (59, 70), (60, 70)):
+        assert client.lrange("q", first, last) == shown[first : last + 1]
+    assert client.smembers("q") == set(shown)
+    client.ltrim("q", 5, 49)
+    assert client.lrange("q", 0, -1) == shown[5:50]
+    assert [client.lpop("q") for _ in range(45)] == shown[5:50]
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("protocol", ["resp", "beanstalk"])
+@pytest.mark.parametrize(("asked", "kicked"), [(2500, 2500), (3000, 3000), (9000, 3000), (0, 0)])
+def test_a_kick_makes_as_many_jobs_ready_as_asked(
+    server: Server, client: Client, direct: Client, worker: Waiter, protocol: str, asked: int, kicked: int
+) -> None:
+    create(client, "q", "TYPE", "jobs")
+    fill(client, "q", messages_of(3000))
+    ids = reserve(worker, "q", 3000)
+    for job in ids:
+        worker.send("PRESSURE.BURY", "q", job)
+    assert [worker.reply() for _ in ids] == [1] * 3000
+    put(client, "q", [(b"delayed", 1)], "DELAY", 1000)
+    with short_calls(direct):
+        if protocol == "resp":
+            assert client.execute_command("PRESSURE.KICK", "q", asked) == kicked
+        else:
+            with Wire(BEANSTALK, server) as wire:
+                assert wire(b"use q\r\n") == b"USING q"
+                assert wire(b"kick %d\r\n" % asked) == b"KICKED %d" % kicked
+    found = about(client, "q")
+    assert (found[b"ready"], found[b"buried"], found[b"delayed"]) == (kicked, 3000 - kicked, 1)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "jobs", "lifo", "random"])
+def test_expired_messages_make_room(server: Server, client: Client, kind: str) -> None:
+    create(client, "q", "TYPE", kind, "BOUND", 1200, "OVERFLOW", "error")
+    with Wire(MEMCACHED, server) as wire:
+        wire.send(b"set q 0 %d 1\r\nm\r\n" % EXPIRED * 1200)
+        assert wire.replies(1200) == [b"STORED"] * 1200
+    assert client.rpush("q", "a", "b") > 0
+    assert {b"a", b"b"} <= client.smembers("q")
+
+
+def test_jobs_of_two_tubes_are_reserved_in_the_order_of_the_puts(server: Server) -> None:
+    with Wire(BEANSTALK, server) as wire:
+        assert wire(b"watch a\r\n") == b"WATCHING 2"
+        assert wire(b"watch b\r\n") == b"WATCHING 3"
+        for number in range(40):
+            tube = b"ab"[number % 2 :][:1]
+            wire(b"use %b\r\n" % tube)
+            assert wire(b"put 5 0 60 2\r\n%02d\r\n" % number).startswith(b"INSERTED")
+        reserved = [wire(b"reserve\r\n")[-2:] for _ in range(40)]
+    assert reserved == [b"%02d" % number for number in range(40)]
+
+
+def test_jobs_of_an_earlier_version_keep_their_age(client: Client, direct: Client) -> None:
+    for queue in "ab":
+        create(client, queue, "TYPE", "jobs")
+        put(client, queue, [(queue.encode(), 5)])
+    # Earlier versions have noted milliseconds.
+    milliseconds = direct.time()[0] * 1000 - 5000
+    key, job = "__pressure__:b:ext:jobs", f"{client.execute_command('PRESSURE.PEEK', 'b', 'READY')[0]:013x}"
+    _, rest = direct.hget(key, job).split(b" ", 1)
+    direct.hset(key, job, b"%d %b" % (milliseconds, rest))
+    described = client.execute_command("PRESSURE.JOB", "b", int(job, 16))
+    assert 4000 < described[b"age_ms"] < 60_000
+    assert client.execute_command("PRESSURE.RESERVE", "a", "b")[2] == b"b"
+
+
+@pytest.mark.alone
+def test_equal_messages_are_found_and_removed_in_short_calls(client: Client, direct: Client) -> None:
+    create(client, "q", "TYPE", "jobs")
+    fill(client, "q", [b"same"] * 8000 + [b"other"])
+    with short_calls(direct):
+        assert client.sismember("q", "same")
+        assert client.srem("q", "same", "none", "other") == 2
+    assert client.llen("q") == 0
+    assert not client.sismember("q", "same")
+    assert client.srem("q", "same") == 0
+    assert not direct.hexists("__pressure__:q:ext:settings", "removing")
+
+
+def test_a_removal_in_steps_has_removed_something_even_if_others_take_the_rest(
+    client: Client, direct: Client
+) -> None:
+    create(client, "q", "TYPE", "jobs")
+    assert client.srem("q", "same") == 0
+    # The first steps have been done, and others have taken the rest.
+    direct.hset("__pressure__:q:ext:settings", "removing", hashlib.sha1(b"same").hexdigest())
+    assert [client.srem("q", message) for message in ("other", "same", "same")] == [0, 1, 0]
+
+
+@pytest.mark.parametrize("text", ["m", "m" * 40, "m" * 41])
+def test_texts_that_begin_with_each_other_are_not_mistaken(client: Client, text: str) -> None:
+    create(client, "q", "TYPE", "jobs", "UNIQUE", "QUEUED")
+    longer = text + "0000000000001"
+    assert client.sadd("q", longer) == 1
+    assert [client.sismember("q", one) for one in (text, longer)] == [0, 1]
+    assert client.sadd("q", text, longer) == 1
+    assert client.srem("q", text) == 1
+    assert client.smembers("q") == {longer.encode()}
+
+
+def test_indexes_of_an_earlier_version_are_made_again(client: Client, direct: Client) -> None:
+    create(client, "u", "TYPE", "jobs", "UNIQUE", "QUEUED")
+    assert client.sadd("u", "m") == 1
+    # An earlier version knows of another message.
+    direct.delete("__pressure__:u:ext:single")
+    direct.hdel("__pressure__:u:ext:settings", "indexed_single")
+    for old in ("same", "unique"):
+        direct.hset(f"__pressure__:u:ext:{old}", "mgone", "0000000000009")
+    direct.hset("__pressure__:u:ext:settings", "indexed", "all")
+    assert client.sadd("u", "m", "gone") == 1
+    assert [client.sismember("u", message) for message in ("m", "gone")] == [1, 1]
+    assert direct.exists("__pressure__:u:ext:same", "__pressure__:u:ext:unique") == 0
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("kind", ["fifo", "jobs"])
+def test_many_jobs_of_a_client_that_leaves_go_back_in_short_calls(
+    server: Server, client: Client, direct: Client, worker: Waiter, kind: str
+) -> None:
+    create(client, "q", "TYPE", kind)
+    fill(client, "q", messages_of(20_000))
+    reserve(worker, "q", 20_000)
+    with Waiter(server.port) as other:
+        other.send("BLPOP", "q", 0)
+        wait_for(lambda: about(client, "q")[b"waiting_consumers"] == 1, "the other client to wait")
+        with short_calls(direct):
+            worker.close()
+            wait_for(lambda: client.llen("q") == 19_999, "the jobs to be back")
+        assert other.reply() == [b"q", b"000000"]
+    assert client.lrange("q", 0, -1) == messages_of(20_000)[1:]
+
+
+@pytest.mark.alone
+@pytest.mark.slow
+def test_a_list_gets_the_jobs_of_a_dead_server_back_in_order(
+    start_valkey: Callable[..., Valkey], start_server: StartServer
+) -> None:
+    valkey = start_valkey()
+    server, dead = (start_server("--backend", valkey.url) for _ in range(2))
+    with server.client() as client, valkey.client() as direct, Waiter(dead.port) as worker:
+        create(client, "q")
+        fill(client, "q", messages_of(15_000))
+        reserve(worker, "q", 15_000)
+        dead.process.send_signal(signal.SIGKILL)
+        with short_calls(direct):
+            wait_for(lambda: client.llen("q") == 15_000, "the jobs to be back")
+        assert client.lrange("q", 0, -1) == messages_of(15_000)

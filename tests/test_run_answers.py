@@ -1,0 +1,388 @@
+"""Operations of several clients in one call: each has the answer that it would have alone.
+
+Operations are folded into runs, packed, done by the script, and the replies are distributed, as a lane does.
+`PRESSURE_ALL_RUNS=1` tries three times as many calls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import count
+from typing import Any, NamedTuple
+
+import pytest
+
+from pressure_server.errors import PressureError
+from pressure_server.queues.operations import batch, verbs
+from pressure_server.queues.operations.jobs import job_to_put, owned, released, word_of
+from pressure_server.queues.operations.operation import Operation, Owner, Verb
+from pressure_server.queues.operations.options import DEFAULT, UNIQUE, OnFull, Options, script_name
+from pressure_server.queues.operations.refusals import exception_for
+from tests.support.faults import stopped
+from tests.support.programs import Client, Server, Valkey
+from tests.support.scripts import RECORDS, Block, Run, call
+from tests.support.waiters import Waiter
+
+_IN_FULL = bool(os.environ.get("PRESSURE_ALL_RUNS"))
+QUEUE, OTHER, LOG = (f"__pressure__:{name}" for name in ("q", "other", "log"))
+TOKEN = b"@t"
+# In every world, these jobs have been reserved for TOKEN if there are any; then those that have been buried.
+HELD, BURIED = (1, 2, 3, 4), (5, 6)
+
+
+class Asked(NamedTuple):
+    """What one client asks for."""
+
+    verb: Verb
+    messages: tuple[bytes, ...] = ()
+    options: Options = DEFAULT
+    size: int | None = None
+
+    def operation(self) -> Operation:
+        """Return a new operation, of a client of its own."""
+        size = max(1, len(self.messages)) if self.size is None else self.size
+        return Operation(self.verb, b"q", list(self.messages), size, _Client(), options=self.options)
+
+
+class _Client(Owner):
+    def completed(self, operation: Operation) -> None:
+        """Nothing waits for the operation."""
+
+
+def _jobs(verb: Verb, suffix: bytes = b"") -> Iterator[Asked]:
+    for job in (*HELD, *BURIED, 99):
+        yield Asked(verb, (owned(job, TOKEN) + suffix,))
+    yield Asked(verb, tuple(owned(job, TOKEN) + suffix for job in HELD[:2]))
+    yield Asked(verb, (owned(HELD[0], b"@stranger") + suffix,))
+
+
+def _catalog() -> list[Asked]:
+    job, flagged = Options(is_job=True), Options(has_flags=True, on_full=OnFull.FAIL)
+    return [
+        *(Asked(verbs.PUT, (text,)) for text in (b"new", b"m1", b"")),
+        Asked(verbs.PUT, (b"x", b"y", b"z")),
+        *(Asked(verbs.PUT, (text,), UNIQUE) for text in (b"new", b"m5")),
+        *(Asked(verbs.PUT, (job_to_put(text, 7),), job) for text in (b"job", b"other job")),
+        *(Asked(verbs.PUT, (text,), flagged) for text in (b"5 0 flagged", b"0 0 plain")),
+        *(Asked(verbs.PUT, (text,), Options(has_offset=True)) for text in (b"at", b"at next")),
+        *(Asked(verbs.PUT, (text,), Options(must_exist=True)) for text in (b"only", b"if it exists")),
+        *(Asked(verbs.PUT, (text,), Options(on_full=OnFull.OVERWRITE)) for text in (b"over", b"written")),
+        *(Asked(verbs.GET, size=size) for size in (1, 1, 2)),
+        Asked(verbs.GET, options=Options(has_flags=True), size=1),
+        *(Asked(verbs.RESERVE, (TOKEN,)) for _ in range(2)),
+        *(Asked(verbs.RESERVE_JOB, (word_of(job), TOKEN), size=1) for job in (5, 7, 99)),
+        *(Asked(verbs.MOVE, (OTHER.encode(), *some), size=1) for some in ((), (b"m5",), (b"no",))),
+        *(Asked(verbs.REMOVE, some) for some in ((b"m5",), (b"no",), (b"m4", b"m5"))),
+        *(Asked(verbs.REMOVE_COPIES, (number, b"m5"), size=1) for number in (b"0", b"1", b"-1")),
+        *_jobs(verbs.DELETE_JOB),
+        *_jobs(verbs.TOUCH),
+        *_jobs(verbs.BURY),
+        *_jobs(verbs.BURY, b" 7"),
+        *(Asked(verbs.RELEASE, (released(job, TOKEN),)) for job in (*HELD, 99)),
+        *(Asked(verbs.RELEASE, (released(job, TOKEN, priority=7),)) for job in HELD),
+        *(Asked(verbs.RELEASE, (released(job, TOKEN, delay=100),)) for job in HELD[:2]),
+        Asked(verbs.RELEASE, tuple(released(job, TOKEN, priority) for job, priority in ((1, None), (2, 7)))),
+        Asked(verbs.GIVE_UP, (owned(1, TOKEN),)),
+        *(Asked(verbs.KICK_JOB, (word_of(job),)) for job in BURIED),
+        Asked(verbs.KICK, (b"1",)),
+        *(Asked(verbs.CONTAINS, some) for some in ((b"m5",), (b"no", b"m1"))),
+        *(Asked(verb) for verb in (verbs.LENGTH, verbs.EXISTS, verbs.PEEK)),
+        Asked(verbs.RANGE, (b"0", b"-1"), size=1),
+        Asked(verbs.SCAN, (b"0", b"3"), size=1),
+        Asked(verbs.POSITIONS, (b"m5", b"1", b"0", b"0"), size=1),
+        Asked(verbs.AT, (b"1", b"2"), size=1),
+        Asked(verbs.AT, (b"1000", b"2"), size=1),
+        Asked(verbs.OUTCOME, (b"id",), size=1),
+        *(Asked(verbs.PEEK_JOB, (which,), size=1) for which in (b"ready", b"buried", word_of(1))),
+        Asked(verbs.CREATE, (b"0", b"", b""), size=1),
+        Asked(verbs.ALTER, (b"max_deliveries", b"3"), size=1),
+        *(Asked(verb) for verb in (verbs.CLOSE, verbs.DELETE, verbs.FINISH_DELETE)),
+        *(Asked(verb) for verb in (verbs.CONVERT, verbs.TURN)),
+        *(Asked(verbs.TRIM, some, size=1) for some in ((b"1", b"-1"), (b"0", b"-2"))),
+        *(Asked(verbs.PURGE, some, size=1) for some in ((b"ready",), (b"reserved",), (b"buried",))),
+        Asked(verbs.GROUP, (b"create", f"{QUEUE}+g".encode(), b"head"), size=1),
+        Asked(verbs.GROUP, (b"delete", f"{QUEUE}+none".encode()), size=1),
+        Asked(verbs.PAUSE, (b"0",), size=1),
+    ]  # fmt: skip
+
+
+CATALOG = _catalog()
+# What only servers ask for; and what describes a queue with times, or picks at random.
+LEFT_OUT = {"put_back", "version", "info", "examine", "repair", "take_over", "sample", "job_info"}
+
+
+def _create(direct: Client, *settings: str, bound: str = "0", base: str = QUEUE) -> None:
+    call(direct, Block([base], [("create", bound, "error", "", *settings)]))
+
+
+def _fill(direct: Client, base: str = QUEUE) -> None:
+    call(direct, Block([base], [("put", "", *(f"m{number}" for number in range(8)))]))
+
+
+def _reserve(direct: Client) -> None:
+    claims = [TOKEN] * (len(HELD) + len(BURIED))
+    call(direct, Block([QUEUE], [("reserve", *claims)]))
+    call(direct, Block([QUEUE], [("bury", *(owned(job, TOKEN) for job in BURIED))]))
+
+
+def _worlds() -> dict[str, Callable[[Client], None]]:
+    def missing(direct: Client) -> None:
+        """Leave the queue out."""
+
+    def plain(direct: Client) -> None:
+        _create(direct)
+        _fill(direct)
+
+    def reserved(direct: Client, kind: str = "fifo") -> None:
+        _create(direct, "type", kind)
+        _fill(direct)
+        _reserve(direct)
+
+    def reserved_closed(direct: Client) -> None:
+        reserved(direct)
+        call(direct, Block([QUEUE], [("close",)]))
+
+    def full(direct: Client) -> None:
+        _create(direct, bound="9")
+        _fill(direct)
+        _create(direct, bound="1", base=OTHER)
+        call(direct, Block([OTHER], [("put", "", "there")]))
+
+    def other_closed(direct: Client) -> None:
+        plain(direct)
+        _create(direct, base=OTHER)
+        call(direct, Block([OTHER], [("close",)]))
+
+    def log(direct: Client) -> None:
+        _create(direct, "type", "log")
+        _fill(direct)
+
+    def log_with_group(direct: Client) -> None:
+        log(direct)
+        call(direct, Block([QUEUE], [("group", "create", f"{QUEUE}+h", "head")]))
+
+    def group(direct: Client) -> None:
+        _create(direct, "type", "log", base=LOG)
+        _fill(direct, LOG)
+        call(direct, Block([LOG], [("group", "create", QUEUE, "head")]))
+        _reserve(direct)
+
+    def native(direct: Client, role: str) -> None:
+        reserved(direct)
+        direct.delete(f"{QUEUE}:{role}_free")
+        direct.set(f"{QUEUE}:{role}", "native-1")
+
+    def creating(direct: Client) -> None:
+        direct.set(f"{QUEUE}:bound", 0)
+
+    def wrong(direct: Client, make: Callable[[Client], None], *suffixes: str) -> None:
+        make(direct)
+        for suffix in suffixes:
+            direct.delete(QUEUE + suffix)
+            direct.set(QUEUE + suffix, "of the wrong type")
+
+    def spent(direct: Client) -> None:
+        """Let releases bury the jobs, which is not possible."""
+        _create(direct, "type", "jobs")
+        _fill(direct)
+        call(direct, Block([QUEUE], [("reserve", *[TOKEN] * 4)]))
+        call(direct, Block([QUEUE], [("release", released(1, TOKEN), released(2, TOKEN))]))
+        call(direct, Block([QUEUE], [("reserve", *[TOKEN] * 2), ("alter", "max_deliveries", "2")]))
+
+    jobs = partial(reserved, kind="jobs")
+    return {
+        "missing": missing,
+        "plain": plain,
+        "reserved": reserved,
+        "reserved closed": reserved_closed,
+        "jobs": jobs,
+        "lifo": partial(reserved, kind="lifo"),
+        "full": full,
+        "other closed": other_closed,
+        "log": log,
+        "log with group": log_with_group,
+        "group": group,
+        "native producer": partial(native, role="producer"),
+        "native consumer": partial(native, role="consumer"),
+        "creating": creating,
+        "wrong marks": lambda d: wrong(d, plain, ":ext:marks"),
+        "wrong members": lambda d: wrong(d, plain, ":ext:members"),
+        "wrong copies of jobs": lambda d: wrong(d, jobs, ":ext:equal"),
+        "wrong buried jobs": lambda d: wrong(d, spent, ":ext:buried"),
+        "wrong list": lambda d: wrong(d, plain, ""),
+        "wrong offsets": lambda d: wrong(d, log, ":ext:outcomes"),
+    }
+
+
+WORLDS = _worlds()
+
+
+def answer(operation: Operation, *, waits: bool) -> Any:
+    """Return what the operation's client is told."""
+    if operation.error is not None:
+        return type(operation.error).__name__, str(operation.error)
+    wait = operation.wait
+    results = [str(one) if isinstance(one, PressureError) else one for one in operation.results]
+    return ("waits", str(wait and wait.condition), results) if waits else results
+
+
+def do(direct: Client, asked: Sequence[Operation]) -> list[Any]:
+    """Do operations in one block, and then what is left of them. Return their answers."""
+    answers: dict[Operation, Any] = {}
+    pending = list(asked)
+    for number in count(1):
+        if not pending:
+            break
+        assert number < 10
+        for operation in pending:
+            operation.is_sealed = True
+        runs = batch.fold(pending)
+        bases = [QUEUE, *(o.messages[0].decode() for o in pending if o.verb.moves)]
+        packed: list[Run] = [
+            (script_name(run[0].verb.name, run[0].options), *run[0].verb.pack(run)) for run in runs
+        ]
+        (reply,) = call(direct, Block(bases, packed), number=number)
+        if isinstance(reply, Exception):
+            outcome = batch.outcome_of_refusal(runs, str(reply))
+            for operation in outcome.ended:
+                operation.fail(exception_for(b"q", str(reply)))
+        else:
+            outcome = batch.distribute(runs, reply)
+        answers |= {operation: answer(operation, waits=False) for operation in outcome.ended}
+        answers |= {operation: answer(operation, waits=True) for operation in outcome.must_wait}
+        pending = list(outcome.resend)
+    return [answers[operation] for operation in asked]
+
+
+def in_order(asked: Sequence[Asked]) -> list[Operation]:
+    """Return operations in the order in which one block does them."""
+    return [operation for run in batch.fold([one.operation() for one in asked]) for operation in run]
+
+
+def content(direct: Client) -> dict[str, Any]:
+    """Return what is stored, without times, and without what the script derives from the rest."""
+    found: dict[str, Any] = {}
+    left_out = (
+        ":ext:made",
+        ":ext:due",
+        ":ext:index",
+        ":ext:members",
+        ":ext:copies",
+        ":ext:equal",
+        ":ext:calls",
+        ":ext:blocks",
+    )
+    for key in sorted(direct.keys("*")):
+        name = key.decode()
+        # The log of a group drops what the group has passed before the group is deleted, or not at all.
+        if name.endswith(left_out) or "!" in name or name.startswith(LOG):
+            continue
+        kind = direct.type(key)
+        if kind == b"list":
+            found[name] = direct.lrange(key, 0, -1) if ":" not in name[13:] else direct.llen(key)
+        elif kind == b"zset":
+            has_times = name.endswith((":delayed", ":reserved", ":outcome_times"))
+            places = direct.zrange(key, 0, -1, withscores=True)
+            found[name] = sorted(place for place, _ in places) if has_times else places
+        elif kind == b"hash" and name.endswith(":ext:jobs"):
+            found[name] = {
+                field: value if field.endswith(b":") else value.split(b" ", 1)[1]
+                for field, value in direct.hgetall(key).items()
+            }
+        elif kind == b"hash":
+            left = {b"since", b"buried", b"paused"}
+            found[name] = {field: value for field, value in direct.hgetall(key).items() if field not in left}
+        elif kind == b"string":
+            found[name] = direct.get(key)
+    return found
+
+
+def batches(world: str) -> Iterator[list[Asked]]:
+    """Yield for each entry of the catalog a call in which it is first, in the middle or last; or all."""
+    picked = random.Random(world)
+    for number, one in enumerate(CATALOG):
+        alike = [other for other in CATALOG if other.verb is one.verb]
+        for place in range(3) if _IN_FULL else [number % 3]:
+            others = [*picked.choices(alike, k=2), *picked.choices(CATALOG, k=2)]
+            picked.shuffle(others)
+            if place == 1:
+                # In one run, so that the operation is in its middle.
+                others = [*picked.choices(alike, k=1), *others]
+            at = (0, 1, len(others))[place]
+            some = [*others[:at], one, *others[at:]]
+            # Messages that go back together do so in the order in which they were put, and one by one in that
+            # of the commands.
+            back = [asked for asked in some if asked.verb in (verbs.GIVE_UP, verbs.KICK_JOB)]
+            # The second step of a deletion waits for the roles of a queue that a native client is creating.
+            out = [one for one in some if world == "creating" and one.verb is verbs.DELETE]
+            yield [asked for asked in some if asked not in [*back[1:], *out]]
+
+
+def test_the_catalog_has_all_verbs() -> None:
+    everything = {verb.name.decode() for verb in vars(verbs).values() if isinstance(verb, Verb)}
+    assert {one.verb.name.decode() for one in CATALOG} | LEFT_OUT == everything
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_operations_have_the_same_answers_together_as_one_by_one(direct: Client, world: str) -> None:
+    differences: list[str] = []
+    cases = refused = 0
+    for asked in batches(world):
+        seen = []
+        for is_together in (True, False):
+            direct.flushall()
+            direct.hset(RECORDS, "epoch", 1)
+            WORLDS[world](direct)
+            operations = in_order(asked)
+            answers = (
+                do(direct, operations)
+                if is_together
+                else [found for operation in operations for found in do(direct, [operation])]
+            )
+            call(direct, Block([QUEUE], [("length",)]))  # the queue of a group makes its next job
+            seen.append((answers, content(direct)))
+        cases += 1
+        refused += any(isinstance(one, tuple) for one in seen[0][0])
+        if seen[0] != seen[1]:
+            differences.append("\n  ".join([f"{world}:", *_differences(operations, *seen)]))
+    print(f"{world}: {cases} calls, {refused} with refused operations; {len(differences)} differ")
+    assert not differences, "\n".join(differences[:5])
+
+
+def _differences(operations: Sequence[Operation], one: Any, other: Any) -> Iterator[str]:
+    for operation, together, alone in zip(operations, one[0], other[0], strict=True):
+        yield f"{operation.verb!r} {operation.messages}: together {together}, alone {alone}"
+    for key in sorted({*one[1], *other[1]}):
+        if one[1].get(key) != other[1].get(key):
+            yield f"{key}: together {one[1].get(key)}, alone {other[1].get(key)}"
+
+
+def test_a_refused_release_does_not_refuse_those_of_other_clients(server: Server, backend: Valkey) -> None:
+    """Nor puts: all are in one call, as the backend is stopped meanwhile. A retry would double them."""
+    with server.client() as client, contextlib.ExitStack() as opened:
+        client.execute_command("PRESSURE.CREATE", "q", "TYPE", "fifo")
+        client.rpush("q", "m0", "m1", "m2")
+        workers = [opened.enter_context(Waiter(server.port)) for _ in range(3)]
+        jobs = [worker("PRESSURE.RESERVE", "q")[1] for worker in workers]
+        producers = [opened.enter_context(Waiter(server.port)) for _ in range(2)]
+        with stopped(backend.process):
+            producers[0].send("RPUSH", "q", "first")
+            time.sleep(0.05)  # while the backend is stopped, nothing shows that the server has read it
+            workers[0].send("PRESSURE.RELEASE", "q", str(jobs[0]))
+            workers[1].send("PRESSURE.RELEASE", "q", str(jobs[1]), "DELAY", "100")
+            workers[2].send("PRESSURE.RELEASE", "q", str(jobs[2]))
+            producers[1].send("RPUSH", "q", "second")
+            time.sleep(0.05)
+        assert [producer.reply() for producer in producers] in ([1, 4], [1, 2], [1, 3])
+        assert workers[0].reply() == workers[2].reply() == 1
+        refused = workers[1].reply()
+        assert isinstance(refused, Exception)
+        assert str(refused).startswith("TYPE ")
+        assert sorted(client.lrange("q", 0, -1)) == [b"first", b"m0", b"m2", b"second"]
+        # The refused client still holds its job.
+        assert workers[1]("PRESSURE.RELEASE", "q", str(jobs[1])) == 1

@@ -1,0 +1,127 @@
+"""Waits on several queues in memory: one operation ends them, whatever happens at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.operation import Delivery, Operation
+from pressure_server.queues.operations.options import WAITS
+from pressure_server.queues.operations.wait import Wait
+from pressure_server.queues.several_queues import SeveralQueues
+
+
+class Lanes:
+    """Lanes in which nothing is done."""
+
+    def __init__(self) -> None:
+        self.joined: list[Operation] = []
+        self.cancelled: list[Operation] = []
+
+    def join(self, operation: Operation) -> None:
+        self.joined.append(operation)
+
+    def submit(self, operation: Operation) -> None:
+        self.joined.append(operation)
+
+    def cancel(self, operation: Operation) -> None:
+        self.cancelled.append(operation)
+
+    def is_due(self, _name: bytes) -> bool:
+        return False
+
+
+class RecordingClient:
+    """A client that notes what it takes over."""
+
+    has_disconnected = False
+
+    def __init__(self) -> None:
+        self.taken: list[Operation] = []
+
+    def begin_wait(self, waiter: object, queues: Sequence[bytes]) -> None: ...
+
+    def end_wait(self, waiter: object) -> None: ...
+
+    def partly_taken(self, operation: Operation) -> None: ...
+
+    def take_over(self, operation: Operation) -> None:
+        self.taken.append(operation)
+
+
+class World:
+    """A wait on two queues that has begun."""
+
+    def __init__(self, timeout: float | None = None) -> None:
+        self.lanes = Lanes()
+        self.client = RecordingClient()
+        self.put_back: list[Operation] = []
+        self.several = SeveralQueues(self.lanes, verbs.GET, WAITS, self.client)
+        waiting = self.several.first_ended([b"a", b"b"], (), [], 1, Wait(timeout))
+        self.task = asyncio.create_task(waiting)
+
+    def serve(self, number: int) -> Operation:
+        """End one of the operations with a message."""
+        operation = self.lanes.joined[number]
+        operation.results = [b"m"]
+        delivery = Delivery(1, lambda: None, self.put_back.append)
+        delivery.add(operation)
+        operation.add_delivery(delivery)
+        operation.owner.completed(operation)
+        return operation
+
+
+def test_the_first_operation_that_ends_ends_the_wait() -> None:
+    async def run() -> None:
+        world = World()
+        await asyncio.sleep(0)
+        served = world.serve(1)
+        assert await world.task is served
+        assert world.client.taken == [served]
+        world.several.end()
+        assert set(world.lanes.cancelled) == set(world.lanes.joined)
+
+    asyncio.run(run())
+
+
+def test_a_message_that_comes_after_the_cancellation_goes_back() -> None:
+    """In the same iteration of the event loop, when the coroutine has not noticed the cancellation yet."""
+
+    async def run() -> None:
+        world = World()
+        await asyncio.sleep(0)
+        world.task.cancel()
+        served = world.serve(0)
+        assert (world.client.taken, world.put_back) == ([], [served])
+        with pytest.raises(asyncio.CancelledError):
+            await world.task
+
+    asyncio.run(run())
+
+
+def test_an_operation_in_flight_outlives_the_time() -> None:
+    async def run() -> None:
+        world = World(timeout=0.001)
+        await asyncio.sleep(0)
+        in_flight = world.lanes.joined[0].wait
+        assert in_flight is not None
+        assert in_flight.ticket is not None
+        assert in_flight.ticket.try_acquire(in_flight, lambda: None)
+        ended, _ = await asyncio.wait((world.task,), timeout=0.05)
+        assert not ended
+        assert in_flight.expired
+        served = world.serve(0)
+        assert await world.task is served
+
+    asyncio.run(run())
+
+
+def test_a_wait_without_an_operation_in_flight_ends_with_its_time() -> None:
+    async def run() -> None:
+        world = World(timeout=0.001)
+        assert await world.task is None
+
+    asyncio.run(run())
