@@ -16,14 +16,24 @@ from pressure_server.client import Queue
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.known_queues import KnownQueues
 from pressure_server.queues.policy import Policy
+from tests.support.measures import processor_seconds
 from tests.support.native import NativeClient
-from tests.support.programs import Client, Server, StartServer, StartValkey, Valkey, keys_left, wait_for
+from tests.support.programs import (
+    TIMEOUT,
+    Client,
+    Server,
+    StartServer,
+    StartValkey,
+    Valkey,
+    keys_left,
+    wait_for,
+)
 from tests.support.waiters import Waiter, create, wait_for_waiting
 
 TTL = "0.5"
 MANY = 15_000
-# All of these queues are deleted within this many times their time to live; on an idle machine 1.3 to 1.45.
-MAX_TTLS = 2
+# Processor seconds that the server and the backend may take to delete them all while a client uses a queue.
+MOST_WORK = 8
 COPY_QUEUE = """
 local keys = redis.call('KEYS', '__pressure__:q0:*')
 for number = 1, ARGV[1] - 1 do
@@ -271,17 +281,23 @@ def test_many_queues_expire_in_time_and_block_no_client(
             lambda: direct.object("idletime", f"__pressure__:q{MANY - 1}:producer_free") >= ttl, "idle queues"
         )
         server = start_server("--backend", backend.url, "--implicit-queue-ttl", str(ttl))
-        began = time.monotonic()
-        slowest = 0.0
+        began, worked = time.monotonic(), processor_seconds(backend)
+        waited = list[float]()
         with server.client() as client:
             # At most 15 keys remain: those of the used queue and those of the server.
             while direct.dbsize() > 15:
                 asked = time.monotonic()
                 client.sadd("used", "m")
-                slowest = max(slowest, time.monotonic() - asked)
-                assert asked - began < 20
-        took = time.monotonic() - began
-        print(f"{MANY} queues were gone after {took:.2f} s, the slowest SADD took {1000 * slowest:.0f} ms")
+                waited.append(time.monotonic() - asked)
+                assert asked - began < TIMEOUT
+            work = processor_seconds(server) + processor_seconds(backend) - worked
+        # A busy machine may stop the server for a moment; steps that are too long show in most of the waits.
+        waited.sort()
+        slow = waited[len(waited) * 99 // 100]
+        print(
+            f"{MANY} queues were gone after {time.monotonic() - began:.2f} s and {work:.2f} s of processors;"
+            f" 99 of 100 SADDs took up to {1000 * slow:.0f} ms, the slowest {1000 * waited[-1]:.0f} ms"
+        )
         assert list(direct.scan_iter("__pressure__:*:bound")) == [b"__pressure__:used:bound"]
-        assert took <= MAX_TTLS * ttl
-        assert slowest < 0.2
+        assert work <= MOST_WORK
+        assert slow < 0.1

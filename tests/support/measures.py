@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from tests.support.programs import Client, Server
+from tests.support.programs import Client, Server, Valkey
 
 MB = 1 << 20
 
@@ -23,7 +23,7 @@ def reset_peak(server: Server) -> None:
     Path(f"/proc/{server.process.pid}/clear_refs").write_text("5")
 
 
-def processor_seconds(server: Server) -> float:
+def processor_seconds(server: Server | Valkey) -> float:
     """Used since it was started, its own and the kernel's for it."""
     fields = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
