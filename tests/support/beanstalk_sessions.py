@@ -356,6 +356,8 @@ class Session:
             step.command in LEAVING and all(self._can_leave(world, step.client) for world in self._worlds)
         ):
             return False
+        if self._worlds[1].would_be_open(step):
+            return False
         if step.starts_time:
             has_short_job = any(world.has_short_job() for world in self._worlds)
             return not has_short_job and (

@@ -8,6 +8,7 @@ short times of a World (of one second) end there, and a program has at most one 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -132,11 +133,17 @@ class World:
         self._now = 0
         self._replies: dict[int, list[str]] = {}
         self._leaving: list[_Client] = []
+        # The tubes in which the step has made jobs ready.
+        self._made_ready: set[str] = set()
+        # Whether the step's replies depend on what the server does first.
+        self.is_open = False
 
     def do(self, step: Step) -> dict[int, list[str]]:
         """Do a step. Return the replies by client."""
         self._now += 1
         self._replies = {}
+        self._made_ready.clear()
+        self.is_open = False
         command: Callable[..., str | None] = getattr(self, "_" + step.command.replace("-", "_"))
         if step.command in ("connect", "elapse"):
             command(*step.arguments)
@@ -150,6 +157,16 @@ class World:
             self._leave(self._leaving.pop(0))
             self._serve()
         return self._replies
+
+    def would_be_open(self, step: Step) -> bool:
+        """Return whether the step's replies would depend on what the server does first."""
+        if not any(client.waits for client in self.clients):
+            return False
+        if step.command not in LEAVING and not any(client.quits for client in self.clients):
+            return False
+        world = deepcopy(self)
+        world.do(step)
+        return world.is_open
 
     def can_act(self, client: int) -> bool:
         """Return whether the client exists and does not wait."""
@@ -194,6 +211,10 @@ class World:
             for client in sorted((each for each in self.clients if each.waits), key=lambda each: each.since):
                 job = self._best(client.watched)
                 if job is not None:
+                    # Jobs of several tubes come back one by one, and those of a client that quits at once.
+                    self.is_open |= len(self._made_ready.intersection(client.watched)) > 1 or bool(
+                        self._leaving
+                    )
                     self._serve_with(client, job)
         else:
             while job := self._best([name for name, tube in self.tubes.items() if tube.waiting]):
@@ -218,6 +239,7 @@ class World:
 
     def _make_ready(self, job: _Job) -> None:
         job.state, job.holder = "ready", None
+        self._made_ready.add(job.tube)
         if not self.rules.best_of_several:
             self._serve()
 
