@@ -231,12 +231,15 @@ def test_an_abort_is_answered_when_the_message_is_back(
     kestrel.close()
 
 
-def test_an_abort_that_failed_can_be_repeated(backend: Valkey, server: Server, client: Client) -> None:
+@pytest.mark.parametrize("then", [b"get q/close", b"get q/abort"])
+def test_a_message_whose_abort_failed_comes_back_whatever_the_client_does_then(
+    backend: Valkey, server: Server, client: Client, then: bytes
+) -> None:
     client.rpush("q", "x")
     kestrel = _holding(server, MEMCACHED)
     with NO_SCRIPTS(backend):
         assert kestrel(b"get q/abort")[0].startswith(b"SERVER_ERROR")
-    assert kestrel(b"get q/abort") == [b"END"]
-    assert client.lrange("q", 0, -1) == [b"x"]
+    assert kestrel(then) == [b"END"]
+    wait_for(lambda: client.lrange("q", 0, -1) == [b"x"], "the message to be back")
     assert kestrel(b"get q/open", lines=3)[1] == b"x"
     kestrel.close()

@@ -14,7 +14,7 @@ from handlers.memcached.parser import Repeated, Request
 from handlers.memcached.queue_options import ReadOptions, split_key
 from handlers.memcached.replies import END, ClientError
 from handlers.memcached.table import command
-from pressure_server.errors import QueueClosedError, QueueDoesNotExistError
+from pressure_server.errors import PressureError, QueueClosedError, QueueDoesNotExistError
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.jobs import NO_DEADLINE, ReservedJob, claim, owned
 from pressure_server.queues.operations.operation import Verb
@@ -112,10 +112,10 @@ async def _get_with_options(
 ) -> bytes:
     """Execute a get with options. As in kestrel, /close and /abort come before the next read."""
     if options.aborts:
-        await _end_open_read(client, queue, verbs.GIVE_UP)
+        await _abort(client, queue)
         return END
     if options.closes:
-        await _end_open_read(client, queue, verbs.DELETE_JOB)
+        await _close(client, queue)
         if not options.opens:
             return END
     if options.peeks:
@@ -141,15 +141,36 @@ async def _take(client: MemcachedClient, queue: bytes, options: ReadOptions) -> 
     return [ReservedJob.of(one).message for one in found]
 
 
-async def _end_open_read(client: MemcachedClient, queue: bytes, verb: Verb) -> None:
-    """Delete the open message of the queue, if any, or put it back to the head of the queue."""
+async def _close(client: MemcachedClient, queue: bytes) -> None:
+    """Delete the open message of the queue, if any."""
     job = client.open_reads.find(queue)
     if job is not None:
-        with suppress(QueueDoesNotExistError):
-            await client.database.run(verb, queue, [owned(job.id, client.job_owner)], client=client)
+        await _end(client, queue, job, verbs.DELETE_JOB)
         # After an error it stays open: the client may close it again, or abort.
         client.open_reads.pop(queue)
         client.reserved_jobs.discard(job.id)
+
+
+async def _abort(client: MemcachedClient, queue: bytes) -> None:
+    """Put the open message of the queue back to the head of the queue, if any.
+
+    It is not open any longer, also after an error: a client that goes on with /close must not delete it.
+    """
+    job = client.open_reads.pop(queue)
+    if job is not None:
+        try:
+            await _end(client, queue, job, verbs.GIVE_UP)
+        except PressureError:
+            client.reserved_jobs.discard(job.id)
+            client.database.reservations.give_up(queue, [job.id], client.job_owner)
+            raise
+        # Not before: if the client leaves meanwhile, its reserved jobs are given up.
+        client.reserved_jobs.discard(job.id)
+
+
+async def _end(client: MemcachedClient, queue: bytes, job: ReservedJob, verb: Verb) -> None:
+    with suppress(QueueDoesNotExistError):
+        await client.database.run(verb, queue, [owned(job.id, client.job_owner)], client=client)
 
 
 async def _peek(client: MemcachedClient, queue: bytes, timeout: float) -> list[bytes]:
