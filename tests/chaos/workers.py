@@ -86,7 +86,9 @@ class Worker(Consumer):
         if not name:
             return []
         queue = self.ledger.queue_of(name)
-        self.ledger.identify(name, job, is_kept=queue not in self.lists)
+        # The first job makes `mixed` a queue of jobs: until then its messages have no ids of their own.
+        is_kept = queue not in self.lists and self.ledger.is_job(name)
+        self.ledger.identify(name, job, is_kept=is_kept)
         ttr = self.ledger.ttr_of(name) if ttr is None else ttr
         return [Held(job, name, queue, since, ttr, None if token else self.caller.connections, token)]
 
