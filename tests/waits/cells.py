@@ -100,6 +100,8 @@ _RESERVES = ("RESERVE", "reserve", "get/open", "READ")
 def misfit(event: Event, waiter: Waiter) -> str:
     """Return why the two cannot be combined, or "" if they can."""
     is_log = "TYPE LOG" in event.create
+    if waiter.puts and "PRIORITY" in waiter.wait and event.by == BACKEND:
+        return "the put makes jobs of the messages, which such a client does not see"
     if waiter.puts:
         return "a log has no priorities" if is_log and "PRIORITY" in waiter.wait else ""
     if waiter.name == "READ" and not event.of_group:
