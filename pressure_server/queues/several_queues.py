@@ -33,8 +33,8 @@ class Lanes(Protocol):
     def cancel(self, operation: Operation) -> None:
         """See LaneDispatcher.cancel."""
 
-    def is_due(self, name: bytes) -> bool:
-        """See LaneDispatcher.is_due."""
+    def due_soon(self, name: bytes) -> float | None:
+        """See LaneDispatcher.due_soon."""
 
 
 class SeveralQueues:
@@ -87,8 +87,16 @@ class SeveralQueues:
                 await asyncio.sleep(0)
         if how.timeout is not None:
             # A timer and not a `timeout`, which would cancel the future.
-            self._timer = loop.call_at(deadline, self._give_up)
+            self._timer = loop.call_at(deadline, self._time_is_up)
         return self._operations.get(await first)
+
+    def _time_is_up(self) -> None:
+        """End the wait; but if jobs are due within milliseconds, wait for these."""
+        soon = [at for name in self._operations if (at := self._lanes.due_soon(name)) is not None]
+        if soon:
+            self._timer = asyncio.get_running_loop().call_at(max(soon), self._give_up)
+        else:
+            self._give_up()
 
     def _give_up(self) -> None:
         """End the wait, unless an operation is in flight: it ends the wait, and may bring messages."""
@@ -116,7 +124,8 @@ class SeveralQueues:
         if self._timer is not None:
             self._timer.cancel()
         self._owner.end()
-        again = [*self._left, *filter(self._lanes.is_due, self._operations)]
+        is_worth_it = (name for name in self._operations if self._lanes.due_soon(name) is not None)
+        again = [*self._left, *is_worth_it]
         self._cancel()
         return again
 

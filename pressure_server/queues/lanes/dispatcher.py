@@ -136,10 +136,13 @@ class LaneDispatcher:
         """Let an operation wait for a message without trying it first. Raises QueueNameError."""
         (self._lanes.get(operation.name) or self._new_lane(operation.name)).join(operation)
 
-    def is_due(self, name: bytes) -> bool:
-        """Return whether clients wait for a job of the queue that may come within milliseconds."""
+    def due_soon(self, name: bytes) -> float | None:
+        """Return until when clients wait for a job of the queue that may come within milliseconds.
+
+        By the loop's clock; None if no client waits for such a job.
+        """
         lane = self._lanes.get(name)
-        return lane is not None and lane.waiting is not None and lane.waiting.is_due
+        return lane.waiting.due_soon if lane is not None and lane.waiting is not None else None
 
     def _new_lane(self, name: bytes) -> Lane:
         lane = self._lanes[name] = Lane(self, name, base_key(self.prefix, name))

@@ -52,6 +52,8 @@ class Wait:
     at_destination: bool = False
     # The error if it waits in vain; None if it ends without a message instead.
     timeout_error: PressureError | None = None
+    # Whether the wait goes on after its timeout, because a job is due within milliseconds.
+    is_extended: bool = False
     # Deadlines by the loop's clock: of the wait as a whole, and of the wait for a role.
     deadline_at: float | None = None
     role_deadline_at: float | None = None

@@ -24,8 +24,9 @@ from pressure_server.queues.waiting.wake_up import WakeUp
 _FOR_OTHERS = 0.01
 # Seconds before an operation is tried again on a queue that a native client is deleting.
 _LOOK_AGAIN_AFTER = 0.1
-# If a job is due within this many seconds when an operation's time is up, the operation is tried once more.
-_SOON = 0.01
+# If a job is due within this many seconds when an operation's time is up, the operation waits for it, and a
+# little longer: timers may be early by some milliseconds.
+_SOON, _AFTER_DUE = 0.01, 0.002
 _MAY_WAIT_FOR_ROOM = (OnFull.CONFIGURED, OnFull.WAIT)
 
 
@@ -52,8 +53,8 @@ class WaitingOperations:
     """The waiting operations of one lane. Created when an operation first waits."""
 
     __slots__ = (
-        "_driver", "_due", "_due_at", "_has_left_messages", "_host", "_joined", "_lines", "_source", "_turns",
-        "_wake_up", "due_note", "leaves_share",
+        "_driver", "_due", "_due_at", "_has_left_messages", "_host", "_joined", "_lines", "_source",
+        "_tries_line", "_turns", "_wake_up", "due_note", "leaves_share",
     )  # fmt: skip
 
     def __init__(self, host: WaitingHost, driver: Driver) -> None:
@@ -68,6 +69,8 @@ class WaitingOperations:
         # uvloop's timer of no time at all does not tell its time.
         self._due_at: float | None = None
         self.due_note: bytes | None = None
+        # Whether the block in flight tries consumers that wait.
+        self._tries_line = False
         # Operations that have joined without a try, until it is known whether the queue exists.
         self._joined: list[Operation] = []
         # The log, if this is the queue of a group.
@@ -111,6 +114,7 @@ class WaitingOperations:
             for line in operation.verb.wakes:
                 some = len(self._lines[line]) if operation.verb.wakes_all else operation.wanted
                 served[line] = served.get(line, 0) + some
+        self._tries_line = woken or Line.CONSUMERS in served
         operations: list[Operation] = []
         for line, in_line in self._lines.items():
             if in_line and (woken or line in served):
@@ -172,7 +176,11 @@ class WaitingOperations:
                     self._driver.call_later(_FOR_OTHERS, self._take_what_is_left)
             if outcome.due is not None:
                 self._source = outcome.source
-                self._set_due(outcome.due)
+                due = outcome.due
+                if not self._tries_line and due.note != self.due_note and self.due_soon is not None:
+                    # A job is ready, and has not been offered to those in line.
+                    due = due._replace(seconds=0.0)
+                self._set_due(due)
             self._wake_up.watch()
             self._turns.ask(outcome)
         self._turns.end(outcome.ended)
@@ -187,9 +195,14 @@ class WaitingOperations:
             self._due = self._driver.call_later(due.seconds, self._host.wake_up)
 
     @property
-    def is_due(self) -> bool:
-        """Whether the queue may have another job now, or in a few milliseconds."""
-        return self._due_at is not None and self._due_at <= self._driver.time() + _SOON
+    def due_soon(self) -> float | None:
+        """Until when to wait, by the loop's clock, if the queue may have another job now or soon."""
+        now = self._driver.time()
+        return (
+            None
+            if self._due_at is None or self._due_at > now + _SOON
+            else max(self._due_at, now) + _AFTER_DUE
+        )
 
     def join(self, operation: Operation) -> None:
         """Let an operation wait for a message without trying it; it is tried if the queue may have one."""
@@ -236,7 +249,9 @@ class WaitingOperations:
         deadline = wait.deadline(now, timeout, policy.role_timeout)
         if deadline is not None and deadline <= now:
             wait.out_of_time = wait.in_line and deadline == wait.deadline_at
-            return False
+            if not self._extend(operation, wait):
+                return False
+            deadline = wait.deadline_at
         if wait.timer is not None:
             if wait.timer_at == deadline:
                 return True
@@ -279,17 +294,36 @@ class WaitingOperations:
     def _expire(self, operation: Operation) -> None:
         """End an operation whose time is up. One that is in flight ends when its reply arrives."""
         wait, line = _place_of(operation)
-        wait.expired = True
         wait.timer = None
+        if self._extend(operation, wait):
+            self._set_timer(operation, wait)
+            return
+        wait.expired = True
         if not self._lines[line].remove(operation):
             return
-        if self.is_due and wait.condition is WaitCondition.MESSAGE:
+        if wait.is_extended and wait.condition is WaitCondition.MESSAGE:
+            # Those ahead of it in the line may have been tried without it.
             wait.condition = None
             self._host.submit_first(operation)
         else:
             _fail_unserved(operation, wait)
             self._host.end(operation)
             self._after_leaving()
+
+    def _extend(self, operation: Operation, wait: Wait) -> bool:
+        """Extend, once, a wait for a message whose time is up, if a job is due soon. Return whether it is."""
+        due_soon = self.due_soon
+        if (
+            due_soon is None
+            or wait.is_extended
+            or not (wait.in_line and wait.out_of_time)
+            or operation.verb.line is not Line.CONSUMERS
+            or wait.condition is WaitCondition.ROOM
+        ):
+            return False
+        wait.is_extended = True
+        wait.deadline_at = due_soon
+        return True
 
     def remove(self, operation: Operation) -> None:
         """Remove an operation from its line: its client has gone."""

@@ -30,8 +30,8 @@ class Lanes:
     def cancel(self, operation: Operation) -> None:
         self.cancelled.append(operation)
 
-    def is_due(self, _name: bytes) -> bool:
-        return False
+    def due_soon(self, _name: bytes) -> float | None:
+        return None
 
 
 class RecordingClient:
