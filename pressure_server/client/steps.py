@@ -48,8 +48,6 @@ _LINE_TIMEOUT_OF_DELETED = 1.0
 # Seconds without news before the client tries again. Each try counts as use of the queue: servers delete
 # queues that have not been used for long (life.lua, expire).
 _MAX_SILENCE = 5.0
-# Seconds without news before it tries again if the queue belongs to a group.
-_LOOK_AT_GROUP = 1.0
 
 
 class QueueEmptyError(PressureError):
@@ -126,6 +124,8 @@ class QueueSteps:
         self._keys_of_call = [self._base, records]
         # In how many seconds the queue may have another job; None for never. As of the last call.
         self._due: float | None = None
+        # The list of the log whose messages the queue gets, if it belongs to a group.
+        self._log: set[bytes] = set()
         self._header = [identity.encode(), b"", b"block", b"0 0", b"", b"", b"", b""]
 
     def create(self, bound: int) -> Steps[None]:
@@ -210,12 +210,12 @@ class QueueSteps:
         *_, reply = yield self._packed(name, *arguments)
         if isinstance(reply, Exception):
             raise reply
-        news = reply[0] if isinstance(reply[0], list) else []
-        words = [word for word in news if isinstance(word, bytes) and word.startswith(b"due ")]
-        self._due = Due.of(words[0]).seconds if words else None
-        if any(isinstance(word, bytes) and word.startswith(b"source ") for word in news):
-            # Native producers put into the log of a group without a sign for those that wait at the group.
-            self._due = min(self._due or _LOOK_AT_GROUP, _LOOK_AT_GROUP)
+        self._due = None
+        for word in reply[0] if isinstance(reply[0], list) else []:
+            if isinstance(word, bytes) and word.startswith(b"due "):
+                self._due = Due.of(word).seconds
+            elif isinstance(word, bytes) and word.startswith(b"source "):
+                self._log = {self._base[: -int(word[7:])]}
         result = reply[1]
         if isinstance(result, Exception):
             error = exception_for(self._name, str(result))
@@ -295,7 +295,8 @@ class QueueSteps:
                 return
 
     def _keys(self, role: _Role) -> set[bytes]:
-        return {self._base + suffix for suffix in (BOUND, CLOSED, role.free, role.turn, *role.comes)}
+        suffixes = (BOUND, CLOSED, role.free, role.turn, *role.comes)
+        return self._log | {self._base + suffix for suffix in suffixes}
 
 
 def undoing(call: Call, reply: Any) -> Call | None:
