@@ -331,9 +331,9 @@ def test_peers_that_recover_the_same_server_double_no_message(
     for queue in queues:
         assert queued(direct, queue) == list(range(70))
         assert consumed(direct, queue) == (0, 0)
-    # Peers that recover it at the same time share the work.
-    back = [re.findall(r"has died: (\d+) messages that it had", server.log) for server in living]
-    assert sum(int(count) for counts in back for count in counts) == 600, back
+    # On a busy machine, a peer that was stopped for long may be taken for dead, too.
+    died = f"server '{identity(dying).decode()}' has died: 600 messages"
+    assert sum(server.log.count(died) for server in living) == 1
 
 
 def test_no_message_goes_back_to_a_deleted_queue(peers: list[Server], direct: Client, take: Any) -> None:
