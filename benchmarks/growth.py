@@ -87,9 +87,9 @@ def _microseconds(operate: Callable[[], None], times: int, backend: Client) -> t
         began = time.perf_counter_ns()
         operate()
         taken.append(time.perf_counter_ns() - began)
-    statistic = re.search(rb"cmdstat_evalsha:calls=\d+,usec=(\d+)", backend("INFO", "commandstats"))
+    statistic = re.search(rb"cmdstat_fcall:calls=\d+,usec=(\d+)", backend("INFO", "commandstats"))
     if statistic is None:
-        raise BenchmarkError("the backend's INFO commandstats has no EVALSHA")
+        raise BenchmarkError("the backend's INFO commandstats has no FCALL")
     return statistics.median(taken) / 1_000, int(statistic[1]) / times
 
 

@@ -118,12 +118,12 @@ def test_a_password_of_the_backend_is_used_and_not_shown(
     assert "NOAUTH" in refused_start("--backend", valkey.url)
 
 
-@pytest.mark.parametrize("version", ["2.8.0", "5.0.14", "6.0.20"])
+@pytest.mark.parametrize("version", ["2.8.0", "5.0.14", "6.2.14"])
 def test_an_old_redis_is_refused_with_the_reason(tmp_path: Path, version: str) -> None:
     info = f"# Server\r\nredis_version:{version}\r\n".encode()
     old = Impostor(tmp_path / "old", b"$%d\r\n%b\r\n" % (len(info), info))
     error = refused_start("--backend", f"unix://{old.path}")
-    assert f"is Redis {version}; Redis 6.2 or Valkey is needed" in error
+    assert f"is Redis {version}; Redis 7.0, Valkey 7.2 or newer is needed" in error
 
 
 def test_the_server_reconnects_after_the_backend_had_too_many_clients(

@@ -594,7 +594,7 @@ def test_questions_are_answered_while_changes_are_refused(impatient: Server, val
 
 @pytest.mark.parametrize(
     ("refuses", "permits"),
-    [(["-evalsha"], ["+evalsha"]), (["resetkeys", "~__pressure__:*"], ["allkeys"])],
+    [(["-evalsha", "-fcall"], ["+evalsha", "+fcall"]), (["resetkeys", "~__pressure__:*"], ["allkeys"])],
     ids=["no calls", "not that key"],
 )
 def test_a_server_that_may_not_send_its_heartbeat_is_not_ready(
@@ -718,7 +718,7 @@ OLD = b"# Server\r\nredis_version:5.0.14\r\n"
 @pytest.mark.parametrize(
     ("reply", "why"),
     [
-        (b"$%d\r\n%b\r\n" % (len(OLD), OLD), "is Redis 5.0.14; Redis 6.2 or Valkey is needed"),
+        (b"$%d\r\n%b\r\n" % (len(OLD), OLD), "is Redis 5.0.14; Redis 7.0, Valkey 7.2 or newer is needed"),
         (b"+OK\r\n", "does not say which version of Redis it is"),
         (b":1\r\n", "does not say which version of Redis it is"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not follow the Redis protocol"),

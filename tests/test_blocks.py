@@ -10,7 +10,8 @@ import redis
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from pressure_server.lua.scripts import batch_script
+from pressure_server.lua import scripts as lua_scripts
+from pressure_server.lua.script import Library
 from tests.support import scripts
 from tests.support.programs import Client, StartValkey, records
 from tests.support.scripts import RECORDS, Block, Run
@@ -194,8 +195,8 @@ def test_the_fast_path_does_the_same_as_the_general_path(
 def test_a_put_on_a_full_queue_is_decided_after_native_clients_have_acted(
     direct: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = batch_script().replace(b"local SCAN = 1000000", b"local SCAN = 1")
-    monkeypatch.setattr(scripts, "batch_script", lambda: text)
+    body = lua_scripts.library().body.replace(b"local SCAN = 1000000", b"local SCAN = 1")
+    monkeypatch.setattr(lua_scripts, "library", lambda: Library(body))
     call(direct, (base(0), [("create", "2"), ("put unique", "", "a", "b")]))
     direct.mset({f"{base(0)}:producer": "native-1", f"{base(0)}:consumer": "native-2"})
     replies = [call(direct, (base(0), [("put unique", "3", "c", "a", "d")]), number=n) for n in range(1, 4)]

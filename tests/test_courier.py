@@ -43,7 +43,7 @@ class FakeLink:
         self.calls: list[tuple[list[bytes], list[bytes], Callable[[Any], None]]] = []
         self.called: asyncio.Queue[None] = asyncio.Queue()
 
-    def call_script(
+    def call_library(
         self, keys: Sequence[bytes], arguments: list[bytes], received: Callable[[Any], None]
     ) -> None:
         self.calls.append((list(keys), arguments, received))

@@ -436,7 +436,7 @@ def test_a_get_needs_about_one_call_of_the_backend(
     wait_until_settled(direct)
 
     def calls() -> int:
-        return int(direct.info("commandstats")["cmdstat_evalsha"]["calls"])
+        return int(direct.info("commandstats")["cmdstat_fcall"]["calls"])
 
     before = calls()
     with waiters(server, clients) as waiting:
@@ -551,7 +551,7 @@ def test_a_server_that_was_stopped_sends_a_heartbeat_before_it_takes_a_message(
         with direct.monitor() as monitor:
             stopping.process.send_signal(signal.SIGCONT)
             for heard in monitor.listen():
-                if name in heard["command"] and heard["command"].startswith("EVAL"):
+                if name in heard["command"] and heard["command"].startswith(("EVAL", "FCALL")):
                     signed.append(f" sign {name} " in heard["command"])
                 if signed[-1:] == [False]:
                     break

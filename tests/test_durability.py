@@ -423,7 +423,7 @@ def test_one_wait_confirms_the_changes_of_many_clients(
                 wait_for(partial(has_length, direct, message * clients), "the puts")
                 assert not any(waiter.has_reply() for waiter in waiting)
             assert [waiter.reply() for waiter in waiting] == [1] * clients
-        waits, scripts = calls_of(direct, "wait") - before, calls_of(direct, "evalsha")
+        waits, scripts = calls_of(direct, "wait") - before, calls_of(direct, "fcall")
     print(f"{clients * each} puts by {clients} clients: {scripts} calls, {waits} waits")
     assert 0 < waits <= clients * each / 5
 

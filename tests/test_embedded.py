@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from pressure_server.lua.scripts import library
 from tests.support.programs import (
     TIMEOUT,
     Client,
@@ -91,7 +92,8 @@ def test_the_command_that_the_error_gives_repairs_a_damaged_append_only_file(
     assert first.stop() == 0
     (file,) = (data / "appendonlydir").glob("*.incr.aof")
     content = bytearray(file.read_bytes())
-    content[content.index(b"*", len(content) // 2)] = 0
+    behind_library = content.index(library().text) + len(library().text)
+    content[content.index(b"*", (behind_library + len(content)) // 2)] = 0
     file.write_bytes(content)
     error = refused_start("--data-dir", str(data))
     command = re.search(r"To check it, run: pressure-server (check-data --data-dir \S+); ", error)

@@ -235,7 +235,7 @@ def test_a_call_on_a_cut_connection_is_done_once_though_the_backend_forgets_its_
 ) -> None:
     expected = stage.play(setup, act)
     for planned in ([NO_REPLY], [Cut(), NO_REPLY]):
-        assert stage.play(setup, act, *planned, before=stage.direct.script_flush) == expected
+        assert stage.play(setup, act, *planned, before=stage.direct.function_flush) == expected
 
 
 def test_operations_of_native_clients_during_an_outage_come_after_the_call(stage: Stage) -> None:

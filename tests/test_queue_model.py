@@ -34,6 +34,7 @@ from pressure_server.errors import (
     QueueFullError,
     QueueInUseError,
 )
+from pressure_server.lua.script import Library
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.database import Database
 from pressure_server.queues.operations.creation import OVERWRITE
@@ -358,7 +359,7 @@ class Servers:
             for bound in self.CREATE_BOUNDS
         ]
         for broker in self.brokers:
-            broker._backend._script = with_constants(broker._backend._script, constants)
+            broker._backend._library = with_constants(broker._backend._library, constants)
             self.loop.run_until_complete(broker.start())
         self.identities = [broker.identity.encode() for broker in self.brokers]
         self.databases: list[Database] = [broker.default_database for broker in self.brokers]
@@ -389,12 +390,13 @@ class Servers:
         self.direct.close()
 
 
-def with_constants(script: bytes, constants: dict[bytes, int]) -> bytes:
-    """Return the script with other values for these constants."""
+def with_constants(library: Library, constants: dict[bytes, int]) -> Library:
+    """Return the library with other values for these constants."""
+    body = library.body
     for name, value in constants.items():
-        script, found = re.subn(rb"\nlocal %b = \d+" % name, b"\nlocal %b = %d" % (name, value), script)
-        assert found == 1, f"the script has no constant {name.decode()}"
-    return script
+        body, found = re.subn(rb"\nlocal %b = \d+" % name, b"\nlocal %b = %d" % (name, value), body)
+        assert found == 1, f"the library has no constant {name.decode()}"
+    return Library(body)
 
 
 def outcome_of(results: Iterable[Any] | PressureError) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from typing import Any
@@ -9,31 +10,32 @@ from typing import Any
 import pytest
 import redis
 
-from pressure_server.lua.scripts import batch_script
-from tests.support import scripts
+from pressure_server.lua import scripts as lua_scripts
+from pressure_server.lua.script import Library
+from pressure_server.lua.scripts import library
 from tests.support.programs import Client, StartValkey, records
-from tests.support.scripts import RECORDS, Block, Run, call
+from tests.support.scripts import RECORDS, Block, Run, call, call_library
 
 QUEUES = [f"__pressure__:q{number}" for number in range(5)]
 A, B, *_ = QUEUES
 # Lets one command of the script fail, and then sets the key `failed`.
 FAILING = """
-local real, count = redis, 0
-local function fails()
-  count = count + 1
-  return count == FAILS and real.call('SET', 'failed', 1)
-end
-local redis = setmetatable({
-  call = function(...)
+local count = 0
+local function failing(real_call, real_pcall)
+  local function fails()
+    count = count + 1
+    return count == FAILS and real_call('SET', 'failed', 1)
+  end
+  return function(...)
     if fails() then error({ err = 'ERR it fails' }) end
-    return real.call(...)
-  end,
-  pcall = function(...)
+    return real_call(...)
+  end, function(...)
     if fails() then return { err = 'ERR it fails' } end
-    return real.pcall(...)
-  end,
-}, { __index = real })
+    return real_pcall(...)
+  end
+end
 """
+COMMANDS = b"redis.call, redis.pcall"
 
 
 def on(base: str, *runs: Run) -> Block:
@@ -80,10 +82,9 @@ def test_a_call_of_another_epoch_is_refused_before_it_does_anything(direct: Clie
 
 
 def test_a_late_call_of_a_forgotten_server_is_refused_and_writes_nothing(direct: Client) -> None:
+    words = "me", 0, "error", "0 0", 1, 7, "", "", 1, 4, "", "put", 2, "", "x"
     with pytest.raises(redis.ResponseError, match="BURIED "):
-        direct.eval(
-            batch_script(), 2, A, RECORDS, "me", 0, "error", "0 0", 1, 7, "", "", 1, 4, "", "put", 2, "", "x"
-        )
+        call_library(direct, [A, RECORDS], words)
     assert not direct.keys("*")
 
 
@@ -170,9 +171,12 @@ def test_a_recovery_is_done_in_bounded_steps(direct: Client) -> None:
     assert queued(direct, A) == [b"%d" % number for number in range(20_000)]
 
 
-def failing(number: int) -> bytes:
-    """Return the batch script with a command that fails, by its number."""
-    return FAILING.replace("FAILS", str(number)).encode() + batch_script()
+def failing(number: int) -> Library:
+    """Return the library with a command that fails, by its number."""
+    body = library().body
+    assert body.count(COMMANDS) == 1
+    failing_commands = body.replace(COMMANDS, b"failing(" + COMMANDS + b")")
+    return Library(FAILING.replace("FAILS", str(number)).encode() + failing_commands)
 
 
 def test_a_record_is_cut_down_to_undelivered_messages(direct: Client) -> None:
@@ -219,11 +223,11 @@ def test_a_record_is_kept_if_the_backend_refuses_to_drop_it(start_valkey: StartV
     with start_valkey().client() as direct:
         call(direct, on(A, ("put", "", "a")), number=1)
         direct.config_set("min-replicas-to-write", 1)
-        drop = batch_script(), 1, RECORDS, "me", 0, "error", "0 0", 1, "", "", "1"
+        drop = "me", 0, "error", "0 0", 1, "", "", "1"
         with pytest.raises(redis.ResponseError, match="NOREPLICAS"):
-            direct.eval(*drop)
+            call_library(direct, [RECORDS], drop)
         direct.config_set("min-replicas-to-write", 0)
-        assert direct.eval(*drop) == [0]
+        assert call_library(direct, [RECORDS], drop) == [0]
         assert not records(direct)
 
 
@@ -257,12 +261,13 @@ def test_no_message_is_lost_or_doubled_whichever_command_of_a_call_fails(
     with start_valkey().client() as direct:
         for number in count(1):
             direct.flushall()
+            direct.function_flush()
             for base in QUEUES:
                 call(direct, on(base, ("put flags now", "", "5 0 a", "0 0 b"), ("put unique", "", "c")))
             direct.hset(RECORDS, "epoch", 1)
             direct.delete("failed")
             with monkeypatch.context() as patch:
-                patch.setattr(scripts, "batch_script", partial(failing, number))
+                patch.setattr(lua_scripts, "library", partial(failing, number))
                 try:
                     replies = call(direct, *(on(base, *TAKING[kind]) for base in QUEUES), number=1)
                 except redis.ResponseError:
@@ -283,4 +288,40 @@ def test_no_message_is_lost_or_doubled_whichever_command_of_a_call_fails(
                     assert left[3:] == new, (number, base, reply)
             assert not records(direct)
     print(f"{kind}: each of {number - 1} commands failed; {errors} errors")
+    assert number > 50
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", TAKING)
+def test_a_call_that_an_error_has_ended_leaves_nothing_for_the_next(
+    start_valkey: StartValkey, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The library's variables live on between calls."""
+
+    def do_next() -> tuple[list[Any], bytes]:
+        direct.flushall()
+        direct.hset(RECORDS, "epoch", 1)
+        for base in (A, B):
+            call(direct, on(base, ("put", "", "m"), ("get", "1")))
+            direct.set(f"{base}:ext:made", "1.5")  # else it is the time
+        runs: tuple[Run, ...] = (("put", "", "x", "y"), ("get", "1"), ("get waits", "2"), ("length",))
+        replies = call(direct, on(A, *runs), on(B, ("get waits", "1")), number=2)
+        return replies, direct.hget(RECORDS, "2")
+
+    with start_valkey().client() as direct:
+        expected = do_next()
+        for number in count(1):
+            direct.flushall()
+            direct.function_flush()
+            for base in QUEUES:
+                call(direct, on(base, ("put flags now", "", "5 0 a", "0 0 b"), ("put unique", "", "c")))
+            direct.hset(RECORDS, "epoch", 1)
+            with monkeypatch.context() as patch:
+                failing_library = failing(number)
+                patch.setattr(lua_scripts, "library", lambda text=failing_library: text)
+                with suppress(redis.ResponseError):
+                    call(direct, *(on(base, *TAKING[kind]) for base in QUEUES), number=1)
+                if not direct.exists("failed"):
+                    break
+                assert do_next() == expected, number
     assert number > 50

@@ -27,6 +27,7 @@ from pressure_server.net.memory import MemoryAccount
 from pressure_server.net.slow_log import SlowLog
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.expiry import Expiry
+from pressure_server.queues.libraries import Libraries
 from pressure_server.queues.peers import PeerDetection
 from pressure_server.queues.repair.auto_repair import AutoRepair
 from pressure_server.queues.storage_limit import StorageLimit
@@ -133,7 +134,7 @@ async def _serve_on(
     expiry = Expiry(broker, settings.implicit_queue_ttl)
     repairs = AutoRepair(broker, settings.repair_after)
     storage = StorageLimit(broker)
-    sweeper = Sweeper(broker)
+    sweeper, libraries = Sweeper(broker), Libraries(broker)
     survey, sessions = Survey(broker), Sessions()
     listeners: list[Listener] = []
     http: HttpListener | None = None
@@ -143,6 +144,7 @@ async def _serve_on(
         repairs.start()
         storage.start()
         sweeper.start()
+        libraries.start()
         memory = MemoryAccount(
             settings.buffered_bytes(memory_limit.memory_limit()), settings.max_message_bytes
         )
@@ -206,6 +208,7 @@ async def _serve_on(
         repairs.stop()
         storage.stop()
         sweeper.stop()
+        libraries.stop()
         for listener in listeners:
             listener.close()
         await broker.close()

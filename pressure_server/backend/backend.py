@@ -17,6 +17,7 @@ from pressure_server.backend.link import Link, Timeouts
 from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
 from pressure_server.errors import BackendError
+from pressure_server.lua.script import Library
 
 
 class Backend:
@@ -28,7 +29,7 @@ class Backend:
         *,
         identity: str,
         prefix: bytes,
-        script: bytes,
+        library: Library,
         timeouts: Timeouts,
         durability: Level,
         allow_eviction: bool,
@@ -42,7 +43,7 @@ class Backend:
         """
         self.address = address
         self._identity = identity
-        self._script = script
+        self._library = library
         self._timeouts = timeouts
         self._allow_eviction = allow_eviction
         self._eviction: EvictionCheck | None = None
@@ -58,7 +59,7 @@ class Backend:
 
     def link(self, number: int) -> Link:
         """Return a link to a database; the caller opens it."""
-        return Link(self.address, number, self._script, self._identity, self._timeouts)
+        return Link(self.address, number, self._library, self._identity, self._timeouts)
 
     async def start(self, link: Link, *, to_look: bool) -> None:
         """Open the link to the default database, and start the shared objects.

@@ -1,4 +1,4 @@
-"""The hot path to the backend: one pipelined connection to a database, which calls scripts."""
+"""The hot path to the backend: one pipelined connection to a database, which calls functions and scripts."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Any
 import hiredis
 
 from pressure_server.backend.resp import BackendConnection, Received
-from pressure_server.lua.script import Script
+from pressure_server.lua.layout import Header
+from pressure_server.lua.script import Library, Script
 
-# A script is loaded at most this often for one call.
+# The library or a script is loaded at most this often for one call.
 _MAX_LOADS = 100
+_UNKNOWN_FUNCTION = "ERR Function not found"
 
 
 class Channel(BackendConnection):
@@ -20,7 +22,7 @@ class Channel(BackendConnection):
 
     def __init__(
         self,
-        script: bytes,
+        library: Library,
         answer_timeout: float,
         epoch: int,
         tell: Callable[[Channel, Exception | None], None],
@@ -32,14 +34,64 @@ class Channel(BackendConnection):
         """
         super().__init__(answer_timeout)
         self.epoch = epoch
-        self.batch_script = Script(script)
+        self._library = library
         self._tell = tell
-        # Whether the backend accepted the last SCRIPT LOAD.
+        # Why the backend did not load the library when it was last sent.
+        self._load_error: Exception | None = None
+        # Whether the backend accepted the last script.
         self._may_load = True
 
     def lost(self, why: Exception | None) -> None:
         """Tell the link that the connection is lost."""
         self._tell(self, why)
+
+    def call_library(self, keys: Sequence[bytes], arguments: Sequence[bytes], received: Received) -> None:
+        """Call the library's function. `arguments` begin with the fields of `Header` (layout.py).
+
+        `received` gets the reply. Raises BackendError if there is no connection.
+        """
+        words = (b"%d" % len(keys), *keys, *arguments)
+        is_recorded = bool(arguments[Header.NUMBER])
+        self._call_function(self._library.name, words, received, _MAX_LOADS, is_recorded=is_recorded)
+
+    def _call_function(
+        self, function: bytes, words: Sequence[bytes], received: Received, loads: int, *, is_recorded: bool
+    ) -> None:
+        def answered(reply: Any) -> None:
+            """Pass the reply on; but if the whole call was refused, call what is not refused."""
+            if type(reply) is not hiredis.ReplyError or not self.is_open:
+                received(reply)
+                return
+            error = str(reply)
+            instead = self._library.instead(function, error.partition(" ")[0], is_recorded=is_recorded)
+            if error.startswith(_UNKNOWN_FUNCTION) and loads < _MAX_LOADS and self._load_error is not None:
+                received(self._load_error)
+            elif error.startswith(_UNKNOWN_FUNCTION) and loads:
+                # It fails again if the functions are flushed in between.
+                self.load(None)
+                self._call_function(function, words, received, loads - 1, is_recorded=is_recorded)
+            elif instead is not None:
+                self._call_function(
+                    instead, (*words, error.encode()), received, loads, is_recorded=is_recorded
+                )
+            else:
+                received(reply)
+
+        self.send(answered, b"FCALL", function, *words)
+
+    def load(self, loaded: Received | None) -> None:
+        """Load the library, unless it is there; `loaded` gets None, or an error.
+
+        Raises BackendError if there is no connection.
+        """
+
+        def answered(reply: Any) -> None:
+            is_there = type(reply) is hiredis.ReplyError and str(reply).endswith("already exists")
+            self._load_error = reply if isinstance(reply, Exception) and not is_there else None
+            if loaded is not None:
+                loaded(self._load_error)
+
+        self.send(answered, b"FUNCTION", b"LOAD", self._library.text)
 
     def call(
         self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes], received: Received

@@ -14,7 +14,7 @@ from pressure_server.backend.address import Address
 from pressure_server.backend.resp import BackendConnection, is_temporary
 from pressure_server.errors import BackendError, BackendReplyError
 
-OLDEST_REDIS = (6, 2)
+OLDEST_REDIS, OLDEST_VALKEY = (7, 0), (7, 2)
 
 
 class BackendRefusedError(BackendError):
@@ -87,14 +87,12 @@ def _supported_version(info: str, address: Address) -> str:
     """
     if re.search(r"^pressure_server_version:", info, re.MULTILINE):
         raise BackendRefusedError(f"{address} is a pressure-server: --backend must name the Redis behind it")
-    valkey = re.search(r"^valkey_version:(\S+)", info, re.MULTILINE)
-    if valkey:
-        return f"Valkey {valkey[1]}"
-    redis = re.search(r"^redis_version:((\d+)\.(\d+)\S*)", info, re.MULTILINE)
-    if not redis:
-        raise BackendRefusedError(f"{address} does not say which version of Redis it is")
-    if (int(redis[2]), int(redis[3])) < OLDEST_REDIS:
-        raise BackendRefusedError(
-            f"{address} is Redis {redis[1]}; Redis 6.2 or Valkey is needed (for SMISMEMBER, LPOS, RPOP count)"
-        )
-    return f"Redis {redis[1]}"
+    for name, oldest in (("Valkey", OLDEST_VALKEY), ("Redis", OLDEST_REDIS)):
+        found = re.search(rf"^{name.lower()}_version:((\d+)\.(\d+)\S*)", info, re.MULTILINE)
+        if found and (int(found[2]), int(found[3])) < oldest:
+            raise BackendRefusedError(
+                f"{address} is {name} {found[1]}; Redis 7.0, Valkey 7.2 or newer is needed (for FCALL)"
+            )
+        if found:
+            return f"{name} {found[1]}"
+    raise BackendRefusedError(f"{address} does not say which version of Redis it is")

@@ -21,10 +21,17 @@ from pressure_server.backend.backoff import Backoff
 from pressure_server.backend.channel import Channel
 from pressure_server.backend.greeting import Greeting, greet
 from pressure_server.backend.refusals import BackendRefusals
-from pressure_server.backend.requests import HandlerCall, ReadCommand, ReadTransaction, Request, ScriptCall
-from pressure_server.backend.resp import Received, is_retryable, is_stale_epoch, is_temporary, wait_for_reply
+from pressure_server.backend.requests import HandlerCall, LibraryCall, ReadCommand, ReadTransaction, Request
+from pressure_server.backend.resp import (
+    Received,
+    is_refusal_of_writes,
+    is_retryable,
+    is_stale_epoch,
+    is_temporary,
+    wait_for_reply,
+)
 from pressure_server.errors import BackendDiedError, BackendError, BackendReplyError, OutcomeUnknownError
-from pressure_server.lua.script import Script
+from pressure_server.lua.script import Library, Script
 
 logger = logging.getLogger(__name__)
 
@@ -72,8 +79,10 @@ class Link:
     requests fail at once with BackendError until the backend is back.
     """
 
-    def __init__(self, address: Address, number: int, script: bytes, name: str, timeouts: Timeouts) -> None:
-        """Prepare, but do not connect. `script` is the batch script, `name` the connections' client name.
+    def __init__(
+        self, address: Address, number: int, library: Library, name: str, timeouts: Timeouts
+    ) -> None:
+        """Prepare, but do not connect. `name` is the connections' client name.
 
         If `presence` is set, its heartbeat goes first on each new channel. If the answer differs from the
         last one, a peer has recovered this server's records. `is_back` is called after each reconnect.
@@ -84,7 +93,7 @@ class Link:
         self.is_back: Callable[[], None] | None = None
         self._address = address
         self.number = number
-        self._script = script
+        self._library = library
         self._name = name
         self._timeouts = timeouts
         self._channel: Channel | None = None
@@ -142,11 +151,11 @@ class Link:
         Raises BackendRefusedError, or BackendError if a retry may help.
         """
         self._epoch += 1
-        channel = Channel(self._script, self._timeouts.answer, self._epoch, self._channel_lost)
+        channel = Channel(self._library, self._timeouts.answer, self._epoch, self._channel_lost)
         try:
             await self._address.open(channel)
             greeting = await greet(channel, self._address, self.number, self._name, self._greeting)
-            await channel.command(b"SCRIPT", b"LOAD", self._script)
+            await self._load(channel)
             signed = await self._sign(channel, self.heartbeats) if self.heartbeats is not None else None
         except BackendError as error:
             channel.close()
@@ -175,6 +184,14 @@ class Link:
                 request.received(BackendDiedError(request.deaths))
             else:
                 self._send_or_hold(request)
+
+    async def _load(self, channel: Channel) -> None:
+        """Load the library. If the backend accepts no writes at present, it may have the library."""
+        try:
+            await wait_for_reply((b"FUNCTION",), channel.load)
+        except BackendReplyError as error:
+            if not is_refusal_of_writes(error):
+                raise
 
     def _count_death(self, held: Sequence[Request]) -> int:
         """Count a death of the backend. Return at how many deaths a request is not sent again."""
@@ -250,13 +267,13 @@ class Link:
     def _lost_for(self, why: BaseException | None) -> BackendError:
         return BackendError(f"the connection to {self._address} was lost ({_reason(why)})")
 
-    def call_script(self, keys: Sequence[bytes], arguments: list[bytes], received: Received) -> None:
-        """Call the batch script, as ScriptCall. The link may change `arguments` from now on.
+    def call_library(self, keys: Sequence[bytes], arguments: list[bytes], received: Received) -> None:
+        """Call the library, as LibraryCall. The link may change `arguments` from now on.
 
         `received` gets the reply; if there is none, OutcomeUnknownError if the call may have been done, else
         BackendError.
         """
-        self._send_or_hold(ScriptCall(received, keys, arguments))
+        self._send_or_hold(LibraryCall(received, keys, arguments))
 
     async def command(self, *arguments: bytes) -> Any:
         """Send a command that only reads, and return its reply.
@@ -281,7 +298,7 @@ class Link:
     async def call(
         self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes], *, once: bool
     ) -> Any:
-        """Call a script other than the batch script, and return its reply.
+        """Call a script, and return its reply.
 
         With `once`, the call is not sent again if it may have been done: then OutcomeUnknownError is raised.
         Raises BackendReplyError for an error reply, BackendError if there is no reply.

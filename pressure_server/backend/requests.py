@@ -44,8 +44,8 @@ class Request(ABC):
 
 
 @dataclass(eq=False)
-class ScriptCall(Request):
-    """A call of the batch script. Its arguments begin with the fields of `Header` (layout.py)."""
+class LibraryCall(Request):
+    """A call of the library. Its arguments begin with the fields of `Header` (layout.py)."""
 
     keys: Sequence[bytes]
     arguments: list[bytes]
@@ -56,7 +56,7 @@ class ScriptCall(Request):
         self.arguments[Header.EPOCH] = b"%d" % self.epoch
         if self.may_be_done:
             self.arguments[Header.AGAIN] = AGAIN
-        channel.call(channel.batch_script, self.keys, self.arguments, answered)
+        channel.call_library(self.keys, self.arguments, answered)
 
     def errors_in(self, reply: Any) -> Sequence[hiredis.ReplyError]:
         """Return the error of the whole call, or the errors of its blocks."""

@@ -33,10 +33,18 @@ _PASSING = re.compile(r"(LOADING|BUSY|MASTERDOWN|CLUSTERDOWN|TRYAGAIN)\b|ERR max
 # Errors for a script that has not begun, and for which waiting or a new connection helps.
 _PATIENCE = re.compile(r"(LOADING|BUSY|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|READONLY|NOAUTH)\b")
 
+# Errors of a backend that is out of memory, cannot write to its disk, or lacks replicas.
+_NO_WRITES = re.compile(r"(OOM|MISCONF|NOREPLICAS)\b")
+
 
 def is_retryable(error: Exception) -> bool:
     """Return whether the command has not been done, and may work later or on a new connection."""
     return bool(_PATIENCE.match(_as_it_came(error)))
+
+
+def is_refusal_of_writes(error: Exception) -> bool:
+    """Return whether the backend accepts no writes, or none that need memory, but may answer reads."""
+    return bool(_NO_WRITES.match(_as_it_came(error)))
 
 
 def is_stale_epoch(error: Exception) -> bool:

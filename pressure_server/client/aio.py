@@ -11,9 +11,18 @@ import redis.asyncio
 from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError
+from redis.exceptions import ResponseError
 
-from pressure_server.client.connecting import CHANGES, DEFAULT_URL, DIGEST, SCRIPT, settings, tracking
+from pressure_server.client.connecting import (
+    CHANGES,
+    DEFAULT_URL,
+    LIBRARY,
+    MAX_LOADS,
+    function_instead,
+    is_unknown_function,
+    settings,
+    tracking,
+)
 from pressure_server.client.steps import Call, Command, Listen, News, QueueSteps, Result, Step, Steps, undoing
 from pressure_server.errors import QueueClosedError
 
@@ -143,8 +152,24 @@ class AsyncQueue:
                 return message["data"] if message else ()
 
     async def _call(self, call: Call) -> Any:
-        keys = call.keys
+        """Call the library, and load it if the backend does not have it."""
+        function, arguments, loads = LIBRARY.name, call.arguments, MAX_LOADS
+        while True:
+            try:
+                return await self._redis.execute_command(
+                    "FCALL", function, len(call.keys), *call.keys, *arguments
+                )
+            except ResponseError as error:
+                if is_unknown_function(error) and loads:
+                    loads -= 1
+                    await self._load()
+                else:
+                    function = function_instead(function, error)
+                    arguments = [*arguments, str(error).encode()]
+
+    async def _load(self) -> None:
         try:
-            return await self._redis.execute_command("EVALSHA", DIGEST, len(keys), *keys, *call.arguments)
-        except NoScriptError:
-            return await self._redis.execute_command("EVAL", SCRIPT, len(keys), *keys, *call.arguments)
+            await self._redis.execute_command("FUNCTION", "LOAD", LIBRARY.text)
+        except ResponseError as error:
+            if not str(error).endswith("already exists"):
+                raise

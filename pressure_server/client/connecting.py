@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from hashlib import sha1
 from typing import Any
 
-from pressure_server.lua.scripts import batch_script
+from redis.exceptions import OutOfMemoryError, ResponseError
+
+from pressure_server.lua.scripts import library
 
 DEFAULT_URL = "redis://127.0.0.1:6379/0"
-SCRIPT = batch_script()
-DIGEST = sha1(SCRIPT, usedforsecurity=False).hexdigest()
+LIBRARY = library()
+# The library is loaded at most this often for one call.
+MAX_LOADS = 100
 # The channel on which Redis reports changed keys to RESP2 clients.
 CHANGES = "__redis__:invalidate"
+
+
+def function_instead(function: bytes, error: ResponseError) -> bytes:
+    """Return the function to call instead of one that the backend has refused, or raise the error."""
+    code = "OOM" if isinstance(error, OutOfMemoryError) else str(error).partition(" ")[0]
+    instead = LIBRARY.instead(function, code, is_recorded=False)
+    if instead is None:
+        raise error
+    return instead
+
+
+def is_unknown_function(error: ResponseError) -> bool:
+    """Return whether the backend does not have the library."""
+    return str(error).startswith("Function not found")
 
 
 def tracking(number: int, prefixes: Iterable[bytes]) -> list[str | int | bytes]:

@@ -8,10 +8,19 @@ from typing import Any
 import redis
 from redis.backoff import NoBackoff
 from redis.connection import parse_url
-from redis.exceptions import NoScriptError
+from redis.exceptions import ResponseError
 from redis.retry import Retry
 
-from pressure_server.client.connecting import CHANGES, DEFAULT_URL, DIGEST, SCRIPT, settings, tracking
+from pressure_server.client.connecting import (
+    CHANGES,
+    DEFAULT_URL,
+    LIBRARY,
+    MAX_LOADS,
+    function_instead,
+    is_unknown_function,
+    settings,
+    tracking,
+)
 from pressure_server.client.steps import Call, Command, Listen, News, QueueSteps, Result, Step, Steps
 from pressure_server.errors import QueueClosedError
 
@@ -141,11 +150,8 @@ class Queue:
 
     def _answer(self, step: Step, ears: Any) -> Any:
         match step:
-            case Call(keys, arguments):
-                try:
-                    return self._redis.execute_command("EVALSHA", DIGEST, len(keys), *keys, *arguments)
-                except NoScriptError:
-                    return self._redis.execute_command("EVAL", SCRIPT, len(keys), *keys, *arguments)
+            case Call():
+                return self._call(step)
             case Command(words):
                 return self._patient.execute_command(*words)
             case Listen(prefixes):
@@ -158,3 +164,24 @@ class Queue:
             case News(seconds):
                 message = ears.get_message(timeout=seconds)
                 return message["data"] if message else ()
+
+    def _call(self, call: Call) -> Any:
+        """Call the library, and load it if the backend does not have it."""
+        function, arguments, loads = LIBRARY.name, call.arguments, MAX_LOADS
+        while True:
+            try:
+                return self._redis.execute_command("FCALL", function, len(call.keys), *call.keys, *arguments)
+            except ResponseError as error:
+                if is_unknown_function(error) and loads:
+                    loads -= 1
+                    self._load()
+                else:
+                    function = function_instead(function, error)
+                    arguments = [*arguments, str(error).encode()]
+
+    def _load(self) -> None:
+        try:
+            self._redis.execute_command("FUNCTION", "LOAD", LIBRARY.text)
+        except ResponseError as error:
+            if not str(error).endswith("already exists"):
+                raise

@@ -38,50 +38,51 @@ local function slice_of(first, count)
   return slice
 end
 
--- The verbs: the function that makes each, with its options; the one for queues of jobs or for logs, if that is another;
--- what the verb takes, if not up to two numbers; `optional` if it may be called without a queue; `long` if its
+-- The verbs: the module that has each, or the function that makes one from options; that for queues of jobs or for logs,
+-- if it is another; what the verb takes, if not up to two numbers; `optional` if it may be called without a queue; `long` if its
 -- answers may be long.
-local job_event = { make_job_verbs, takes = 'messages', optional = true }
-local job_question = { make_job_verbs, takes = 'messages', optional = true, long = true }
+local job_event = { job_verbs, takes = 'messages', optional = true }
+local job_question = { job_verbs, takes = 'messages', optional = true, long = true }
 local verbs = {
   put = { make_put, takes = 'sizes and messages', optional = true },
   get = { make_get, log = make_log, optional = true, long = true },
   reserve = { make_get, log = make_log, takes = 'messages', optional = true, long = true },
   move = { make_move, takes = 'words', optional = true, long = true },
-  remove = { make_get, jobs = make_job_list, log = make_log, takes = 'messages' },
-  put_back = { make_recovery, takes = 'messages', optional = true },
-  contains = { make_read, log = make_log, takes = 'messages' },
-  length = { make_read, log = make_log }, info = { make_read },
-  exists = { make_read, optional = true },
-  version = { make_read, jobs = make_job_list, log = make_log, optional = true },
-  range = { make_read, jobs = make_job_list, log = make_log, long = true },
-  scan = { make_read, jobs = make_job_list, log = make_log, long = true },
-  sample = { make_read, jobs = make_job_list, long = true },
-  peek = { make_get, jobs = make_job_list, log = make_log, optional = true, long = true },
-  group = { make_groups, takes = 'words' },
-  at = { make_read, log = make_log, long = true },
-  outcome = { make_read, takes = 'messages' },
-  create = { make_life, takes = 'words', optional = true },
-  close = { make_life }, alter = { make_life, takes = 'words' },
-  delete = { make_life, optional = true }, finish_delete = { make_life, optional = true },
-  clean = { make_life, optional = true }, turn = { make_life, optional = true },
-  purge = { make_purge, takes = 'words' },
-  trim = { make_trim }, remove_copies = { make_trim, takes = 'words' },
-  positions = { make_trim, takes = 'words' },
-  restore = { make_get, jobs = make_job_list, log = make_log, takes = 'messages' },
+  remove = { make_get, jobs = job_lists, log = make_log, takes = 'messages' },
+  put_back = { recovery, takes = 'messages', optional = true },
+  contains = { reads, log = make_log, takes = 'messages' },
+  length = { reads, log = make_log }, info = { reads },
+  exists = { reads, optional = true },
+  version = { reads, jobs = job_lists, log = make_log, optional = true },
+  range = { reads, jobs = job_lists, log = make_log, long = true },
+  scan = { reads, jobs = job_lists, log = make_log, long = true },
+  sample = { reads, jobs = job_lists, long = true },
+  peek = { make_get, jobs = job_lists, log = make_log, optional = true, long = true },
+  group = { groups, takes = 'words' },
+  at = { reads, log = make_log, long = true },
+  outcome = { reads, takes = 'messages' },
+  create = { life, takes = 'words', optional = true },
+  close = { life }, alter = { life, takes = 'words' },
+  delete = { life, optional = true }, finish_delete = { life, optional = true },
+  clean = { life, optional = true }, turn = { life, optional = true },
+  purge = { purges, takes = 'words' },
+  trim = { trims }, remove_copies = { trims, takes = 'words' },
+  positions = { trims, takes = 'words' },
+  restore = { make_get, jobs = job_lists, log = make_log, takes = 'messages' },
   delete_job = job_event, give_up = job_event, release = job_event, touch = job_event, bury = job_event,
-  kick_job = job_event, kick = { make_job_verbs, takes = 'messages' }, pause = { make_job_verbs, takes = 'messages' },
-  convert = { make_job_verbs }, job_info = job_event,
+  kick_job = job_event, kick = { job_verbs, takes = 'messages' }, pause = { job_verbs, takes = 'messages' },
+  convert = { job_verbs }, job_info = job_event,
   reserve_job = job_question, peek_job = job_question,
-  examine = { make_doctor, optional = true },
-  repair = { make_doctor, takes = 'words', optional = true },
-  take_over = { make_upgrade, takes = 'words', optional = true },
+  examine = { doctor, optional = true },
+  repair = { doctor, takes = 'words', optional = true },
+  take_over = { upgrades, takes = 'words', optional = true },
 }
 
 -- Return the function that does a verb on a queue of this kind.
 local function operation_of(verb, options)
   local about = verbs[verb]
-  return (queue.kind and about[queue.kind] or about[1])(options)[verb]
+  local module = queue.kind and about[queue.kind] or about[1]
+  return (type(module) == 'table' and module or module(options))[verb]
 end
 
 local function execute(verb, options, first, count)
@@ -158,7 +159,7 @@ end
 -- End a run that an error has stopped: put back what it has taken. Return its result.
 local function fail_run(key, reason)
   leave_after_error()
-  make_recovery().undo(popped, reserved_before)
+  recovery.undo(popped, reserved_before)
   begin_run()
   base, mirror, queue.jobs = nil, nil, nil
   local is_there, why = pcall(enter, key)
@@ -309,29 +310,3 @@ local function do_block()
   answered_in_call = answered_in_call + answered
   return answer()
 end
-
-while is_left do
-  local on_records = (block.how == 'recover' or block.how == 'cut') and make_recovery()[block.how]
-  reply = nil
-  local is_done, answered = pcall(on_records or do_block)
-  if not is_done then
-    make_recovery().undo(popped, reserved_before)
-  end
-  if not is_done and reply and #reply > 1 then
-    -- The runs have been done, and only what follows them has failed.
-    leave_after_error()
-    is_done, answered = true, answer(true)
-  end
-  call_changed = call_changed or changed
-  replies[#replies + 1] = is_done and answered or error_reply(answered)
-  work = work + BLOCK
-  is_left = not is_long_enough() and next_block() and do_while_fast()
-end
-if next(changed_records) then
-  make_recovery().save()
-end
-local reply_of_call, unrecorded = end_call()
-if not reply_of_call then
-  make_recovery().undo(entries, 0)
-end
-return reply_of_call or unrecorded

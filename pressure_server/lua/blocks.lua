@@ -1,5 +1,5 @@
--- Blocks: a call has one for each queue, and its reply one value for each. fast.lua does the blocks up to the
--- first that it cannot do. Only then do the files after fast.lua create their functions (batch.lua).
+-- Blocks: a call has one for each queue, and its reply one value for each. fast.lua does those that it can do, and
+-- batch.lua the others.
 --
 -- Takes    KEYS[1…]                base keys of queues: those of the first block, then those of the next
 --          ARGV[HEADER_SIZE + 1…]  blocks, each with its fields (layout.py) and its runs (batch.lua)
@@ -12,10 +12,11 @@
 local FAST_BLOCK, BLOCK, MESSAGE, ENTRY = 6, 25, 0.5, 0.005
 local MAX_WORK, MAX_ANSWERED = 2000, 1048576
 
-local next_key, next_argument = 1, HEADER_SIZE + 1
-local work = 0
-local answered_in_call = 0
-local is_shared = false -- whether the call has several blocks
+local next_key, next_argument
+local work
+local answered_in_call
+local write_refusal -- why the backend accepts no writes, if this call only reads (call.lua)
+local is_shared -- whether the call has several blocks
 
 -- Begin the next block. Return false if there is none.
 local function next_block()
@@ -39,7 +40,10 @@ end
 -- Return the text of an error as Redis would reply it. pcall gives a table, or a string with a position.
 local function error_text(reason)
   local text = type(reason) == 'table' and reason.err or tostring(reason)
-  local reply = string.gsub(string.gsub(text, '^@?user_script:%s*%d+:%s*', ''), '^%-', '')
+  if write_refusal and string.find(text, 'Write commands are not allowed', 1, true) then
+    return write_refusal
+  end
+  local reply = string.gsub(string.gsub(text, '^@?user_function:%s*%d+:%s*', ''), '^%-', '')
   return string.match(reply, '^%u[%u%d_]* ') and reply or 'ERR ' .. text
 end
 

@@ -10,8 +10,9 @@
 -- diagnosis.py decides what is a problem, from several snapshots over some time. This script only checks, in
 -- the same atomic step, that the client which was found dead has not acted since the last snapshot.
 
-local function make_doctor()
-  local operations = {}
+local doctor = {}
+do
+  local operations = doctor
 
   -- Statistics of bytes need a walk over the list, which blocks the backend: 20 milliseconds for 100000
   -- messages. Above these limits they are not corrected.
@@ -146,7 +147,7 @@ local function make_doctor()
   end
 
   local mends = {}
-  for _, role in ipairs({ 'producer', 'consumer' }) do
+  local function mend_roles(role)
     mends['give_back_' .. role] = function(now, evidence)
       local found = now[role]
       if now.bound and found.view == evidence[role] and found.free + found.turn == 0 and could_go_on(role, now) then
@@ -158,6 +159,8 @@ local function make_doctor()
         and has_come(role, now) and end_turn(role)
     end
   end
+  mend_roles('producer')
+  mend_roles('consumer')
 
   local function has_room()
     return queue.bound == 0 or queue.length < queue.bound
@@ -211,7 +214,6 @@ local function make_doctor()
     if now.bound or now.view ~= evidence.all then
       return false
     end
-    local life = make_life()
     local finished = life.finish_delete()
     return finished == 1 and life.clean()
   end
@@ -235,6 +237,4 @@ local function make_doctor()
     end
     return done
   end
-
-  return operations
 end

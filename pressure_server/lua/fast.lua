@@ -208,7 +208,7 @@ local function do_fast()
   return keep({ done, result })
 end
 
--- Return whether the backend is out of memory and the block needs some. Redis refuses only the first write.
+-- Return whether the backend is out of memory and the block needs some.
 local function is_refused()
   local at = block.first
   while out_of_memory and at <= block.last do
@@ -245,17 +245,4 @@ local function do_while_fast()
     work = work + FAST_BLOCK + MESSAGE * (block.last - block.first)
   until is_long_enough() or not next_block()
   return false
-end
-
-local refused = begin_call()
-if refused then
-  return refused
-end
-is_shared = next_block() and next_argument <= #ARGV
-local is_left = next_argument > HEADER_SIZE + 1 and do_while_fast() -- a block for the general path
-if not is_left then
-  local reply = end_call()
-  if reply then
-    return reply
-  end
 end

@@ -136,8 +136,6 @@ local function make_get(options)
         for i = 1, #some do messages[#messages + 1] = some[i] end
       end
     end
-    -- Only now: a backend out of memory refuses a script whose first write is a SET, but not one that begins
-    -- with RPOP.
     if not of_jobs then
       act_as('consumer')
     end
@@ -281,8 +279,6 @@ local function make_get(options)
   -- Returns  1. No role is needed, because for other clients the messages had never left
   function operations.restore(messages, marks)
     local noted = marks and next(marks) and make_marks()
-    -- A backend out of memory refuses a script whose first write needs memory. This one does nothing.
-    call('PERSIST', base)
     for last = #messages, 1, -CHUNK do
       local some = {}
       for i = last, math.max(1, last - CHUNK + 1), -1 do some[#some + 1] = messages[i] end

@@ -150,8 +150,9 @@ function settle_groups()
   end
 end
 
-local function make_groups()
-  local operations = {}
+local groups = {}
+do
+  local operations = groups
 
   -- Return the offset that a word names, and nil; or nil and an error.
   local function offset_of(word)
@@ -171,7 +172,7 @@ local function make_groups()
       return refusal or { err = 'TYPE has messages that came back to it: take these first, then add groups' }
     end
     enter(key)
-    local made = make_life().create('0', '', '', 'type', 'group', 'source', home)
+    local made = life.create('0', '', '', 'type', 'group', 'source', home)
     if made == 1 then
       call('ZADD', base .. ':ext:offsets', 'inf', '-')
       set_next(offset)
@@ -196,7 +197,7 @@ local function make_groups()
     if not enter_group(key) then
       return { err = 'NOGROUP' }
     end
-    make_life().delete()
+    life.delete()
     enter(home)
     return 1
   end
@@ -249,6 +250,4 @@ local function make_groups()
     changed = changed or action ~= 'list'
     return actions[action](key, word)
   end
-
-  return operations
 end

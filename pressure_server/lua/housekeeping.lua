@@ -26,7 +26,6 @@ local function remove(key)
   end
   if source or call('EXISTS', key .. ':ext:blocks', key .. ':ext:groups') > 0 then
     read_queue(key)
-    local life = make_life()
     life.drop_ids()
     life.drop_groups()
   end
@@ -122,7 +121,7 @@ end
 function verbs.clean(key)
   read_queue(key)
   if not queue.bound then call('SREM', ARGV[5] .. 'queues', key) end
-  return make_life().clean()
+  return life.clean()
 end
 
 local results = {}

@@ -1,7 +1,5 @@
 -- Gets of jobs: clients take the best ones for good, or reserve them; reservations whose clients have gone end.
 
-local gets_of_call
-
 -- Return the part of a server's identity that owners of reservations have.
 local function server_of(its_identity)
   return string.match(its_identity, '[^:]*$')
@@ -14,12 +12,9 @@ local function owner_of(text)
   return (string.sub(text, 1, 1) == '=' and server_of(identity) or '') .. ' ' .. string.sub(text, 2)
 end
 
-function job_gets()
-  local jobs = open_jobs()
-  if gets_of_call then
-    return gets_of_call
-  end
-  local self = {}
+local gets_of_jobs = {}
+do
+  local jobs, self = the_jobs, gets_of_jobs
 
   -- Takes    claims of reservations, each 'owner' or 'owner ttr'; how many are used
   -- Returns  the owners; and the times to run, nil for a job's own
@@ -172,7 +167,9 @@ function job_gets()
     end
     return count
   end
+end
 
-  gets_of_call = self
-  return self
+function job_gets()
+  open_jobs()
+  return gets_of_jobs
 end

@@ -4,8 +4,9 @@
 -- Jobs that one call deletes at most, unless it must not leave anything.
 local DELETED_AT_ONCE = 1000
 
-local function make_job_list()
-  local operations, jobs = {}, queue.jobs
+local job_lists = {}
+do
+  local operations, jobs = job_lists, the_jobs
 
   -- Return the number of queued jobs. Messages that are not adopted yet are not among them, except for those of the
   -- log that a group reads.
@@ -59,7 +60,7 @@ local function make_job_list()
 
   function operations.sample(seed, wanted)
     local picked, bytes = {}, 0
-    for i, position in ipairs(make_read().positions(seed, wanted, length())) do
+    for i, position in ipairs(reads.positions(seed, wanted, length())) do
       picked[i] = operations.range(position, position)[1]
       bytes = bytes + #picked[i]
       if wanted < 0 and bytes > SAMPLE_BYTES then
@@ -136,6 +137,4 @@ local function make_job_list()
       call('ZCOUNT', key_of('reserved'), present, '+inf'), call('ZCARD', key_of('buried')), jobs.settings.paused or 0,
       call('EXISTS', base .. ':closed'), queue.made or '', noted[1] or '', noted[2] or '')
   end
-
-  return operations
 end

@@ -2,14 +2,9 @@
 
 local DEFAULT_TTR = 60000
 
-local puts_of_call
-
-function job_puts()
-  local jobs = open_jobs()
-  if puts_of_call then
-    return puts_of_call
-  end
-  local self = {}
+local puts_of_jobs = {}
+do
+  local jobs, self = the_jobs, puts_of_jobs
 
   -- Store jobs, each 'priority delay ttr flags expires message'. `names`, if given, are what makes each unique;
   -- else its message does.
@@ -191,7 +186,9 @@ function job_puts()
     jobs.begin()
     if max_bytes() then jobs.count_held() end
   end
+end
 
-  puts_of_call = self
-  return self
+function job_puts()
+  open_jobs()
+  return puts_of_jobs
 end

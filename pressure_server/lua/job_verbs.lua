@@ -1,13 +1,8 @@
 -- Verbs on jobs: events that clients cause, reservations by id, and questions.
 
-local job_verbs -- of the call
-
-local function make_job_verbs()
-  local jobs = open_jobs()
-  if job_verbs then
-    return job_verbs
-  end
-  local operations = {}
+local verbs_of_jobs = {}
+do
+  local jobs, operations = the_jobs, verbs_of_jobs
 
   -- Append the values of some words. An error of the script is the value of each of these, and of no other.
   local function append_values(values, count, what, ...)
@@ -52,11 +47,15 @@ local function make_job_verbs()
     return done, #words - #done
   end
 
-  for verb, event in pairs({ delete_job = 'delete', give_up = 'give_up', touch = 'touch', kick_job = 'kick' }) do
-    operations[verb] = function(words)
+  -- Return the verb by which an event happens to each job.
+  local function verb_for(event)
+    return function(words)
       return for_each(words, event)
     end
   end
+
+  operations.delete_job, operations.give_up = verb_for('delete'), verb_for('give_up')
+  operations.touch, operations.kick_job = verb_for('touch'), verb_for('kick')
 
   -- Let an event happen that may change a job's priority.
   local function change(event, id, owner, priority)
@@ -164,9 +163,11 @@ local function make_job_verbs()
       due < math.huge and math.max(0, due - clock()) or 0, unpack(about, 3, 7),
     }
   end
+end
 
-  job_verbs = operations
-  return operations
+local function job_verbs()
+  open_jobs()
+  return verbs_of_jobs
 end
 
 -- Move jobs that have been delivered often enough to the queue for dead letters. All stay buried if that queue

@@ -41,13 +41,15 @@ local function key_of(name)
   return base .. ':ext:' .. name
 end
 
--- One object does the queues of a call one after the other: to make it takes 20 microseconds.
-local function make_jobs()
-  local self = {
-    ready = 0, -- how many jobs are ready
-    lag = 0, -- of a group's queue: of how many messages of the log it has not made jobs yet (groups.lua)
-    settings = {},
-  }
+-- The jobs of the present queue.
+local the_jobs = {
+  ready = 0, -- how many jobs are ready
+  lag = 0, -- of a group's queue: of how many messages of the log it has not made jobs yet (groups.lua)
+  settings = {},
+}
+
+do
+  local self = the_jobs
   local jobs, settings, indexes -- of the present queue
 
   local HELD_AT_ONCE = 5000
@@ -482,18 +484,13 @@ local function make_jobs()
   function self.outstanding()
     return call('ZCARD', key_of('reserved')) + call('ZCARD', key_of('buried'))
   end
-
-  return self
 end
-
-local jobs_of_call
 
 -- Return the jobs of the queue, which need not have any.
 function open_jobs()
   if not queue.jobs then
-    jobs_of_call = jobs_of_call or make_jobs()
-    jobs_of_call.enter()
-    queue.jobs = jobs_of_call
+    the_jobs.enter()
+    queue.jobs = the_jobs
   end
   return queue.jobs
 end

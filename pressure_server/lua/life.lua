@@ -22,14 +22,16 @@ end
 -- How the queues of a type keep their messages: as a list unless it is here (queue.lua).
 local KIND_OF_TYPE = { jobs = 'jobs', lifo = 'jobs', random = 'jobs', group = 'jobs', log = 'log' }
 
-local function make_life()
-  local operations = {}
+local life = {}
+do
+  local operations = life
 
   local function with_base(suffixes)
     for i, suffix in ipairs(suffixes) do suffixes[i] = base .. suffix end
     return suffixes
   end
-  local protocol_keys, extension_keys = with_base(protocol_suffixes()), with_base(extension_suffixes())
+  local function protocol_keys() return with_base(protocol_suffixes()) end
+  local function extension_keys() return with_base(extension_suffixes()) end
 
   -- Drop the queue's blocks of ids from the index of all queues (jobs.lua).
   function operations.drop_ids()
@@ -58,8 +60,8 @@ local function make_life()
       set_all_aside()
       operations.drop_ids()
       operations.unregister()
-      call('UNLINK', unpack(with_base(protocol_suffixes())))
-      call('UNLINK', unpack(with_base(extension_suffixes())))
+      call('UNLINK', unpack(protocol_keys()))
+      call('UNLINK', unpack(extension_keys()))
       base = home
     end
   end
@@ -73,7 +75,7 @@ local function make_life()
     queue.bound, queue.producer, queue.consumer, queue.length, queue.consumed = bound, false, false, 0, 0
     queue.made = false
     mirror = nil
-    call('UNLINK', unpack(extension_keys))
+    call('UNLINK', unpack(extension_keys()))
   end
 
   -- Takes    the bound, 0 for none; the overflow, block or error, or '' for the server's; 'implicit' if a put
@@ -85,7 +87,7 @@ local function make_life()
     if queue.bound then
       return { err = 'EXISTS' }
     end
-    if call('EXISTS', unpack(protocol_keys)) > 0 then
+    if call('EXISTS', unpack(protocol_keys())) > 0 then
       return { err = 'DELETING' }
     end
     changed = true
@@ -180,7 +182,7 @@ local function make_life()
   end
 
   local function remove()
-    call('UNLINK', unpack(protocol_keys))
+    call('UNLINK', unpack(protocol_keys()))
     forget(false)
     return 1
   end
@@ -192,8 +194,8 @@ local function make_life()
   function operations.delete()
     if not queue.bound then
       -- Two concurrent Deletes may leave these keys. No client waits on them, but they prevent a new queue.
-      if call('EXISTS', unpack(protocol_keys, 1, 6)) == 0 then
-        call('UNLINK', unpack(protocol_keys, 7))
+      if call('EXISTS', unpack(protocol_keys(), 1, 6)) == 0 then
+        call('UNLINK', unpack(protocol_keys(), 7))
       end
       return { err = 'NOQUEUE' }
     end
@@ -210,7 +212,7 @@ local function make_life()
 
   -- Returns  1, also if another client has finished the deletion; or an error
   function operations.finish_delete()
-    if queue.bound or call('EXISTS', unpack(protocol_keys)) == 0 then
+    if queue.bound or call('EXISTS', unpack(protocol_keys())) == 0 then
       return 1
     end
     return in_use('producer') or in_use('consumer') or remove()
@@ -232,7 +234,7 @@ local function make_life()
     if queue.bound then
       return 0
     end
-    if call('EXISTS', unpack(protocol_keys)) > 0 then
+    if call('EXISTS', unpack(protocol_keys())) > 0 then
       -- The Delete is still in progress, and may be waiting for a token that a server has parked.
       end_turn('producer')
       end_turn('consumer')
@@ -241,8 +243,6 @@ local function make_life()
     operations.drop_ids()
     operations.drop_groups()
     operations.unregister()
-    return call('UNLINK', unpack(extension_keys))
+    return call('UNLINK', unpack(extension_keys()))
   end
-
-  return operations
 end

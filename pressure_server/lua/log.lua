@@ -77,7 +77,7 @@ function make_log(options)
   -- Takes    first, last: positions, as `range` in read.lua; those that have come back are the oldest
   function operations.range(first, last)
     if queue.returned == 0 then
-      return make_read().range(first, last)
+      return reads.range(first, last)
     end
     local count = operations.length()
     first = math.max(0, first < 0 and first + count or first)
@@ -86,7 +86,7 @@ function make_log(options)
     for _, member in ipairs(first <= last and call('ZRANGE', base .. ':ext:ready', first, last) or {}) do
       found[#found + 1] = parse(member)
     end
-    for _, message in ipairs(last >= queue.returned and make_read().range(math.max(0, first - queue.returned),
+    for _, message in ipairs(last >= queue.returned and reads.range(math.max(0, first - queue.returned),
       last - queue.returned) or {}) do
       found[#found + 1] = message
     end
@@ -98,7 +98,7 @@ function make_log(options)
     local members = queue.returned > 0 and position < queue.consumed
       and call('ZRANGEBYSCORE', base .. ':ext:ready', position, '+inf', 'LIMIT', 0, count) or {}
     if #members == 0 then
-      return make_read().scan(position, count)
+      return reads.scan(position, count)
     end
     local messages, mark = {}, nil
     for i, member in ipairs(members) do messages[i], mark = parse(member) end
@@ -115,7 +115,7 @@ function make_log(options)
   end
 
   function operations.contains(messages)
-    local found, left = make_read().contains(messages)
+    local found, left = reads.contains(messages)
     for _, member in ipairs(queue.returned > 0 and call('ZRANGE', base .. ':ext:ready', 0, -1) or {}) do
       local message = parse(member)
       for i = 1, #found do
@@ -162,7 +162,7 @@ function make_log(options)
     end
     local first = math.max(offset, head)
     while offset <= last and bytes < AT_BYTES do
-      local some = offset >= first and make_read().range(offset - head, math.min(last, offset + 99) - head) or { came_back[offset] or false }
+      local some = offset >= first and reads.range(offset - head, math.min(last, offset + 99) - head) or { came_back[offset] or false }
       for _, message in ipairs(some) do
         found[#found + 1] = message and not (marks and offset >= head and is_expired(marks.look(message, offset))) and message
         bytes = bytes + (message and #message or 0)

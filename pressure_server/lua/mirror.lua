@@ -93,8 +93,7 @@ local function make_mirror()
     self.changed = true
   end
 
-  -- Mirror messages if possible; return whether it was. A backend out of memory refuses this as a script's
-  -- first write, but the script may still take messages.
+  -- Mirror messages if possible; return whether it was.
   local function may_remember(messages)
     return pcall(self.remember, messages)
   end
@@ -215,7 +214,7 @@ local function make_mirror()
     note_roles()
     if self.changed and watched() then
       drop_garbage()
-      -- If this is the script's first write and is refused, the next call works the index out again.
+      -- If this is refused, the next call works the index out again.
       try('SET', base .. ':ext:index', string.format('%d %d %d %d %s %s', queue.length, self.unmirrored,
         self.mirrored, queue.consumed, self.producer or '', self.consumer or ''))
     end

@@ -34,7 +34,7 @@ local function make_move(options)
       queue.jobs.happen('delete', queue.jobs.read({ id }))
       settle_not_full()
     elseif wanted then
-      (queue.kind == 'jobs' and make_job_list or make_get)().remove({ wanted })
+      (queue.kind == 'jobs' and job_lists or make_get()).remove({ wanted })
     else
       block.is_moving = true -- the message is in the other queue already
       make_get().get(1)

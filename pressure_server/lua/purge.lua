@@ -1,7 +1,8 @@
 -- Purge: deletes the messages of a queue that are in given states, some at a time. They count as consumed.
 
-local function make_purge()
-  local operations = {}
+local purges = {}
+do
+  local operations = purges
 
   -- Delete jobs in a state, at most DELETED_AT_ONCE if the operation may be left undone. Return how many; and whether
   -- there are more.
@@ -40,6 +41,4 @@ local function make_purge()
     if queue.bound then settle_not_full() end
     return { count, 0 }
   end
-
-  return operations
 end

@@ -42,7 +42,7 @@ local function put_refusal(options)
     if ARGV[HEADER_BOUND] == '' or options.existing then
       return { err = 'NOQUEUE' }
     end
-    local made = make_life().create(ARGV[HEADER_BOUND], default_overflow, true)
+    local made = life.create(ARGV[HEADER_BOUND], default_overflow, true)
     if made ~= 1 then
       return made
     end

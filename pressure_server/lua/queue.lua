@@ -14,10 +14,11 @@
 --          have reserved messages of a list (jobs.lua), 'log' (log.lua), or 'limited' for a list with a limit of
 --          bytes (limits.lua)
 --
--- All files are joined into one script, and Lua creates every function anew in each call. Functions are
--- therefore created only when needed: this reduced 19 microseconds to 5. The variables below are reset at the
--- beginning of each block.
+-- All files are joined into one library, whose functions are created once, when the backend loads it. Its variables
+-- live on from call to call: call.lua gives those of the call their values, and next_block (blocks.lua) those of the
+-- block.
 
+local KEYS, ARGV -- of the call
 -- See jobs.lua, job_puts.lua, job_gets.lua and job_verbs.lua.
 local open_jobs, begin_jobs, job_puts, job_gets, move_dead_letters
 -- See limits.lua.
@@ -28,14 +29,13 @@ local set_aside
 local begin_log, make_log, drop_passed, fill_group, settle_groups
 local base
 local queue = {}
-local identity = ARGV[HEADER_IDENTITY]
-local default_overflow = ARGV[HEADER_OVERFLOW]
-local block = { how = '' } -- see batch.lua
-local changed = false -- whether the block has done anything that must not be done twice
-local patient = true -- whether operations may be left undone, to wait or for another call
-local call = redis.call
--- For commands after the first write: a key of the wrong type (which the doctor finds) must not end the call.
-local try = redis.pcall
+local identity, default_overflow
+local block -- see batch.lua
+local changed -- whether the block has done anything that must not be done twice
+local patient -- whether operations may be left undone, to wait or for another call
+-- redis.call, and redis.pcall for commands after the first write: a key of the wrong type (which the doctor finds) must
+-- not end the call.
+local call, try
 
 -- Redis's Lua can pass about 8000 values to one call.
 local CHUNK = 4000
@@ -57,7 +57,7 @@ local function read_queue(key)
   queue.length = call('LLEN', base)
 end
 
--- What read_name has returned in this call, by the name of the run.
+-- What read_name has returned, by the name of the run.
 local names = {}
 
 -- Return the verb of a run's name, and its options as a set of words.

@@ -2,8 +2,9 @@
 
 local SAMPLE_BYTES = 64 * 1048576
 
-local function make_read()
-  local operations = {}
+local reads = {}
+do
+  local operations = reads
 
   -- Takes    messages
   -- Returns  1 for each that is queued, 0 for each that is not; and how many are left for another call
@@ -134,6 +135,4 @@ local function make_read()
       unpack(counts),
     }
   end
-
-  return operations
 end

@@ -25,47 +25,37 @@
 
 local FORMAT = 1
 
-local records = KEYS[#KEYS]
+local records
 -- The doctor has no records. It only notices what has ended.
-local has_records = string.sub(records, -#identity) == identity
-local is_recorded = ARGV[HEADER_NUMBER] ~= ''
-local replies = { 0 } -- of the call (layout.py)
-local entries, call_changed = {}, false
-local reserved, reserved_before = {}, 0 -- jobs that the call has reserved; how many entries there were before the run
+local has_records
+local is_recorded
+local replies -- of the call (layout.py)
+local entries, call_changed
+local reserved, reserved_before -- jobs that the call has reserved; how many entries there were before the run
 local out_of_memory -- the error, if the backend is out of memory
 
-local taken = {} -- entries for the messages that the block has taken
+local taken -- entries for the messages that the block has taken
 -- State of the run:
-local taken_marks = {}
-local popped = {} -- the messages that it has taken, to put back if an error ends the run
+local taken_marks
+local popped -- the messages that it has taken, to put back if an error ends the run
 
 -- Return the key of a server's own, or of all servers: ${PREFIX}!name.
 function own_key(name)
   return string.sub(records, 1, -1 - #'calls:' - #identity) .. name
 end
 
--- Check that the call may be done. The first write is a probe: Redis refuses a script for lack of memory only
--- at its first write, so after it the record can be written.
+-- Check that the call may be done.
 --
 -- Returns  the reply, if the call is not to be done; else nil
 local function begin_call()
   if is_recorded then
-    out_of_memory = storage_refusal()
-    local epoch = try('HINCRBY', records, 'epoch', 0)
-    local refusal = type(epoch) == 'table' and error_text(epoch)
-    if refusal and string.sub(refusal, 1, 4) == 'OOM ' then
-      out_of_memory = refusal
-      epoch = tonumber(call('HGET', records, 'epoch') or 0)
-    elseif refusal and string.sub(refusal, 1, 10) == 'WRONGTYPE ' then
+    local epoch = try('HGET', records, 'epoch')
+    if type(epoch) == 'table' then -- not a hash
       call('DEL', records)
-      epoch = 0
-    elseif refusal then
-      return { err = refusal }
+      epoch = nil
     end
+    epoch = tonumber(epoch or 0)
     if epoch ~= tonumber(ARGV[HEADER_EPOCH]) then
-      if epoch == 0 and call('HLEN', records) == 1 then
-        call('DEL', records)
-      end
       return { err = 'BURIED the call is of an epoch that has ended' }
     end
     if ARGV[HEADER_AGAIN] == 'again' then

@@ -4,11 +4,12 @@
 -- asked for. It goes back only to the queue from which it was taken, never to a later queue of the same name.
 
 -- This server's records that the call has changed: number -> entries that hold the messages themselves.
-local changed_records = {}
+local changed_records
 
-local function make_recovery()
-  local operations = {}
-  local JOBS = string.byte('j') -- of a field j<base key>
+local recovery = {}
+do
+  local operations = recovery
+  local JOBS = 106 -- the first byte of a field j<base key>
 
   -- Return the messages that an entry has taken, each with its mark and its `word`. The word identifies the
   -- message in a request to put it back; it begins with the flags if these were returned with the message.
@@ -60,7 +61,7 @@ local function make_recovery()
     end
     local messages, marks = {}, {}
     for i, one in ipairs(found) do messages[i], marks[i] = one.message, one.mark or nil end
-    (queue.kind == 'jobs' and make_job_list or queue.kind == 'log' and make_log or make_get)().restore(messages, marks)
+    (queue.kind == 'jobs' and job_lists or queue.kind == 'log' and make_log() or make_get()).restore(messages, marks)
     return #found
   end
 
@@ -117,8 +118,6 @@ local function make_recovery()
 
   -- Write the records that this call has changed.
   function operations.save()
-    -- A backend out of memory refuses a script whose first write needs memory. This one does nothing.
-    call('PERSIST', records)
     for number, rest in pairs(changed_records) do
       if #rest > 0 then
         write_record(number, false, rest)
@@ -314,6 +313,4 @@ local function make_recovery()
     changed_records[number] = now
     return count
   end
-
-  return operations
 end

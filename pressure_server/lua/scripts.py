@@ -1,4 +1,4 @@
-"""The scripts. Some are joined from several files, in the order in which these use each other."""
+"""The library and the scripts. Some are joined from several files, each after those that it uses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import cache
 from importlib.resources import files
 
 from pressure_server.lua.layout import constants
-from pressure_server.lua.script import Script
+from pressure_server.lua.script import Library, Script
 
 _PARTS = (
     "queue",
@@ -40,20 +40,28 @@ _PARTS = (
     "upgrade",
     "doctor",
     "batch",
+    "call",
 )
+# What call.lua does for the functions of the library.
+_HOUSEKEEPING = b"""
+KEYS, ARGV, call, try = keys_of_script, arguments_of_script, redis.call, redis.pcall
+identity, default_overflow, block, changed, patient = ARGV[1], ARGV[3], { how = '' }, false, true
+"""
 
 
 @cache
-def batch_script() -> bytes:
-    """Return the text of the script for operations on queues."""
-    return _joined(*map(_text, _PARTS))
+def library() -> Library:
+    """Return the library for operations on queues."""
+    return Library(_joined(*map(_text, _PARTS)))
 
 
 @cache
 def housekeeping_script() -> Script:
     """Return the script for tasks on many queues at once, used or not."""
     parts = (
+        b"local keys_of_script, arguments_of_script = KEYS, ARGV",
         _text("queue"),
+        _HOUSEKEEPING,
         _text("limits"),
         _text("garbage"),
         b"local mirror",

@@ -1,18 +1,18 @@
 -- Trim: what Redis's commands on positions and copies do to a queue: LTRIM, LREM and LPOS. Positions count from the
 -- oldest message. What is removed counts as consumed.
 
-local function make_trim()
-  local operations = {}
-  local of_jobs, is_log = queue.kind == 'jobs', queue.kind == 'log'
+local trims = {}
+do
+  local operations = trims
 
   -- Return why messages cannot be removed, or nil; `newest` says that some of them are not the oldest ones.
   local function refusal_to_remove(newest)
-    if is_log and make_log().refusal_to_take(newest) then
+    if queue.kind == 'log' and make_log().refusal_to_take(newest) then
       return make_log().refusal_to_take(newest)
     elseif queue.jobs and queue.jobs.source and newest then
       return { err = 'TYPE is that of a group: nothing leaves it from the middle' }
     end
-    return not of_jobs and in_use('consumer') or nil
+    return queue.kind ~= 'jobs' and in_use('consumer') or nil
   end
 
   -- Remove the newest messages of a list.
@@ -36,20 +36,20 @@ local function make_trim()
   end
 
   local function delete_jobs(first, last)
-    local ids = last >= first and make_job_list().ids(first, last) or {}
+    local ids = last >= first and job_lists.ids(first, last) or {}
     delete(ids, #ids)
   end
 
   -- Keep the messages from position `first` to `last`; -1 is the newest. Returns 1, or an error.
   function operations.trim(first, last)
-    if of_jobs then job_puts().adopt_rest() end
+    if queue.kind == 'jobs' then job_puts().adopt_rest() end
     local count = queue.length
     first = math.min(count, math.max(0, first < 0 and first + count or first))
     last = math.max(first - 1, math.min(count - 1, last < 0 and last + count or last))
     local refusal = (first > 0 or last < count - 1) and refusal_to_remove(last < count - 1)
     if refusal then
       return refusal
-    elseif of_jobs then
+    elseif queue.kind == 'jobs' then
       delete_jobs(last + 1, count - 1)
       delete_jobs(0, first - 1)
     else
@@ -68,7 +68,7 @@ local function make_trim()
     local refusal = queue.length > 0 and refusal_to_remove(true)
     if refusal then
       return refusal, 0
-    elseif of_jobs then
+    elseif queue.kind == 'jobs' then
       local index, _, decided = need_mirror(), need_mirror().queued({ message })
       if decided == 0 then return {}, 1 end
       local ids = index.ids_of(message, wanted == 0 and -1 or math.abs(wanted), wanted < 0)
@@ -97,7 +97,7 @@ local function make_trim()
   -- Takes    a message; its rank, the count, and how many messages to look at, as Redis's LPOS
   -- Returns  positions
   function operations.positions(message, rank, count, most)
-    if of_jobs then
+    if queue.kind == 'jobs' then
       return { err = 'TYPE has jobs: their positions change by themselves' }
     end
     local found = call('LPOS', base, message, 'RANK', string.format('%.0f', -tonumber(rank)), 'COUNT', count, 'MAXLEN', most)
@@ -105,6 +105,4 @@ local function make_trim()
     for i, position in ipairs(found) do found[i] = queue.length - 1 - position end
     return found
   end
-
-  return operations
 end

@@ -4,8 +4,9 @@
 -- Touches  :ext:calls  a hash: 'identity slot' -> { number of the call, reply, places, marks, slots that it
 --          opened }, packed; places and marks are those of an entry (records.lua)
 
-local function make_upgrade()
-  local operations = {}
+local upgrades = {}
+do
+  local operations = upgrades
 
   -- Each message that a call opened has a field of its own: 'identity o<slot>.<n>'. Return n, or 0.
   local function opened_as(field)
@@ -34,12 +35,10 @@ local function make_upgrade()
     for _, one in ipairs(found) do
       local record = one[2]
       if queue.bound then
-        count = count + make_recovery().restore({ base, queue.made, 0, record[3], record[4] or {} }, record[2])
+        count = count + recovery.restore({ base, queue.made, 0, record[3], record[4] or {} }, record[2])
       end
       call('HDEL', key, one[1])
     end
     return count
   end
-
-  return operations
 end

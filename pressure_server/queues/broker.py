@@ -15,7 +15,7 @@ from pressure_server.backend.greeting import NoSuchDatabaseError
 from pressure_server.backend.levels import Level
 from pressure_server.backend.link import Link, Timeouts
 from pressure_server.errors import BackendError, PressureError
-from pressure_server.lua.scripts import batch_script
+from pressure_server.lua.scripts import library
 from pressure_server.queues.database import Database
 from pressure_server.queues.operations.waiters import WaiterCount
 from pressure_server.queues.peers import PeerDetection, Peers
@@ -62,7 +62,7 @@ class Broker:
             address,
             identity=self.identity,
             prefix=self._prefix,
-            script=batch_script(),
+            library=library(),
             timeouts=timeouts or Timeouts(),
             durability=durability or Level(),
             allow_eviction=allow_eviction,
@@ -79,6 +79,11 @@ class Broker:
     def databases(self) -> list[Database]:
         """The databases in use."""
         return list(self._databases.values())
+
+    @property
+    def libraries_of_peers(self) -> set[bytes]:
+        """The names of the libraries of functions that other servers use."""
+        return {name for peers in self._peers.values() for name in peers.libraries}
 
     @property
     def is_up(self) -> bool:

@@ -18,7 +18,7 @@ from time import monotonic
 from pressure_server.backend.link import Link
 from pressure_server.errors import BackendError, BackendReplyError
 from pressure_server.lua.script import Script
-from pressure_server.lua.scripts import servers_script
+from pressure_server.lua.scripts import library, servers_script
 from pressure_server.queues.database import Database
 from pressure_server.queues.names import printable, records_key
 
@@ -81,7 +81,8 @@ class Peers:
         self._count += 1
         self._last_heartbeat = monotonic()
         new_epoch = b"" if epoch is None else b"%d" % epoch
-        return self._call(b"sign", self._identity, b"%d %g" % (self._count, self._timeout), new_epoch)
+        signed = b"%d %g %b" % (self._count, self._timeout, library().name)
+        return self._call(b"sign", self._identity, signed, new_epoch)
 
     def is_overdue(self) -> bool:
         """Return whether the last heartbeat is so old that peers may take this server for dead.
@@ -93,6 +94,11 @@ class Peers:
     def heartbeat_answered(self, refusal: BackendReplyError | None) -> None:
         """Note that the backend has answered a heartbeat, or refused it."""
         self._log_refusal(_HEARTBEAT, refusal)
+
+    @property
+    def libraries(self) -> set[bytes]:
+        """The names of the libraries that the peers use, as of the last search for dead ones."""
+        return {name for signed, _ in self._seen.values() for name in signed.split(b" ")[2:]}
 
     def check_readiness(self) -> None:
         """Raise BackendError if messages taken by this server, or by a dead peer, would not be put back."""
@@ -242,6 +248,6 @@ class Peers:
 def _timeout_of(signed: bytes) -> float:
     """Return the timeout in seconds that the server has written with its heartbeat; 0 if it is unreadable."""
     try:
-        return float(signed.partition(b" ")[2])
-    except ValueError:
+        return float(signed.split(b" ")[1])
+    except (ValueError, IndexError):
         return 0.0

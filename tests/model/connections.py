@@ -37,7 +37,7 @@ class ModelLink:
         self._backend = backend
         self._in_flight: deque[_Call] = deque()
 
-    def call_script(
+    def call_library(
         self, keys: Sequence[bytes], arguments: list[bytes], received: Callable[[Any], None]
     ) -> None:
         self._in_flight.append(_Call(list(keys), arguments, received))

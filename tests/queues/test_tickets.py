@@ -114,7 +114,7 @@ def test_a_lost_watch_does_not_try_each_queue(start_valkey: StartValkey, start_s
     names = [f"q{number}" for number in range(200)]
 
     def calls() -> int:
-        return int(direct.info("commandstats")["cmdstat_evalsha"]["calls"])
+        return int(direct.info("commandstats")["cmdstat_fcall"]["calls"])
 
     with server.client() as client, backend.client() as direct, Waiter(server.port) as waiter:
         create(client, names[-1])

@@ -16,7 +16,7 @@ from tests.support.programs import TIMEOUT
 from tests.support.relay import Link, Relay
 from tests.support.waiters import packed
 
-_SCRIPT_CALL = b"EVALSHA"
+_LIBRARY_CALL = b"FCALL"
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class CallRelay(BackendRelay):
     def next_cut(self, command: list[bytes]) -> Cut | None:
         """Return the cut that is planned for this command, None if there is none."""
         with self._lock:
-            if self._plan and command[0] == _SCRIPT_CALL and self._key in command[3 : 3 + int(command[2])]:
+            if self._plan and command[0] == _LIBRARY_CALL and self._key in command[3 : 3 + int(command[2])]:
                 return self._plan.popleft()
         return None
 

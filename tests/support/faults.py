@@ -167,7 +167,7 @@ def commanded(*commands: str, back: str = "") -> BackendFault:
 _CLOSE_ALL = "CLIENT KILL TYPE normal SKIPME yes"
 DISCONNECTED = commanded(_CLOSE_ALL)
 SUBSCRIBERS_DISCONNECTED = commanded(_CLOSE_ALL, "CLIENT KILL TYPE pubsub SKIPME yes")
-SCRIPTS_FLUSHED = commanded("SCRIPT FLUSH")
+SCRIPTS_FLUSHED = commanded("SCRIPT FLUSH", "FUNCTION FLUSH")
 FLUSHED = commanded("FLUSHALL")
 ASLEEP = commanded("DEBUG SLEEP 0.6")
 # A backend that pauses all clients accepts no command to end the pause.
@@ -176,7 +176,7 @@ WRITES_PAUSED = commanded("CLIENT PAUSE 60000 WRITE", back="CLIENT UNPAUSE")
 TOO_MANY_CLIENTS = commanded("CONFIG SET maxclients 1", _CLOSE_ALL, back="CONFIG SET maxclients 10000")
 OUT_OF_MEMORY = commanded("CONFIG SET maxmemory 1", back="CONFIG SET maxmemory 0")
 TOO_FEW_REPLICAS = commanded("CONFIG SET min-replicas-to-write 1", back="CONFIG SET min-replicas-to-write 0")
-NO_SCRIPTS = commanded("ACL SETUSER default -evalsha", back="ACL SETUSER default +evalsha")
+NO_SCRIPTS = commanded("ACL SETUSER default -evalsha -fcall", back="ACL SETUSER default +evalsha +fcall")
 
 
 class Impostor:

@@ -1,11 +1,13 @@
-"""Calls of the batch script as the courier makes them, without a server."""
+"""Calls of the library as the courier makes them, without a server."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from pressure_server.lua.scripts import batch_script
+import redis
+
+from pressure_server.lua import scripts
 from tests.support.programs import Client
 
 # A name and its arguments.
@@ -34,8 +36,23 @@ def call(direct: Client, *blocks: Block, number: int = 0, epoch: int = 1, again:
         words += [len(block.bases), len(run_words), block.mode, *run_words]
         keys += block.bases
     keys.append(RECORDS)
-    replies: list[Any] = direct.eval(batch_script(), len(keys), *keys, *words)[1:]
+    replies: list[Any] = call_library(direct, keys, words)[1:]
     return [_without_due(reply) for reply in replies]
+
+
+def call_library(direct: Client, keys: Sequence[str], words: Sequence[Any]) -> Any:
+    """Call the library, which is loaded if the backend does not have it."""
+    library = scripts.library()
+    call = "FCALL", library.name, len(keys), *keys, *words
+    try:
+        return direct.execute_command(*call)
+    except redis.OutOfMemoryError as error:
+        return direct.execute_command("FCALL", library.name + b"_full", *call[2:], str(error))
+    except redis.ResponseError as error:
+        if str(error) != "Function not found":
+            raise
+    direct.execute_command("FUNCTION", "LOAD", library.text)
+    return direct.execute_command(*call)
 
 
 def _without_due(reply: Any) -> Any:

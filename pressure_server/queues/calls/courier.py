@@ -255,7 +255,7 @@ class Courier:
             keys.append(self._records)
         self._in_flight += 1
         call = _Call(perf_counter(), number, field, blocks, done, takes)
-        self._link.call_script(keys, arguments, partial(self._received, call))
+        self._link.call_library(keys, arguments, partial(self._received, call))
 
     def _log_call(self, call: _Call, seconds: float, reply: Any) -> None:
         """Log a call that has been answered, with some of its queues."""
