@@ -20,18 +20,21 @@ QUEUES = [f"__pressure__:q{number}" for number in range(5)]
 A, B, *_ = QUEUES
 # Lets one command of the script fail, and then sets the key `failed`.
 FAILING = """
-local count = 0
-local function failing(real_call, real_pcall)
-  local function fails()
-    count = count + 1
-    return count == FAILS and real_call('SET', 'failed', 1)
-  end
-  return function(...)
-    if fails() then error({ err = 'ERR it fails' }) end
-    return real_call(...)
-  end, function(...)
-    if fails() then return { err = 'ERR it fails' } end
-    return real_pcall(...)
+local failing
+do
+  local count = 0
+  function failing(real_call, real_pcall)
+    local function fails()
+      count = count + 1
+      return count == FAILS and real_call('SET', 'failed', 1)
+    end
+    return function(...)
+      if fails() then error({ err = 'ERR it fails' }) end
+      return real_call(...)
+    end, function(...)
+      if fails() then return { err = 'ERR it fails' } end
+      return real_pcall(...)
+    end
   end
 end
 """

@@ -82,7 +82,14 @@ local verbs = {
 local function operation_of(verb, options)
   local about = verbs[verb]
   local module = queue.kind and about[queue.kind] or about[1]
-  return (type(module) == 'table' and module or module(options))[verb]
+  if module == job_verbs then
+    module = job_verbs()
+  elseif type(module) == 'function' then
+    local make = module
+    module = options[make] or make(options)
+    options[make] = module
+  end
+  return module[verb]
 end
 
 local function execute(verb, options, first, count)

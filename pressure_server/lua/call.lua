@@ -10,8 +10,6 @@
 --   call_read  only reads, when the backend accepts no writes
 -- The last two have one argument more: the backend's refusal.
 
-local FULL_BACKEND = "OOM command not allowed when used memory > 'maxmemory'."
-
 local function start(keys, arguments, is_out_of_memory, refusal)
   KEYS, ARGV, call, try = keys, arguments, redis.call, redis.pcall
   -- queue.lua
@@ -26,7 +24,8 @@ local function start(keys, arguments, is_out_of_memory, refusal)
   is_recorded = ARGV[HEADER_NUMBER] ~= ''
   replies, entries, call_changed = { 0 }, {}, false
   reserved, reserved_before = {}, 0
-  out_of_memory = storage_refusal() or is_out_of_memory and FULL_BACKEND or nil
+  out_of_memory = storage_refusal()
+    or is_out_of_memory and "OOM command not allowed when used memory > 'maxmemory'." or nil
   taken, taken_marks, popped, changed_records = {}, {}, {}, {}
   -- mirror.lua, marks.lua, waiting.lua, job_ids.lua
   mirror, now, left_for_others, stamped = nil, nil, nil, nil

@@ -18,8 +18,8 @@ local GET_EXPIRED = 4000
 
 local function make_get(options)
   local operations = {}
-  options = options or {}
 
+  -- State of the run:
   local flags -- of the returned messages, if any has marks
   local claims -- of the clients that reserve messages, instead of taking them for good (job_gets.lua)
 
@@ -187,7 +187,9 @@ local function make_get(options)
     if options.flags then
       messages = with_flags(messages)
     end
+    local own_claims = claims
     return messages, left, missing and function()
+      claims = own_claims
       return operations.get(missing)
     end
   end
@@ -347,3 +349,6 @@ local function make_get(options)
 
   return operations
 end
+
+-- What depends on no option.
+local gets = make_get({})

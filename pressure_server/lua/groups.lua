@@ -108,7 +108,7 @@ end
 function drop_passed()
   local slowest = tonumber(call('ZRANGE', groups_of(base), 0, 0, 'WITHSCORES')[2]) or 0
   local count = math.min(slowest - queue.consumed, queue.length, DROPPED_AT_ONCE)
-  if count > 0 and not in_use('consumer') then make_get().drop_oldest(count) end
+  if count > 0 and not in_use('consumer') then gets.drop_oldest(count) end
 end
 
 -- Do the same for the log of a group, without turning to it, if it has neither a bound or a limit of bytes nor an

@@ -118,6 +118,7 @@ do
     note_held()
     note_reserved(ids, owners)
     call_with_all('ZADD', key_of('reserved'), places)
+    jobs.note_come('reserved', places)
     call('HSET', records, 'j' .. base, 1)
     return found
   end

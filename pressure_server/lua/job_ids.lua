@@ -17,11 +17,7 @@ local stamped -- the last stamp of the call
 -- microsecond, so stamps do not run ahead of the clock.)
 -- The first 13 digits are milliseconds; jobs of earlier versions have only these.
 local function new_stamp()
-  if not stamped then
-    local time = call('TIME')
-    stamped = time[1] * 1000000 + time[2]
-  end
-  stamped = stamped + 1
+  stamped = (stamped or clock() and microseconds) + 1
   return string.format('%.0f ', stamped)
 end
 
@@ -49,12 +45,14 @@ end
 -- Return new ids, in ascending order, in the form that jobs.lua describes.
 local function new_job_ids(wanted)
   local settings, ids = base .. ':ext:settings', {}
-  local last = tonumber(wanted > 0 and call('HGET', settings, 'id') or 0)
+  local jobs = queue.jobs or {}
+  local last = jobs.last_id or tonumber(wanted > 0 and call('HGET', settings, 'id') or 0)
   for i = 1, wanted do
     if last % IDS_OF_BLOCK == 0 then last = new_block_of_ids() * IDS_OF_BLOCK end
     last = last + 1
     ids[i] = string.format('%013x', last)
   end
   if wanted > 0 then call('HSET', settings, 'id', string.format('%.0f', last)) end
+  jobs.last_id = last
   return ids
 end

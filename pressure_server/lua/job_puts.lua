@@ -36,7 +36,10 @@ do
         if jobs.indexed.equal then jobs.index('equal').note(message, id, true) end
       end
     end
-    if #delayed > 0 then call_with_all('ZADD', key_of('delayed'), delayed) end
+    if #delayed > 0 then
+      call_with_all('ZADD', key_of('delayed'), delayed)
+      jobs.note_come('delayed', delayed)
+    end
     if #ready > 0 then call_with_all('ZADD', key_of('ready'), ready) end
     if #fields > 0 then call_with_all('HSET', key_of('jobs'), fields) end
     jobs.ready = jobs.ready + #ready / 2

@@ -84,7 +84,25 @@ do
     jobs, settings, indexes = key_of('jobs'), key_of('settings'), {}
     self.ready, self.settings, self.indexed = 0, {}, {}
     self.source, self.lag, self.has_passed = nil, 0, nil
+    self.first, self.last_id = {}, nil
     self.spent, self.has_unadopted, self.has_ended, self.is_due_now, self.has_due = nil, nil, nil, nil, nil
+  end
+
+  -- Return when the first job of a state, 'delayed' or 'reserved', is due; inf for never, or if there is none.
+  local function first_due(state)
+    local due = self.first[state]
+    if not due then
+      due = tonumber(call('ZRANGE', key_of(state), 0, 0, 'WITHSCORES')[2]) or math.huge
+      self.first[state] = due
+    end
+    return due
+  end
+
+  -- Note that jobs have come into a state; `places` are their scores, each followed by an id.
+  function self.note_come(state, places)
+    local first = self.first[state]
+    for i = 1, first and #places or 0, 2 do first = math.min(first, tonumber(places[i])) end
+    self.first[state] = first
   end
 
   function self.index(name)
@@ -175,7 +193,7 @@ do
       messages[i] = self.message_of(job)
       marks[i] = (job.flags ~= '0' or job.expires ~= '0') and { job.flags, tonumber(job.expires) } or nil
     end
-    make_get().restore(messages, marks)
+    gets.restore(messages, marks)
   end
 
   -- Note in an index that a job goes from one state to another.
@@ -282,10 +300,17 @@ do
       end
     end
     if #written > 0 then call_with_all('HSET', jobs, written) end
-    for state, places in pairs(into) do call_with_all('ZADD', key_of(state), places) end
+    for state, places in pairs(into) do
+      call_with_all('ZADD', key_of(state), places)
+      self.note_come(state, places)
+    end
+    if event == 'touch' then self.first.reserved = nil end
     if into.reserved and event ~= 'touch' then call('HSET', records, 'j' .. base, 1) end
     if #returned > 0 then return_to_list(returned) end
-    for state, places in pairs(left) do call_with_all('ZREM', key_of(state), places) end
+    for state, places in pairs(left) do
+      call_with_all('ZREM', key_of(state), places)
+      self.first[state] = nil
+    end
     if #gone > 0 then call_with_all('HDEL', jobs, gone) end
     if self.source then pass(passed) end
     if consumed > 0 and jobs_of_queue then count_as('consumed', consumed, bytes) end
@@ -339,6 +364,10 @@ do
 
   -- Return the ids in a set that are due, the latest first.
   local function due_in(state)
+    local first = first_due(state)
+    if first == math.huge or first > clock() then
+      return {}
+    end
     return call('ZREVRANGEBYSCORE', key_of(state), string.format('%.0f', clock()), '-inf', 'LIMIT', 0, JOBS_AT_ONCE)
   end
 
@@ -355,6 +384,7 @@ do
     end
     if #stray > 0 then
       call_with_all('ZREM', key_of(state), stray)
+      self.first[state] = nil
       if state == 'ready' then self.ready, queue.length = self.ready - #stray, queue.length - #stray end
     end
     return found
@@ -368,7 +398,8 @@ do
     if self.has_due ~= nil then
       return
     end
-    local ids = delayed > 0 and due_in('delayed') or {}
+    if delayed == 0 then self.first.delayed = math.huge end
+    local ids = due_in('delayed')
     self.has_due = #ids == JOBS_AT_ONCE
     if #ids > 0 then
       local ready = {}
@@ -378,6 +409,7 @@ do
       if #ready > 0 then
         call('ZADD', key_of('ready'), unpack(ready))
         call('ZREM', key_of('delayed'), unpack(ids))
+        self.first.delayed = nil
       end
       self.ready = self.ready + #ready / 2
       changed = true
@@ -391,12 +423,13 @@ do
   -- Read the settings of the queue. If it belongs to a group, return the group's log and its place there.
   function self.read_settings()
     local noted = call('HMGET', settings, 'paused', 'indexed_equal', 'unique', 'max_deliveries', 'dead_letter', 'type',
-      'source', 'next', 'indexed_single')
+      'source', 'next', 'indexed_single', 'max_bytes', 'id')
     self.indexed = { equal = noted[2], single = noted[9] }
     self.settings = {
       paused = tonumber(noted[1] or nil), unique = noted[3], max_deliveries = tonumber(noted[4] or nil),
       dead_letter = noted[5], type = noted[6] or 'jobs',
     }
+    queue.max_bytes, self.last_id = tonumber(noted[10] or nil) or false, tonumber(noted[11] or 0)
     return noted[7], noted[8]
   end
 
@@ -421,13 +454,8 @@ do
 
   -- Return when there may be another job to take: when the first delay, reservation or pause ends; inf for never.
   local function next_due()
-    local due = self.settings.paused or 0
-    due = due > clock() and due or math.huge
-    for _, state in ipairs({ 'delayed', 'reserved' }) do
-      local first = call('ZRANGE', key_of(state), 0, 0, 'WITHSCORES')[2]
-      due = math.min(due, tonumber(first) or math.huge)
-    end
-    return due
+    local paused = self.settings.paused
+    return math.min(paused and paused > clock() and paused or math.huge, first_due('delayed'), first_due('reserved'))
   end
 
   -- Note in :ext:due when servers try waiting operations again. Call this before the script leaves the queue.

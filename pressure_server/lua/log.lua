@@ -15,7 +15,7 @@ end
 
 function make_log(options)
   local operations = {}
-  local list = make_get(options)
+  local list = options and make_get(options) or gets
 
   -- Return a message that has come back, from its member of the set: its offset, and its marks.
   local function parse(member)

@@ -16,12 +16,13 @@
 local MAX_PLAIN = 64
 -- Fields allowed beyond twice the number of queued messages before stale ones are dropped.
 local MAX_STALE = 1000
-local now -- milliseconds since 1970 by the backend's clock, once it has been read
+-- Milliseconds, and microseconds, since 1970 by the backend's clock, once it has been read.
+local now, microseconds
 
 local function clock()
   if not now then
     local time = call('TIME')
-    now = time[1] * 1000 + math.floor(time[2] / 1000)
+    now, microseconds = time[1] * 1000 + math.floor(time[2] / 1000), time[1] * 1000000 + time[2]
   end
   return now
 end

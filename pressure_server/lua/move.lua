@@ -34,10 +34,10 @@ local function make_move(options)
       queue.jobs.happen('delete', queue.jobs.read({ id }))
       settle_not_full()
     elseif wanted then
-      (queue.kind == 'jobs' and job_lists or make_get()).remove({ wanted })
+      (queue.kind == 'jobs' and job_lists or gets).remove({ wanted })
     else
       block.is_moving = true -- the message is in the other queue already
-      make_get().get(1)
+      gets.get(1)
       block.is_moving = false
     end
   end
@@ -67,7 +67,7 @@ local function make_move(options)
     if not queue.bound and options.existing then
       return { err = 'NOQUEUE' }, 0
     end
-    make_get().drop_expired()
+    gets.drop_expired()
     if options.waits and allowed(1) == 0 then
       return {}, 0, again
     end

@@ -22,7 +22,7 @@ do
     for _, state in ipairs({ ... }) do
       local some, is_more = 0, false
       if state == 'ready' and queue.kind ~= 'jobs' then
-        some = (queue.kind == 'log' and make_log or make_get)().flush()
+        some = (queue.kind == 'log' and make_log() or gets).flush()
       elseif queue.jobs then
         if state == 'ready' then
           job_puts().adopt_rest()

@@ -57,6 +57,8 @@ end
 
 local function make_put(options)
   local operations = {}
+
+  -- State of the run:
   local marks, noted -- the marks of each message, if they have any; and the marks stored with the queue
   local overwrites -- whether the oldest messages are to be dropped
 
@@ -72,7 +74,7 @@ local function make_put(options)
       if queue.kind == 'jobs' then
         if is_full() then job_puts().drop_expired() end
       elseif queue.length >= queue.bound then
-        make_get().drop_expired(noted)
+        gets.drop_expired(noted)
       end
       space = queue.bound == 0 and math.huge or math.max(0, queue.bound - queue.length)
       if is_heavy() then space = 0 end
@@ -85,7 +87,7 @@ local function make_put(options)
   local function drop_excess(accepted)
     local function drop(count)
       call('HINCRBY', base .. ':ext:settings', 'dropped', count)
-      if queue.kind == 'jobs' then job_puts().drop(count) else make_get().drop_oldest(count, noted) end
+      if queue.kind == 'jobs' then job_puts().drop(count) else gets.drop_oldest(count, noted) end
     end
     if overwrites and queue.bound > 0 and queue.length > queue.bound then
       drop(math.min(queue.length - queue.bound, #accepted + DROPPED_AT_ONCE))
@@ -478,6 +480,7 @@ local function make_put(options)
   end
 
   function operations.put(sizes_text, messages)
+    marks, noted, overwrites, index = nil, nil, nil, nil
     if options.once then
       return put_once(messages)
     end

@@ -61,7 +61,7 @@ do
     end
     local messages, marks = {}, {}
     for i, one in ipairs(found) do messages[i], marks[i] = one.message, one.mark or nil end
-    (queue.kind == 'jobs' and job_lists or queue.kind == 'log' and make_log() or make_get()).restore(messages, marks)
+    (queue.kind == 'jobs' and job_lists or queue.kind == 'log' and make_log() or gets).restore(messages, marks)
     return #found
   end
 

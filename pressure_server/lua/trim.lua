@@ -54,7 +54,7 @@ do
       delete_jobs(0, first - 1)
     else
       if last < count - 1 then drop_newest(count - 1 - last) end
-      if first > 0 then make_get().drop_oldest(math.min(first, queue.length)) end
+      if first > 0 then gets.drop_oldest(math.min(first, queue.length)) end
       if queue.length < count then act_as('consumer') end
     end
     settle_not_full()
