@@ -84,12 +84,35 @@ class QueueInUseError(PressureError):
 
 
 class QueueTypeError(PressureError):
-    """The queue was created with a type that does not support the operation."""
+    """The queue was created with a type that does not support the operation.
+
+    `reason` is a word of the library, and for some a detail: 'not-jobs fifo'.
+    """
 
     code = "TYPE"
 
     def __init__(self, queue: str, reason: str) -> None:
-        super().__init__(f"queue '{queue}' {reason}")
+        word, _, detail = reason.partition(" ")
+        super().__init__(f"queue '{queue}' {_REASONS_OF_TYPE[word].format(detail)}")
+
+
+_REASONS_OF_TYPE = {
+    "has-groups": "is read by groups: take its messages from 'queue+group'",
+    "has-marks": "has flags or an expiry time for this message: only all its copies can be removed (LREM key 0)",
+    "has-returned": "has messages that came back to it: take these first, then add groups",
+    "is-group": "is that of a group: put into the log that it reads",
+    "is-group-no-index": "is that of a group: only the log that it reads has an index",
+    "is-group-no-removal": "is that of a group: nothing leaves it from the middle",
+    "is-log": "is a log: nothing leaves it from the middle",
+    "no-deliveries": "has no jobs: MAX-DELIVERIES and DEAD-LETTER need a queue of the type jobs",
+    "no-groups": "has no groups: they need a queue of the type log",
+    "no-max-deliveries": "has no MAX-DELIVERIES: DEAD-LETTER needs it",
+    "no-offsets": "has no offsets: they need a queue of the type log",
+    "no-positions": "has jobs: their positions change by themselves",
+    "no-reservations": "is a log, which has no reservations: read it with a group",
+    "not-jobs": "was created as a {}: jobs need a queue of the type jobs",
+    "not-unique": "was not created with UNIQUE",
+}
 
 
 class GroupDoesNotExistError(PressureError):
@@ -126,8 +149,10 @@ class TransactionIdError(PressureError):
 
     code = "TXN"
 
-    def __init__(self, queue: str, reason: str) -> None:
-        super().__init__(f"this transaction id {reason} on queue '{queue}': give each put an id of its own")
+    def __init__(self, queue: str) -> None:
+        super().__init__(
+            f"this transaction id was used for another kind of put on queue '{queue}': give each put an id of its own"
+        )
 
 
 class QueueChangedError(PressureError):

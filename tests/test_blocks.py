@@ -195,7 +195,7 @@ def test_the_fast_path_does_the_same_as_the_general_path(
 def test_a_put_on_a_full_queue_is_decided_after_native_clients_have_acted(
     direct: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    body = lua_scripts.library().body.replace(b"local SCAN = 1000000", b"local SCAN = 1")
+    body = lua_scripts.library().body.replace(b"SCAN = 1000000", b"SCAN = 1")
     monkeypatch.setattr(lua_scripts, "library", lambda: Library(body))
     call(direct, (base(0), [("create", "2"), ("put unique", "", "a", "b")]))
     direct.mset({f"{base(0)}:producer": "native-1", f"{base(0)}:consumer": "native-2"})

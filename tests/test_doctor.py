@@ -563,13 +563,11 @@ def test_keys_that_are_not_queues_are_kept(ward: Ward) -> None:
     assert set(keys_left(direct)) == {b"__pressure__:foreign", b"__pressure__!own", b"__pressure__:list"}
 
 
-def test_life_lua_lists_every_key_that_the_scripts_add() -> None:
+def test_keys_lua_lists_every_key_that_the_scripts_add() -> None:
     def named(text: str) -> set[str]:
-        return set(re.findall(r":ext:[a-z_]+", text))
+        return {one or f":ext:{other}" for one, other in re.findall(r"(:ext:[a-z_]+)|key_of\('([a-z_]+)'\)", text)}
 
-    _, found, list_of_all = (SCRIPTS / "life.lua").read_text().partition("function extension_suffixes()")
-    listed = named(list_of_all[: list_of_all.index("\nend\n")])
-    assert found
+    listed = named((SCRIPTS / "core" / "keys.lua").read_text())
     assert listed
-    for script in SCRIPTS.glob("*.lua"):
-        assert named(script.read_text()) <= listed, f"{script.name} names keys that life.lua does not list"
+    for script in SCRIPTS.rglob("*.lua"):
+        assert named(script.read_text()) <= listed, f"{script.name} names keys that keys.lua does not list"

@@ -1,7 +1,8 @@
-"""Refusals: errors of the batch script as exceptions for clients, and as conditions to wait for."""
+"""Refusals: errors of the library as exceptions for clients, and as conditions to wait for."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from pressure_server.errors import (
@@ -24,45 +25,46 @@ from pressure_server.queues.operations.wait_condition import WaitCondition
 
 
 def exception_for(name: bytes, text: str) -> PressureError:
-    """Return the exception for an error of the script: a code, followed by details for some codes."""
+    """Return the exception for an error of the library: a code, followed by details for some codes."""
     queue = printable(name)
-    code, _, rest = text.partition(" ")
-    if code == "NOQUEUE":
-        return QueueDoesNotExistError(queue)
-    if code == "EXISTS":
-        return QueueAlreadyExistsError(queue)
-    if code == "FULL":
-        return QueueFullError(queue)
-    if code == "CLOSED":
-        return QueueClosedError(queue)
-    if code == "INUSE":
-        role, _, holder = rest.partition(" ")
-        return QueueInUseError(
-            queue, f"by its {role} '{holder}'" if holder else f"by a {role} without a name"
-        )
-    if code == "CREATING":
-        return QueueInUseError(queue, "by a client that is creating it")
-    if code == "DELETING":
-        return QueueInUseError(queue, "by a client that is deleting it")
-    if code == "QUEUES":
-        return QueueLimitError(queue, rest)
-    if code == "TYPE":
-        return QueueTypeError(queue, rest)
-    if code == "AHEAD":
-        return OffsetAheadError(queue, rest)
-    if code == "GONE":
-        return OffsetGoneError(queue, rest)
-    if code == "NOGROUP":
-        return GroupDoesNotExistError(queue)
-    if code == "TXN":
-        return TransactionIdError(queue, rest)
+    code, _, detail = text.partition(" ")
+    if code in _WITH_DETAIL:
+        return _WITH_DETAIL[code](queue, detail)
+    if code in _PLAIN:
+        return _PLAIN[code](queue)
     if code == "TOOLARGE":
         return PressureError(f"the reply for queue '{queue}' would exceed 64 MiB: ask for fewer messages")
     return BackendError(f"the backend answered for queue '{queue}': {text}")
 
 
+def _in_use(queue: str, holder: str) -> PressureError:
+    """Return the exception for a role that a native client holds: 'role name'."""
+    role, _, name = holder.partition(" ")
+    return QueueInUseError(queue, f"by its {role} '{name}'" if name else f"by a {role} without a name")
+
+
+# By the code of an error of the library.
+_PLAIN: dict[str, Callable[[str], PressureError]] = {
+    "NOQUEUE": QueueDoesNotExistError,
+    "EXISTS": QueueAlreadyExistsError,
+    "FULL": QueueFullError,
+    "CLOSED": QueueClosedError,
+    "CREATING": lambda queue: QueueInUseError(queue, "by a client that is creating it"),
+    "DELETING": lambda queue: QueueInUseError(queue, "by a client that is deleting it"),
+    "NOGROUP": GroupDoesNotExistError,
+    "TXN": TransactionIdError,
+}
+_WITH_DETAIL: dict[str, Callable[[str, str], PressureError]] = {
+    "INUSE": _in_use,
+    "QUEUES": QueueLimitError,
+    "TYPE": QueueTypeError,
+    "AHEAD": OffsetAheadError,
+    "GONE": OffsetGoneError,
+}
+
+
 def condition_for(error: Any) -> WaitCondition | None:
-    """Return the condition to wait for after this error of the script; None if waiting does not help."""
+    """Return the condition to wait for after this error of the library; None if waiting does not help."""
     text = str(error)
     if text.startswith("OTHER "):
         text = text[6:]

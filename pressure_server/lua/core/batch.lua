@@ -1,0 +1,259 @@
+-- Batches: does blocks on the general path. A block has runs of equal operations, done one after the other.
+--
+-- Takes    ARGV[block.first…block.last]  runs: a name (a verb, and words for its options), a count, and as
+--                                        many arguments
+-- Returns  how many units of the last run (messages, or commands of a put) are left: the caller sends these,
+--          and the runs after them, again. 0: none. -1: none, and puts may wait, as the queue has a bound. -2:
+--          none, and there is no queue. Then a result for each run done. A refused run has an error: NOQUEUE,
+--          EXISTS, CLOSED, INUSE role holder, CREATING, DELETING. Nothing of it has been done. If only some of its
+--          units are refused, the result is a list with an error in the place of each of these. If there is no
+--          result, many jobs are due at once: the caller sends the runs again
+--
+-- An error of the script or of a command ends a run, and refuses it. What the run has taken goes back. Earlier runs
+-- are done, and keep their results. Later runs are left for the next call; in a transaction they are done.
+--
+-- Runs that lack a message, or room, wait within the call. After each later run that has changed the queue
+-- they are tried again, first come, first served. If some got further, the first value of the reply is
+-- instead { left, run, result, run, result, … }, with what they got then; runs count from 1. Run 0 reports a
+-- role that waiting runs need and a native client holds; 'others', if messages were left for other servers
+-- (waiting.lua); 'due', with the milliseconds until there may be another job (-1: never) and the value of :ext:due
+-- (jobs.lua); or 'source', if the queue is a group's, with the number of bytes by which the group's name is longer
+-- than its log's (groups.lua).
+--
+-- Three names are not operations and have no result. They make a transaction of the runs that follow:
+--   on         switch to the queue of that base key; no run waits from here on
+--   unchanged  refuse the whole block with CHANGED unless the queue has this version
+--   free       refuse the whole block with INUSE if a role is named that is held and needed
+-- The reply of a refused block is { 'refused', base key, error }: nothing has been done. The error is DUE if many
+-- jobs are due at once: the caller sends the block again.
+
+local the_call = require 'core/call'
+local block = require 'core/blocks'
+local commands = require 'core/commands'
+local queue = require 'core/queue'
+local room = require 'core/room'
+local records = require 'core/records'
+local waiting = require 'core/waiting'
+local recovery = require 'core/recovery'
+local verbs = require 'core/verbs'
+local dead_letters = require 'kinds/dead_letters'
+
+local batch = {}
+-- Limits in bytes of a block's answers. After the first, the rest is left for the next call. A transaction
+-- cannot be split: after the second, its runs with long answers are refused.
+local ANSWERED_BYTES, ANSWERED_TOGETHER = 1048576, 64 * 1048576
+
+-- Return whether more jobs of the queue are due than one call promotes: then the order and the number of the jobs that
+-- can be taken are not known, and the block is left for another call. Put-backs do not depend on that.
+local function is_late()
+  return queue.jobs and queue.jobs.has_due and the_call.has_records and #block.reply == 1
+    and the_call.arguments[block.first] ~= 'put_back'
+end
+
+-- Each returns an error that refuses the whole block, or nil.
+local prelude = {
+  on = function(base)
+    block.patient = false
+    dead_letters.move()
+    queue.enter(base)
+    if is_late() then
+      return { err = 'DUE' }
+    end
+    queue.kind.adopt()
+  end,
+  unchanged = function(version)
+    return queue.kind.version() ~= version and { err = 'CHANGED' } or nil
+  end,
+  free = function(roles)
+    for role in string.gmatch(roles, '%l+') do
+      local refusal = queue.bound and (role == 'producer' or queue.length > 0) and queue.in_use(role)
+      if refusal then
+        return refusal
+      end
+    end
+  end,
+}
+
+-- Return whether a waiting run got anything.
+local function got_on(result)
+  if type(result) ~= 'table' then
+    return false
+  elseif result[1] == 'part' and type(result[4]) == 'table' then
+    return result[2] > 0 or #result[4] > 0
+  end
+  return #result > 0
+end
+
+-- Note that the messages of the result at this place of the reply have been taken.
+local function note(result, place, how)
+  if type(result) == 'table' and #result > 0 then
+    records.note_taken(how == 'marked' and { marked = place } or place)
+  end
+end
+
+-- Add a run's later result, or with the number 0 what the caller should know, to the reply.
+local function tell(number, result)
+  local more = block.more
+  more[#more + 1], more[#more + 2] = number, result
+end
+
+-- End a run that an error has stopped: put back what it has taken. Return its result.
+local function fail_run(base, reason)
+  queue.leave_after_error()
+  recovery.undo(block.popped, block.reserved_before)
+  block.begin_run()
+  queue.forget()
+  local is_there, why = pcall(queue.enter, base)
+  block.broken = not is_there and the_call.error_reply(why)
+  return the_call.error_reply(reason)
+end
+
+-- Do a run. Return its result; how many of its units are left; the function that goes on if it waits; and whether an
+-- error has ended it.
+local function do_run(verb, options, first, count)
+  block.begin_run()
+  local base = queue.base
+  local is_done, result, left, go_on = pcall(verbs.execute, verb, options, first, count)
+  if is_done then
+    return result, left, go_on, false
+  end
+  return fail_run(base, result), nil, nil, true
+end
+
+-- Try the waiting runs until none makes progress.
+local function serve()
+  local progress = true
+  while progress and #block.waiting > 0 and not block.broken do
+    local still = {}
+    progress = false
+    for _, run in ipairs(block.waiting) do
+      local is_done, result, go_on, _ = true, nil, run.go_on, nil
+      if not block.broken then
+        block.begin_run()
+        is_done, result, _, go_on = pcall(run.go_on)
+      end
+      if not is_done then
+        result, go_on = fail_run(block.home, result), nil
+      end
+      if not go_on or got_on(result) then
+        progress = true
+        tell(run.number, result)
+        if run.takes then note(result, -#block.more, run.takes) end
+      end
+      if go_on then
+        run.go_on = go_on
+        still[#still + 1] = run
+      end
+    end
+    block.waiting = still
+  end
+end
+
+-- Return the reply of the block, which is done. After an error, waiting operations are tried again in a second.
+function batch.answer(after_error)
+  local reply, more = block.reply, block.more
+  if after_error then tell(0, 'due 1000 ') end
+  if #more > 1 then
+    more[1] = reply[1]
+    reply[1] = more
+  end
+  return records.keep(reply)
+end
+
+-- Do a prelude. Return the reply if it refuses the block, else nil.
+local function do_prelude(name, argument, is_first)
+  local is_done, refusal = pcall(prelude[name], argument)
+  if not is_done and is_first then
+    error(refusal, 0)
+  elseif not is_done then
+    queue.leave_after_error()
+    block.broken = the_call.error_reply(refusal)
+  elseif refusal then
+    return { 'refused', queue.base, refusal.err }
+  end
+end
+
+-- Do a run of the block, and add its result to the reply. Return whether the runs after it are left for another call.
+local function add_run(name, first, count)
+  local number, is_last = #block.reply, first + count > block.last
+  local verb, options = block.read_name(name)
+  local is_long = verbs.is_long(verb)
+  -- How the reply holds the messages taken; false if these have records of their own.
+  local takes = verb == 'get' and (options.flags and 'marked' or 'plain')
+  local result, left, go_on, has_failed
+  block.has_takers = block.has_takers or options.waits
+  if block.has_taken and options.otherwise then
+    result = {}
+  elseif block.answered > ANSWERED_TOGETHER and is_long then
+    result = { err = 'TOOLARGE' }
+  else
+    result, left, go_on, has_failed = do_run(verb, options, first, count)
+    block.has_taken = type(result) == 'table' and #result > 0
+  end
+  block.reply[number + 1] = result
+  the_call.work = the_call.work + the_call.MESSAGE * (count + (type(result) == 'table' and #result or 0))
+  if is_long and (block.is_shared or not is_last) and type(result) == 'table' then
+    block.answered = block.answered + commands.sum_of_bytes(verb == 'scan' and result[2] or result)
+  end
+  if takes then note(result, number + 1, takes) end
+  if go_on and block.patient then
+    block.waiting[#block.waiting + 1] = {
+      number = number, go_on = go_on, takes = takes, role = verb == 'put' and 'producer' or 'consumer',
+    }
+  end
+  if #block.waiting > 0 and not block.broken and (not go_on or got_on(result)) then
+    serve()
+  end
+  if left and left > 0 then
+    block.reply[1] = left
+    return true
+  end
+  return block.patient and (block.answered > ANSWERED_BYTES or has_failed or block.broken)
+end
+
+-- Tell other servers, and the caller, what waits; leave the queue.
+local function finish()
+  local runs = block.waiting
+  if queue.bound and block.has_takers and (block.how == 'note' or block.how == 'share') then
+    local wait = false
+    for _, run in ipairs(runs) do wait = wait or run.role == 'consumer' end
+    waiting.note(wait)
+  end
+  dead_letters.move()
+  queue.kind.settle()
+  if block.reply[1] == 0 then
+    block.reply[1] = not queue.bound and -2 or room.may_be_full() and -1 or 0
+  end
+  for _, run in ipairs(queue.bound and runs or {}) do
+    if queue.in_use(run.role) then tell(0, run.role) end
+  end
+  local due, noted = queue.kind.leave()
+  if due then tell(0, string.format('due %.0f %s', due, noted)) end
+  if queue.jobs and queue.jobs.source then tell(0, 'source ' .. #queue.base - #queue.jobs.source) end
+  if block.left_for_others then tell(0, 'others') end
+  the_call.answered = the_call.answered + block.answered
+end
+
+-- Do the current block on the general path; its queue has been read. Return its reply.
+function batch.do_block()
+  block.begin_runs()
+  queue.kind.begin()
+  local arguments, at = the_call.arguments, block.first
+  while at <= block.last do
+    local name, count, first = arguments[at], tonumber(arguments[at + 1]), at + 2
+    at = first + count
+    if prelude[name] then
+      local refusal = do_prelude(name, arguments[first], #block.reply == 1)
+      if refusal then
+        return refusal
+      end
+    elseif block.patient and is_late() or add_run(name, first, count) then
+      break
+    end
+  end
+  block.begin_run()
+  if not block.broken then finish() end
+  return batch.answer(block.broken)
+end
+
+return batch

@@ -1,0 +1,77 @@
+-- Blocks: a call has one for each queue, and its reply one value for each. fast.lua does those that it can do, and
+-- batch.lua the others.
+--
+-- Takes    KEYS[1…]                base keys of queues: those of the first block, then those of the next
+--          ARGV[HEADER_SIZE + 1…]  blocks, each with its fields (layout.py) and its runs (batch.lua)
+-- Returns  one table: the block that the call is doing, filled in `next`
+
+local the_call = require 'core/call'
+
+local block = {}
+local next_key, next_argument
+
+-- Prepare the call's first block. Return whether it has several.
+function block.begin()
+  next_key, next_argument = 1, HEADER_SIZE + 1
+  local arguments = the_call.arguments
+  local size = arguments[next_argument + BLOCK_ARGUMENTS]
+  block.is_shared = size and next_argument + BLOCK_SIZE + tonumber(size) <= #arguments
+  block.taken, block.taken_marks, block.popped = {}, {}, {}
+end
+
+-- Begin the next block. Return false if there is none.
+function block.next()
+  local arguments, at = the_call.arguments, next_argument
+  if at > #arguments then
+    return false
+  end
+  local first = at + BLOCK_SIZE
+  block.home, block.how = the_call.keys[next_key], arguments[at + BLOCK_HOW]
+  block.first, block.last = first, first + tonumber(arguments[at + BLOCK_ARGUMENTS]) - 1
+  next_key, next_argument = next_key + tonumber(arguments[at + BLOCK_KEYS]), block.last + 1
+  block.changed = false -- whether the block has done anything that must not be done twice
+  block.patient = true -- whether operations may be left undone, to wait or for another call
+  block.is_moving = false -- whether a message that leaves the queue is in another one already
+  block.promoted = nil -- by base key, whether more jobs are due than have been promoted (jobs.lua)
+  block.left_for_others = false -- whether clients of this server were refused a message in favour of others
+  block.broken = nil -- the error that ends each further run
+  -- What has been taken (records.lua):
+  if #block.taken > 0 then block.taken = {} end
+  block.begin_run()
+  return true
+end
+
+-- Begin a run. What earlier runs of the block have taken is noted, and stays taken.
+function block.begin_run()
+  block.reserved_before = #the_call.reserved
+  if #block.popped > 0 or next(block.taken_marks) then
+    block.taken_marks, block.popped = {}, {}
+  end
+end
+
+-- Begin the block on the general path (batch.lua).
+function block.begin_runs()
+  block.reply = { 0 }
+  block.more = { 0 } -- later results of runs, and what the caller should know
+  block.waiting = {} -- runs that lack a message, or room
+  block.has_taken = false -- whether the last run that takes messages got any
+  block.has_takers = false -- whether runs may wait for messages
+  block.answered = 0 -- bytes
+end
+
+-- What has been read of the names of runs, which are few.
+local names = {}
+
+-- Return the verb of a run's name, and its options as a set of words.
+function block.read_name(name)
+  local about = names[name]
+  if not about then
+    local verb, words = string.match(name, '^(%S+) ?(.*)$')
+    about = { verb, {} }
+    for word in string.gmatch(words, '%S+') do about[2][word] = true end
+    names[name] = about
+  end
+  return about[1], about[2]
+end
+
+return block

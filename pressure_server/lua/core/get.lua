@@ -1,0 +1,119 @@
+-- Get and reserve, for many commands at once; and peek. Gets act as the consumer and count messages as
+-- consumed. Expired messages are dropped when they reach the head.
+--
+-- Options of get:
+--   existing      do not wait for the queue to be created
+--   waits         wait for messages: one for each command, or with `several`, up to that many for one command
+--   flags         return the messages, then their flags (taking.lua)
+--
+-- Touches  as the queue's kind takes messages, :not_full, and the records
+
+local block = require 'core/blocks'
+local commands = require 'core/commands'
+local queue = require 'core/queue'
+local room = require 'core/room'
+local waiting = require 'core/waiting'
+local taking = require 'core/taking'
+local mirror = require 'kinds/mirror'
+
+local get = {}
+
+-- Take up to `wanted` messages. Return them, oldest first; and how many are left for another call.
+local function pop(self, wanted)
+  local kind = queue.kind
+  if kind.available() == 0 then
+    return {}, 0
+  end
+  local refusal = kind.in_use('consumer')
+  if refusal then
+    return refusal, 0
+  end
+  local messages, bytes, expired = nil, 0, 0
+  local most, changed_before = block.patient and taking.BYTES or math.huge, block.changed
+  repeat
+    local some, dropped = kind.pop(self, math.min(wanted - (messages and #messages or 0), taking.MESSAGES), most - bytes)
+    bytes, expired = bytes + commands.sum_of_bytes(some), expired + dropped
+    if self.claims then self.claims = commands.slice(self.claims, #some + 1, #self.claims) end
+    if messages then
+      for i = 1, #some do messages[#messages + 1] = some[i] end
+    else
+      messages = some
+    end
+  until #messages >= wanted or bytes >= most or expired >= taking.EXPIRED and block.patient or kind.available() == 0
+  kind.act_as('consumer')
+  mirror.extend()
+  room.settle()
+  if #messages == 0 then
+    block.changed = changed_before -- expired messages were dropped, but none was taken
+  end
+  return messages, kind.available() > 0 and wanted - #messages or 0
+end
+
+-- Take up to `wanted` messages, for commands that wait for one each.
+--
+-- Returns  the messages; an error if the queue is closed and empty; or false if there is no queue. Then how
+--          many are left for another call, and how many are waited for
+local function take(self, wanted)
+  local kind = queue.kind
+  if queue.bound and kind.available() == 0 then
+    if queue.is_finished() then
+      return { err = 'CLOSED' }, 0
+    end
+    call('HDEL', queue.base .. ':ext:settings', 'since') -- a waiting client counts as use of the queue (life.lua)
+  end
+  local messages, left = {}, 0
+  local most = queue.bound and waiting.allowed(wanted) or 0 -- without :bound, a native Delete is in progress
+  if most > 0 and kind.available() > 0 then
+    messages, left = pop(self, most)
+    if messages.err then
+      return messages, 0
+    end
+  end
+  local missing = wanted - #messages
+  if missing > 0 and left == 0 and not (self.options.several and #messages > 0) then
+    return queue.bound and messages or false, 0, missing
+  end
+  return messages, left
+end
+
+-- Return the messages, oldest first, or false if there is no queue, or an error; how many are left for
+-- another call; and if messages are waited for, the function to call when there may be more.
+local function get_some(options, wanted, claims)
+  if not queue.bound and (options.existing or not options.waits) then
+    return { err = 'NOQUEUE' }, 0
+  end
+  local refusal = queue.bound and (claims and queue.kind.refusal_to_reserve or queue.kind.refusal_to_take)()
+  if refusal then
+    return refusal, 0
+  end
+  local self = taking.new(options, claims)
+  local messages, left, missing = (options.waits and take or pop)(self, wanted)
+  if options.flags then
+    messages = taking.with_flags(self, messages)
+  end
+  return messages, left, missing and function()
+    return get_some(options, missing, self.claims)
+  end
+end
+
+-- Takes    how many messages are wanted. Returns what `get_some` does
+function get.get(options, wanted)
+  return get_some(options, wanted)
+end
+
+-- Reserve messages: takes a claim for each message (job_gets.lua) in place of their number; each message is returned as
+-- 'id ttr flags reserves message'.
+function get.reserve(options, claims)
+  return get_some(options, #claims, claims)
+end
+
+-- Returns  the oldest message that has not expired, and its flags, '' for 0; or an empty list. With the option
+--          `waits`, false if there is no queue
+function get.peek(options)
+  if not queue.bound then
+    return not options.waits and { err = 'NOQUEUE' }
+  end
+  return queue.kind.peek()
+end
+
+return get

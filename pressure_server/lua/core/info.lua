@@ -1,0 +1,50 @@
+-- What clients may ask of any queue.
+
+local the_call = require 'core/call'
+local queue = require 'core/queue'
+local room = require 'core/room'
+local jobs = require 'kinds/jobs'
+
+local info = {}
+
+function info.exists()
+  return queue.bound and 1 or 0
+end
+
+-- Return how many jobs are ready, delayed, reserved and buried; for how long the queue is paused yet; and how
+-- many of the ready jobs are urgent (beanstalkd: of a priority below 1024).
+local function counts_of_jobs()
+  local counts, state = jobs.counts(), queue.jobs
+  counts[1] = queue.kind.has_deliveries and counts[1] + state.lag or queue.length
+  counts[5] = math.max(0, (state.settings.paused or 0) - the_call.clock())
+  counts[6] = call('ZCOUNT', queue.key_of('ready'), '-inf', '(' .. jobs.DEFAULT_PRIORITY)
+  return counts
+end
+
+-- Returns  bound, length, closed, for each role its tokens and last holder, the statistics, overflow, the type,
+--          the counts of jobs (jobs.lua), the settings of jobs: unique, max_deliveries, dead_letter; how many
+--          reservations have timed out; how many messages have been dropped to make room for others; and of a
+--          log the offsets of its head and its tail, else '', and how many groups read it; of a group's queue the
+--          base key of its log, else '', and how many messages it has missed; and the limit
+--          of bytes, 0 for none
+function info.info()
+  local base = queue.base
+  local stats = call('MGET', base .. ':stats:produced_messages', base .. ':stats:produced_bytes',
+    base .. ':stats:consumed_messages', base .. ':stats:consumed_bytes')
+  local noted = call('HMGET', base .. ':ext:settings', 'timeouts', 'dropped', 'missed')
+  local settings = queue.jobs and queue.jobs.settings or {}
+  local counts = queue.jobs and counts_of_jobs() or { queue.length, 0, 0, 0, 0, 0 }
+  local head, tail, groups = queue.kind.offsets()
+  return {
+    queue.bound, queue.length, call('EXISTS', base .. ':closed'),
+    call('EXISTS', base .. ':producer_free'), queue.producer or '',
+    call('EXISTS', base .. ':consumer_free'), queue.consumer or '',
+    tonumber(stats[1] or 0), tonumber(stats[2] or 0), tonumber(stats[3] or 0), tonumber(stats[4] or 0),
+    queue.overflow(), queue.kind.type or settings.type, counts[1], counts[2], counts[3], counts[4], counts[5], counts[6],
+    settings.unique or '', settings.max_deliveries or 0, settings.dead_letter or '',
+    tonumber(noted[1] or 0), tonumber(noted[2] or 0), head, tail, groups,
+    queue.jobs and queue.jobs.source or '', tonumber(noted[3] or 0), room.max_bytes() or 0,
+  }
+end
+
+return info

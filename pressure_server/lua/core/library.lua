@@ -1,0 +1,76 @@
+-- The functions of the library: a call is begun, its blocks are done, and its record is written.
+--
+-- Redis refuses a function as a whole if it may not write. So there are three, and a server that is refused by the
+-- first calls another (backend/channel.py):
+--   LIBRARY       does anything
+--   LIBRARY_full  does what needs no memory, when the backend is out of memory
+--   LIBRARY_read  only reads, when the backend accepts no writes
+-- The last two have one argument more: the backend's refusal.
+
+local the_call = require 'core/call'
+local block = require 'core/blocks'
+local queue = require 'core/queue'
+local registry = require 'core/registry'
+local records = require 'core/records'
+local recovery = require 'core/recovery'
+local batch = require 'core/batch'
+local fast = require 'core/fast'
+require 'kinds/list'
+require 'kinds/log'
+require 'kinds/job_queue'
+
+-- How a block is done on the general path, by its `how`.
+local ways = { recover = recovery.recover, cut = recovery.cut }
+
+-- Do the blocks from the present one on, which needs the general path.
+local function do_rest()
+  local replies, is_left = the_call.replies, true
+  while is_left do
+    block.reply = nil
+    local is_done, answered = pcall(ways[block.how] or batch.do_block)
+    if not is_done then
+      recovery.undo(block.popped, block.reserved_before)
+    end
+    if not is_done and block.reply and #block.reply > 1 then
+      -- The runs have been done, and only what follows them has failed.
+      queue.leave_after_error()
+      is_done, answered = true, batch.answer(true)
+    end
+    the_call.changed = the_call.changed or block.changed
+    replies[#replies + 1] = is_done and answered or the_call.error_reply(answered)
+    the_call.work = the_call.work + the_call.BLOCK
+    is_left = not the_call.is_long_enough() and block.next() and fast.do_blocks()
+  end
+  recovery.save()
+end
+
+local function do_call(keys, arguments, full, refusal)
+  the_call.begin(keys, arguments, full, refusal)
+  the_call.full = registry.storage_refusal() or full
+  local refused = records.begin()
+  if refused then
+    return refused
+  end
+  block.begin()
+  if block.next() and fast.do_blocks() then
+    do_rest()
+  end
+  local reply, unrecorded = records.finish()
+  if not reply then
+    recovery.undo(the_call.entries, 0)
+  end
+  return reply or unrecorded
+end
+
+local function call_full(keys, arguments)
+  table.remove(arguments)
+  return do_call(keys, arguments, "OOM command not allowed when used memory > 'maxmemory'.")
+end
+
+local function call_read(keys, arguments)
+  return do_call(keys, arguments, nil, table.remove(arguments))
+end
+
+redis.register_function('LIBRARY', function(keys, arguments) return do_call(keys, arguments) end)
+redis.register_function({ function_name = 'LIBRARY_full', callback = call_full, flags = { 'allow-oom' } })
+redis.register_function({ function_name = 'LIBRARY_read', callback = call_read, flags = { 'no-writes' } })

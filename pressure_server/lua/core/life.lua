@@ -1,0 +1,214 @@
+-- The life of a queue: create, alter, close and delete it, end a turn, and clean up after a native Delete.
+
+local the_call = require 'core/call'
+local block = require 'core/blocks'
+local queue = require 'core/queue'
+local room = require 'core/room'
+local keys = require 'core/keys'
+local registry = require 'core/registry'
+local garbage = require 'core/garbage'
+
+local life = {}
+-- How the queues of a type keep their messages: as a list unless it is here (queue.lua).
+local WORD_OF_TYPE = { jobs = 'jobs', lifo = 'jobs', random = 'jobs', group = 'jobs', log = 'log' }
+
+-- Delete the keys with these suffixes. Return how many there were.
+local function unlink(suffixes)
+  return call('UNLINK', unpack(keys.with(suffixes)))
+end
+
+-- Return whether the queue has keys of the protocol.
+local function has_keys()
+  return call('EXISTS', unpack(keys.with(keys.of_protocol))) > 0
+end
+
+-- Let the registries forget the queue and its jobs, before its keys are deleted.
+function life.sign_off()
+  garbage.set_all_aside()
+  registry.drop_ids()
+  registry.remove()
+end
+
+-- Delete the queues of a log's groups. If this queue is one of them, let its log forget it (groups.lua).
+function life.drop_groups()
+  local home, source = queue.base, call('HGET', queue.base .. ':ext:settings', 'source')
+  if source then call('ZREM', source .. ':ext:groups', home) end
+  for _, base in ipairs(call('ZRANGE', home .. ':ext:groups', 0, -1)) do
+    queue.base = base
+    life.sign_off()
+    unlink(keys.of_protocol)
+    unlink(keys.of_extensions)
+    queue.base = home
+  end
+end
+
+-- Delete the extensions, of which those of an earlier queue may be left. Return how many keys there were.
+local function forget()
+  life.drop_groups()
+  life.sign_off()
+  return unlink(keys.of_extensions)
+end
+
+-- Make the present queue one that does not exist.
+local function empty()
+  forget()
+  queue.bound, queue.producer, queue.consumer, queue.length, queue.consumed = false, false, false, 0, 0
+  queue.made, queue.word, queue.kind, queue.index = false, nil, queue.kinds[''], nil
+  queue.jobs, queue.mirror, queue.marks, queue.max_bytes = nil, nil, nil, nil
+end
+
+-- Takes    the bound, 0 for none; the overflow, block or error, or '' for the server's; 'implicit' if a put
+--          creates the queue, else ''; then other settings, each a name and a value: type, and those of jobs
+--          (jobs.lua)
+-- Returns  1, or an error. Keys without :bound mean that a native Delete is in progress. It would also
+--          delete new messages, so no queue can be created until it has finished.
+function life.create(bound, full, implicit, ...)
+  if queue.bound then
+    return { err = 'EXISTS' }
+  elseif has_keys() then
+    return { err = 'DELETING' }
+  end
+  block.changed = true
+  local own, others = {}, { ... }
+  for i = 1, #others, 2 do own[others[i]] = others[i + 1] end
+  empty()
+  local settings = registry.add(own)
+  if settings.err then
+    return settings
+  end
+  local base, is_limited = queue.base, own.max_bytes or settings[3]
+  queue.bound = tonumber(bound)
+  call('SET', base .. ':bound', bound)
+  for _, token in ipairs({ ':producer_free', ':consumer_free', ':not_full' }) do call('LPUSH', base .. token, 1) end
+  queue.made = table.concat(call('TIME'), '.')
+  for _, word in ipairs(others) do settings[#settings + 1] = word end
+  if implicit and implicit ~= '' then settings[#settings + 1], settings[#settings + 2] = 'implicit', 1 end
+  call('HSET', base .. ':ext:settings', 'overflow', full and full ~= '' and full or the_call.overflow, unpack(settings))
+  queue.set_kind(WORD_OF_TYPE[own.type] or is_limited and own.max_bytes ~= '' and 'limited' or nil)
+  queue.kind.begin()
+  return 1
+end
+
+-- Change settings. A queue that a put created stays from now on, like one that a client created.
+--
+-- Takes    settings, each a name and a value: those of `create`, but the type; '' for none
+-- Returns  1, or an error
+function life.alter(...)
+  local changes, new = { ... }, {}
+  for i = 1, #changes, 2 do new[changes[i]] = changes[i + 1] end
+  local settings = queue.base .. ':ext:settings'
+  if (new.max_deliveries or new.dead_letter) and not queue.kind.has_deliveries then
+    return { err = 'TYPE no-deliveries' }
+  elseif new.dead_letter and new.dead_letter ~= '' and not tonumber(new.max_deliveries
+    or call('HGET', settings, 'max_deliveries') or nil) then
+    return { err = 'TYPE no-max-deliveries' }
+  end
+  if new.max_deliveries == '' then new.dead_letter = '' end
+  if new.dead_letter then -- it is noted anew, for the dead letters
+    call('DEL', queue.base .. ':ext:due')
+    call('ZREM', the_call.own_key('due'), queue.base)
+  end
+  local bound, was_full = tonumber(new.bound), room.is_full()
+  new.bound = nil
+  for name, value in pairs(new) do
+    if value == '' then call('HDEL', settings, name) else call('HSET', settings, name, value) end
+  end
+  call('HDEL', settings, 'implicit', 'since')
+  block.changed = true
+  if new.max_bytes then
+    if not queue.word or queue.word == 'limited' then queue.set_kind(new.max_bytes ~= '' and 'limited' or nil) end
+    queue.max_bytes = nil
+  end
+  queue.kind.altered(new)
+  if bound then
+    queue.bound = bound
+    call('SET', queue.base .. ':bound', bound)
+  end
+  -- While there was room, a missing token was with a native client, which returns it.
+  if was_full or room.is_full() then room.settle() end
+  return 1
+end
+
+-- Returns  1, or an error (pressure 0.15, Close)
+function life.close()
+  if queue.is_closed() then
+    return { err = 'CLOSED' }
+  end
+  local refusal = queue.in_use('producer')
+  if refusal then
+    return refusal
+  end
+  queue.act_as('producer')
+  block.changed = true
+  call('LPUSH', queue.base .. ':closed', 0, 0)
+  queue.end_turn('producer')
+  for _, base in ipairs(call('ZRANGE', queue.base .. ':ext:groups', 0, -1)) do
+    if call('EXISTS', base .. ':closed') == 0 then call('LPUSH', base .. ':closed', 0, 0) end
+  end
+  return 1
+end
+
+local function remove()
+  unlink(keys.of_protocol)
+  empty()
+  return 1
+end
+
+-- Delete a queue. If a native client holds a role, this takes two steps (pressure 0.15, Delete). The first
+-- removes :bound and wakes up clients that wait for room or messages; `finish_delete` deletes the rest.
+--
+-- Returns  1; 'begun' if the second step is still to be done; or an error
+function life.delete()
+  local base = queue.base
+  if not queue.bound then
+    -- Two concurrent Deletes may leave these keys. No client waits on them, but they prevent a new queue.
+    local all = keys.with(keys.of_protocol)
+    if call('EXISTS', unpack(all, 1, 6)) == 0 then
+      call('UNLINK', unpack(all, 7))
+    end
+    return { err = 'NOQUEUE' }
+  end
+  block.changed = true
+  if not queue.in_use('producer') and not queue.in_use('consumer') then
+    return remove()
+  end
+  call('DEL', base .. ':bound')
+  call('LPUSH', base .. ':not_full', 0)
+  call('LPUSH', base .. ':closed', 0, 0)
+  queue.bound = false
+  return 'begun'
+end
+
+-- Returns  1, also if another client has finished the deletion; or an error
+function life.finish_delete()
+  if queue.bound or not has_keys() then
+    return 1
+  end
+  return queue.in_use('producer') or queue.in_use('consumer') or remove()
+end
+
+-- Give back the tokens that were parked for this server; return 1. The rest of the call still has the turn.
+function life.turn()
+  for _, role in ipairs({ 'producer', 'consumer' }) do
+    if call('EXISTS', queue.base .. ':' .. role .. '_free') == 0 then
+      queue.end_turn(role)
+    end
+    call('DEL', queue.base .. ':ext:' .. role .. '_turn')
+  end
+  return 1
+end
+
+-- Delete the extension keys of a queue that a native client has deleted. Return how many there were.
+function life.clean()
+  if queue.bound then
+    return 0
+  end
+  if has_keys() then
+    -- The Delete is still in progress, and may be waiting for a token that a server has parked.
+    queue.end_turn('producer')
+    queue.end_turn('consumer')
+  end
+  return forget()
+end
+
+return life

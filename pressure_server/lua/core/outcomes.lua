@@ -1,0 +1,52 @@
+-- Outcomes: puts with a transaction id are done once, however often they are sent; the queue keeps what each has
+-- answered for some time.
+--
+-- Touches  :ext:outcomes       a hash: transaction id -> 'kind value offset', as `put_once` writes it
+--          :ext:outcome_times  a sorted set: transaction id, with the time of its put
+--          :ext:settings       'forgotten': the time of the last put that has been forgotten
+--
+-- Times are in milliseconds since 1970 by the backend's clock.
+
+local the_call = require 'core/call'
+local queue = require 'core/queue'
+
+local outcomes = {}
+-- Outcomes that one put may forget besides the one that it notes.
+local FORGOTTEN_AT_ONCE = 10
+
+-- Return what a put with this id has answered, as it was noted; or nil.
+function outcomes.of(id)
+  return call('HGET', queue.base .. ':ext:outcomes', id) or nil
+end
+
+-- Note what a put has answered. Forget those that are older than `seconds`, and the oldest above `most`.
+function outcomes.note(id, text, seconds, most)
+  local key, times = queue.base .. ':ext:outcomes', queue.base .. ':ext:outcome_times'
+  call('HSET', key, id, text)
+  call('ZADD', times, the_call.clock(), id)
+  local excess = call('ZCARD', times) - most
+  local oldest, gone, last = call('ZRANGE', times, 0, FORGOTTEN_AT_ONCE, 'WITHSCORES'), {}, nil
+  for i = 1, #oldest, 2 do
+    if #gone >= excess and tonumber(oldest[i + 1]) > the_call.clock() - 1000 * seconds then break end
+    gone[#gone + 1], last = oldest[i], oldest[i + 1]
+  end
+  if last then
+    call('ZREM', times, unpack(gone))
+    call('HDEL', key, unpack(gone))
+    call('HSET', queue.base .. ':ext:settings', 'forgotten', last)
+  end
+end
+
+-- Takes    a transaction id
+-- Returns  { 'done', the offset of the message, '' if the queue is no log }; { 'unknown' } if no put with this id has
+--          been done; or { 'forgotten', for how many milliseconds back all outcomes are known }
+function outcomes.outcome(words)
+  local found = outcomes.of(words[1])
+  if found then
+    return { 'done', string.match(found, '(%d*)$') }
+  end
+  local forgotten = call('HGET', queue.base .. ':ext:settings', 'forgotten')
+  return forgotten and { 'forgotten', math.max(0, the_call.clock() - tonumber(forgotten)) } or { 'unknown' }
+end
+
+return outcomes

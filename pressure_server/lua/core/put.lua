@@ -1,0 +1,451 @@
+-- Put, for many commands at once.
+--
+-- Takes    sizes      the number of messages of each command, 'n n n'; '' if each has one
+--          messages   the messages of all commands, in order
+-- Returns  an error for all commands, or their values (see `put` and `add`); how many commands are left for
+--          another call; and if commands wait for room, the function to call when there may be more
+--
+-- Options:
+--   existing  do not create the queue
+--   unique    put only messages that are not queued
+--   flags     each message follows its marks (marks.lua); each command has one message and does not wait
+--   job       each message follows 'priority delay ttr flags expires ' (jobs.lua); the values are ids of jobs,
+--             with `unique` also of those that were there already
+--   by        each job follows 'n ' and a key of n bytes, which makes it unique in a queue of unique jobs
+--   wait      wait for room, whatever the queue's overflow is
+--   now       never wait for room
+--   overfill  put even if there is no room
+--   overwrite  make room: drop the oldest messages. Without `unique`, the values are how many each command drops
+--   offset    the values are the offsets of each command's first message; only for logs
+--   once      the first message is 'seconds most id': a transaction id, and for how long and for how many puts the
+--             outcome is kept at least (outcomes.lua). There is one command. It is done whole or not at all, and
+--             once: with an id that is known its value is what it was
+--
+-- If there is no room, the queue's overflow applies unless an option overrides it:
+--   error    a command is accepted whole or not at all; the value of a refused command is -1
+--   block    messages are accepted one by one. If not all fit, the value is { 'part', done, new, values }:
+--            the values of the finished commands; and for the next command, how many of its messages are done
+--            and how many of these were new
+--   overwrite  all messages are accepted, and the oldest dropped
+--
+-- Touches  as the queue's kind puts, and :not_full
+
+local block = require 'core/blocks'
+local commands = require 'core/commands'
+local the_call = require 'core/call'
+local queue = require 'core/queue'
+local room = require 'core/room'
+local outcomes = require 'core/outcomes'
+local life = require 'core/life'
+local marks = require 'kinds/marks'
+local mirror = require 'kinds/mirror'
+local conversion = require 'kinds/conversion'
+
+local put = { FULL = -1 }
+local FULL = put.FULL
+-- Messages above the bound that a put drops besides as many as it puts: there are some if the bound was lowered.
+local DROPPED_AT_ONCE = 1000
+
+-- Return why nothing can be put, or nil; create the queue if that is allowed. A native producer that holds
+-- the role is not reported here, because a full queue takes precedence. CREATING: a native client that
+-- creates the queue pushes :not_full last, and no client has acted in it yet. Puts of jobs need no role.
+function put.refusal(options)
+  if not queue.bound then
+    local bound = the_call.arguments[HEADER_BOUND]
+    if bound == '' or options.existing then
+      return { err = 'NOQUEUE' }
+    end
+    local made = life.create(bound, the_call.overflow, true)
+    if made ~= 1 then
+      return made
+    end
+  end
+  if queue.is_closed() then
+    return { err = 'CLOSED' }
+  elseif not queue.producer and not queue.consumer and not queue.word
+    and call('EXISTS', queue.base .. ':not_full') == 0 then
+    return { err = 'CREATING' }
+  end
+end
+
+-- Return how many messages may be put now, if `wanted` are to be; note whether the oldest ones are to be dropped. A
+-- queue counts as full until a native consumer that has taken a message from a full queue has pushed the :not_full
+-- token.
+local function space_for(self, wanted)
+  local options = self.options
+  self.overwrites = false
+  if options.overfill or not room.may_be_full() then
+    return math.huge
+  end
+  local space = 0
+  if call('EXISTS', queue.base .. ':not_full', queue.base .. ':consumer_free') > 0 then
+    if room.is_full() then queue.kind.drop_expired() end
+    space = queue.bound == 0 and math.huge or math.max(0, queue.bound - queue.length)
+    if room.is_heavy() then space = 0 end
+  end
+  self.overwrites = wanted > space and (options.overwrite or not options.wait and queue.overflow() == 'overwrite')
+  return self.overwrites and math.huge or space
+end
+
+local function drop(count)
+  call('HINCRBY', queue.base .. ':ext:settings', 'dropped', count)
+  queue.kind.drop_oldest(count)
+end
+
+-- Drop the oldest messages, if what has been put exceeds the bound, and may.
+local function drop_excess(self, accepted)
+  if self.overwrites and queue.bound > 0 and queue.length > queue.bound then
+    drop(math.min(queue.length - queue.bound, accepted + DROPPED_AT_ONCE))
+  end
+  while self.overwrites and queue.kind.droppable() > 1 and room.is_heavy() do drop(1) end
+end
+
+local function may_wait(options)
+  return block.patient and not (options.now or options.flags) and (options.wait or queue.overflow() == 'block')
+end
+
+-- Return whether messages are put one by one as there is room.
+local function waits_for_room(options)
+  return not options.once and may_wait(options)
+end
+
+-- Put messages, for which there is room. Return their ids if they are jobs.
+local function push(self, messages, marks_of)
+  local ids = #messages > 0 and queue.kind.push(self, messages, marks_of)
+  room.settle()
+  -- The messages have been put: an error from here on must not refuse that.
+  if self.overwrites then pcall(drop_excess, self, #messages) end
+  return ids
+end
+
+-- Return the number of messages of each command.
+local function sizes_of(text, messages)
+  local sizes = {}
+  if text == '' then
+    for i = 1, #messages do sizes[i] = 1 end
+  else
+    for size in string.gmatch(text, '%d+') do sizes[#sizes + 1] = tonumber(size) end
+  end
+  return sizes
+end
+
+local put_plain, put_new
+
+-- Return what is left after `done` messages: the value { 'part', … }, and the function that continues.
+-- is_new has 1 or 0 for each message done. `before` is the queue's length, if the commands' values are
+-- lengths.
+local function part(self, sizes, messages, done, is_new, before)
+  local values, at, new = {}, 0, 0
+  for i = 1, #sizes do
+    if at + sizes[i] > done then break end
+    new = 0
+    for j = at + 1, at + sizes[i] do new = new + is_new[j] end
+    at = at + sizes[i]
+    values[i] = before and before + at or new
+  end
+  new = 0
+  for j = at + 1, done do new = new + is_new[j] end
+  local rest_sizes, rest = {}, {}
+  for i = #values + 1, #sizes do rest_sizes[#rest_sizes + 1] = sizes[i] end
+  rest_sizes[1] = rest_sizes[1] - (done - at)
+  for j = done + 1, #messages do rest[#rest + 1] = messages[j] end
+  return { 'part', done - at, new, values }, function()
+    local refusal = not queue.bound and { err = 'NOQUEUE' } or put.refusal(self.options)
+    if refusal then
+      return refusal, 0
+    end
+    return (self.is_add and put_new or put_plain)(self, table.concat(rest_sizes, ' '), rest)
+  end
+end
+
+-- Accept the commands that fit, each whole. Return their messages, and the length after each command.
+local function fit_whole(sizes, messages, space)
+  local accepted, lengths, at = {}, {}, 1
+  for i, size in ipairs(sizes) do
+    if size <= space then
+      for j = at, at + size - 1 do accepted[#accepted + 1] = messages[j] end
+      space = space - size
+      lengths[i] = queue.length + #accepted
+    else
+      lengths[i] = FULL
+    end
+    at = at + size
+  end
+  return accepted, lengths
+end
+
+-- Return what all commands get if there is no room.
+local function all_full(sizes_text, messages)
+  local _, values = fit_whole(sizes_of(sizes_text, messages), messages, 0)
+  return values
+end
+
+-- Return a result with other values of the commands that were accepted; value_of(i) is that of the next one.
+local function with_values(result, sizes, value_of)
+  local is_list = type(result) == 'table'
+  local values = is_list and (result[1] == 'part' and result[4] or result) or {}
+  for i = 1, is_list and #values or #sizes do
+    if values[i] ~= FULL then values[i] = value_of(i) end
+  end
+  return is_list and result or values
+end
+
+-- Return the value of each command in a queue that overwrites: how many messages it drops, if that was asked
+-- for, or the length after it. They have been done; `before` is the length before the first.
+local function values_after_drop(self, sizes, before)
+  local values, length = {}, before
+  for i, size in ipairs(sizes) do
+    local after = math.min(length + size, queue.length)
+    values[i] = self.options.overwrite and length + size - after or after
+    length = after
+  end
+  return values
+end
+
+-- Return the commands' values in place of lengths, if the options or the queue say so. `offset` is that of the first
+-- message, `ids` are those of jobs.
+local function values_of(self, result, sizes_text, messages, before, offset, ids)
+  local options = self.options
+  if options.job then
+    local at = 0
+    return ids and with_values(result, ids, function()
+      at = at + 1
+      return ids[at]
+    end) or result
+  elseif options.offset then
+    local sizes = sizes_of(sizes_text, messages)
+    return with_values(result, sizes, function(i)
+      offset = offset + sizes[i]
+      return offset - sizes[i]
+    end)
+  elseif options.overwrite or self.overwrites then
+    return values_after_drop(self, sizes_of(sizes_text, messages), before)
+  elseif ids and queue.length < before + #messages and type(result) == 'number' then
+    -- Equal messages were left out.
+    return with_values(result, sizes_of(sizes_text, messages), function() return queue.length end)
+  end
+  return result
+end
+
+-- Return the refusal of a role that the put needs, and how much space there is.
+local function refusal_and_space(self, wanted)
+  local kind, space = queue.kind, space_for(self, wanted) -- this may drop expired messages
+  local refusal = kind.in_use('producer') or self.overwrites and kind.in_use('consumer')
+  if not refusal and space > 0 then kind.act_as('producer') end
+  return refusal, space
+end
+
+-- Return the previous length if all messages are accepted; else the length after each command.
+function put_plain(self, sizes_text, messages)
+  local refusal, space = refusal_and_space(self, #messages)
+  if refusal and space > 0 then
+    return refusal, 0
+  end
+  local before, offset = queue.length, queue.consumed + queue.length
+  local accepted, result, go_on = messages, before, nil
+  if #messages > space then
+    local sizes = sizes_of(sizes_text, messages)
+    if waits_for_room(self.options) then
+      local all_new = {}
+      accepted = {}
+      for i = 1, space do accepted[i], all_new[i] = messages[i], 1 end
+      result, go_on = part(self, sizes, messages, space, all_new, before)
+    else
+      accepted, result = fit_whole(sizes, messages, space)
+    end
+  end
+  if refusal then
+    return result, 0, go_on -- a native producer holds the role, possibly because it waits for room, too
+  end
+  local ids = push(self, accepted, self.marks)
+  return values_of(self, result, sizes_text, messages, before, offset, ids), 0, go_on
+end
+
+-- Accept one command after the other, each whole or not at all.
+local function add_whole(sizes, messages, space)
+  local found, decided = queue.kind.queued(messages, true)
+  local accepted, counts, chosen = {}, {}, {}
+  local at = 1
+  for i, size in ipairs(sizes) do
+    local last = at + size - 1
+    if last > decided then
+      if i == 1 then mirror.hurry() end
+      break
+    end
+    local count = 0
+    for j = at, last do
+      local message = messages[j]
+      if found[j] ~= 1 and not chosen[message] then
+        chosen[message] = i
+        count = count + 1
+      end
+    end
+    local accept = count <= space
+    for j = at, last do
+      if chosen[messages[j]] == i then
+        if accept then accepted[#accepted + 1] = messages[j] end
+        chosen[messages[j]] = accept or nil
+      end
+    end
+    if accept then space = space - count end
+    counts[i] = accept and count or FULL
+    at = last + 1
+  end
+  return accepted, counts, #sizes - #counts
+end
+
+-- Return the messages up to the first that does not fit, those of them that are new, for each whether it is new, and
+-- whether the next one is not decided.
+local function fit_in_order(messages, space)
+  local accepted, chosen, is_new, done = {}, {}, {}, 0
+  while done < #messages do
+    local ahead = { unpack(messages, done + 1, math.min(#messages, done + math.max(1, math.min(space, commands.CHUNK)))) }
+    local found, decided = queue.kind.queued(ahead, true)
+    for j = 1, decided do
+      local is_queued = found[j] == 1 or chosen[ahead[j]]
+      if not is_queued and space == 0 then
+        return done, accepted, is_new, false
+      elseif not is_queued then
+        chosen[ahead[j]] = true
+        accepted[#accepted + 1] = ahead[j]
+        space = space - 1
+      end
+      done = done + 1
+      is_new[done] = is_queued and 0 or 1
+    end
+    if decided < #ahead then
+      return done, accepted, is_new, true
+    end
+  end
+  return done, accepted, is_new, false
+end
+
+-- Accept one message after the other, up to the first that does not fit.
+local function add_in_order(self, sizes, messages, space)
+  local done, accepted, is_new, undecided = fit_in_order(messages, space)
+  if undecided and done == 0 then mirror.hurry() end
+  if done == #messages then
+    local at, counts = 0, {}
+    for i, size in ipairs(sizes) do
+      counts[i] = 0
+      for j = at + 1, at + size do counts[i] = counts[i] + is_new[j] end
+      at = at + size
+    end
+    return accepted, counts, 0
+  end
+  local result, go_on = part(self, sizes, messages, done, is_new)
+  if undecided then
+    return accepted, result, #sizes - #result[4]
+  end
+  return accepted, result, 0, go_on
+end
+
+-- Put only messages that are not queued. Return how many messages of each command were new.
+function put_new(self, sizes_text, messages)
+  local refusal, space = refusal_and_space(self, #messages)
+  local sizes = sizes_of(sizes_text, messages)
+  if refusal then
+    if space > 0 then return refusal, 0 end
+    -- As in `put_plain`. Messages that are queued already wait as well: without the role there is no answer.
+    if waits_for_room(self.options) then
+      local result, go_on = part(self, sizes, messages, 0, {})
+      return result, 0, go_on
+    end
+    return all_full(sizes_text, messages), 0
+  end
+  local accepted, result, left, go_on
+  if #messages > space and waits_for_room(self.options) then
+    accepted, result, left, go_on = add_in_order(self, sizes, messages, space)
+  else
+    accepted, result, left = add_whole(sizes, messages, space)
+  end
+  mirror.add(accepted)
+  local marks_of, marks_of_accepted = {}, self.marks and {}
+  for i = self.marks and #messages or 0, 1, -1 do marks_of[messages[i]] = self.marks[i] end
+  for i = 1, self.marks and #accepted or 0 do marks_of_accepted[i] = marks_of[accepted[i]] end
+  push(self, accepted, marks_of_accepted)
+  return result, left, go_on
+end
+
+-- Make this a queue of jobs, because of a put. Return an error, or nil; or a result, if there is no room.
+local function convert(self, sizes_text, messages)
+  local refusal = conversion.refusal() or self.options.by and { err = 'TYPE not-unique' }
+  if not refusal and space_for(self, 1) == 0 and not waits_for_room(self.options) then
+    return all_full(sizes_text, messages) -- nothing is changed
+  end
+  return refusal or conversion.convert()
+end
+
+local function put_any(self, sizes_text, messages)
+  local options = self.options
+  local refusal = put.refusal(options)
+  if not refusal and options.job and not queue.kind.has_deliveries then
+    refusal = convert(self, sizes_text, messages)
+  end
+  refusal = refusal or queue.kind.refusal_to_put(options)
+  if refusal then
+    return refusal, 0
+  elseif not queue.kind.is_ready_for_put(options) then
+    return {}, #sizes_of(sizes_text, messages)
+  end
+  if options.flags then
+    if queue.kind.has_marks then marks.present(true) end
+    local marked = messages
+    messages, self.marks = {}, {}
+    for i, one in ipairs(marked) do messages[i], self.marks[i] = marks.unmark(one) end
+  end
+  self.is_add = options.unique and not options.job
+  return (self.is_add and put_new or put_plain)(self, sizes_text, messages)
+end
+
+-- What kind of value a put has: the same transaction id must not be used for another.
+local function kind_of_value(options)
+  return options.job and 'job' or options.offset and 'offset' or options.unique and 'count' or 'length'
+end
+
+-- Put the messages of one command with a transaction id; see the option `once`.
+local function put_once(self, words)
+  local options = self.options
+  local seconds, most, id = string.match(words[1], '^(%d+) (%d+) (.*)$')
+  local noted = queue.bound and outcomes.of(id)
+  if noted then
+    local kind, value = string.match(noted, '^(%l+) (%x+) ')
+    if kind ~= kind_of_value(options) then
+      return { err = 'TXN' }, 0
+    end
+    return { kind == 'job' and value or tonumber(value) }, 0
+  end
+  local messages = commands.slice(words, 2, #words)
+  local result, left = put_any(self, tostring(#messages), messages)
+  if type(result) == 'table' and result.err or left > 0 then
+    return result, left
+  end
+  local value = type(result) == 'number' and result + #messages or result[1]
+  if value == FULL then
+    if not may_wait(options) or queue.bound > 0 and #messages > queue.bound then
+      return { FULL }, 0
+    end
+    return { 'part', 0, 0, {} }, 0, function()
+      if not queue.bound then
+        return { err = 'NOQUEUE' }, 0
+      end
+      return put_once(self, words)
+    end
+  end
+  local new = self.is_add and value or #messages
+  local text = type(value) == 'number' and string.format('%.0f', value) or value
+  local offset = queue.kind.has_groups and new > 0 and string.format('%.0f', queue.consumed + queue.length - new) or ''
+  outcomes.note(id, string.format('%s %s %s', kind_of_value(options), text, offset), tonumber(seconds), tonumber(most))
+  return { value }, 0
+end
+
+-- See the head of this file.
+function put.put(options, sizes_text, messages)
+  local self = { options = options, marks = nil, overwrites = false, is_add = false }
+  if options.once then
+    return put_once(self, messages)
+  end
+  return put_any(self, sizes_text, messages)
+end
+
+return put

@@ -1,0 +1,151 @@
+-- The queue that the call works on: what is known of it, its roles and its statistics.
+--
+-- Takes    a base key, ${PREFIX}:${queue}
+-- Touches  the 12 keys of pressure 0.15. A call is atomic, so it need not take a role's token: it only
+--          checks that the token is there.
+--          :ext:producer_turn, :ext:consumer_turn  the token of a role while a pressure-server has its turn.
+--          The server waited for it in line with native clients; no other client takes it (backend/turns.py)
+--          :ext:settings  a hash: 'overflow' (block, error or overwrite), 'implicit' if a put created the
+--          queue; 'dropped': how many messages have been overwritten
+--          :ext:made  when the library created the queue: tells it from earlier queues of that name; '-' if it
+--          did not. Then, after a space, how it keeps its messages, unless it is a plain list: 'jobs', 'reserved' if
+--          clients have reserved messages of a list (jobs.lua), 'log' (log.lua), or 'limited' for a list with a limit
+--          of bytes (room.lua)
+-- Returns  one table, filled in `read`. queue.kind has the functions of its kind: kinds/list.lua says which
+
+local the_call = require 'core/call'
+local block = require 'core/blocks'
+
+-- `kinds` has the kinds by the word in :ext:made; '' is that of a plain list.
+local queue = { kinds = {} }
+
+-- Read the state of a queue.
+function queue.read(base)
+  queue.base = base
+  local values = call('MGET', base .. ':bound', base .. ':producer', base .. ':consumer', base .. ':ext:index',
+    base .. ':stats:consumed_messages', base .. ':ext:made')
+  local made, word = values[6], nil
+  if made and string.byte(made, -1) > 57 then -- does not end in a digit
+    made, word = string.match(made, '^(%S+) (%l+)$')
+    made = made ~= '-' and made
+  end
+  queue.bound = values[1] and (tonumber(values[1]) or 0) -- false: there is no such queue
+  queue.producer, queue.consumer, queue.index = values[2], values[3], values[4]
+  queue.consumed, queue.made, queue.word = tonumber(values[5]) or 0, made, word
+  queue.kind = queue.kinds[word or ''] or queue.kinds['']
+  queue.length = call('LLEN', base)
+  queue.turn = nil -- whether a pressure-server has the turn of the role that was asked for last
+  queue.max_bytes = nil -- see room.lua
+  queue.mirror, queue.marks = nil, nil -- see mirror.lua, marks.lua
+  queue.jobs = nil -- see jobs.lua
+  queue.groups, queue.has_new, queue.returned = nil, nil, 0 -- of a log: see log.lua, groups.lua
+end
+
+-- Switch to a queue, unless the call works on it already.
+function queue.enter(base)
+  if base ~= queue.base then
+    if queue.base then
+      queue.kind.settle()
+      queue.kind.leave()
+    end
+    queue.read(base)
+    queue.kind.begin()
+  end
+end
+
+-- Forget the queue, about which memory may be wrong: it must be entered anew.
+function queue.forget()
+  queue.base, queue.mirror, queue.jobs, queue.has_new = nil, nil, nil, nil
+end
+
+-- Leave the queue after an error, and finish what earlier runs have begun, as far as possible.
+function queue.leave_after_error()
+  if queue.base then
+    queue.kind.leave_after_error()
+  end
+  queue.forget()
+  block.is_moving = false
+end
+
+-- Enter the queue anew after an error in one unit of a run.
+function queue.enter_again()
+  local base = queue.base
+  queue.leave_after_error()
+  queue.enter(base)
+end
+
+-- Return the key of one of the queue's extensions.
+function queue.key_of(name)
+  return queue.base .. ':ext:' .. name
+end
+
+-- Note how the queue keeps its messages; nil for a plain list.
+function queue.set_kind(word)
+  queue.word, queue.kind = word, queue.kinds[word or '']
+  if queue.made or word then
+    call('SET', queue.base .. ':ext:made', (queue.made or '-') .. (word and ' ' .. word or ''))
+  else
+    call('DEL', queue.base .. ':ext:made')
+  end
+end
+
+-- Return an error if a native client holds the role ('producer' or 'consumer'), else nil.
+function queue.in_use(role)
+  local base = queue.base
+  if call('EXISTS', base .. ':' .. role .. '_free') == 1 then
+    return nil
+  end
+  queue.turn = call('EXISTS', base .. ':ext:' .. role .. '_turn') == 1
+  if not queue.turn then
+    -- A pressure-server's name is out of date: the client that took the role has not written its own yet.
+    local name = queue[role] or ''
+    return { err = 'INUSE ' .. role .. ' ' .. (string.sub(name, 1, 16) == 'pressure-server:' and '' or name) }
+  end
+end
+
+-- End a turn. Any pressure-server that acts in the role does so: the server whose turn it was may be dead.
+function queue.end_turn(role)
+  return try('LMOVE', queue.base .. ':ext:' .. role .. '_turn', queue.base .. ':' .. role .. '_free', 'RIGHT', 'LEFT')
+end
+
+-- Write this server's name as that of the role's holder.
+function queue.act_as(role)
+  if queue[role] ~= the_call.identity then
+    call('SET', queue.base .. ':' .. role, the_call.identity)
+    queue[role] = the_call.identity
+  end
+end
+
+-- Count messages as 'produced' or 'consumed' after they have been put or taken.
+function queue.count_as(verb, messages, bytes)
+  if queue.turn then
+    queue.end_turn(verb == 'produced' and 'producer' or 'consumer')
+  end
+  if verb == 'consumed' then
+    queue.consumed = queue.consumed + messages
+  end
+  block.changed = true
+  local statistic = queue.base .. ':stats:' .. verb
+  -- Redis 7.0 would get -0 as an argument, and refuse it.
+  try('INCRBY', statistic .. '_messages', 0 + messages)
+  try('INCRBY', statistic .. '_bytes', 0 + bytes)
+end
+
+-- Return what a put does if there is no room.
+function queue.overflow()
+  return call('HGET', queue.base .. ':ext:settings', 'overflow') or the_call.overflow
+end
+
+-- Return whether the queue is closed.
+function queue.is_closed()
+  return call('EXISTS', queue.base .. ':closed') == 1
+end
+
+-- Return whether the queue is closed, and nothing will come out of it any longer: reserved jobs may.
+function queue.is_finished()
+  local base = queue.base
+  return queue.length == 0 and queue.is_closed()
+    and call('EXISTS', base .. ':ext:ready', base .. ':ext:delayed', base .. ':ext:reserved') == 0
+end
+
+return queue

@@ -1,0 +1,116 @@
+-- Records: a call stores its replies, and the messages that it took from each queue, in a hash of the server
+-- that sent it, until that server says that all of it has arrived. A call that is sent again is answered from
+-- its record, not done twice. Messages that a dead server had taken can be put back.
+--
+-- Takes    KEYS[#KEYS]            the server's records, ${PREFIX}!calls:${identity}, if it has any
+--          ARGV[HEADER_NUMBER]    the number of the call; '' to keep no record
+--          ARGV[HEADER_EPOCH]     the epoch of the server's connection
+--          ARGV[HEADER_AGAIN]     'again' if the call may have been done before
+--          ARGV[HEADER_DONE]      fields of records that are not needed any longer, separated by spaces
+-- Touches  the records, a hash:
+--            epoch -> the epoch of the server's last connection; 0 after another server found this one dead
+--            number -> { FORMAT, replies, entries, { base key, ids, owners } for each run that has reserved
+--            jobs }, packed
+--            j<base key> -> 1, or a cursor (job_gets.lua), while clients of this server may have reserved jobs of the
+--            queue (jobs.lua)
+--
+-- A late call, from a lost connection or from a server that was found dead, has another epoch. It is refused
+-- with BURIED before it has done anything.
+--
+-- An entry says what was taken from one queue: { base key, when the queue was made, reply, places, marks }. A
+-- place says where messages are: a number is a result in that reply, a negative number is in the reply's
+-- first value, a table holds the messages themselves. { marked = place } is for messages followed by their
+-- flags (get.lua). `marks` is empty if no message has any; else a list of messages, each followed by its
+-- marks (marks.lua) or false. False is needed because an equal message may have marks.
+
+local the_call = require 'core/call'
+local block = require 'core/blocks'
+local queue = require 'core/queue'
+
+local records = {}
+local FORMAT = 1
+
+-- Check that the call may be done. Return the reply, if it is not to be done; else nil.
+function records.begin()
+  local key, arguments = the_call.records, the_call.arguments
+  if the_call.is_recorded then
+    local epoch = try('HGET', key, 'epoch')
+    if type(epoch) == 'table' then -- not a hash
+      call('DEL', key)
+      epoch = nil
+    end
+    if tonumber(epoch or 0) ~= tonumber(arguments[HEADER_EPOCH]) then
+      return { err = 'BURIED the call is of an epoch that has ended' }
+    end
+    local record = arguments[HEADER_AGAIN] == 'again' and call('HGET', key, arguments[HEADER_NUMBER])
+    if record then
+      return cmsgpack.unpack(record)[2]
+    end
+  end
+  if arguments[HEADER_DONE] ~= '' then
+    local fields = {}
+    for field in string.gmatch(arguments[HEADER_DONE], '%S+') do fields[#fields + 1] = field end
+    local dropped = try('HDEL', key, unpack(fields))
+    if type(dropped) == 'table' then
+      return the_call.error_reply(dropped)
+    end
+  end
+end
+
+-- Write a record of this server.
+function records.write(field, replies, entries, reserved)
+  return call('HSET', the_call.records, field, cmsgpack.pack({ FORMAT, replies, entries, reserved }))
+end
+
+-- Note that the messages at that place in the block's reply have been taken from the queue.
+function records.note_taken(place)
+  local taken, base = block.taken, queue.base
+  local entry = taken[#taken]
+  if not entry or entry[1] ~= base or entry[2] ~= queue.made then
+    entry = { base, queue.made, #the_call.replies + 1, {}, {} }
+    taken[#taken + 1] = entry
+  end
+  local places, marks = entry[4], entry[5]
+  places[#places + 1] = place
+  for _, part in ipairs(block.taken_marks[base] or {}) do marks[#marks + 1] = part end
+  block.taken_marks[base] = nil
+end
+
+-- Note messages as soon as they have left the list: Redis rolls nothing back if an error ends the run.
+function records.note_popped(messages)
+  if not block.is_moving then
+    block.popped[#block.popped + 1] = { queue.base, queue.made, 0, { messages } }
+  end
+end
+
+-- Note that the messages that were popped last are reserved jobs, or queued again.
+function records.note_held()
+  block.popped[#block.popped] = nil
+end
+
+-- Note that jobs of the queue have been reserved for these owners.
+function records.note_reserved(ids, owners)
+  if #ids > 0 then the_call.reserved[#the_call.reserved + 1] = { queue.base, ids, owners } end
+end
+
+-- End a block that has been done. Return its reply.
+function records.keep(reply)
+  for _, entry in ipairs(block.taken) do the_call.entries[#the_call.entries + 1] = entry end
+  return reply
+end
+
+-- End the call. Return its reply; or nil and an error if its record is needed and cannot be written.
+function records.finish()
+  local replies = the_call.replies
+  if the_call.is_recorded and the_call.changed then
+    replies[1] = 1
+    local is_done, reason = pcall(records.write, the_call.arguments[HEADER_NUMBER], replies, the_call.entries,
+      the_call.reserved)
+    if not is_done then
+      return nil, the_call.error_reply(reason)
+    end
+  end
+  return replies
+end
+
+return records

@@ -1,0 +1,62 @@
+-- Room: the bound of the queue, its limit of bytes, and the :not_full token.
+--
+-- Touches  :not_full
+--          :ext:settings  'max_bytes': the limit of a queue, if it has one; 'held_bytes': how many bytes of its
+--                         jobs are reserved or buried, which do not count
+--
+-- A queue that has reached its limit of bytes is full, as one that has reached its bound: a put that begins below
+-- the limit is accepted. A list with such a limit is 'limited' (queue.lua), so that the fast path leaves it alone.
+
+local queue = require 'core/queue'
+
+local room = {}
+
+-- Return the limit of bytes, or false.
+function room.max_bytes()
+  if queue.max_bytes == nil then
+    queue.max_bytes = queue.word and tonumber(call('HGET', queue.base .. ':ext:settings', 'max_bytes') or nil) or false
+  end
+  return queue.max_bytes
+end
+
+-- Return whether the limit of bytes is reached.
+function room.is_heavy()
+  local most, base = room.max_bytes(), queue.base
+  if not most then
+    return false
+  end
+  local stats = call('MGET', base .. ':stats:produced_bytes', base .. ':stats:consumed_bytes')
+  return (tonumber(stats[1]) or 0) - (tonumber(stats[2]) or 0) - queue.kind.held_bytes() >= most
+end
+
+function room.is_full()
+  return queue.bound > 0 and queue.length >= queue.bound or room.is_heavy()
+end
+
+-- Return whether puts into the queue may have to wait.
+function room.may_be_full()
+  return queue.bound > 0 or room.max_bytes()
+end
+
+-- Keep exactly one :not_full token if there is room, else none (pressure 0.15, Put and Get, last steps).
+-- Exception: a native consumer that has taken a message from a full queue pushes the token itself.
+function room.settle()
+  local key = queue.base .. ':not_full'
+  if room.is_full() then
+    try('DEL', key)
+    return
+  end
+  local tokens = try('LLEN', key)
+  if type(tokens) ~= 'number' then
+    return -- not a list: the doctor finds that; the put or get stands
+  elseif tokens == 0 then
+    local is_used = queue.producer or queue.consumer or queue.word -- else a native client may be creating it
+    if is_used and (not room.may_be_full() or try('EXISTS', queue.base .. ':consumer_free') == 1) then
+      try('LPUSH', key, 1)
+    end
+  elseif tokens > 1 then
+    try('LTRIM', key, 0, 0)
+  end
+end
+
+return room

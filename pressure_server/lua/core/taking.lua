@@ -1,0 +1,50 @@
+-- Taking: what a run that takes messages notes of them, whatever their queue is.
+
+local the_call = require 'core/call'
+local block = require 'core/blocks'
+local queue = require 'core/queue'
+local marks = require 'kinds/marks'
+
+local taking = {
+  -- The limits of one call: a reply is in memory three times on its way to the client.
+  BYTES = 1048576,
+  MESSAGES = 1000,
+  -- Expired messages dropped in one call: each takes some 12 microseconds.
+  EXPIRED = 4000,
+}
+
+-- Takes    the options of a get (get.lua); or the claims of clients that reserve messages, instead of taking them for
+--          good (job_gets.lua)
+function taking.new(options, claims)
+  return { options = options, claims = claims, flags = nil } -- flags of the taken messages, if any has marks
+end
+
+-- Return those of the messages that have not expired, with their marks. They have just left the queue.
+function taking.unexpired(self, messages, marks_of)
+  local some, their_marks = {}, {}
+  local noted = block.taken_marks[queue.base] or {}
+  block.taken_marks[queue.base] = noted
+  self.flags = self.flags or {}
+  for i, message in ipairs(messages) do
+    local mark = marks_of[i]
+    if not marks.is_expired(mark) then
+      if not self.claims then
+        noted[#noted + 1], noted[#noted + 2] = message, mark or false
+      end
+      some[#some + 1], their_marks[#some + 1] = message, mark
+      self.flags[#self.flags + 1] = mark and mark[1] or '0'
+    end
+  end
+  return some, their_marks
+end
+
+-- Return the messages, and behind them the flags of all as 'flags flags …', or '' if all are 0. (Flags before each
+-- message would copy it: 0.2 microseconds, or 5 for 4 KiB.)
+function taking.with_flags(self, messages)
+  if messages and not messages.err and #messages > 0 then
+    messages[#messages + 1] = self.flags and table.concat(self.flags, ' ') or ''
+  end
+  return messages
+end
+
+return taking

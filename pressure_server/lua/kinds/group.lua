@@ -1,0 +1,85 @@
+-- A group's place in its log: which messages it has passed, and which are ahead of it. groups.lua says what groups are.
+--
+-- Touches  :ext:groups     of the log, a sorted set: the base key of each group's queue, with the offset of the
+--                          first message that it has not passed
+--          :ext:offsets    of a group's queue, a sorted set: the ids of its jobs, with the offsets of their messages;
+--                          and '-' with the score inf, so that the key tells that this is a group
+--          :ext:settings   of a group's queue, 'source': the base key of the log; 'next': the offset of the message
+--                          that it makes a job of next; 'missed': how many messages had been dropped from the log
+--                          before the group came to them
+
+local commands = require 'core/commands'
+local queue = require 'core/queue'
+local marks = require 'kinds/marks'
+
+local group = {}
+
+-- Return the key of the groups that read a log.
+function group.key_of(log)
+  return log .. ':ext:groups'
+end
+
+-- Read how far the log is ahead of the group whose queue the call works on; `following` is its 'next'.
+function group.read_source(source, following)
+  local state = queue.jobs
+  local bound, consumed = unpack(call('MGET', source .. ':bound', source .. ':stats:consumed_messages'))
+  state.source, state.head = source, tonumber(consumed or 0) or 0
+  local tail = state.head + (bound and call('LLEN', source) or 0)
+  state.next = tonumber(following) or tail
+  state.lag = math.max(0, tail - math.max(state.next, state.head))
+end
+
+-- Note from which offset on the group needs the messages of the log.
+function group.note_passed()
+  local state = queue.jobs
+  local first = tonumber(call('ZRANGE', queue.key_of('offsets'), 0, 0, 'WITHSCORES')[2])
+  call('ZADD', group.key_of(state.source), string.format('%.0f', math.min(first, state.next)), queue.base)
+  state.has_passed = true
+end
+
+-- Note that the group has passed the messages of these jobs.
+function group.pass(ids)
+  if #ids > 0 and commands.with_all('ZREM', queue.key_of('offsets'), ids) > 0 then group.note_passed() end
+end
+
+-- Let the group go on from an offset.
+function group.set_next(offset)
+  queue.jobs.next = offset
+  call('HSET', queue.key_of('settings'), 'next', string.format('%.0f', offset))
+end
+
+-- Return the next messages of the log that the group has no jobs for: `count` of them, after `skipped` others.
+function group.messages_ahead(skipped, count)
+  if count <= 0 then
+    return {}
+  end
+  local state = queue.jobs
+  local first = math.max(state.next, state.head) - state.head + skipped
+  local newest_first, messages = call('LRANGE', state.source, -first - count, -first - 1), {}
+  for i = #newest_first, 1, -1 do messages[#messages + 1] = newest_first[i] end
+  return messages
+end
+
+-- Return the flags and expiry of the log's messages from an offset on.
+function group.marks_ahead(messages, offset)
+  local source, home, found = queue.jobs.source, queue.base, {}
+  if call('EXISTS', source .. ':ext:marks') == 1 then
+    queue.base = source
+    local noted = marks.open(source)
+    for i, message in ipairs(messages) do found[i] = marks.look(noted, message, offset + i - 1) end
+    queue.base = home
+  end
+  return found
+end
+
+-- Pass the messages of the log that the group has no jobs for yet. Return how many.
+function group.skip_lag()
+  local state = queue.jobs
+  local count = state.lag
+  group.set_next(math.max(state.next, state.head) + count)
+  queue.length, state.lag = queue.length - count, 0
+  group.note_passed()
+  return count
+end
+
+return group

@@ -1,0 +1,198 @@
+-- Groups: each reads all messages of a log, in order, and has the queue `log+group` for it. That queue is one of
+-- jobs: what its clients take, reserve, acknowledge, release and bury are jobs, which it makes of the next messages
+-- of the log. A group has passed a message when its job is deleted or buried. What all groups have passed leaves
+-- the log.
+--
+-- A group's queue has a ready job whenever the log has more for it. Clients that wait for a job, and scripts that
+-- look for one, therefore need not know about the log: a put into the log makes a job for each group that has
+-- none, and whoever takes jobs makes as many as are wanted, and one more.
+--
+-- Touches  those of group.lua, and the log
+
+local the_call = require 'core/call'
+local block = require 'core/blocks'
+local commands = require 'core/commands'
+local queue = require 'core/queue'
+local life = require 'core/life'
+local group = require 'kinds/group'
+local jobs = require 'kinds/jobs'
+local job_puts = require 'kinds/job_puts'
+
+local groups = {}
+-- Bytes of messages of which one call makes jobs.
+local FILLED_BYTES = 1048576
+-- Messages that one call drops from a log besides what it does.
+local DROPPED_AT_ONCE = 1000
+
+-- Make jobs of the log's next messages until the group has `wanted` ready ones.
+function groups.fill(wanted)
+  local state = queue.jobs
+  local count = math.min(wanted - state.ready, state.lag, jobs.AT_ONCE)
+  if count <= 0 or not the_call.has_records then
+    return
+  end
+  if count > 1 then
+    count = math.min(count, math.max(1, math.floor(FILLED_BYTES / math.max(1, #group.messages_ahead(0, 1)[1]))))
+  end
+  local messages, first = group.messages_ahead(0, count), math.max(state.next, state.head)
+  if first > state.next then
+    call('HINCRBY', queue.key_of('settings'), 'missed', string.format('%.0f', first - state.next))
+  end
+  local places = {}
+  for i, id in ipairs(job_puts.store(job_puts.as_jobs(messages, group.marks_ahead(messages, first)))) do
+    places[2 * i - 1], places[2 * i] = string.format('%.0f', first + i - 1), id
+  end
+  call('ZADD', queue.key_of('offsets'), unpack(places))
+  queue.count_as('produced', count, commands.sum_of_bytes(messages))
+  queue.length, state.lag = queue.length - count, state.lag - count
+  group.set_next(first + count)
+  the_call.work = the_call.work + 4 * the_call.MESSAGE * count
+end
+
+-- Drop the messages of the log that the call works on which all groups have passed.
+function groups.drop_passed()
+  local slowest = tonumber(call('ZRANGE', group.key_of(queue.base), 0, 0, 'WITHSCORES')[2]) or 0
+  local count = math.min(slowest - queue.consumed, queue.length, DROPPED_AT_ONCE)
+  if count > 0 and not queue.in_use('consumer') then queue.kind.drop_oldest(count) end
+end
+
+-- Do the same for the log of a group, without turning to it, if it has neither a bound or a limit of bytes nor an
+-- index of its messages. Return whether that was possible.
+local function drop_passed_of(source)
+  local slowest = tonumber(call('ZRANGE', group.key_of(source), 0, 0, 'WITHSCORES')[2])
+  local count = math.min((slowest or 0) - queue.jobs.head, DROPPED_AT_ONCE)
+  if count <= 0 then
+    return true
+  elseif call('GET', source .. ':bound') ~= '0' or call('HEXISTS', source .. ':ext:settings', 'max_bytes') == 1
+    or call('EXISTS', source .. ':consumer_free') == 0
+    or call('EXISTS', source .. ':ext:index', source .. ':ext:members', source .. ':ext:copies', source .. ':ext:marks') > 0 then
+    return false
+  end
+  local dropped = call('RPOP', source, count)
+  call('INCRBY', source .. ':stats:consumed_messages', #dropped)
+  call('INCRBY', source .. ':stats:consumed_bytes', commands.sum_of_bytes(dropped))
+  call('SET', source .. ':consumer', the_call.identity)
+  return true
+end
+
+-- Give the groups of the log that the call works on what has been put into it.
+function groups.settle_log()
+  local home = queue.base
+  if queue.has_new then
+    queue.has_new = nil
+    for _, key in ipairs(call('ZRANGE', group.key_of(home), 0, -1)) do
+      if call('EXISTS', key .. ':ext:ready') == 0 then queue.enter(key) end
+    end
+    queue.enter(home)
+  end
+end
+
+-- Drop from the log of the group that the call works on what all groups have passed.
+function groups.settle_group()
+  local home, source = queue.base, queue.jobs.source
+  if queue.jobs.has_passed then
+    queue.jobs.has_passed = nil
+    if not drop_passed_of(source) then
+      queue.enter(source)
+      queue.enter(home)
+    end
+  end
+end
+
+-- Return the offset that a word names, and nil; or nil and an error.
+local function offset_of(word)
+  local head, tail = queue.consumed, queue.consumed + queue.length
+  local offset = word == 'head' and head or word == 'tail' and tail or tonumber(word)
+  if offset > tail then
+    return nil, { err = string.format('AHEAD %.0f', tail) }
+  elseif offset < head then
+    return nil, { err = string.format('GONE %.0f', head) }
+  end
+  return offset
+end
+
+-- Turn to the queue of a group of the present log; return whether there is one.
+local function enter_group(key)
+  if not call('ZSCORE', group.key_of(queue.base), key) then
+    return false
+  end
+  queue.enter(key)
+  return true
+end
+
+local actions = {}
+
+function actions.create(key, word)
+  local home, offset, refusal = queue.base, offset_of(word)
+  if refusal or queue.returned > 0 then
+    return refusal or { err = 'TYPE has-returned' }
+  end
+  queue.enter(key)
+  local made = life.create('0', '', '', 'type', 'group', 'source', home)
+  if made == 1 then
+    call('ZADD', queue.key_of('offsets'), 'inf', '-')
+    group.set_next(offset)
+    group.note_passed()
+  end
+  queue.enter(home)
+  queue.has_new = true
+  return made
+end
+
+function actions.delete(key)
+  local home = queue.base
+  if not enter_group(key) then
+    return { err = 'NOGROUP' }
+  end
+  life.delete()
+  queue.enter(home)
+  return 1
+end
+
+-- Continue from another offset. Jobs that nobody has reserved yet are dropped: they are made again if need be.
+function actions.seek(key, word)
+  local home, offset, refusal = queue.base, offset_of(word)
+  if refusal then
+    return refusal
+  elseif not enter_group(key) then
+    return { err = 'NOGROUP' }
+  end
+  while queue.jobs.ready > 0 do
+    jobs.happen('delete', jobs.read_in('ready', call('ZRANGE', queue.key_of('ready'), 0, jobs.AT_ONCE - 1)))
+  end
+  group.set_next(offset)
+  group.note_passed()
+  queue.enter(home)
+  queue.has_new = true
+  return 1
+end
+
+-- Return { base key, the offset of the first message that it has not passed, how many messages the group has not
+-- taken yet, how many jobs are reserved, and buried, how many messages it has missed } for each group.
+function actions.list()
+  local found = {}
+  local places = call('ZRANGE', group.key_of(queue.base), 0, -1, 'WITHSCORES')
+  for i = 1, #places, 2 do
+    local key = places[i]
+    local following, missed = unpack(call('HMGET', key .. ':ext:settings', 'next', 'missed'))
+    following, missed = tonumber(following), tonumber(missed or 0)
+    local ahead = queue.consumed + queue.length - math.max(following, queue.consumed)
+    found[#found + 1] = {
+      key, tonumber(places[i + 1]), ahead + call('ZCARD', key .. ':ext:ready') + call('ZCARD', key .. ':ext:delayed'),
+      call('ZCARD', key .. ':ext:reserved'), call('ZCARD', key .. ':ext:buried'),
+      missed + math.max(0, queue.consumed - following),
+    }
+  end
+  return found
+end
+
+-- Takes    create, delete, seek or list; the base key of the group's queue; and head, tail or an offset
+function groups.group(action, key, word)
+  if not queue.kind.has_groups then
+    return { err = 'TYPE no-groups' }
+  end
+  block.changed = block.changed or action ~= 'list'
+  return actions[action](key, word)
+end
+
+return groups

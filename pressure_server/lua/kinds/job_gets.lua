@@ -1,0 +1,182 @@
+-- Gets of jobs: clients take the best ones for good, or reserve them; reservations whose clients have gone end.
+
+local the_call = require 'core/call'
+local commands = require 'core/commands'
+local queue = require 'core/queue'
+local records = require 'core/records'
+local job_ids = require 'kinds/job_ids'
+local jobs = require 'kinds/jobs'
+local groups = require 'kinds/groups'
+
+local job_gets = {}
+local key_of = queue.key_of
+
+-- Return the part of a server's identity that owners of reservations have.
+function job_gets.server_of(identity)
+  return string.match(identity, '[^:]*$')
+end
+
+-- Return the owner of a reservation.
+--
+-- Takes    '=token' for a client of this server, '@token' for a reservation that outlives its connection
+function job_gets.owner_of(text)
+  local server = string.sub(text, 1, 1) == '=' and job_gets.server_of(the_call.identity) or ''
+  return server .. ' ' .. string.sub(text, 2)
+end
+
+-- Takes    claims of reservations, each 'owner' or 'owner ttr'; how many are used
+-- Returns  the owners; and the times to run, nil for a job's own
+local function owners_in(claims, count)
+  local owners, ttrs = {}, {}
+  for i = 1, count do
+    if claims[i] == claims[i - 1] then
+      owners[i], ttrs[i] = owners[i - 1], ttrs[i - 1]
+    else
+      local owner, ttr = string.match(claims[i], '^(%S+) ?(%d*)$')
+      owners[i], ttrs[i] = job_gets.owner_of(owner), tonumber(ttr)
+    end
+  end
+  return owners, ttrs
+end
+
+-- Return a reserved job as the reply has it: 'id ttr flags reserves message'; in a group's queue, the offset of the
+-- message is after the id and '@'.
+local function given(job)
+  local offset = queue.jobs.source and (call('ZSCORE', key_of('offsets'), job.id) or job.about[JOB_OFFSET])
+  local id = offset and job.id .. '@' .. offset or job.id
+  return string.format('%s %.0f %s %d ', id, jobs.ttr_of(job), job.flags, job.about[JOB_RESERVES])
+    .. jobs.message_of(job)
+end
+
+-- Give jobs to clients, one for each claim. Return each as `given`; those that cannot be reserved are left out.
+function job_gets.give(event, some, claims)
+  local owners, ttrs = owners_in(claims, #some)
+  local ids, found = {}, {}
+  for i, job in ipairs(some) do ids[i], jobs.parse(job).about[JOB_OWN_TTR] = job.id, ttrs[i] end
+  records.note_reserved(ids, owners)
+  for i, is_done in ipairs(jobs.happen(event, some, owners)) do
+    if is_done == 1 then found[#found + 1] = given(some[i]) end
+  end
+  if #found > 0 and queue.word == 'jobs' then call('HINCRBY', key_of('settings'), 'deliveries', #found) end
+  return found
+end
+
+-- Return the best jobs that are ready, at most `wanted`; and how many of these have expired, and are deleted.
+function job_gets.best(wanted)
+  local found, expired = {}, {}
+  if queue.jobs.source then groups.fill(wanted + 1) end
+  for _, job in ipairs(jobs.read_in('ready', jobs.next_ids(math.min(wanted, jobs.AT_ONCE)))) do
+    local expires = jobs.parse(job).expires
+    local some = expires ~= '0' and tonumber(expires) <= the_call.clock() and expired or found
+    some[#some + 1] = job
+  end
+  if #expired > 0 then jobs.happen('delete', expired) end
+  return found, #expired
+end
+
+-- Take up to `wanted` jobs for good, best first.
+--
+-- Returns  their messages; what is needed to put each back: { flags, expires, id, the job without its message,
+--          its state, what makes it unique if that is not its message, and its offset in a group's log }; and how many
+--          others have expired
+function job_gets.pop(wanted)
+  local found, expired = job_gets.best(wanted)
+  local messages, marks_of = {}, {}
+  for i, job in ipairs(found) do
+    messages[i] = jobs.message_of(job)
+    local about = job.about
+    local is_touched = about[JOB_RESERVES] + about[JOB_KICKS] + about[JOB_BURIES] > 0 or about[JOB_DELAY] > 0
+    marks_of[i] = {
+      job.flags, tonumber(job.expires), job.id, string.sub(job.value, 1, job.first - 1),
+      is_touched and cmsgpack.pack(about) or '',
+      queue.jobs.settings.unique and call('HGET', key_of('jobs'), job.id .. '#') or false,
+      queue.jobs.source and call('ZSCORE', key_of('offsets'), job.id) or false,
+    }
+  end
+  records.note_popped(messages)
+  jobs.happen('delete', found)
+  return messages, marks_of, expired
+end
+
+-- Reserve up to `wanted` jobs, best first, one for each claim.
+--
+-- Returns  what `give` does; and how many others have expired
+function job_gets.reserve(claims, wanted)
+  local found, expired = job_gets.best(wanted)
+  return job_gets.give('reserve', found, claims), expired
+end
+
+-- Keep messages that have just been taken from the list as reserved jobs, one for each claim. Return each as
+-- `given`.
+function job_gets.hold(messages, marks_of, claims)
+  local owners, ttrs = owners_in(claims, #messages)
+  jobs.open()
+  local ids, fields, places, found = job_ids.new(#messages), {}, {}, {}
+  if queue.word ~= 'reserved' then queue.set_kind('reserved') end
+  for i, message in ipairs(messages) do
+    local mark, ttr = marks_of[i] or { '0', 0 }, ttrs[i] or 0
+    local id, about = ids[i], { jobs.DEFAULT_PRIORITY, 0, 1, 0, 0, 0, 0, owners[i], ttr }
+    fields[#fields + 1] = id
+    fields[#fields + 1] = job_ids.new_stamp()
+      .. string.format('%d 0 0 %s %.0f ', jobs.DEFAULT_PRIORITY, mark[1], mark[2]) .. message
+    fields[#fields + 1], fields[#fields + 2] = id .. ':', cmsgpack.pack(about)
+    places[#places + 1], places[#places + 2] = ttr > 0 and the_call.clock() + ttr or 'inf', id
+    found[i] = string.format('%s %.0f %s 1 ', id, ttr, mark[1]) .. message
+  end
+  commands.with_all('HSET', key_of('jobs'), fields)
+  -- From here on, an error gives the jobs up, instead of putting the messages back.
+  records.note_held()
+  records.note_reserved(ids, owners)
+  commands.with_all('ZADD', key_of('reserved'), places)
+  jobs.note_come('reserved', places)
+  call('HSET', the_call.records, 'j' .. queue.base, 1)
+  return found
+end
+
+-- Give up the jobs, among these, that clients of a server have reserved. Return how many.
+local function give_up_of(server, ids)
+  local its, owners = {}, {}
+  for _, job in ipairs(jobs.read_in('reserved', ids)) do
+    local owner = jobs.parse(job).about[JOB_OWNER]
+    if string.match(owner, '^(%S+) ') == server then its[#its + 1], owners[#owners + 1] = job, owner end
+  end
+  jobs.happen('give_up', its, owners)
+  return #its
+end
+
+-- Give up jobs that clients of a server have reserved. Called again and again until all have been looked at.
+--
+-- Jobs of a list go back to its head, so those whose reservations end last are given up first: the cursor is
+-- 'after' and a position from the end. Positions shift if other clients end reservations meanwhile, so a scan
+-- follows, which misses nothing: the cursor is 'scan' and a cursor of ZSCAN.
+--
+-- Takes    the end of the server's identity; the cursor that the last call returned, or any other word
+-- Returns  how many have been given up; the next cursor, '0' at the end
+function job_gets.recover(server, cursor)
+  jobs.open()
+  local key, phase, at = key_of('reserved'), string.match(cursor, '^(%l+)(%d+)$')
+  if phase == 'after' or not phase and queue.word ~= 'jobs' then
+    local first = tonumber(at or 0)
+    local ids = call('ZRANGE', key, first, first + jobs.AT_ONCE - 1, 'REV')
+    local count = give_up_of(server, ids)
+    return count, #ids < jobs.AT_ONCE and 'scan0' or string.format('after%.0f', first + #ids - count)
+  end
+  local next_cursor, found = unpack(call('ZSCAN', key, at or '0', 'COUNT', jobs.AT_ONCE))
+  local ids = {}
+  for i = 1, #found, 2 do ids[#ids + 1] = found[i] end
+  return give_up_of(server, ids), next_cursor == '0' and '0' or 'scan' .. next_cursor
+end
+
+-- Give up jobs that these owners have reserved, and still have. Return how many.
+function job_gets.give_up(ids, owners)
+  jobs.open()
+  local count = 0
+  for first = 1, #ids, jobs.AT_ONCE do
+    local last = math.min(first + jobs.AT_ONCE - 1, #ids)
+    local some = jobs.read({ unpack(ids, first, last) })
+    for _, is_done in ipairs(jobs.happen('give_up', some, { unpack(owners, first, last) })) do count = count + is_done end
+  end
+  return count
+end
+
+return job_gets

@@ -1,0 +1,58 @@
+-- Ids of jobs: numbers that find their queue. A queue gets ids in blocks of 64, and an index tells to which
+-- queue each block belongs. In a database with one queue of jobs they are 1, 2, 3, …
+--
+-- Touches  :ext:settings 'id'     the last id that the queue has given, as a decimal number; 'index': the key of the index
+--          :ext:blocks            a list: the blocks that the queue has had
+--          ${PREFIX}!blocks       the index, a hash: block -> base key
+--          ${PREFIX}!last_block   the number of blocks given
+
+local the_call = require 'core/call'
+local queue = require 'core/queue'
+
+local job_ids = {}
+local IDS_OF_BLOCK = 64
+
+-- Return when a job is made: microseconds since 1970 in 16 digits, and a space. Each stamp is
+-- later than the last one, whatever the queue, although the clock may stand still in a call. (A job takes more than a
+-- microsecond, so stamps do not run ahead of the clock.)
+-- The first 13 digits are milliseconds; jobs of earlier versions have only these.
+function job_ids.new_stamp()
+  the_call.stamped = (the_call.stamped or the_call.clock() and the_call.microseconds) + 1
+  return string.format('%.0f ', the_call.stamped)
+end
+
+-- Return a new block. Check two old ones of the queue, and give up those without jobs.
+local function new_block()
+  local index, blocks = the_call.own_key('blocks'), queue.key_of('blocks')
+  for _ = 1, math.min(2, call('LLEN', blocks)) do
+    local old, ids, is_used = call('RPOP', blocks), {}, false
+    for i = 1, IDS_OF_BLOCK do ids[i] = string.format('%013x', old * IDS_OF_BLOCK + i) end
+    for _, job in ipairs(call('HMGET', queue.key_of('jobs'), unpack(ids))) do is_used = is_used or job end
+    if is_used then
+      call('LPUSH', blocks, old)
+    else
+      call('HDEL', index, old)
+    end
+  end
+  local number = string.format('%.0f', call('INCR', the_call.own_key('last_block')) - 1)
+  call('LPUSH', blocks, number)
+  call('HSET', index, number, queue.base)
+  call('HSET', queue.key_of('settings'), 'index', index)
+  return tonumber(number)
+end
+
+-- Return new ids, in ascending order, in the form that jobs.lua describes.
+function job_ids.new(wanted)
+  local state, ids = queue.jobs, {}
+  local last = state.last_id or tonumber(wanted > 0 and call('HGET', queue.key_of('settings'), 'id') or 0)
+  for i = 1, wanted do
+    if last % IDS_OF_BLOCK == 0 then last = new_block() * IDS_OF_BLOCK end
+    last = last + 1
+    ids[i] = string.format('%013x', last)
+  end
+  if wanted > 0 then call('HSET', queue.key_of('settings'), 'id', string.format('%.0f', last)) end
+  state.last_id = last
+  return ids
+end
+
+return job_ids

@@ -1,0 +1,50 @@
+-- Indexes of jobs: find jobs by a text. `equal` finds the queued jobs with a given message; it is made when a
+-- message is first looked up. `single` finds the jobs that no equal one may join, by message or by the key that
+-- was put with them; only queues that were created as unique have it, from their first put on.
+--
+-- Touches  :ext:equal, :ext:single  sorted sets, all with the score 0: the length of a text as a byte, the text, and
+--                                   the id of a job; or 'h', the hash of a long text, and the id
+--          :ext:settings            'indexed_equal', 'indexed_single': the cursor up to which the jobs that were
+--                                   there before are in the index, or 'all'
+--          :ext:same, :ext:unique   the indexes of earlier versions, for which all jobs of a text were one value
+
+local queue = require 'core/queue'
+local garbage = require 'core/garbage'
+
+local job_index = {}
+
+-- Return the prefix of a text's members. It has the text's length, so that no other text's members begin with it.
+local function prefix_of(text)
+  return #text <= 40 and string.char(#text) .. text or 'h' .. redis.sha1hex(text)
+end
+
+-- Note whether the job with this id and this text is in an index, 'equal' or 'single'.
+function job_index.note(name, text, id, is_in)
+  if is_in then
+    call('ZADD', queue.key_of(name), 0, prefix_of(text) .. id)
+  else
+    call('ZREM', queue.key_of(name), prefix_of(text) .. id)
+  end
+end
+
+-- Return the ids of at most `most` jobs with this text, in the order of the puts; or the latest first.
+function job_index.ids_of(name, text, most, is_reversed)
+  local prefix = prefix_of(text)
+  local first, last, found = '[' .. prefix, '[' .. prefix .. 'g', nil -- ids are hexadecimal
+  if is_reversed then
+    found = call('ZREVRANGEBYLEX', queue.key_of(name), last, first, 'LIMIT', 0, most)
+  else
+    found = call('ZRANGEBYLEX', queue.key_of(name), first, last, 'LIMIT', 0, most)
+  end
+  for i, member in ipairs(found) do found[i] = string.sub(member, #prefix + 1) end
+  return found
+end
+
+-- Delete what an earlier version had in place of an index.
+function job_index.drop_earlier(name)
+  local suffix = name == 'equal' and ':ext:same' or ':ext:unique'
+  garbage.set_aside(suffix)
+  call('UNLINK', queue.base .. suffix)
+end
+
+return job_index

@@ -1,0 +1,173 @@
+-- Puts of jobs: how messages become jobs of a queue, those of its list included.
+
+local the_call = require 'core/call'
+local block = require 'core/blocks'
+local commands = require 'core/commands'
+local queue = require 'core/queue'
+local room = require 'core/room'
+local marks = require 'kinds/marks'
+local job_ids = require 'kinds/job_ids'
+local job_index = require 'kinds/job_index'
+local group = require 'kinds/group'
+local jobs = require 'kinds/jobs'
+
+local job_puts = {}
+local key_of = queue.key_of
+local DEFAULT_TTR = 60000
+-- Expired jobs, and messages of the list, that one call looks at.
+local EXPIRED_AT_ONCE, ADOPTED_AT_ONCE = 1000, 1000
+
+-- Store jobs, each 'priority delay ttr flags expires message'. `names`, if given, are what makes each unique;
+-- else its message does.
+--
+-- Returns  their ids; and the bytes of their messages
+function job_puts.store(some, names)
+  local state, ids, bytes = queue.jobs, job_ids.new(#some), 0
+  local fields, ready, delayed, at, queued = {}, {}, {}, 0, 0
+  local has_index = names or state.settings.unique or state.indexed.equal
+  for i, one in ipairs(some) do
+    local id = ids[i]
+    local priority, delay, first = string.match(one, '^(%d+) (%d+) %d+ %d+ %d+ ()')
+    bytes = bytes + #one - first + 1
+    fields[at + 1], fields[at + 2] = id, job_ids.new_stamp() .. one
+    at = at + 2
+    if delay == '0' then
+      ready[queued + 1], ready[queued + 2] = priority, id
+      queued = queued + 2
+    else
+      delayed[#delayed + 1], delayed[#delayed + 2] = string.format('%.0f', the_call.clock() + delay), id
+    end
+    if has_index then
+      local message = string.sub(one, first)
+      if names then
+        fields[at + 1], fields[at + 2] = id .. '#', names[i]
+        at = at + 2
+      end
+      if state.indexed.single then job_index.note('single', names and names[i] or message, id, true) end
+      if state.indexed.equal then job_index.note('equal', message, id, true) end
+    end
+  end
+  if #delayed > 0 then
+    commands.with_all('ZADD', key_of('delayed'), delayed)
+    jobs.note_come('delayed', delayed)
+  end
+  if #ready > 0 then commands.with_all('ZADD', key_of('ready'), ready) end
+  if #fields > 0 then commands.with_all('HSET', key_of('jobs'), fields) end
+  state.ready = state.ready + #ready / 2
+  queue.length = queue.length + #some
+  block.changed = true
+  return ids, bytes
+end
+
+-- Leave out jobs that an index has already, by name or by message.
+--
+-- Returns  the others, and their names or nil; the id of each job that is there; and for each of the others
+--          that occurs several times, its place among them
+local function without_equals(some, names, index)
+  local fresh, fresh_names, ids, places, first_of = {}, {}, {}, {}, {}
+  for i, one in ipairs(some) do
+    local key = names and names[i] or string.sub(one, (string.match(one, '^%d+ %d+ %d+ %d+ %d+ ()')))
+    ids[i] = job_index.ids_of(index, key, 1)[1]
+    if not ids[i] and not first_of[key] then
+      fresh[#fresh + 1], fresh_names[#fresh_names + 1] = one, key
+      first_of[key] = #fresh
+    end
+    places[i] = not ids[i] and first_of[key] or nil
+  end
+  return fresh, names and fresh_names, ids, places
+end
+
+-- Put jobs, each 'priority delay ttr flags expires message'. They must be unique if the queue says so, by
+-- `names` if given; or if `unique`, among the queued: then the index of messages must be complete.
+--
+-- Returns  their ids. A job that must be unique and is there already is not put: the id is that of the one
+--          that is there
+function job_puts.put(some, names, unique)
+  local index = queue.jobs.settings.unique and 'single' or unique and 'equal'
+  local fresh, fresh_names, ids, places = some, nil, {}, nil
+  if index then fresh, fresh_names, ids, places = without_equals(some, names, index) end
+  local new_ids, bytes = job_puts.store(fresh, fresh_names)
+  if #fresh > 0 then queue.count_as('produced', #fresh, bytes) end
+  for i = 1, index and #some or 0 do ids[i] = ids[i] or new_ids[places[i]] end
+  return index and ids or new_ids
+end
+
+-- Return plain messages as jobs to put; marks_of[i], which may be nil, has the flags and the expiry of one.
+function job_puts.as_jobs(messages, marks_of)
+  local some = {}
+  for i, message in ipairs(messages) do
+    local mark = marks_of[i] or { '0', 0 }
+    some[i] = string.format('%d 0 %d %s %.0f ', jobs.DEFAULT_PRIORITY, DEFAULT_TTR, mark[1], mark[2]) .. message
+  end
+  return some
+end
+
+-- Delete ready jobs to make room: the least urgent, and among these the oldest.
+function job_puts.drop(count)
+  local key = key_of('ready')
+  while count > 0 and queue.jobs.ready > 0 do
+    local priority = call('ZRANGE', key, -1, -1, 'WITHSCORES')[2]
+    local ids = call('ZRANGE', key, priority, priority, 'BYSCORE', 'LIMIT', 0, math.min(count, jobs.AT_ONCE))
+    jobs.happen('delete', jobs.read_in('ready', ids))
+    count = count - #ids
+  end
+  room.settle()
+end
+
+-- Delete expired jobs to make room, by priority and age, up to the first one that has not expired.
+function job_puts.drop_expired()
+  local expired, looked_at, dropped, found_all = {}, 1, 0, false
+  repeat
+    expired = {}
+    for _, job in ipairs(jobs.read_in('ready', call('ZRANGE', key_of('ready'), 0, looked_at - 1))) do
+      local expires = jobs.parse(job).expires
+      if expires == '0' or tonumber(expires) > the_call.clock() then break end
+      expired[#expired + 1] = job
+    end
+    dropped = dropped + #expired
+    if #expired > 0 then jobs.happen('delete', expired) end
+    found_all, looked_at = #expired == looked_at, jobs.AT_ONCE
+  until not found_all or block.patient and dropped >= EXPIRED_AT_ONCE
+  if dropped > 0 then room.settle() end
+end
+
+-- Put back messages that `pop` took, as the jobs that they were.
+function job_puts.push_back(messages, marks_of)
+  for i, message in ipairs(messages) do
+    local id, value, packed, name, offset = unpack(marks_of[i], 3, 7)
+    local about = packed ~= '' and cmsgpack.unpack(packed)
+    call('ZADD', key_of('ready'), about and about[JOB_PRIORITY] or string.match(value, ' (%d+)'), id)
+    call('HSET', key_of('jobs'), id, value .. message)
+    if about then call('HSET', key_of('jobs'), id .. ':', packed) end
+    if name then call('HSET', key_of('jobs'), id .. '#', name) end
+    if offset and queue.jobs.source then
+      call('ZADD', key_of('offsets'), offset, id)
+      group.note_passed()
+    end
+    jobs.count(jobs.read({ id })[1], 'gone', 'ready')
+  end
+end
+
+-- Make jobs of messages in the list: those that were there when the queue became one of jobs, and those
+-- that native clients have put; unless `all`, only the first ones. Return whether any are left.
+function job_puts.adopt(length, all)
+  if not the_call.has_records or queue.in_use('consumer') then
+    return false
+  end
+  local most = block.patient and not all and ADOPTED_AT_ONCE or length
+  local messages, noted = call('RPOP', queue.base, most), marks.present()
+  local marks_of = noted and marks.take(noted, messages, queue.consumed) or {}
+  queue.length = queue.length - #messages
+  job_puts.store(job_puts.as_jobs(messages, marks_of))
+  queue.act_as('consumer')
+  the_call.work = the_call.work + 4 * the_call.MESSAGE * #messages
+  return length > #messages
+end
+
+-- Make jobs of all messages that are left in the list.
+function job_puts.adopt_rest()
+  local state = queue.jobs
+  if state.has_unadopted then state.has_unadopted = job_puts.adopt(call('LLEN', queue.base), true) end
+end
+
+return job_puts

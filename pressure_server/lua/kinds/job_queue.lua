@@ -1,0 +1,370 @@
+-- Queues of jobs: all their messages are jobs (jobs.lua). The queued jobs are in the order in which they will be taken;
+-- delayed ones come after those that are ready. Clients of the protocol may put messages into the list; these become
+-- jobs when the queue is used. kinds/list.lua says what the functions of a kind are.
+
+local block = require 'core/blocks'
+local the_call = require 'core/call'
+local commands = require 'core/commands'
+local queue = require 'core/queue'
+local room = require 'core/room'
+local taking = require 'core/taking'
+local group = require 'kinds/group'
+local groups = require 'kinds/groups'
+local jobs = require 'kinds/jobs'
+local job_index = require 'kinds/job_index'
+local job_times = require 'kinds/job_times'
+local job_puts = require 'kinds/job_puts'
+local job_gets = require 'kinds/job_gets'
+local dead_letters = require 'kinds/dead_letters'
+local list_reads = require 'kinds/list_reads'
+
+local job_queue = {
+  has_deliveries = true,
+  -- Only lists have these (list_reads.lua).
+  at = list_reads.at, offsets = list_reads.offsets,
+}
+local key_of = queue.key_of
+-- Jobs taken between two looks at the limits.
+local TAKEN_AT_ONCE = 64
+-- Reserved and buried jobs whose bytes are counted.
+local HELD_AT_ONCE = 5000
+
+-- Begin with the queue: read how many jobs it has, and do what is due.
+function job_queue.begin()
+  jobs.open()
+  local state, source, following = queue.jobs, jobs.read_settings()
+  local delayed, in_list = call('ZCARD', key_of('delayed')), queue.length
+  state.ready = call('ZCARD', key_of('ready'))
+  queue.length = in_list + state.ready + delayed
+  if source then
+    group.read_source(source, following)
+    queue.length = queue.length + state.lag
+    if state.ready == 0 then groups.fill(1) end
+  end
+  state.has_unadopted = in_list > 0 and job_puts.adopt(in_list)
+  job_times.promote(delayed)
+  dead_letters.move()
+end
+
+function job_queue.settle()
+  groups.settle_group()
+  -- Releases, kicks, ended reservations and adopted messages change the length as well.
+  if block.changed and queue.bound and room.may_be_full() then room.settle() end
+end
+
+job_queue.leave = job_times.note_due
+
+function job_queue.leave_after_error()
+  pcall(dead_letters.move)
+  pcall(job_queue.settle)
+  pcall(job_queue.leave)
+end
+
+-- Jobs need no role.
+function job_queue.in_use() end
+
+function job_queue.act_as() end
+
+-- Count the bytes of the reserved and buried jobs of a queue that has just got a limit of bytes. Look at a limited
+-- number of jobs, so that other clients are not delayed; the rest counts as queued.
+function job_queue.count_held()
+  local bytes = 0
+  for _, state in ipairs(room.max_bytes() and { 'reserved', 'buried' } or {}) do
+    for first = 0, HELD_AT_ONCE - 1, jobs.AT_ONCE do
+      for _, job in ipairs(jobs.read(call('ZRANGE', key_of(state), first, first + jobs.AT_ONCE - 1))) do
+        bytes = bytes + (job and jobs.bytes_of(job) or 0)
+      end
+    end
+  end
+  if room.max_bytes() then call('HSET', key_of('settings'), 'held_bytes', bytes) end
+end
+
+function job_queue.altered(new)
+  jobs.read_settings()
+  if new.max_bytes then job_queue.count_held() end
+end
+
+function job_queue.held_bytes()
+  return math.max(0, tonumber(call('HGET', key_of('settings'), 'held_bytes') or nil) or 0)
+end
+
+-- Return how many jobs are reserved or buried: neither queued nor gone.
+function job_queue.outstanding()
+  return call('ZCARD', key_of('reserved')) + call('ZCARD', key_of('buried'))
+end
+
+function job_queue.available()
+  -- A run before this one may have taken the group's ready job by its id.
+  if queue.jobs.source and queue.jobs.ready == 0 then groups.fill(1) end
+  return queue.jobs.ready > 0 and job_times.is_paused() and 0 or queue.jobs.ready
+end
+
+-- Take the best jobs.
+function job_queue.pop(self, count)
+  count = math.min(count, TAKEN_AT_ONCE)
+  if self.claims then
+    return job_gets.reserve(self.claims, count)
+  end
+  local some, marks_of, expired = job_gets.pop(count)
+  local popped = #some
+  some = taking.unexpired(self, some, marks_of)
+  return some, popped - #some + expired
+end
+
+-- Split what was put with the option `by` into jobs and their keys.
+local function split_keys(keyed)
+  local some, names = {}, {}
+  for i, one in ipairs(keyed) do
+    local size, first = string.match(one, '^(%d+) ()')
+    names[i], some[i] = string.sub(one, first, first + size - 1), string.sub(one, first + size)
+  end
+  return some, names
+end
+
+-- Put messages; return their ids.
+function job_queue.push(self, messages, marks_of)
+  local options, names = self.options, nil
+  if options.by then messages, names = split_keys(messages) end
+  if not options.job then messages = job_puts.as_jobs(messages, marks_of or {}) end
+  return job_puts.put(messages, names, options.unique)
+end
+
+function job_queue.refusal_to_put(options)
+  local word = queue.jobs.source and 'is-group' or options.offset and 'no-offsets'
+    or options.by and not queue.jobs.settings.unique and 'not-unique'
+  return word and { err = 'TYPE ' .. word } or nil
+end
+
+-- Messages of the list come first, so that older messages get lower ids; and an index must be complete.
+function job_queue.is_ready_for_put(options)
+  local index = queue.jobs.settings.unique and 'single' or options.job and options.unique and 'equal'
+  return not (queue.jobs.has_unadopted and block.patient) and (not index or jobs.complete_index(index))
+end
+
+function job_queue.refusal_to_take() end
+
+function job_queue.refusal_to_reserve() end
+
+job_queue.drop_oldest, job_queue.drop_expired = job_puts.drop, job_puts.drop_expired
+
+function job_queue.droppable()
+  return queue.jobs.ready
+end
+
+-- Delete the jobs in a state (purge.lua).
+function job_queue.purge(state)
+  local skipped = 0
+  if state == 'ready' then
+    job_puts.adopt_rest()
+    if queue.jobs.source then skipped = group.skip_lag() end
+  end
+  local count, is_more = jobs.purge(state)
+  return skipped + count, is_more
+end
+
+-- Takes    messages that have not been delivered, and what `pop` returned with each, if it was a job then
+function job_queue.restore(messages, marks_of)
+  for i, message in ipairs(messages) do
+    local mark = marks_of and marks_of[i]
+    if mark and mark[3] then
+      job_puts.push_back({ message }, { mark })
+    else
+      job_puts.put(job_puts.as_jobs({ message }, { mark }))
+      queue.count_as('produced', -1, -#message)
+    end
+  end
+  queue.count_as('consumed', -#messages, -commands.sum_of_bytes(messages))
+  room.settle()
+  return 1, 0
+end
+
+-- Return the number of queued jobs. Messages that are not adopted yet are not among them, except for those of the
+-- log that a group reads.
+local function count_queued()
+  return queue.length - call('LLEN', queue.base)
+end
+
+-- Return the ids of the queued jobs from `first` to `last`, which are not negative.
+local function queued_ids(first, last)
+  local ready, ids = queue.jobs.ready, jobs.ready_ids(first, last)
+  if last >= ready then
+    for _, id in ipairs(call('ZRANGE', key_of('delayed'), math.max(0, first - ready), last - ready)) do ids[#ids + 1] = id end
+  end
+  return ids
+end
+
+function job_queue.length()
+  return queue.length
+end
+
+function job_queue.range(first, last)
+  local count, lag = (first < 0 or last < 0) and count_queued() or 0, queue.jobs.lag
+  first = math.max(0, first < 0 and first + count or first)
+  last = last < 0 and last + count or last
+  if last < first then
+    return {}
+  end
+  local found, ids = {}, queued_ids(first, last)
+  for at = 1, #ids, jobs.AT_ONCE do
+    for _, job in ipairs(jobs.read({ unpack(ids, at, math.min(at + jobs.AT_ONCE - 1, #ids)) })) do
+      found[#found + 1] = job and jobs.message_of(job) or ''
+    end
+  end
+  if lag > 0 then
+    local own = count_queued() - lag
+    local skipped = math.max(0, first - own)
+    for _, message in ipairs(group.messages_ahead(skipped, math.min(last + 1 - own, lag) - skipped)) do
+      found[#found + 1] = message
+    end
+  end
+  return found
+end
+
+-- Takes    the number of messages seen; and a count. Jobs that are taken meanwhile may hide others
+function job_queue.scan(position, wanted)
+  local messages = job_queue.range(position, position + wanted - 1)
+  local following = position + #messages
+  local is_more = following < count_queued() or queue.jobs.has_unadopted
+  return { is_more and string.format('%d', following) or '0', messages }
+end
+
+function job_queue.sample(seed, wanted)
+  local picked, bytes = {}, 0
+  for i, position in ipairs(list_reads.random_positions(seed, wanted, count_queued())) do
+    picked[i] = job_queue.range(position, position)[1]
+    bytes = bytes + #picked[i]
+    if wanted < 0 and bytes > list_reads.SAMPLE_BYTES then
+      return { err = 'TOOLARGE' }
+    end
+  end
+  return picked
+end
+
+function job_queue.peek()
+  local job = job_gets.best(1)[1]
+  return job and { jobs.message_of(job), job.flags ~= '0' and job.flags or '' } or {}
+end
+
+-- Return 1 for each message that is queued, or 0; and how many were decided: none while the index is being made. With
+-- `to_put`, look for those that a put may not equal.
+function job_queue.queued(messages, to_put)
+  local name = to_put and queue.jobs.settings.unique and 'single' or 'equal'
+  local found = {}
+  if #messages == 0 or queue.jobs.has_unadopted and block.patient or not jobs.complete_index(name) then
+    return found, 0
+  end
+  for i, message in ipairs(messages) do found[i] = #job_index.ids_of(name, message, 1) end
+  the_call.work = the_call.work + the_call.MESSAGE * #messages
+  return found, #messages
+end
+
+function job_queue.contains(messages)
+  if queue.jobs.source then
+    return { err = 'TYPE is-group-no-index' }
+  end
+  local found, decided = job_queue.queued(messages)
+  return found, #messages - decided
+end
+
+-- Jobs are not weighed.
+function job_queue.bytes_queued() end
+
+function job_queue.positions()
+  return { err = 'TYPE no-positions' }
+end
+
+function job_queue.refusal_to_remove(newest)
+  return queue.jobs.source and newest and { err = 'TYPE is-group-no-removal' } or nil
+end
+
+-- Takes    messages
+-- Returns  for each 1 if it was queued, else 0; and how many are left for another call. If only some jobs of a message
+--          have been deleted, :ext:settings has its hash as 'removing'
+function job_queue.remove(messages)
+  local refusal = job_queue.refusal_to_remove(true)
+  if refusal then
+    return refusal, 0
+  end
+  local removed, settings, deleted = {}, key_of('settings'), 0
+  local _, decided = job_queue.queued(messages)
+  local begun = decided > 0 and call('HGET', settings, 'removing')
+  for i = 1, decided do
+    local message, count, is_more = messages[i], 0, true
+    local is_begun = begun == redis.sha1hex(message)
+    while is_more and not (block.patient and deleted >= jobs.DELETED_AT_ONCE) do
+      local ids = job_index.ids_of('equal', message, jobs.AT_ONCE)
+      for at, is_done in ipairs(jobs.happen('delete', jobs.read(ids))) do
+        if is_done == 0 then job_index.note('equal', message, ids[at], false) end
+        count = count + is_done
+      end
+      deleted, is_more = deleted + #ids, #ids == jobs.AT_ONCE
+    end
+    if is_more then
+      if count > 0 then call('HSET', settings, 'removing', redis.sha1hex(message)) end
+      break
+    end
+    if is_begun then call('HDEL', settings, 'removing') end
+    removed[i] = (count > 0 or is_begun) and 1 or 0
+  end
+  room.settle()
+  return removed, #messages - #removed
+end
+
+-- See list.lua.
+function job_queue.remove_copies(wanted, message)
+  local refusal = queue.length > 0 and job_queue.refusal_to_remove(true)
+  if refusal then
+    return refusal, 0
+  end
+  wanted = tonumber(wanted)
+  local _, decided = job_queue.queued({ message })
+  if decided == 0 then return {}, 1 end
+  local ids = job_index.ids_of('equal', message, wanted == 0 and -1 or math.abs(wanted), wanted < 0)
+  jobs.delete(ids)
+  room.settle()
+  return { #ids }, 0
+end
+
+job_queue.adopt = job_puts.adopt_rest
+
+-- Keep the jobs from position `first` to `last`, which are in the queue, or none if `last` is before `first`.
+function job_queue.keep(first, last)
+  local count = queue.length
+  if last < count - 1 then jobs.delete(queued_ids(last + 1, count - 1)) end
+  if first > 0 then jobs.delete(queued_ids(0, first - 1)) end
+end
+
+function job_queue.next_to_move()
+  local job = job_queue.available() > 0 and job_gets.best(1)[1]
+  if job then
+    return jobs.message_of(job), job.id
+  end
+end
+
+function job_queue.take_moved(wanted, id)
+  if wanted then
+    job_queue.remove({ wanted })
+  else
+    jobs.happen('delete', jobs.read({ id }))
+    room.settle()
+  end
+end
+
+-- Return a text that changes with every event of a job, except touch, and when a delay or a reservation ends. It is
+-- the same before and after the call notices that a delay has ended, or makes jobs of messages of the list or of
+-- a group's log.
+function job_queue.version()
+  local state = queue.jobs
+  local stats = call('MGET', queue.base .. ':stats:produced_messages', queue.base .. ':stats:consumed_messages')
+  local noted = call('HMGET', key_of('settings'), 'deliveries', 'buried')
+  local put = state.source and math.max(state.next, state.head) + state.lag or tonumber(stats[1] or 0)
+  local present = string.format('(%.0f', the_call.clock())
+  return string.format('jobs %.0f %.0f %s %d %d %d %.0f %d %s %s %s', put, queue.length + job_queue.outstanding(),
+    stats[2] or '', call('ZCOUNT', key_of('delayed'), present, '+inf'),
+    call('ZCOUNT', key_of('reserved'), present, '+inf'), call('ZCARD', key_of('buried')), state.settings.paused or 0,
+    queue.is_closed() and 1 or 0, queue.made or '', noted[1] or '', noted[2] or '')
+end
+
+queue.kinds.jobs = job_queue
+
+return job_queue

@@ -1,0 +1,103 @@
+-- The times of jobs: delays, reservations and pauses that end, and when servers are to look again.
+--
+-- Touches  :ext:delayed, :ext:reserved, :ext:due, ${PREFIX}!due (jobs.lua)
+
+local the_call = require 'core/call'
+local block = require 'core/blocks'
+local queue = require 'core/queue'
+local jobs = require 'kinds/jobs'
+
+local job_times = {}
+local key_of = queue.key_of
+
+-- Return when the first job of a state, 'delayed' or 'reserved', is due; inf for never, or if there is none.
+local function first_due(state)
+  local due = queue.jobs.first[state]
+  if not due then
+    due = tonumber(call('ZRANGE', key_of(state), 0, 0, 'WITHSCORES')[2]) or math.huge
+    queue.jobs.first[state] = due
+  end
+  return due
+end
+
+-- Return the ids in a set that are due, the latest first.
+local function due_in(state)
+  local first = first_due(state)
+  if first == math.huge or first > the_call.clock() then
+    return {}
+  end
+  return call('ZREVRANGEBYSCORE', key_of(state), string.format('%.0f', the_call.clock()), '-inf', 'LIMIT', 0, jobs.AT_ONCE)
+end
+
+-- Make delayed jobs ready, and end reservations, whose time has come; `delayed` is how many are delayed. A block does
+-- this once for each queue, for some jobs; if that is not all, the block's operations are left for another call
+-- (batch.lua).
+function job_times.promote(delayed)
+  local state = queue.jobs
+  block.promoted = block.promoted or {}
+  state.has_due = block.promoted[queue.base]
+  if state.has_due ~= nil then
+    return
+  end
+  if delayed == 0 then state.first.delayed = math.huge end
+  local ids = due_in('delayed')
+  state.has_due = #ids == jobs.AT_ONCE
+  if #ids > 0 then
+    local ready = {}
+    for _, job in ipairs(jobs.read_in('delayed', ids)) do
+      ready[#ready + 1], ready[#ready + 2] = jobs.parse(job).about[JOB_PRIORITY], job.id
+    end
+    if #ready > 0 then
+      call('ZADD', key_of('ready'), unpack(ready))
+      call('ZREM', key_of('delayed'), unpack(ids))
+      state.first.delayed = nil
+    end
+    state.ready = state.ready + #ready / 2
+    block.changed = true
+  end
+  ids = due_in('reserved')
+  state.has_due = state.has_due or #ids == jobs.AT_ONCE
+  block.promoted[queue.base] = state.has_due
+  if #ids > 0 then jobs.happen('time_out', jobs.read_in('reserved', ids)) end
+end
+
+-- Return whether no job is given at present, although some are ready.
+function job_times.is_paused()
+  local paused = queue.jobs.settings.paused
+  return paused and paused > the_call.clock()
+end
+
+-- Return when there may be another job to take: when the first delay, reservation or pause ends; inf for never.
+local function next_due()
+  return math.min(job_times.is_paused() and queue.jobs.settings.paused or math.huge, first_due('delayed'),
+    first_due('reserved'))
+end
+
+-- Note in :ext:due when servers try waiting operations again. Call this before the call leaves the queue.
+--
+-- Returns  in how many milliseconds that is, -1 for never; and the note, '' for none. The time is that of the note,
+--          although nothing may be due then: what is due later than the note does not change it
+function job_times.note_due()
+  if not the_call.has_records then
+    return -1, ''
+  end
+  local state, now = queue.jobs, the_call.clock()
+  local noted, due = call('GET', key_of('due')), next_due()
+  local is_over = noted and tonumber(noted) <= now
+  if state.is_due_now or state.has_ended and queue.is_finished() then
+    due, is_over = now, true
+  end
+  if due < math.huge and (not noted or is_over or due < tonumber(noted)) then
+    noted = string.format('%.0f', due)
+    call('SET', key_of('due'), noted)
+    if state.settings.dead_letter then call('ZADD', the_call.own_key('due'), noted, queue.base) end
+  elseif is_over or noted and not queue.word then
+    call('DEL', key_of('due'))
+    call('ZREM', the_call.own_key('due'), queue.base)
+    noted = false
+  end
+  state.has_ended, state.is_due_now = nil, nil
+  return noted and math.max(0, tonumber(noted) - now) or -1, noted or ''
+end
+
+return job_times

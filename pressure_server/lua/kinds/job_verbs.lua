@@ -1,0 +1,173 @@
+-- Verbs on jobs: events that clients cause, reservations by id, and questions.
+
+local block = require 'core/blocks'
+local the_call = require 'core/call'
+local queue = require 'core/queue'
+local room = require 'core/room'
+local jobs = require 'kinds/jobs'
+local job_gets = require 'kinds/job_gets'
+local conversion = require 'kinds/conversion'
+
+local job_verbs = {}
+
+-- Append the values of some words. An error of the script is the value of each of these, and of no other.
+local function append_values(values, count, what, ...)
+  local is_done, found = pcall(what, ...)
+  if not is_done then
+    local refusal = the_call.error_reply(found)
+    queue.enter_again()
+    found = {}
+    for i = 1, count do found[i] = refusal end
+  end
+  for i = 1, count do values[#values + 1] = found[i] or 0 end
+end
+
+-- Return the value of each word: a function returns it in a list.
+local function each(words, what)
+  local values = {}
+  for _, word in ipairs(words) do append_values(values, 1, what, word) end
+  return values
+end
+
+-- Let an event happen to the jobs that the words name: 'id', or 'id owner'. Return 1, 0 or an error for each; and how
+-- many are left for another call.
+local function for_each(words, event)
+  local done, known = {}, {} -- known: owners
+  for first = 1, #words, jobs.AT_ONCE do
+    local ids, owners = {}, {}
+    local last = math.min(first + jobs.AT_ONCE - 1, #words)
+    for i = first, last do
+      local id, owner = string.match(words[i], '^(%x+) ?(%S*)$')
+      if known[owner] == nil then known[owner] = owner ~= '' and job_gets.owner_of(owner) end
+      local at = event == 'give_up' and last - i + 1 or i - first + 1 -- given up: the latest is named first
+      ids[at], owners[at] = id, known[owner]
+    end
+    append_values(done, #ids, function() return jobs.happen(event, jobs.read(ids), owners) end)
+    if block.patient and the_call.work >= the_call.MAX_WORK then break end
+  end
+  if queue.bound then
+    room.settle()
+  else
+    call('HDEL', the_call.records, 'j' .. queue.base) -- the queue was deleted, with its reserved jobs
+  end
+  return done, #words - #done
+end
+
+-- Return the verb by which an event happens to each job.
+local function verb_for(event)
+  return function(words)
+    return for_each(words, event)
+  end
+end
+
+job_verbs.delete_job, job_verbs.give_up = verb_for('delete'), verb_for('give_up')
+job_verbs.touch, job_verbs.kick_job = verb_for('touch'), verb_for('kick')
+
+-- Let an event happen that may change a job's priority.
+local function change(event, id, owner, priority)
+  local job = jobs.read({ id })[1]
+  if job then
+    jobs.parse(job).about[JOB_PRIORITY] = tonumber(priority) or job.about[JOB_PRIORITY]
+  end
+  return jobs.happen(event, { job }, { job_gets.owner_of(owner) })[1] or 0
+end
+
+-- Takes    'id owner', or 'id owner priority', for each
+function job_verbs.bury(words)
+  return each(words, function(word)
+    return { change('bury', string.match(word, '^(%x+) (%S+) ?(%d*)$')) }
+  end)
+end
+
+-- Takes    'id owner priority delay' for each; an empty priority leaves it as it is. A priority or a delay that a
+--          message of a list cannot have makes the queue one of jobs
+function job_verbs.release(words)
+  return each(words, function(word)
+    local id, owner, priority, delay = string.match(word, '^(%x+) (%S+) (%d*) (%d+)$')
+    owner = job_gets.owner_of(owner)
+    local job = jobs.read({ id })[1]
+    if job and jobs.is_owned(job, owner) then
+      local is_plain = delay == '0' and (tonumber(priority) or jobs.DEFAULT_PRIORITY) == jobs.DEFAULT_PRIORITY
+      local refusal = not is_plain and conversion.convert()
+      if refusal then
+        return { refusal }
+      end
+      job.about[JOB_PRIORITY] = tonumber(priority) or job.about[JOB_PRIORITY]
+      job.about[JOB_DELAY] = tonumber(delay)
+    end
+    local event = delay ~= '0' and 'release_later' or 'release'
+    return jobs.happen(event, { job }, { owner })
+  end)
+end
+
+-- Takes    how many jobs to kick; and their state, '' for buried, or if none are buried, delayed
+-- Returns  { how many have been kicked; the state to pass to the next call, '' if nothing is left to do }
+function job_verbs.kick(words)
+  local most, state, count, is_more = tonumber(words[1]), words[2], 0, words[1] ~= '0'
+  if state == '' then state = call('EXISTS', queue.key_of('buried')) == 1 and 'buried' or 'delayed' end
+  while is_more and (count == 0 or not block.patient or the_call.work < the_call.MAX_WORK) do
+    local wanted = math.min(most - count, jobs.AT_ONCE)
+    local ids = call('ZRANGE', queue.key_of(state), 0, wanted - 1)
+    count = count + #jobs.happen('kick', jobs.read_in(state, ids))
+    is_more = count < most and #ids == wanted
+  end
+  return { count, is_more and state or '' }
+end
+
+-- Takes    the id of a job, and a claim
+-- Returns  { the job as `give` returns it }, or {} if it cannot be reserved
+function job_verbs.reserve_job(words)
+  local job = jobs.read({ words[1] })[1]
+  return job and job_gets.give('reserve_any', { job }, { words[2] }) or {}
+end
+
+-- Takes    for how long no job is reserved, in milliseconds
+function job_verbs.pause(words)
+  local refusal = conversion.convert()
+  if refusal then
+    return refusal
+  end
+  local before = queue.jobs.settings.paused or 0
+  queue.jobs.settings.paused = the_call.clock() + tonumber(words[1])
+  call('HSET', queue.key_of('settings'), 'paused', string.format('%.0f', queue.jobs.settings.paused))
+  if queue.jobs.settings.paused < before and queue.jobs.ready > 0 then
+    queue.jobs.is_due_now = true
+  end
+  block.changed = true
+  return 1
+end
+
+-- Make this a queue of jobs, unless it is one. Returns 1, or an error.
+function job_verbs.convert()
+  return conversion.convert() or 1
+end
+
+-- Takes    an id; or ready, delayed or buried, for the next job in that state
+-- Returns  { id, message }, or {}
+function job_verbs.peek_job(words)
+  local id = words[1]
+  if #id < 10 then
+    id = (id == 'ready' and jobs.next_ids(1) or call('ZRANGE', queue.key_of(id), 0, 0))[1]
+  end
+  local job = id and jobs.read({ id })[1]
+  return job and { job.id, jobs.message_of(job) } or {}
+end
+
+-- Takes    an id
+-- Returns  {}, or state, priority, age, delay, time to run, time left, reserves, timeouts, releases, buries
+--          and kicks; times in milliseconds
+function job_verbs.job_info(words)
+  local job = jobs.read(words)[1]
+  if not job then
+    return {}
+  end
+  local state, about = jobs.state_of(job), jobs.parse(job).about
+  local has_time = state == 'delayed' or state == 'reserved'
+  local due = has_time and tonumber(call('ZSCORE', queue.key_of(state), job.id)) or 0
+  return {
+    state, about[JOB_PRIORITY], math.max(0, the_call.clock() - string.sub(job.made, 1, 13)), about[JOB_DELAY], jobs.ttr_of(job),
+    due < math.huge and math.max(0, due - the_call.clock()) or 0, unpack(about, 3, 7),
+  }
+end
+
+return job_verbs

@@ -1,0 +1,350 @@
+-- Lists: queues that keep their messages in the list of the protocol. This is also what a kind is: log.lua and
+-- job_queue.lua have the same functions.
+--
+--   begin       when the call enters the queue; before it leaves it: settle, which may turn to other queues, and leave;
+--               leave_after_error in place of these
+--   in_use      an error if a native client holds the role that the operation needs; act_as: note the role's holder
+--   available   how many messages can be taken now; pop: take some; restore: put back what was not delivered
+--   push        put messages, for which there is room; drop_expired, drop_oldest: make room
+--   queued      which messages are in the queue (mirror.lua)
+--   the verbs of batch.lua that depend on the kind, and what trim.lua, move.lua and purge.lua need
+--
+-- Of the kinds, only lists and logs have roles, a mirror (mirror.lua) and marks (marks.lua). A list whose messages
+-- clients have reserved has jobs, too (jobs.lua).
+
+local the_call = require 'core/call'
+local block = require 'core/blocks'
+local commands = require 'core/commands'
+local queue = require 'core/queue'
+local room = require 'core/room'
+local records = require 'core/records'
+local taking = require 'core/taking'
+local marks = require 'kinds/marks'
+local mirror = require 'kinds/mirror'
+local jobs = require 'kinds/jobs'
+local job_times = require 'kinds/job_times'
+local job_gets = require 'kinds/job_gets'
+local dead_letters = require 'kinds/dead_letters'
+local reads = require 'kinds/list_reads'
+
+local list = {
+  type = 'fifo', has_marks = true,
+  in_use = queue.in_use, act_as = queue.act_as,
+  length = reads.length, queued = reads.queued, contains = reads.contains, range = reads.range, scan = reads.scan,
+  sample = reads.sample, peek = reads.peek, positions = reads.positions, at = reads.at, offsets = reads.offsets,
+  version = reads.version, bytes_queued = reads.bytes_queued,
+}
+
+function list.begin()
+  if queue.index and queue.bound then mirror.load() end
+  if queue.word == 'reserved' then
+    jobs.open()
+    jobs.read_settings()
+    job_times.promote(call('ZCARD', queue.key_of('delayed')))
+    dead_letters.move()
+  end
+end
+
+function list.settle() end
+
+-- Return in how many milliseconds another job may be ready, and its note (job_times.lua); nil without jobs.
+function list.leave()
+  mirror.save()
+  if queue.jobs then
+    return job_times.note_due()
+  end
+end
+
+function list.leave_after_error()
+  mirror.start_over()
+  pcall(dead_letters.move)
+  pcall(queue.kind.settle)
+  pcall(queue.kind.leave)
+end
+
+-- Note changed settings (life.lua).
+function list.altered()
+  if queue.jobs then jobs.read_settings() end
+end
+
+function list.held_bytes()
+  return 0
+end
+
+-- Return how many jobs are neither queued nor consumed. (Reserved messages of a list count as consumed.)
+function list.outstanding()
+  return 0
+end
+
+function list.available()
+  return queue.length
+end
+
+-- Pop up to `count` messages from the head of the list, about `most` bytes. Return them, the position of the first,
+-- and the marks of each that has any.
+function list.pop_head(count, most)
+  if count > 1 then
+    -- Estimate by the oldest message. If later ones are larger, the next round is the last.
+    local weight = math.max(1, #call('LINDEX', queue.base, -1))
+    count = math.max(1, math.min(count, math.floor(most / weight)))
+  end
+  local noted = marks.present()
+  local some, position = call('RPOP', queue.base, count), queue.consumed
+  records.note_popped(some)
+  queue.length = queue.length - #some
+  queue.count_as('consumed', #some, commands.sum_of_bytes(some))
+  mirror.note_taken(some)
+  return some, position, noted and marks.take(noted, some, position) or nil
+end
+
+-- Take messages, as `pop_head`. Return them, and how many have expired.
+function list.pop(self, count, most)
+  local some, _, marks_of = list.pop_head(count, most)
+  local popped = #some
+  if marks_of or self.claims then
+    some, marks_of = taking.unexpired(self, some, marks_of or {})
+  end
+  local dropped = popped - #some
+  if self.claims and #some > 0 then some = job_gets.hold(some, marks_of, self.claims) end
+  return some, dropped
+end
+
+-- Put messages; marks_of, if given, has the marks of each.
+function list.push(self, messages, marks_of)
+  queue.length = queue.length + #messages
+  if marks_of then list.note_marks(messages, marks_of) end -- first: once a message is queued, nothing may refuse its put
+  commands.with_all('LPUSH', queue.base, messages)
+  queue.count_as('produced', #messages, commands.sum_of_bytes(messages))
+  if not self.is_add then mirror.note_put(messages) end -- else they are in the mirror already
+end
+
+-- Store the marks of messages that are about to be put. A native consumer counts a message after it has
+-- taken it; the number of produced messages shows whether one is not counted yet.
+function list.note_marks(messages, marks_of)
+  local last = queue.consumed + queue.length
+  if call('EXISTS', queue.base .. ':consumer_free') == 0 then
+    local produced = try('GET', queue.base .. ':stats:produced_messages')
+    produced = (tonumber(type(produced) == 'string' and produced or 0) or 0) + #messages
+    last = produced == last + 1 and last + 1 or last
+  end
+  marks.note(messages, marks_of, last - #messages)
+end
+
+-- Drop expired messages from the head, unless a native client holds the consumer role.
+function list.drop_expired()
+  local dropped, noted = 0, marks.present()
+  while noted and queue.length > 0 and (dropped < taking.EXPIRED or not block.patient) and not queue.in_use('consumer')
+    and marks.is_expired(marks.look(noted, call('LINDEX', queue.base, -1), queue.consumed)) do
+    dropped = dropped + 1
+    local changed_before, position = block.changed, queue.consumed
+    local message = call('RPOP', queue.base)
+    queue.length = queue.length - 1
+    queue.count_as('consumed', 1, #message)
+    mirror.note_taken({ message })
+    marks.take(noted, { message }, position)
+    queue.act_as('consumer')
+    room.settle()
+    block.changed = changed_before
+  end
+end
+
+-- Drop the oldest messages. They count as consumed, like all that leave the queue.
+function list.drop_oldest(count)
+  local noted = marks.present()
+  while count > 0 do
+    local position, some = queue.consumed, call('RPOP', queue.base, math.min(count, commands.CHUNK))
+    queue.length = queue.length - #some
+    queue.count_as('consumed', #some, commands.sum_of_bytes(some))
+    mirror.note_taken(some)
+    if noted then marks.take(noted, some, position) end
+    count = count - #some
+  end
+  queue.act_as('consumer')
+  room.settle()
+end
+
+-- Return how many messages may be dropped while another stays.
+function list.droppable()
+  return queue.length
+end
+
+-- Remove the newest messages.
+function list.drop_newest(count)
+  local noted = marks.present()
+  while count > 0 do
+    local some = call('LPOP', queue.base, math.min(count, commands.CHUNK))
+    queue.length = queue.length - #some
+    if noted then marks.cut(noted, some, queue.consumed + queue.length) end
+    queue.count_as('consumed', #some, commands.sum_of_bytes(some))
+    count = count - #some
+  end
+  mirror.start_over()
+end
+
+-- Drop all messages. Return their number, or an error.
+function list.flush()
+  local count = queue.length
+  local refusal = count > 0 and queue.in_use('consumer')
+  if refusal or count == 0 then
+    return refusal or 0
+  end
+  local base = queue.base
+  call('UNLINK', base, base .. ':ext:marks')
+  queue.length, queue.marks = 0, false
+  local stats = call('MGET', base .. ':stats:produced_bytes', base .. ':stats:consumed_bytes')
+  queue.count_as('consumed', count, math.max(0, (tonumber(stats[1]) or 0) - (tonumber(stats[2]) or 0)))
+  queue.act_as('consumer')
+  mirror.start_over()
+  room.settle()
+  return count
+end
+
+-- Drop the messages in a state (purge.lua). Return how many, or an error; and whether there are more.
+function list.purge(state)
+  if state == 'ready' then
+    return queue.kind.flush(), false
+  elseif queue.jobs then
+    return jobs.purge(state)
+  end
+  return 0, false
+end
+
+-- Takes    undelivered messages, oldest first; and their marks, by index, if any
+-- Returns  1. No role is needed, because for other clients the messages had never left
+function list.restore(messages, marks_of)
+  marks_of = marks_of and next(marks_of) and marks_of
+  if marks_of then marks.present(true) end
+  for last = #messages, 1, -commands.CHUNK do
+    local some = {}
+    for i = last, math.max(1, last - commands.CHUNK + 1), -1 do some[#some + 1] = messages[i] end
+    call('RPUSH', queue.base, unpack(some))
+  end
+  queue.length = queue.length + #messages
+  queue.count_as('consumed', -#messages, -commands.sum_of_bytes(messages))
+  -- The messages are back: an error from here on must not put them back again.
+  mirror.note_back(messages)
+  if marks_of then pcall(marks.note, messages, marks_of, queue.consumed) end
+  pcall(room.settle)
+  return 1, 0
+end
+
+-- Return why nothing is put with these options, or nil.
+function list.refusal_to_put(options)
+  return options.offset and { err = 'TYPE no-offsets' } or nil
+end
+
+-- Return whether messages can be put in this call.
+function list.is_ready_for_put()
+  return true
+end
+
+-- Return why nothing can be taken, or reserved, or nil.
+function list.refusal_to_take() end
+
+function list.refusal_to_reserve() end
+
+-- Return why messages cannot be removed, or nil; `newest` says that some of them are not the oldest ones.
+function list.refusal_to_remove()
+  return queue.in_use('consumer')
+end
+
+-- Takes    messages
+-- Returns  for each 1 if it was queued, else 0; and how many are left for another call
+function list.remove(messages)
+  local refusal = queue.length > 0 and queue.kind.refusal_to_remove(true)
+  if refusal then
+    return refusal, 0
+  end
+  local removed, walked, taken, noted = {}, 0, 0, marks.present()
+  for i, message in ipairs(messages) do
+    if block.patient and walked > mirror.SCAN then
+      break
+    end
+    local is_queued, decided = { 1 }, 1
+    if queue.length > 0 and queue.mirror then is_queued, decided = mirror.queued({ message }) end
+    if decided == 0 then
+      break -- the mirror has grown instead
+    end
+    removed[i] = 0
+    if queue.length > 0 and is_queued[1] == 1 then
+      local unmirrored, in_head = queue.mirror and queue.mirror.unmirrored or 0, 0
+      if unmirrored > 0 then
+        in_head = #call('LPOS', queue.base, message, 'RANK', -1, 'COUNT', 0, 'MAXLEN', unmirrored)
+      end
+      walked = walked + queue.length
+      the_call.work = the_call.work + the_call.ENTRY * queue.length
+      local count = call('LREM', queue.base, 0, message)
+      if count > 0 then
+        queue.act_as('consumer')
+        taken, removed[i] = taken + count, 1
+        queue.length = queue.length - count
+        queue.count_as('consumed', count, count * #message)
+        mirror.forget_all(message, in_head)
+        if noted then marks.forget(noted, message, count) end
+      end
+    end
+  end
+  -- If nothing was taken, a native producer may be about to push the missing token.
+  if taken > 0 then
+    room.settle()
+  end
+  return removed, #messages - #removed
+end
+
+-- Remove copies of a message: all if `wanted` is 0, else so many of the oldest, or if it is negative, of the newest.
+-- Returns { how many there were to remove }, or an error; and 1 if this is left for another call.
+function list.remove_copies(wanted, message)
+  local refusal = queue.length > 0 and queue.kind.refusal_to_remove(true)
+  if refusal then
+    return refusal, 0
+  end
+  wanted = tonumber(wanted)
+  local noted = marks.present()
+  if noted and wanted ~= 0 and marks.has(noted, message) then
+    return { err = 'TYPE has-marks' }, 0
+  end
+  the_call.work = the_call.work + the_call.ENTRY * queue.length
+  -- The list begins with the newest message. (Redis 7.0 would get -0 as an argument, and refuse it.)
+  local count = call('LREM', queue.base, 0 - wanted, message)
+  if count > 0 then
+    queue.act_as('consumer')
+    queue.length = queue.length - count
+    queue.count_as('consumed', count, count * #message)
+    mirror.start_over()
+    if noted then marks.forget(noted, message, count) end
+    room.settle()
+  end
+  return { count }, 0
+end
+
+-- Take in what clients of the protocol have put.
+function list.adopt() end
+
+-- Keep the messages from position `first` to `last`, which are in the queue, or none if `last` is before `first`.
+function list.keep(first, last)
+  local count = queue.length
+  if last < count - 1 then list.drop_newest(count - 1 - last) end
+  if first > 0 then list.drop_oldest(math.min(first, queue.length)) end
+  if queue.length < count then queue.act_as('consumer') end
+end
+
+-- Return the message that is moved (move.lua), or nil; and the id of the job that it is, if it is one.
+function list.next_to_move()
+  return call('LINDEX', queue.base, -1) or nil
+end
+
+-- Take a message that has been put into another queue.
+function list.take_moved(wanted)
+  if wanted then
+    list.remove({ wanted })
+    return
+  end
+  list.pop_head(1, taking.BYTES)
+  queue.act_as('consumer')
+  mirror.extend()
+  room.settle()
+end
+
+queue.kinds[''], queue.kinds.limited, queue.kinds.reserved = list, list, list
+
+return list

@@ -1,0 +1,143 @@
+-- Questions to a list. They take no role and change no message; looking for messages may extend the mirror.
+
+local the_call = require 'core/call'
+local commands = require 'core/commands'
+local queue = require 'core/queue'
+local marks = require 'kinds/marks'
+local mirror = require 'kinds/mirror'
+local taking = require 'core/taking'
+
+local list_reads = { SAMPLE_BYTES = 64 * 1048576 }
+
+function list_reads.length()
+  return queue.length
+end
+
+-- Return 1 for each message that is queued, or 0; and how many messages were decided (mirror.lua).
+function list_reads.queued(messages)
+  mirror.need()
+  return mirror.queued(messages)
+end
+
+-- Takes    messages
+-- Returns  1 for each that is queued, 0 for each that is not; and how many are left for another call
+function list_reads.contains(messages)
+  local found, decided = list_reads.queued(messages)
+  return found, #messages - decided
+end
+
+-- Takes    first, last: positions, oldest first; 0 is the oldest, -1 the newest, as with LRANGE
+-- Returns  the messages between them, oldest first
+function list_reads.range(first, last)
+  local messages = call('LRANGE', queue.base, -1 - last, -1 - first) -- the newest first
+  local count = #messages
+  for i = 1, math.floor(count / 2) do
+    messages[i], messages[count + 1 - i] = messages[count + 1 - i], messages[i]
+  end
+  return messages
+end
+
+-- Takes    an absolute position (the number of messages consumed before it), and a count
+-- Returns  the next position, 0 at the end; then up to `count` messages, oldest first
+-- Absolute positions stay valid while messages are taken from the head, so a scan never skips one.
+function list_reads.scan(position, count)
+  local first = math.max(0, position - queue.consumed)
+  local messages = list_reads.range(first, first + count - 1)
+  local next_position = first + #messages < queue.length and queue.consumed + first + #messages or 0
+  return { string.format('%d', next_position), messages }
+end
+
+-- Return random positions below `length`: distinct ones, or if `count` is negative, with repeats.
+function list_reads.random_positions(seed, count, length)
+  local positions, taken = {}, {}
+  if length == 0 then
+    return positions
+  end
+  math.randomseed(seed)
+  for last = length - math.min(math.abs(count), count > 0 and length or math.huge), length - 1 do
+    local position = math.random(0, length - 1)
+    if count > 0 then
+      -- Robert Floyd's algorithm for a sample without repeats.
+      position = math.random(0, last)
+      if taken[position] then position = last end
+      taken[position] = true
+    end
+    positions[#positions + 1] = position
+  end
+  return positions
+end
+
+-- Takes    a seed; the number of distinct positions to pick, or if negative, the number of picks with
+--          repeats
+-- Returns  the messages there; or an error if the repeats make the reply too large
+function list_reads.sample(seed, count)
+  if queue.length > 0 and count >= queue.length then
+    return list_reads.range(0, -1)
+  end
+  local picked, bytes = {}, 0
+  for i, position in ipairs(list_reads.random_positions(seed, count, queue.length)) do
+    picked[i] = call('LINDEX', queue.base, position)
+    bytes = bytes + #picked[i]
+    if count < 0 and bytes > list_reads.SAMPLE_BYTES then
+      return { err = 'TOOLARGE' }
+    end
+  end
+  return picked
+end
+
+-- Return the oldest message that has not expired, and its flags, '' for 0; or an empty list. Expired messages are
+-- dropped: else they would wake up waiting clients again and again.
+function list_reads.peek()
+  queue.kind.drop_expired()
+  local noted = marks.present()
+  for i = 0, math.min(queue.length, taking.EXPIRED) - 1 do
+    local message = call('LINDEX', queue.base, -1 - i)
+    local mark = noted and marks.look(noted, message, queue.consumed + i)
+    if not marks.is_expired(mark) then
+      return { message, mark and mark[1] or '' }
+    end
+  end
+  return {}
+end
+
+-- Takes    a message; its rank, the count, and how many messages to look at, as Redis's LPOS
+-- Returns  positions
+function list_reads.positions(message, rank, count, most)
+  local rank_from_newest = string.format('%.0f', -tonumber(rank))
+  local found = call('LPOS', queue.base, message, 'RANK', rank_from_newest, 'COUNT', count, 'MAXLEN', most)
+  the_call.work = the_call.work + the_call.ENTRY * queue.length
+  for i, position in ipairs(found) do found[i] = queue.length - 1 - position end
+  return found
+end
+
+-- Only logs have offsets (log.lua).
+function list_reads.at()
+  return { err = 'TYPE no-offsets' }
+end
+
+function list_reads.offsets()
+  return '', '', 0
+end
+
+-- Return a text that changes with every put, get, close, delete and create.
+function list_reads.version()
+  local stats = call('MGET', queue.base .. ':stats:produced_messages', queue.base .. ':stats:consumed_messages')
+  local newest = call('LINDEX', queue.base, 0)
+  return string.format('%s %d %s %s %d %s %s', queue.bound and 'is' or 'is not', queue.length, stats[1] or '',
+    stats[2] or '', queue.is_closed() and 1 or 0, queue.made or '', newest and redis.sha1hex(newest)
+    .. redis.sha1hex(call('LINDEX', queue.base, -1)) or '')
+end
+
+-- Return how many bytes of messages are queued, nil if there are more than `most`.
+function list_reads.bytes_queued(most)
+  local bytes = 0
+  for first = 0, queue.length - 1, 1000 do
+    bytes = bytes + commands.sum_of_bytes(call('LRANGE', queue.base, first, first + 999))
+    if bytes > most then
+      return nil
+    end
+  end
+  return bytes
+end
+
+return list_reads

@@ -1,0 +1,244 @@
+-- Logs: queues whose messages have offsets. The offset of a message is how many were put before it; that of the
+-- oldest message is the number of consumed ones. So nothing may leave from the middle, and a message that could
+-- not be delivered does not go back to the list: it waits beside it, and is the next to be taken.
+--
+-- Touches  :ext:ready   a sorted set: 'flags expires message' with its offset before it, for each message that has
+--                       come back; the score is the offset. Clients that wait for a message watch this key
+--          :ext:groups  the groups that read the log (groups.lua)
+
+local block = require 'core/blocks'
+local the_call = require 'core/call'
+local queue = require 'core/queue'
+local taking = require 'core/taking'
+local marks = require 'kinds/marks'
+local groups = require 'kinds/groups'
+local list = require 'kinds/list'
+
+-- What a log does as a list does it:
+local log = {
+  leave = list.leave, leave_after_error = list.leave_after_error, altered = list.altered,
+  held_bytes = list.held_bytes, outstanding = list.outstanding, drop_expired = list.drop_expired,
+  drop_oldest = list.drop_oldest, droppable = list.droppable, drop_newest = list.drop_newest, purge = list.purge,
+  is_ready_for_put = list.is_ready_for_put, remove_copies = list.remove_copies, adopt = list.adopt, keep = list.keep,
+  in_use = list.in_use, act_as = list.act_as, queued = list.queued, sample = list.sample, positions = list.positions,
+  bytes_queued = list.bytes_queued, has_marks = list.has_marks,
+}
+log.type, log.has_groups = 'log', true
+-- The most messages, and about the most bytes, of one answer of `at`.
+local AT_MESSAGES, AT_BYTES = 1000, 1048576
+
+-- Begin with a log: count the messages that have come back, and drop what all groups have passed.
+function log.begin()
+  list.begin()
+  queue.returned = call('ZCARD', queue.key_of('ready'))
+  queue.groups = call('EXISTS', queue.key_of('groups')) == 1
+  if queue.groups and the_call.has_records then groups.drop_passed() end
+end
+
+log.settle = groups.settle_log
+
+-- Return a message that has come back, from its member of the set: its offset, and its marks.
+local function parse(member)
+  local offset, flags, expires, first = string.match(member, '^(%d+) (%d+) (%d+) ()')
+  return string.sub(member, first), { flags, tonumber(expires), tonumber(offset) }
+end
+
+-- Return why nothing can be taken from the log itself, or nil.
+function log.refusal_to_take()
+  return queue.groups and { err = 'TYPE has-groups' } or nil
+end
+
+function log.refusal_to_put()
+  return nil
+end
+
+function log.refusal_to_remove(newest)
+  return log.refusal_to_take() or newest and { err = 'TYPE is-log' } or queue.in_use('consumer')
+end
+
+function log.remove()
+  return log.refusal_to_remove(true), 0
+end
+
+function log.refusal_to_reserve()
+  return log.refusal_to_take() or { err = 'TYPE no-reservations' }
+end
+
+function log.available()
+  return queue.length + queue.returned
+end
+
+-- Take at most `count` messages that have come back. Return them, and their marks.
+local function take_returned(count)
+  local messages, marks_of = {}, {}
+  local found = call('ZPOPMIN', queue.key_of('ready'), count)
+  for i = 1, #found, 2 do
+    messages[#messages + 1], marks_of[#marks_of + 1] = parse(found[i])
+  end
+  queue.returned = queue.returned - #messages
+  block.changed = true
+  return messages, marks_of
+end
+
+-- Take messages, those that have come back first.
+function log.pop(self, count, most)
+  local some, marks_of
+  if queue.returned > 0 then
+    some, marks_of = take_returned(count)
+  else
+    local position
+    some, position, marks_of = list.pop_head(count, most)
+    marks_of = marks_of or {}
+    for i = 1, #some do
+      marks_of[i] = marks_of[i] or { '0', 0 }
+      marks_of[i][3] = position + i - 1 -- its offset
+    end
+  end
+  local popped = #some
+  some = taking.unexpired(self, some, marks_of)
+  return some, popped - #some
+end
+
+function log.push(self, messages, marks_of)
+  list.push(self, messages, marks_of)
+  queue.has_new = queue.groups
+end
+
+-- Takes    undelivered messages, and what `pop` noted of each: { flags, expires, offset }
+function log.restore(messages, marks_of)
+  for i, message in ipairs(messages) do
+    local mark = marks_of[i] or { '0', 0, queue.consumed - 1 }
+    call('ZADD', queue.key_of('ready'), mark[3], string.format('%.0f %s %.0f ', mark[3], mark[1], mark[2]) .. message)
+  end
+  queue.returned = queue.returned + #messages
+  block.changed = true
+  return 1, 0
+end
+
+function log.length()
+  return queue.length + queue.returned
+end
+
+-- Return the members of messages that have come back, from one position to another.
+local function members(first, last)
+  return queue.returned > 0 and first <= last and call('ZRANGE', queue.key_of('ready'), first, last) or {}
+end
+
+-- Takes    first, last: positions, as `range` in list_reads.lua; those that have come back are the oldest
+function log.range(first, last)
+  if queue.returned == 0 then
+    return list.range(first, last)
+  end
+  local count = log.length()
+  first = math.max(0, first < 0 and first + count or first)
+  last = math.min(count - 1, last < 0 and last + count or last)
+  local found = {}
+  for i, member in ipairs(members(first, last)) do found[i] = parse(member) end
+  if last >= queue.returned then
+    for _, message in ipairs(list.range(math.max(0, first - queue.returned), last - queue.returned)) do
+      found[#found + 1] = message
+    end
+  end
+  return found
+end
+
+-- Takes    an offset; and a count, as `scan` in list_reads.lua
+function log.scan(position, count)
+  local returned = queue.returned > 0 and position < queue.consumed
+    and call('ZRANGEBYSCORE', queue.key_of('ready'), position, '+inf', 'LIMIT', 0, count) or {}
+  if #returned == 0 then
+    return list.scan(position, count)
+  end
+  local messages, mark = {}, nil
+  for i, member in ipairs(returned) do messages[i], mark = parse(member) end
+  return { string.format('%.0f', math.min(mark[3] + 1, queue.consumed)), messages }
+end
+
+function log.peek()
+  local member = members(0, 0)[1]
+  if not member then
+    return list.peek()
+  end
+  local message, mark = parse(member)
+  return { message, mark[1] ~= '0' and mark[1] or '' }
+end
+
+function log.contains(messages)
+  local found, left = list.contains(messages)
+  for _, member in ipairs(members(0, -1 + queue.returned)) do
+    local message = parse(member)
+    for i = 1, #found do
+      if messages[i] == message then found[i] = 1 end
+    end
+  end
+  return found, left
+end
+
+function log.flush()
+  local count = log.length()
+  call('DEL', queue.key_of('ready'))
+  queue.returned = 0
+  local refusal = list.flush()
+  return type(refusal) == 'table' and refusal or count
+end
+
+function log.next_to_move()
+  return log.peek()[1]
+end
+
+function log.take_moved()
+  if queue.returned > 0 then
+    take_returned(1)
+  else
+    list.take_moved()
+  end
+end
+
+-- Return a text that changes with every put, get, close, delete and create; and when all groups have passed a
+-- message, but not when such messages are dropped, which may happen later.
+function log.version()
+  local slowest = queue.groups and call('ZRANGE', queue.key_of('groups'), 0, 0, 'WITHSCORES')[2]
+  local tail = queue.consumed + queue.length
+  return string.format('log %.0f %.0f %d %d %s', math.min(tail, math.max(queue.consumed, tonumber(slowest) or 0)), tail,
+    queue.returned, queue.is_closed() and 1 or 0, queue.made or '')
+end
+
+-- Return the offsets of the head and the tail, and how many groups read the log.
+function log.offsets()
+  local groups_count = call('ZCARD', queue.key_of('groups'))
+  return string.format('%.0f', queue.consumed), string.format('%.0f', queue.consumed + queue.length), groups_count
+end
+
+-- Takes    an offset, and how many messages from there on
+-- Returns  the messages, false for each that is gone; fewer at the end of the log, or if they are large; or an
+--          error if the first offset is yet to come
+function log.at(offset, count)
+  local head, tail = queue.consumed, queue.consumed + queue.length
+  if offset >= tail then
+    return { err = string.format('AHEAD %.0f', tail) }
+  end
+  local last = math.min(tail, offset + math.min(count, AT_MESSAGES)) - 1
+  local found, bytes = {}, 0
+  local came_back, noted = {}, marks.present()
+  if offset < head then
+    for _, member in ipairs(call('ZRANGEBYSCORE', queue.key_of('ready'), offset, last)) do
+      local message, mark = parse(member)
+      came_back[mark[3]] = message
+    end
+  end
+  while offset <= last and bytes < AT_BYTES do
+    local some = offset >= head and list.range(offset - head, math.min(last, offset + 99) - head)
+      or { came_back[offset] or false }
+    for _, message in ipairs(some) do
+      local mark = noted and offset >= head and marks.look(noted, message, offset)
+      found[#found + 1] = message and not marks.is_expired(mark) and message
+      bytes = bytes + (message and #message or 0)
+      offset = offset + 1
+    end
+  end
+  return found
+end
+
+queue.kinds.log = log
+
+return log

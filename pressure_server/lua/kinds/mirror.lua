@@ -1,0 +1,345 @@
+-- The mirror: a set of the queued messages, to find a message without a walk over the list.
+--
+-- Touches  :ext:members  a set of the mirrored messages
+--          :ext:copies   a hash, message -> how many more copies are queued (plain puts may repeat messages)
+--          :ext:index    'length unmirrored mirrored consumed producer consumer': how far the two are valid
+--            length      the list's length when the index was written
+--            unmirrored  how many messages at the head (the oldest, the list's right end) are not mirrored
+--            mirrored    how many messages the mirror holds, repeats counted
+--            consumed    :stats:consumed_messages when the index was written
+--            producer    the :producer last written by a client that maintains the mirror; empty for none
+--            consumer    the same for :consumer
+--
+-- Every client writes its name when it takes a role. If a name differs from the recorded one, another client
+-- may have put or taken messages since. docs/architecture.md discusses each case.
+--
+-- A queue gets a mirror when a message is first looked up. Without one, puts and gets pay nothing for it.
+
+--
+-- Its functions do nothing, and `queued` must not be called, if the present queue has no mirror (queue.mirror).
+
+local the_call = require 'core/call'
+local block = require 'core/blocks'
+local commands = require 'core/commands'
+local queue = require 'core/queue'
+local garbage = require 'core/garbage'
+
+local mirror = {
+  -- Messages mirrored in one call: 1000 take about half a millisecond.
+  SLICE = 1000,
+  -- List entries that LPOS may walk over in one call: a million take about 5 milliseconds.
+  SCAN = 1000000,
+}
+-- Slices in a call that can do nothing else before more is mirrored.
+local FAR = 10
+
+local CHUNK = commands.CHUNK
+local MEMBERS, COPIES, INDEX = ':ext:members', ':ext:copies', ':ext:index'
+
+local function make()
+  queue.mirror = {
+    mirrored = 0,
+    unmirrored = queue.length,
+    is_garbage = true, -- :ext:members may be wrong: delete it before its next use
+    producer = nil, -- the recorded names; a missing :producer is false, so it never equals nil
+    consumer = nil,
+    is_changed = false,
+  }
+end
+
+-- Mirror everything anew, because it is not known any longer what is in the mirror.
+function mirror.start_over()
+  local self = queue.mirror
+  if self then
+    self.is_garbage, self.is_changed = true, true
+    self.mirrored, self.unmirrored = 0, queue.length
+  end
+end
+
+local function drop_garbage(self)
+  if self.is_garbage then
+    if queue.consumed + queue.length > garbage.LARGE then
+      garbage.set_aside(MEMBERS, COPIES)
+    end
+    call('UNLINK', queue.base .. MEMBERS, queue.base .. COPIES)
+    self.is_garbage = false
+  end
+end
+
+local function note_roles(self)
+  local identity = the_call.identity
+  if queue.producer == identity then self.producer = identity end
+  if queue.consumer == identity then self.consumer = identity end
+end
+
+-- Return whether a recorded name still stands: then a change by another client can be noticed.
+local function is_watched(self)
+  return queue.producer == self.producer or queue.consumer == self.consumer
+end
+
+-- Return whether the mirror may hold messages that a native consumer has taken.
+local function is_stale(self)
+  return self.mirrored > queue.length - self.unmirrored
+end
+
+-- Mirror messages that have just been added to the list.
+local function remember(messages)
+  local self = queue.mirror
+  if #messages == 0 then
+    return
+  end
+  drop_garbage(self)
+  local fresh, seen = {}, {}
+  for first = 1, #messages, CHUNK do
+    local last = math.min(first + CHUNK - 1, #messages)
+    local present = call('SMISMEMBER', queue.base .. MEMBERS, unpack(messages, first, last))
+    for i = first, last do
+      local message = messages[i]
+      if present[i - first + 1] == 1 or seen[message] then
+        call('HINCRBY', queue.base .. COPIES, message, 1)
+      else
+        seen[message] = true
+        fresh[#fresh + 1] = message
+      end
+    end
+  end
+  if #fresh > 0 then
+    commands.with_all('SADD', queue.base .. MEMBERS, fresh)
+  end
+  self.mirrored, self.is_changed = self.mirrored + #messages, true
+end
+
+-- Forget messages that have left the head of the list, oldest first.
+local function forget_taken(messages)
+  local self, count = queue.mirror, #messages
+  self.is_changed = true
+  note_roles(self)
+  local skip = math.min(self.unmirrored, count)
+  self.unmirrored = self.unmirrored - skip
+  if skip == count then
+    return
+  end
+  local members, copies = queue.base .. MEMBERS, queue.base .. COPIES
+  self.mirrored = self.mirrored - (count - skip)
+  if call('EXISTS', copies) == 0 then
+    for first = skip + 1, count, CHUNK do
+      call('SREM', members, unpack(messages, first, math.min(first + CHUNK - 1, count)))
+    end
+    return
+  end
+  for i = skip + 1, count do
+    local extra = tonumber(call('HGET', copies, messages[i]) or 0)
+    if extra > 1 then
+      call('HINCRBY', copies, messages[i], -1)
+    elseif extra == 1 then
+      call('HDEL', copies, messages[i])
+    else
+      call('SREM', members, messages[i])
+    end
+  end
+end
+
+-- Mirror up to `limit` more messages, from the newest unmirrored one towards the head.
+local function extend(limit)
+  local self = queue.mirror
+  note_roles(self)
+  if self.unmirrored == 0 or not is_watched(self) then
+    return
+  end
+  local first = queue.length - self.unmirrored
+  local slice = call('LRANGE', queue.base, first, first + math.min(limit, self.unmirrored) - 1)
+  if pcall(remember, slice) then
+    self.unmirrored = self.unmirrored - #slice
+  end
+end
+
+-- The messages have been put, or taken: an error in the mirror must not tell otherwise.
+
+-- Note messages that have been put.
+function mirror.note_put(messages)
+  if queue.mirror then
+    if not pcall(remember, messages) then mirror.start_over() end
+    pcall(extend, mirror.SLICE)
+  end
+end
+
+-- Note messages that have left the head of the list, oldest first.
+function mirror.note_taken(messages)
+  if queue.mirror and not pcall(forget_taken, messages) then mirror.start_over() end
+end
+
+-- Note messages that are back at the head of the list.
+function mirror.note_back(messages)
+  local self = queue.mirror
+  if self then
+    self.is_changed = true
+    if self.unmirrored > 0 then
+      self.unmirrored = self.unmirrored + #messages
+    elseif not pcall(remember, messages) then
+      mirror.start_over()
+    end
+  end
+end
+
+-- Forget all copies of one message. `in_head` of them were not mirrored yet.
+function mirror.forget_all(message, in_head)
+  local self = queue.mirror
+  if self then
+    self.is_changed = true
+    self.unmirrored = self.unmirrored - (in_head or 0)
+    if not self.is_garbage and call('SREM', queue.base .. MEMBERS, message) == 1 then
+      local extra = tonumber(call('HGET', queue.base .. COPIES, message) or 0)
+      call('HDEL', queue.base .. COPIES, message)
+      self.mirrored = self.mirrored - 1 - extra
+    end
+  end
+end
+
+-- Mirror some more messages.
+function mirror.extend()
+  if queue.mirror then extend(mirror.SLICE) end
+end
+
+-- Mirror more, because at present even one operation is too much work for a call.
+function mirror.hurry()
+  local self = queue.mirror
+  if self then
+    queue.act_as('producer') -- a mirror is extended only if a role's last holder is known
+    if is_stale(self) then mirror.start_over() end
+    extend(FAR * mirror.SLICE)
+  end
+end
+
+-- Work out what has happened since the index was written.
+local function catch_up(self, noted, consumed)
+  local same_producer = queue.producer == self.producer
+  local same_consumer = queue.consumer == self.consumer
+  if same_consumer and queue.consumed ~= consumed then
+    -- No other client consumes under that name: a native client deleted the queue, and it was made anew.
+    return mirror.start_over()
+  elseif same_producer and (same_consumer or not (queue.consumer or self.consumer)) then
+    return queue.length ~= noted and mirror.start_over()
+  elseif same_producer then
+    -- Others took messages, the unmirrored ones first. What they took beyond these is stale in the mirror.
+    local taken = noted - queue.length
+    if taken > 0 then
+      self.unmirrored = math.max(0, self.unmirrored - taken)
+      self.is_changed = true
+    end
+    if taken < 0 or taken > 0 and self.mirrored - (queue.length - self.unmirrored) > queue.length + mirror.SLICE then
+      mirror.start_over()
+    end
+  elseif same_consumer then
+    -- Others put messages: the list has grown by that many at its newest end.
+    local added = queue.length - noted
+    if added < 0 or added > 5 * mirror.SLICE
+      or added > 0 and not pcall(remember, call('LRANGE', queue.base, 0, added - 1)) then
+      mirror.start_over()
+    end
+  else
+    mirror.start_over()
+  end
+end
+
+-- Read the index.
+function mirror.load()
+  make()
+  local self = queue.mirror
+  local noted, unmirrored, mirrored, consumed, producer, consumer =
+    string.match(queue.index, '^(%d+) (%d+) (%d+) (%d+) (%S*) (%S*)$')
+  if not noted then
+    -- Written by another program, or by another version of this one.
+    return mirror.start_over()
+  end
+  self.unmirrored, self.mirrored, self.is_garbage = tonumber(unmirrored), tonumber(mirrored), false
+  self.producer, self.consumer = producer ~= '' and producer or nil, consumer ~= '' and consumer or nil
+  catch_up(self, tonumber(noted), tonumber(consumed))
+end
+
+-- Write the index, if need be.
+function mirror.save()
+  local self = queue.mirror
+  if self then
+    note_roles(self)
+    if self.is_changed and is_watched(self) then
+      drop_garbage(self)
+      -- If this is refused, the next call works the index out again.
+      try('SET', queue.base .. INDEX, string.format('%d %d %d %d %s %s', queue.length, self.unmirrored,
+        self.mirrored, queue.consumed, self.producer or '', self.consumer or ''))
+    end
+  end
+end
+
+-- Mirror many messages of a queue that is too long for a walk. Return whether that was possible.
+local function extends_far(self)
+  local before = self.unmirrored
+  extend(FAR * mirror.SLICE)
+  return self.unmirrored < before
+end
+
+-- Return which messages the set has, as an array of 1 and 0.
+local function in_set(messages)
+  if #messages <= CHUNK then
+    return call('SMISMEMBER', queue.base .. MEMBERS, unpack(messages))
+  end
+  local present = {}
+  for first = 1, #messages, CHUNK do
+    local some = { unpack(messages, first, math.min(first + CHUNK - 1, #messages)) }
+    for _, flag in ipairs(call('SMISMEMBER', queue.base .. MEMBERS, unpack(some))) do present[#present + 1] = flag end
+  end
+  return present
+end
+
+-- Return which messages are in the list, as an exact array of 1 and 0; and how many of them were decided
+-- before the call reached its limit of list entries: at least one, unless the mirror has grown instead.
+function mirror.queued(messages)
+  local self, present, count = queue.mirror, {}, #messages
+  if self.mirrored > 0 and not self.is_garbage then
+    present = in_set(messages)
+    if self.unmirrored == 0 and not is_stale(self) then
+      return present, count
+    end
+  end
+  -- `stale` is computed once: forgetting a message may make the mirror exact, but `present` is from before.
+  local found, walked, stale = {}, 0, is_stale(self)
+  for i = 1, count do
+    local held = present[i] == 1
+    local is_queued = held and not stale
+    if not is_queued and (held or self.unmirrored > 0) then
+      local walk = held and queue.length or self.unmirrored
+      if block.patient and walked > 0 and walked + walk > mirror.SCAN then
+        return found, i - 1
+      elseif block.patient and walk > mirror.SCAN and not held and extends_far(self) then
+        return found, i - 1
+      end
+      walked = walked + walk
+      the_call.work = the_call.work + the_call.ENTRY * walk
+      if held then
+        is_queued = call('LPOS', queue.base, messages[i])
+        if not is_queued then mirror.forget_all(messages[i]) end
+      else
+        is_queued = call('LPOS', queue.base, messages[i], 'RANK', -1, 'MAXLEN', self.unmirrored)
+      end
+    end
+    found[i] = is_queued and 1 or 0
+  end
+  return found, count
+end
+
+-- Mirror messages known not to be in the mirror.
+function mirror.add(messages)
+  local self = queue.mirror
+  if self and #messages > 0 then
+    drop_garbage(self)
+    self.mirrored = self.mirrored + commands.with_all('SADD', queue.base .. MEMBERS, messages)
+    self.is_changed = true
+  end
+end
+
+-- Make the mirror if the queue has none; mirror some more messages.
+function mirror.need()
+  if not queue.mirror then make() end
+  extend(mirror.SLICE)
+end
+
+return mirror
