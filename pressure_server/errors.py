@@ -98,7 +98,8 @@ class QueueTypeError(PressureError):
 
 _REASONS_OF_TYPE = {
     "has-groups": "is read by groups: take its messages from 'queue+group'",
-    "has-marks": "has flags or an expiry time for this message: only all its copies can be removed (LREM key 0)",
+    "has-marks": "has flags or an expiry time for this message: only all its copies can be removed "
+    "(LREM key 0)",
     "has-returned": "has messages that came back to it: take these first, then add groups",
     "is-group": "is that of a group: put into the log that it reads",
     "is-group-no-index": "is that of a group: only the log that it reads has an index",
@@ -151,7 +152,8 @@ class TransactionIdError(PressureError):
 
     def __init__(self, queue: str) -> None:
         super().__init__(
-            f"this transaction id was used for another kind of put on queue '{queue}': give each put an id of its own"
+            f"this transaction id was used for another kind of put on queue '{queue}': give each put an id of "
+            "its own"
         )
 
 

@@ -252,7 +252,7 @@ TROUBLES = {
     "cannot save": refusal(faults.unable_to_save, "MISCONF"),
     "has too few replicas": refusal(faults.TOO_FEW_REPLICAS, "NOREPLICAS"),
     "permits no scripts": refusal(faults.NO_SCRIPTS, "NOPERM"),
-    "forgets its scripts": Trouble(faults.SCRIPTS_FLUSHED, times=20, options=PATIENT),
+    "forgets its scripts": Trouble(faults.SCRIPTS_FLUSHED, times=50, options=PATIENT),
     "deletes all data": Trouble(faults.FLUSHED, times=20, options=PATIENT, deletes=True),
 }
 

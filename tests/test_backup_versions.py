@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.support.programs import Client, Server, StartServer, run_command
-from tests.support.requirements import require
+from tests.support.versions import extract
 
-ROOT = Path(__file__).parent.parent
 # The last commit of version 0.1.0, and two of this version.
 VERSIONS = {"0.1.0": "c0421bc~1", "before jobs": "293011c", "with jobs": "1e3593e"}
 
@@ -20,12 +18,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module", params=VERSIONS)
 def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with the source of an earlier version."""
-    commit = VERSIONS[request.param]
-    archive = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=False)
-    require(archive.returncode == 0, f"the commit {commit} in git")
-    folder = tmp_path_factory.mktemp("source")
-    subprocess.run(["tar", "-x"], cwd=folder, input=archive.stdout, check=True)
-    return folder
+    return extract(VERSIONS[request.param], tmp_path_factory.mktemp("source"))
 
 
 def put_old_data(client: Client) -> None:

@@ -201,3 +201,26 @@ def test_a_put_on_a_full_queue_is_decided_after_native_clients_have_acted(
     direct.mset({f"{base(0)}:producer": "native-1", f"{base(0)}:consumer": "native-2"})
     replies = [call(direct, (base(0), [("put unique", "3", "c", "a", "d")]), number=n) for n in range(1, 4)]
     assert [-1] in [reply[0][1] for reply in replies]
+
+
+def test_a_message_that_came_back_to_a_log_is_moved_before_those_in_the_log(direct: Client) -> None:
+    call(direct, (base(0), [("create", "0", "", "", "type", "log"), ("put", "", "a", "b")]))
+    call(direct, (base(0), [("get", "1")]), number=1)
+    call(direct, (base(0), [("put_back", "1", "a")]), number=2)
+    for expected in (b"a", b"b"):
+        (reply,) = scripts.call(direct, Block([base(0), base(1)], [("move", base(1))]))
+        assert reply == [0, [expected]]
+    assert call(direct, (base(0), [("length",)]), (base(1), [("range", "0", "-1")])) == [
+        [0, 0],
+        [0, [b"a", b"b"]],
+    ]
+
+
+def test_a_message_is_not_moved_from_the_middle_of_a_groups_queue(direct: Client) -> None:
+    group = base(0) + "+group"
+    call(direct, (base(0), [("create", "0", "", "", "type", "log"), ("put", "", "a", "b")]))
+    scripts.call(direct, Block([base(0), group], [("group", "create", group, "head")]))
+    (reply,) = scripts.call(direct, Block([group, base(1)], [("move", base(1), "a")]))
+    assert str(reply[1]) == "TYPE is-group-no-removal"
+    of_group, of_target = call(direct, (group, [("range", "0", "-1")]), (base(1), [("exists",)]))
+    assert (of_group[1], of_target[1]) == ([b"a", b"b"], 0)

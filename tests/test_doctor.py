@@ -565,7 +565,8 @@ def test_keys_that_are_not_queues_are_kept(ward: Ward) -> None:
 
 def test_keys_lua_lists_every_key_that_the_scripts_add() -> None:
     def named(text: str) -> set[str]:
-        return {one or f":ext:{other}" for one, other in re.findall(r"(:ext:[a-z_]+)|key_of\('([a-z_]+)'\)", text)}
+        found = re.findall(r"(:ext:[a-z_]+)|key_of\('([a-z_]+)'\)", text)
+        return {suffix or f":ext:{name}" for suffix, name in found}
 
     listed = named((SCRIPTS / "core" / "keys.lua").read_text())
     assert listed

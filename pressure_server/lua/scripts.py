@@ -1,4 +1,4 @@
-"""The library and the scripts. Some are joined from several files: modules, each after those that it requires."""
+"""The library and the scripts. Some are joined from modules, each after those that it requires."""
 
 from __future__ import annotations
 

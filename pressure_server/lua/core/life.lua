@@ -54,7 +54,7 @@ local function empty()
   forget()
   queue.bound, queue.producer, queue.consumer, queue.length, queue.consumed = false, false, false, 0, 0
   queue.made, queue.word, queue.kind, queue.index = false, nil, queue.kinds[''], nil
-  queue.jobs, queue.mirror, queue.marks, queue.max_bytes = nil, nil, nil, nil
+  queue.jobs, queue.mirror, queue.marks, queue.max_bytes, queue.signs = nil, nil, nil, nil, nil
 end
 
 -- Takes    the bound, 0 for none; the overflow, block or error, or '' for the server's; 'implicit' if a put
@@ -175,7 +175,7 @@ function life.delete()
   call('DEL', base .. ':bound')
   call('LPUSH', base .. ':not_full', 0)
   call('LPUSH', base .. ':closed', 0, 0)
-  queue.bound = false
+  queue.bound, queue.signs = false, nil
   return 'begun'
 end
 
@@ -195,6 +195,7 @@ function life.turn()
     end
     call('DEL', queue.base .. ':ext:' .. role .. '_turn')
   end
+  queue.signs = nil
   return 1
 end
 

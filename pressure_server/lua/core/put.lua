@@ -63,7 +63,7 @@ function put.refusal(options)
   if queue.is_closed() then
     return { err = 'CLOSED' }
   elseif not queue.producer and not queue.consumer and not queue.word
-    and call('EXISTS', queue.base .. ':not_full') == 0 then
+    and not queue.has_token() then
     return { err = 'CREATING' }
   end
 end
@@ -78,7 +78,7 @@ local function space_for(self, wanted)
     return math.huge
   end
   local space = 0
-  if call('EXISTS', queue.base .. ':not_full', queue.base .. ':consumer_free') > 0 then
+  if queue.has_token() or queue.is_free('consumer') then
     if room.is_full() then queue.kind.drop_expired() end
     space = queue.bound == 0 and math.huge or math.max(0, queue.bound - queue.length)
     if room.is_heavy() then space = 0 end

@@ -34,6 +34,7 @@ function queue.read(base)
   queue.consumed, queue.made, queue.word = tonumber(values[5]) or 0, made, word
   queue.kind = queue.kinds[word or ''] or queue.kinds['']
   queue.length = call('LLEN', base)
+  queue.signs = nil -- which keys of its roles and its state are there
   queue.turn = nil -- whether a pressure-server has the turn of the role that was asked for last
   queue.max_bytes = nil -- see room.lua
   queue.mirror, queue.marks = nil, nil -- see mirror.lua, marks.lua
@@ -89,10 +90,42 @@ function queue.set_kind(word)
   end
 end
 
+-- Ask which of the keys that say what the queue is about to do are there: each is asked for so often that the sum
+-- tells. The answer holds until one of them is written.
+local FREE = { producer = 1, consumer = 2 }
+local NOT_FULL, CLOSED = 4, 8
+
+local function look()
+  local base = queue.base
+  local free, full, closed = base .. ':consumer_free', base .. ':not_full', base .. ':closed'
+  queue.signs = call('EXISTS', base .. ':producer_free', free, free, full, full, full, full,
+    closed, closed, closed, closed, closed, closed, closed, closed)
+  return queue.signs
+end
+
+local function has(sign)
+  return (queue.signs or look()) % (2 * sign) >= sign
+end
+
+-- Return whether the queue is closed.
+function queue.is_closed()
+  return has(CLOSED)
+end
+
+-- Return whether the :not_full token is there.
+function queue.has_token()
+  return has(NOT_FULL)
+end
+
+-- Return whether no client holds the role.
+function queue.is_free(role)
+  return has(FREE[role])
+end
+
 -- Return an error if a native client holds the role ('producer' or 'consumer'), else nil.
 function queue.in_use(role)
   local base = queue.base
-  if call('EXISTS', base .. ':' .. role .. '_free') == 1 then
+  if queue.is_free(role) then
     return nil
   end
   queue.turn = call('EXISTS', base .. ':ext:' .. role .. '_turn') == 1
@@ -105,6 +138,7 @@ end
 
 -- End a turn. Any pressure-server that acts in the role does so: the server whose turn it was may be dead.
 function queue.end_turn(role)
+  queue.signs = nil
   return try('LMOVE', queue.base .. ':ext:' .. role .. '_turn', queue.base .. ':' .. role .. '_free', 'RIGHT', 'LEFT')
 end
 
@@ -134,11 +168,6 @@ end
 -- Return what a put does if there is no room.
 function queue.overflow()
   return call('HGET', queue.base .. ':ext:settings', 'overflow') or the_call.overflow
-end
-
--- Return whether the queue is closed.
-function queue.is_closed()
-  return call('EXISTS', queue.base .. ':closed') == 1
 end
 
 -- Return whether the queue is closed, and nothing will come out of it any longer: reserved jobs may.

@@ -42,6 +42,10 @@ end
 -- Exception: a native consumer that has taken a message from a full queue pushes the token itself.
 function room.settle()
   local key = queue.base .. ':not_full'
+  if not room.may_be_full() and queue.signs and queue.has_token() then
+    return
+  end
+  queue.signs = nil
   if room.is_full() then
     try('DEL', key)
     return

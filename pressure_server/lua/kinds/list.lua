@@ -122,7 +122,7 @@ end
 -- taken it; the number of produced messages shows whether one is not counted yet.
 function list.note_marks(messages, marks_of)
   local last = queue.consumed + queue.length
-  if call('EXISTS', queue.base .. ':consumer_free') == 0 then
+  if not queue.is_free('consumer') then
     local produced = try('GET', queue.base .. ':stats:produced_messages')
     produced = (tonumber(type(produced) == 'string' and produced or 0) or 0) + #messages
     last = produced == last + 1 and last + 1 or last

@@ -10,8 +10,8 @@ import pytest
 from pressure_server.lua import scripts
 
 LUA = Path(scripts.__file__).parent
-# The state of the call, of the block and of the queue: by the name of each in other modules, its module, and the
-# functions that fill it.
+# The state of the call, of the block and of the queue: by the name of each in other modules, its module, and
+# the functions that fill it.
 STATES = {
     "the_call": ("core/call", ("begin",)),
     "block": ("core/blocks", ("begin", "next", "begin_run", "begin_runs")),
