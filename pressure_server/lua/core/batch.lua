@@ -46,7 +46,7 @@ local ANSWERED_BYTES, ANSWERED_TOGETHER = 1048576, 64 * 1048576
 -- Return whether more jobs of the queue are due than one call promotes: then the order and the number of the jobs that
 -- can be taken are not known, and the block is left for another call. Put-backs do not depend on that.
 local function is_late()
-  return queue.jobs and queue.jobs.has_due and the_call.has_records and #block.reply == 1
+  return queue.jobs and queue.jobs.has_due and the_call.has_records() and #block.reply == 1
     and the_call.arguments[block.first] ~= 'put_back'
 end
 
@@ -192,7 +192,7 @@ local function add_run(name, first, count)
   end
   block.reply[number + 1] = result
   the_call.work = the_call.work + the_call.MESSAGE * (count + (type(result) == 'table' and #result or 0))
-  if is_long and (block.is_shared or not is_last) and type(result) == 'table' then
+  if is_long and (block.is_shared() or not is_last) and type(result) == 'table' then
     block.answered = block.answered + commands.sum_of_bytes(verb == 'scan' and result[2] or result)
   end
   if takes then note(result, number + 1, takes) end
@@ -236,8 +236,7 @@ end
 
 -- Do the current block on the general path; its queue has been read. Return its reply.
 function batch.do_block()
-  block.begin_runs()
-  queue.kind.begin()
+  queue.begin()
   local arguments, at = the_call.arguments, block.first
   while at <= block.last do
     local name, count, first = arguments[at], tonumber(arguments[at + 1]), at + 2

@@ -3,19 +3,16 @@
 --
 -- Takes    KEYS[1…]                base keys of queues: those of the first block, then those of the next
 --          ARGV[HEADER_SIZE + 1…]  blocks, each with its fields (layout.py) and its runs (batch.lua)
--- Returns  one table: the block that the call is doing, filled in `next`
+-- Returns  one table: the block that the call is doing, filled in `next`, and for the general path in `begin_runs`
 
 local the_call = require 'core/call'
 
 local block = {}
 local next_key, next_argument
 
--- Prepare the call's first block. Return whether it has several.
+-- Prepare the call's first block.
 function block.begin()
   next_key, next_argument = 1, HEADER_SIZE + 1
-  local arguments = the_call.arguments
-  local size = arguments[next_argument + BLOCK_ARGUMENTS]
-  block.is_shared = size and next_argument + BLOCK_SIZE + tonumber(size) <= #arguments
   block.taken, block.taken_marks, block.popped = {}, {}, {}
 end
 
@@ -30,15 +27,13 @@ function block.next()
   block.first, block.last = first, first + tonumber(arguments[at + BLOCK_ARGUMENTS]) - 1
   next_key, next_argument = next_key + tonumber(arguments[at + BLOCK_KEYS]), block.last + 1
   block.changed = false -- whether the block has done anything that must not be done twice
-  block.patient = true -- whether operations may be left undone, to wait or for another call
-  block.is_moving = false -- whether a message that leaves the queue is in another one already
-  block.promoted = nil -- by base key, whether more jobs are due than have been promoted (jobs.lua)
-  block.left_for_others = false -- whether clients of this server were refused a message in favour of others
-  block.broken = nil -- the error that ends each further run
-  -- What has been taken (records.lua):
-  if #block.taken > 0 then block.taken = {} end
-  block.begin_run()
+  if #block.taken > 0 then block.taken = {} end -- what has been taken (records.lua)
   return true
+end
+
+-- Return whether the call has other blocks.
+function block.is_shared()
+  return block.first > HEADER_SIZE + 1 + BLOCK_SIZE or block.last < #the_call.arguments
 end
 
 -- Begin a run. What earlier runs of the block have taken is noted, and stays taken.
@@ -49,14 +44,20 @@ function block.begin_run()
   end
 end
 
--- Begin the block on the general path (batch.lua).
+-- Begin the block on the general path (batch.lua, recovery.lua).
 function block.begin_runs()
+  block.patient = true -- whether operations may be left undone, to wait or for another call
+  block.is_moving = false -- whether a message that leaves the queue is in another one already
+  block.promoted = nil -- by base key, whether more jobs are due than have been promoted (job_times.lua)
+  block.left_for_others = false -- whether clients of this server were refused a message in favour of others
+  block.broken = nil -- the error that ends each further run
   block.reply = { 0 }
   block.more = { 0 } -- later results of runs, and what the caller should know
   block.waiting = {} -- runs that lack a message, or room
   block.has_taken = false -- whether the last run that takes messages got any
   block.has_takers = false -- whether runs may wait for messages
   block.answered = 0 -- bytes
+  block.begin_run()
 end
 
 -- What has been read of the names of runs, which are few.

@@ -16,8 +16,6 @@ function the_call.begin(keys, arguments, full, refusal)
   the_call.keys, the_call.arguments = keys, arguments
   the_call.identity, the_call.overflow = arguments[HEADER_IDENTITY], arguments[HEADER_OVERFLOW]
   the_call.records = keys[#keys]
-  -- The doctor has no records. It only notices what has ended.
-  the_call.has_records = string.sub(the_call.records or '', -#the_call.identity) == the_call.identity
   the_call.is_recorded = arguments[HEADER_NUMBER] ~= ''
   the_call.full, the_call.refusal = full, refusal
   the_call.work, the_call.answered = 0, 0
@@ -33,6 +31,11 @@ end
 -- Return whether the remaining blocks are left for the next call.
 function the_call.is_long_enough()
   return the_call.work > the_call.MAX_WORK or the_call.answered > MAX_ANSWERED
+end
+
+-- Return whether the caller has records. The doctor has none: it only notices what has ended.
+function the_call.has_records()
+  return string.sub(the_call.records, -#the_call.identity) == the_call.identity
 end
 
 -- Return the key of a server's own, or of all servers: ${PREFIX}!name.

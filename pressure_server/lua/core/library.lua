@@ -26,12 +26,13 @@ local ways = { recover = recovery.recover, cut = recovery.cut }
 local function do_rest()
   local replies, is_left = the_call.replies, true
   while is_left do
-    block.reply = nil
+    block.begin_runs()
     local is_done, answered = pcall(ways[block.how] or batch.do_block)
     if not is_done then
       recovery.undo(block.popped, block.reserved_before)
+      block.begin_run()
     end
-    if not is_done and block.reply and #block.reply > 1 then
+    if not is_done and #block.reply > 1 then
       -- The runs have been done, and only what follows them has failed.
       queue.leave_after_error()
       is_done, answered = true, batch.answer(true)
@@ -57,6 +58,7 @@ local function do_call(keys, arguments, full, refusal)
   end
   local reply, unrecorded = records.finish()
   if not reply then
+    block.begin_runs()
     recovery.undo(the_call.entries, 0)
   end
   return reply or unrecorded

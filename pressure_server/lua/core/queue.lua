@@ -11,7 +11,7 @@
 --          did not. Then, after a space, how it keeps its messages, unless it is a plain list: 'jobs', 'reserved' if
 --          clients have reserved messages of a list (jobs.lua), 'log' (log.lua), or 'limited' for a list with a limit
 --          of bytes (room.lua)
--- Returns  one table, filled in `read`. queue.kind has the functions of its kind: kinds/list.lua says which
+-- Returns  one table, filled in `read`, and for the general path in `begin`. queue.kind has the functions of its kind: kinds/list.lua says which
 
 local the_call = require 'core/call'
 local block = require 'core/blocks'
@@ -35,11 +35,16 @@ function queue.read(base)
   queue.kind = queue.kinds[word or ''] or queue.kinds['']
   queue.length = call('LLEN', base)
   queue.signs = nil -- which keys of its roles and its state are there
+end
+
+-- Begin with the queue that has been read, on the general path.
+function queue.begin()
   queue.turn = nil -- whether a pressure-server has the turn of the role that was asked for last
   queue.max_bytes = nil -- see room.lua
   queue.mirror, queue.marks = nil, nil -- see mirror.lua, marks.lua
   queue.jobs = nil -- see jobs.lua
   queue.groups, queue.has_new, queue.returned = nil, nil, 0 -- of a log: see log.lua, groups.lua
+  queue.kind.begin()
 end
 
 -- Switch to a queue, unless the call works on it already.
@@ -50,7 +55,7 @@ function queue.enter(base)
       queue.kind.leave()
     end
     queue.read(base)
-    queue.kind.begin()
+    queue.begin()
   end
 end
 

@@ -72,8 +72,11 @@ function records.note_taken(place)
   end
   local places, marks = entry[4], entry[5]
   places[#places + 1] = place
-  for _, part in ipairs(block.taken_marks[base] or {}) do marks[#marks + 1] = part end
-  block.taken_marks[base] = nil
+  local its_marks = block.taken_marks[base]
+  if its_marks then
+    for _, part in ipairs(its_marks) do marks[#marks + 1] = part end
+    block.taken_marks[base] = nil
+  end
 end
 
 -- Note messages as soon as they have left the list: Redis rolls nothing back if an error ends the run.

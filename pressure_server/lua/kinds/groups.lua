@@ -28,7 +28,7 @@ local DROPPED_AT_ONCE = 1000
 function groups.fill(wanted)
   local state = queue.jobs
   local count = math.min(wanted - state.ready, state.lag, jobs.AT_ONCE)
-  if count <= 0 or not the_call.has_records then
+  if count <= 0 or not the_call.has_records() then
     return
   end
   if count > 1 then

@@ -151,7 +151,7 @@ end
 -- Make jobs of messages in the list: those that were there when the queue became one of jobs, and those
 -- that native clients have put; unless `all`, only the first ones. Return whether any are left.
 function job_puts.adopt(length, all)
-  if not the_call.has_records or queue.in_use('consumer') then
+  if not the_call.has_records() or queue.in_use('consumer') then
     return false
   end
   local most = block.patient and not all and ADOPTED_AT_ONCE or length

@@ -78,7 +78,7 @@ end
 -- Returns  in how many milliseconds that is, -1 for never; and the note, '' for none. The time is that of the note,
 --          although nothing may be due then: what is due later than the note does not change it
 function job_times.note_due()
-  if not the_call.has_records then
+  if not the_call.has_records() then
     return -1, ''
   end
   local state, now = queue.jobs, the_call.clock()

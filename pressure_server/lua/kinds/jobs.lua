@@ -336,7 +336,7 @@ local function write(event, is_list, into, left, written, gone, returned)
     state.first[name] = nil
   end
   if #gone > 0 then commands.with_all('HDEL', key, gone) end
-  if left.reserved and the_call.has_records and call('EXISTS', key_of('reserved')) == 0 then
+  if left.reserved and the_call.has_records() and call('EXISTS', key_of('reserved')) == 0 then
     call('HDEL', the_call.records, 'j' .. queue.base)
   end
   if is_list and queue.word == 'reserved' and call('EXISTS', key) == 0 then

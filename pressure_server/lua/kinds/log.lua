@@ -32,7 +32,7 @@ function log.begin()
   list.begin()
   queue.returned = call('ZCARD', queue.key_of('ready'))
   queue.groups = call('EXISTS', queue.key_of('groups')) == 1
-  if queue.groups and the_call.has_records then groups.drop_passed() end
+  if queue.groups and the_call.has_records() then groups.drop_passed() end
 end
 
 log.settle = groups.settle_log

@@ -15,7 +15,7 @@ LUA = Path(scripts.__file__).parent
 STATES = {
     "the_call": ("core/call", ("begin",)),
     "block": ("core/blocks", ("begin", "next", "begin_run", "begin_runs")),
-    "queue": ("core/queue", ("read",)),
+    "queue": ("core/queue", ("read", "begin")),
 }
 # The functions of a kind, and the kinds themselves, are not state.
 NO_STATE = {"kinds"}
