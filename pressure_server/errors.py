@@ -152,8 +152,8 @@ class TransactionIdError(PressureError):
 
     def __init__(self, queue: str) -> None:
         super().__init__(
-            f"this transaction id was used for another kind of put on queue '{queue}': give each put an id of "
-            "its own"
+            f"this transaction id was used for another kind of put on queue '{queue}': "
+            "give each put an id of its own"
         )
 
 

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import redis
+
+import handlers
+import pressure_server
 
 from pressure_server.backend.address import Address
 from pressure_server.lua.scripts import library
@@ -14,7 +21,8 @@ from pressure_server.queues.libraries import Libraries
 from pressure_server.queues.peers import PeerDetection
 from pressure_server.queues.policy import Policy
 from tests.support.faults import OUT_OF_MEMORY
-from tests.support.programs import TIMEOUT, StartServer, StartValkey, Valkey, wait_for
+from tests.support.programs import TIMEOUT, Server, StartServer, StartValkey, Valkey, wait_for
+from tests.support.waiters import Waiter, is_refused
 
 
 def names(valkey: Valkey) -> set[bytes]:
@@ -90,3 +98,62 @@ def test_a_library_that_is_missing_on_a_full_backend_is_loaded_when_there_is_roo
             with pytest.raises(redis.ResponseError, match="OOM"):
                 client.llen("q")
         assert client.lpop("q") == b"m"
+
+
+def version_with(text: str, folder: Path) -> Path:
+    """Return a folder with a version of the source whose library does this at the beginning of a call."""
+    for package in (pressure_server, handlers):
+        source = Path(package.__path__[0])
+        shutil.copytree(source, folder / source.name, ignore=shutil.ignore_patterns("__pycache__"))
+    module = folder / "pressure_server" / "lua" / "core" / "library.lua"
+    start = "local function do_call(keys, arguments, full, refusal)\n"
+    assert module.read_text().count(start) == 1
+    module.write_text(module.read_text().replace(start, f"{start}  {text}\n"))
+    return folder
+
+
+def test_a_killed_function_is_an_error_and_has_done_nothing(
+    tmp_path: Path, start_valkey: StartValkey, start_server: StartServer
+) -> None:
+    valkey = start_valkey("--busy-reply-threshold", "10")
+    source = version_with(
+        "if redis.call('EXISTS', 'stalls') == 1 then while true do end end", tmp_path / "version"
+    )
+    server = start_server("--backend", valkey.url, source=source)
+    with valkey.client() as direct, Waiter(server.port) as waiter:
+        assert waiter("RPUSH", "q", "a") == 1
+        direct.set("stalls", 1)
+        waiter.send("RPUSH", "q", "b")
+
+        def try_to_end_it(function: Callable[[], object]) -> bool:
+            try:
+                function()
+            except redis.ResponseError as error:
+                assert re.match("BUSY|NOTBUSY", str(error))
+                return False
+            return True
+
+        wait_for(lambda: try_to_end_it(direct.function_kill), "the function to run")
+        assert is_refused(waiter.reply(), "BACKEND")
+        # The server may have called it again meanwhile, to see whether the backend is back.
+        wait_for(
+            lambda: try_to_end_it(direct.function_kill) or try_to_end_it(lambda: direct.delete("stalls")),
+            "the end",
+        )
+        wait_for(lambda: try_to_end_it(lambda: direct.delete("stalls")), "the backend")
+        assert waiter("LRANGE", "q", 0, -1) == [b"a"]
+        assert waiter("RPUSH", "q", "b") == 2
+
+
+def test_data_of_another_version_with_its_library_are_used(tmp_path: Path, start_server: StartServer) -> None:
+    data = tmp_path / "data"
+
+    def used(server: Server) -> list[bytes]:
+        with server.client() as client:
+            client.rpush("q", "x")
+            return client.lrange("q", 0, -1)
+
+    other = start_server("--data-dir", str(data), source=version_with("", tmp_path / "version"))
+    assert used(other) == [b"x"]
+    assert other.stop() == 0
+    assert used(start_server("--data-dir", str(data))) == [b"x", b"x"]

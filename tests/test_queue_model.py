@@ -70,7 +70,7 @@ NATIVE_NAMES = ["native-1", "native-2", "host 3 0 us"]
 MAX_NATIVE = 4
 # Small limits of the script, so that a few messages need many slices, scans and calls. (The fast path has
 # fewer arguments than CHUNK, five of which are no messages.)
-SMALL = {b"SLICE": 2, b"SCAN": 3, b"CHUNK": 7, b"GET_MESSAGES": 2, b"GET_BYTES": 8}
+SMALL = {b"SLICE": 2, b"SCAN": 3, b"CHUNK": 7, b"MESSAGES": 2, b"BYTES": 8}
 
 
 @dataclass
@@ -394,7 +394,7 @@ def with_constants(library: Library, constants: dict[bytes, int]) -> Library:
     """Return the library with other values for these constants."""
     body = library.body
     for name, value in constants.items():
-        body, found = re.subn(rb"\nlocal %b = \d+" % name, b"\nlocal %b = %d" % (name, value), body)
+        body, found = re.subn(rb"\b%b = \d+" % name, b"%b = %d" % (name, value), body)
         assert found == 1, f"the library has no constant {name.decode()}"
     return Library(body)
 

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def extract(commit: str, folder: Path) -> Path:
-    """Write the source at a commit into a folder; return the folder. Without the commit, the test is skipped."""
+    """Write the source at a commit into a folder; return the folder. Skip the test without the commit."""
     archive = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=False)
     require(archive.returncode == 0, f"the commit {commit} in git")
     subprocess.run(["tar", "-x"], cwd=folder, input=archive.stdout, check=True)
