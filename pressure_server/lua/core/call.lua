@@ -15,7 +15,7 @@ function the_call.begin(keys, arguments, full, refusal)
   call, try = redis.call, redis.pcall
   the_call.keys, the_call.arguments = keys, arguments
   the_call.identity, the_call.overflow = arguments[HEADER_IDENTITY], arguments[HEADER_OVERFLOW]
-  the_call.records = keys[#keys]
+  the_call.records, the_call.is_server = keys[#keys], nil -- see has_records
   the_call.is_recorded = arguments[HEADER_NUMBER] ~= ''
   the_call.full, the_call.refusal = full, refusal
   the_call.work, the_call.answered = 0, 0
@@ -35,7 +35,10 @@ end
 
 -- Return whether the caller has records. The doctor has none: it only notices what has ended.
 function the_call.has_records()
-  return string.sub(the_call.records, -#the_call.identity) == the_call.identity
+  if the_call.is_server == nil then
+    the_call.is_server = string.sub(the_call.records, -#the_call.identity) == the_call.identity
+  end
+  return the_call.is_server
 end
 
 -- Return the key of a server's own, or of all servers: ${PREFIX}!name.

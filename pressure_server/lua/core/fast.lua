@@ -186,12 +186,25 @@ local function get_waiting(count)
   return records.keep({ queue.bound > 0 and -1 or 0, {} })
 end
 
+local function length()
+  return not queue.word and records.keep({ queue.bound > 0 and -1 or 0, queue.length }) or nil
+end
+
+local function contains(count)
+  if queue.word or not is_exact() or count >= CHUNK then
+    return nil
+  end
+  local messages = { unpack(the_call.arguments, block.first + 2, block.last) }
+  local found = call('SMISMEMBER', queue.base .. ':ext:members', unpack(messages))
+  return records.keep({ queue.bound > 0 and -1 or 0, found })
+end
+
 -- What is done here, by the name of the block's first run. Each function takes how many arguments the block has besides
 -- three words: a run's name, their number, and the first of them. `several` if the block may have other runs.
 local ways = {
   put = { put }, ['put now'] = { put }, ['put existing'] = { put_existing }, ['put existing offset'] = { put_offset },
   ['put unique'] = { put_unique }, ['put unique now'] = { put_unique },
-  get = { get }, ['get flags'] = { get },
+  get = { get }, ['get flags'] = { get }, length = { length }, contains = { contains },
   ['get waits'] = { get_waiting, several = true }, ['get existing waits'] = { get_waiting, several = true },
 }
 

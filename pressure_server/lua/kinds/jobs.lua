@@ -77,37 +77,41 @@ local COUNTED = {
 
 local key_of = queue.key_of
 
+-- The state of the queue's jobs, which is queue.jobs while the call works on a queue that has any. One table: a new one
+-- for each queue takes a microsecond.
+local state = { settings = {}, indexed = {}, first = {} }
+
 -- Turn to the jobs of the queue, which need not have any.
 function jobs.open()
-  if not queue.jobs then
-    queue.jobs = {
-      ready = 0, -- how many jobs are ready
-      settings = {},
-      indexed = {}, -- by index, how far it is complete (complete_index)
-      first = {}, -- by state, when its first job is due, if that is known; inf for never
-      last_id = nil, -- the last id that the queue has given
-      spent = nil, -- the ids of jobs that go to the dead letters
-      has_due = nil, -- whether more jobs are due than the block has promoted
-      has_ended = nil, -- whether jobs have been deleted or buried
-      is_due_now = nil, -- whether waiting operations are to be tried at once
-      has_unadopted = nil, -- whether messages of the list are not jobs yet
-      -- Of a group (group.lua): the base key of its log, how many messages it has not made jobs of yet, the offset of
-      -- the next one and of the log's head; and whether it has passed any
-      source = nil, lag = 0, next = nil, head = nil, has_passed = nil,
-    }
+  if queue.jobs then
+    return
   end
+  queue.jobs = state
+  state.ready = 0 -- how many jobs are ready
+  state.last_id = nil -- the last id that the queue has given
+  state.spent = nil -- the ids of jobs that go to the dead letters
+  state.has_due = nil -- whether more jobs are due than the block has promoted
+  state.has_ended = nil -- whether jobs have been deleted or buried
+  state.is_due_now = nil -- whether waiting operations are to be tried at once
+  state.has_unadopted = nil -- whether messages of the list are not jobs yet
+  -- Of a group (group.lua): the base key of its log, how many messages it has not made jobs of yet, the offset of
+  -- the next one and of the log's head; and whether it has passed any.
+  state.source, state.lag, state.next, state.head, state.has_passed = nil, 0, nil, nil, nil
+  -- By state, when its first job is due, if that is known; inf for never.
+  state.first.delayed, state.first.reserved = nil, nil
+  state.indexed.equal, state.indexed.single = nil, nil -- how far each index is complete (complete_index)
+  local settings = state.settings
+  settings.paused, settings.unique, settings.max_deliveries, settings.dead_letter, settings.type = nil, nil, nil, nil, nil
 end
 
 -- Read the settings of the queue. If it is that of a group, return the base key of the log and the group's place there.
 function jobs.read_settings()
   local noted = call('HMGET', key_of('settings'), 'paused', 'indexed_equal', 'unique', 'max_deliveries', 'dead_letter', 'type',
     'source', 'next', 'indexed_single', 'max_bytes', 'id')
-  local state = queue.jobs
-  state.indexed = { equal = noted[2], single = noted[9] }
-  state.settings = {
-    paused = tonumber(noted[1] or nil), unique = noted[3], max_deliveries = tonumber(noted[4] or nil),
-    dead_letter = noted[5], type = noted[6] or 'jobs',
-  }
+  local settings = state.settings
+  state.indexed.equal, state.indexed.single = noted[2], noted[9]
+  settings.paused, settings.unique, settings.max_deliveries = tonumber(noted[1] or nil), noted[3], tonumber(noted[4] or nil)
+  settings.dead_letter, settings.type = noted[5], noted[6] or 'jobs'
   queue.max_bytes, state.last_id = tonumber(noted[10] or nil) or false, tonumber(noted[11] or 0)
   return noted[7], noted[8]
 end
@@ -351,7 +355,7 @@ end
 --
 -- Returns  for each 1, or 0 if the event is refused
 function jobs.happen(event, some, owners)
-  local done, passed, consumed, bytes = {}, {}, 0, 0
+  local done, passed, consumed, bytes = {}, queue.jobs.source and {}, 0, 0
   -- By state, the places of jobs that enter it, and the ids of those that leave it; fields that are written or deleted;
   -- jobs that go back to the list.
   local into, left, written, gone, returned = {}, {}, {}, {}, {}
@@ -362,7 +366,7 @@ function jobs.happen(event, some, owners)
     done[i] = to and 1 or 0
     if to then
       local from = job.state
-      if to == 'gone' or to == 'buried' then passed[#passed + 1] = job.id end
+      if passed and (to == 'gone' or to == 'buried') then passed[#passed + 1] = job.id end
       if from ~= to then
         local ids = left[from] or {}
         left[from], ids[#ids + 1] = ids, job.id
@@ -386,7 +390,7 @@ function jobs.happen(event, some, owners)
     end
   end
   write(event, is_list, into, left, written, gone, returned)
-  if queue.jobs.source then group.pass(passed) end
+  if passed then group.pass(passed) end
   if not is_list then
     if consumed > 0 then queue.count_as('consumed', consumed, bytes) end
     if event == 'time_out' then call('HINCRBY', key_of('settings'), 'timeouts', #some) end
