@@ -191,7 +191,8 @@ def _always(_data: bytes, _is_reply: bool) -> bool:
 
 
 def _reset_on_close(side: socket.socket) -> None:
-    side.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    if side.fileno() >= 0:  # else its link has just ended by itself
+        side.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 def _close(side: socket.socket, _: asyncio.Task[None]) -> None:

@@ -58,6 +58,7 @@ local function do_call(keys, arguments, full, refusal)
   end
   local reply, unrecorded = records.finish()
   if not reply then
+    queue.forget() -- its block is over
     block.begin_runs()
     recovery.undo(the_call.entries, 0)
   end
