@@ -224,3 +224,34 @@ def test_a_message_is_not_moved_from_the_middle_of_a_groups_queue(direct: Client
     assert str(reply[1]) == "TYPE is-group-no-removal"
     of_group, of_target = call(direct, (group, [("range", "0", "-1")]), (base(1), [("exists",)]))
     assert (of_group[1], of_target[1]) == ([b"a", b"b"], 0)
+
+
+@pytest.mark.parametrize("kind", ["jobs", "log", "fifo"])
+def test_a_get_of_no_message_takes_none(direct: Client, kind: str) -> None:
+    call(direct, (base(0), [("create", "0", "", "", "type", kind), ("put", "", "a", "b")]))
+    (reply,) = call(direct, (base(0), [("get", "0"), ("length",)]))
+    assert reply[1:] == [[], 2]
+
+
+def test_a_question_about_no_message_is_answered(direct: Client) -> None:
+    call(direct, (base(0), [("put unique", "", "a")]))
+    assert call(direct, (base(0), [("contains",)])) == [[0, []]]
+
+
+def test_a_queue_that_cannot_be_used_ends_only_its_own_runs_of_a_transaction(direct: Client) -> None:
+    direct.set(base(1), "no list")
+    runs: list[Run] = []
+    for number in range(3):
+        runs += [("on", base(number)), ("put", "", "m")]
+    (reply,) = scripts.call(direct, Block([base(number) for number in range(3)], runs))
+    assert (reply[1], reply[3]) == (0, 0)
+    assert str(reply[2]).startswith("WRONGTYPE ")
+    assert direct.lrange(base(2), 0, -1) == [b"m"]
+
+
+def test_a_log_that_has_only_messages_that_came_back_is_moved_from(direct: Client) -> None:
+    call(direct, (base(0), [("create", "0", "", "", "type", "log"), ("put", "", "a")]))
+    call(direct, (base(0), [("get", "1")]), number=1)
+    call(direct, (base(0), [("put_back", "1", "a")]), number=2)
+    (reply,) = scripts.call(direct, Block([base(0), base(1)], [("move", base(1))]))
+    assert reply == [0, [b"a"]]

@@ -168,8 +168,9 @@ local function do_prelude(name, argument, is_first)
   elseif not is_done then
     queue.leave_after_error()
     block.broken = the_call.error_reply(refusal)
-  elseif refusal then
-    return { 'refused', queue.base, refusal.err }
+  else
+    block.broken = nil -- this queue may be usable
+    return refusal and { 'refused', queue.base, refusal.err } or nil
   end
 end
 

@@ -191,7 +191,7 @@ local function length()
 end
 
 local function contains(count)
-  if queue.word or not is_exact() or count >= CHUNK then
+  if queue.word or not is_exact() or count < 0 or count >= CHUNK then
     return nil
   end
   local messages = { unpack(the_call.arguments, block.first + 2, block.last) }

@@ -20,7 +20,7 @@ local move = {}
 
 -- Return the message, or nil; the id of the job that it is; and whether more of the queue must be looked at to tell.
 local function what_to_move(wanted)
-  if not queue.bound or queue.length == 0 then
+  if not queue.bound or queue.kind.length() == 0 then
     return nil
   elseif not wanted then
     return queue.kind.next_to_move()
@@ -56,7 +56,7 @@ function move.move(options, other, wanted)
   if not queue.bound and options.existing then
     return { err = 'NOQUEUE' }, 0
   end
-  queue.kind.drop_expired()
+  if queue.bound then queue.kind.drop_expired() end
   if options.waits and waiting.allowed(1) == 0 then
     return {}, 0, again
   end

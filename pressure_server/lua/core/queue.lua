@@ -21,7 +21,7 @@ local queue = { kinds = {} }
 
 -- Read the state of a queue.
 function queue.read(base)
-  queue.base = base
+  queue.base = nil -- until all is known: an error must not leave this queue with the state of another
   local values = call('MGET', base .. ':bound', base .. ':producer', base .. ':consumer', base .. ':ext:index',
     base .. ':stats:consumed_messages', base .. ':ext:made')
   local made, word = values[6], nil
@@ -35,6 +35,7 @@ function queue.read(base)
   queue.kind = queue.kinds[word or ''] or queue.kinds['']
   queue.length = call('LLEN', base)
   queue.signs = nil -- which keys of its roles and its state are there
+  queue.base = base
 end
 
 -- Begin with the queue that has been read, on the general path.

@@ -183,7 +183,11 @@ function log.flush()
 end
 
 function log.next_to_move()
-  return log.peek()[1]
+  local member = members(0, 0)[1]
+  if not member then
+    return list.next_to_move()
+  end
+  return (parse(member))
 end
 
 function log.take_moved()

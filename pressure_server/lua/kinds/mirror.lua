@@ -279,7 +279,9 @@ end
 
 -- Return which messages the set has, as an array of 1 and 0.
 local function in_set(messages)
-  if #messages <= CHUNK then
+  if #messages == 0 then
+    return {}
+  elseif #messages <= CHUNK then
     return call('SMISMEMBER', queue.base .. MEMBERS, unpack(messages))
   end
   local present = {}
