@@ -138,6 +138,8 @@ def test_a_killed_function_is_an_error_and_has_done_nothing(
             return is_accepted(lambda: direct.delete("stalls"))
 
         wait_for(is_over, "the backend")
+        # The server connects again by itself: until then it refuses commands.
+        wait_for(lambda: not is_refused(waiter("LLEN", "q"), "BACKEND"), "the server to be back")
         assert waiter("LRANGE", "q", 0, -1) == [b"a"]
         assert waiter("RPUSH", "q", "b") == 2
 
