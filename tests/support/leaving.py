@@ -475,6 +475,8 @@ class Group:
         """Return when the server has closed a client that connected later."""
         with self.place.connect(self.server, "tcp", memcached=False, size=SMALL) as witness:
             assert witness.recv(1) == b""
+        # The test's own connection may have been idle for as long.
+        self.client.connection_pool.disconnect()
 
     def seen(self) -> None:
         """Return when the server has read everything that was sent before."""
