@@ -117,6 +117,9 @@ class Harness:
     def messages_are_back(self, bases: Sequence[bytes]) -> None:
         self.back += bases
 
+    def all_are_answered(self) -> None:
+        """See CourierOwner."""
+
     def records_are_gone(self) -> None:
         self.times_without_records += 1
 

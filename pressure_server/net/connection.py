@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import Coroutine
-from itertools import islice
 from time import perf_counter
 from typing import Any, cast
 
@@ -48,9 +47,9 @@ class Connection(ObservedStream):
     """The part of a connection that all handlers share. Sub-classes define the abstract methods."""
 
     __slots__ = (
-        "_alone", "_backlog", "_barrier", "_last", "_max_unanswered", "_position", "_ready_bytes", "_replies",
-        "_reply_size", "_request_bytes", "_running", "_taken", "_unanswered", "_writing_is_paused",
-        "database", "is_held", "reserved_jobs",
+        "_alone", "_backlog", "_barrier", "_is_to_flush", "_last", "_max_unanswered", "_position",
+        "_ready_bytes", "_replies", "_reply_size", "_request_bytes", "_running", "_taken", "_unanswered",
+        "_writing_is_paused", "database", "is_held", "reserved_jobs",
     )  # fmt: skip
 
     def __init__(self, clients: Clients, database: Database) -> None:
@@ -61,6 +60,7 @@ class Connection(ObservedStream):
         self._replies: list[bytes | Operation] = []
         self._last: Operation | None = None  # may be extended by the next command
         self._unanswered = 0
+        self._is_to_flush = False  # replies are ready, and are written with those of the other clients
         self._request_bytes = 0  # of what was received; reset when everything is answered
         self._ready_bytes = 0  # of replies that wait for the replies before them
         self._reply_size = 0  # the largest of the latest replies
@@ -202,7 +202,7 @@ class Connection(ObservedStream):
         self.begin_wait(operation, (operation.name,))
 
     def completed(self, operation: Operation) -> None:
-        """See Owner. Write the reply, and all replies that waited for it."""
+        """See Owner. Encode the replies; they are written once for all operations of a call."""
         if operation.wait is not None and operation.wait.in_line:
             self.end_wait(operation)
         if operation is self._barrier:
@@ -211,8 +211,6 @@ class Connection(ObservedStream):
             self._measure(operation)
         if operation.error is not None or operation.has_errors:
             self._count_failures(operation)
-        replies = self._replies
-        self._unanswered -= len(operation.sizes)
         if operation is self._last:
             self._last = None
         data = operation.encode(operation)
@@ -220,26 +218,47 @@ class Connection(ObservedStream):
             self._reserve(operation)
         if self._max_unanswered < MAX_UNANSWERED or len(data) >= _SMALL_REPLY:
             self._adapt(len(data) // len(operation.sizes))
-        if replies and replies[0] is operation:
-            taken = [(0, len(data), operation)] if operation.deliveries else []
-            if len(replies) == 1:
-                replies.clear()
-            else:
-                data = self._join_ready(data, taken)
-            self.write(data, taken)
-            if not self._reading or self._closing or self._backlog:
-                self.proceed()
-            if self._counted and not replies:
-                self.recount()
-        elif replies and not operation.cancelled:
-            operation.encoded_reply = data
-            self._unanswered += 1  # until the replies before it are written
-            self._ready_bytes += len(data)
-            if self._ready_bytes > self._counted + LEAST_COUNTED:
-                self.recount()
-        else:
+        if operation.cancelled:
             # The connection was lost while the operation was in flight, or its client no longer waits.
             operation.put_back()
+            return
+        operation.encoded_reply = data
+        self._unanswered -= len(operation.sizes) - 1  # one until it is written
+        self._ready_bytes += len(data)
+        if not self._is_to_flush:
+            self._is_to_flush = True
+            self.database.flush_replies(self)
+
+    def flush(self) -> None:
+        """See AnsweredClient. Write the replies that are ready, up to the first that is not; then go on."""
+        self._is_to_flush = False
+        pieces: list[bytes] = []
+        taken: list[tuple[int, int, Operation]] = []
+        length = 0
+        for reply in self._replies:
+            if type(reply) is Operation:
+                piece = reply.encoded_reply
+                if piece is None:
+                    break
+                if reply.deliveries:
+                    taken.append((length, length + len(piece), reply))
+                    reply.encoded_reply = None  # the operation is kept until the messages have arrived
+            else:
+                piece = cast(bytes, reply)
+            pieces.append(piece)
+            length += len(piece)
+        if pieces:
+            del self._replies[: len(pieces)]
+            self._unanswered -= len(pieces)
+            self._ready_bytes -= length
+            self.write(pieces[0] if len(pieces) == 1 else b"".join(pieces), taken)
+            if not self._reading or self._closing or self._backlog:
+                self.proceed()
+        if self._replies:
+            if self._ready_bytes > self._counted + LEAST_COUNTED:
+                self.recount()
+        elif self._counted:
+            self.recount()
 
     @property
     def job_owner(self) -> bytes:
@@ -250,28 +269,6 @@ class Connection(ObservedStream):
         """Note the jobs that the client has reserved, if the reservation ends with its connection."""
         if operation.results and owner_of(operation) == self.job_owner:
             self.reserved_jobs.add(operation, self.database, asyncio.get_running_loop().time())
-
-    def _join_ready(self, first: bytes, taken: list[tuple[int, int, Operation]]) -> bytes:
-        """Return the first reply joined with the ready ones after it, and drop all these from `_replies`.
-
-        Add the replies that bring messages to `taken`, as in `write`.
-        """
-        pieces, length = [first], len(first)
-        for reply in islice(self._replies, 1, None):
-            if type(reply) is Operation:
-                if reply.encoded_reply is None:
-                    break
-                piece, reply.encoded_reply = reply.encoded_reply, None
-                if reply.deliveries:
-                    taken.append((length, length + len(piece), reply))
-            else:
-                piece = cast(bytes, reply)
-            pieces.append(piece)
-            length += len(piece)
-        del self._replies[: len(pieces)]
-        self._unanswered -= len(pieces) - 1
-        self._ready_bytes -= length - len(first)
-        return b"".join(pieces)
 
     def _adapt(self, size: int) -> None:
         """Set how many commands may be in flight, after a reply of this size in bytes."""

@@ -70,6 +70,9 @@ class CourierOwner(Protocol):
     def records_are_gone(self) -> None:
         """Note that the backend has no records of this server left."""
 
+    def all_are_answered(self) -> None:
+        """Note that all operations of a call have been told of their part of the reply."""
+
 
 @dataclass(slots=True)
 class CallStatistics:
@@ -114,6 +117,8 @@ class Courier:
         # Otherwise takes of large messages would fill the memory with messages that have to go back.
         self._first: deque[BlockSource] = deque()
         self._in_flight = 0
+        # Whether the reply to a call is being handed out.
+        self.is_replying = False
         self._is_about_to_send = False
         # Operations submitted since the last call was sent, and between the last call and the one before.
         self.submitted = 0
@@ -318,11 +323,14 @@ class Courier:
                 self._owner.when_back(partial(self.recover, [call.field], partial(_resolve, call.blocks)))
             elif call.field:
                 self._forget([call.field])
+        self.is_replying = True
         for block, value in zip(call.blocks, replies, strict=False):
             try:
                 block.received(value, delivery)
             except Exception:  # the other blocks must get their replies all the same
                 logger.exception("error while handling the reply to one block of a call")
+        self.is_replying = False
+        self._owner.all_are_answered()
         if delivery is not None:
             delivery.release()
             if not delivery.is_complete:

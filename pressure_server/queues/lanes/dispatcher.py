@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -30,12 +31,14 @@ from pressure_server.queues.known_queues import KnownQueues
 from pressure_server.queues.lanes.lane import Lane
 from pressure_server.queues.names import BOUND, base_key, records_key, split_key
 from pressure_server.queues.operations.operation import Delivery, Line, Operation
-from pressure_server.queues.operations.owners import CoroutineOwner
+from pressure_server.queues.operations.owners import AnsweredClient, CoroutineOwner
 from pressure_server.queues.operations.wait_condition import WaitCondition
 from pressure_server.queues.operations.waiters import WaiterCount
 from pressure_server.queues.policy import Policy
 from pressure_server.queues.waiting.key_notifications import KeyNotifications
 from pressure_server.queues.waiting.role_turns import RoleTurns
+
+logger = logging.getLogger(__name__)
 
 # Seconds before a put-back or recovery that the backend has refused is tried again.
 _RETRY_AFTER = 1.0
@@ -78,6 +81,8 @@ class LaneDispatcher:
         header = [identity, bound, policy.overflow.encode(), self._limits]
         self._courier = Courier(link, self, header, prefix, records)
         self._lanes: dict[bytes, Lane] = {}
+        # Clients with replies of the call that is being handed out.
+        self._answered: list[AnsweredClient] = []
         # Only servers that keep records look after jobs.
         self.due_queues = DueQueues(link, watch, prefix, self.attempt) if records is not None else None
         self.known_queues = KnownQueues(watch, link.number, prefix, self._clean)
@@ -227,6 +232,13 @@ class LaneDispatcher:
                 lane.put_backs.restore()
         self._courier.flush()
 
+    def flush_replies(self, client: AnsweredClient) -> None:
+        """Let a client write its replies: with those of the other operations of the call, or at once."""
+        if self._courier.is_replying:
+            self._answered.append(client)
+        else:
+            client.flush()
+
     # For transactions, recovery and the courier.
 
     async def call_directly(
@@ -311,6 +323,15 @@ class LaneDispatcher:
     def records_are_gone(self) -> None:
         """Note that the backend has no records of this server left."""
         self._dropped.set()
+
+    def all_are_answered(self) -> None:
+        """Let each client that a call has answered write its replies, once."""
+        answered, self._answered = self._answered, []
+        for client in answered:
+            try:
+                client.flush()
+            except Exception:  # the other clients must get their replies all the same
+                logger.exception("error while writing replies to a client")
 
     def wake_up(self, names: Iterable[bytes]) -> None:
         """Try the operations that wait on these queues again."""

@@ -31,6 +31,13 @@ class Client(Protocol):
         """Take over the messages that the operation has taken; the reply that follows contains them."""
 
 
+class AnsweredClient(Protocol):
+    """A client with replies that are ready."""
+
+    def flush(self) -> None:
+        """Write the replies that are ready."""
+
+
 class CoroutineOwner(Owner):
     """The owner of operations that a coroutine waits for.
 
