@@ -14,7 +14,7 @@ from pressure_server.backend.address import Address
 from pressure_server.backend.watch import Armed, Watch
 from pressure_server.client import Queue
 from pressure_server.queues.broker import Broker
-from pressure_server.queues.known_queues import KnownQueues
+from pressure_server.queues.deletion_watch import DeletionWatch
 from pressure_server.queues.policy import Policy
 from tests.support.measures import processor_seconds
 from tests.support.native import NativeClient
@@ -241,12 +241,12 @@ class _RecordingWatch:
 def test_a_notification_of_the_creation_does_not_end_the_watch_for_the_deletion() -> None:
     """A client waited for the queue, so the key was watched when this server's put created the queue."""
     watch, deleted = _RecordingWatch(), list[bytes]()
-    known = KnownQueues(cast(Watch, watch), 0, b"__pressure__", deleted.append)
-    known.note_bound(b"q", 0)  # the reply to the put
-    assert known.forget(b"q")  # the notification
+    watched = DeletionWatch(cast(Watch, watch), 0, b"__pressure__", deleted.append)
+    watched.note(b"q", exists=True)  # the reply to the put
+    assert watched.forget(b"q")  # the notification
     (armed,) = watch.armed
     armed(1, None)
-    assert known.forget(b"q")
+    assert watched.forget(b"q")
     assert deleted == []
 
 

@@ -10,7 +10,6 @@ import os
 
 import pytest
 
-from pressure_server.queues import known_queues
 from pressure_server.queues.lanes import lane
 from tests.model.world import World
 
@@ -22,7 +21,6 @@ _PARTS = 8
 def test_no_interleaving_loses_a_message_or_hangs_an_operation(
     part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(known_queues, "_SLOTS", 64)  # to save memory: each world has its own
     # Few operations meet in a world. In half of the parts, blocks leave ahead of replies if two are pending.
     monkeypatch.setattr(lane, "_ENOUGH_TO_SEND", 2 if part % 2 else 16)
     for seed in range(part, _WORLDS, _PARTS):

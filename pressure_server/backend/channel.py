@@ -9,12 +9,10 @@ from typing import Any
 import hiredis
 
 from pressure_server.backend.resp import BackendConnection, Received
-from pressure_server.lua.layout import Header
 from pressure_server.lua.script import Library, Script
 
-# The library or a script is loaded at most this often for one call.
+# A script is loaded at most this often for one call.
 _MAX_LOADS = 100
-_UNKNOWN_FUNCTION = "ERR Function not found"
 
 
 class Channel(BackendConnection):
@@ -34,50 +32,16 @@ class Channel(BackendConnection):
         """
         super().__init__(answer_timeout)
         self.epoch = epoch
-        self._library = library
+        self.library = library
         self._tell = tell
-        # Why the backend did not load the library when it was last sent.
-        self._load_error: Exception | None = None
+        # Why the backend did not load the library when it was last sent, if it did not.
+        self.load_error: Exception | None = None
         # Whether the backend accepted the last script.
         self._may_load = True
 
     def lost(self, why: Exception | None) -> None:
         """Tell the link that the connection is lost."""
         self._tell(self, why)
-
-    def call_library(self, keys: Sequence[bytes], arguments: Sequence[bytes], received: Received) -> None:
-        """Call the library's function. `arguments` begin with the fields of `Header` (layout.py).
-
-        `received` gets the reply. Raises BackendError if there is no connection.
-        """
-        words = (b"%d" % len(keys), *keys, *arguments)
-        is_recorded = bool(arguments[Header.NUMBER])
-        self._call_function(self._library.name, words, received, _MAX_LOADS, is_recorded=is_recorded)
-
-    def _call_function(
-        self, function: bytes, words: Sequence[bytes], received: Received, loads: int, *, is_recorded: bool
-    ) -> None:
-        def answered(reply: Any) -> None:
-            """Pass the reply on; but if the whole call was refused, call what is not refused."""
-            if type(reply) is not hiredis.ReplyError or not self.is_open:
-                received(reply)
-                return
-            error = str(reply)
-            instead = self._library.instead(function, error.partition(" ")[0], is_recorded=is_recorded)
-            if error.startswith(_UNKNOWN_FUNCTION) and loads < _MAX_LOADS and self._load_error is not None:
-                received(self._load_error)
-            elif error.startswith(_UNKNOWN_FUNCTION) and loads:
-                # It fails again if the functions are flushed in between.
-                self.load(None)
-                self._call_function(function, words, received, loads - 1, is_recorded=is_recorded)
-            elif instead is not None:
-                self._call_function(
-                    instead, (*words, error.encode()), received, loads, is_recorded=is_recorded
-                )
-            else:
-                received(reply)
-
-        self.send(answered, b"FCALL", function, *words)
 
     def load(self, loaded: Received | None) -> None:
         """Load the library, unless it is there; `loaded` gets None, or an error.
@@ -87,11 +51,11 @@ class Channel(BackendConnection):
 
         def answered(reply: Any) -> None:
             is_there = type(reply) is hiredis.ReplyError and str(reply).endswith("already exists")
-            self._load_error = reply if isinstance(reply, Exception) and not is_there else None
+            self.load_error = reply if isinstance(reply, Exception) and not is_there else None
             if loaded is not None:
-                loaded(self._load_error)
+                loaded(self.load_error)
 
-        self.send(answered, b"FUNCTION", b"LOAD", self._library.text)
+        self.send(answered, b"FUNCTION", b"LOAD", self.library.text)
 
     def call(
         self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes], received: Received

@@ -21,9 +21,8 @@ from pressure_server.backend.backoff import Backoff
 from pressure_server.backend.channel import Channel
 from pressure_server.backend.greeting import Greeting, greet
 from pressure_server.backend.refusals import BackendRefusals
-from pressure_server.backend.requests import HandlerCall, LibraryCall, ReadCommand, ReadTransaction, Request
+from pressure_server.backend.requests import HandlerCall, ReadCommand, ReadTransaction, Request
 from pressure_server.backend.resp import (
-    Received,
     is_refusal_of_writes,
     is_retryable,
     is_stale_epoch,
@@ -183,7 +182,7 @@ class Link:
             elif request.deaths >= most_deaths:
                 request.received(BackendDiedError(request.deaths))
             else:
-                self._send_or_hold(request)
+                self.send(request)
 
     async def _load(self, channel: Channel) -> None:
         """Load the library. If the backend accepts no writes at present, it may have the library."""
@@ -267,22 +266,12 @@ class Link:
     def _lost_for(self, why: BaseException | None) -> BackendError:
         return BackendError(f"the connection to {self._address} was lost ({_reason(why)})")
 
-    def call_library(self, keys: Sequence[bytes], arguments: list[bytes], received: Received) -> None:
-        """Call the library, as LibraryCall. The link may change `arguments` from now on.
-
-        `received` gets the reply; if there is none, OutcomeUnknownError if the call may have been done, else
-        BackendError.
-        """
-        self._send_or_hold(LibraryCall(received, keys, arguments))
-
     async def command(self, *arguments: bytes) -> Any:
         """Send a command that only reads, and return its reply.
 
         Raises BackendReplyError for an error reply, BackendError if there is no reply.
         """
-        return await wait_for_reply(
-            arguments, lambda received: self._send_or_hold(ReadCommand(received, arguments))
-        )
+        return await wait_for_reply(arguments, lambda tell: self.send(ReadCommand(arguments, tell=tell)))
 
     async def read_together(self, commands: Sequence[Sequence[bytes]]) -> list[Any]:
         """Send commands that only read, as one transaction, and return the reply to each.
@@ -291,7 +280,7 @@ class Link:
         reply to the transaction, BackendError if there is no reply.
         """
         replies: list[Any] = await wait_for_reply(
-            (b"EXEC",), lambda received: self._send_or_hold(ReadTransaction(received, commands))
+            (b"EXEC",), lambda tell: self.send(ReadTransaction(commands, tell=tell))
         )
         return replies
 
@@ -305,10 +294,10 @@ class Link:
         """
         return await wait_for_reply(
             (b"EVALSHA",),
-            lambda received: self._send_or_hold(HandlerCall(received, script, keys, arguments, once=once)),
+            lambda tell: self.send(HandlerCall(script, keys, arguments, tell=tell, once=once)),
         )
 
-    def _send_or_hold(self, request: Request) -> None:
+    def send(self, request: Request) -> None:
         """Send a request; hold it while the backend is away, or fail it if the grace is over."""
         channel = self._channel
         if channel is not None and channel.is_open:
@@ -328,6 +317,9 @@ class Link:
             self._hold(request)
             return
         for error in request.errors_in(reply):
+            is_whole = error is reply and channel.is_open
+            if is_whole and request.repeats(error, channel, partial(self._answered, request, channel)):
+                return
             if is_retryable(error):
                 # Nothing has been done. After READONLY, a new connection may lead to the promoted replica.
                 self._hold(request)
@@ -337,7 +329,7 @@ class Link:
                 request.epoch_retries += 1
                 if request.epoch == channel.epoch:
                     self.begin_epoch()
-                self._send_or_hold(request)
+                self.send(request)
                 return
             if is_stale_epoch(error) and self._heartbeat_refusal is not None:
                 reply = self._heartbeat_refusal

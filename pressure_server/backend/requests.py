@@ -14,20 +14,23 @@ from pressure_server.backend.resp import Received
 from pressure_server.lua.layout import AGAIN, Header
 from pressure_server.lua.script import Script
 
+# The library is loaded at most this often for one call.
+_MAX_LOADS = 100
+_UNKNOWN_FUNCTION = "ERR Function not found"
+
 
 @dataclass(eq=False)
 class Request(ABC):
     """A request, which is sent on one channel after another until it is answered.
 
-    `received` gets the reply. With `once`, the request is not sent again if it may have been done.
-    `epoch` is that of the channel on which it was last sent, `burials` how often it was refused because its
-    epoch had ended. `may_be_done` is set if it was sent and its reply was lost; `deaths` counts how often the
-    backend died then. `changes` is false if it does not matter whether the request has been done.
+    With `once`, the request is not sent again if it may have been done. `epoch` is that of the channel on
+    which it was last sent, `epoch_retries` how often it was refused because its epoch had ended.
+    `may_be_done` is set if it was sent and its reply was lost; `deaths` counts how often the backend died
+    then. `changes` is false if it does not matter whether the request has been done.
     """
 
     changes: ClassVar[bool] = True
 
-    received: Received
     once: bool = field(default=False, kw_only=True)
     epoch: int = field(default=0, init=False)
     epoch_retries: int = field(default=0, init=False)
@@ -38,17 +41,33 @@ class Request(ABC):
     def send(self, channel: Channel, answered: Received) -> None:
         """Send the request; `answered` gets the reply. Raises BackendError if there is no connection."""
 
+    @abstractmethod
+    def received(self, reply: Any) -> None:
+        """Take the reply.
+
+        If there is none, it is OutcomeUnknownError if the request may have been done, else BackendError.
+        """
+
     def errors_in(self, reply: Any) -> Sequence[hiredis.ReplyError]:
         """Return the errors in a reply."""
         return (reply,) if type(reply) is hiredis.ReplyError else ()
 
+    def repeats(self, _error: hiredis.ReplyError, _channel: Channel, _answered: Received) -> bool:
+        """Send another request if that does what was refused as a whole. Return whether it has been sent."""
+        return False
+
 
 @dataclass(eq=False)
 class LibraryCall(Request):
-    """A call of the library. Its arguments begin with the fields of `Header` (layout.py)."""
+    """A call of the library. Its arguments begin with the fields of `Header` (layout.py).
 
-    keys: Sequence[bytes]
-    arguments: list[bytes]
+    `function` was called last. `loads` is how often the library was loaded as the backend did not know it.
+    """
+
+    keys: list[bytes] = field(default_factory=list)
+    arguments: list[bytes] = field(default_factory=list)
+    function: bytes = field(default=b"", init=False)
+    loads: int = field(default=0, init=False)
 
     def send(self, channel: Channel, answered: Received) -> None:
         """See Request."""
@@ -56,7 +75,11 @@ class LibraryCall(Request):
         self.arguments[Header.EPOCH] = b"%d" % self.epoch
         if self.may_be_done:
             self.arguments[Header.AGAIN] = AGAIN
-        channel.call_library(self.keys, self.arguments, answered)
+        self._call(channel.library.name, channel, answered)
+
+    def _call(self, function: bytes, channel: Channel, answered: Received, *refusal: bytes) -> None:
+        self.function, keys = function, self.keys
+        channel.send(answered, b"FCALL", function, b"%d" % len(keys), *keys, *self.arguments, *refusal)
 
     def errors_in(self, reply: Any) -> Sequence[hiredis.ReplyError]:
         """Return the error of the whole call, or the errors of its blocks."""
@@ -66,9 +89,42 @@ class LibraryCall(Request):
             return [one for one in reply if type(one) is hiredis.ReplyError]
         return super().errors_in(reply)
 
+    def repeats(self, error: hiredis.ReplyError, channel: Channel, answered: Received) -> bool:
+        """See Request. Load the library if it is missing, or call a function that is not refused."""
+        text = str(error)
+        library = channel.library
+        if not text.startswith(_UNKNOWN_FUNCTION):
+            is_recorded = bool(self.arguments[Header.NUMBER])
+            instead = library.instead(self.function, text.partition(" ")[0], is_recorded=is_recorded)
+            if instead is not None:
+                self._call(instead, channel, answered, text.encode())
+            return instead is not None
+        if self.loads and channel.load_error is not None:
+            self.function = b""
+            answered(channel.load_error)
+        elif self.loads < _MAX_LOADS:
+            # It fails again if the functions are flushed in between.
+            self.loads += 1
+            channel.load(None)
+            self._call(library.name, channel, answered)
+        else:
+            return False
+        return True
+
 
 @dataclass(eq=False)
-class ReadCommand(Request):
+class AwaitedRequest(Request):
+    """A request with a callback for its reply."""
+
+    tell: Received = field(kw_only=True)
+
+    def received(self, reply: Any) -> None:
+        """See Request."""
+        self.tell(reply)
+
+
+@dataclass(eq=False)
+class ReadCommand(AwaitedRequest):
     """A plain command that only reads, or that may safely be done twice."""
 
     changes = False
@@ -81,7 +137,7 @@ class ReadCommand(Request):
 
 
 @dataclass(eq=False)
-class ReadTransaction(Request):
+class ReadTransaction(AwaitedRequest):
     """Plain commands that only read, as one transaction. Its reply is a list of their replies."""
 
     changes = False
@@ -97,7 +153,7 @@ class ReadTransaction(Request):
 
 
 @dataclass(eq=False)
-class HandlerCall(Request):
+class HandlerCall(AwaitedRequest):
     """A call of another script, on keys that belong to no queue.
 
     It leaves no record: without `once`, it may be done twice.

@@ -187,10 +187,10 @@ class Connection(ObservedStream):
                 self._measures_next = False
                 self._measured = operation
                 self._measured_from = perf_counter()
-            self.database.add(operation)
+            lane = self.database.add(operation)
             self._replies.append(operation)
             self._last = operation
-            if wait is not None or (verb.puts and self.database.known_queues.may_be_bounded(name)):
+            if wait is not None or (verb.puts and lane.may_be_bounded):
                 self._barrier = operation
         self._unanswered += commands
 

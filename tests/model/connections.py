@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pressure_server.backend.requests import LibraryCall
 from pressure_server.backend.watch import Armed
 from pressure_server.errors import BackendError, OutcomeUnknownError
 from pressure_server.lua.layout import AGAIN, Header
@@ -16,10 +17,8 @@ _NOTHING = object()
 
 
 @dataclass
-class _Call:
-    keys: list[bytes]
-    arguments: list[bytes]
-    received: Callable[[Any], None]
+class _Sent:
+    call: LibraryCall
     reply: Any = _NOTHING
 
 
@@ -35,18 +34,17 @@ class ModelLink:
     def __init__(self, backend: Backend) -> None:
         self.is_back: Callable[[], None] | None = None
         self._backend = backend
-        self._in_flight: deque[_Call] = deque()
+        self._in_flight: deque[_Sent] = deque()
 
-    def call_library(
-        self, keys: Sequence[bytes], arguments: list[bytes], received: Callable[[Any], None]
-    ) -> None:
-        self._in_flight.append(_Call(list(keys), arguments, received))
+    def send(self, call: LibraryCall) -> None:
+        """See Link."""
+        self._in_flight.append(_Sent(call))
 
     def do_one(self) -> bool:
         """Do the next call. Return False if there is none."""
-        for call in self._in_flight:
-            if call.reply is _NOTHING:
-                call.reply = self._backend.call(call.keys, call.arguments)
+        for sent in self._in_flight:
+            if sent.reply is _NOTHING:
+                sent.reply = self._backend.call(sent.call.keys, sent.call.arguments)
                 return True
         return False
 
@@ -54,20 +52,20 @@ class ModelLink:
         """Answer the oldest call. Return False if it has not been done."""
         if not self._in_flight or self._in_flight[0].reply is _NOTHING:
             return False
-        call = self._in_flight.popleft()
-        call.received(call.reply)
+        sent = self._in_flight.popleft()
+        sent.call.received(sent.reply)
         return True
 
     def lose(self, *, resends: bool) -> None:
         """Lose the connection. With `resends`, the calls are sent again; else their outcome stays unknown."""
         if not resends:
             lost, self._in_flight = self._in_flight, deque()
-            for call in lost:
-                call.received(OutcomeUnknownError())
+            for sent in lost:
+                sent.call.received(OutcomeUnknownError())
             return
-        for call in self._in_flight:
-            call.reply = _NOTHING
-            call.arguments[Header.AGAIN] = AGAIN
+        for sent in self._in_flight:
+            sent.reply = _NOTHING
+            sent.call.arguments[Header.AGAIN] = AGAIN
 
 
 class ModelWatch:

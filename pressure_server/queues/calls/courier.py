@@ -22,8 +22,8 @@ from typing import Any, Protocol
 
 from pressure_server.backend.link import Link
 from pressure_server.errors import OutcomeUnknownError
-from pressure_server.lua.layout import CUT, RECOVER, Reply
-from pressure_server.queues.calls.block import Block
+from pressure_server.lua.layout import CUT, RECOVER, Header, Reply
+from pressure_server.queues.calls.call import Block, Call, Part
 from pressure_server.queues.calls.slow_deliveries import SlowDeliveries
 from pressure_server.queues.names import printable
 from pressure_server.queues.operations.operation import Delivery, Operation
@@ -49,10 +49,6 @@ _DROP_AFTER = 0.02
 _DROP_RETRY_AFTER = 1.0
 # The most queues of a call that a line of the log names.
 _MAX_LOGGED = 5
-
-
-# Makes a block when a call is about to be sent; returns None if there is nothing to do any longer.
-BlockSource = Callable[[], Block | None]
 
 
 class CourierOwner(Protocol):
@@ -85,18 +81,6 @@ class CallStatistics:
     failed: int = 0
 
 
-@dataclass(slots=True)
-class _Call:
-    """A call in flight. `field` names its record, empty for none; `done` are the records that it drops."""
-
-    sent: float
-    number: int
-    field: bytes
-    blocks: list[Block]
-    done: list[bytes]
-    takes: bool
-
-
 class Courier:
     """The courier of one database."""
 
@@ -112,10 +96,10 @@ class Courier:
         self.header = header
         self._records = records
         self._numbers = count(1)
-        self._ready: deque[BlockSource] = deque()
+        self._ready: deque[Part] = deque()
         # Put-backs and recoveries: they go before all others, also before blocks that a call has left over.
         # Otherwise takes of large messages would fill the memory with messages that have to go back.
-        self._first: deque[BlockSource] = deque()
+        self._first: deque[Part] = deque()
         self._in_flight = 0
         # Whether the reply to a call is being handed out.
         self.is_replying = False
@@ -140,16 +124,12 @@ class Courier:
         """Whether the backend may have records of this server."""
         return bool(self._kept)
 
-    def call(self, block: Block) -> None:
-        """Send the block with the next call."""
-        self.ready(partial(_same, block))
-
-    def ready(self, source: BlockSource, *, goes_first: bool = False) -> None:
-        """Ask the source for a block when the next call is sent; if it `goes_first`, before all others."""
+    def ready(self, part: Part, *, goes_first: bool = False) -> None:
+        """Ask the part for a block when the next call is sent; if it `goes_first`, before all others."""
         if goes_first:
-            self._first.appendleft(source)
+            self._first.appendleft(part)
         else:
-            self._ready.append(source)
+            self._ready.append(part)
         self.send_soon()
 
     def send_soon(self) -> None:
@@ -169,10 +149,10 @@ class Courier:
             else:
                 self.send_soon()
 
-    def send_ahead(self, source: BlockSource) -> None:
-        """Send the ready blocks and this one at once, unless too many calls are in flight."""
+    def send_ahead(self, part: Part) -> None:
+        """Send the ready blocks and that of this part at once, unless too many calls are in flight."""
         if self._in_flight < _MAX_IN_FLIGHT:
-            self._ready.append(source)
+            self._ready.append(part)
             self._send_some()
 
     def flush(self) -> None:
@@ -192,7 +172,7 @@ class Courier:
             self._dropping.cancel()
             self._dropping = None
         while self._unneeded:
-            self._send_call([], changes=False, takes=False)
+            self._send_call(Call(self.header, self._share_out))
 
     def recover(self, fields: Sequence[bytes], follows: Callable[[int], None] = lambda _: None) -> None:
         """Put back the messages in records of this server. Keep trying while the backend is away.
@@ -210,7 +190,7 @@ class Courier:
             follows(reply[1])
 
         key = self._records or b""
-        self.ready(lambda: Block((key,), RECOVER, list(fields), received), goes_first=True)
+        self.ready(Block((key,), RECOVER, list(fields), received), goes_first=True)
 
     def _send(self) -> None:
         self._is_about_to_send = False
@@ -219,58 +199,43 @@ class Courier:
             self._send_some(min(max(part, _MIN_BLOCKS), _MAX_BLOCKS))
 
     def _send_some(self, most: int = _MAX_BLOCKS) -> None:
-        ready, first = self._ready, self._first
-        blocks: list[Block] = []
-        size, changes, takes = 0, False, False
-        while (ready or first) and len(blocks) < most and size < _MAX_BYTES:
+        ready, first, call = self._ready, self._first, Call(self.header, self._share_out)
+        while (ready or first) and len(call.parts) < most and call.size < _MAX_BYTES:
             try:
-                block = (first or ready).popleft()()
+                (first or ready).popleft().pack_into(call)
             except Exception:  # the other blocks must be sent all the same
                 logger.exception("error while making a block: it is left out of the call")
-                continue
-            if block is not None:
-                size += sum(map(len, block.arguments))
-                changes = changes or block.changes
-                takes = takes or block.takes
-                blocks.append(block)
-        if blocks:
-            self._send_call(blocks, changes=changes, takes=takes)
+        if call.parts:
+            self._send_call(call)
 
-    def _send_call(self, blocks: list[Block], *, changes: bool, takes: bool) -> None:
+    def _send_call(self, call: Call) -> None:
         if self.submitted:
             self.statistics.operations += self.submitted
             self._submitted_before, self.submitted = self.submitted, 0
-        number = next(self._numbers)
-        field = b""
-        if changes and self._records is not None:
-            field = b"%d" % number
-            self._kept.add(field)
-        done: list[bytes] = []
-        if field or not blocks:
-            # Calls that only read drop no records: if the backend refuses to drop them, the whole call fails.
-            done = self._unneeded[:_MAX_DROPPED]
-            del self._unneeded[:_MAX_DROPPED]
-        keys: list[bytes] = []
-        arguments = [*self.header, b"", field, b"", b" ".join(done)]
-        for block in blocks:
-            keys += block.keys
-            arguments += (b"%d" % len(block.keys), b"%d" % len(block.arguments), block.mode)
-            arguments += block.arguments
+        call.number = next(self._numbers)
         if self._records is not None:
-            keys.append(self._records)
+            call.keys.append(self._records)
+            if call.has_changes:
+                call.record = call.arguments[Header.NUMBER] = b"%d" % call.number
+                self._kept.add(call.record)
+        if call.record or not call.parts:
+            # Calls that only read drop no records: if the backend refuses to drop them, the whole call fails.
+            call.done = self._unneeded[:_MAX_DROPPED]
+            call.arguments[Header.DONE] = b" ".join(call.done)
+            del self._unneeded[:_MAX_DROPPED]
         self._in_flight += 1
-        call = _Call(perf_counter(), number, field, blocks, done, takes)
-        self._link.call_library(keys, arguments, partial(self._received, call))
+        call.sent = perf_counter()
+        self._link.send(call)
 
-    def _log_call(self, call: _Call, seconds: float, reply: Any) -> None:
+    def _log_call(self, call: Call, seconds: float, reply: Any) -> None:
         """Log a call that has been answered, with some of its queues."""
-        bases = [base for block in call.blocks for base in block.keys]
+        bases = call.keys[: -1 if self._records is not None else None]
         queues = ", ".join(printable(base[self._prefix_size :]) for base in bases[:_MAX_LOGGED])
         more = f" and {len(bases) - _MAX_LOGGED} more" if len(bases) > _MAX_LOGGED else ""
         logger.debug(
             "call %d: %d blocks on queues %s%s took %.6f seconds%s",
             call.number,
-            len(call.blocks),
+            len(call.parts),
             queues,
             more,
             seconds,
@@ -278,11 +243,11 @@ class Courier:
             extra={"queue": queues + more, "duration": round(seconds, 6)},
         )
 
-    def _received(self, call: _Call, reply: Any) -> None:
+    def _share_out(self, call: Call, reply: Any) -> None:
         self._in_flight -= 1
         statistics, seconds = self.statistics, perf_counter() - call.sent
         statistics.calls += 1
-        statistics.blocks += len(call.blocks)
+        statistics.blocks += len(call.parts)
         statistics.seconds += seconds
         statistics.failed += type(reply) is not list
         if self._is_logged:
@@ -298,36 +263,36 @@ class Courier:
             elif not is_to_send:
                 self._is_about_to_send = False
 
-    def _handle_reply(self, call: _Call, reply: Any) -> None:
-        """Hand the reply to the blocks of the call."""
+    def _handle_reply(self, call: Call, reply: Any) -> None:
+        """Hand the reply to the parts of the call."""
         delivery: Delivery | None = None
         if type(reply) is list:
             replies = reply[len(Reply) :]
             if call.done:
                 self._forget(call.done)
-            if call.field and not reply[Reply.RECORDED]:
-                self._forget([call.field])
-            elif call.field and call.takes:
-                delivery = Delivery(call.number, partial(self.record_done, call.field), self._owner.put_back)
-            elif call.field:
-                self.record_done(call.field)
+            if call.record and not reply[Reply.RECORDED]:
+                self._forget([call.record])
+            elif call.record and call.takes:
+                delivery = Delivery(call.number, partial(self.record_done, call.record), self._owner.put_back)
+            elif call.record:
+                self.record_done(call.record)
             # The script ended the call before these blocks: they go first in the next one.
-            for block in reversed(call.blocks[len(replies) :]):
-                self._ready.appendleft(partial(_same, block))
+            if len(replies) < len(call.parts):
+                self._ready.extendleft(reversed(list(call.blocks_from(len(replies)))))
         else:
-            replies = [reply] * len(call.blocks)
+            replies = [reply] * len(call.parts)
             self._unneeded += call.done
             if call.done and self._dropping is None:
                 self._dropping = self._loop.call_later(_DROP_RETRY_AFTER, self.drop_records)
-            if call.field and isinstance(reply, OutcomeUnknownError):
-                self._owner.when_back(partial(self.recover, [call.field], partial(_resolve, call.blocks)))
-            elif call.field:
-                self._forget([call.field])
+            if call.record and isinstance(reply, OutcomeUnknownError):
+                self._owner.when_back(partial(self.recover, [call.record], call.resolve))
+            elif call.record:
+                self._forget([call.record])
         self.is_replying = True
-        for block, value in zip(call.blocks, replies, strict=False):
+        for part, value in zip(call.parts, replies, strict=False):
             try:
-                block.received(value, delivery)
-            except Exception:  # the other blocks must get their replies all the same
+                part.received(value, delivery)
+            except Exception:  # the other parts must get their replies all the same
                 logger.exception("error while handling the reply to one block of a call")
         self.is_replying = False
         self._owner.all_are_answered()
@@ -339,20 +304,10 @@ class Courier:
     def _cut(self, number: int, left: list[bytes]) -> None:
         key = self._records or b""
         arguments = [b"%d" % number, *left]
-        self.call(Block((key,), CUT, arguments, lambda _reply, _delivery: None, changes=False))
+        self.ready(Block((key,), CUT, arguments, lambda _reply, _delivery: None, changes=False))
 
     def _forget(self, fields: Sequence[bytes]) -> None:
         """Forget records that do not exist any longer."""
         self._kept.difference_update(fields)
         if not self._kept:
             self._owner.records_are_gone()
-
-
-def _same(block: Block) -> Block:
-    return block
-
-
-def _resolve(blocks: Sequence[Block], done: int) -> None:
-    for number, block in enumerate(blocks):
-        if block.resolved is not None:
-            block.resolved(number < done)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from pressure_server.errors import BackendError
-from pressure_server.queues.calls.block import Block
+from pressure_server.queues.calls.call import Block, Part
 from pressure_server.queues.operations.operation import Delivery, Operation
 from pressure_server.queues.operations.wait import Timer
 from pressure_server.queues.operations.wait_condition import WaitCondition
@@ -18,13 +18,10 @@ from pressure_server.queues.operations.waiters import WaiterCount
 from pressure_server.queues.policy import Policy
 
 
-class DrivenLane(Protocol):
+class DrivenLane(Part, Protocol):
     """A lane, as its driver sees it."""
 
     name: bytes
-
-    def block(self) -> Block | None:
-        """Return the queue's block for the next call; None if there is nothing to send now."""
 
 
 class KeyListener(Protocol):
@@ -111,13 +108,13 @@ class Driver(Protocol):
     def drop(self, lane: DrivenLane) -> None:
         """Forget a lane that has nothing to send and on which no operation waits."""
 
-    def note_bound(self, name: bytes, bound_state: int) -> None:
-        """Note whether a queue exists and has a bound; `bound_state` is a reply's first value (batch.lua)."""
+    def note_existence(self, name: bytes, *, exists: bool) -> bool:
+        """Note whether a queue exists. Return False if this must be noted again with the next reply."""
 
     def submit(self, operation: Operation) -> None:
         """Do an operation after those submitted for its queue before."""
 
-    def call(self, block: Block) -> None:
+    def send(self, block: Block) -> None:
         """Send a block with the next call, independently of the lanes' own blocks."""
 
     def wake_up(self, names: Iterable[bytes]) -> None:

@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import Any
 
 from pressure_server.errors import OutcomeUnknownError
-from pressure_server.queues.calls.block import Block
+from pressure_server.queues.calls.call import Block
 from pressure_server.queues.calls.driver import Driver
 from pressure_server.queues.deliveries.reservations import GATHER_ITERATIONS
 from pressure_server.queues.operations import batch
@@ -111,7 +111,7 @@ class PutBacks:
             else:
                 self._end(runs)
 
-        self._driver.call(
+        self._driver.send(
             Block(
                 [self._base],
                 b"",

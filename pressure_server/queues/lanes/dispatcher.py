@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -21,13 +22,13 @@ from pressure_server.errors import (
     UnansweredError,
 )
 from pressure_server.lua.layout import RECOVER, Header
-from pressure_server.queues.calls.block import Block
+from pressure_server.queues.calls.call import Block
 from pressure_server.queues.calls.courier import CallStatistics, Courier
 from pressure_server.queues.calls.driver import DrivenLane
+from pressure_server.queues.deletion_watch import DeletionWatch
 from pressure_server.queues.deliveries.reservations import Reservations
 from pressure_server.queues.due_queues import DueQueues
 from pressure_server.queues.housekeeping import Housekeeping
-from pressure_server.queues.known_queues import KnownQueues
 from pressure_server.queues.lanes.lane import Lane
 from pressure_server.queues.names import BOUND, base_key, records_key, split_key
 from pressure_server.queues.operations.operation import Delivery, Line, Operation
@@ -40,6 +41,9 @@ from pressure_server.queues.waiting.role_turns import RoleTurns
 
 logger = logging.getLogger(__name__)
 
+# The most idle lanes, of about 500 bytes, and the longest name of a queue that has one, in bytes.
+_MOST_IDLE = 10_000
+_LONGEST_KEPT = 256
 # Seconds before a put-back or recovery that the backend has refused is tried again.
 _RETRY_AFTER = 1.0
 
@@ -80,14 +84,17 @@ class LaneDispatcher:
         self._limits = b"%d %d" % (policy.max_bytes, policy.max_queues)
         header = [identity, bound, policy.overflow.encode(), self._limits]
         self._courier = Courier(link, self, header, prefix, records)
+        # Lanes that have something to do; and others, the one that was used last at the end, which keep what
+        # they know of their queues.
         self._lanes: dict[bytes, Lane] = {}
+        self._idle: OrderedDict[bytes, Lane] = OrderedDict()
         # Clients with replies of the call that is being handed out.
         self._answered: list[AnsweredClient] = []
         # Only servers that keep records look after jobs.
         self.due_queues = DueQueues(link, watch, prefix, self.attempt) if records is not None else None
-        self.known_queues = KnownQueues(watch, link.number, prefix, self._clean)
-        self.note_bound = self.known_queues.note_bound
-        self.call = self._courier.call
+        self._deletions = DeletionWatch(watch, link.number, prefix, self._queue_is_gone)
+        self.note_existence = self._deletions.note
+        self.send = self._courier.ready
         # End a client's read: the operations that it has added may be sent.
         self.flush = self._courier.end_of_read
         self.housekeeping = Housekeeping(link, prefix, identity)
@@ -125,21 +132,22 @@ class LaneDispatcher:
         self.add(operation)
         self._courier.send_soon()
 
-    def add(self, operation: Operation) -> None:
+    def add(self, operation: Operation) -> Lane:
         """Submit an operation as `submit` does, but without sending: for the commands of one read.
 
-        Call `flush` after the last one.
+        Call `flush` after the last one. Return the queue's lane.
         """
-        lane = self._lanes.get(operation.name) or self._new_lane(operation.name)
+        lane = self._lanes.get(operation.name) or self._lane(operation.name)
         lane.pending.append(operation)
         self._courier.submitted += 1
         if lane.is_idle:
             lane.is_idle = False
-            self._courier.add(lane.block)
+            self._courier.add(lane)
+        return lane
 
     def join(self, operation: Operation) -> None:
         """Let an operation wait for a message without trying it first. Raises QueueNameError."""
-        (self._lanes.get(operation.name) or self._new_lane(operation.name)).join(operation)
+        (self._lanes.get(operation.name) or self._lane(operation.name)).join(operation)
 
     def due_soon(self, name: bytes) -> float | None:
         """Return until when clients wait for a job of the queue that may come within milliseconds.
@@ -149,8 +157,10 @@ class LaneDispatcher:
         lane = self._lanes.get(name)
         return lane.waiting.due_soon if lane is not None and lane.waiting is not None else None
 
-    def _new_lane(self, name: bytes) -> Lane:
-        lane = self._lanes[name] = Lane(self, name, base_key(self.prefix, name))
+    def _lane(self, name: bytes) -> Lane:
+        """Return the queue's idle lane, or a new one, for use. Raises QueueNameError."""
+        lane = self._idle.pop(name, None) or Lane(self, name, base_key(self.prefix, name))
+        self._lanes[name] = lane
         return lane
 
     def cancel(self, operation: Operation) -> None:
@@ -273,7 +283,7 @@ class LaneDispatcher:
             if not reply.done():
                 reply.set_result((error or value, delivery))
 
-        self.call(Block([*dict.fromkeys(keys)], b"", arguments, received, changes))
+        self.send(Block([*dict.fromkeys(keys)], b"", arguments, received, changes))
         try:
             value, delivery = await reply
         except asyncio.CancelledError:
@@ -300,7 +310,7 @@ class LaneDispatcher:
             if not ended.done():
                 ended.set_result(reply)
 
-        self._courier.call(Block((key,), RECOVER, [b""], received, changes=False))
+        self._courier.ready(Block((key,), RECOVER, [b""], received, changes=False))
         reply = await ended
         if isinstance(reply, BackendError):
             raise reply
@@ -313,7 +323,7 @@ class LaneDispatcher:
 
     def put_back(self, operation: Operation) -> None:
         """Put back the messages of an operation whose client has gone."""
-        lane = self._lanes.get(operation.name) or self._new_lane(operation.name)
+        lane = self._lanes.get(operation.name) or self._lane(operation.name)
         lane.put_backs.put_back(operation)
 
     def messages_are_back(self, bases: Sequence[bytes]) -> None:
@@ -344,11 +354,11 @@ class LaneDispatcher:
 
     def ready(self, lane: DrivenLane, *, goes_first: bool = False) -> None:
         """See Driver."""
-        self._courier.ready(lane.block, goes_first=goes_first)
+        self._courier.ready(lane, goes_first=goes_first)
 
     def send_ahead(self, lane: DrivenLane) -> None:
         """See Driver."""
-        self._courier.send_ahead(lane.block)
+        self._courier.send_ahead(lane)
 
     def when_durable(self, follows: Follows) -> None:
         """See Driver."""
@@ -391,9 +401,15 @@ class LaneDispatcher:
             self.role_turns.give_back(name)
 
     def drop(self, lane: DrivenLane) -> None:
-        """See Driver."""
-        if self._lanes.get(lane.name) is lane:
-            del self._lanes[lane.name]
+        """See Driver. Keep it, idle, for the next operation on its queue, if it knows anything."""
+        name = lane.name
+        known = self._lanes.get(name)
+        if known is not None and known is lane:
+            del self._lanes[name]
+            if known.bound_state is not None and len(name) <= _LONGEST_KEPT:
+                self._idle[name] = known
+                if len(self._idle) > _MOST_IDLE:
+                    self._idle.popitem(last=False)
             if not self._lanes:
                 self._dropped.set()
 
@@ -415,9 +431,12 @@ class LaneDispatcher:
         if not key.startswith(self.prefix + b":"):
             return
         name, suffix = split_key(self.prefix, key)
-        if suffix == BOUND and self.known_queues.forget(name):
-            self._clean(name)
-        lane = self._lanes.get(name)
+        lane = self._lanes.get(name) or self._idle.get(name)
+        if suffix == BOUND:
+            if lane is not None:
+                lane.forget_queue()
+            if self._deletions.forget(name):
+                self._clean(name)
         if lane is not None and lane.waiting is not None:
             lane.waiting.changed(existence=suffix == BOUND)
         self.notifications.notify(name)
@@ -426,11 +445,20 @@ class LaneDispatcher:
         """Note that no key is watched any longer."""
         if self.due_queues is not None:
             self.due_queues.look()
-        self.known_queues.forget_all()
+        self._deletions.forget_all()
         self.notifications.watch_lost()
+        self._idle.clear()
         for lane in list(self._lanes.values()):
+            lane.forget_queue()
             if lane.waiting is not None:
                 lane.waiting.watch_lost()
+
+    def _queue_is_gone(self, name: bytes) -> None:
+        """Note that a queue had been deleted when the watch for that began."""
+        lane = self._lanes.get(name) or self._idle.get(name)
+        if lane is not None:
+            lane.forget_queue()
+        self._clean(name)
 
     def _clean(self, name: bytes) -> None:
         """Remove the server's keys of a deleted queue: the Delete of a native client leaves them."""

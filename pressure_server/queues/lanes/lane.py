@@ -16,7 +16,7 @@ from pressure_server.errors import (
     QueueInUseError,
     UnansweredError,
 )
-from pressure_server.queues.calls.block import Block
+from pressure_server.queues.calls.call import Call
 from pressure_server.queues.calls.driver import Driver
 from pressure_server.queues.deliveries.put_backs import PutBacks
 from pressure_server.queues.operations import batch
@@ -29,14 +29,27 @@ from pressure_server.queues.waiting.waiting_operations import WaitingOperations
 # With so many operations pending, the next block leaves before the replies to the last one are handed out.
 # One queue, pipelines of 16: 50 % more puts of jobs, 16 % more reserves; 50 lone clients: 10 %.
 _ENOUGH_TO_SEND = 16
+# What the first value of a reply says of the queue if nothing is left undone (batch.lua).
+_NO_BOUND, _NO_QUEUE = 0, -2
 
 
 class Lane:
     """A queue's operations: packs them into blocks, one at a time, and hands out the replies."""
 
     __slots__ = (
-        "_driver", "_ended_count", "_is_woken", "_put_backs", "_runs", "base", "is_idle", "is_in_flight",
-        "name", "pending", "waiting",
+        "_driver",
+        "_ended_count",
+        "_is_woken",
+        "_put_backs",
+        "_runs",
+        "base",
+        "bound_state",
+        "is_idle",
+        "is_in_flight",
+        "may_be_bounded",
+        "name",
+        "pending",
+        "waiting",
     )  # fmt: skip
 
     def __init__(self, driver: Driver, name: bytes, base: bytes) -> None:
@@ -44,6 +57,8 @@ class Lane:
         self._driver = driver
         self.name = name
         self.base = base
+        self.may_be_bounded = True  # whether the queue has a bound, or is not known
+        self.bound_state: int | None = None  # what the last reply said, if that has been noted
         self.pending: list[Operation] = []
         self._runs: Sequence[list[Operation]] = ()
         self.is_idle = True  # nothing to send, nothing in flight
@@ -54,14 +69,14 @@ class Lane:
         self.waiting: WaitingOperations | None = None
         self._put_backs: PutBacks | None = None
 
-    def block(self) -> Block | None:
-        """Return the queue's block for the next call; None if there is nothing to send now."""
+    def pack_into(self, call: Call) -> None:
+        """See Part."""
         if self.is_in_flight or (self._put_backs is not None and self._put_backs.are_pending):
-            return None  # the reply, or the put-back, asks for the next block
+            return  # the reply, or the put-back, asks for the next block
         operations = self._next()
         if not operations:
             self._schedule()
-            return None
+            return
         # Fast path: with many queues nearly all blocks have one operation.
         self._runs = runs = [operations] if len(operations) == 1 else batch.fold(operations)
         keys, changes, takes, serves = [self.base], False, False, False
@@ -81,7 +96,7 @@ class Lane:
         if waiting is not None:
             waiting.leaves_share = True
         resolved = partial(self.put_backs.resolved, runs) if operations[0].verb.is_put_back else None
-        return Block(keys, how, batch.pack(runs), self.received, changes, takes, resolved)
+        call.add(self, keys, how, batch.pack(runs), changes, takes, resolved)
 
     def _next(self) -> list[Operation]:
         """Remove and return the operations for the next block."""
@@ -117,7 +132,7 @@ class Lane:
         return self.waiting
 
     def received(self, reply: Any, delivery: Delivery | None) -> None:
-        """Hand the reply to the operations of the block in flight. `Block` describes the arguments."""
+        """See Part. Hand the reply to the operations of the block in flight."""
         self.is_in_flight = False
         runs, self._runs = self._runs, ()
         if isinstance(reply, Exception) and runs[0][0].verb.is_put_back:
@@ -131,7 +146,7 @@ class Lane:
                 operation.fail(UnansweredError() if is_lost else error)
         else:
             outcome = batch.distribute(runs, reply)
-            self._driver.note_bound(self.name, reply[0] if type(reply[0]) is int else reply[0][0])
+            self._note_bound(reply[0] if type(reply[0]) is int else reply[0][0])
             if delivery is not None:
                 self._register_deliveries(runs, delivery)
         if outcome.resend:
@@ -153,6 +168,19 @@ class Lane:
         if self._put_backs is not None:
             self._put_backs.reply_came()
         self._schedule()
+
+    def _note_bound(self, state: int) -> None:
+        """Note what a reply says of the queue's bound: see `_NO_BOUND`."""
+        if state > 0 or state == self.bound_state:
+            return
+        self.may_be_bounded = state != _NO_BOUND
+        if self._driver.note_existence(self.name, exists=state != _NO_QUEUE):
+            self.bound_state = state
+
+    def forget_queue(self) -> None:
+        """Forget what is known of the queue: it may have been deleted."""
+        self.may_be_bounded = True
+        self.bound_state = None
 
     def _may_send_ahead(self, outcome: batch.Outcome) -> bool:
         """Return whether the next block may leave before the operations of the last one end.

@@ -16,7 +16,7 @@ from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
 from pressure_server.errors import BackendError, OutcomeUnknownError
 from pressure_server.lua.layout import RECOVER, Header
-from pressure_server.queues.calls.block import Block
+from pressure_server.queues.calls.call import Block, Call
 from pressure_server.queues.calls.courier import Courier
 from pressure_server.queues.lanes.dispatcher import LaneDispatcher
 from pressure_server.queues.operations import verbs
@@ -25,42 +25,10 @@ from pressure_server.queues.operations.waiters import WaiterCount
 from pressure_server.queues.policy import Policy
 from tests.model.connections import ModelDurability, ModelWatch
 from tests.support.programs import TIMEOUT
+from tests.unit.queues.fake_link import FakeLink
 
 HEADER = (b"me", b"0", b"block", b"0 0")
 RECORDS = b"records"
-
-
-class FakeLink:
-    """A link that keeps the calls; the test replies to them."""
-
-    number = 0
-    pause_after_deaths = 0.0
-    is_up = True
-    heartbeats = object()
-    is_back: Callable[[], None] | None = None
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[list[bytes], list[bytes], Callable[[Any], None]]] = []
-        self.called: asyncio.Queue[None] = asyncio.Queue()
-
-    def call_library(
-        self, keys: Sequence[bytes], arguments: list[bytes], received: Callable[[Any], None]
-    ) -> None:
-        self.calls.append((list(keys), arguments, received))
-        self.called.put_nowait(None)
-
-    def reply(self, reply: Any) -> None:
-        """Reply to the oldest call in flight."""
-        self.calls.pop(0)[-1](reply)
-
-    @property
-    def keys(self) -> list[list[bytes]]:
-        """The queues' keys in each call in flight."""
-        return [[key for key in keys if key != RECORDS] for keys, *_ in self.calls]
-
-    def header(self, field: Header) -> bytes:
-        """Return a field of the oldest call in flight."""
-        return self.calls[0][1][field]
 
 
 class Harness:
@@ -79,6 +47,15 @@ class Harness:
     async def _make_courier(self) -> Courier:
         return Courier(cast(Link, self.link), self, list(HEADER), b"p", RECORDS)
 
+    @property
+    def keys(self) -> list[list[bytes]]:
+        """The queues' keys in each call in flight."""
+        return [[key for key in call.keys if key != RECORDS] for call in self.link.calls]
+
+    def header(self, field: Header) -> bytes:
+        """Return a field of the oldest call in flight."""
+        return self.link.calls[0].arguments[field]
+
     def block(self, key: bytes, size: int = 1, *, changes: bool = True, holds: bool = False) -> Block:
         """Return a block. With `holds`, the test has to release the delivery that the block receives."""
 
@@ -94,7 +71,7 @@ class Harness:
     def add(self, *keys: bytes, size: int = 1, changes: bool = True, holds: bool = False) -> None:
         """Make a block ready for each key."""
         for key in keys:
-            self.courier.call(self.block(key, size, changes=changes, holds=holds))
+            self.courier.ready(self.block(key, size, changes=changes, holds=holds))
 
     def run_loop(self) -> None:
         """Run a few iterations of the event loop."""
@@ -138,10 +115,10 @@ def harness(runner: asyncio.Runner) -> Harness:
 def test_blocks_that_are_ready_together_go_in_one_call(harness: Harness) -> None:
     harness.add(b"a", b"b")
     harness.run_loop()
-    ((keys, arguments, _),) = harness.link.calls
-    assert keys == [b"a", b"b", RECORDS]
+    (call,) = harness.link.calls
+    assert call.keys == [b"a", b"b", RECORDS]
     block = [b"1", b"4", b"", b"put unique", b"2", b"", b"m"]
-    assert arguments == [*HEADER, b"", b"1", b"", b"", *block, *block]
+    assert call.arguments == [*HEADER, b"", b"1", b"", b"", *block, *block]
     harness.link.reply([1, [0, b"new"], hiredis.ReplyError("OOM no")])
     (a, first), (b, second) = harness.received
     assert (a, first, b) == (b"a", [0, b"new"], b"b")
@@ -152,10 +129,10 @@ def test_at_most_three_calls_are_in_flight(harness: Harness) -> None:
     for key in (b"a", b"b", b"c", b"d", b"e"):
         harness.add(key)
         harness.run_loop()
-    assert harness.link.keys == [[b"a"], [b"b"], [b"c"]]
+    assert harness.keys == [[b"a"], [b"b"], [b"c"]]
     harness.link.reply([0, 1])
     harness.run_loop()
-    assert harness.link.keys == [[b"b"], [b"c"], [b"d", b"e"]]
+    assert harness.keys == [[b"b"], [b"c"], [b"d", b"e"]]
 
 
 @pytest.mark.parametrize(("ready", "calls"), [(7, [7]), (10, [8, 2]), (30, [10, 10, 10]), (900, [200] * 3)])
@@ -164,7 +141,7 @@ def test_ready_blocks_are_divided_among_the_calls_that_may_leave(
 ) -> None:
     harness.add(*(b"%d" % number for number in range(ready)))
     harness.run_loop()
-    assert [len(keys) for keys in harness.link.keys] == calls
+    assert [len(keys) for keys in harness.keys] == calls
 
 
 def test_an_error_of_a_call_is_the_reply_to_each_block(harness: Harness) -> None:
@@ -183,7 +160,7 @@ def test_blocks_that_a_call_leaves_undone_go_first_in_the_next(harness: Harness)
     harness.add(b"later")
     harness.link.reply([1, 1])
     harness.run_loop()
-    assert harness.link.keys == [[b"b", b"c", b"later"]]
+    assert harness.keys == [[b"b", b"c", b"later"]]
     harness.link.reply([1, 2, 3, 4])
     assert harness.received == [(b"a", 1), (b"b", 2), (b"c", 3), (b"later", 4)]
 
@@ -193,48 +170,69 @@ def test_the_blocks_and_bytes_of_a_call_are_limited(harness: Harness) -> None:
     harness.add(b"large", size=2 << 20)
     harness.add(b"small")
     harness.courier.flush()
-    assert [len(keys) for keys in harness.link.keys] == [200, 200, 51, 1]
+    assert [len(keys) for keys in harness.keys] == [200, 200, 51, 1]
 
 
 def test_a_block_that_goes_first_precedes_all_ready_blocks(harness: Harness) -> None:
     for key in (b"a", b"b", b"c", b"d"):
         harness.add(key)
         harness.run_loop()
-    harness.courier.ready(lambda: harness.block(b"back"), goes_first=True)
+    harness.courier.ready(harness.block(b"back"), goes_first=True)
     harness.courier.flush()
-    assert harness.link.keys[-1] == [b"back", b"d"]
+    assert harness.keys[-1] == [b"back", b"d"]
 
 
-def test_a_source_makes_its_block_when_the_call_is_sent(harness: Harness) -> None:
-    harness.courier.ready(lambda: None)
+class LatePart:
+    """A part that gets its block later, or never."""
+
+    def __init__(self) -> None:
+        self.block: Block | None = None
+
+    def pack_into(self, call: Call) -> None:
+        if self.block is not None:
+            self.block.pack_into(call)
+
+    def received(self, reply: Any, delivery: Delivery | None) -> None:
+        raise AssertionError
+
+
+def test_a_part_makes_its_block_when_the_call_is_sent(harness: Harness) -> None:
+    harness.courier.ready(LatePart())
     harness.run_loop()
     assert not harness.link.calls
-    blocks: list[Block] = []
-    harness.courier.ready(lambda: blocks.pop())
-    blocks.append(Block([b"late"], b"", [], lambda _reply, _delivery: None))
+    part = LatePart()
+    harness.courier.ready(part)
+    part.block = harness.block(b"late")
     harness.run_loop()
-    assert harness.link.keys == [[b"late"]]
+    assert harness.keys == [[b"late"]]
 
 
 def fail(*_arguments: Any) -> Any:
     raise LookupError("a bug")
 
 
-def test_a_source_that_fails_does_not_stop_other_blocks(
+class BrokenPart(LatePart):
+    """A part with a bug."""
+
+    def pack_into(self, _call: Call) -> None:
+        fail()
+
+
+def test_a_part_that_fails_does_not_stop_other_blocks(
     harness: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
     harness.add(b"before")
-    harness.courier.ready(fail)
+    harness.courier.ready(BrokenPart())
     harness.add(b"after")
     harness.run_loop()
-    assert harness.link.keys == [[b"before", b"after"]]
+    assert harness.keys == [[b"before", b"after"]]
     assert "LookupError: a bug" in caplog.text
 
 
 def test_a_block_that_fails_on_its_reply_does_not_stop_other_replies(
     harness: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    harness.courier.call(Block([b"bad"], b"", [b"length", b"0"], fail))
+    harness.courier.ready(Block([b"bad"], b"", [b"length", b"0"], fail))
     harness.add(b"good")
     harness.run_loop()
     harness.link.reply([0, 0, 1])
@@ -245,8 +243,8 @@ def test_a_block_that_fails_on_its_reply_does_not_stop_other_replies(
 def test_a_call_that_only_reads_has_no_record(harness: Harness) -> None:
     harness.add(b"a", changes=False)
     harness.run_loop()
-    ((keys, arguments, _),) = harness.link.calls
-    assert (keys, arguments[Header.NUMBER]) == ([b"a", RECORDS], b"")
+    (call,) = harness.link.calls
+    assert (call.keys, call.arguments[Header.NUMBER]) == ([b"a", RECORDS], b"")
     assert not harness.courier.has_records
 
 
@@ -258,16 +256,16 @@ def test_a_record_is_dropped_after_all_its_messages_have_arrived(harness: Harnes
     harness.deliveries[0].release()
     harness.add(b"next")
     harness.run_loop()
-    assert link.header(Header.DONE) == b""
+    assert harness.header(Header.DONE) == b""
     link.reply([0, 1])
     harness.deliveries[1].release()
     harness.add(b"read", changes=False)
     harness.courier.flush()
-    assert link.header(Header.DONE) == b"", "if the backend refused the drop, the read would fail"
+    assert harness.header(Header.DONE) == b"", "if the backend refused the drop, the read would fail"
     link.reply([0, 1])
     harness.add(b"next")
     harness.run_loop()
-    assert link.header(Header.DONE) == b"1"
+    assert harness.header(Header.DONE) == b"1"
     assert harness.courier.has_records
     link.reply([0, 1])
     assert not harness.courier.has_records
@@ -280,22 +278,22 @@ def test_an_idle_server_drops_records_with_an_extra_call(harness: Harness) -> No
     harness.link.reply([1, 1])
     harness.link.called.get_nowait()
     harness.wait_for_call()
-    ((keys, arguments, _),) = harness.link.calls
-    assert keys == [RECORDS]
-    assert len(arguments) == len(Header)
+    (call,) = harness.link.calls
+    assert call.keys == [RECORDS]
+    assert len(call.arguments) == len(Header)
     # The record may not have been dropped, so a later call drops it again.
     harness.link.reply(OutcomeUnknownError())
     harness.run_loop()
     assert not harness.link.calls
     harness.courier.drop_records()
-    assert harness.link.header(Header.DONE) == b"1"
+    assert harness.header(Header.DONE) == b"1"
 
 
 def test_each_call_drops_at_most_1000_records(harness: Harness) -> None:
     for number in range(2500):
         harness.courier.record_done(b"%d" % number)
     harness.courier.drop_records()
-    dropped = [arguments[Header.DONE].split() for _, arguments, _ in harness.link.calls]
+    dropped = [call.arguments[Header.DONE].split() for call in harness.link.calls]
     assert [len(fields) for fields in dropped] == [1000, 1000, 500]
     for _ in dropped:
         harness.link.reply([0])
@@ -309,9 +307,9 @@ def test_messages_of_an_unanswered_call_are_put_back(harness: Harness, done: int
     harness.link.reply(OutcomeUnknownError())
     assert not harness.resolved
     harness.run_loop()
-    ((keys, arguments, _),) = harness.link.calls
-    assert keys == [RECORDS, RECORDS]
-    assert arguments[len(Header) :] == [b"1", b"1", RECOVER, b"1"]
+    (call,) = harness.link.calls
+    assert call.keys == [RECORDS, RECORDS]
+    assert call.arguments[len(Header) :] == [b"1", b"1", RECOVER, b"1"]
     harness.link.reply([0, [0, done, 0, b"", b"a", 1]])
     assert harness.resolved == [done > 0, done > 1]
     assert harness.back == [b"a"]

@@ -1,0 +1,119 @@
+"""Calls: what the courier sends to the library at once, for many queues, and keeps until it is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pressure_server.backend.requests import LibraryCall
+from pressure_server.lua.layout import BlockField, Header
+from pressure_server.queues.operations.operation import Delivery
+
+
+class Part(Protocol):
+    """A part of a call: what is to be done on one queue, or on several queues together."""
+
+    def pack_into(self, call: Call) -> None:
+        """Add a block to the call, unless there is nothing to do any longer."""
+
+    def received(self, reply: Any, delivery: Delivery | None) -> None:
+        """Take the reply to the block that was added last.
+
+        It is a value, an exception for an error reply, or a BackendError if there is no reply. `delivery` is
+        that of the call; None if the call has no record or takes nothing.
+        """
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """A part with its block. `how` it is done is in layout.py, what its `arguments` mean in batch.lua.
+
+    `keys` are base keys; `take` gets the reply, as `Part.received` does. `changes` says that the block must
+    not be done twice, `takes` that it may bring messages. If it is unknown whether the call was done,
+    `resolved` is called later, and told whether this block was done.
+    """
+
+    keys: Sequence[bytes]
+    how: bytes
+    arguments: Sequence[bytes]
+    take: Callable[[Any, Delivery | None], None]
+    changes: bool = True
+    takes: bool = True
+    resolved: Callable[[bool], None] | None = None
+
+    def pack_into(self, call: Call) -> None:
+        """See Part."""
+        call.add(self, self.keys, self.how, self.arguments, self.changes, self.takes, self.resolved)
+
+    def received(self, reply: Any, delivery: Delivery | None) -> None:
+        """See Part."""
+        self.take(reply, delivery)
+
+
+class Call(LibraryCall):
+    """A call: it collects the blocks of its parts, is sent, and has its reply shared out among them."""
+
+    def __init__(self, header: Sequence[bytes], share_out: Callable[[Call, Any], None]) -> None:
+        """`header` has the first arguments; `share_out` is called with the call and its reply."""
+        super().__init__()
+        self.arguments += header
+        self.arguments += [b""] * (len(Header) - len(header))
+        self.parts: list[Part] = []
+        self.size = 0  # bytes of the blocks' arguments
+        self.has_changes = self.takes = False
+        self.number = 0
+        self.record = b""  # the name of its record; empty for none
+        self.done: Sequence[bytes] = ()  # the records that it drops
+        self.sent = 0.0
+        self._share_out = share_out
+        self._resolved: dict[int, Callable[[bool], None]] = {}  # of some parts, by their place
+
+    def add(
+        self,
+        part: Part,
+        keys: Sequence[bytes],
+        how: bytes,
+        arguments: Sequence[bytes],
+        changes: bool,
+        takes: bool,
+        resolved: Callable[[bool], None] | None = None,
+    ) -> None:
+        """Add a block of a part. The other arguments are as in `Block`."""
+        if resolved is not None:
+            self._resolved[len(self.parts)] = resolved
+        self.parts.append(part)
+        self.keys += keys
+        self.arguments += (b"%d" % len(keys), b"%d" % len(arguments), how)
+        self.arguments += arguments
+        self.size += sum(map(len, arguments))
+        self.has_changes = self.has_changes or changes
+        self.takes = self.takes or takes
+
+    def received(self, reply: Any) -> None:
+        """See Request."""
+        self._share_out(self, reply)
+
+    def blocks_from(self, first: int) -> Iterator[Block]:
+        """Yield the blocks from the place `first` on, for another call."""
+        at, key = len(Header), 0
+        for place, part in enumerate(self.parts):
+            begin = at + len(BlockField)
+            keys = int(self.arguments[at + BlockField.KEYS])
+            end = begin + int(self.arguments[at + BlockField.ARGUMENTS])
+            if place >= first:
+                yield Block(
+                    self.keys[key : key + keys],
+                    self.arguments[at + BlockField.HOW],
+                    self.arguments[begin:end],
+                    part.received,
+                    self.has_changes,
+                    self.takes,
+                    self._resolved.get(place),
+                )
+            at, key = end, key + keys
+
+    def resolve(self, done: int) -> None:
+        """Tell the parts that want to know whether they were done: the first `done` of them."""
+        for place, resolved in self._resolved.items():
+            resolved(place < done)

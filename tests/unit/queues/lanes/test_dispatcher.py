@@ -1,0 +1,118 @@
+"""Idle lanes: which are kept, what they know, and when that is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import cast
+from unittest.mock import Mock
+
+import pytest
+
+from pressure_server.backend.durability import Durability
+from pressure_server.backend.link import Link
+from pressure_server.backend.turns import Turns
+from pressure_server.backend.watch import Watch
+from pressure_server.errors import OutcomeUnknownError
+from pressure_server.queues.housekeeping import Housekeeping
+from pressure_server.queues.lanes import dispatcher
+from pressure_server.queues.lanes.dispatcher import LaneDispatcher
+from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.operation import Operation, Owner
+from pressure_server.queues.operations.waiters import WaiterCount
+from pressure_server.queues.policy import Policy
+from tests.model.connections import ModelDurability, ModelWatch
+from tests.unit.queues.fake_link import FakeLink
+
+NO_BOUND, BOUND = 0, -1
+
+
+class Ended(Owner):
+    """An owner that is not interested."""
+
+    def completed(self, _operation: Operation) -> None:
+        pass
+
+
+class Harness:
+    """Lanes with a fake link."""
+
+    def __init__(self) -> None:
+        self.link = FakeLink()
+        self.watch = ModelWatch()
+        self.lanes = LaneDispatcher(
+            cast(Link, self.link), cast(Watch, self.watch), Mock(spec=Turns),
+            cast(Durability, ModelDurability(is_enabled=False)),
+            prefix=b"p", identity=b"me", policy=Policy(), waiters=WaiterCount(1),
+        )  # fmt: skip
+        self.lanes.housekeeping = Mock(spec=Housekeeping)
+
+    def use(self, name: bytes, bound_state: int = NO_BOUND) -> object:
+        """Do an operation on a queue; return its lane."""
+        lane = self.lanes.add(Operation(verbs.LENGTH, name, [], 1, Ended()))
+        self.lanes._courier.flush()
+        self.link.reply([0, [bound_state, 1]])
+        return lane
+
+    def may_be_bounded(self, name: bytes) -> bool:
+        return self.lanes._idle[name].may_be_bounded
+
+
+@pytest.fixture
+def harness() -> Iterator[Harness]:
+    async def make() -> Harness:
+        return Harness()
+
+    with asyncio.Runner() as runner:
+        yield runner.run(make())
+
+
+def test_an_idle_lane_is_used_again(harness: Harness) -> None:
+    assert harness.use(b"q") is harness.use(b"q")
+
+
+def test_the_lanes_that_were_used_last_are_kept(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatcher, "_MOST_IDLE", 3)
+    for name in (b"a", b"b", b"c", b"a", b"d"):
+        harness.use(name)
+    assert list(harness.lanes._idle) == [b"c", b"a", b"d"]
+
+
+def test_a_million_queues_leave_a_bounded_number_of_lanes(harness: Harness) -> None:
+    for number in range(2 * dispatcher._MOST_IDLE):
+        harness.use(b"%d" % number)
+    assert len(harness.lanes._idle) == dispatcher._MOST_IDLE
+    assert not harness.lanes._lanes
+
+
+def test_a_lane_with_a_long_name_is_not_kept(harness: Harness) -> None:
+    harness.use(b"n" * 300)
+    assert not harness.lanes._idle
+
+
+def test_a_lane_that_knows_nothing_is_not_kept(harness: Harness) -> None:
+    harness.lanes.add(Operation(verbs.LENGTH, b"q", [], 1, Ended()))
+    harness.lanes._courier.flush()
+    harness.link.reply(OutcomeUnknownError())
+    assert not harness.lanes._idle
+
+
+def test_a_lane_knows_whether_its_queue_has_a_bound(harness: Harness) -> None:
+    harness.use(b"q", BOUND)
+    assert harness.may_be_bounded(b"q")
+    harness.use(b"q", NO_BOUND)
+    assert not harness.may_be_bounded(b"q")
+
+
+def test_what_is_known_of_a_queue_is_forgotten_when_its_bound_changes(harness: Harness) -> None:
+    harness.use(b"q")
+    harness.lanes.changed(b"p:q:bound")
+    assert harness.may_be_bounded(b"q")
+    harness.use(b"q")
+    assert not harness.may_be_bounded(b"q")
+
+
+def test_idle_lanes_are_forgotten_when_the_watch_is_lost(harness: Harness) -> None:
+    harness.use(b"q")
+    harness.lanes.watch_lost()
+    assert not harness.lanes._idle
