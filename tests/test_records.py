@@ -13,7 +13,7 @@ import redis
 from pressure_server.lua import scripts as lua_scripts
 from pressure_server.lua.script import Library
 from pressure_server.lua.scripts import library
-from tests.support.programs import Client, StartValkey, records
+from tests.support.programs import Client, StartValkey, records, wait_for
 from tests.support.scripts import RECORDS, Block, Run, call, call_library
 
 QUEUES = [f"__pressure__:q{number}" for number in range(5)]
@@ -328,3 +328,72 @@ def test_a_call_that_an_error_has_ended_leaves_nothing_for_the_next(
                     break
                 assert do_next() == expected, number
     assert number > 50
+
+
+ROUNDS: dict[str, tuple[Run, ...]] = {
+    "list": (("create", "0", "block", ""), ("put", "", "a", "b")),
+    "bounded": (("create", "2", "block", ""), ("put unique", "", "a", "b")),
+    "limited": (("create", "0", "block", "", "max_bytes", "100"), ("put flags now", "", "5 0 a", "6 0 b")),
+    "jobs": (("create", "0", "block", "", "type", "jobs"), ("put", "", "a", "b")),
+    "unique": (("create", "0", "block", "", "type", "jobs", "unique", "queued"), ("put", "", "a", "b")),
+    "log": (("create", "0", "block", "", "type", "log"), ("put", "", "a", "b")),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ROUNDS)
+def test_a_message_that_moves_round_its_queue_stays_whichever_command_fails(
+    start_valkey: StartValkey, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    with start_valkey().client() as direct:
+        for number in count(1):
+            direct.flushall()
+            direct.function_flush()
+            call(direct, on(A, *ROUNDS[kind]))
+            direct.hset(RECORDS, "epoch", 1)
+            with monkeypatch.context() as patch:
+                patch.setattr(lua_scripts, "library", partial(failing, number))
+                with suppress(redis.ResponseError):
+                    call(direct, on(A, ("move", A)), number=1)
+            if not direct.delete("failed"):
+                break
+            while recovered(direct)[0]:
+                pass
+            (reply,) = call(direct, on(A, ("get", "9")))
+            assert sorted(reply[1]) == [b"a", b"b"], number
+    assert number > 10
+
+
+def test_a_job_that_an_error_has_left_in_two_states_blocks_nothing(direct: Client) -> None:
+    call(direct, on(A, ("create", "0", "block", "", "type", "jobs"), ("put", "", "a")))
+    call(direct, on(A, ("reserve waits", "=1 1")), number=1)
+    (job,) = direct.zrange(f"{A}:ext:reserved", 0, -1)
+    direct.zadd(f"{A}:ext:ready", {job: 1024})
+    wait_for(lambda: direct.zscore(f"{A}:ext:reserved", job) < direct.time()[0] * 1000 - 1000, "its time")
+    (reply,) = call(direct, on(A, ("get", "2")), number=2)
+    assert reply[1] == [b"a"]
+    assert call(direct, on(A, ("length",))) == [[0, 0]]
+
+
+def test_a_message_of_a_group_does_not_move_round_its_queue(direct: Client) -> None:
+    group = f"{A}+g"
+    call(direct, on(A, ("create", "0", "block", "", "type", "log"), ("group", "create", group, "head")))
+    call(direct, on(A, ("put", "", "a", "b")))
+    (reply,) = call(direct, on(group, ("move", group)))
+    assert str(reply[1]) == "TYPE is-group"
+    (reply,) = call(direct, on(group, ("range", "0", "-1")))
+    assert reply[1] == [b"a", b"b"]
+
+
+@pytest.mark.parametrize(("put", "most"), [("put", 17), ("put unique", 20)])
+def test_a_put_into_a_full_ring_does_not_wait_and_takes_the_fast_path(
+    direct: Client, put: str, most: int
+) -> None:
+    call(direct, on(A, ("create", "2", "overwrite", "")))
+    for run in ((put, "", "a", "b"), ("get", "1"), (put, "", "c")):
+        call(direct, on(A, run))
+    direct.config_resetstat()
+    (reply,) = call(direct, on(A, (put, "", "d")), number=1)
+    assert reply[0] == 0
+    assert sum(int(about["calls"]) for about in direct.info("commandstats").values()) <= most
+    assert queued(direct, A) == [b"c", b"d"]

@@ -104,6 +104,7 @@ local function fail_run(base, reason)
   block.begin_run()
   queue.forget()
   local is_there, why = pcall(queue.enter, base)
+  if not is_there then queue.forget() end
   block.broken = not is_there and the_call.error_reply(why)
   return the_call.error_reply(reason)
 end

@@ -33,8 +33,8 @@ local function is_exact()
     and queue.index == exact_index(queue.length, consumer)
 end
 
--- Count messages, and write the index if there is one. Return the reply.
-local function reply(result, verb, messages, bytes, length)
+-- Count messages, and write the index if there is one. Return the reply; `waits` says whether puts may wait for room.
+local function reply(result, verb, messages, bytes, length, waits)
   local base = queue.base
   local statistic = base .. (verb == 'produced' and ':stats:produced_' or ':stats:consumed_')
   if messages == 1 then
@@ -48,7 +48,7 @@ local function reply(result, verb, messages, bytes, length)
     try('SET', base .. ':ext:index', exact_index(length, queue.consumer))
   end
   block.changed = true
-  return records.keep({ queue.bound > 0 and -1 or 0, result })
+  return records.keep({ waits and -1 or 0, result })
 end
 
 -- Return whether one-message commands may put so many messages, and leave the queue below its bound: the put that fills
@@ -64,20 +64,49 @@ local function may_put(count)
   return call('EXISTS', base .. ':producer_free', base .. ':not_full', closed, closed, closed) == 2
 end
 
+-- Return whether so many messages may replace the oldest ones of a full ring, which nobody else consumes.
+local function may_replace(count)
+  local base, identity, length = queue.base, the_call.identity, queue.length
+  if length == 0 or length ~= queue.bound or count > length or count >= CHUNK or queue.producer ~= identity
+    or (queue.consumer or identity) ~= identity or the_call.arguments[block.first + 2] ~= ''
+    or call('HGET', base .. ':ext:settings', 'overflow') ~= 'overwrite' then
+    return false
+  end
+  local full, closed, marks, copies = base .. ':not_full', base .. ':closed', base .. ':ext:marks', base .. ':ext:copies'
+  return call('EXISTS', base .. ':producer_free', base .. ':consumer_free', full, full, full, closed, closed, closed,
+    marks, marks, marks, copies, copies, copies) == 2
+end
+
+-- Reply to a put; drop as many of the oldest messages if that fills a ring. Puts into a ring do not wait.
+local function reply_to_put(result, messages, is_ring)
+  local base, count, length = queue.base, #messages, queue.length + #messages
+  if is_ring then
+    length = queue.length
+    local dropped = call('RPOP', base, count)
+    if queue.index then try('SREM', base .. ':ext:members', unpack(dropped)) end
+    try('INCRBY', base .. ':stats:consumed_messages', count)
+    try('INCRBY', base .. ':stats:consumed_bytes', sum_of_bytes(dropped))
+    try('HINCRBY', base .. ':ext:settings', 'dropped', count)
+    if not queue.consumer then try('SET', base .. ':consumer', the_call.identity) end
+    queue.consumer, queue.consumed = the_call.identity, queue.consumed + count
+  end
+  return reply(result, 'produced', count, sum_of_bytes(messages), length, queue.bound > 0 and not is_ring)
+end
+
 local function put(count)
-  local length, is_log = queue.length, queue.word
-  if queue.index or is_log and call('EXISTS', queue.base .. ':ext:groups') == 1 or not may_put(count) then
+  local length, is_log, is_ring = queue.length, queue.word, may_replace(count)
+  if queue.index or is_log and call('EXISTS', queue.base .. ':ext:groups') == 1 or not (is_ring or may_put(count)) then
     return nil
   end
   local first = block.first
   local messages = { unpack(the_call.arguments, first + 3, block.last) }
   call('LPUSH', queue.base, unpack(messages))
-  local result = length
-  if the_call.arguments[first] == 'put existing offset' then
+  local result, has_offset = length, the_call.arguments[first] == 'put existing offset'
+  if has_offset or is_ring then
     result = {}
-    for i = 1, count do result[i] = queue.consumed + length + i - 1 end
+    for i = 1, count do result[i] = has_offset and queue.consumed + length + i - 1 or length end
   end
-  return reply(result, 'produced', count, sum_of_bytes(messages), length + count)
+  return reply_to_put(result, messages, is_ring)
 end
 
 -- A put that creates no queue leaves one :not_full token of two, which clients of pressure 0.1 may leave in a bounded
@@ -91,16 +120,20 @@ local function put_offset(count)
 end
 
 local function put_unique(count)
-  local base, length, members = queue.base, queue.length, queue.base .. ':ext:members'
-  if queue.word or not is_exact() or not may_put(count) then
+  local base, members = queue.base, queue.base .. ':ext:members'
+  if queue.word or not is_exact() then
+    return nil
+  end
+  local is_ring = may_replace(count)
+  if not is_ring and not may_put(count) then
     return nil
   elseif count == 1 then
     local message = the_call.arguments[block.last]
     if call('SADD', members, message) == 0 then
-      return records.keep({ queue.bound > 0 and -1 or 0, { 0 } })
+      return records.keep({ queue.bound > 0 and not is_ring and -1 or 0, { 0 } })
     end
     call('LPUSH', base, message)
-    return reply('new', 'produced', 1, #message, length + 1)
+    return reply_to_put('new', { message }, is_ring)
   end
   local messages, seen = { unpack(the_call.arguments, block.first + 3, block.last) }, {}
   local present = call('SMISMEMBER', members, unpack(messages))
@@ -113,7 +146,7 @@ local function put_unique(count)
   end
   call('SADD', members, unpack(messages))
   call('LPUSH', base, unpack(messages))
-  return reply('new', 'produced', count, sum_of_bytes(messages), length + count)
+  return reply_to_put('new', messages, is_ring)
 end
 
 -- Take messages, at least so many. There are no marks, and none of the messages is queued twice.
@@ -137,7 +170,7 @@ local function take(least)
   records.note_taken(has_flags and { marked = 2 } or 2)
   if has_flags then messages[count + 1] = '' end -- no flags (taking.lua)
   queue.consumed = queue.consumed + count
-  return reply(messages, 'consumed', count, bytes, length - count)
+  return reply(messages, 'consumed', count, bytes, length - count, queue.bound > 0)
 end
 
 local function get()
@@ -165,7 +198,7 @@ local function pass_on()
   try('INCRBY', base .. ':stats:produced_bytes', #message)
   queue.consumed = queue.consumed + 1
   records.note_taken(2)
-  local its_reply = reply({ message }, 'consumed', 1, #message, 0)
+  local its_reply = reply({ message }, 'consumed', 1, #message, 0, queue.bound > 0)
   its_reply[3] = name == 'put' and 0 or 'new'
   return its_reply
 end

@@ -28,18 +28,22 @@ local function pop(self, wanted)
   if refusal then
     return refusal, 0
   end
-  local messages, bytes, expired = nil, 0, 0
+  local messages, is_first, bytes, expired = nil, true, 0, 0
   local most, changed_before = block.patient and taking.BYTES or math.huge, block.changed
   repeat
     local some, dropped = kind.pop(self, math.min(wanted - (messages and #messages or 0), taking.MESSAGES), most - bytes)
     bytes, expired = bytes + commands.sum_of_bytes(some), expired + dropped
     if self.claims then self.claims = commands.slice(self.claims, #some + 1, #self.claims) end
     if messages then
+      if is_first then messages, is_first = commands.slice(messages, 1, #messages), false end -- it has been noted (records.lua)
       for i = 1, #some do messages[#messages + 1] = some[i] end
     else
       messages = some
     end
-  until #messages >= wanted or bytes >= most or expired >= taking.EXPIRED and block.patient or kind.available() == 0
+    -- A job that an error has left in two states is counted, but cannot be taken.
+    local is_stuck = #some + dropped == 0
+  until is_stuck or #messages >= wanted or bytes >= most or expired >= taking.EXPIRED and block.patient
+    or kind.available() == 0
   kind.act_as('consumer')
   mirror.extend()
   room.settle()

@@ -12,7 +12,6 @@
 
 local block = require 'core/blocks'
 local queue = require 'core/queue'
-local records = require 'core/records'
 local waiting = require 'core/waiting'
 local put = require 'core/put'
 
@@ -34,16 +33,16 @@ local function go_round(options, message, wanted, id)
   if wanted then
     return { message }
   end
-  local refusal = put.refusal({}) or queue.kind.in_use('producer')
+  local refusal = put.refusal({}) or queue.kind.refusal_to_put({}) or queue.kind.in_use('producer')
   if refusal then
     return refusal
   end
   queue.kind.take_moved(nil, id)
   local was_patient = block.patient
   block.patient = false -- nothing may be left for another call
-  put.put({ overfill = true, unique = options.unique }, '1', { message })
+  local result = put.put({ overfill = true, unique = options.unique, goes_round = true }, '1', { message })
   block.patient = was_patient
-  records.note_held()
+  if type(result) == 'table' and result.err then error(result) end -- the message goes back
   return { message }
 end
 

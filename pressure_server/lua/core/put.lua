@@ -15,6 +15,7 @@
 --   wait      wait for room, whatever the queue's overflow is
 --   now       never wait for room
 --   overfill  put even if there is no room
+--   goes_round  the message has just been taken from the same queue (move.lua)
 --   overwrite  make room: drop the oldest messages. Without `unique`, the values are how many each command drops
 --   offset    the values are the offsets of each command's first message; only for logs
 --   once      the first message is 'seconds most id': a transaction id, and for how long and for how many puts the
@@ -35,6 +36,7 @@ local commands = require 'core/commands'
 local the_call = require 'core/call'
 local queue = require 'core/queue'
 local room = require 'core/room'
+local records = require 'core/records'
 local outcomes = require 'core/outcomes'
 local life = require 'core/life'
 local marks = require 'kinds/marks'
@@ -112,6 +114,7 @@ end
 -- Put messages, for which there is room. Return their ids if they are jobs.
 local function push(self, messages, marks_of)
   local ids = #messages > 0 and queue.kind.push(self, messages, marks_of)
+  if self.options.goes_round then records.note_held() end
   room.settle()
   -- The messages have been put: an error from here on must not refuse that.
   if self.overwrites then pcall(drop_excess, self, #messages) end

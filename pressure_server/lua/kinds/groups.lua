@@ -157,9 +157,11 @@ function actions.seek(key, word)
   elseif not enter_group(key) then
     return { err = 'NOGROUP' }
   end
-  while queue.jobs.ready > 0 do
-    jobs.happen('delete', jobs.read_in('ready', call('ZRANGE', queue.key_of('ready'), 0, jobs.AT_ONCE - 1)))
-  end
+  local ids
+  repeat
+    ids = call('ZRANGE', queue.key_of('ready'), 0, jobs.AT_ONCE - 1)
+    jobs.happen('delete', jobs.read_in('ready', ids))
+  until #ids == 0
   group.set_next(offset)
   group.note_passed()
   queue.enter(home)

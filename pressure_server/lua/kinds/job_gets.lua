@@ -74,25 +74,26 @@ function job_gets.best(wanted)
   return found, #expired
 end
 
+-- Return the message of a job; and what is needed to put it back as that job: { flags, expires, id, the job without its
+-- message, its state, what makes it unique if that is not its message, and its offset in a group's log }.
+function job_gets.with_mark(job)
+  local message, about = jobs.message_of(job), job.about
+  local is_touched = about[JOB_RESERVES] + about[JOB_KICKS] + about[JOB_BURIES] > 0 or about[JOB_DELAY] > 0
+  return message, {
+    job.flags, tonumber(job.expires), job.id, string.sub(job.value, 1, job.first - 1),
+    is_touched and cmsgpack.pack(about) or '',
+    queue.jobs.settings.unique and call('HGET', key_of('jobs'), job.id .. '#') or false,
+    queue.jobs.source and call('ZSCORE', key_of('offsets'), job.id) or false,
+  }
+end
+
 -- Take up to `wanted` jobs for good, best first.
 --
--- Returns  their messages; what is needed to put each back: { flags, expires, id, the job without its message,
---          its state, what makes it unique if that is not its message, and its offset in a group's log }; and how many
---          others have expired
+-- Returns  their messages; the mark of each (with_mark); and how many others have expired
 function job_gets.pop(wanted)
   local found, expired = job_gets.best(wanted)
   local messages, marks_of = {}, {}
-  for i, job in ipairs(found) do
-    messages[i] = jobs.message_of(job)
-    local about = job.about
-    local is_touched = about[JOB_RESERVES] + about[JOB_KICKS] + about[JOB_BURIES] > 0 or about[JOB_DELAY] > 0
-    marks_of[i] = {
-      job.flags, tonumber(job.expires), job.id, string.sub(job.value, 1, job.first - 1),
-      is_touched and cmsgpack.pack(about) or '',
-      queue.jobs.settings.unique and call('HGET', key_of('jobs'), job.id .. '#') or false,
-      queue.jobs.source and call('ZSCORE', key_of('offsets'), job.id) or false,
-    }
-  end
+  for i, job in ipairs(found) do messages[i], marks_of[i] = job_gets.with_mark(job) end
   records.note_popped(messages)
   jobs.happen('delete', found)
   return messages, marks_of, expired

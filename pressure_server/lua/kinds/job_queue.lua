@@ -7,6 +7,7 @@ local the_call = require 'core/call'
 local commands = require 'core/commands'
 local queue = require 'core/queue'
 local room = require 'core/room'
+local records = require 'core/records'
 local taking = require 'core/taking'
 local group = require 'kinds/group'
 local groups = require 'kinds/groups'
@@ -345,7 +346,11 @@ function job_queue.take_moved(wanted, id)
   if wanted then
     job_queue.remove({ wanted })
   else
-    jobs.happen('delete', jobs.read({ id }))
+    local job = jobs.read({ id })
+    local message, mark = job_gets.with_mark(job[1])
+    records.note_popped({ message })
+    taking.unexpired(taking.new({}), { message }, { mark })
+    jobs.happen('delete', job)
     room.settle()
   end
 end

@@ -58,7 +58,12 @@ function job_times.promote(delayed)
   ids = due_in('reserved')
   state.has_due = state.has_due or #ids == jobs.AT_ONCE
   block.promoted[queue.base] = state.has_due
-  if #ids > 0 then jobs.happen('time_out', jobs.read_in('reserved', ids)) end
+  if #ids > 0 then
+    jobs.happen('time_out', jobs.read_in('reserved', ids))
+    -- An error may have left some in both states.
+    local ready = call('ZCARD', key_of('ready'))
+    queue.length, state.ready = queue.length + ready - state.ready, ready
+  end
 end
 
 -- Return whether no job is given at present, although some are ready.

@@ -9,6 +9,7 @@
 local block = require 'core/blocks'
 local the_call = require 'core/call'
 local queue = require 'core/queue'
+local records = require 'core/records'
 local taking = require 'core/taking'
 local marks = require 'kinds/marks'
 local groups = require 'kinds/groups'
@@ -75,6 +76,7 @@ local function take_returned(count)
   for i = 1, #found, 2 do
     messages[#messages + 1], marks_of[#marks_of + 1] = parse(found[i])
   end
+  records.note_popped(messages)
   queue.returned = queue.returned - #messages
   block.changed = true
   return messages, marks_of
