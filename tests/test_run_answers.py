@@ -89,7 +89,7 @@ def _catalog() -> list[Asked]:
         Asked(verbs.RELEASE, tuple(released(job, TOKEN, priority) for job, priority in ((1, None), (2, 7)))),
         Asked(verbs.GIVE_UP, (owned(1, TOKEN),)),
         *(Asked(verbs.KICK_JOB, (word_of(job),)) for job in BURIED),
-        Asked(verbs.KICK, (b"1",)),
+        Asked(verbs.KICK, (b"1", b"")),
         *(Asked(verbs.CONTAINS, some) for some in ((b"m5",), (b"no", b"m1"))),
         *(Asked(verb) for verb in (verbs.LENGTH, verbs.EXISTS, verbs.PEEK)),
         Asked(verbs.RANGE, (b"0", b"-1"), size=1),

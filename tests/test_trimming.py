@@ -121,6 +121,19 @@ def random_line(chance: random.Random) -> str:
     )
 
 
+@pytest.mark.parametrize("first", [1, 5, 700, 1000])
+def test_a_group_is_trimmed_at_its_head(client: Client, first: int) -> None:
+    client.execute_command("PRESSURE.CREATE", "log", "TYPE", "LOG")
+    client.execute_command("PRESSURE.GROUP", "CREATE", "log", "g")
+    client.rpush("log", *range(1000))
+    assert client.ltrim("log+g", first, -1)
+    assert client.llen("log+g") == 1000 - first
+    left = [b"%d" % number for number in range(first, 1000)]
+    assert client.lrange("log+g", 0, -1) == left
+    for message in left[:2]:
+        assert client.execute_command("PRESSURE.RESERVE", "log+g")[2] == message
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_lists_are_trimmed_as_in_redis(pair: Pair, seed: int) -> None:
     chance = random.Random(seed)

@@ -72,12 +72,12 @@ function group.marks_ahead(messages, offset)
   return found
 end
 
--- Pass the messages of the log that the group has no jobs for yet. Return how many.
-function group.skip_lag()
+-- Pass the next messages of the log that the group has no jobs for yet, at most so many. Return how many.
+function group.skip_lag(most)
   local state = queue.jobs
-  local count = state.lag
+  local count = math.min(most, state.lag)
   group.set_next(math.max(state.next, state.head) + count)
-  queue.length, state.lag = queue.length - count, 0
+  queue.length, state.lag = queue.length - count, state.lag - count
   group.note_passed()
   return count
 end

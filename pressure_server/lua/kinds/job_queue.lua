@@ -157,7 +157,7 @@ function job_queue.purge(state)
   local skipped = 0
   if state == 'ready' then
     job_puts.adopt_rest()
-    if queue.jobs.source then skipped = group.skip_lag() end
+    if queue.jobs.source then skipped = group.skip_lag(math.huge) end
   end
   local count, is_more = jobs.purge(state)
   return skipped + count, is_more
@@ -328,11 +328,17 @@ end
 
 job_queue.adopt = job_puts.adopt_rest
 
--- Keep the jobs from position `first` to `last`, which are in the queue, or none if `last` is before `first`.
+-- Keep the jobs from position `first` to `last`, which are in the queue, or none if `last` is before `first`. A group has
+-- jobs of the next messages of its log only; it passes the others.
 function job_queue.keep(first, last)
   local count = queue.length
   if last < count - 1 then jobs.delete(queued_ids(last + 1, count - 1)) end
-  if first > 0 then jobs.delete(queued_ids(0, first - 1)) end
+  if first > 0 then
+    if queue.jobs.source then groups.fill(first) end
+    local own = queue.length - queue.jobs.lag
+    if own > 0 then jobs.delete(queued_ids(0, math.min(first, own) - 1)) end
+    if first > own then group.skip_lag(first - own) end
+  end
 end
 
 function job_queue.next_to_move()
