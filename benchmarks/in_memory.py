@@ -8,8 +8,9 @@ requests, is not counted.
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
-from itertools import islice
+from itertools import chain, islice
 from random import Random
 from time import process_time
 from types import SimpleNamespace
@@ -164,12 +165,17 @@ class _World:
 async def _measure(request: Callable[[bytes], bytes], pipeline: int, rounds: int) -> tuple[float, float]:
     """Return the microseconds, and the writes to clients, for each request."""
     world, random, spent, writes = _World(), Random(1), 0.0, 0
-    for round_ in range(rounds + 20):
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)  # as the server
+    # First every queue is used once.
+    firsts = -(-_QUEUES // (_CLIENTS * pipeline))
+    queues = chain(range(_QUEUES), iter(lambda: random.randrange(_QUEUES), None))
+    for round_ in range(rounds + firsts):
         reads = [
-            b"".join(request(b"queue:%d" % random.randrange(_QUEUES)) for _ in range(pipeline))
-            for _ in range(_CLIENTS)
+            b"".join(request(b"queue:%d" % next(queues)) for _ in range(pipeline)) for _ in range(_CLIENTS)
         ]
-        if round_ == 20:
+        if round_ == firsts:
             spent, writes = 0.0, 0
         # As with sockets: some clients are read in one iteration of the loop, then the backend.
         pending = iter(reads)

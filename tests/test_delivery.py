@@ -32,7 +32,6 @@ class SlowDelivery:
         for number, operation in enumerate(self.operations):
             operation.results = [b"%d" % number]
             self.delivery.add(operation)
-            operation.add_delivery(self.delivery)
         self.delivery.release()
 
     def add(self) -> None:

@@ -248,7 +248,7 @@ def do(direct: Client, asked: Sequence[Operation]) -> list[Any]:
         ]
         (reply,) = call(direct, Block(bases, packed), number=number)
         if isinstance(reply, Exception):
-            outcome = batch.outcome_of_refusal(runs, str(reply))
+            outcome = batch.progress_after_refusal(runs, str(reply))
             for operation in outcome.ended:
                 operation.fail(exception_for(b"q", str(reply)))
         else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, Protocol
 
 from handlers.resp.parser import ARGUMENT_COST, Command, Limits, Repeated
@@ -39,6 +40,10 @@ class Caller(Protocol):
     @property
     def connection(self) -> RespClient:
         """The client's connection. Commands about the connection or the server use it."""
+
+    @property
+    def transaction_id(self) -> bytes | None:
+        """The id that the client has given for its next put, if any."""
 
     @property
     def database(self) -> Database | Transaction:
@@ -83,6 +88,14 @@ class Spec:
     statistics: CommandStatistics
     repeated: Callable[[RespClient, Repeated], None] | None = None
     subcommands: dict[bytes, Spec] = field(default_factory=dict)
+    # The least and the most words that a request may have, including the command's name.
+    least: int = field(init=False)
+    most: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Derive the numbers of words from the arity."""
+        object.__setattr__(self, "least", abs(self.arity))
+        object.__setattr__(self, "most", self.arity if self.arity > 0 else inf)
 
     @property
     def names_queues(self) -> bool:
@@ -91,7 +104,7 @@ class Spec:
 
     def accepts(self, words: int) -> bool:
         """Return whether a request may have this number of words, including the command's name."""
-        return words == self.arity if self.arity > 0 else words >= -self.arity
+        return self.least <= words <= self.most
 
 
 class QueuedCommands:

@@ -97,7 +97,7 @@ class RespConnection(RespClient):
                     return None
                 raise errors.unknown_command(command)
             self.command = spec.statistics
-            if not spec.accepts(len(command)):
+            if not spec.least <= len(command) <= spec.most:
                 raise errors.wrong_arity(spec.name)
             if spec.subcommands and len(command) > 1:
                 # The function of a container finds it again: these commands are rare.

@@ -147,11 +147,16 @@ class RequestParser:
                 continue
             repeats = False
             command = tokens[start + 2 : end : 2]
-            # The lengths also differ if a payload contains a CRLF.
-            if list(map(lengths, tokens[start + 1 : end : 2])) != list(map(len, command)):
-                break
-            commands.append(command)
-            start = end
+            at = start + 1
+            for word in command:
+                if lengths(tokens[at]) != len(word):
+                    break  # also if a payload contains a CRLF
+                at += 2
+            else:
+                commands.append(command)
+                start = end
+                continue
+            break
         if start == last:
             return tokens[last]
         return b"\r\n".join(tokens[start:])

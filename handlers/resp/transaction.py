@@ -44,6 +44,11 @@ class TransactionCaller(Owner):
         self.outcome: bytes | Operation = b""
 
     @property
+    def transaction_id(self) -> bytes | None:
+        """See RespClient."""
+        return self.connection.transaction_id
+
+    @property
     def protocol(self) -> int:
         """See RespClient."""
         return self.connection.protocol

@@ -160,7 +160,6 @@ class Transaction(QueueOperations):
             for operation in operations:
                 if operation.has_taken:
                     delivery.add(operation)
-                    operation.add_delivery(delivery)
             delivery.release()
 
         def undo(reply: Any, delivery: Delivery | None) -> None:

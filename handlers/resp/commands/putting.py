@@ -22,11 +22,14 @@ def submit_put(
     client: Caller, name: bytes, messages: list[bytes], encode: Encode, options: Options = DEFAULT
 ) -> None:
     """Put the messages of one command, with the transaction id that the client has given for it, if any."""
+    transaction = client.transaction_id
+    if transaction is None:
+        client.submit(verbs.PUT, name, messages, len(messages), encode, options=options)
+        return
     connection = client.connection
-    transaction, connection.transaction_id = connection.transaction_id, None
-    if transaction is not None:
-        messages = [first_word(connection.database.policy, transaction), *messages]
-        options = options._replace(once=True)
+    connection.transaction_id = None
+    messages = [first_word(connection.database.policy, transaction), *messages]
+    options = options._replace(once=True)
     client.submit(verbs.PUT, name, messages, len(messages), encode, options=options)
     if connection.is_held:
         connection.transaction_id = transaction  # the command will be executed again

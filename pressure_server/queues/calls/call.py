@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pressure_server.backend.requests import LibraryCall
-from pressure_server.lua.layout import BlockField, Header
+from pressure_server.lua.layout import NUMBERS, BlockField, Header
 from pressure_server.queues.operations.operation import Delivery
+
+# The length of an IntEnum is a Python function.
+_HEADER_SIZE, _BLOCK_SIZE = len(Header), len(BlockField)
 
 
 class Part(Protocol):
@@ -58,7 +61,7 @@ class Call(LibraryCall):
         """`header` has the first arguments; `share_out` is called with the call and its reply."""
         super().__init__()
         self.arguments += header
-        self.arguments += [b""] * (len(Header) - len(header))
+        self.arguments += [b""] * (_HEADER_SIZE - len(header))
         self.parts: list[Part] = []
         self.size = 0  # bytes of the blocks' arguments
         self.has_changes = self.takes = False
@@ -84,7 +87,7 @@ class Call(LibraryCall):
             self._resolved[len(self.parts)] = resolved
         self.parts.append(part)
         self.keys += keys
-        self.arguments += (b"%d" % len(keys), b"%d" % len(arguments), how)
+        self.arguments += (NUMBERS[len(keys)], NUMBERS[len(arguments)], how)
         self.arguments += arguments
         self.size += sum(map(len, arguments))
         self.has_changes = self.has_changes or changes
@@ -96,9 +99,9 @@ class Call(LibraryCall):
 
     def blocks_from(self, first: int) -> Iterator[Block]:
         """Yield the blocks from the place `first` on, for another call."""
-        at, key = len(Header), 0
+        at, key = _HEADER_SIZE, 0
         for place, part in enumerate(self.parts):
-            begin = at + len(BlockField)
+            begin = at + _BLOCK_SIZE
             keys = int(self.arguments[at + BlockField.KEYS])
             end = begin + int(self.arguments[at + BlockField.ARGUMENTS])
             if place >= first:

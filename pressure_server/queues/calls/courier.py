@@ -47,6 +47,8 @@ _MAX_DROPPED = 1000
 _DROP_AFTER = 0.02
 # The same, after the backend has refused to drop them.
 _DROP_RETRY_AFTER = 1.0
+# The length of an IntEnum is a Python function.
+_REPLY_SIZE = len(Reply)
 # The most queues of a call that a line of the log names.
 _MAX_LOGGED = 5
 
@@ -267,7 +269,7 @@ class Courier:
         """Hand the reply to the parts of the call."""
         delivery: Delivery | None = None
         if type(reply) is list:
-            replies = reply[len(Reply) :]
+            replies = reply[_REPLY_SIZE:]
             if call.done:
                 self._forget(call.done)
             if call.record and not reply[Reply.RECORDED]:

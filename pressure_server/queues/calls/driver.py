@@ -11,7 +11,7 @@ from typing import Protocol
 
 from pressure_server.errors import BackendError
 from pressure_server.queues.calls.call import Block, Part
-from pressure_server.queues.operations.operation import Delivery, Operation
+from pressure_server.queues.operations.operation import Operation
 from pressure_server.queues.operations.wait import Timer
 from pressure_server.queues.operations.wait_condition import WaitCondition
 from pressure_server.queues.operations.waiters import WaiterCount
@@ -71,8 +71,8 @@ class RoleWaiter(Protocol):
 class Reserver(Protocol):
     """Gives up jobs whose clients have gone."""
 
-    def delivery(self, operation: Operation) -> Delivery:
-        """Return the delivery of the jobs that an operation has reserved: to put it back gives them up."""
+    def deliver(self, operation: Operation) -> None:
+        """Note that an operation has reserved jobs: to put these back gives them up."""
 
 
 class Driver(Protocol):

@@ -58,7 +58,7 @@ class PutBacks:
         gone, and with those that the block in flight takes for such clients. Messages that were taken first
         go back last, so they are at the head again.
         """
-        if operation.custody is Custody.UNTIL_ACKNOWLEDGED:
+        if operation.verb.custody is Custody.UNTIL_ACKNOWLEDGED:
             operation.put_back()
             return
         begins = not self._pending

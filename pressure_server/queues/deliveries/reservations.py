@@ -40,8 +40,8 @@ class Reservations:
         """Return how many queues have jobs that are being given up."""
         return len(self._given_up) + self._unconfirmed
 
-    def delivery(self, operation: Operation) -> Delivery:
-        """Return the delivery of the jobs that an operation has reserved: to put it back gives them up."""
+    def deliver(self, operation: Operation) -> None:
+        """Note that an operation has reserved jobs: to put these back gives them up."""
 
         def put_back(taken: Operation) -> None:
             self.give_up(taken.name, [ReservedJob.of(one).id for one in taken.results], owner_of(taken))
@@ -49,7 +49,6 @@ class Reservations:
         delivery = Delivery(0, lambda: None, put_back)
         delivery.add(operation)
         delivery.release()
-        return delivery
 
     def give_up(self, name: bytes, jobs: Sequence[int], owner: bytes) -> None:
         """Give up jobs of a queue, together with others that are given up at the same time.

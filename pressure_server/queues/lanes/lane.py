@@ -135,43 +135,50 @@ class Lane:
         """See Part. Hand the reply to the operations of the block in flight."""
         self.is_in_flight = False
         runs, self._runs = self._runs, ()
-        if isinstance(reply, Exception) and runs[0][0].verb.is_put_back:
-            outcome = batch.Outcome([])
-            self.put_backs.failed(runs, reply)
-        elif isinstance(reply, Exception):
-            error = reply if isinstance(reply, BackendError) else exception_for(self.name, str(reply))
-            outcome = batch.outcome_of_refusal(runs, str(reply))
-            for operation in outcome.ended:
-                is_lost = type(error) is OutcomeUnknownError and not operation.verb.changes
-                operation.fail(UnansweredError() if is_lost else error)
+        if isinstance(reply, Exception):
+            progress = self._failed(runs, reply)
         else:
-            outcome = batch.distribute(runs, reply)
-            self._note_bound(reply[0] if type(reply[0]) is int else reply[0][0])
+            progress = batch.distribute(runs, reply)
+            state = reply[0] if type(reply[0]) is int else reply[0][0]
+            if state != self.bound_state:
+                self._note_bound(state)
             if delivery is not None:
                 self._register_deliveries(runs, delivery)
-        if outcome.resend:
-            self.pending[:0] = outcome.resend
-            for operation in outcome.resend:
+        if progress.resend:
+            self.pending[:0] = progress.resend
+            for operation in progress.resend:
                 if operation.has_taken:
                     operation.owner.partly_taken(operation)
-        if outcome.must_wait or self.waiting is not None:
-            self._is_woken = self._ensure_waiting().requeue(outcome) or self._is_woken
-        if not isinstance(reply, Exception) and self._may_send_ahead(outcome):
-            self._driver.send_ahead(self)
-        if self._driver.is_durable and _needs_durability(runs, outcome):
-            self._driver.when_durable(partial(self._end_if_durable, outcome.ended))
+        if progress.must_wait or self.waiting is not None:
+            self._is_woken = self._ensure_waiting().requeue(progress) or self._is_woken
+        if len(self.pending) >= _ENOUGH_TO_SEND and not isinstance(reply, Exception):
+            self._send_ahead(progress)
+        if self._driver.is_durable and _needs_durability(runs, progress):
+            self._driver.when_durable(partial(self._end_if_durable, progress.ended))
         else:
-            for operation in outcome.ended:
+            for operation in progress.ended:
                 self.end(operation)
         if self.waiting is not None:
-            self.waiting.watch(outcome)
+            self.waiting.watch(progress)
         if self._put_backs is not None:
             self._put_backs.reply_came()
         self._schedule()
 
+    def _failed(self, runs: Sequence[list[Operation]], reply: Exception) -> batch.Progress:
+        """Fail the operations of a block that got no reply, or was refused as a whole."""
+        if runs[0][0].verb.is_put_back:
+            self.put_backs.failed(runs, reply)
+            return batch.progress_after_refusal((), "")
+        error = reply if isinstance(reply, BackendError) else exception_for(self.name, str(reply))
+        progress = batch.progress_after_refusal(runs, str(reply))
+        for operation in progress.ended:
+            is_lost = type(error) is OutcomeUnknownError and not operation.verb.changes
+            operation.fail(UnansweredError() if is_lost else error)
+        return progress
+
     def _note_bound(self, state: int) -> None:
         """Note what a reply says of the queue's bound: see `_NO_BOUND`."""
-        if state > 0 or state == self.bound_state:
+        if state > 0:
             return
         self.may_be_bounded = state != _NO_BOUND
         if self._driver.note_existence(self.name, exists=state != _NO_QUEUE):
@@ -182,29 +189,26 @@ class Lane:
         self.may_be_bounded = True
         self.bound_state = None
 
-    def _may_send_ahead(self, outcome: batch.Outcome) -> bool:
-        """Return whether the next block may leave before the operations of the last one end.
+    def _send_ahead(self, progress: batch.Progress) -> None:
+        """Send the next block before the operations of the last one end.
 
-        Messages for clients that have gone go back before others are taken.
+        But messages for clients that have gone go back before others are taken.
         """
-        return (
-            len(self.pending) >= _ENOUGH_TO_SEND
-            and not (self.waiting or self._driver.is_durable)
-            and not any(operation.cancelled for operation in outcome.ended)
-        )
+        is_free = not (self.waiting or self._driver.is_durable)
+        if is_free and not any(operation.cancelled for operation in progress.ended):
+            self._driver.send_ahead(self)
 
     def _register_deliveries(self, runs: Sequence[list[Operation]], delivery: Delivery) -> None:
         """Note that these messages are in flight to their clients, until delivered or acknowledged."""
         for run in runs:
-            if not run[0].verb.takes or (custody := run[0].custody) is Custody.NONE:
+            custody = run[0].verb.custody
+            if custody is Custody.NONE:
                 continue
             for operation in run:
-                if operation.results and custody is Custody.UNTIL_ACKNOWLEDGED:
-                    if operation.deliveries is None:
-                        operation.add_delivery(self._driver.reservations.delivery(operation))
-                elif operation.results:
+                if operation.results and custody is Custody.UNTIL_DELIVERED:
                     delivery.add(operation)
-                    operation.add_delivery(delivery)
+                elif operation.results and operation.deliveries is None:
+                    self._driver.reservations.deliver(operation)
 
     def _end_if_durable(self, operations: list[Operation], error: BackendError | None) -> None:
         for operation in operations:
@@ -316,7 +320,7 @@ def _dropped(operation: Operation) -> bool:
     return operation.verb.takes
 
 
-def _needs_durability(runs: Sequence[list[Operation]], outcome: batch.Outcome) -> bool:
+def _needs_durability(runs: Sequence[list[Operation]], progress: batch.Progress) -> bool:
     """Return whether the block has changed something, which must be durable before clients learn of it."""
     changes = any(run[0].verb.changes for run in runs)
-    return changes and any(operation.results for operation in outcome.ended)
+    return changes and any(operation.results for operation in progress.ended)

@@ -10,6 +10,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from pressure_server.lua.layout import NUMBERS
 from pressure_server.queues.operations.operation import Operation, Owner
 from pressure_server.queues.operations.options import script_name
 from pressure_server.queues.operations.refusals import condition_for, exception_for
@@ -97,7 +98,8 @@ def pack(runs: Sequence[Sequence[Operation]]) -> list[bytes]:
     for run in runs:
         verb = run[0].verb
         packed = verb.pack(run)
-        arguments += (script_name(verb.name, run[0].options), b"%d" % len(packed), *packed)
+        arguments += (script_name(verb.name, run[0].options), NUMBERS[len(packed)])
+        arguments += packed
     return arguments
 
 
@@ -121,8 +123,8 @@ class Due(NamedTuple):
 _NOTHING_DUE = Due()
 
 
-class Outcome:
-    """What the reply to a call means for its operations.
+class Progress:
+    """What the reply to a block means for its operations.
 
     `ended` have ended. `resend` must be sent again at once, before other operations. `must_wait` have to
     wait, and their `wait` says for what. `held_roles` are roles that native clients hold and that waiting
@@ -132,77 +134,63 @@ class Outcome:
     `source`, too.
     """
 
-    __slots__ = ("due", "ended", "held_roles", "left_for_others", "must_wait", "resend", "source")
+    # What nearly every reply means: all has ended, and nothing is due.
+    resend: Sequence[Operation] = ()
+    must_wait: Sequence[Operation] = ()
+    held_roles: Collection[WaitCondition] = ()
+    left_for_others = False
+    due: Due | None = _NOTHING_DUE
+    source: bytes | None = None
 
-    def __init__(
-        self,
-        ended: list[Operation],
-        resend: Sequence[Operation] = (),
-        must_wait: Sequence[Operation] = (),
-        held_roles: Collection[WaitCondition] = (),
-        *,
-        left_for_others: bool = False,
-        due: Due | None = None,
-        source: bytes | None = None,
-    ) -> None:
+    def __init__(self, ended: list[Operation]) -> None:
         self.ended = ended
-        self.resend = resend
-        self.must_wait = must_wait
-        self.held_roles = held_roles
-        self.left_for_others = left_for_others
-        self.due = due
-        self.source = source
 
 
-def distribute(runs: Sequence[list[Operation]], reply: list[Any]) -> Outcome:
+def distribute(runs: Sequence[list[Operation]], reply: list[Any]) -> Progress:
     """Distribute a reply of batch.lua among the operations of its runs."""
     left, executed = reply[0], len(reply) - 1
     more: list[Any] = []
     if type(left) is list:
         left, more = left[0], left[1:]
     if len(runs) == 1 and executed:
+        # Nearly all blocks have one run, whose operations all end.
         unsure = [_distribute_run(runs[0], reply[1])]
         if left <= 0 and not (more or unsure[0]):
-            return Outcome(runs[0], due=_NOTHING_DUE)
+            return Progress(runs[0])
     else:
         unsure = [_distribute_run(run, result) for run, result in zip(runs, reply[1:], strict=False)]
-    ended: list[Operation] = []
+    progress = Progress([])
     again: list[Operation] = []
     lacking: list[Operation] = []
     held: set[WaitCondition] = set()
-    left_for_others = False
-    due = _NOTHING_DUE
-    source: bytes | None = None
     for number, result in zip(more[::2], more[1::2], strict=True):
-        if number == 0 and result == b"others":
-            left_for_others = True
-            continue
-        if number == 0 and result.startswith(b"due "):
-            due = Due.of(result)
-            continue
-        if number == 0 and result.startswith(b"source "):
-            source = runs[0][0].name[: -int(result[7:])]
-            continue
-        if number == 0:
+        if number:
+            for operation in runs[number - 1]:
+                if operation.wait is not None:
+                    operation.wait.condition = None
+            _distribute_run(runs[number - 1], result)
+        elif result == b"others":
+            progress.left_for_others = True
+        elif result.startswith(b"due "):
+            progress.due = Due.of(result)
+        elif result.startswith(b"source "):
+            progress.source = runs[0][0].name[: -int(result[7:])]
+        else:
             held.add(WaitCondition.PRODUCER_ROLE if result == b"producer" else WaitCondition.CONSUMER_ROLE)
-            continue
-        for operation in runs[number - 1]:
-            if operation.wait is not None:
-                operation.wait.condition = None
-        _distribute_run(runs[number - 1], result)
     for number, run in enumerate(runs[:executed], 1):
         in_part = left > 0 and number == executed
         if unsure[number - 1] or in_part:
             for operation in run:
-                _list_for(operation, ended, again, lacking, in_part=in_part).append(operation)
+                _list_for(operation, progress.ended, again, lacking, in_part=in_part).append(operation)
         else:
-            ended += run
+            progress.ended += run
     for run in runs[executed:]:
         again += run
-    return Outcome(ended, again, lacking, held, left_for_others=left_for_others, due=due, source=source)
+    progress.resend, progress.must_wait, progress.held_roles = again, lacking, held
+    return progress
 
 
-def outcome_of_refusal(runs: Sequence[Sequence[Operation]], error: str) -> Outcome:
+def progress_after_refusal(runs: Sequence[Sequence[Operation]], error: str) -> Progress:
     """Return what becomes of a call that the backend has refused as a whole with this error.
 
     Out of memory, the backend refuses puts. With a full disk or too few replicas, it refuses all changes. It
@@ -213,7 +201,11 @@ def outcome_of_refusal(runs: Sequence[Sequence[Operation]], error: str) -> Outco
     others: list[Operation] = []
     for operation in (operation for run in runs for operation in run):
         (ended if _is_refused(operation, error) else others).append(operation)
-    return Outcome(ended, others) if ended else Outcome(others)
+    progress = Progress(ended or others)
+    progress.due = None
+    if ended:
+        progress.resend = others
+    return progress
 
 
 def _is_refused(operation: Operation, error: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
@@ -160,13 +160,6 @@ class Operation:
             requiring_destination(self.options) if at_destination else requiring_queue(self.options)
         )
 
-    def add_delivery(self, delivery: Delivery) -> None:
-        """Note that a call has brought the messages just added to `results`."""
-        if self.deliveries is None:
-            self.deliveries = [(delivery, len(self.results))]
-        else:
-            self.deliveries.append((delivery, len(self.results)))
-
     def acknowledge(self) -> None:
         """Note that the messages taken have been handed over."""
         deliveries, self.deliveries = self.deliveries, None
@@ -194,21 +187,14 @@ class Operation:
         """Put back the messages taken, if any: there is no client to receive them."""
         if self.deliveries is not None and self.has_taken:
             delivery = self.deliveries[0][0]
-            if self.custody is Custody.UNTIL_ACKNOWLEDGED:
+            if self.verb.custody is Custody.UNTIL_ACKNOWLEDGED:
                 self.deliveries = None
             delivery.put_back(self)
 
     @property
-    def custody(self) -> Custody:
-        """How long the backend keeps a record of the messages that this operation takes."""
-        if not self.verb.takes or self.verb.moves:
-            return Custody.NONE
-        return Custody.UNTIL_ACKNOWLEDGED if self.verb.reserves else Custody.UNTIL_DELIVERED
-
-    @property
     def has_taken(self) -> bool:
         """Whether it has taken messages that are in no queue now."""
-        return bool(self.results) and self.custody is not Custody.NONE
+        return bool(self.results) and self.verb.custody is not Custody.NONE
 
     @property
     def can_fold(self) -> bool:
@@ -289,8 +275,12 @@ class Delivery:
         return not self.undelivered and not self._holds
 
     def add(self, operation: Operation) -> None:
-        """Note that the operation has some of the messages."""
+        """Note that the operation has some of the messages: those just added to its `results`."""
         self.undelivered[operation] = None
+        if operation.deliveries is None:
+            operation.deliveries = [(self, len(operation.results))]
+        else:
+            operation.deliveries.append((self, len(operation.results)))
 
     def begin_put_back(self, operation: Operation, recovery_forms: list[bytes]) -> None:
         """Note that these messages are being put back; call `complete_part` when that is done."""
@@ -351,6 +341,13 @@ class Verb:
     line: Line | None = None
     wakes: tuple[Line, ...] = ()
     wakes_all: bool = False
+    # How long the backend keeps a record of the messages that these operations take.
+    custody: Custody = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Derive the custody."""
+        taken = Custody.UNTIL_ACKNOWLEDGED if self.reserves else Custody.UNTIL_DELIVERED
+        object.__setattr__(self, "custody", taken if self.takes and not self.moves else Custody.NONE)
 
     def __repr__(self) -> str:
         """Return the verb's name."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pressure_server.lua.layout import NUMBERS
 from pressure_server.queues.operations.operation import Operation
 
 
@@ -47,7 +48,7 @@ def pack_messages(operations: Sequence[Operation]) -> list[bytes]:
 def pack_count(operations: Sequence[Operation]) -> list[bytes]:
     """Return how many messages are still wanted."""
     if len(operations) == 1:
-        return [b"%d" % operations[0].messages_left()]
+        return [NUMBERS[operations[0].messages_left()]]
     return [b"%d" % sum([operation.messages_left() for operation in operations])]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from pressure_server.queues.calls.driver import RoleWaiter
-from pressure_server.queues.operations.batch import Outcome
+from pressure_server.queues.operations.batch import Progress
 from pressure_server.queues.operations.operation import Line, Operation
 from pressure_server.queues.operations.wait_condition import WaitCondition
 from pressure_server.queues.waiting.waiting_line import WaitingLine
@@ -33,16 +33,16 @@ class QueueTurns:
         self._held: frozenset[WaitCondition] = frozenset()
         self._asked: frozenset[WaitCondition] = frozenset()
 
-    def ask(self, outcome: Outcome) -> None:
+    def ask(self, progress: Progress) -> None:
         """Ask for the roles that native clients hold and waiting operations need, after a call.
 
         This includes a role whose holder waits for the same message or room: Redis would always serve the
         holder first.
         """
-        for role in outcome.held_roles:
+        for role in progress.held_roles:
             if self._is_wanted(role):
                 self._ask(role)
-        for operation in outcome.must_wait:
+        for operation in progress.must_wait:
             wait = operation.wait
             if wait is not None and wait.in_line and wait.condition in _NEEDED:
                 if wait.at_destination:

@@ -10,7 +10,7 @@ from typing import Protocol
 from pressure_server.errors import PressureError, StoppingError, WaitLimitError
 from pressure_server.queues.calls.driver import Driver
 from pressure_server.queues.operations import verbs
-from pressure_server.queues.operations.batch import Due, Outcome
+from pressure_server.queues.operations.batch import Due, Progress
 from pressure_server.queues.operations.operation import Line, Operation
 from pressure_server.queues.operations.options import OnFull
 from pressure_server.queues.operations.owners import NotifyOnSuccess
@@ -136,14 +136,14 @@ class WaitingOperations:
         if self._wake_up is not None:
             self._wake_up.may_be_own_change = True
 
-    def requeue(self, outcome: Outcome) -> bool:
-        """Requeue unfinished operations; add those that may not wait to `outcome.ended`.
+    def requeue(self, progress: Progress) -> bool:
+        """Requeue unfinished operations; add those that may not wait to `progress.ended`.
 
         Return whether to try more operations at once.
         """
         again: dict[Line, list[Operation]] = {line: [] for line in Line}
         new: dict[Line, list[Operation]] = {line: [] for line in Line}
-        for operation in outcome.must_wait:
+        for operation in progress.must_wait:
             wait, line = _place_of(operation)
             was_in_line = wait.in_line
             if self._begin_wait(operation, wait):
@@ -155,35 +155,35 @@ class WaitingOperations:
                     self._driver.call_later(_LOOK_AGAIN_AFTER, self._host.wake_up)
             else:
                 _fail_unserved(operation, wait)
-                outcome.ended.append(operation)
+                progress.ended.append(operation)
         are_more = False
         for line in Line:
             ended_count = sum(
-                o.verb.line is line and o.wait is not None and o.wait.in_line for o in outcome.ended
+                o.verb.line is line and o.wait is not None and o.wait.in_line for o in progress.ended
             )
             are_more = self._lines[line].requeue(again[line], new[line], ended_count) or are_more
         return are_more
 
-    def watch(self, outcome: Outcome) -> None:
+    def watch(self, progress: Progress) -> None:
         """Watch the keys that waiting operations need, and ask for roles that native clients hold."""
         if self:
             if self._wake_up is None:
                 self._wake_up = WakeUp(self._host, self, self._driver.notifications)
-            if outcome.left_for_others:
+            if progress.left_for_others:
                 self._wake_up.forget_attempts()
                 if not self._has_left_messages:
                     self._has_left_messages = True
                     self._driver.call_later(_FOR_OTHERS, self._take_what_is_left)
-            if outcome.due is not None:
-                self._source = outcome.source
-                due = outcome.due
+            if progress.due is not None:
+                self._source = progress.source
+                due = progress.due
                 if not self._tries_line and due.note != self.due_note and self.due_soon is not None:
                     # A job is ready, and has not been offered to those in line.
                     due = due._replace(seconds=0.0)
                 self._set_due(due)
             self._wake_up.watch()
-            self._turns.ask(outcome)
-        self._turns.end(outcome.ended)
+            self._turns.ask(progress)
+        self._turns.end(progress.ended)
 
     def _set_due(self, due: Due) -> None:
         self.due_note = due.note

@@ -69,7 +69,6 @@ class World:
         operation.results = [b"m"]
         delivery = Delivery(1, lambda: None, self.put_back.append)
         delivery.add(operation)
-        operation.add_delivery(delivery)
         operation.owner.completed(operation)
         return operation
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 from unittest.mock import MagicMock
 
 from pressure_server.queues.operations import verbs
-from pressure_server.queues.operations.batch import Due, Outcome
+from pressure_server.queues.operations.batch import Due, Progress
 from pressure_server.queues.operations.operation import Operation
 from pressure_server.queues.operations.options import WAITS
 from pressure_server.queues.operations.owners import NotifyOnSuccess
@@ -68,11 +68,12 @@ class World:
         for operation in in_vain:
             assert operation.wait is not None
             operation.wait.condition, operation.wait.found_queue = WaitCondition.MESSAGE, True
-        outcome = Outcome([], must_wait=in_vain, due=due)
-        self.waiting.requeue(outcome)
-        for operation in outcome.ended:
+        progress = Progress([])
+        progress.must_wait, progress.due = in_vain, due
+        self.waiting.requeue(progress)
+        for operation in progress.ended:
             self.host.end(operation)
-        self.waiting.watch(outcome)
+        self.waiting.watch(progress)
 
 
 def test_a_wait_goes_on_until_a_job_that_is_due_within_milliseconds() -> None:
