@@ -16,12 +16,13 @@ from pressure_server.errors import (
     QueueInUseError,
     UnansweredError,
 )
+from pressure_server.lua.layout import NUMBERS
 from pressure_server.queues.calls.call import Call
 from pressure_server.queues.calls.driver import Driver
 from pressure_server.queues.deliveries.put_backs import PutBacks
 from pressure_server.queues.operations import batch
 from pressure_server.queues.operations.operation import Delivery, Operation
-from pressure_server.queues.operations.options import Custody
+from pressure_server.queues.operations.options import Custody, script_name
 from pressure_server.queues.operations.refusals import exception_for
 from pressure_server.queues.operations.wait_condition import WaitCondition
 from pressure_server.queues.waiting.waiting_operations import WaitingOperations
@@ -73,12 +74,25 @@ class Lane:
         """See Part."""
         if self.is_in_flight or (self._put_backs is not None and self._put_backs.are_pending):
             return  # the reply, or the put-back, asks for the next block
+        pending = self.pending
+        if len(pending) == 1 and self.waiting is None and not self._driver.peer_count:
+            # Fast path: with many queues nearly all blocks have one operation. Of 8 microseconds for a request
+            # it saves 1.
+            operation = pending[0]
+            verb = operation.verb
+            if operation.wait is None and not (operation.cancelled or verb.is_put_back or verb.moves):
+                self.pending, self._runs = [], (pending,)
+                self._is_woken, self.is_in_flight = False, True
+                operation.is_sealed, operation.commands_in_call = True, None
+                packed = verb.pack(pending)
+                arguments = (script_name(verb.name, operation.options), NUMBERS[len(packed)], *packed)
+                call.add(self, (self.base,), b"", arguments, verb.changes, verb.takes)
+                return
         operations = self._next()
         if not operations:
             self._schedule()
             return
-        # Fast path: with many queues nearly all blocks have one operation.
-        self._runs = runs = [operations] if len(operations) == 1 else batch.fold(operations)
+        self._runs = runs = batch.fold(operations)
         keys, changes, takes, serves = [self.base], False, False, False
         for run in runs:
             verb = run[0].verb
@@ -100,18 +114,7 @@ class Lane:
 
     def _next(self) -> list[Operation]:
         """Remove and return the operations for the next block."""
-        pending = self.pending
-        if len(pending) == 1 and self.waiting is None:
-            # Fast path for the most frequent case with many queues: it saves 1 of 14 microseconds per
-            # request.
-            operation = pending[0]
-            if operation.wait is None and not operation.cancelled and not operation.verb.is_put_back:
-                self.pending = []
-                self._is_woken = False
-                operation.is_sealed = True
-                operation.commands_in_call = None
-                return pending
-        taken = batch.take_batch(pending)
+        taken = batch.take_batch(self.pending)
         if taken and (taken[0].verb.is_put_back or taken[0].verb.gives_up):
             # Messages and jobs that go back have a block of their own. Waiting operations are tried after it.
             self._is_woken = True
