@@ -1,0 +1,174 @@
+"""The order of a client's replies, and that the replies of a call are written once for each client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any, cast
+from unittest.mock import Mock
+
+import pytest
+
+from handlers.resp import commands
+from handlers.resp.connection import RespConnection
+from handlers.resp.parser import Limits
+from pressure_server.auth.access import Access, AccessPolicy
+from pressure_server.backend.durability import Durability
+from pressure_server.backend.link import Link
+from pressure_server.backend.turns import Turns
+from pressure_server.backend.watch import Watch
+from pressure_server.net.clients import Clients
+from pressure_server.net.handler import Context
+from pressure_server.net.memory import MemoryAccount
+from pressure_server.queues.database import Database
+from pressure_server.queues.operations.waiters import WaiterCount
+from pressure_server.queues.policy import Policy
+from tests.model.connections import ModelDurability, ModelWatch
+from tests.support.waiters import packed
+from tests.unit.queues.fake_link import FakeLink
+
+
+class FakeTransport(asyncio.Transport):
+    """A transport that keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[bytes] = []
+        self.is_broken = False
+
+    def write(self, data: Any) -> None:
+        if self.is_broken:
+            raise OSError("the transport is broken")
+        self.written.append(data)
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None:
+        """See asyncio.ReadTransport."""
+
+    def resume_reading(self) -> None:
+        """See asyncio.ReadTransport."""
+
+
+class Server:
+    """Clients of a server whose sockets and backend are in memory."""
+
+    def __init__(self) -> None:
+        commands.load()
+        self.link = FakeLink()
+        self.database = Database(
+            cast(Link, self.link), cast(Watch, ModelWatch()), Mock(spec=Turns),
+            cast(Durability, ModelDurability(is_enabled=False)),
+            prefix=b"p", identity=b"me", policy=Policy(), waiters=WaiterCount(1),
+        )  # fmt: skip
+        self._clients = Clients(10, 0.0, Access(AccessPolicy()), MemoryAccount(1 << 30, 1 << 20))
+        broker = Mock()
+        broker.default_database = self.database
+        self._context = Context(Mock(), broker, self._clients)
+
+    def connect(self) -> tuple[RespConnection, FakeTransport]:
+        transport = FakeTransport()
+        connection = RespConnection(self._context, Limits(1 << 20))
+        connection.connection_made(transport)
+        return connection, transport
+
+    def send(self) -> None:
+        """Send what is ready, as a call of its own."""
+        self.database._courier.flush()
+
+    def close(self) -> None:
+        self._clients._ticking.cancel()
+
+
+@pytest.fixture
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture
+def server(runner: asyncio.Runner) -> Iterator[Server]:
+    async def make() -> Server:
+        return Server()
+
+    made = runner.run(make())
+    yield made
+    made.close()
+
+
+def receive(server: Server, runner: asyncio.Runner, client: RespConnection, *requests: str) -> None:
+    """Let the server receive requests of a client, and send the blocks of their operations."""
+
+    async def feed() -> None:
+        client.data_received(b"".join(packed(*request.split()) for request in requests))
+        server.send()
+
+    runner.run(feed())
+
+
+def test_the_replies_of_a_call_are_written_once_for_each_client(
+    server: Server, runner: asyncio.Runner
+) -> None:
+    (one, to_one), (other, to_other) = server.connect(), server.connect()
+
+    async def feed() -> None:
+        one.data_received(packed("LLEN", "a") + packed("LLEN", "b") + packed("PING") + packed("LLEN", "c"))
+        other.data_received(packed("LLEN", "b") + packed("LLEN", "d"))
+        server.send()
+        server.link.reply([0, [0, 1], [0, 2], [0, 3], [0, 4]])
+
+    runner.run(feed())
+    assert to_one.written == [b":1\r\n:2\r\n+PONG\r\n:3\r\n"]
+    assert to_other.written == [b":2\r\n:4\r\n"]
+
+
+def test_a_reply_waits_for_those_before_it(server: Server, runner: asyncio.Runner) -> None:
+    client, to_client = server.connect()
+    receive(server, runner, client, "LLEN a")
+    receive(server, runner, client, "LLEN b", "PING")
+    (first, second), server.link.calls = server.link.calls, []
+    second.received([0, [0, 2]])
+    assert to_client.written == []
+    first.received([0, [0, 1]])
+    assert to_client.written == [b":1\r\n:2\r\n+PONG\r\n"]
+
+
+def test_a_client_that_cannot_be_written_to_stops_no_other(
+    server: Server, runner: asyncio.Runner, caplog: pytest.LogCaptureFixture
+) -> None:
+    (one, to_one), (other, to_other) = server.connect(), server.connect()
+    to_one.is_broken = True
+
+    async def feed() -> None:
+        one.data_received(packed("LLEN", "a"))
+        other.data_received(packed("LLEN", "b"))
+        server.send()
+        server.link.reply([0, [0, 1], [0, 2]])
+
+    runner.run(feed())
+    assert to_other.written == [b":2\r\n"]
+    assert "OSError: the transport is broken" in caplog.text
+
+
+def test_messages_for_a_client_that_has_left_go_back(server: Server, runner: asyncio.Runner) -> None:
+    client, to_client = server.connect()
+
+    async def leave() -> None:
+        client.data_received(packed("SPOP", "a") + packed("SPOP", "b"))
+        server.send()
+        client.client_disconnected(entirely=True)
+        server.link.reply([1, [0, [b"x"]], [0, [b"y"]]])
+        for _ in range(10):
+            await asyncio.sleep(0)
+        server.database.send_put_backs()
+        server.send()
+
+    runner.run(leave())
+    assert to_client.written == []
+    (call,) = server.link.calls
+    assert set(call.keys) == {b"p:a", b"p:b", b"p!calls:me"}
+    assert {word for word in call.arguments if word in (b"x", b"y")} == {b"x", b"y"}
