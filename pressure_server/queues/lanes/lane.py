@@ -76,8 +76,8 @@ class Lane:
             return  # the reply, or the put-back, asks for the next block
         pending = self.pending
         if len(pending) == 1 and self.waiting is None and not self._driver.peer_count:
-            # Fast path: with many queues nearly all blocks have one operation. Of 8 microseconds for a request
-            # it saves 1.
+            # Fast path: with many queues nearly all blocks have one operation. Of the 8 microseconds that a
+            # request takes, it saves one.
             operation = pending[0]
             verb = operation.verb
             if operation.wait is None and not (operation.cancelled or verb.is_put_back or verb.moves):
