@@ -340,8 +340,10 @@ local function write(event, is_list, into, left, written, gone, returned)
     state.first[name] = nil
   end
   if #gone > 0 then commands.with_all('HDEL', key, gone) end
-  if left.reserved and the_call.has_records() and call('EXISTS', key_of('reserved')) == 0 then
-    call('HDEL', the_call.records, 'j' .. queue.base)
+  if left.reserved and the_call.has_records() then
+    local due = call('ZRANGE', key_of('reserved'), 0, 0, 'WITHSCORES')[2]
+    state.first.reserved = tonumber(due or nil) or math.huge
+    if not due then call('HDEL', the_call.records, 'j' .. queue.base) end
   end
   if is_list and queue.word == 'reserved' and call('EXISTS', key) == 0 then
     queue.set_kind(room.max_bytes() and 'limited' or nil)
