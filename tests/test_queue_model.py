@@ -518,8 +518,9 @@ class QueueMachine(RuleBasedStateMachine):
         if adds and state.bound and not state.has_room and self.state.producer == identity:
             # A server that has much of the mirror to make notes itself as the producer, even if nothing fits.
             state.producer = identity
-        if state.bound == 0 and state.not_full and self.state.not_full:
-            state.not_full = self.state.not_full  # a second token does no harm: the queue is never full
+        if (state.bound == 0 or self.is_undefined) and state.not_full and self.state.not_full:
+            # A second token does no harm to a queue that is never full; native Deletes push one.
+            state.not_full = self.state.not_full
         assert self.state == state
         if submissions[-1].form is forms.DELETE and expected[-1] == [1]:
             assert not self.direct.keys(f"{BASE}*")
