@@ -496,6 +496,9 @@ class QueueMachine(RuleBasedStateMachine):
         state = read_state(self.direct)
         if state.overwrites:
             submissions = submissions[:1]  # neighbours become one run, which is refused as a whole
+            first = submissions[0]
+            if first.form is forms.ALTER and 0 < int(first.arguments[1]) < len(state.messages):
+                return  # a put drops what is above the bound, if need be in a call before it is decided
         identity, create_bound = self.servers.identities[server], self.servers.CREATE_BOUNDS[server]
         expected: list[Any] = []
         for number, submission in enumerate(submissions, 1):
