@@ -42,7 +42,7 @@ from pressure_server.queues.policy import Policy
 
 _QUEUES, _CLIENTS = 1000, 50
 _MESSAGE = b"m" * 84
-# At most so many microseconds a request.
+# The most microseconds that a request may take.
 _TARGETS = {("SADD", 16): 5.0, ("SPOP", 16): 6.0, ("SADD", 1): 7.0, ("SPOP", 1): 8.0}
 
 

@@ -60,7 +60,7 @@ class Connection(ObservedStream):
         self._replies: list[bytes | Operation] = []
         self._last: Operation | None = None  # may be extended by the next command
         self._unanswered = 0
-        self._is_to_flush = False  # replies are ready, and are written with those of the other clients
+        self._is_to_flush = False  # whether `flush` will be called when all replies of the call are ready
         self._request_bytes = 0  # of what was received; reset when everything is answered
         self._ready_bytes = 0  # of replies that wait for the replies before them
         self._reply_size = 0  # the largest of the latest replies

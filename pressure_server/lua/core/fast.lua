@@ -64,7 +64,7 @@ local function may_put(count)
   return call('EXISTS', base .. ':producer_free', base .. ':not_full', closed, closed, closed) == 2
 end
 
--- Return whether so many messages may replace the oldest ones of a full ring, which nobody else consumes.
+-- Return whether `count` messages may replace the oldest ones of a full ring from which only this server takes.
 local function may_replace(count)
   local base, identity, length = queue.base, the_call.identity, queue.length
   if length == 0 or length ~= queue.bound or count > length or count >= CHUNK or queue.producer ~= identity

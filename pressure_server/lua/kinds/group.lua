@@ -72,7 +72,7 @@ function group.marks_ahead(messages, offset)
   return found
 end
 
--- Pass the next messages of the log that the group has no jobs for yet, at most so many. Return how many.
+-- Pass up to `most` messages of the log for which the group has no jobs yet. Return how many.
 function group.skip_lag(most)
   local state = queue.jobs
   local count = math.min(most, state.lag)

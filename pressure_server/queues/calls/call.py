@@ -15,7 +15,7 @@ _HEADER_SIZE, _BLOCK_SIZE = len(Header), len(BlockField)
 
 
 class Part(Protocol):
-    """A part of a call: what is to be done on one queue, or on several queues together."""
+    """A part of a call: the work on one queue, or on several queues together."""
 
     def pack_into(self, call: Call) -> None:
         """Add a block to the call, unless there is nothing to do any longer."""
@@ -23,8 +23,8 @@ class Part(Protocol):
     def received(self, reply: Any, delivery: Delivery | None) -> None:
         """Take the reply to the block that was added last.
 
-        It is a value, an exception for an error reply, or a BackendError if there is no reply. `delivery` is
-        that of the call; None if the call has no record or takes nothing.
+        It is a value, an exception for an error reply, or a BackendError if there is no reply. `delivery` has
+        the messages that the call took; None if the call has no record or takes nothing.
         """
 
 

@@ -152,7 +152,7 @@ class Courier:
                 self.send_soon()
 
     def send_ahead(self, part: Part) -> None:
-        """Send the ready blocks and that of this part at once, unless too many calls are in flight."""
+        """Send the ready blocks and the block of this part now, unless too many calls are in flight."""
         if self._in_flight < _MAX_IN_FLIGHT:
             self._ready.append(part)
             self._send_some()

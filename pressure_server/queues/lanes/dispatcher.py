@@ -243,7 +243,7 @@ class LaneDispatcher:
         self._courier.flush()
 
     def flush_replies(self, client: AnsweredClient) -> None:
-        """Let a client write its replies: with those of the other operations of the call, or at once."""
+        """Let a client write its replies: at the end of the present call, or now if there is none."""
         if self._courier.is_replying:
             self._answered.append(client)
         else:
