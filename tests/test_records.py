@@ -397,3 +397,29 @@ def test_a_put_into_a_full_ring_does_not_wait_and_takes_the_fast_path(
     assert reply[0] == 0
     assert sum(int(about["calls"]) for about in direct.info("commandstats").values()) <= most
     assert queued(direct, A) == [b"c", b"d"]
+
+
+@pytest.mark.slow
+def test_a_message_that_came_back_to_a_log_stays_whichever_command_of_a_get_fails(
+    start_valkey: StartValkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with start_valkey().client() as direct:
+        for number in count(1):
+            direct.flushall()
+            direct.function_flush()
+            call(direct, on(A, *ROUNDS["log"]))
+            call(direct, on(A, ("get", "1")), number=1)
+            call(direct, on(A, ("put_back", "1", "a")), number=2)
+            with monkeypatch.context() as patch:
+                patch.setattr(lua_scripts, "library", partial(failing, number))
+                with suppress(redis.ResponseError):
+                    call(direct, on(A, ("get", "1")), number=3)
+            if not direct.delete("failed"):
+                break
+            while recovered(direct)[0]:
+                pass
+            found: list[bytes] = []
+            for _ in range(3):  # those that have come back are taken apart
+                found += call(direct, on(A, ("get", "9")))[0][1]
+            assert sorted(found) == [b"a", b"b"], number
+    assert number > 8
