@@ -23,8 +23,8 @@ import uvloop
 from benchmarks.plan import Plan
 from benchmarks.results import Row, Samples, Table, Target
 from handlers.resp import commands
-from handlers.resp.connection import RespConnection
 from handlers.resp.parser import Limits
+from handlers.resp.session import RespSession
 from pressure_server.auth.access import Access, AccessPolicy
 from pressure_server.backend.channel import Channel
 from pressure_server.backend.durability import Durability
@@ -143,9 +143,9 @@ class _World:
         broker = Mock()
         broker.default_database = self.database
         context = Context(Mock(), broker, clients)
-        self.connections: list[RespConnection] = []
+        self.connections: list[RespSession] = []
         for _ in range(_CLIENTS):
-            connection = RespConnection(context, Limits(1 << 25))
+            connection = RespSession(context, Limits(1 << 25))
             connection.connection_made(_Transport())
             self.connections.append(connection)
 

@@ -13,6 +13,7 @@ from collections.abc import Coroutine
 from time import perf_counter
 from typing import Any, cast
 
+from pressure_server.auth.logins import MAX_FAILURES
 from pressure_server.auth.users import NOBODY
 from pressure_server.errors import PressureError, forget_frames
 from pressure_server.net.clients import Clients
@@ -49,13 +50,14 @@ class Connection(ObservedStream):
     __slots__ = (
         "_alone", "_backlog", "_barrier", "_is_to_flush", "_last", "_max_unanswered", "_position",
         "_ready_bytes", "_replies", "_reply_size", "_request_bytes", "_running", "_taken", "_unanswered",
-        "_writing_is_paused", "database", "is_held", "reserved_jobs",
+        "_writing_is_paused", "database", "failed_logins", "is_held", "reserved_jobs",
     )  # fmt: skip
 
     def __init__(self, clients: Clients, database: Database) -> None:
         super().__init__(clients)
         self.database = database
         self.reserved_jobs = ReservedJobs()
+        self.failed_logins = 0
         # Replies in the order of the commands; an operation stands for the reply that it will have.
         self._replies: list[bytes | Operation] = []
         self._last: Operation | None = None  # may be extended by the next command
@@ -259,6 +261,23 @@ class Connection(ObservedStream):
                 self.recount()
         elif self._counted:
             self.recount()
+
+    async def log_in(self, name: bytes, password: bytes, *, logged: bytes | None = None) -> bool:
+        """Act as this user from now on. Return whether the login succeeds; close after MAX_FAILURES.
+
+        The log shows `logged` as the name of a failed login, if it is given.
+        """
+        access = self.clients.access
+        user = access.users.log_in(name.decode("utf-8", "replace"), password)
+        if user is None:
+            await access.logins.fail(self.transport, name if logged is None else logged, self.failed_logins)
+            self.failed_logins += 1
+            if self.failed_logins >= MAX_FAILURES:
+                self.close_when_replied()
+            return False
+        self.user = user
+        access.logins.succeed(self.transport, user)
+        return True
 
     @property
     def job_owner(self) -> bytes:

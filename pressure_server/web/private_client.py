@@ -15,8 +15,8 @@ from typing import Any
 import hiredis
 
 from handlers.resp import commands
-from handlers.resp.connection import RespConnection
 from handlers.resp.parser import Limits
+from handlers.resp.session import RespSession
 from pressure_server.auth.users import User
 from pressure_server.net.handler import Context
 
@@ -54,7 +54,7 @@ async def private_client(context: Context, user: User, database: int) -> AsyncIt
     commands.load()
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
-    connection = RespConnection(context, Limits(context.settings.max_message_bytes))
+    connection = RespSession(context, Limits(context.settings.max_message_bytes))
     await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, ours)
     connection.user = user
     connection.name = b"console"

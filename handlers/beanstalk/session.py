@@ -1,18 +1,17 @@
-"""A beanstalk client's connection: parses requests and runs their commands."""
+"""A beanstalk client's session: from requests to commands of the table, and the tubes that it uses."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, ClassVar
 
 from handlers.beanstalk import replies
-from handlers.beanstalk.client import PROTOCOL, BeanstalkClient, DeniedCommandError, Spec
-from handlers.beanstalk.commands.producers import put
 from handlers.beanstalk.job_index import JobIndex
 from handlers.beanstalk.parser import MAX_LINE, Parsed, Puts, Refused, Request, RequestParser
 from handlers.beanstalk.statistics import Statistics
-from handlers.beanstalk.table import COMMANDS, FormatError
+from handlers.beanstalk.table import COMMANDS, PROTOCOL, Command, FormatError
 from pressure_server.auth.users import NOBODY
 from pressure_server.errors import (
     BackendError,
@@ -21,29 +20,111 @@ from pressure_server.errors import (
     DrainingError,
     PressureError,
     QueueClosedError,
+    QueueDoesNotExistError,
     QueueFullError,
     StoppingError,
 )
 from pressure_server.net.command_statistics import UNKNOWN, statistics_of
+from pressure_server.net.command_table import Refusal
+from pressure_server.net.connection import Connection
 from pressure_server.net.handler import Context
-from pressure_server.queues.operations.operation import Operation
+from pressure_server.queues.operations.operation import Operation, Verb
 
 logger = logging.getLogger(__name__)
 
+DEFAULT_TUBE = b"default"
+# The estimated memory of a watched tube besides its name, in bytes.
+_TUBE_COST = 150
 _BEFORE_LOGIN = {"auth", "quit", "ready"}
 # Lines of HTTP: a web page can make a browser send commands in the body of a POST.
 _HTTP_WORDS = (b"post ", b"host:")
 _PUT, _UNKNOWN = statistics_of(PROTOCOL, "put"), statistics_of(PROTOCOL, UNKNOWN)
 
 
-class BeanstalkConnection(BeanstalkClient):
-    """A beanstalk client's connection."""
+class DeniedCommandError(Exception):
+    """The user may not use the command, or the tube."""
 
-    __slots__ = ("_parser",)
+
+class BeanstalkSession(Connection):
+    """A beanstalk client.
+
+    `used` is the tube of its puts, `watched` those of its reserves, in order. `max_job_size` is in bytes.
+    """
+
+    PROTOCOL: ClassVar[str] = PROTOCOL
+    __slots__ = (
+        "_parser",
+        "awaits_job",
+        "context",
+        "index",
+        "is_next_to_wait",
+        "is_producer",
+        "is_worker",
+        "max_job_size",
+        "statistics",
+        "used",
+        "watched",
+        "watched_bytes",
+    )
 
     def __init__(self, context: Context, statistics: Statistics, index: JobIndex, max_job_size: int) -> None:
-        super().__init__(context, statistics, index, max_job_size)
+        super().__init__(context.clients, context.broker.default_database)
+        self.context = context
+        self.statistics = statistics
+        self.index = index
+        self.max_job_size = max_job_size
         self._parser = RequestParser(max_job_size)
+        # Whether a reserve of many tubes runs.
+        self.awaits_job = False
+        # Whether the next reserve waits, as one before it found no job.
+        self.is_next_to_wait = False
+        self.is_producer = False
+        self.is_worker = False
+        self.used = DEFAULT_TUBE
+        self.watched: dict[bytes, None] = {DEFAULT_TUBE: None}
+        self.watched_bytes = len(DEFAULT_TUBE) + _TUBE_COST
+
+    @property
+    def extra_bytes(self) -> int:
+        """The bytes of the watched tubes' names."""
+        return self.watched_bytes
+
+    def watch(self, tube: bytes) -> None:
+        """Reserve jobs of this tube, too."""
+        if tube not in self.watched:
+            self.watched[tube] = None
+            self.watched_bytes += len(tube) + _TUBE_COST
+            self.recount()
+
+    def ignore(self, tube: bytes) -> None:
+        """Reserve no more jobs of this tube."""
+        if tube in self.watched:
+            del self.watched[tube]
+            self.watched_bytes -= len(tube) + _TUBE_COST
+            self.recount()
+
+    async def in_tube_of(self, job: int, verb: Verb, arguments: list[bytes]) -> tuple[bytes, Any] | None:
+        """Do something to a job, whichever tube it is in. Return the tube and the result; None for no job."""
+        asked: bytes | None = None
+        while (tube := await self.index.tube(job)) is not None and tube != asked:
+            self.permit_tube(tube)
+            with contextlib.suppress(QueueDoesNotExistError):
+                results = await self.database.run(verb, tube, arguments, client=self)
+                if results and results[0]:
+                    return tube, results[0]
+            # The tube may be another one since the index was asked.
+            self.index.forget(job)
+            asked = tube
+        return None
+
+    def permit_tube(self, tube: bytes) -> None:
+        """Raise DeniedCommandError if the user may not use the tube."""
+        if not self.user.is_unrestricted and not self.user.may_access(tube):
+            self._deny(Refusal.QUEUE)
+
+    def _deny(self, why: Refusal) -> None:
+        self.clients.access.refused[why.value] += 1
+        raise DeniedCommandError
 
     @property
     def unparsed(self) -> int:
@@ -86,14 +167,7 @@ class BeanstalkConnection(BeanstalkClient):
         try:
             if type(command) is Puts:
                 self.clients.commands += len(command.jobs) - 1  # they were counted as one
-                self.command = _PUT
-                if self.user is NOBODY:
-                    raise DeniedCommandError
-                self._permit("put")
-                self.permit_tube(self.used)
-                put(self, command.jobs)
-                if not self.is_held:
-                    self.command.calls += len(command.jobs)
+                self._put(command)
                 return None
             if type(command) is Refused:
                 if command.is_put:
@@ -106,9 +180,18 @@ class BeanstalkConnection(BeanstalkClient):
                 return None
             return self._run(command)
         except Exception as reason:
-            requests = len(command.jobs) if type(command) is Puts else 1
+            requests = self.count_of(command)
             self.reply(self.refuse(reason, requests) * requests)
             return None
+
+    def _put(self, puts: Puts) -> None:
+        entry = COMMANDS[b"put"]
+        self.command = entry.statistics
+        self._check(entry)
+        self.permit_tube(self.used)
+        entry.function(self, puts.jobs)
+        if not self.is_held:
+            self.command.calls += len(puts.jobs)
 
     def _run(self, request: Request) -> Coroutine[Any, Any, bytes] | None:
         if b"\0" in request.line:
@@ -116,17 +199,17 @@ class BeanstalkConnection(BeanstalkClient):
             self.reply(replies.BAD_FORMAT)
             return None
         word, space, _ = request.line.partition(b" ")
-        spec = COMMANDS.get(word)
-        if spec is None or bool(space) is spec.takes_nothing:
+        entry = COMMANDS.get(word)
+        if entry is None or bool(space) is entry.takes_nothing:
             self._refuse(request.line)
             return None
-        self.command = spec.statistics
-        arguments = spec.parse(request.line[len(word) :])
-        self._check(spec)
-        self.statistics.commands[spec.name] += 1
-        running = spec.function(self, arguments)
+        self.command = entry.statistics
+        arguments = entry.parse(request.line[len(word) :])
+        self._check(entry)
+        self.statistics.commands[entry.name] += 1
+        running = entry.function(self, arguments)
         if self.is_held:
-            self.statistics.commands[spec.name] -= 1  # it will be executed again
+            self.statistics.commands[entry.name] -= 1  # it will be executed again
         else:
             self.command.calls += 1
         return running
@@ -139,23 +222,18 @@ class BeanstalkConnection(BeanstalkClient):
         if line.lower().startswith(_HTTP_WORDS):
             self.break_off()
             return
-        garbled = line.startswith(b"put ") or any(
-            spec.takes_nothing and line.startswith(name) for name, spec in COMMANDS.items()
-        )
+        garbled = any(entry.takes_nothing and line.startswith(name) for name, entry in COMMANDS.items())
         reply = replies.BAD_FORMAT if garbled else replies.UNKNOWN_COMMAND
         _UNKNOWN.reject(reply[:-2].decode())
         self.clients.unknown_commands.note(self, line.split(b" ")[:1], reply[:-2].decode())
         self.reply(reply)
 
-    def _check(self, spec: Spec) -> None:
-        if self.user is NOBODY and spec.name not in _BEFORE_LOGIN:
+    def _check(self, entry: Command) -> None:
+        """Raise DeniedCommandError if the user may not use the command on any tube."""
+        if self.user is NOBODY and entry.name not in _BEFORE_LOGIN:
             raise DeniedCommandError
-        self._permit(*spec.needs)
-
-    def _permit(self, *needs: str) -> None:
-        if not self.user.is_unrestricted and not self.user.rights.issuperset(needs):
-            self.clients.access.refused["cmd"] += 1
-            raise DeniedCommandError
+        if not self.user.is_unrestricted and entry.refusal(self.user, ()) is not None:
+            self._deny(Refusal.COMMAND)
 
     def abandoned_reply(self) -> bytes:
         """See Connection. A client that half-closes while it waits for a job receives TIMED_OUT."""
