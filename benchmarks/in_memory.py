@@ -34,6 +34,7 @@ from pressure_server.backend.watch import Watch
 from pressure_server.lua.layout import BlockField, Header
 from pressure_server.lua.scripts import library
 from pressure_server.net.clients import Clients
+from pressure_server.net.connection import Connection
 from pressure_server.net.handler import Context
 from pressure_server.net.memory import MemoryAccount
 from pressure_server.queues.database import Database
@@ -143,9 +144,9 @@ class _World:
         broker = Mock()
         broker.default_database = self.database
         context = Context(Mock(), broker, clients)
-        self.connections: list[RespSession] = []
+        self.connections: list[Connection] = []
         for _ in range(_CLIENTS):
-            connection = RespSession(context, Limits(1 << 25))
+            connection = RespSession(context, Limits(1 << 25)).connection
             connection.connection_made(_Transport())
             self.connections.append(connection)
 

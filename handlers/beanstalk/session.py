@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Coroutine
-from typing import Any, ClassVar
+from typing import Any
 
 from handlers.beanstalk import replies
 from handlers.beanstalk.job_index import JobIndex
@@ -26,8 +26,8 @@ from pressure_server.errors import (
 )
 from pressure_server.net.command_statistics import UNKNOWN, statistics_of
 from pressure_server.net.command_table import Refusal
-from pressure_server.net.connection import Connection
 from pressure_server.net.handler import Context
+from pressure_server.net.session import Session
 from pressure_server.queues.operations.operation import Operation, Verb
 
 logger = logging.getLogger(__name__)
@@ -41,19 +41,24 @@ _HTTP_WORDS = (b"post ", b"host:")
 _PUT, _UNKNOWN = statistics_of(PROTOCOL, "put"), statistics_of(PROTOCOL, UNKNOWN)
 
 
+def _may_log_in(request: Parsed) -> bool:
+    return type(request) is Request and request.line.startswith(b"auth ")
+
+
 class DeniedCommandError(Exception):
     """The user may not use the command, or the tube."""
 
 
-class BeanstalkSession(Connection):
+class BeanstalkSession(Session):
     """A beanstalk client.
 
     `used` is the tube of its puts, `watched` those of its reserves, in order. `max_job_size` is in bytes.
     """
 
-    PROTOCOL: ClassVar[str] = PROTOCOL
+    PROTOCOL = PROTOCOL
+    MANY = Puts
     __slots__ = (
-        "_parser",
+        "_requests",
         "awaits_job",
         "context",
         "index",
@@ -68,12 +73,12 @@ class BeanstalkSession(Connection):
     )
 
     def __init__(self, context: Context, statistics: Statistics, index: JobIndex, max_job_size: int) -> None:
-        super().__init__(context.clients, context.broker.default_database)
+        self._requests = RequestParser(max_job_size)
+        super().__init__(context.clients, context.broker.default_database, self._requests)
         self.context = context
         self.statistics = statistics
         self.index = index
         self.max_job_size = max_job_size
-        self._parser = RequestParser(max_job_size)
         # Whether a reserve of many tubes runs.
         self.awaits_job = False
         # Whether the next reserve waits, as one before it found no job.
@@ -94,14 +99,14 @@ class BeanstalkSession(Connection):
         if tube not in self.watched:
             self.watched[tube] = None
             self.watched_bytes += len(tube) + _TUBE_COST
-            self.recount()
+            self.connection.recount()
 
     def ignore(self, tube: bytes) -> None:
         """Reserve no more jobs of this tube."""
         if tube in self.watched:
             del self.watched[tube]
             self.watched_bytes -= len(tube) + _TUBE_COST
-            self.recount()
+            self.connection.recount()
 
     async def in_tube_of(self, job: int, verb: Verb, arguments: list[bytes]) -> tuple[bytes, Any] | None:
         """Do something to a job, whichever tube it is in. Return the tube and the result; None for no job."""
@@ -126,31 +131,13 @@ class BeanstalkSession(Connection):
         self.clients.access.refused[why.value] += 1
         raise DeniedCommandError
 
-    @property
-    def unparsed(self) -> int:
-        """See Connection."""
-        return self._parser.unparsed
-
-    def forget_unparsed(self) -> None:
-        """See Connection."""
-        self._parser = RequestParser(self.max_job_size)
-
-    def parse(self, data: bytes) -> list[Parsed]:
-        """See Connection. Refuse large requests from a client that has not logged in."""
-        requests = self._parser.feed(data)
-        if (
-            self.user is NOBODY
-            and self._parser.awaited > MAX_LINE
-            and not any(
-                type(request) is Request and request.line.startswith(b"auth ") for request in requests
-            )
-        ):
-            # Close: the rest of the message must not be read as commands.
+    def refuse_stranger(self, requests: list[Any]) -> None:
+        """See Session. The connection is closed: the rest of the message must not be read as commands."""
+        if self._requests.awaited > MAX_LINE and not any(map(_may_log_in, requests)):
             requests.append(Refused(replies.UNAUTHENTICATED, closes=True))
-        return requests
 
     def words_of(self, command: Any) -> list[list[bytes]]:
-        """See Connection. `auth` is left out, because it has the password; puts are shown without options."""
+        """See Session. `auth` is left out, because it has the password; puts are shown without options."""
         if type(command) is Refused or self.user is NOBODY:
             return []
         if type(command) is Puts:
@@ -158,15 +145,10 @@ class BeanstalkSession(Connection):
         words = command.line.split(b" ")
         return [words] if words[0] in COMMANDS and words[0] != b"auth" else []
 
-    def count_of(self, command: Any) -> int:
-        """See Connection."""
-        return len(command.jobs) if type(command) is Puts else 1
-
     def execute(self, command: Any) -> Coroutine[Any, Any, bytes] | None:
-        """See Connection. Check the request, and run its command."""
+        """See Session. Check the request, and run its command."""
         try:
             if type(command) is Puts:
-                self.clients.commands += len(command.jobs) - 1  # they were counted as one
                 self._put(command)
                 return None
             if type(command) is Refused:
@@ -236,17 +218,12 @@ class BeanstalkSession(Connection):
             self._deny(Refusal.COMMAND)
 
     def abandoned_reply(self) -> bytes:
-        """See Connection. A client that half-closes while it waits for a job receives TIMED_OUT."""
+        """See Session. A client that half-closes while it waits for a job receives TIMED_OUT."""
         reserves = any(isinstance(one, Operation) and one.verb.reserves for one in self._waits)
         return replies.TIMED_OUT if reserves or self.awaits_job else b""
 
-    def encode(self, value: Any) -> bytes:
-        """See Connection. A coroutine returns the reply itself."""
-        reply: bytes = value
-        return reply
-
     def error_reply(self, error: Exception) -> bytes:
-        """See Connection. beanstalkd's errors are few: the log has the reason of an internal error."""
+        """See Session. beanstalkd's errors are few: the log has the reason of an internal error."""
         if isinstance(error, FormatError):
             return replies.BAD_FORMAT
         if isinstance(error, DeniedError):
@@ -271,5 +248,5 @@ class BeanstalkSession(Connection):
         return replies.INTERNAL_ERROR
 
     def too_many_clients_reply(self) -> bytes:
-        """See Connection."""
+        """See Session."""
         return replies.OUT_OF_MEMORY

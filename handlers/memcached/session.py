@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from handlers.memcached.open_reads import OpenReads
 from handlers.memcached.parser import Parsed, Repeated, Request, RequestError, RequestParser
@@ -21,8 +21,8 @@ from pressure_server.auth.users import MAX_PASSWORD_BYTES, NOBODY
 from pressure_server.errors import PressureError, QueueNameError
 from pressure_server.net.command_statistics import UNKNOWN, statistics_of
 from pressure_server.net.command_table import Refusal
-from pressure_server.net.connection import Connection
 from pressure_server.net.handler import Context
+from pressure_server.net.session import Session
 from pressure_server.queues.operations.jobs import ReservedJob
 from pressure_server.queues.operations.operation import Operation
 
@@ -54,24 +54,25 @@ def _may_log_in(request: Parsed) -> bool:
     return not isinstance(request, RequestError) and request.words[0] == b"set"
 
 
-class MemcachedSession(Connection):
+class MemcachedSession(Session):
     """A memcached client.
 
     `open_reads` are the messages that the client has opened and not closed, `values` the items of mode kv.
     """
 
-    PROTOCOL: ClassVar[str] = PROTOCOL
-    __slots__ = ("_commands", "_parser", "context", "counts", "open_reads", "options", "values")
+    PROTOCOL = PROTOCOL
+    MANY = Repeated
+    __slots__ = ("_commands", "_requests", "context", "counts", "open_reads", "options", "values")
 
     def __init__(self, context: Context, options: ListenerOptions, counts: Counts, values: Values) -> None:
-        super().__init__(context.clients, context.broker.default_database)
+        self._requests = RequestParser(context.settings.max_message_bytes)
+        super().__init__(context.clients, context.broker.default_database, self._requests)
         self.context = context
         self.options = options
         self.counts = counts
         self.values = values
         self.open_reads = OpenReads()
         self._commands = COMMANDS[options.mode]
-        self._parser = RequestParser(context.settings.max_message_bytes)
 
     @property
     def extra_bytes(self) -> int:
@@ -81,54 +82,29 @@ class MemcachedSession(Connection):
     def take_over(self, operation: Operation) -> None:
         """See owners.Client. Keep an open read until the client closes or aborts it."""
         super().take_over(operation)
-        if operation.verb.reserves and self.can_deliver():
+        if operation.verb.reserves and self.connection.can_deliver():
             self.open_reads.add(operation.name, ReservedJob.of(operation.results[0]))
-            self.recount()
+            self.connection.recount()
 
     def completed(self, operation: Operation) -> None:
-        """See Connection. Count the commands that have ended."""
+        """See Session. Count the commands that have ended."""
         self.counts.add(operation)
         super().completed(operation)
 
-    @property
-    def unparsed(self) -> int:
-        """See Connection."""
-        return self._parser.unparsed
-
-    def forget_unparsed(self) -> None:
-        """See Connection."""
-        self._parser = RequestParser(self.context.settings.max_message_bytes)
-
-    def parse(self, data: bytes) -> list[Any]:
-        """See Connection. Return Request, Repeated and RequestError objects.
-
-        Refuse large requests from a client that has not logged in.
-        """
-        parsed: list[Any] = list(self._parser.feed(data))
-        if (
-            self.user is NOBODY
-            and self._parser.awaited > _MAX_LOGIN_BYTES
-            and not any(map(_may_log_in, parsed))
-        ):
-            parsed.append(RequestError(_UNAUTHENTICATED, closes=True))
-        for request in parsed:
-            if type(request) is Repeated:
-                self.clients.commands += request.count - 1
-        return parsed
+    def refuse_stranger(self, requests: list[Any]) -> None:
+        """See Session."""
+        if self._requests.awaited > _MAX_LOGIN_BYTES and not any(map(_may_log_in, requests)):
+            requests.append(RequestError(_UNAUTHENTICATED, closes=True))
 
     def words_of(self, command: Any) -> list[list[bytes]]:
-        """See Connection. A request of a client that has not logged in has the password."""
+        """See Session. A request of a client that has not logged in has the password."""
         if type(command) is RequestError or self.user is NOBODY or command.words[0] not in self._commands:
             return []
         requests = command.requests() if type(command) is Repeated else [command]
         return [one.words if one.data is None else [*one.words, one.data] for one in requests]
 
-    def count_of(self, command: Any) -> int:
-        """See Connection."""
-        return command.count if type(command) is Repeated else 1
-
     def execute(self, command: Any) -> Coroutine[Any, Any, bytes] | None:
-        """See Connection. Check the request, and run its command."""
+        """See Session. Check the request, and run its command."""
         if type(command) is RequestError:
             is_stranger = self.user is NOBODY and not command.closes
             self.reply(_UNAUTHENTICATED if is_stranger else command.reply)
@@ -217,17 +193,12 @@ class MemcachedSession(Connection):
             raise ClientError(f"this user has no permission to {entry.name}: it requires access to all keys")
         raise ClientError(f"this user has no permission to {entry.name}")
 
-    def encode(self, value: Any) -> bytes:
-        """See Connection. A coroutine returns the reply itself."""
-        reply: bytes = value
-        return reply
-
     def error_code(self, error: Exception, reply: bytes) -> str:
-        """See Connection. Errors of the server have codes of their own."""
+        """See Session. Errors of the server have codes of their own."""
         return super().error_code(error, reply.removeprefix(b"SERVER_ERROR "))
 
     def error_reply(self, error: Exception) -> bytes:
-        """See Connection. Log errors that are not an expected result of a command."""
+        """See Session. Log errors that are not an expected result of a command."""
         if isinstance(error, WordCountError):
             return ERROR
         if isinstance(error, ClientError | QueueNameError):
@@ -242,5 +213,5 @@ class MemcachedSession(Connection):
         return server_error(error)
 
     def too_many_clients_reply(self) -> bytes:
-        """See Connection. Return memcached's text."""
+        """See Session. Return memcached's text."""
         return b"ERROR Too many open connections\r\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Coroutine
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 from handlers.resp import errors
 from handlers.resp.parser import ARGUMENT_COST, Limits, Repeated, RequestError, RequestParser, Words
@@ -14,8 +14,8 @@ from pressure_server.auth.users import NOBODY
 from pressure_server.errors import PressureError
 from pressure_server.net.command_statistics import UNKNOWN, statistics_of
 from pressure_server.net.command_table import Refusal
-from pressure_server.net.connection import Connection
 from pressure_server.net.handler import Context
+from pressure_server.net.session import Session
 from pressure_server.queues.database import Database
 from pressure_server.queues.operations.operation import Encode, Operation, Owner, Verb
 from pressure_server.queues.operations.options import DEFAULT, Options
@@ -76,7 +76,7 @@ class QueuedCommands:
         self.queued.append((entry, words))
 
 
-class RespSession(Connection):
+class RespSession(Session):
     """A client, as commands see it. `protocol` is its RESP version, and `null` that version's null.
 
     `transaction` has the commands since MULTI; None outside a transaction. `transaction_id` is the id that
@@ -84,10 +84,11 @@ class RespSession(Connection):
     watched queues, by database.
     """
 
-    PROTOCOL: ClassVar[str] = PROTOCOL
+    PROTOCOL = PROTOCOL
+    MANY = Repeated
     __slots__ = (
         "_limits",
-        "_parser",
+        "_requests",
         "context",
         "library",
         "null",
@@ -99,10 +100,10 @@ class RespSession(Connection):
     )
 
     def __init__(self, context: Context, limits: Limits) -> None:
-        super().__init__(context.clients, context.broker.default_database)
+        self._requests = RequestParser(limits)
+        super().__init__(context.clients, context.broker.default_database, self._requests)
         self.context = context
         self._limits = limits
-        self._parser = RequestParser(limits)
         self.library: tuple[bytes, bytes] | None = None
         self.protocol = 2
         self.null = NULL[2]
@@ -119,7 +120,7 @@ class RespSession(Connection):
 
     @property
     def library_name(self) -> str:
-        """See Connection. The library is known if it has sent CLIENT SETINFO."""
+        """See Session. The library is known if it has sent CLIENT SETINFO."""
         return b" ".join(self.library or ()).decode()
 
     def end_transaction(self) -> tuple[QueuedCommands | None, dict[Database, dict[bytes, bytes]]]:
@@ -162,11 +163,11 @@ class RespSession(Connection):
         return self.watched_bytes + (self.transaction.size if self.transaction is not None else 0)
 
     def encode(self, value: Any) -> bytes:
-        """See Connection."""
+        """See Session."""
         return encode(value, self.protocol)
 
     def error_reply(self, reason: Exception) -> bytes:
-        """See Connection. Log an unexpected error, and reply with an internal error instead."""
+        """See Session. Log an unexpected error, and reply with an internal error instead."""
         if not isinstance(reason, CommandError | PressureError):
             logger.error(
                 "command failed with an unexpected error; the client gets -ERR",
@@ -176,36 +177,18 @@ class RespSession(Connection):
             reason = CommandError("ERR internal error: see the server's log")
         return error(reason)
 
-    @property
-    def unparsed(self) -> int:
-        """See Connection."""
-        return self._parser.unparsed
-
-    def forget_unparsed(self) -> None:
-        """See Connection."""
-        self._parser = RequestParser(self._limits)
-
-    def parse(self, data: bytes) -> list[Any]:
-        """Return the complete requests. After bytes that cannot be parsed, the last one is a RequestError."""
-        requests = self._parser.feed(data)
-        if self.user is NOBODY and self._parser.exceeds_login_limits and not any(map(_may_log_in, requests)):
+    def refuse_stranger(self, requests: list[Any]) -> None:
+        """See Session."""
+        if self._requests.exceeds_login_limits and not any(map(_may_log_in, requests)):
             requests.append(RequestError("Protocol error: unauthenticated bulk or multibulk length"))
-        for request in requests:
-            if type(request) is Repeated:
-                self.clients.commands += request.count - 1
-        return requests
 
     def words_of(self, command: Any) -> list[list[bytes]]:
-        """See Connection. As in Redis, AUTH and HELLO are left out: they have passwords."""
+        """See Session. As in Redis, AUTH and HELLO are left out: they have passwords."""
         if type(command) is RequestError or self.user is NOBODY:
             return []
         commands: list[Words] = command.commands() if type(command) is Repeated else [command]
         entry = find(commands[0])
         return commands if entry is not None and entry.name not in _LOGINS else []
-
-    def count_of(self, command: Any) -> int:
-        """See Connection."""
-        return command.count if type(command) is Repeated else 1
 
     def execute(self, command: Any) -> Coroutine[Any, Any, bytes] | None:
         """Find the command in the table and execute it, or queue it in a transaction."""
@@ -305,7 +288,7 @@ class RespSession(Connection):
         raise CommandError(f"NOPERM {_NOPERM[why].replace('%s', entry.name)}")
 
     def too_many_clients_reply(self) -> bytes:
-        """See Connection. The text is Redis's."""
+        """See Session. The text is Redis's."""
         return b"-ERR max number of clients reached\r\n"
 
 

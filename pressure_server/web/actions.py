@@ -12,7 +12,7 @@ import hiredis
 from aiohttp import web
 
 from pressure_server.errors import BackendError
-from pressure_server.net.client_facts import connections_of
+from pressure_server.net.client_facts import sessions_of
 from pressure_server.queues.repair.doctor import Case, Doctor
 from pressure_server.web.bodies import MAX_BODY, json_object, text_in
 from pressure_server.web.clients_page import require_administrator
@@ -225,7 +225,7 @@ async def _disconnect(request: web.Request, body: Body) -> web.StreamResponse:
     """Disconnect a client."""
     require_administrator(request[USER])
     clients = request.app[SHOWN].context.clients
-    wanted = [one for one in connections_of(clients) if one.id == body.get("client")]
+    wanted = [one for one in sessions_of(clients) if one.id == body.get("client")]
     if not wanted:
         return _answer("the client has left", is_done=False)
     wanted[0].break_off()

@@ -54,11 +54,11 @@ async def private_client(context: Context, user: User, database: int) -> AsyncIt
     commands.load()
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
-    connection = RespSession(context, Limits(context.settings.max_message_bytes))
-    await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, ours)
-    connection.user = user
-    connection.name = b"console"
-    connection.database = await context.broker.database(database)
+    session = RespSession(context, Limits(context.settings.max_message_bytes))
+    await asyncio.get_running_loop().connect_accepted_socket(lambda: session.connection, ours)
+    session.user = user
+    session.name = b"console"
+    session.database = await context.broker.database(database)
     reader, writer = await asyncio.open_connection(sock=theirs)
     try:
         yield PrivateClient(reader, writer)

@@ -71,7 +71,7 @@ def _reserve(client: BeanstalkSession, timeout: float | None) -> Coroutine[Any, 
             client.permit_tube(tube)
     held = len(client.reserved_jobs)
     if held and held % _RECOUNTED == 0:
-        client.recount()
+        client.connection.recount()
     wanted = claim(client.job_owner)
     if len(client.watched) > 1:
         return _reserve_from_many(client, wanted, timeout)

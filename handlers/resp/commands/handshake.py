@@ -11,7 +11,7 @@ from handlers.resp.session import Caller, RespSession
 from handlers.resp.table import command, container
 from handlers.resp.version import FOLLOWED_VERSION
 from pressure_server.auth.users import DEFAULT, NOBODY
-from pressure_server.net.client_facts import connections_of
+from pressure_server.net.client_facts import sessions_of
 from pressure_server.queues.broker import DatabaseNumberError
 
 _PONG = b"+PONG\r\n"
@@ -252,7 +252,7 @@ async def client_info(client: Caller, _words: Words) -> Text:
 )
 async def client_list(client: Caller, words: Words) -> Text:
     """Reply as Redis does, with a line for each connection. All connections are of type normal."""
-    options, found = words[2:], connections_of(client.session.clients)
+    options, found = words[2:], sessions_of(client.session.clients)
     if options and options[0].upper() == b"TYPE" and len(options) == 2:
         found = found if of_type(options[1]) else []
     elif options and options[0].upper() == b"ID" and len(options) > 1:
@@ -278,15 +278,13 @@ async def client_kill(client: Caller, words: Words) -> object:
         raise CommandError("ERR wrong number of arguments for 'client|kill' command")
     me = client.session
     matches, skip_me = kill_filter(words[2:], me)
-    victims = [
-        other for other in connections_of(me.clients) if matches(other) and not (skip_me and other is me)
-    ]
+    victims = [other for other in sessions_of(me.clients) if matches(other) and not (skip_me and other is me)]
     if len(words) == 3 and not victims:
         raise CommandError("ERR No such client")
     for victim in victims:
-        victim.close_reason = "CLIENT KILL"
         if victim is me:
+            me.connection.close_reason = "CLIENT KILL"
             me.close_when_replied()
         else:
-            victim.break_off()
+            victim.break_off("CLIENT KILL")
     return OK if len(words) == 3 else len(victims)
