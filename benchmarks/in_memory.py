@@ -11,6 +11,7 @@ import asyncio
 import gc
 from collections.abc import Callable
 from itertools import chain, islice
+from math import inf
 from random import Random
 from time import process_time
 from types import SimpleNamespace
@@ -127,7 +128,7 @@ class _World:
         commands.load()
         address = Mock()
         self._link = Link(address, 0, library(), "bench", Timeouts())
-        self._link.heartbeats = cast(Any, SimpleNamespace(is_overdue=lambda: False))
+        self._link.heartbeats = cast(Any, SimpleNamespace(overdue_at=inf))
         channel = Channel(library(), 60.0, 1, lambda _channel, _why: None)
         self.backend = _Backend(channel)
         self._link._channel = channel

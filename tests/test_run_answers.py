@@ -252,7 +252,7 @@ def do(direct: Client, asked: Sequence[Operation]) -> list[Any]:
             for operation in outcome.ended:
                 operation.fail(exception_for(b"q", str(reply)))
         else:
-            outcome = batch.distribute(runs, reply)
+            outcome = batch.distribute(runs, reply) or batch.Progress(runs[0])
         answers |= {operation: answer(operation, waits=False) for operation in outcome.ended}
         answers |= {operation: answer(operation, waits=True) for operation in outcome.must_wait}
         pending = list(outcome.resend)

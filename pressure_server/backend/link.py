@@ -55,16 +55,18 @@ class Timeouts:
 
 
 class Heartbeats(Protocol):
-    """The heartbeats of this server on one database."""
+    """The heartbeats of this server on one database.
+
+    After `overdue_at`, by time.monotonic, a heartbeat has to be sent before anything else.
+    """
+
+    overdue_at: float
 
     def heartbeat(self, epoch: int | None = None) -> tuple[Script, Sequence[bytes], Sequence[bytes]]:
         """Return the next heartbeat: a script, its keys and its arguments.
 
         With `epoch`, it also begins that epoch: the backend then refuses calls of earlier ones.
         """
-
-    def is_overdue(self) -> bool:
-        """Return whether a heartbeat has to be sent before anything else."""
 
     def heartbeat_answered(self, refusal: BackendReplyError | None) -> None:
         """Note that the backend has answered a heartbeat; `refusal` is its error, if it refuses."""
@@ -301,7 +303,7 @@ class Link:
         """Send a request; hold it while the backend is away, or fail it if the grace is over."""
         channel = self._channel
         if channel is not None and channel.is_open:
-            if self.heartbeats is not None and self.heartbeats.is_overdue():
+            if self.heartbeats is not None and self.heartbeats.overdue_at < time.monotonic():
                 self.begin_epoch()
             request.send(channel, partial(self._answered, request, channel))
         elif channel is None and (self._has_given_up or self._closed):
@@ -315,6 +317,9 @@ class Link:
         if type(reply) is OutcomeUnknownError and not self._closed and not request.once:
             request.may_be_done = True
             self._hold(request)
+            return
+        if type(reply) is list and hiredis.ReplyError not in map(type, reply):
+            request.received(reply)
             return
         for error in request.errors_in(reply):
             is_whole = error is reply and channel.is_open

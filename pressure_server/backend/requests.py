@@ -11,7 +11,7 @@ import hiredis
 
 from pressure_server.backend.channel import Channel
 from pressure_server.backend.resp import Received
-from pressure_server.lua.layout import AGAIN, Header
+from pressure_server.lua.layout import AGAIN, NUMBERS, Header
 from pressure_server.lua.script import Script
 
 # The library is loaded at most this often for one call.
@@ -75,17 +75,16 @@ class LibraryCall(Request):
         self.arguments[Header.EPOCH] = b"%d" % self.epoch
         if self.may_be_done:
             self.arguments[Header.AGAIN] = AGAIN
-        self._call(channel.library.name, channel, answered)
+        self.function, keys = channel.library.name, self.keys
+        channel.send(answered, b"FCALL", self.function, NUMBERS[len(keys)], *keys, *self.arguments)
 
     def _call(self, function: bytes, channel: Channel, answered: Received, *refusal: bytes) -> None:
         self.function, keys = function, self.keys
-        channel.send(answered, b"FCALL", function, b"%d" % len(keys), *keys, *self.arguments, *refusal)
+        channel.send(answered, b"FCALL", function, NUMBERS[len(keys)], *keys, *self.arguments, *refusal)
 
     def errors_in(self, reply: Any) -> Sequence[hiredis.ReplyError]:
         """Return the error of the whole call, or the errors of its blocks."""
         if type(reply) is list:
-            if hiredis.ReplyError not in map(type, reply):
-                return ()
             return [one for one in reply if type(one) is hiredis.ReplyError]
         return super().errors_in(reply)
 

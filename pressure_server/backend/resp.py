@@ -112,6 +112,7 @@ class BackendConnection(asyncio.Protocol):
         # At the last check: how many bytes had reached the backend, and how many had not.
         self._left = self._unsent = 0
         self._transport: asyncio.WriteTransport | None = None
+        self._write: Callable[[bytes], None] | None = None  # writes to the transport
         # Whether commands can be sent.
         self.is_open = False
         self._reader = hiredis.Reader()
@@ -137,7 +138,7 @@ class BackendConnection(asyncio.Protocol):
 
     def send(self, received: Received | None, *arguments: bytes) -> None:
         """Send a command; `received` gets its reply. Raises BackendError if there is no connection."""
-        if self._transport is None:
+        if self._write is None:
             raise BackendError("the connection to the backend was lost")
         if not self._callbacks:
             self._last_received = self._loop.time()
@@ -169,10 +170,6 @@ class BackendConnection(asyncio.Protocol):
                 min(left, self._answer_timeout / _CHECKS_PER_TIMEOUT), self._check_progress
             )
 
-    def _write(self, data: bytes) -> None:
-        if self._transport is not None:
-            self._transport.write(data)
-
     async def command(self, *arguments: bytes) -> Any:
         """Send a command and return its reply. Raises the errors of `reply_to`."""
         return await wait_for_reply(arguments, lambda received: self.send(received, *arguments))
@@ -180,6 +177,7 @@ class BackendConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Note that the connection is open (called by asyncio)."""
         self._transport = cast(asyncio.WriteTransport, transport)
+        self._write = self._transport.write
         self.is_open = True
 
     def data_received(self, data: bytes) -> None:
@@ -202,7 +200,7 @@ class BackendConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail all commands without a reply; they may have been done (called by asyncio)."""
-        self._transport = None
+        self._transport = self._write = None
         self.is_open = False
         callbacks, self._callbacks = self._callbacks, deque()
         if self._watching is not None:

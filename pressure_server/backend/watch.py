@@ -223,7 +223,12 @@ class _Connection(BackendConnection):
         self._loop = asyncio.get_running_loop()
         self.forgotten = asyncio.Event()
 
-    def _write(self, data: bytes) -> None:
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Note that the connection is open (called by asyncio)."""
+        super().connection_made(transport)
+        self._write = self._gather
+
+    def _gather(self, data: bytes) -> None:
         if not self._to_send:
             self._loop.call_soon(self._flush)
         self._to_send.append(data)
@@ -231,7 +236,8 @@ class _Connection(BackendConnection):
     def _flush(self) -> None:
         """Write everything sent in this iteration of the loop: a write costs more than all the rest."""
         to_send, self._to_send = self._to_send, []
-        super()._write(b"".join(to_send))
+        if self._transport is not None:
+            self._transport.write(b"".join(to_send))
 
     def told(self, news: list[Any]) -> None:
         """Report the keys in an invalidation message."""

@@ -63,7 +63,9 @@ class Peers:
         # What the backend refuses at present, and its error.
         self._refused: dict[str, BackendReplyError] = {}
         self._count = 0
-        self._last_heartbeat = 0.0
+        # After this time peers may take this server for dead. Nobody would put back messages that it takes
+        # then, before its next heartbeat.
+        self.overdue_at = 0.0
         # By server: the value of its heartbeat, and when this server saw that value first.
         self._seen: dict[bytes, tuple[bytes, float]] = {}
         self._last_search = 0.0
@@ -79,17 +81,10 @@ class Peers:
         refused, too.
         """
         self._count += 1
-        self._last_heartbeat = monotonic()
+        self.overdue_at = monotonic() + _OVERDUE_AFTER * self._timeout
         new_epoch = b"" if epoch is None else b"%d" % epoch
         signed = b"%d %g %b" % (self._count, self._timeout, library().name)
         return self._call(b"sign", self._identity, signed, new_epoch)
-
-    def is_overdue(self) -> bool:
-        """Return whether the last heartbeat is so old that peers may take this server for dead.
-
-        Nobody would put back messages that such a server takes before its next heartbeat.
-        """
-        return monotonic() - self._last_heartbeat > _OVERDUE_AFTER * self._timeout
 
     def heartbeat_answered(self, refusal: BackendReplyError | None) -> None:
         """Note that the backend has answered a heartbeat, or refused it."""
@@ -145,7 +140,7 @@ class Peers:
 
     async def _send_heartbeats(self) -> None:
         while True:
-            if self.is_overdue():
+            if self.overdue_at < monotonic():
                 self._link.begin_epoch()
             try:
                 await self._link.call(*self.heartbeat(), once=False)

@@ -137,9 +137,13 @@ class LaneDispatcher:
 
         Call `flush` after the last one. Return the queue's lane.
         """
-        lane = self._lanes.get(operation.name) or self._lane(operation.name)
-        if self.reservations.given_up and operation.name in self.reservations.given_up:
-            self.reservations.restore_to(operation.name)
+        name = operation.name
+        lane = self._lanes.get(name)
+        if lane is None:
+            lane = self._idle.pop(name, None) or self._new_lane(name)
+            self._lanes[name] = lane
+        if self.reservations.given_up and name in self.reservations.given_up:
+            self.reservations.restore_to(name)
         lane.pending.append(operation)
         self._courier.submitted += 1
         if lane.is_idle:
@@ -149,7 +153,7 @@ class LaneDispatcher:
 
     def join(self, operation: Operation) -> None:
         """Let an operation wait for a message without trying it first. Raises QueueNameError."""
-        (self._lanes.get(operation.name) or self._lane(operation.name)).join(operation)
+        self._lane(operation.name).join(operation)
 
     def due_soon(self, name: bytes) -> float | None:
         """Return until when clients wait for a job of the queue that may come within milliseconds.
@@ -160,10 +164,15 @@ class LaneDispatcher:
         return lane.waiting.due_soon if lane is not None and lane.waiting is not None else None
 
     def _lane(self, name: bytes) -> Lane:
-        """Return the queue's idle lane, or a new one, for use. Raises QueueNameError."""
-        lane = self._idle.pop(name, None) or Lane(self, name, base_key(self.prefix, name))
-        self._lanes[name] = lane
+        """Return the queue's lane, for use. Raises QueueNameError."""
+        lane = self._lanes.get(name)
+        if lane is None:
+            lane = self._idle.pop(name, None) or self._new_lane(name)
+            self._lanes[name] = lane
         return lane
+
+    def _new_lane(self, name: bytes) -> Lane:
+        return Lane(self, name, base_key(self.prefix, name))
 
     def cancel(self, operation: Operation) -> None:
         """Cancel an operation whose client has gone.
@@ -327,8 +336,7 @@ class LaneDispatcher:
 
     def put_back(self, operation: Operation) -> None:
         """Put back the messages of an operation whose client has gone."""
-        lane = self._lanes.get(operation.name) or self._lane(operation.name)
-        lane.put_backs.put_back(operation)
+        self._lane(operation.name).put_backs.put_back(operation)
 
     def messages_are_back(self, bases: Sequence[bytes]) -> None:
         """Try the operations that wait on the queues with these base keys: messages are back."""

@@ -139,7 +139,7 @@ class Lane:
         self.is_in_flight = False
         runs, self._runs = self._runs, ()
         if isinstance(reply, Exception):
-            progress = self._failed(runs, reply)
+            progress: batch.Progress | None = self._failed(runs, reply)
         else:
             progress = batch.distribute(runs, reply)
             state = reply[0] if type(reply[0]) is int else reply[0][0]
@@ -147,6 +147,19 @@ class Lane:
                 self._note_bound(state)
             if delivery is not None:
                 self._register_deliveries(runs, delivery)
+            if (
+                progress is None
+                and self.waiting is None
+                and self._put_backs is None
+                and len(self.pending) < _ENOUGH_TO_SEND
+                and not self._driver.is_durable
+            ):
+                # With many queues, most replies are so. This saves a request half a microsecond.
+                for operation in runs[0]:
+                    self.end(operation)
+                self._schedule()
+                return
+        progress = progress or batch.Progress(runs[0])
         if progress.resend:
             self.pending[:0] = progress.resend
             for operation in progress.resend:

@@ -146,17 +146,21 @@ class Progress:
         self.ended = ended
 
 
-def distribute(runs: Sequence[list[Operation]], reply: list[Any]) -> Progress:
-    """Distribute a reply of batch.lua among the operations of its runs."""
+def distribute(runs: Sequence[list[Operation]], reply: list[Any]) -> Progress | None:
+    """Distribute a reply of batch.lua among the operations of its runs.
+
+    Return None if there is one run, all of it has ended, and nothing is due: nearly all replies say so.
+    """
     left, executed = reply[0], len(reply) - 1
     more: list[Any] = []
     if type(left) is list:
         left, more = left[0], left[1:]
-    if len(runs) == 1 and executed:
-        # Nearly all blocks have one run, whose operations all end.
-        unsure = [_distribute_run(runs[0], reply[1])]
+    if len(runs) == 1 == executed:
+        run, result = runs[0], reply[1]
+        is_error = isinstance(result, Exception)
+        unsure = [_share_error(run, result) if is_error else run[0].verb.distribute(run, result)]
         if left <= 0 and not (more or unsure[0]):
-            return Progress(runs[0])
+            return None
     else:
         unsure = [_distribute_run(run, result) for run, result in zip(runs, reply[1:], strict=False)]
     progress = Progress([])
@@ -218,9 +222,13 @@ def _is_refused(operation: Operation, error: str) -> bool:
 
 def _distribute_run(run: Sequence[Operation], result: Any) -> bool:
     """Distribute a run's result or error. Return whether some of its operations may have to wait."""
-    if not isinstance(result, Exception):
-        return run[0].verb.distribute(run, result)
-    text = str(result)
+    if isinstance(result, Exception):
+        return _share_error(run, result)
+    return run[0].verb.distribute(run, result)
+
+
+def _share_error(run: Sequence[Operation], error_reply: Exception) -> bool:
+    text = str(error_reply)
     elsewhere = text.startswith("OTHER ")
     first = run[0]
     name = first.wait.destination if elsewhere and first.wait is not None else first.name

@@ -48,7 +48,7 @@ def pack_messages(operations: Sequence[Operation]) -> list[bytes]:
 def pack_count(operations: Sequence[Operation]) -> list[bytes]:
     """Return how many messages are still wanted."""
     if len(operations) == 1:
-        return [NUMBERS[operations[0].messages_left()]]
+        return [NUMBERS[operations[0].wanted - len(operations[0].results)]]
     return [b"%d" % sum([operation.messages_left() for operation in operations])]
 
 
