@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from handlers.resp.version import FOLLOWED_VERSION
+from handlers.resp.table import FOLLOWED_VERSION
 from tests.support.hostile import Victim, started_victim
 from tests.support.programs import TIMEOUT, Client, Server, StartServer, StartValkey, Valkey, wait_for
 from tests.support.requirements import need, require

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from handlers.resp.inline import split_inline
+from handlers.resp.parser import split_inline
 from pressure_server.net.monitors import MAX_UNSENT, line_of
 from tests.support.guards import reload, users_toml
 from tests.support.programs import TIMEOUT, Client, Server, StartServer, Valkey, wait_for

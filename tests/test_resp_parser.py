@@ -14,8 +14,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from handlers.resp import errors
-from handlers.resp.inline import split_inline
 from handlers.resp.parser import (
     MAX_ARGUMENTS,
     MAX_LINE,
@@ -24,8 +22,18 @@ from handlers.resp.parser import (
     RequestParser,
     Words,
     integer_from,
+    split_inline,
 )
-from handlers.resp.replies import CommandError, NullArray, SetReply, Text, encode, error
+from handlers.resp.replies import (
+    CommandError,
+    NullArray,
+    SetReply,
+    Text,
+    encode,
+    error,
+    unknown_command,
+    unknown_subcommand,
+)
 from handlers.resp.syntax import Argument, arity_of, keys_of, parse_syntax
 from pressure_server.errors import QueueFullError
 from pressure_server.queues.glob import glob_regex
@@ -162,7 +170,7 @@ UNKNOWN: dict[bytes, str] = {
 def test_an_unknown_command_is_shown_escaped_and_on_one_line(stream: bytes) -> None:
     (command,), reason = fed(stream)
     assert reason is None
-    assert error(errors.unknown_command(command)) == b"-ERR unknown command %b\r\n" % UNKNOWN[stream].encode()
+    assert error(unknown_command(command)) == b"-ERR unknown command %b\r\n" % UNKNOWN[stream].encode()
 
 
 @pytest.mark.slow
@@ -478,7 +486,7 @@ def test_hiredis_reads_the_value_that_was_encoded(value: Any, protocol: int) -> 
 
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=4))
 def test_an_error_is_one_line_for_any_command(command: Words) -> None:
-    for refusal in (errors.unknown_command(command), errors.unknown_subcommand([b"CLIENT", *command])):
+    for refusal in (unknown_command(command), unknown_subcommand([b"CLIENT", *command])):
         line = error(refusal)
         assert line.startswith(b"-ERR unknown")
         assert line.endswith(b"\r\n")
@@ -486,7 +494,7 @@ def test_an_error_is_one_line_for_any_command(command: Words) -> None:
 
 
 def test_an_error_shows_at_most_128_bytes_of_names_and_of_arguments() -> None:
-    line = error(errors.unknown_command([b"x" * 10**6, b"y" * 10**6, b"z" * 10**6]))
+    line = error(unknown_command([b"x" * 10**6, b"y" * 10**6, b"z" * 10**6]))
     shown = b"'%b' " % (b"y" * 128)
     assert line == b"-ERR unknown command '%b', with args beginning with: %b\r\n" % (b"x" * 128, shown)
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from handlers.beanstalk import commands
-from handlers.beanstalk.job_index import JobIndex
+from handlers.beanstalk.listener_state import JobIndex, Statistics
 from handlers.beanstalk.session import BeanstalkSession
-from handlers.beanstalk.statistics import Statistics
 from pressure_server.net.connection import Connection
 from pressure_server.net.handler import Context
 from pressure_server.net.listen import ListenerUrl, SettingsError

@@ -8,9 +8,8 @@ from collections.abc import Coroutine
 from typing import Any
 
 from handlers.beanstalk import replies
-from handlers.beanstalk.job_index import JobIndex
+from handlers.beanstalk.listener_state import JobIndex, Statistics
 from handlers.beanstalk.parser import MAX_LINE, Parsed, Puts, Refused, Request, RequestParser
-from handlers.beanstalk.statistics import Statistics
 from handlers.beanstalk.table import COMMANDS, PROTOCOL, Command, FormatError
 from pressure_server.auth.users import NOBODY
 from pressure_server.errors import (

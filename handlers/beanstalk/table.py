@@ -12,6 +12,8 @@ from pressure_server.net.command_statistics import statistics_of
 from pressure_server.net.command_table import Function, TableEntry, markdown, rights
 
 PROTOCOL = "beanstalk"
+# The version of beanstalkd that the handler follows.
+FOLLOWED_VERSION = "1.12"
 _NAME = re.compile(rb"[A-Za-z0-9+/;.$_()][A-Za-z0-9+/;.$_()-]{0,199}")
 _NUMBER = re.compile(rb" *([0-9]+)")
 UINT32, UINT64 = (1 << 32) - 1, (1 << 64) - 1

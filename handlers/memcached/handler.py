@@ -7,9 +7,8 @@ import asyncio
 from handlers.memcached import commands
 from handlers.memcached.session import ListenerOptions, MemcachedSession
 from handlers.memcached.statistics import Counts
-from handlers.memcached.sweeper import Sweeper
 from handlers.memcached.table import KV, MODES, QUEUE
-from handlers.memcached.values import Values
+from handlers.memcached.values import Sweeper, Values
 from pressure_server.net.connection import Connection
 from pressure_server.net.handler import Context
 from pressure_server.net.listen import ListenerUrl, SettingsError

@@ -6,13 +6,12 @@ Logins are as in memcached's text protocol: the first command is a `set` with th
 from __future__ import annotations
 
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from handlers.memcached.open_reads import OpenReads
+from handlers.memcached.arguments import queue_of
 from handlers.memcached.parser import Parsed, Repeated, Request, RequestError, RequestParser
-from handlers.memcached.queue_options import queue_of
 from handlers.memcached.replies import ERROR, STORED, ClientError, client_error, server_error
 from handlers.memcached.statistics import Counts
 from handlers.memcached.table import COMMANDS, PROTOCOL, QUEUE, Command
@@ -25,6 +24,50 @@ from pressure_server.net.handler import Context
 from pressure_server.net.session import Session
 from pressure_server.queues.operations.jobs import ReservedJob
 from pressure_server.queues.operations.operation import Operation
+
+# The memory for an open read besides its message, in bytes.
+_COST = 1024
+
+
+class OpenReads:
+    """A client's open reads, at most one for each queue. `size` is their memory in bytes."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._jobs: dict[bytes, ReservedJob] = {}
+
+    def __contains__(self, queue: bytes) -> bool:
+        """Return whether a message of the queue is open."""
+        return queue in self._jobs
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Iterate over the queues with an open read."""
+        return iter(self._jobs)
+
+    def __len__(self) -> int:
+        """Return the number of open reads."""
+        return len(self._jobs)
+
+    def add(self, queue: bytes, job: ReservedJob) -> None:
+        """Add the open message of a queue."""
+        self._jobs[queue] = job
+        self.size += _size_of(job)
+
+    def find(self, queue: bytes) -> ReservedJob | None:
+        """Return the open message of the queue, if any."""
+        return self._jobs.get(queue)
+
+    def pop(self, queue: bytes) -> ReservedJob | None:
+        """Remove and return the open message of the queue, if any."""
+        job = self._jobs.pop(queue, None)
+        if job is not None:
+            self.size -= _size_of(job)
+        return job
+
+
+def _size_of(job: ReservedJob) -> int:
+    return _COST + len(job.message)
+
 
 logger = logging.getLogger(__name__)
 

@@ -11,6 +11,8 @@ from pressure_server.net.command_statistics import statistics_of
 from pressure_server.net.command_table import Function, TableEntry, markdown, rights
 
 PROTOCOL = "memcached"
+# The version of memcached whose replies the handler follows. libmemcached refuses versions 0.x.
+FOLLOWED_VERSION = "1.6.18"
 QUEUE, KV = "queue", "kv"
 MODES = (QUEUE, KV)
 _TITLES = {QUEUE: "Queues (`mode=queue`)", KV: "Keys and values (`mode=kv`)"}

@@ -1,12 +1,18 @@
-"""Values of mode kv: memcached's items, kept on the backend, where several servers share them."""
+"""Values of mode kv: memcached's items, kept on the backend, where several servers share them.
+
+A flush only marks values as dead. The sweeper deletes these in the background.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.resources import files
 from typing import NamedTuple
 
+from pressure_server.errors import BackendError
 from pressure_server.lua.script import Script
 from pressure_server.queues.database import Database
 from pressure_server.queues.names import keys_pattern
@@ -99,3 +105,32 @@ class Values:
         """Call the script for work that may be repeated if the reply is lost."""
         reply: list[int] = await self._database.call_script(self._script, keys, arguments, once=False)
         return reply
+
+
+logger = logging.getLogger(__name__)
+
+# Seconds until the next try after an error.
+_AGAIN_AFTER = 1.0
+
+
+class Sweeper:
+    """A listener's sweeper. It also finishes what stopped servers have left."""
+
+    def __init__(self, values: Values) -> None:
+        self._values = values
+
+    async def sweep(self) -> None:
+        """Sweep whenever a flush takes effect, until cancelled."""
+        while True:
+            try:
+                self._values.flushed.clear()
+                due = await self._values.due()
+                if due == 0:
+                    await self._values.sweep()
+                    continue
+            except BackendError as error:
+                logger.debug("cannot delete flushed values now, trying again: %s", error)
+                due = _AGAIN_AFTER
+            with suppress(TimeoutError):
+                async with asyncio.timeout(due):
+                    await self._values.flushed.wait()

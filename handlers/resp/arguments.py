@@ -1,4 +1,4 @@
-"""Parsing of a command's words: integers, counts, positions, timeouts, keys.
+"""Parsing of a command's words: integers, counts, positions, timeouts, keys, options.
 
 Each function raises CommandError, with Redis's text if Redis has such an argument.
 """
@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Mapping
 from decimal import Decimal
+from typing import Any
 
-from handlers.resp.errors import invalid_cursor, must_be_positive, not_an_integer
 from handlers.resp.parser import integer_from
-from handlers.resp.replies import CommandError
+from handlers.resp.replies import CommandError, invalid_cursor, must_be_positive, not_an_integer, syntax_error
 
 # The largest integer that Lua represents exactly. No queue is that long.
 _MAX_NUMBER = 2**53
@@ -131,3 +132,43 @@ def numbered_keys(words: list[bytes], too_many: str = "ERR syntax error") -> tup
     if number > len(words) - 1:
         raise CommandError(too_many)
     return words[1 : number + 1], words[number + 1 :]
+
+
+# By name, one or more words in upper case: the parser of the option's value, or None if it has no value.
+Parsers = Mapping[bytes, Callable[[bytes], Any] | None]
+
+
+def options_in(words: list[bytes], parsers: Parsers) -> dict[bytes, Any]:
+    """Return the values of the options by name; True for those without a value.
+
+    Raise CommandError for an option that is unknown, repeated, or lacks its value. Parsers may raise it, too.
+    """
+    found: dict[bytes, Any] = {}
+    by_first_word = {name.split()[0]: name for name in parsers}
+    rest = iter(words)
+    for word in rest:
+        name = by_first_word.get(word.upper(), b"")
+        others = name.split()[1:]
+        if not name or name in found or [next(rest, b"").upper() for _ in others] != others:
+            raise syntax_error()
+        parse = parsers[name]
+        if parse is None:
+            found[name] = True
+            continue
+        value = next(rest, None)
+        if value is None:
+            raise syntax_error()
+        found[name] = parse(value)
+    return found
+
+
+def one_of(**choices: Any) -> Callable[[bytes], Any]:
+    """Return the parser of a value that is one of these words, in upper case here and in any case there."""
+    values = {word.encode(): value for word, value in choices.items()}
+
+    def parse(word: bytes) -> Any:
+        if word.upper() not in values:
+            raise syntax_error()
+        return values[word.upper()]
+
+    return parse

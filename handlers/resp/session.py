@@ -6,9 +6,17 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, TypeAlias
 
-from handlers.resp import errors
 from handlers.resp.parser import ARGUMENT_COST, Limits, Repeated, RequestError, RequestParser, Words
-from handlers.resp.replies import NULL, CommandError, encode, error
+from handlers.resp.replies import (
+    NULL,
+    CommandError,
+    UnknownCommandError,
+    encode,
+    error,
+    exec_refused,
+    unknown_command,
+    wrong_arity,
+)
 from handlers.resp.table import BY_SPELLING, COMMANDS, PROTOCOL, Command, find, find_subcommand
 from pressure_server.auth.users import NOBODY
 from pressure_server.errors import PressureError
@@ -202,10 +210,10 @@ class RespSession(Session):
                 if command[0].lower() in _HTTP_WORDS:
                     self.break_off()
                     return None
-                raise errors.unknown_command(command)
+                raise unknown_command(command)
             self.command = entry.statistics
             if not entry.least <= len(command) <= entry.most:
-                raise errors.wrong_arity(entry.name)
+                raise wrong_arity(entry.name)
             if entry.subcommands and len(command) > 1:
                 # The function of a container finds it again: these commands are rare.
                 self.command = find_subcommand(command).statistics
@@ -230,11 +238,11 @@ class RespSession(Session):
         """Return the reply to a refused command. A refused EXEC ends the transaction, others break it."""
         if entry is not None and entry.name == "exec" and isinstance(reason, CommandError):
             self.end_transaction()
-            reason = errors.exec_refused(reason)
+            reason = exec_refused(reason)
         elif self.transaction is not None:
             self.transaction.is_broken = True
         reply = self.refuse(reason)
-        if isinstance(reason, errors.UnknownCommandError):
+        if isinstance(reason, UnknownCommandError):
             shown = "-ERR unknown subcommand" if len(reason.name) > 1 else "-ERR unknown command"
             self.clients.unknown_commands.note(self, reason.name, shown)
         return reply

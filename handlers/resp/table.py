@@ -12,8 +12,8 @@ from math import inf
 from typing import Any, TypeVar
 
 from handlers.resp.arguments import numbered_keys
-from handlers.resp.errors import unknown_subcommand, wrong_arity
 from handlers.resp.parser import Words
+from handlers.resp.replies import unknown_subcommand, wrong_arity
 from handlers.resp.syntax import (
     Argument,
     arity_of,
@@ -27,6 +27,8 @@ from pressure_server.net.command_statistics import statistics_of
 from pressure_server.net.command_table import Function, Refusal, TableEntry, rights
 
 PROTOCOL = "resp"
+# The version of Redis whose replies and error texts the handler follows.
+FOLLOWED_VERSION = "7.0.15"
 AnyFunction = TypeVar("AnyFunction", bound=Function)
 
 

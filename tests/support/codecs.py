@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 from handlers.beanstalk import parser as beanstalk
 from handlers.beanstalk import replies
 from handlers.memcached import parser as memcached
-from handlers.resp import errors
 from handlers.resp import parser as resp
-from handlers.resp.replies import CommandError, error
+from handlers.resp.replies import CommandError, error, unknown_command
 from pressure_server.queues.operations.jobs import job_to_put
 from tests.support.waiters import packed
 
@@ -158,7 +157,7 @@ def _check_resp(item: Any) -> None:
         assert type(item) is list
         assert item
         assert all(type(word) is bytes for word in item)
-        _check_line(errors.unknown_command(item))
+        _check_line(unknown_command(item))
 
 
 def _check_line(refusal: CommandError) -> None:

@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-_GROUPS = ("producers", "workers", "tubes", "peeking", "statistics", "access")
+_GROUPS = ("tubes", "workers", "inspection", "login")
 
 
 def load() -> None:

@@ -6,10 +6,7 @@ _GROUPS = (
     "storage",
     "retrieval",
     "queues",
-    "refused",
     "values",
-    "arithmetic",
-    "statistics",
     "server",
 )
 

@@ -1,4 +1,4 @@
-"""Commands on whole queues: length, membership, flush and delete."""
+"""Commands on whole queues: length, membership, flush and delete; and those that queues do not support."""
 
 from __future__ import annotations
 
@@ -81,3 +81,25 @@ async def flush_all(client: MemcachedSession, request: Request) -> bytes:
     if errors:
         raise errors[0]
     return OK
+
+
+_WHY = {
+    "replace": "messages are put and taken, not replaced",
+    "append": "messages cannot be changed",
+    "prepend": "messages cannot be changed",
+    "cas": "messages are put and taken, not replaced",
+    "incr": "messages are not counters",
+    "decr": "messages are not counters",
+    "touch": "the expiry of a message is set when it is put",
+    "gat": "the expiry of a message is set when it is put",
+    "gats": "the expiry of a message is set when it is put",
+}
+
+
+def _refuse(_client: MemcachedSession, request: Request) -> None:
+    name = request.words[0].decode()
+    raise ClientError(f"{name} is not supported on queues: {_WHY[name]} (use mode=kv for keys and values)")
+
+
+for _name in _WHY:
+    command(f"{_name} [<word>*]", "Not supported on queues.", modes=(QUEUE,), needs="nothing")(_refuse)

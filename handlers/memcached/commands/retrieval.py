@@ -7,10 +7,9 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
 
-from handlers.memcached.arguments import key_of
+from handlers.memcached.arguments import ReadOptions, key_of, split_key
 from handlers.memcached.commands.encoders import item, one_item, one_item_unique
 from handlers.memcached.parser import Repeated, Request
-from handlers.memcached.queue_options import ReadOptions, split_key
 from handlers.memcached.replies import END, ClientError
 from handlers.memcached.session import MemcachedSession
 from handlers.memcached.table import QUEUE, command

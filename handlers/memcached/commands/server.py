@@ -1,13 +1,23 @@
-"""Commands about the server and the connection."""
+"""Commands about the server and the connection, and statistics."""
 
 from __future__ import annotations
 
+import os
+import re
+import resource
+import time
+from collections import Counter
+
 from handlers.memcached.arguments import number_of
 from handlers.memcached.parser import Request
-from handlers.memcached.replies import OK
+from handlers.memcached.replies import END, ERROR, OK, statistics
 from handlers.memcached.session import MemcachedSession
-from handlers.memcached.table import MODES, command
-from handlers.memcached.version import FOLLOWED_VERSION
+from handlers.memcached.statistics import queue_statistics
+from handlers.memcached.table import FOLLOWED_VERSION, MODES, QUEUE, command
+from pressure_server import __version__
+from pressure_server.errors import PressureError
+from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.operation import Line
 
 
 @command(
@@ -39,3 +49,107 @@ def ready(client: MemcachedSession, _request: Request) -> None:
     """Check readiness, for `pressure-server ping --ready`."""
     client.context.check_readiness()
     client.reply(OK)
+
+
+# Characters of queue names (given by Redis clients) that would break a line of the reply. Other characters
+# than ASCII are escaped, because python-memcached stops reading at them.
+_NOT_VISIBLE = re.compile(r"[\x00-\x20\x7f]")
+# Limits the reply: monitoring asks every few seconds, and each queue takes about ten lines.
+_MAX_QUEUES = 1000
+# Statistics about memcached's memory and connections: empty here.
+_NOT_HERE = {"items", "slabs", "sizes", "conns", "cachedump", "detail"}
+
+
+@command(
+    "stats [<about>] [<more>*]",
+    "Returns the server's statistics and, in mode queue, those of each queue.",
+    modes=MODES,
+    needs="read",
+)
+async def stats(client: MemcachedSession, request: Request) -> bytes:
+    """Return statistics as memcached and kestrel do; also execute `stats settings` and `stats reset`."""
+    about = request.words[1].decode("utf-8", "replace") if len(request.words) > 1 else ""
+    if about == "reset":
+        client.counts.reset()
+        return b"RESET\r\n"
+    if about == "settings":
+        return statistics(_settings(client).items())
+    if about:
+        return END if about in _NOT_HERE else ERROR
+    items: list[tuple[str, object]] = list(_server(client).items())
+    if client.options.mode == QUEUE:
+        queues = await _queues(client)
+        items += [
+            ("curr_items", sum(one["items"] for one in queues.values())),
+            ("total_items", sum(one["total_items"] for one in queues.values())),
+            ("bytes", sum(one["bytes"] for one in queues.values())),
+        ]
+        items += [(f"queue_{name}_{what}", n) for name, one in queues.items() for what, n in one.items()]
+    return statistics(items)
+
+
+@command("dump_stats", "Returns each queue's statistics, grouped by queue.", modes=(QUEUE,), needs="read")
+async def dump_stats(client: MemcachedSession, _request: Request) -> bytes:
+    """Return the queues' statistics in kestrel's form."""
+    lines: list[str] = []
+    for name, numbers in (await _queues(client)).items():
+        lines += [f"queue '{name}' {{", *(f"  {what}={n}" for what, n in numbers.items()), "}"]
+    return "".join(f"{line}\r\n" for line in lines).encode() + END
+
+
+def _server(client: MemcachedSession) -> dict[str, object]:
+    clients, counts, usage = client.clients, client.counts, resource.getrusage(resource.RUSAGE_SELF)
+    return {
+        "pid": os.getpid(),
+        "uptime": int(time.time() - client.context.started),
+        "time": int(time.time()),
+        "version": FOLLOWED_VERSION,
+        "pressure_server": __version__,
+        "pointer_size": 64,
+        "rusage_user": f"{usage.ru_utime:.6f}",
+        "rusage_system": f"{usage.ru_stime:.6f}",
+        "max_connections": clients.max_clients,
+        "curr_connections": len(clients.connected),
+        "total_connections": clients.accepted + clients.rejected,
+        "rejected_connections": clients.rejected,
+        "cmd_get": counts.gets,
+        "cmd_set": counts.sets,
+        "cmd_peek": counts.peeks,
+        "cmd_touch": counts.touches,
+        "cmd_flush": counts.flushes,
+        "get_hits": counts.hits,
+        "get_misses": counts.gets - counts.hits,
+        "threads": 1,
+    }
+
+
+def _settings(client: MemcachedSession) -> dict[str, object]:
+    settings = client.context.settings
+    return {
+        "mode": client.options.mode,
+        "flush_all": "yes" if client.options.flush_all else "no",
+        "maxconns": client.clients.max_clients,
+        "item_size_max": settings.max_message_bytes,
+        "idle_timeout": f"{settings.idle_timeout:g}",
+        "cas_enabled": "yes",
+        "flush_enabled": "yes" if client.options.flush_all else "no",
+        "auth_enabled_ascii": "no" if client.clients.access.users.initial.rights else "yes",
+    }
+
+
+async def _queues(client: MemcachedSession) -> dict[str, dict[str, int]]:
+    """Return statistics by queue, for up to _MAX_QUEUES queues that the user may see."""
+    names = sorted(filter(client.user.may_access, (await client.database.sample_queues())[0]))[:_MAX_QUEUES]
+    opened = Counter(
+        queue
+        for one in client.clients.connected
+        if isinstance(one, MemcachedSession)
+        for queue in one.open_reads
+    )
+    found: dict[str, dict[str, int]] = {}
+    for name, about in zip(names, await client.database.run_each(verbs.INFO, names), strict=True):
+        if not isinstance(about, PressureError):
+            waiters = client.database.waiting_on(name)[Line.CONSUMERS]
+            text = _NOT_VISIBLE.sub("_", name.decode("ascii", "backslashreplace"))
+            found[text] = queue_statistics(about, waiters, opened[name])
+    return found

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from handlers.memcached.arguments import expiry_of, flags_of
+from handlers.memcached.arguments import expiry_of, flags_of, queue_of
 from handlers.memcached.commands.encoders import nothing, stored, stored_if_new
 from handlers.memcached.parser import Repeated, Request
-from handlers.memcached.queue_options import queue_of
 from handlers.memcached.replies import ClientError
 from handlers.memcached.session import MemcachedSession
 from handlers.memcached.table import QUEUE, command

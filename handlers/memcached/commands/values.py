@@ -130,3 +130,16 @@ async def flush_all(client: MemcachedSession, request: Request) -> bytes:
     client.counts.flushes += 1
     await client.values.flush(expiry)
     return OK
+
+
+async def _count(client: MemcachedSession, request: Request) -> bytes:
+    name, key, delta = request.words
+    by = b"%d" % number_of(delta, "invalid numeric delta argument")
+    return await client.values.change(name, key_of(key), by) + b"\r\n"
+
+
+for _name, _summary in (
+    ("incr", "Adds to a number; the result wraps around at 64 bits."),
+    ("decr", "Subtracts from a number; the result is at least 0."),
+):
+    command(f"{_name} <key> <delta>", _summary, modes=(KV,), needs="put")(_count)

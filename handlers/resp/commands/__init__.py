@@ -15,11 +15,8 @@ _GROUPS = (
     "transactions",
     "keys",
     "handshake",
-    "acl",
     "server",
-    "slow_log",
-    "monitor",
-    "latency",
+    "observing",
     "memory",
 )
 

@@ -9,9 +9,8 @@ from typing import Any
 
 from handlers.resp.arguments import numbered_keys
 from handlers.resp.commands.reading import ENCODED_AT_ONCE, long_reply
-from handlers.resp.errors import syntax_error
 from handlers.resp.parser import Words, integer_from
-from handlers.resp.replies import CommandError, Raw, set_sign
+from handlers.resp.replies import CommandError, Raw, set_sign, syntax_error
 from handlers.resp.session import Caller
 from handlers.resp.table import command
 from pressure_server.errors import (

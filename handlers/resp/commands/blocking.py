@@ -10,9 +10,8 @@ from typing import Any
 
 from handlers.resp.arguments import ENDS, numbered_keys, positive_count, timeout_of
 from handlers.resp.commands.encoders import queue_and_message
-from handlers.resp.errors import syntax_error
 from handlers.resp.parser import Words
-from handlers.resp.replies import CommandError, NullArray
+from handlers.resp.replies import CommandError, NullArray, syntax_error
 from handlers.resp.session import Caller
 from handlers.resp.table import command
 from pressure_server.queues.operations import verbs

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from urllib.parse import quote
 
-from handlers.resp.errors import syntax_error
 from handlers.resp.parser import integer_from
-from handlers.resp.replies import CommandError
+from handlers.resp.replies import CommandError, syntax_error
 from handlers.resp.session import RespSession
 from pressure_server.net.client_facts import ClientFacts, facts_of
 from pressure_server.net.session import Session

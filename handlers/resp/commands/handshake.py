@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from handlers.resp.arguments import integer_of
 from handlers.resp.commands.clients import client_line, kill_filter, of_type
-from handlers.resp.errors import syntax_error
 from handlers.resp.parser import Words, integer_from
-from handlers.resp.replies import OK, CommandError, Text, bulk, encode
+from handlers.resp.replies import OK, CommandError, Text, bulk, encode, syntax_error
 from handlers.resp.session import Caller, RespSession
-from handlers.resp.table import command, container
-from handlers.resp.version import FOLLOWED_VERSION
+from handlers.resp.table import FOLLOWED_VERSION, command, container
 from pressure_server.auth.users import DEFAULT, NOBODY
 from pressure_server.net.client_facts import sessions_of
 from pressure_server.queues.broker import DatabaseNumberError

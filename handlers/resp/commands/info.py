@@ -4,24 +4,131 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import resource
 import time
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+from urllib.parse import quote
 
-from handlers.resp.commands.info_queues import keyspace_fields, queue_fields
-from handlers.resp.commands.info_statistics import (
-    command_fields,
-    error_fields,
-    errors_by_code,
-    latency_fields,
-)
-from handlers.resp.commands.process_memory import peak_bytes, resident_bytes
+from handlers.resp.commands.memory import peak_bytes, resident_bytes
 from handlers.resp.session import RespSession
-from handlers.resp.version import FOLLOWED_VERSION
+from handlers.resp.table import FOLLOWED_VERSION, PROTOCOL
 from pressure_server import __version__
 from pressure_server.errors import PressureError
+from pressure_server.net.command_statistics import CommandStatistics, all_statistics
+from pressure_server.queues.database import Database
 from pressure_server.queues.names import queues_key
+from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.operation import Line
 from pressure_server.queues.storage_limit import stored_bytes
+
+# Monitoring calls INFO every few seconds. So a scan of limited length finds the queues of each database, and
+# at most this many are listed.
+_QUEUE_LINES = 128
+
+
+def _databases(client: RespSession) -> list[Database]:
+    """Return the databases that clients of this server have used, by number."""
+    return sorted(client.context.broker.databases, key=lambda database: database.database_number)
+
+
+async def _some_queues(client: RespSession, database: Database) -> tuple[list[bytes], bool]:
+    """Return queues that the user may use, and whether the scan has seen all queues."""
+    names, complete = await database.sample_queues()
+    return list(filter(client.user.may_access, names)), complete
+
+
+async def keyspace_fields(client: RespSession) -> dict[str, object]:
+    """Return the number of queues in each database."""
+    fields: dict[str, object] = {}
+    for database in _databases(client):
+        names, _complete = await _some_queues(client, database)
+        if names:
+            fields[f"db{database.database_number}"] = f"keys={len(names)},expires=0,avg_ttl=0"
+    return fields
+
+
+async def queue_fields(client: RespSession) -> dict[str, object]:
+    """Return a line for each queue, those of the selected database first."""
+    lines: dict[str, object] = {}
+    is_complete, room = True, _QUEUE_LINES
+    for database in sorted(_databases(client), key=lambda database: database is not client.database):
+        names, complete = await _some_queues(client, database)
+        is_complete = is_complete and complete and len(names) <= room
+        listed = sorted(names)[:room]
+        room -= len(listed)
+        prefix = "" if database is client.database else f"db{database.database_number}_"
+        for name, about in zip(listed, await database.run_each(verbs.INFO, listed), strict=True):
+            if not isinstance(about, PressureError):
+                line = ",".join(_fields_of(client, database, name, about))
+                lines[f"{prefix}queue_{quote(name, safe='')}"] = line
+    return {"queues_listed": _QUEUE_LINES - room, "queues_complete": int(is_complete), **lines}
+
+
+def _fields_of(client: RespSession, database: Database, name: bytes, about: list[Any]) -> Iterator[str]:
+    """Yield the fields of a queue's line. `about` is the reply to verbs.INFO."""
+    yield f"length={about[1]},bound={about[0]},closed={about[2]}"
+    yield f"produced={about[7]},produced_bytes={about[8]},consumed={about[9]},consumed_bytes={about[10]}"
+    waiting = database.waiting_on(name)
+    yield f"waiting_producers={waiting[Line.PRODUCERS]},waiting_consumers={waiting[Line.CONSUMERS]}"
+    survey = client.context.survey
+    surveyed = survey and survey.queues.get((database.database_number, name))
+    if surveyed:
+        yield f"oldest_seconds={surveyed.age if about[1] else 0:.0f}"
+    kind = about[12].decode()
+    yield f"type={kind}"
+    if kind not in ("fifo", "log"):
+        ready, delayed, reserved, buried, paused = about[13:18]
+        yield f"ready={ready},delayed={delayed},reserved={reserved},buried={buried},paused_ms={paused}"
+
+
+_MICROSECONDS = 1_000_000
+# Characters that would break the format. Codes of errors can come from the backend.
+_NOT_IN_CODES = re.compile(r"[^A-Za-z0-9_.-]")
+
+
+def shown_name(statistics: CommandStatistics) -> str:
+    """Return the command's name; that of another protocol than RESP begins with the protocol."""
+    return statistics.name if statistics.protocol == PROTOCOL else f"{statistics.protocol}.{statistics.name}"
+
+
+def command_fields() -> dict[str, object]:
+    """Return the calls of each command. `usec` is the time of the measured ones."""
+    fields: dict[str, object] = {}
+    for one in all_statistics():
+        microseconds, measured = one.seconds * _MICROSECONDS, sum(one.latencies)
+        fields[f"cmdstat_{shown_name(one)}"] = (
+            f"calls={one.calls},usec={microseconds:.0f},usec_per_call={microseconds / (measured or 1):.2f},"
+            f"rejected_calls={one.rejected},failed_calls={one.failed}"
+        )
+    return fields
+
+
+def errors_by_code() -> Counter[str]:
+    """Return how many commands of all protocols got each error."""
+    errors: Counter[str] = Counter()
+    for one in all_statistics():
+        errors.update({_NOT_IN_CODES.sub("_", code): count for code, count in one.errors.items()})
+    return errors
+
+
+def error_fields() -> dict[str, object]:
+    """Return the number of errors by code."""
+    return {f"errorstat_{code}": f"count={count}" for code, count in sorted(errors_by_code().items())}
+
+
+def latency_fields() -> dict[str, object]:
+    """Return percentiles of the latency of each command that has been measured."""
+    return {
+        f"latency_percentiles_usec_{shown_name(one)}": ",".join(
+            f"p{percent:g}={one.percentile(percent / 100) * _MICROSECONDS:.3f}" for percent in (50, 99, 99.9)
+        )
+        for one in all_statistics()
+        if any(one.latencies)
+    }
+
 
 _Fields = dict[str, object]
 

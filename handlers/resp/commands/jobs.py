@@ -7,6 +7,7 @@ from typing import Any
 
 from handlers.resp.arguments import (
     count_from_zero,
+    options_in,
     positive_count,
     priority_of,
     seconds_of,
@@ -14,7 +15,6 @@ from handlers.resp.arguments import (
     token_of,
 )
 from handlers.resp.commands import encoders
-from handlers.resp.options import options_in
 from handlers.resp.parser import Words
 from handlers.resp.replies import OK, CommandError, NullArray
 from handlers.resp.session import Caller

@@ -7,9 +7,8 @@ import re
 
 from handlers.resp.arguments import cursor_of
 from handlers.resp.commands.reading import admitted_queues, scan_options
-from handlers.resp.errors import syntax_error
 from handlers.resp.parser import Words
-from handlers.resp.replies import OK
+from handlers.resp.replies import OK, syntax_error
 from handlers.resp.session import Caller
 from handlers.resp.table import command
 from pressure_server.errors import PressureError, QueueDoesNotExistError

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from handlers.resp.arguments import count_from_zero, integer_of, position_of
+from handlers.resp.arguments import count_from_zero, integer_of, options_in, position_of
 from handlers.resp.commands.encoders import integers, message_lists, one_message
 from handlers.resp.commands.putting import submit_put
 from handlers.resp.commands.reading import long_reply, messages_between, read
-from handlers.resp.errors import wrong_arity
-from handlers.resp.options import options_in
 from handlers.resp.parser import Repeated, Words, integer_from
-from handlers.resp.replies import OK, CommandError
+from handlers.resp.replies import OK, CommandError, wrong_arity
 from handlers.resp.session import Caller, RespSession
 from handlers.resp.table import command
 from pressure_server.queues.operations import verbs

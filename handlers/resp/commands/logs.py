@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from handlers.resp.arguments import offset_of, positive_count, seconds_of, timeout_of, token_of
+from handlers.resp.arguments import offset_of, options_in, positive_count, seconds_of, timeout_of, token_of
 from handlers.resp.commands import encoders
-from handlers.resp.errors import syntax_error
-from handlers.resp.options import options_in
 from handlers.resp.parser import Words
-from handlers.resp.replies import OK, CommandError, error
+from handlers.resp.replies import OK, CommandError, error, syntax_error
 from handlers.resp.session import Caller
 from handlers.resp.table import command, container
 from pressure_server.errors import GroupDoesNotExistError, QueueAlreadyExistsError, QueueDoesNotExistError

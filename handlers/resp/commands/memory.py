@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import resource
+
 from handlers.resp.arguments import count_from_zero
-from handlers.resp.commands.process_memory import peak_bytes, resident_bytes
-from handlers.resp.errors import syntax_error
 from handlers.resp.parser import Words
-from handlers.resp.replies import CommandError, Text
+from handlers.resp.replies import CommandError, Text, syntax_error
 from handlers.resp.session import Caller
 from handlers.resp.table import command, container
+
+
+def resident_bytes() -> int:
+    """Return the present size in memory; the largest one if the system does not tell the present one."""
+    try:
+        with open("/proc/self/statm") as statm:
+            return int(statm.read().split()[1]) * resource.getpagesize()
+    except OSError:
+        return peak_bytes()
+
+
+def peak_bytes() -> int:
+    """Return the largest size in memory since the start."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
 
 # Redis's default: how many items of a collection the backend measures.
 _SAMPLES = 5

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from handlers.resp.arguments import ENDS, timeout_of
-from handlers.resp.errors import syntax_error
 from handlers.resp.parser import Words
-from handlers.resp.replies import NullArray
+from handlers.resp.replies import NullArray, syntax_error
 from handlers.resp.session import Caller
 from handlers.resp.table import command
 

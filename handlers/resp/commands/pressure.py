@@ -7,16 +7,16 @@ from dataclasses import replace
 from handlers.resp.arguments import (
     bound_of,
     count_from_zero,
+    one_of,
+    options_in,
     positive_count,
     seconds_of,
     timeout_of,
 )
 from handlers.resp.commands.encoders import message_or_null
 from handlers.resp.commands.reading import admitted_queues
-from handlers.resp.errors import syntax_error
-from handlers.resp.options import one_of, options_in
 from handlers.resp.parser import Words
-from handlers.resp.replies import OK, CommandError
+from handlers.resp.replies import OK, CommandError, syntax_error
 from handlers.resp.session import Caller
 from handlers.resp.table import command
 from pressure_server.errors import QueueAlreadyExistsError

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from handlers.resp.arguments import priority_of, seconds_of, timeout_of, token_of
+from handlers.resp.arguments import options_in, priority_of, seconds_of, timeout_of, token_of
 from handlers.resp.commands.encoders import integers, job_ids, ones
-from handlers.resp.errors import syntax_error
-from handlers.resp.options import options_in
 from handlers.resp.parser import Words
-from handlers.resp.replies import CommandError
+from handlers.resp.replies import CommandError, syntax_error
 from handlers.resp.session import Caller
 from handlers.resp.table import command
 from pressure_server.queues.operations import verbs

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from handlers.resp.arguments import integer_of
-from handlers.resp.errors import syntax_error
-from handlers.resp.replies import Raw
+from handlers.resp.replies import Raw, syntax_error
 from handlers.resp.session import Caller
 from pressure_server.errors import QueueDoesNotExistError
 from pressure_server.queues.glob import glob_regex

@@ -8,9 +8,8 @@ from handlers.resp.arguments import count_from_zero, cursor_of, integer_of
 from handlers.resp.commands.encoders import flags, integers, message_sets, one_message, sums
 from handlers.resp.commands.putting import submit_put
 from handlers.resp.commands.reading import long_reply, messages_between, read, scan_options
-from handlers.resp.errors import out_of_range, syntax_error
 from handlers.resp.parser import Repeated, Words
-from handlers.resp.replies import Raw, set_sign
+from handlers.resp.replies import Raw, out_of_range, set_sign, syntax_error
 from handlers.resp.session import Caller, RespSession
 from handlers.resp.table import command
 from pressure_server.queues.operations import verbs

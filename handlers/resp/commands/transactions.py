@@ -1,14 +1,125 @@
-"""MULTI, EXEC, DISCARD, WATCH, UNWATCH: commands on queues that are done in one step."""
+"""MULTI, EXEC, DISCARD, WATCH, UNWATCH: commands on queues that are done in one step.
+
+Consecutive commands on queues are done in one call. Other commands are executed between these calls.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable
+from itertools import groupby
+from typing import Any
+
 from handlers.resp.parser import Words
 from handlers.resp.replies import OK, CommandError, NullArray, Raw
-from handlers.resp.session import Caller
-from handlers.resp.table import command
-from handlers.resp.transaction import execute
-from pressure_server.errors import QueueChangedError
+from handlers.resp.session import Caller, RespSession, TransactionCaller
+from handlers.resp.table import Command, command
+from pressure_server.errors import PressureError, QueueChangedError, forget_frames
+from pressure_server.queues.database import Database
 from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.operation import Operation
+from pressure_server.queues.transaction import Transaction
+
+# In bytes. batch.lua limits the replies of one call; after this many bytes, no further call is made.
+_MAX_REPLIED = 64 << 20
+_TOO_MUCH = "ERR the replies of the transaction exceed 64 MiB: this command was not executed"
+
+Queued = tuple[Command, Words]
+# A command's reply, or the operation or task from which it will come.
+Begun = bytes | Operation | asyncio.Task[Any]
+
+
+async def execute(
+    session: RespSession, queued: Iterable[Queued], watched: dict[Database, dict[bytes, bytes]]
+) -> list[bytes]:
+    """Execute the commands and return their replies.
+
+    Raises QueueChangedError if a watched queue has changed; nothing has been done then. Raises other
+    PressureErrors if the first part fails. If a later part fails, its commands have the error as their reply.
+    """
+    here = watched.pop(session.database, {})
+    for database, versions in watched.items():
+        await Transaction(database, session).commit(versions)
+    replies: list[bytes] = []
+    for on_queues, group in groupby(queued, lambda command: command[0].names_queues):
+        if sum(map(len, replies)) > _MAX_REPLIED:
+            replies += [session.error_reply(CommandError(_TOO_MUCH))] * len(list(group))
+        elif on_queues:
+            commands = list(group)
+            try:
+                replies += await _execute_in_one_call(session, commands, here)
+            except PressureError as reason:
+                if not replies:
+                    raise
+                replies += [session.error_reply(reason)] * len(commands)
+                forget_frames(reason)
+            here = {}
+        else:
+            if here:
+                await Transaction(session.database, session).commit(here)
+                here = {}
+            for entry, words in group:
+                begun = _start(TransactionCaller(session, session.database), entry, words)
+                replies.append(await _reply_of(session, entry, begun))
+    if here:
+        await Transaction(session.database, session).commit(here)
+    return replies
+
+
+async def _execute_in_one_call(
+    session: RespSession, commands: list[Queued], unchanged: dict[bytes, bytes]
+) -> list[bytes]:
+    transaction = Transaction(session.database, session)
+    begun: list[Begun] = []
+    try:
+        for entry, words in commands:
+            begun.append(_start(TransactionCaller(session, transaction), entry, words))
+            if isinstance(begun[-1], asyncio.Task):
+                # When the task first waits, it has submitted all its operations.
+                await asyncio.sleep(0)
+        await transaction.commit(unchanged)
+        return [
+            await _reply_of(session, entry, outcome)
+            for (entry, _), outcome in zip(commands, begun, strict=True)
+        ]
+    finally:
+        for outcome in begun:
+            if isinstance(outcome, asyncio.Task):
+                outcome.cancel()
+
+
+def _start(caller: TransactionCaller, entry: Command, words: Words) -> Begun:
+    session = caller.session
+    try:
+        if not session.user.is_unrestricted:
+            session.check(entry, words, by_exec=True)
+        coroutine = entry.function(caller, words)
+    except Exception as reason:
+        reply = session.error_reply(reason)
+        entry.statistics.reject(session.error_code(reason, reply))
+        return reply
+    entry.statistics.calls += 1
+    if coroutine is not None:
+        return asyncio.create_task(coroutine)
+    outcome, caller.outcome = caller.outcome, b""  # an operation refers to its owner, the caller
+    return outcome
+
+
+async def _reply_of(session: RespSession, entry: Command, begun: Begun) -> bytes:
+    if isinstance(begun, bytes):
+        return begun
+    try:
+        if isinstance(begun, Operation):
+            if begun.error is not None:
+                entry.statistics.fail(begun.error.code, len(begun.sizes))
+            reply: bytes = begun.encode(begun)
+            return reply
+        return session.encode(await begun)
+    except Exception as reason:
+        reply = session.error_reply(reason)
+        entry.statistics.fail(session.error_code(reason, reply))
+        forget_frames(reason)
+        return reply
 
 
 @command(

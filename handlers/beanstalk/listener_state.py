@@ -1,8 +1,39 @@
-"""The index of jobs: finds the tube of a job by its id (lua/jobs.lua, `new_block`)."""
+"""What the clients of one listener share: counts as beanstalkd has them, and the index of jobs."""
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
+
+from pressure_server.auth.log_throttle import LogThrottle
 from pressure_server.queues.database import Database
+
+logger = logging.getLogger(__name__)
+
+# Tubes that are counted; others have zeros.
+_MAX_TUBES = 10_000
+
+
+class Statistics:
+    """The counts of one listener."""
+
+    def __init__(self) -> None:
+        self.commands: Counter[str] = Counter()
+        self._of_tubes: dict[bytes, Counter[str]] = {}
+        # Pauses, in seconds, as they were asked for.
+        self.pauses: dict[bytes, int] = {}
+        # The replies of INTERNAL_ERROR have no text, so the log has their reasons.
+        self.errors = LogThrottle(logger, "replies of INTERNAL_ERROR")
+
+    def of_tube(self, tube: bytes) -> Counter[str]:
+        """Return the counts of a tube."""
+        counts = self._of_tubes.get(tube)
+        if counts is None:
+            counts = Counter()
+            if len(self._of_tubes) < _MAX_TUBES:
+                self._of_tubes[tube] = counts
+        return counts
+
 
 _IDS_OF_BLOCK = 64
 # Blocks whose tubes are remembered. A block gets another tube only if the backend has lost data.

@@ -1,4 +1,4 @@
-"""Statistics: of the server, of a tube, of a job; the keys and their order are beanstalkd's."""
+"""Commands that only look: peek, and statistics of the server, of tubes and of jobs, as in beanstalkd."""
 
 from __future__ import annotations
 
@@ -7,16 +7,46 @@ import platform
 import resource
 import time
 from collections import Counter
+from functools import partial
 from typing import Any
 
 from handlers.beanstalk import replies
 from handlers.beanstalk.commands.tubes import is_in_use, tubes_in_use
 from handlers.beanstalk.session import BeanstalkSession
-from handlers.beanstalk.table import UINT64, command, numbers, tube
-from handlers.beanstalk.version import FOLLOWED_VERSION
+from handlers.beanstalk.table import FOLLOWED_VERSION, UINT64, command, numbers, tube
 from pressure_server.queues.operations import verbs
-from pressure_server.queues.operations.jobs import JobInfo, word_of
+from pressure_server.queues.operations.jobs import JobInfo, id_of, word_of
 from pressure_server.queues.operations.operation import Line
+
+
+@command(
+    "peek <id>",
+    "Returns a job without reserving it: `FOUND <id> <bytes>` and the job, or `NOT_FOUND`.",
+    numbers(UINT64),
+    needs="read",
+)
+async def peek(client: BeanstalkSession, arguments: tuple[int]) -> bytes:
+    """Return a job by its id."""
+    (job,) = arguments
+    found = await client.in_tube_of(job, verbs.PEEK_JOB, [word_of(job)])
+    return replies.found(id_of(found[1][0]), found[1][1]) if found else replies.NOT_FOUND
+
+
+async def _peek(client: BeanstalkSession, tube: bytes, which: bytes) -> bytes:
+    client.permit_tube(tube)
+    (found,) = await client.database.run(verbs.PEEK_JOB, tube, [which], client=client)
+    return replies.found(id_of(found[0]), found[1]) if found else replies.NOT_FOUND
+
+
+async def _peek_next(client: BeanstalkSession, _nothing: None, *, state: bytes) -> bytes:
+    return await _peek(client, client.used, state)
+
+
+for _state in ("ready", "delayed", "buried"):
+    command(f"peek-{_state}", f"The same, of the next {_state} job of the used tube.", needs="read")(
+        partial(_peek_next, state=_state.encode())
+    )
+
 
 _COUNTED = (
     "put", "peek", "peek-ready", "peek-delayed", "peek-buried", "reserve", "reserve-with-timeout", "delete",
